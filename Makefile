@@ -1,0 +1,49 @@
+# Two commands for a newcomer, `make demo` and `make test`. Each sets up what it needs in .venv first.
+# All paths are relative, so that the folder's own path may hold spaces.
+
+.PHONY: demo test lint clean help
+.DEFAULT_GOAL := help
+.SUFFIXES:
+
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/ready
+FLIGHTS := build/flights.npy
+
+help:
+	@echo "make demo   set up .venv, then share a real table with 4 ranks on 2 pretend nodes"
+	@echo "make test   set up .venv, then run every test"
+	@echo "make lint   check style, format and types"
+	@echo "make clean  remove what these made"
+
+demo: $(READY) $(FLIGHTS)
+	@echo "mpishare: jobs/broadcast.py on 4 ranks, as 2 pretend nodes of 2"
+	@MPISHARE_NODES=block:2 $(PY) -m mpishare run -n 4 jobs/broadcast.py --data $(FLIGHTS)
+
+test: $(READY)
+	@$(PY) -m tests.run
+
+lint: $(READY)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+$(FLIGHTS): $(READY) jobs/flights.py
+	@$(PY) jobs/flights.py $@
+
+# PYTHON=... chooses the interpreter; else the first of these that is of a version we support and has venv.
+$(READY): pyproject.toml setup.py
+	@set -e; \
+	for python in $(PYTHON) python3 python3.13 python3.12 python3.11 python3.10; do \
+	  if "$$python" -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; \
+	  then found="$$python"; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then echo "mpishare: needs Python 3.10 to 3.13 with venv; name it with make PYTHON=..."; exit 1; fi; \
+	echo "mpishare: setting up $(VENV) with $$("$$found" --version): MPI, NumPy and the tools for the tests"; \
+	rm -rf $(VENV); "$$found" -m venv $(VENV); \
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[test]'; \
+	$(PY) -m compileall -q mpishare; \
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,44 @@
+"""One copy per node of any array, as a plain NumPy view on every rank of an MPI job."""
+
+from __future__ import annotations
+
+from mpishare._version import VERSION
+from mpishare.collectives import bcast, fence, partition
+from mpishare.errors import (
+    ArgumentError,
+    BackendError,
+    CapacityError,
+    MismatchError,
+    MpishareError,
+    PeerError,
+    SpecError,
+)
+from mpishare.report import Info, Report, info, report
+from mpishare.sharing import empty, full, private, share, zeros
+from mpishare.topology import Topology, topology
+
+__version__ = VERSION
+
+__all__ = [
+    "ArgumentError",
+    "BackendError",
+    "CapacityError",
+    "Info",
+    "MismatchError",
+    "MpishareError",
+    "PeerError",
+    "Report",
+    "SpecError",
+    "Topology",
+    "bcast",
+    "empty",
+    "fence",
+    "full",
+    "info",
+    "partition",
+    "private",
+    "report",
+    "share",
+    "topology",
+    "zeros",
+]

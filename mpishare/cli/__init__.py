@@ -1,0 +1,35 @@
+"""The command line: `mpishare` or `python -m mpishare`."""
+
+from __future__ import annotations
+
+import sys
+
+from mpishare.cli import info, run
+
+__all__ = ["main"]
+
+_COMMANDS = {"info": info.main, "run": run.main}
+
+_USAGE = """\
+usage: mpishare COMMAND [options]
+
+One copy per node of any array, as a plain NumPy view on every rank of an MPI job.
+
+commands:
+  info [--json]                        versions, placement of the ranks, memory of each node, segment kinds
+  run -n N [mpiexec options] PROGRAM   start PROGRAM on N ranks with mpiexec
+
+`mpishare COMMAND --help` says more.
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command; returns its exit status."""
+    words = sys.argv[1:] if argv is None else argv
+    if words in (["-h"], ["--help"]):
+        print(_USAGE, end="")
+        return 0
+    if not words or words[0] not in _COMMANDS:
+        print(_USAGE, end="", file=sys.stderr)
+        return 2
+    return _COMMANDS[words[0]](words[1:])

@@ -1,0 +1,25 @@
+"""`mpishare info`: the ground that a job stands on, alone or under mpiexec or srun."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import mpishare as ms
+
+__all__ = ["main"]
+
+
+def main(argv: list[str]) -> int:
+    """Prints the facts once, on rank 0."""
+    parser = argparse.ArgumentParser(
+        prog="mpishare info",
+        description="Versions of MPI, mpi4py and numpy; hosts, ranks and placement; the memory of each node and which "
+        "segment kinds fit there. Start it as the job would be started, e.g. mpiexec -n 4 mpishare info.",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+    options = parser.parse_args(argv)
+    facts = ms.info()
+    if ms.topology().rank == 0:
+        print(json.dumps(facts.as_dict(), indent=2) if options.json else facts)
+    return 0

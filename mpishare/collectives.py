@@ -1,0 +1,154 @@
+"""What the ranks do together with node-shared arrays once they exist."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpishare import mpi, plan
+from mpishare.agreement import agree
+from mpishare.errors import ArgumentError, SpecError
+from mpishare.segments.segment import segment_of
+from mpishare.sharing import check_root
+from mpishare.spec import Spec, bytes_of
+from mpishare.topology import topology
+from mpishare.transfer import relay
+
+__all__ = ["bcast", "fence", "partition"]
+
+_SCOPES = ("node", "all")
+
+
+def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -> NDArray[Any]:
+    """Refreshes a node-shared array on every node, in place, from the copy on `root`'s node.
+
+    What any rank of that node wrote before the call is sent; what ranks of other nodes wrote is overwritten.
+
+    Args:
+        array: On each rank its view of one array from `empty`, `zeros` or `full`, or the same contiguous part of it.
+        root: A rank of the node whose bytes all nodes get.
+        comm: The ranks that share; MPI_COMM_WORLD when None.
+
+    Returns:
+        `array` itself.
+
+    Raises:
+        SpecError: `array` is read-only, not contiguous, or not in node-shared memory.
+        ArgumentError: `root` is no rank of `comm`.
+        MismatchError: The ranks gave different arrays, different parts or different `root`.
+        PeerError: Another rank raised one of these.
+
+    Collective:
+        Over `comm`.
+
+    Source:
+        MPI 3.1, section 5.4 (MPI_Bcast); the pipelined chain of J. L. Träff and A. Ripke, J. Parallel Distrib. Comput.
+        68 (2008).
+
+    Example:
+        >>> import mpishare as ms
+        >>> from mpi4py import MPI
+        >>> model = ms.zeros(4)
+        >>> if MPI.COMM_WORLD.rank == 0:
+        ...     model[:] = 0.5
+        >>> ms.bcast(model).tolist()
+        [0.5, 0.5, 0.5, 0.5]
+    """
+    here = topology(comm)
+    with agree(here.channel) as together:
+        rank = check_root(root, here)
+        together.call = f"bcast({_name(array)}, root={rank})"
+    relay(here, rank, bytes_of(array))
+    here.node_comm.Barrier()
+    return array
+
+
+def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:
+    """Waits for the other ranks, after which each sees what they wrote to node-shared arrays before.
+
+    Args:
+        comm: The ranks that share; MPI_COMM_WORLD when None.
+        scope: "node", the ranks of this node; "all", every rank of `comm`.
+
+    Raises:
+        ArgumentError: `scope` is neither.
+        MismatchError: Ranks of one node gave different scopes.
+        PeerError: Another rank raised one of these.
+
+    Collective:
+        Over the ranks of `comm` on this node, or over all of `comm`, as `scope` says; over `comm` the first time.
+
+    Source:
+        MPI 3.1, section 11.7.1, on shared memory and the unified memory model: a message from one process to another
+        orders the stores before it and the loads after it, as MPI's own channels through shared memory rely on.
+
+    Example:
+        >>> import mpishare as ms
+        >>> ours = ms.zeros(2)
+        >>> ours[0] = 1.0
+        >>> ms.fence()
+        >>> ours.tolist()
+        [1.0, 0.0]
+    """
+    here = topology(comm)
+    wide = np.array(scope == "all", np.int8)
+    here.node_comm.Allreduce(mpi.IN_PLACE, wide, mpi.MAX)
+    with agree(here.channel if wide else here.node_comm) as together:
+        _check_scope(scope)
+        together.call = f"fence(scope={scope!r})"
+
+
+def partition(n: int, *, comm: mpi.Comm | None = None, scope: str = "all") -> slice:
+    """This rank's part of `n` items, such that all ranks' parts together are all items, each once.
+
+    Args:
+        n: Number of items, 0 or more.
+        comm: The ranks that share the work; MPI_COMM_WORLD when None.
+        scope: "all", the items are shared among the ranks of `comm`; "node", among the ranks of each node.
+
+    Returns:
+        A slice with start and stop. The lengths of two ranks' parts differ by one at most; parts follow rank order.
+
+    Raises:
+        ArgumentError: `n` is negative, or `scope` is neither.
+
+    Collective:
+        No, local; but over `comm` the first time that `comm` is used.
+
+    Example:
+        >>> import mpishare as ms
+        >>> from mpi4py import MPI
+        >>> ms.partition(10, comm=MPI.COMM_SELF)
+        slice(0, 10, None)
+    """
+    here = topology(comm)
+    _check_scope(scope)
+    if n < 0:
+        raise ArgumentError(f"n is {n}; a number of items is 0 or more.")
+    if scope == "node":
+        return plan.balanced_slice(n, here.node_size, here.node_rank)
+    return plan.balanced_slice(n, here.size, here.rank)
+
+
+def _check_scope(scope: str) -> None:
+    if scope not in _SCOPES:
+        raise ArgumentError(f"scope {scope!r} is unknown. Use 'node' or 'all'.")
+
+
+def _name(array: NDArray[Any]) -> str:
+    """Names the bytes of a node-shared array alike on all ranks, so that a difference between ranks shows.
+
+    Raises:
+        SpecError: They cannot be refreshed in place.
+    """
+    segment = segment_of(array) if isinstance(array, np.ndarray) else None
+    if segment is None or segment.key is None:
+        raise SpecError("this array is not in node-shared memory. Use one from empty, zeros or full.")
+    if not array.flags.writeable:
+        raise SpecError("this array is read-only, as those of share are. Use one from empty, zeros or full.")
+    if not array.flags.forc:
+        raise SpecError("this part of an array is not contiguous, so its bytes are no one run. Pass the whole array.")
+    offset = array.__array_interface__["data"][0] - segment.address
+    return f"array {segment.key:x} from byte {offset}, {Spec.of(array)}"

@@ -1,0 +1,105 @@
+"""What can go wrong, one class for each kind of blame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = [
+    "ArgumentError",
+    "BackendError",
+    "CapacityError",
+    "MismatchError",
+    "MpishareError",
+    "PeerError",
+    "SpecError",
+]
+
+
+class MpishareError(Exception):
+    """Base of every error that mpishare raises on purpose."""
+
+
+class ArgumentError(MpishareError, ValueError):
+    """An argument is outside what the call allows, such as a root that is no rank of the communicator."""
+
+
+class SpecError(MpishareError, TypeError):
+    """This array cannot be shared: its dtype, shape or class does not fit fixed-size bytes."""
+
+
+class BackendError(MpishareError):
+    """The segment kind that was asked for is unknown, or cannot be used on this node."""
+
+
+class CapacityError(MpishareError, MemoryError):
+    """The bytes do not fit on a node.
+
+    Attributes:
+        host: The host on which they do not fit.
+        where: The directory or limit that is too small.
+        wanted: Bytes asked for.
+        free: Bytes available there.
+    """
+
+    def __init__(self, host: str, where: str, wanted: int, free: int, cure: str) -> None:
+        super().__init__(host, where, wanted, free, cure)
+        self.host = host
+        self.where = where
+        self.wanted = wanted
+        self.free = free
+        self.cure = cure
+
+    def __str__(self) -> str:
+        return (
+            f"{self.wanted:,} bytes do not fit in {self.where} of host {self.host}, "
+            f"which has {self.free:,} bytes free. {self.cure}"
+        )
+
+
+class MismatchError(MpishareError):
+    """The ranks of one communicator made different calls, or the same call with different arguments.
+
+    Attributes:
+        calls: The call each rank made, by rank.
+    """
+
+    def __init__(self, calls: Mapping[int, str]) -> None:
+        super().__init__(dict(calls))
+        self.calls = dict(calls)
+
+    def __str__(self) -> str:
+        ranks_of: dict[str, list[int]] = {}
+        for rank, call in self.calls.items():
+            ranks_of.setdefault(call, []).append(rank)
+        told = "; ".join(f"{_name_ranks(ranks)}: {call}" for call, ranks in ranks_of.items())
+        return f"all ranks of the communicator must make the same call, but came with {told}"
+
+
+class PeerError(MpishareError):
+    """Another rank of the communicator failed, so this rank cannot go on either.
+
+    Attributes:
+        rank: The lowest rank that failed.
+        host: The host it runs on.
+        reason: What it raised: the class and the words of its error.
+        others: How many further ranks failed as well.
+    """
+
+    def __init__(self, rank: int, host: str, reason: str, others: int = 0) -> None:
+        super().__init__(rank, host, reason, others)
+        self.rank = rank
+        self.host = host
+        self.reason = reason
+        self.others = others
+
+    def __str__(self) -> str:
+        more = f" (and {self.others} more ranks failed)" if self.others else ""
+        return f"rank {self.rank} on host {self.host} failed: {self.reason}{more}"
+
+
+def _name_ranks(ranks: list[int], most: int = 8) -> str:
+    """Names ranks as a person would: 'rank 3', 'ranks 0, 2', 'ranks 0, 1, 2 and 509 more'."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    named = ", ".join(str(rank) for rank in ranks[:most])
+    return f"ranks {named}" + (f" and {len(ranks) - most} more" if len(ranks) > most else "")

@@ -1,0 +1,190 @@
+"""What is shared now, and on what ground: the live segments of this process, and the facts about the job's nodes."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import mpi4py
+import numpy as np
+
+from mpishare import mpi
+from mpishare._version import VERSION
+from mpishare.machine import Machine
+from mpishare.segments.registry import probe
+from mpishare.segments.segment import live_segments
+from mpishare.topology import topology
+
+__all__ = ["Info", "NodeInfo", "Report", "SegmentReport", "info", "report"]
+
+
+@dataclass(frozen=True)
+class SegmentReport:
+    """One live segment as this rank sees it.
+
+    Attributes:
+        made_by: The call that made it.
+        backend: Its segment kind.
+        nbytes: Bytes that the node holds once.
+        node_size: Ranks that share them.
+        page_bytes: Size of its memory pages.
+    """
+
+    made_by: str
+    backend: str
+    nbytes: int
+    node_size: int
+    page_bytes: int
+
+    @property
+    def bytes_saved(self) -> int:
+        """Bytes that one copy per rank would take on this node beyond these."""
+        return self.nbytes * (self.node_size - 1)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The live segments of which this rank has a view; printing it gives a table.
+
+    Attributes:
+        segments: The largest first.
+    """
+
+    segments: tuple[SegmentReport, ...]
+
+    @property
+    def bytes_shared(self) -> int:
+        """Bytes that this node holds once."""
+        return sum(segment.nbytes for segment in self.segments)
+
+    @property
+    def bytes_saved(self) -> int:
+        """Bytes that one copy per rank would take on this node beyond these."""
+        return sum(segment.bytes_saved for segment in self.segments)
+
+    def __str__(self) -> str:
+        head = f"{len(self.segments)} live segments, {self.bytes_shared:,} bytes shared, {self.bytes_saved:,} saved"
+        rows = [
+            f"  {one.made_by:8} {one.backend:8} {one.nbytes:>18,} bytes, {one.node_size} ranks, page {one.page_bytes:,}"
+            for one in self.segments
+        ]
+        return "\n".join([head, *rows])
+
+
+def report() -> Report:
+    """Tells what node-shared memory this rank has views of, and what it saves.
+
+    Returns:
+        A `Report`, in bytes; `print` it for a table.
+
+    Collective:
+        No, local.
+
+    Example:
+        >>> import mpishare as ms
+        >>> table = ms.zeros((1000, 8))
+        >>> ms.report().segments[0].nbytes
+        64000
+    """
+    page_bytes = Machine.here().page_bytes
+    live = [
+        SegmentReport(segment.label, segment.kind, segment.nbytes, segment.node_size, page_bytes)
+        for segment in live_segments()
+        if segment.key is not None
+    ]
+    return Report(tuple(sorted(live, key=lambda one: one.nbytes, reverse=True)))
+
+
+@dataclass(frozen=True)
+class NodeInfo:
+    """One node of a job.
+
+    Attributes:
+        host: Its name.
+        ranks: Its ranks in the communicator.
+        machine: What its kernel says.
+        segments: For each segment kind whether it fits and what it gives, or why it does not fit.
+    """
+
+    host: str
+    ranks: tuple[int, ...]
+    machine: Machine
+    segments: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Info:
+    """The ground that a job stands on; printing it gives a text to put into a report of a problem.
+
+    Attributes:
+        versions: Name and version of each piece of software.
+        settings: The MPISHARE variables in force.
+        size: Number of ranks.
+        nodes: The nodes, by number.
+    """
+
+    versions: dict[str, str]
+    settings: str
+    size: int
+    nodes: tuple[NodeInfo, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain data for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [f"{name:14} {version}" for name, version in self.versions.items()]
+        lines += [f"{'settings':14} {self.settings}", f"{'job':14} {self.size} ranks on {len(self.nodes)} nodes"]
+        for number, node in enumerate(self.nodes):
+            lines += ["", f"node {number}: {node.host}, ranks {', '.join(map(str, node.ranks))}"]
+            lines += [f"  {line}" for line in _machine_lines(node.machine)]
+            lines += [f"  segment {name:8} {fit}" for name, fit in node.segments.items()]
+        return "\n".join(lines)
+
+
+def info(*, comm: mpi.Comm | None = None) -> Info:
+    """Tells the versions, the placement of the ranks, the memory of each node, and which segment kinds fit there.
+
+    Args:
+        comm: The ranks asked about; MPI_COMM_WORLD when None.
+
+    Returns:
+        An `Info`, the same on every rank; `print` it for people, `as_dict()` for programs.
+
+    Collective:
+        Over `comm`.
+
+    Example:
+        >>> import mpishare as ms
+        >>> ms.info().size == ms.topology().size
+        True
+    """
+    here = topology(comm)
+    mine = NodeInfo(here.hosts[here.node], here.ranks_of(here.node), Machine.here(), probe(here))
+    all_nodes = here.channel.allgather(mine if here.is_leader else None)
+    nodes = tuple(node for node in all_nodes if node is not None)
+    return Info(_versions(), str(here.config), here.size, nodes)
+
+
+def _versions() -> dict[str, str]:
+    library = mpi.Get_library_version().split("\0")[0].strip()
+    return {
+        "mpishare": VERSION,
+        "Python": sys.version.split()[0],
+        "NumPy": np.__version__,
+        "mpi4py": mpi4py.__version__,
+        "MPI library": library.splitlines()[0],
+        "MPI standard": ".".join(map(str, mpi.Get_version())),
+    }
+
+
+def _machine_lines(machine: Machine) -> list[str]:
+    shm = machine.shm
+    limit = machine.memory_limit
+    return [
+        f"Linux {machine.kernel}, {machine.cores} cores, {machine.memory_bytes:,} bytes of memory, "
+        + (f"limited to {limit:,} by its control group" if limit is not None else "not limited by a control group"),
+        f"{shm.directory}: {shm.total:,} bytes, {shm.free:,} free" if shm is not None else "no /dev/shm",
+        f"pages of {machine.page_bytes:,}; huge pages {machine.huge_pages}, of shared memory {machine.shm_huge_pages}",
+    ]

@@ -1,0 +1,90 @@
+"""A segment: node memory as the base of NumPy views, alive as long as the last of them."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpishare.segments.protocol import Memory
+from mpishare.spec import Block
+
+__all__ = ["Segment", "live_segments"]
+
+
+class Segment:
+    """The bytes of one array in the memory of this node, as this rank sees them.
+
+    It is the `base` of every view of them, so that NumPy keeps it, and with it the memory, for as long as a view is.
+
+    Attributes:
+        kind: Name of the segment kind that made it.
+        label: The call that made it, for reports.
+        nbytes: Bytes that the ranks of the node share.
+        node_size: Number of ranks that share them.
+        key: The same number on all ranks that made it together, and a different one for each segment; None for
+            memory of this rank alone.
+        writable: Whether this rank may write.
+    """
+
+    def __init__(self, memory: Memory, nbytes: int, *, kind: str, label: str, node_size: int, key: int | None) -> None:
+        self._memory = memory
+        self.kind = kind
+        self.label = label
+        self.nbytes = nbytes
+        self.node_size = node_size
+        self.key = key
+        self.writable = True
+        _live.add(self)
+
+    @property
+    def address(self) -> int:
+        """Where the bytes begin in this process."""
+        return self._memory.address
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """NumPy's door to the bytes. Source: the NumPy reference, "The array interface protocol", version 3."""
+        data = (self.address, not self.writable)
+        return {"data": data, "shape": (self.nbytes,), "typestr": "|u1", "version": 3}
+
+    def block(self) -> Block:
+        """The bytes as a view, writable until `seal`."""
+        block: Block = np.asarray(self)
+        return block
+
+    def seal(self) -> None:
+        """Makes this rank's pages read-only, and every view made from now on.
+
+        Raises:
+            OSError: The kernel cannot protect the pages.
+        """
+        self._memory.protect()
+        self.writable = False
+
+    def private_view(self, view: NDArray[Any]) -> NDArray[Any] | None:
+        """`view`, which must be one of ours, over copy-on-write pages; None where the kernel does not give them."""
+        memory = self._memory.private()
+        if memory is None:
+            return None
+        twin = Segment(memory, self.nbytes, kind="private", label="private", node_size=1, key=None)
+        offset = view.__array_interface__["data"][0] - self.address
+        return np.ndarray(view.shape, view.dtype, twin.block(), offset, view.strides)
+
+
+def segment_of(array: NDArray[Any]) -> Segment | None:
+    """The segment whose bytes `array` shows, None for memory that is not ours."""
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base if isinstance(base, Segment) else None
+
+
+def live_segments() -> list[Segment]:
+    """The segments that this process has views of, in no order."""
+    return list(_live)
+
+
+_live: weakref.WeakSet[Segment] = weakref.WeakSet()

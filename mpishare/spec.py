@@ -1,0 +1,283 @@
+"""What an array is besides its bytes: dtype, shape and order, and their form in a message."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import re
+import struct
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from mpishare.errors import ArgumentError, SpecError
+
+__all__ = ["HEADER_BYTES", "Block", "Order", "Spec", "bytes_of", "copy_bytes", "extension_bytes", "scalar", "zero"]
+
+Order = Literal["C", "F"]
+Block = NDArray[np.uint8]
+"""One-dimensional uint8 array: the bytes themselves, whatever they mean."""
+
+MAX_DIMS = 64 if int(np.__version__.split(".")[0]) >= 2 else 32  # NPY_MAXDIMS of NumPy 2 and of NumPy 1
+
+# A fixed header of one cache line: magic, flags, number of dimensions, length of the extension, dtype.str, shape.
+# A dtype or a shape that does not fit it travels as JSON in an extension, and the rest of the header is then empty.
+_HEADER = struct.Struct("<4sBBxxIxxxx16s4q")
+HEADER_BYTES = _HEADER.size
+_MAGIC = b"MSH1"
+_IS_FORTRAN = 1
+_HEADER_DTYPE_BYTES = 16
+_HEADER_DIMS = 4
+_MAX_EXTENSION_BYTES = 1 << 24  # a dtype of 100,000 columns takes 6 MB; more than this is a broken header
+
+# What dtype.str gives for the dtypes that can be shared. numpy.dtype itself takes far more, and evaluates some of it.
+_DTYPE_STR = re.compile(r"[<>|][biufcSUVmM]\d{0,9}(\[\d{0,9}[a-zA-Zμ]+\])?")
+
+# Classes that are plain arrays in all but where their memory comes from.
+_PLAIN_CLASSES = (np.ndarray, np.memmap)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The dtype, the shape and the memory order of an array whose items have a fixed size.
+
+    Attributes:
+        dtype: Any dtype without Python objects in it.
+        shape: Lengths in items; empty for a 0-d array.
+        order: "C" or "F", the order of the items in memory.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    order: Order = "C"
+
+    @classmethod
+    def of(cls, array: object) -> Spec:
+        """Tells what `array` is.
+
+        Raises:
+            SpecError: `array` is not a plain ndarray, or its dtype cannot be shared.
+        """
+        if not isinstance(array, np.ndarray):
+            raise SpecError(
+                f"{type(array).__name__} cannot be shared: it is not a numpy.ndarray. Pass numpy.asarray(…) of it."
+            )
+        if type(array) not in _PLAIN_CLASSES:
+            raise SpecError(
+                f"{type(array).__module__}.{type(array).__name__} cannot be shared: as a plain array it would lose "
+                "what its class adds. Pass numpy.asarray(…) of it, or its parts one by one."
+            )
+        _check_dtype(array.dtype)
+        fortran = array.flags.f_contiguous and not array.flags.c_contiguous
+        return cls(array.dtype, array.shape, "F" if fortran else "C")
+
+    @classmethod
+    def make(cls, shape: int | Iterable[int], dtype: DTypeLike, order: str = "C") -> Spec:
+        """Checks what a caller asks of a new array.
+
+        Args:
+            shape: One length, or lengths, in items.
+            dtype: Anything that `numpy.dtype` takes.
+            order: "C" or "F".
+
+        Raises:
+            SpecError: The shape is negative, too long or too large for an address, or the dtype cannot be shared.
+            ArgumentError: `order` is neither "C" nor "F".
+        """
+        if order not in ("C", "F"):
+            raise ArgumentError(f"order {order!r} is unknown. Use 'C' or 'F'.")
+        spec = cls(_allocated_dtype(dtype), _lengths(shape), "F" if order == "F" else "C")
+        _check_dtype(spec.dtype)
+        if spec.nbytes > sys.maxsize:
+            raise SpecError(
+                f"shape {spec.shape} of {spec.dtype} cannot be shared: its {spec.nbytes:,} bytes exceed the "
+                f"address space of {sys.maxsize:,}."
+            )
+        return spec
+
+    @property
+    def count(self) -> int:
+        """Number of items."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes, as a Python int that cannot overflow."""
+        return self.count * self.dtype.itemsize
+
+    def view(self, block: Block) -> NDArray[Any]:
+        """The bytes of `block`, at least `nbytes` of them, as an array of this spec. No copy."""
+        return np.ndarray(self.shape, self.dtype, block, order=self.order)
+
+    def pack(self) -> tuple[bytes, bytes]:
+        """The header, `HEADER_BYTES` long, and its extension, mostly empty."""
+        flags = _IS_FORTRAN if self.order == "F" else 0
+        name = self.dtype.str.encode()
+        simple = self.dtype.names is None and len(name) <= _HEADER_DTYPE_BYTES
+        if simple and len(self.shape) <= _HEADER_DIMS:
+            padding = (0,) * (_HEADER_DIMS - len(self.shape))
+            return _HEADER.pack(_MAGIC, flags, len(self.shape), 0, name, *self.shape, *padding), b""
+        extension = json.dumps({"dtype": _describe(self.dtype), "shape": self.shape}).encode()
+        return _HEADER.pack(_MAGIC, flags, 0, len(extension), b"", *(0,) * _HEADER_DIMS), extension
+
+    @classmethod
+    def unpack(cls, header: bytes, extension: bytes = b"") -> Spec:
+        """The spec that another rank packed.
+
+        Raises:
+            SpecError: The bytes are not a header that `pack` makes.
+        """
+        try:
+            _, flags, ndim, _, name, *lengths = _HEADER.unpack(header)
+            if extension:
+                told = json.loads(extension)
+                dtype, shape = _rebuild(told["dtype"]), told["shape"]
+            else:
+                dtype, shape = _rebuild(name.rstrip(b"\0").decode()), lengths[:ndim]
+            if ndim > _HEADER_DIMS or flags & ~_IS_FORTRAN:
+                raise ValueError(f"{ndim} dimensions, flags {flags}")
+            return cls.make(shape, dtype, "F" if flags & _IS_FORTRAN else "C")
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error) as error:
+            raise SpecError(f"a header from another rank cannot be read: {error}") from error
+
+    def __str__(self) -> str:
+        dtype = self.dtype.str if self.dtype.names is None else self.dtype
+        return f"shape={self.shape}, dtype={dtype}, order={self.order}"
+
+
+def extension_bytes(header: bytes) -> int:
+    """How many bytes of extension follow `header`.
+
+    Raises:
+        SpecError: The bytes are not a header of ours.
+    """
+    if len(header) != HEADER_BYTES or header[:4] != _MAGIC:
+        raise SpecError(f"a header from another rank cannot be read: it begins with {header[:4]!r}")
+    length: int = _HEADER.unpack(header)[3]
+    if length > _MAX_EXTENSION_BYTES:
+        raise SpecError(f"a header from another rank cannot be read: it announces {length:,} bytes of dtype")
+    return length
+
+
+def bytes_of(array: NDArray[Any]) -> Block:
+    """The bytes of a C or Fortran contiguous array in memory order. No copy."""
+    if array.nbytes == 0:
+        return np.empty(0, np.uint8)
+    return array.ravel(order="K").view(np.uint8)
+
+
+def copy_bytes(target: NDArray[Any], source: NDArray[Any]) -> None:
+    """Copies every byte of each item, padding included, between arrays of one dtype and shape and any strides."""
+    if target.nbytes:
+        item = np.dtype((np.void, target.dtype.itemsize))
+        np.copyto(target.view(item), source.view(item))
+
+
+def zero(dtype: DTypeLike) -> NDArray[Any]:
+    """One item of `dtype` with all bytes zero, as a 0-d array.
+
+    Raises:
+        SpecError: NumPy knows no such dtype.
+    """
+    return np.zeros((), _allocated_dtype(dtype))
+
+
+def scalar(value: ArrayLike, dtype: DTypeLike | None) -> NDArray[Any]:
+    """One value as a 0-d array of `dtype`, or of its own dtype when that is None.
+
+    Raises:
+        SpecError: `value` is no single item of `dtype`.
+    """
+    try:
+        item = np.array(value, None if dtype is None else _allocated_dtype(dtype))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SpecError(f"fill value {value!r} is no item of dtype {dtype}: {error}") from error
+    if item.ndim:
+        raise SpecError(f"fill value of shape {item.shape} is not one item. Make an empty(…) and assign to it.")
+    return item
+
+
+def _allocated_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    """The dtype that NumPy would allocate: an 'S' or 'U' without a length becomes one of length 1."""
+    try:
+        return np.empty(0, dtype).dtype
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"dtype {dtype!r} is not understood by NumPy: {error}") from error
+
+
+def _lengths(shape: int | Iterable[int]) -> tuple[int, ...]:
+    try:
+        lengths = tuple(map(operator.index, shape)) if isinstance(shape, Iterable) else (operator.index(shape),)
+    except TypeError as error:
+        raise SpecError(f"shape {shape!r} is not understood: give one integer or several.") from error
+    if any(length < 0 for length in lengths):
+        raise SpecError(f"shape {lengths} is negative. Give lengths of 0 or more.")
+    if len(lengths) > MAX_DIMS:
+        raise SpecError(f"shape has {len(lengths)} dimensions; NumPy allows {MAX_DIMS}.")
+    return lengths
+
+
+def _check_dtype(dtype: np.dtype[Any]) -> None:
+    """Refuses what is more than bytes: objects, pointers, and dtypes whose meaning their description does not carry."""
+    if dtype.hasobject:
+        raise SpecError(f"dtype {dtype} cannot be shared: {_objects_in(dtype)}")
+    try:
+        rebuilt = _rebuild(_describe(dtype))
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"dtype {dtype} cannot be shared: NumPy cannot make it again: {error}") from error
+    if rebuilt != dtype or rebuilt.type is not dtype.type:
+        raise SpecError(
+            f"dtype {dtype} cannot be shared: it is defined outside NumPy, and its bytes would arrive as {rebuilt}. "
+            f"Share its bytes, e.g. .view('V{dtype.itemsize}'), and view them back."
+        )
+
+
+def _objects_in(dtype: np.dtype[Any]) -> str:
+    """Says where the objects are and what to use instead."""
+    for name in dtype.names or ():
+        if dtype[name].hasobject:
+            return f"column {name!r} holds Python objects. Use a fixed width for it, e.g. .astype('S8')."
+    if dtype.kind == "T":
+        return "its strings live outside the array. Use a fixed width, e.g. .astype('U32')."
+    return "it holds Python objects. Use a fixed width, e.g. .astype('S8') or .astype('f8')."
+
+
+def _describe(dtype: np.dtype[Any]) -> Any:
+    """A dtype as plain data that JSON carries: a string, [base, shape], or a dict of columns with their offsets."""
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return [_describe(base), list(shape)]
+    if dtype.names is None or dtype.fields is None:
+        return dtype.str
+    columns = [dtype.fields[name] for name in dtype.names]
+    return {
+        "names": list(dtype.names),
+        "formats": [_describe(column[0]) for column in columns],
+        "offsets": [column[1] for column in columns],
+        "titles": [column[2] if len(column) > 2 else None for column in columns],
+        "itemsize": dtype.itemsize,
+        "aligned": dtype.isalignedstruct,
+        "record": dtype.type is np.record,
+    }
+
+
+def _rebuild(told: Any) -> np.dtype[Any]:
+    """The dtype that `_describe` told of."""
+    if isinstance(told, str):
+        if not _DTYPE_STR.fullmatch(told):
+            raise ValueError(f"{told!r} is no dtype of a fixed size")
+        return np.dtype(told)
+    if isinstance(told, list):
+        base, shape = told
+        return np.dtype((_rebuild(base), tuple(shape)))
+    columns = {key: told[key] for key in ("names", "offsets", "itemsize")}
+    columns["formats"] = [_rebuild(column) for column in told["formats"]]
+    if any(told["titles"]):
+        columns["titles"] = told["titles"]
+    dtype: np.dtype[Any] = np.dtype(columns, align=told["aligned"])  # type: ignore[call-overload]
+    return np.dtype((np.record, dtype)) if told["record"] else dtype

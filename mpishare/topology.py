@@ -1,0 +1,167 @@
+"""Who sits where: the nodes of a communicator and the communicators along and across them."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import cast
+
+from mpishare import mpi
+from mpishare.agreement import agree
+from mpishare.config import Config
+from mpishare.errors import ArgumentError
+from mpishare.layout import Layout, pretended_node
+
+__all__ = ["Topology", "topology"]
+
+
+class Topology:
+    """The nodes of a communicator. Nodes are numbered by their lowest rank, which is their leader.
+
+    Attributes:
+        comm: The communicator that it describes, as the caller gave it.
+        rank: This process's rank in `comm`.
+        size: Number of ranks in `comm`.
+        node: The node of this rank.
+        n_nodes: Number of nodes.
+        node_rank: This process's rank within its node.
+        node_size: Number of ranks of `comm` on this node.
+        hosts: The host name of each node; pretend nodes have their number behind a "~".
+        is_leader: Whether this rank is the lowest of its node.
+        node_comm: Communicator of the ranks of this node. mpishare runs only collectives on it.
+        leaders: Communicator of the leaders, in the order of the nodes; MPI_COMM_NULL on the other ranks.
+        rail: Communicator of the ranks that have this node rank on their nodes, in the order of the nodes.
+            Nodes with fewer ranks are missing from the higher rails. mpishare runs only collectives on it.
+        channel: mpishare's own duplicate of `comm`, for its messages and collectives alone.
+        layout: The ranks of each node, as plain data.
+        config: The settings read from the environment when the communicator was first used.
+        uid: A number that is the same on all ranks and differs between communicators.
+        segments_made: How many segments were made over `comm`, the same on all ranks.
+    """
+
+    def __init__(self, comm: mpi.Intracomm) -> None:
+        """Collective over `comm`."""
+        self.comm = comm
+        self.rank = comm.rank
+        self.size = comm.size
+        self.channel = comm.Dup()
+        self.channel.Set_errhandler(mpi.ERRORS_RETURN)
+        try:
+            with agree(self.channel) as together:
+                self.config = Config.read()
+                together.call = str(self.config)
+                pretended = _pretended(self.config)
+        except BaseException:
+            self.channel.Free()
+            raise
+        self.node_comm = _split_by_node(self.channel, pretended)
+        self.node_rank = self.node_comm.rank
+        self.node_size = self.node_comm.size
+        self.rail = cast("mpi.Intracomm", self.channel.Split(self.node_rank, self.rank))
+        self.is_leader = self.node_rank == 0
+        self.leaders: mpi.Intracomm = self.rail if self.is_leader else cast("mpi.Intracomm", mpi.COMM_NULL)
+
+        leader = self.node_comm.bcast(self.rank)
+        host = mpi.Get_processor_name() + ("" if pretended is None else f"~{pretended}")
+        uid = int.from_bytes(os.urandom(7), "little")
+        leaders, hosts, uids = zip(*self.channel.allgather((leader, host, uid)), strict=True)
+        self.layout = Layout.from_labels(leaders)
+        self.node = self.layout.node_of[self.rank]
+        self.n_nodes = len(self.layout.nodes)
+        self.hosts: tuple[str, ...] = tuple(hosts[ranks[0]] for ranks in self.layout.nodes)
+        self.uid: int = uids[0]
+        self.segments_made = 0
+
+    def node_of(self, rank: int) -> int:
+        """The node of `rank`."""
+        return self.layout.node_of[rank]
+
+    def ranks_of(self, node: int) -> tuple[int, ...]:
+        """The ranks of `node`, in rising order."""
+        return self.layout.nodes[node]
+
+    def free(self) -> None:
+        """Gives the communicators back. Collective over `comm`; called when `comm` is freed."""
+        for comm in (self.rail, self.node_comm, self.channel):
+            comm.Free()
+
+    def __repr__(self) -> str:
+        nodes = ", ".join(
+            f"{host}: {','.join(map(str, ranks))}" for host, ranks in zip(self.hosts, self.layout.nodes, strict=True)
+        )
+        return f"<Topology of {self.size} ranks on {self.n_nodes} nodes ({nodes})>"
+
+
+def topology(comm: mpi.Comm | None = None) -> Topology:
+    """Tells which ranks of `comm` share a node. Asks MPI once a communicator, then remembers.
+
+    Args:
+        comm: An intracommunicator; MPI_COMM_WORLD when None.
+
+    Returns:
+        The topology of `comm`. It is kept on `comm` as an MPI attribute and freed with it; a duplicate of `comm` gets
+        its own.
+
+    Raises:
+        ArgumentError: `comm` is no intracommunicator, or MPISHARE_NODES cannot be understood.
+        MismatchError: The ranks run with different MPISHARE variables.
+        PeerError: Another rank raised one of these.
+
+    Collective:
+        Over `comm` the first time; local after that.
+
+    Source:
+        MPI 3.1, sections 6.4.2 (MPI_Comm_split_type) and 6.7.2 (attributes of communicators).
+
+    Example:
+        >>> import mpishare as ms
+        >>> here = ms.topology()
+        >>> here.ranks_of(here.node)[here.node_rank] == here.rank
+        True
+    """
+    caller = _checked(comm)
+    found = caller.Get_attr(_keyval())
+    if not isinstance(found, Topology):
+        found = Topology(caller)
+        caller.Set_attr(_keyval(), found)
+    return found
+
+
+def _checked(comm: mpi.Comm | None) -> mpi.Intracomm:
+    """`comm`, or MPI_COMM_WORLD for None, when it is one that ranks can share over."""
+    if not mpi.Is_initialized() or mpi.Is_finalized():
+        state = "ended" if mpi.Is_initialized() else "not begun"
+        raise ArgumentError(f"MPI has {state}. Call mpishare between MPI_Init and MPI_Finalize.")
+    if comm is None:
+        return mpi.COMM_WORLD
+    if not isinstance(comm, mpi.Intracomm) or comm == mpi.COMM_NULL:
+        raise ArgumentError(f"comm must be an intracommunicator of mpi4py, not {comm!r}.")
+    return comm
+
+
+@cache
+def _keyval() -> int:
+    """The key of our attribute. No copy function, so that a duplicate of a communicator does not inherit it."""
+
+    def give_back(_comm: mpi.Comm, _keyval: int, found: Topology) -> None:
+        if not mpi.Is_finalized():
+            found.free()
+
+    return mpi.Comm.Create_keyval(delete_fn=give_back)
+
+
+def _pretended(config: Config) -> int | None:
+    """The pretend node of this process, None for real nodes. It follows MPI_COMM_WORLD, as a real node would."""
+    if config.nodes is None:
+        return None
+    return pretended_node(config.nodes, mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size)
+
+
+def _split_by_node(comm: mpi.Intracomm, pretended: int | None) -> mpi.Intracomm:
+    """The ranks that can share memory, cut further where nodes are pretended: a pretend node never spans real ones."""
+    real = cast("mpi.Intracomm", comm.Split_type(mpi.COMM_TYPE_SHARED, comm.rank))
+    if pretended is None:
+        return real
+    node_comm = real.Split(pretended, comm.rank)
+    real.Free()
+    return cast("mpi.Intracomm", node_comm)

@@ -1,0 +1,1 @@
+"""The tests of mpishare; `python -m tests.run` runs all of them."""

@@ -1,0 +1,67 @@
+"""Arrays of every dtype and layout that can be shared, with bytes that tell one from another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+STRUCT = np.dtype([("id", "<i4"), ("mass", ">f8"), ("name", "S3")])
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    **{
+        name: np.dtype(name)
+        for name in ["?", "i1", "u1", "i2", "i4", "i8", "u8", "f2", "f4", "f8", "g", "c8", "c16", "G", "S5", "U3", "V7"]
+    },
+    **{name: np.dtype(name) for name in [">i2", ">i4", ">u8", ">f4", ">f8", ">c16", ">U3"]},
+    **{name: np.dtype(name) for name in ["M8[ns]", "M8[D]", "M8[25s]", "m8[s]", "m8", ">M8[us]"]},
+    "struct": STRUCT,
+    "nested": np.dtype([("here", STRUCT), ("there", STRUCT, (2,)), ("when", "M8[s]")]),
+    "aligned": np.dtype([("a", "i1"), ("b", "f8"), ("c", "i2")], align=True),
+    "subarray": np.dtype([("matrix", ">f4", (2, 3)), ("flag", "?")]),
+    "gaps": np.dtype({"names": ["x", "y"], "formats": ["i2", "f4"], "offsets": [5, 11], "itemsize": 20}),
+    "overlap": np.dtype({"names": ["word", "half"], "formats": ["u4", "u2"], "offsets": [0, 2]}),
+    "titles": np.dtype([(("degrees", "angle"), "f8"), (("metres", "range"), "f4")]),
+    "unicode names": np.dtype([("größe", "f8"), ("名", "i4")]),
+    "record": np.dtype((np.record, [("a", "i4"), ("b", "f8")])),
+    "many columns": np.dtype([(f"column{number}", "f4") for number in range(60)]),
+    "no columns": np.dtype([]),
+}
+
+
+def filled(dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """An array of arbitrary but fixed bytes, its padding included."""
+    array = np.empty(shape, dtype)
+    if array.nbytes:
+        values = np.random.default_rng(7).integers(0, 2 if dtype.kind == "b" else 256, array.nbytes, np.uint8)
+        array.reshape(-1).view(np.uint8)[:] = values
+    return array
+
+
+def layouts(dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
+    """One array of `dtype` for each way its items can lie in memory."""
+    base = filled(dtype, (4, 6, 5))
+    read_only = base.copy()
+    read_only.flags.writeable = False
+    return {
+        "C": base,
+        "Fortran": np.asfortranarray(base),
+        "strided": base[::2, 1:, ::3],
+        "reversed": base[::-1, :, ::-1],
+        "transposed": base.transpose(1, 2, 0),
+        "broadcast": np.broadcast_to(base[:, :1, :1], (4, 3, 2)),
+        "read-only": read_only,
+        "one dimension": base[0, 0],
+        "five dimensions": filled(dtype, (2, 1, 3, 1, 2)),
+        "0-d": filled(dtype, ()),
+        "no items": filled(dtype, (0, 3)),
+        "one item": filled(dtype, (1, 1)),
+    }
+
+
+def bits(array: NDArray[Any]) -> bytes:
+    """The bytes of each item in C order, padding included."""
+    if array.nbytes == 0:
+        return b""
+    return array.view(np.dtype((np.void, array.dtype.itemsize))).tobytes()

@@ -1,0 +1,1 @@
+"""Tests that run whole programs and look at them from outside."""

@@ -1,0 +1,67 @@
+"""Runs a program under mpiexec, with a limit on its time, and looks at what it left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+ROOT = Path(__file__).parent.parent.parent
+PROGRAMS = "tests.blackbox.programs"
+
+
+def environment(extra: dict[str, str]) -> dict[str, str]:
+    """The environment of a shell in which this Python's folder comes first on PATH."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return {**os.environ, "PATH": path, "OMPI_MCA_mpi_yield_when_idle": "1", **extra}
+
+
+Ended: TypeAlias = "subprocess.CompletedProcess[str]"
+
+
+def run(command: list[str], environ: dict[str, str] | None = None, *, limit_s: float = 60) -> Ended:
+    """Runs `command` in the project's folder; past `limit_s` it is killed with all it started, and the test fails."""
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment(environ or {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        raise AssertionError(f"{command} did not end in {limit_s} s\n{out}\n{err}") from None
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def run_ranks(size: int, words: list[str], environ: dict[str, str] | None = None, *, limit_s: float = 60) -> Ended:
+    """Runs words such as `prog.py` on `size` ranks with `mpishare run`."""
+    return run([sys.executable, "-m", "mpishare", "run", "-n", str(size), *words], environ, limit_s=limit_s)
+
+
+def run_program(size: int, name: str, *words: str, limit_s: float = 60, nodes: str = "") -> Ended:
+    """Runs a program of this folder on `size` ranks, on pretend nodes if so."""
+    return run_ranks(size, ["-m", f"{PROGRAMS}.{name}", *words], {"MPISHARE_NODES": nodes}, limit_s=limit_s)
+
+
+def run_code(size: int, code: str, environ: dict[str, str] | None = None) -> Ended:
+    """Runs Python code on `size` ranks by plain python: nothing ends the job but what the library does."""
+    return run_ranks(size, ["--", sys.executable, "-c", code], environ)
+
+
+@contextmanager
+def nothing_left() -> Iterator[None]:
+    """Fails when the block leaves a file in /dev/shm."""
+    before = set(Path("/dev/shm").iterdir())
+    yield
+    assert set(Path("/dev/shm").iterdir()) <= before

@@ -1,0 +1,1 @@
+"""Programs that the blackbox tests run under mpiexec."""

@@ -1,0 +1,76 @@
+"""Memory, numbers and ends: what a job costs, and what it leaves behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.blackbox.launch import nothing_left, run_code, run_program
+
+
+@pytest.mark.parametrize("nodes", ["block:4", "block:2"])
+def test_one_copy_per_node_in_proportional_memory(nodes: str) -> None:
+    ended = run_program(4, "memory", "256", nodes=nodes)
+    assert ended.returncode == 0, ended.stderr
+    before, after, nbytes = map(int, ended.stdout.split())
+    copies = 4 // int(nodes[6:])
+    assert copies * nbytes <= after - before <= 1.05 * copies * nbytes
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_ten_thousand_live_shares(size: int) -> None:
+    with nothing_left():
+        ended = run_program(size, "many", "10000", limit_s=110)
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) == 0
+
+
+@pytest.mark.parametrize("victim", [0, 1, 3])
+@pytest.mark.parametrize("nodes", ["block:4", "block:2"])
+def test_sigkill_leaves_nothing(victim: int, nodes: str) -> None:
+    with nothing_left():
+        ended = run_program(4, "kill", str(victim), "20", nodes=nodes)
+    assert ended.returncode != 0
+
+
+def test_a_store_past_the_flag_kills_the_culprit() -> None:
+    with nothing_left():
+        ended = run_program(2, "store")
+    assert ended.returncode != 0
+    assert "went through" not in ended.stdout
+    assert "Segmentation fault" in ended.stderr
+
+
+HOLD = "import mpishare as ms, numpy as np; from mpi4py import MPI; a = ms.share(np.arange(9)); z = ms.zeros(9); "
+
+ENDS = {
+    "live views": (HOLD, 0),
+    "live views in a cycle": (HOLD + "l = [a]; l.append(l)", 0),
+    "views read while Python ends": (HOLD + "import atexit; atexit.register(lambda: print(a.sum() + z.sum()))", 0),
+    "views read after MPI ended": (HOLD + "MPI.Finalize(); assert a.sum() == 36; z[:] = 1; del a, z", 0),
+    "sys.exit": (HOLD + "raise SystemExit(3)", 3),
+    "a call after MPI ended": (
+        HOLD + "MPI.Finalize()\ntry: ms.zeros(3)\nexcept ms.ArgumentError as e: assert 'MPI has ended' in str(e)",
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("second_map", ["1", "0"])
+@pytest.mark.parametrize("name", ENDS)
+def test_ends_with_live_views(name: str, second_map: str) -> None:
+    if name == "views read after MPI ended" and second_map == "0":
+        return  # the promise without a second map ends at MPI_Finalize
+    code, status = ENDS[name]
+    with nothing_left():
+        ended = run_code(2, code, {"MPISHARE_SECOND_MAP": second_map})
+    assert ended.returncode == status, ended.stderr
+    if status == 0:
+        assert ended.stderr == ""
+
+
+def test_before_mpi_begins_it_says_so() -> None:
+    code = (
+        "import mpi4py; mpi4py.rc.initialize = False; import mpishare as ms\n"
+        "try: ms.zeros(3)\nexcept ms.ArgumentError as e: print(e)"
+    )
+    assert "MPI has not begun" in run_code(1, code).stdout

@@ -1,0 +1,1 @@
+"""Tests that every rank of a job runs together."""

@@ -1,0 +1,32 @@
+"""One pytest session a rank: rank 0's output is the job's, and a failure on another rank is told as it happens."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+from mpi4py import MPI
+
+
+class TellFailures:
+    """On ranks other than 0, whose output nobody sees: a failure goes to stderr at once."""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Called by pytest with each outcome."""
+        if report.failed:
+            print(f"[rank {MPI.COMM_WORLD.rank}] {report.nodeid}\n{report.longreprtext}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Runs pytest; the exit status of the worst rank."""
+    rank = MPI.COMM_WORLD.rank
+    if rank:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    options = ["-q", "--with-mpi", "-p", "no:cacheprovider", "--timeout=60", "--color=no", "--tb=short"]
+    status = pytest.main([*options, *sys.argv[1:]], plugins=[TellFailures()] if rank else [])
+    return int(MPI.COMM_WORLD.allreduce(int(status), MPI.MAX))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,59 @@
+"""agree: one rank's error is every rank's error."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from mpi4py import MPI
+
+import mpishare as ms
+from mpishare.agreement import agree
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(20)]
+
+
+def test_all_well(comm: MPI.Intracomm) -> None:
+    with agree(comm):
+        pass
+
+
+@pytest.mark.parametrize("kind", [ValueError, MemoryError, KeyboardInterrupt, SystemExit])
+def test_each_rank_in_turn_fails(comm: MPI.Intracomm, kind: type[BaseException]) -> None:
+    for bad in range(comm.size):
+        expected = kind if comm.rank == bad else ms.PeerError
+        with pytest.raises(expected) as caught, agree(comm):
+            if comm.rank == bad:
+                raise kind("the disk is full")
+        if isinstance(caught.value, ms.PeerError):
+            assert (caught.value.rank, caught.value.others) == (bad, 0)
+            assert caught.value.reason == f"{kind.__name__}: the disk is full"
+            assert caught.value.host == MPI.Get_processor_name()
+            assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_all_but_one_fail(comm: MPI.Intracomm) -> None:
+    expected = ValueError if comm.rank else ms.PeerError
+    if comm.size == 1:
+        return  # then none fails
+    with pytest.raises(expected) as caught, agree(comm):
+        if comm.rank:
+            raise ValueError(f"of rank {comm.rank}")
+    if isinstance(caught.value, ms.PeerError):
+        assert (caught.value.rank, caught.value.others) == (1, comm.size - 2)
+        assert "of rank 1" in str(caught.value)
+
+
+def test_different_calls(comm: MPI.Intracomm) -> None:
+    if comm.size == 1:
+        return  # one rank cannot differ from itself
+    with pytest.raises(ms.MismatchError) as caught, agree(comm) as together:
+        together.call = "odd" if comm.rank == 1 else "even"
+    assert caught.value.calls == {rank: "odd" if rank == 1 else "even" for rank in range(comm.size)}
+
+
+def test_a_failure_goes_before_a_difference(comm: MPI.Intracomm) -> None:
+    with pytest.raises(ValueError if comm.rank == 0 else ms.PeerError), agree(comm) as together:
+        together.call = f"call {comm.rank}"
+        if comm.rank == 0:
+            raise ValueError

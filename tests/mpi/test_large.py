@@ -1,0 +1,29 @@
+"""One array past 2**31 bytes and items. It takes gigabytes, so it runs in few launches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpishare as ms
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+
+COUNT = 2**31 + 123
+PERIOD = 251 * 4099  # two primes: no chunk and no page begins with the same bytes as another
+
+
+def test_more_than_two_to_the_31(comm: MPI.Intracomm) -> None:
+    root = comm.size - 1
+    pattern = np.random.default_rng(5).integers(0, 256, PERIOD, np.uint8)
+    source = None
+    if comm.rank == root:
+        source = np.empty(COUNT, np.uint8)
+        for start in range(0, COUNT, PERIOD):
+            source[start : start + PERIOD] = pattern[: COUNT - start]
+    shared = ms.share(source, root=root)
+    del source
+    assert shared.shape == (COUNT,)
+    for start in range(0, COUNT, PERIOD):
+        assert np.array_equal(shared[start : start + PERIOD], pattern[: COUNT - start])

@@ -1,0 +1,75 @@
+"""empty, zeros, full: one writable array per node, the same on all of its ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpishare as ms
+from tests.arrays import DTYPES
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(), 5, (0,), (2, 0, 3), (3, 4), (7, 1, 5)])
+def test_shape_and_order(shape: Any, order: Any) -> None:
+    for array in (ms.empty(shape, order=order), ms.zeros(shape, order=order), ms.full(shape, 2.5, order=order)):
+        twin = np.empty(shape, order=order)
+        assert (array.shape, array.dtype, array.flags.fnc) == (twin.shape, twin.dtype, twin.flags.fnc)
+        assert array.flags.writeable
+        assert type(array) is np.ndarray
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_zeros_and_empty_of_every_dtype(name: str) -> None:
+    dtype = DTYPES[name]
+    array = ms.zeros((3, 5), dtype)
+    assert array.dtype == dtype
+    assert array.tobytes() == bytes(15 * dtype.itemsize)
+    assert ms.empty((3, 5), dtype).dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (7, None),
+        (2.5, None),
+        (True, None),
+        (3 + 4j, None),
+        ("naïve", None),
+        (b"bytes", "S3"),
+        (np.datetime64("2013-01-01", "s"), None),
+        (-1, ">i4"),
+        (0.1, np.longdouble),
+        (float("nan"), "f4"),
+        ((1, 2.0, b"ab"), DTYPES["struct"]),
+    ],
+)
+def test_full_is_numpys_full(value: Any, dtype: Any) -> None:
+    array = ms.full((4, 3), value, dtype)
+    twin = np.empty((4, 3), array.dtype)
+    twin[...] = value
+    assert array.dtype == (np.array(value).dtype if dtype is None else dtype)
+    assert array.tolist() == twin.tolist() or array.tobytes() == twin.tobytes()
+
+
+def test_lengthless_strings_get_a_length_as_in_numpy() -> None:
+    assert ms.empty(2, "S").dtype == np.empty(2, "S").dtype == "S1"
+
+
+def test_ranks_of_a_node_see_each_others_writes(comm: MPI.Intracomm) -> None:
+    here = ms.topology()
+    array = ms.full((comm.size, 3), -1)
+    array[comm.rank] = comm.rank
+    ms.fence()
+    mates = here.ranks_of(here.node)
+    assert array[:, 2].tolist() == [rank if rank in mates else -1 for rank in range(comm.size)]
+
+
+def test_arrays_of_one_rank() -> None:
+    array = ms.full(10, MPI.COMM_WORLD.rank, comm=MPI.COMM_SELF)
+    assert array.tolist() == [MPI.COMM_WORLD.rank] * 10

@@ -1,0 +1,39 @@
+"""report and info: what is shared, and on what ground."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpishare as ms
+
+pytestmark = pytest.mark.mpi
+
+
+def test_report_counts_live_segments() -> None:
+    here = ms.topology()
+    before = ms.report()
+    large, small = ms.zeros(100_000), ms.share(np.arange(10))
+    report = ms.report()
+    assert report.bytes_shared - before.bytes_shared == 800_080
+    assert report.bytes_saved - before.bytes_saved == 800_080 * (here.node_size - 1)
+    assert (report.segments[0].made_by, report.segments[0].nbytes) == ("zeros", large.nbytes)
+    assert report.segments[0].backend == "window"
+    assert "800,000 bytes" in str(report)
+    assert small.nbytes == 80
+    del large, small
+    assert ms.report().bytes_shared == before.bytes_shared
+
+
+def test_info_is_the_same_on_all_ranks(comm: MPI.Intracomm) -> None:
+    info = ms.info()
+    texts = comm.allgather(json.dumps(info.as_dict()))
+    assert len(set(texts)) == 1
+    here = ms.topology()
+    assert [node.ranks for node in info.nodes] == [here.ranks_of(node) for node in range(here.n_nodes)]
+    assert info.versions["MPI library"] in MPI.Get_library_version()
+    assert info.nodes[0].segments["window"].startswith("fits")
+    assert "segment window" in str(info)

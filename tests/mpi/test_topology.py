@@ -1,0 +1,83 @@
+"""topology: who sits where, found by MPI or pretended, remembered on the communicator."""
+
+from __future__ import annotations
+
+import pytest
+from mpi4py import MPI
+
+import mpishare as ms
+from mpishare.layout import Layout, pretended_node
+
+pytestmark = pytest.mark.mpi
+
+
+def test_facts_agree_with_one_another(comm: MPI.Intracomm) -> None:
+    here = ms.topology()
+    assert (here.rank, here.size) == (comm.rank, comm.size)
+    assert here.node_of(here.rank) == here.node
+    assert here.ranks_of(here.node)[here.node_rank] == here.rank
+    assert here.node_size == len(here.ranks_of(here.node)) == here.node_comm.size
+    assert here.n_nodes == len(here.hosts)
+    assert here.is_leader == (here.node_rank == 0)
+    assert sorted(rank for node in range(here.n_nodes) for rank in here.ranks_of(node)) == list(range(comm.size))
+    assert [here.ranks_of(node)[0] for node in range(here.n_nodes)] == sorted(
+        here.ranks_of(node)[0] for node in range(here.n_nodes)
+    )
+
+
+def test_pretended_nodes_are_as_the_rule_says(comm: MPI.Intracomm) -> None:
+    here = ms.topology()
+    rule = here.config.nodes
+    if rule is None:
+        assert here.hosts[here.node] == MPI.Get_processor_name()
+        return
+    expected = Layout.from_labels([pretended_node(rule, rank, comm.size) for rank in range(comm.size)])
+    assert here.layout == expected
+    assert len(set(here.hosts)) == here.n_nodes
+
+
+def test_communicators(comm: MPI.Intracomm) -> None:
+    here = ms.topology()
+    assert here.node_comm.allgather(here.rank) == list(here.ranks_of(here.node))
+    assert here.rail.allgather(here.node) == [
+        node for node in range(here.n_nodes) if len(here.ranks_of(node)) > here.node_rank
+    ]
+    if here.is_leader:
+        assert here.leaders.allgather(here.rank) == [here.ranks_of(node)[0] for node in range(here.n_nodes)]
+    else:
+        assert here.leaders == MPI.COMM_NULL
+    assert here.comm is comm or here.comm == comm
+
+
+def test_asked_once_and_remembered(comm: MPI.Intracomm) -> None:
+    assert ms.topology(comm) is ms.topology()
+
+
+def test_a_duplicate_gets_its_own_and_both_are_freed(comm: MPI.Intracomm) -> None:
+    first = comm.Dup()
+    index = first.py2f()
+    first.Free()
+    for _ in range(50):
+        own = comm.Dup()
+        here = ms.topology(own)
+        assert here is not ms.topology(comm)
+        assert here.uid != ms.topology(comm).uid
+        own.Free()
+        assert here.channel == MPI.COMM_NULL
+    last = comm.Dup()
+    assert last.py2f() == index
+    last.Free()
+
+
+def test_a_node_does_not_depend_on_the_communicator(comm: MPI.Intracomm) -> None:
+    world = ms.topology()
+    reversed_comm = comm.Split(0, -comm.rank)
+    here = ms.topology(reversed_comm)
+    mates = here.node_comm.allgather(world.node)
+    assert set(mates) == {world.node}
+    assert here.node_size == world.node_size
+    reversed_comm.Free()
+
+
+def test_it_tells_itself_in_words() -> None:
+    assert "ranks on" in repr(ms.topology())

@@ -1,0 +1,117 @@
+"""Runs every test: unit, MPI at each number of ranks and placement, blackbox. Prints what it runs and what came out."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+TIME_LIMIT_S = 900  # a launch that takes longer hangs
+
+# For each number of ranks, the placements on pretended nodes; "" is all on the real one.
+LAYOUTS = {
+    1: [""],
+    2: ["", "block:1"],
+    3: ["", "block:1", "block:2", "cyclic:2"],
+    4: ["", "block:1", "block:2", "cyclic:2", "sizes:1,3"],
+    5: ["", "block:1", "block:2", "cyclic:2", "sizes:1,3,1"],
+}
+
+MPI_TESTS = ["-m", "tests.mpi.session", "tests/mpi"]
+WITHOUT_LARGE = ["--ignore=tests/mpi/test_large.py"]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One process tree: a name for people, the command, and what is added to the environment."""
+
+    name: str
+    command: list[str]
+    environ: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one launch came to."""
+
+    launch: Launch
+    status: int
+    passed: int
+    failed: int
+    skipped: int
+    seconds: float
+
+
+def main() -> int:
+    """Runs all launches in turn; 0 when all passed, and in CI only when nothing was skipped."""
+    outcomes = [run(launch) for launch in launches()]
+    print("\n== summary")
+    for outcome in outcomes:
+        print(
+            f"{outcome.launch.name:34} {outcome.passed:5} passed {outcome.failed:3} failed {outcome.skipped:3} skipped "
+            f"{outcome.seconds:6.1f} s" + ("" if outcome.status == 0 else f"  exit status {outcome.status}")
+        )
+    passed, failed, skipped = (sum(getattr(one, name) for one in outcomes) for name in ("passed", "failed", "skipped"))
+    broken = sum(outcome.status != 0 and outcome.failed == 0 for outcome in outcomes)
+    print(f"{passed} passed, {failed + broken} failed, {skipped} skipped")
+    return int(failed + broken > 0 or (skipped > 0 and "CI" in os.environ))
+
+
+def launches() -> list[Launch]:
+    """All launches, the quickest first."""
+    python = sys.executable
+    pytest = [python, "-m", "pytest", "-q"]
+    found = [
+        Launch("unit", [*pytest, "tests/unit"], {}),
+        Launch("examples in docstrings", [*pytest, "-p", "no:mpi", "--doctest-modules", "mpishare"], {}),
+    ]
+    for size in LAYOUTS:
+        found += [mpi_launch(size, layout) for layout in LAYOUTS[size]]
+    found.append(mpi_launch(3, "", {"MPISHARE_SECOND_MAP": "0"}))
+    found.append(mpi_launch(2, "", large=True))
+    found.append(mpi_launch(3, "sizes:2,1", large=True))
+    found.append(Launch("blackbox", [*pytest, "tests/blackbox"], {}))
+    return found
+
+
+def mpi_launch(size: int, layout: str, environ: dict[str, str] | None = None, *, large: bool = False) -> Launch:
+    """tests/mpi on `size` ranks, placed as MPISHARE_NODES=`layout` says; only the large arrays, or all but these."""
+    chosen = [*MPI_TESTS[:2], "tests/mpi/test_large.py"] if large else [*MPI_TESTS, *WITHOUT_LARGE]
+    extra = {**({"MPISHARE_NODES": layout} if layout else {}), **(environ or {})}
+    words = [f"mpi, {size} ranks", *(f"{name[9:].lower()}={value}" for name, value in extra.items())]
+    command = [sys.executable, "-m", "mpishare", "run", "-n", str(size), "python", *chosen]
+    return Launch(", ".join([*words, *(["large"] if large else [])]), command, extra)
+
+
+def run(launch: Launch) -> Outcome:
+    """Runs one launch, its output passed on, with a limit on its time."""
+    shown = " ".join([*(f"{name}={value}" for name, value in launch.environ.items()), *launch.command])
+    print(f"\n== {launch.name}\n{shown}", flush=True)
+    start = time.monotonic()
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    environ = {**os.environ, **launch.environ, "PATH": path, "OMPI_MCA_mpi_yield_when_idle": "1"}
+    process = subprocess.Popen(launch.command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)
+    try:
+        output = process.communicate(timeout=TIME_LIMIT_S)[0]
+    except subprocess.TimeoutExpired:
+        process.terminate()  # mpiexec ends its ranks
+        output = process.communicate()[0]
+    print(output, end="", flush=True)
+    counts = {name: _count(output, name) for name in ("passed", "failed", "error", "skipped")}
+    failed = counts["failed"] + counts["error"]
+    return Outcome(launch, process.returncode, counts["passed"], failed, counts["skipped"], time.monotonic() - start)
+
+
+def _count(output: str, word: str) -> int:
+    """The number before `word` in pytest's last line."""
+    found = re.findall(rf"(\d+) {word}", output[output.rfind("\n", 0, len(output) - 1) :])
+    return int(found[0]) if found else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,40 @@
+"""config: one place reads the environment, and refuses what it does not understand."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import mpishare
+from mpishare.config import Config
+from mpishare.errors import ArgumentError
+
+PACKAGE = Path(mpishare.__file__).parent
+
+
+def test_nothing_set() -> None:
+    assert Config.read({}) == Config() == Config.read({"MPISHARE_NODES": "", "MPISHARE_SECOND_MAP": ""})
+
+
+def test_all_set() -> None:
+    environ = {
+        "MPISHARE_BACKEND": "window",
+        "MPISHARE_NODES": "block:2",
+        "MPISHARE_SECOND_MAP": "0",
+        "OMPI_MCA_osc_sm_backing_directory": "/tmp",
+    }
+    assert Config.read(environ) == Config("window", "block:2", second_map=False, window_dir="/tmp")
+
+
+def test_bad_switch() -> None:
+    with pytest.raises(ArgumentError, match="MPISHARE_SECOND_MAP='maybe'"):
+        Config.read({"MPISHARE_SECOND_MAP": "maybe"})
+
+
+def test_no_other_module_of_the_library_reads_the_environment() -> None:
+    for file in PACKAGE.rglob("*.py"):
+        names = {node.attr for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Attribute)}
+        if file.name != "config.py" and file.parent.name != "cli":
+            assert not names & {"environ", "getenv"}, file

@@ -1,0 +1,54 @@
+"""Errors say what came, carry it as attributes, and survive the way to another process."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+import mpishare as ms
+from mpishare import errors
+
+EXAMPLES = [
+    ms.ArgumentError("root 9 is no rank"),
+    ms.SpecError("dtype object cannot be shared"),
+    ms.BackendError("window is refused"),
+    ms.CapacityError("n1", "/dev/shm", 2000, 1000, "Share less."),
+    ms.MismatchError({0: "share", 1: "empty", 2: "share"}),
+    ms.PeerError(3, "n1", "ValueError: no", 2),
+]
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_pickling_keeps_words_and_facts(error: ms.MpishareError) -> None:
+    twin = pickle.loads(pickle.dumps(error))
+    assert type(twin) is type(error)
+    assert str(twin) == str(error)
+    assert vars(twin) == vars(error)
+
+
+def test_each_class_has_an_example() -> None:
+    named = {getattr(errors, name) for name in errors.__all__} - {ms.MpishareError}
+    assert {type(error) for error in EXAMPLES} == named
+
+
+def test_they_are_also_what_python_programs_expect() -> None:
+    assert issubclass(ms.SpecError, TypeError)
+    assert issubclass(ms.CapacityError, MemoryError)
+    assert issubclass(ms.ArgumentError, ValueError)
+
+
+def test_capacity_names_the_host_and_the_numbers() -> None:
+    assert str(EXAMPLES[3]) == (
+        "2,000 bytes do not fit in /dev/shm of host n1, which has 1,000 bytes free. Share less."
+    )
+
+
+def test_mismatch_groups_the_ranks() -> None:
+    assert "ranks 0, 2: share; rank 1: empty" in str(EXAMPLES[4])
+    many = ms.MismatchError({rank: "share" if rank else "empty" for rank in range(512)})
+    assert "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 503 more: share" in str(many)
+
+
+def test_peer_names_rank_host_and_words() -> None:
+    assert str(EXAMPLES[5]) == "rank 3 on host n1 failed: ValueError: no (and 2 more ranks failed)"

@@ -1,0 +1,126 @@
+"""The shape of the package: layers that import downwards, names that agree, an import that does nothing."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mpishare as ms
+
+PACKAGE = Path(ms.__file__).parent
+README = (PACKAGE.parent / "README.md").read_text()
+
+LAYERS = [
+    {"_version", "errors", "spec", "layout", "plan", "config", "machine"},  # pure
+    {"mpi", "agreement", "topology"},  # MPI facts
+    {"segments", "transfer"},  # mechanism
+    {"sharing", "collectives", "report"},  # face
+    {"__init__"},
+    {"cli", "__main__"},  # programs
+]
+OPTIONAL = {"numba", "h5py", "pandas", "lz4", "matplotlib", "tqdm", "cloudpickle"}
+
+
+def layer_of(module: str) -> int:
+    """The number of the layer that `module`, named without the package, belongs to."""
+    first = module.split(".")[0] or "__init__"
+    return next(number for number, layer in enumerate(LAYERS) if first in layer)
+
+
+def imports_of(file: Path) -> list[str]:
+    """The modules that a file imports anywhere in it, by full name."""
+    names = []
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return names
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_imports_point_down(file: Path) -> None:
+    mine = layer_of(".".join(file.relative_to(PACKAGE).with_suffix("").parts))
+    for name in imports_of(file):
+        inner = name.removeprefix("mpishare").lstrip(".")
+        known = any(inner.split(".")[0] in layer for layer in LAYERS)
+        if name.startswith("mpishare.") and known:
+            assert layer_of(inner) <= mine, name
+
+
+def test_the_pure_layer_knows_nothing_of_mpi() -> None:
+    for name in LAYERS[0]:
+        for imported in imports_of(PACKAGE / f"{name}.py"):
+            assert "mpi4py" not in imported
+            assert imported != "mpishare.mpi"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_optional_packages_are_not_imported_with_the_module(file: Path) -> None:
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            assert not {name.split(".")[0] for name in names} & OPTIONAL
+
+
+def test_programs_use_the_public_face_only() -> None:
+    jobs = (PACKAGE.parent / "jobs").glob("*.py")
+    for file in [*jobs, *(PACKAGE / "cli").glob("*.py")]:
+        for name in imports_of(file):
+            assert not name.startswith("mpishare.") or name.startswith("mpishare.cli"), (file, name)
+        for name in re.findall(r"\bms\.(\w+)", file.read_text()):
+            assert name in ms.__all__, (file, name)
+
+
+def test_every_public_name_exists_and_is_in_the_readme() -> None:
+    assert ms.__all__ == sorted(ms.__all__)
+    told = set(re.findall(r"^\| `(\w+)", README, re.MULTILINE))
+    assert told == set(ms.__all__)
+    assert all(hasattr(ms, name) for name in ms.__all__)
+
+
+def public_calls() -> list[str]:
+    """The public functions."""
+    return [name for name in ms.__all__ if inspect.isfunction(getattr(ms, name))]
+
+
+@pytest.mark.parametrize("name", public_calls())
+def test_docstrings_have_their_sections(name: str) -> None:
+    call = getattr(ms, name)
+    text = inspect.getdoc(call) or ""
+    parameters = inspect.signature(call).parameters
+    assert "Collective:" in text
+    assert "Example:" in text
+    assert ("Args:" in text) == bool(parameters)
+    for parameter in parameters:
+        assert re.search(rf"^    {parameter}: ", text, re.MULTILINE), parameter
+    assert ("comm" in parameters) == ("Over" in text or "over" in text)
+
+
+def test_import_is_inert() -> None:
+    code = (
+        "import os, random, signal, sys, numpy as np\n"
+        "def state():\n"
+        "    handlers = [signal.getsignal(number) for number in signal.valid_signals()]\n"
+        "    chance = random.getstate(), str(np.random.get_state())\n"
+        "    return dict(os.environ), handlers, chance, os.listdir('/proc/self/fd')\n"
+        "before = state()\n"
+        "from mpishare import *\n"
+        "import mpishare\n"
+        "assert 'mpi4py.MPI' not in sys.modules\n"
+        "assert state() == before\n"
+        "import inspect, pydoc\n"
+        "pydoc.render_doc(mpishare)\n"
+        "assert 'mpi4py.MPI' not in sys.modules\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
