@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import mpishare as ms
 from tests.arrays import bits, filled
-from tests.processes import may_reopen_maps, pss_bytes
+from tests.processes import anonymous_bytes, may_reopen_maps
 
 pytestmark = pytest.mark.mpi
 
@@ -48,12 +48,12 @@ def test_views_of_it_outlive_it(comm: MPI.Intracomm) -> None:
 def test_memory_is_used_for_changed_pages_only(comm: MPI.Intracomm) -> None:
     nbytes = 64 << 20
     shared = ms.share(np.ones(nbytes, "u1") if comm.rank == 0 else None)
-    before = pss_bytes()
+    before = anonymous_bytes()
     mine, copy_on_write = private(shared)
     assert copy_on_write == (may_reopen_maps() and ms.topology().config.second_map)
     mine[: 1 << 20] = 2
     comm.Barrier()
-    assert pss_bytes() - before < (2 << 20) + (0 if copy_on_write else nbytes)
+    assert anonymous_bytes() - before < (2 << 20) + (0 if copy_on_write else nbytes)
     assert (mine[: 1 << 20] == 2).all()
     assert (mine[1 << 20 :: 4096] == 1).all()
     assert (shared[::4096] == 1).all()
