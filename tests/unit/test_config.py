@@ -28,6 +28,20 @@ def test_all_set() -> None:
     assert Config.read(environ) == Config("window", "block:2", second_map=False, window_dir="/tmp")
 
 
+@pytest.mark.parametrize(
+    ("environ", "launched"),
+    [
+        ({}, 1),
+        ({"SLURM_STEP_NUM_TASKS": "6"}, 6),
+        ({"OMPI_COMM_WORLD_SIZE": "1", "SLURM_STEP_NUM_TASKS": "3"}, 1),
+        ({"PMI_SIZE": "4"}, 4),
+        ({"PMI_SIZE": "many"}, 1),
+    ],
+)
+def test_how_many_were_launched(environ: dict[str, str], launched: int) -> None:
+    assert Config.read(environ).launched == launched
+
+
 def test_bad_switch() -> None:
     with pytest.raises(ArgumentError, match="MPISHARE_SECOND_MAP='maybe'"):
         Config.read({"MPISHARE_SECOND_MAP": "maybe"})

@@ -13,6 +13,7 @@ EXAMPLES = [
     ms.ArgumentError("root 9 is no rank"),
     ms.SpecError("dtype object cannot be shared"),
     ms.BackendError("window is refused"),
+    ms.LaunchError("6 processes were started together"),
     ms.CapacityError("n1", "/dev/shm", 2000, 1000, "Share less."),
     ms.MismatchError({0: "share", 1: "empty", 2: "share"}),
     ms.PeerError(3, "n1", "ValueError: no", 2),
@@ -39,16 +40,16 @@ def test_they_are_also_what_python_programs_expect() -> None:
 
 
 def test_capacity_names_the_host_and_the_numbers() -> None:
-    assert str(EXAMPLES[3]) == (
+    assert str(EXAMPLES[4]) == (
         "2,000 bytes do not fit in /dev/shm of host n1, which has 1,000 bytes free. Share less."
     )
 
 
 def test_mismatch_groups_the_ranks() -> None:
-    assert "ranks 0, 2: share; rank 1: empty" in str(EXAMPLES[4])
+    assert "ranks 0, 2: share; rank 1: empty" in str(EXAMPLES[5])
     many = ms.MismatchError({rank: "share" if rank else "empty" for rank in range(512)})
     assert "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 503 more: share" in str(many)
 
 
 def test_peer_names_rank_host_and_words() -> None:
-    assert str(EXAMPLES[5]) == "rank 3 on host n1 failed: ValueError: no (and 2 more ranks failed)"
+    assert str(EXAMPLES[6]) == "rank 3 on host n1 failed: ValueError: no (and 2 more ranks failed)"
