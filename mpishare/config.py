@@ -21,12 +21,16 @@ class Config:
         second_map: `MPISHARE_SECOND_MAP`, whether window pages may be mapped a second time; "0" keeps each window
             until MPI_Finalize instead.
         window_dir: `OMPI_MCA_osc_sm_backing_directory`, where Open MPI is told to put its windows; None for /dev/shm.
+        launched: How many processes the launcher says that it started together, 1 where it says nothing.
+        singletons: `MPISHARE_SINGLETONS`, "1" where each of these is meant to be alone.
     """
 
     backend: str | None = None
     nodes: str | None = None
     second_map: bool = True
     window_dir: str | None = None
+    launched: int = 1
+    singletons: bool = False
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Config:
@@ -35,18 +39,36 @@ class Config:
         Raises:
             ArgumentError: A variable has a value that it does not take.
         """
-        second_map = environ.get("MPISHARE_SECOND_MAP") or "1"
-        if second_map not in ("0", "1"):
-            raise ArgumentError(f"MPISHARE_SECOND_MAP={second_map!r} is not understood. Use 0 or 1.")
         return cls(
             backend=environ.get("MPISHARE_BACKEND") or None,
             nodes=environ.get("MPISHARE_NODES") or None,
-            second_map=second_map == "1",
+            second_map=_switch(environ, "MPISHARE_SECOND_MAP", default="1"),
             window_dir=environ.get("OMPI_MCA_osc_sm_backing_directory") or None,
+            launched=_launched(environ),
+            singletons=_switch(environ, "MPISHARE_SINGLETONS", default="0"),
         )
 
     def __str__(self) -> str:
         return (
             f"MPISHARE_BACKEND={self.backend or ''} MPISHARE_NODES={self.nodes or ''} "
-            f"MPISHARE_SECOND_MAP={self.second_map:d}"
+            f"MPISHARE_SECOND_MAP={self.second_map:d} MPISHARE_SINGLETONS={self.singletons:d}"
         )
+
+
+def _switch(environ: Mapping[str, str], name: str, *, default: str) -> bool:
+    text = environ.get(name) or default
+    if text not in ("0", "1"):
+        raise ArgumentError(f"{name}={text!r} is not understood. Use 0 or 1.")
+    return text == "1"
+
+
+def _launched(environ: Mapping[str, str]) -> int:
+    """The number of processes by the variables that Open MPI's mpiexec, MPICH's and Slurm's srun set.
+
+    srun's comes last: mpiexec in a batch job starts its daemons by srun, and then that number is of daemons.
+    """
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):
+        text = environ.get(name, "")
+        if text.isdigit():
+            return int(text)
+    return 1

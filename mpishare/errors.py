@@ -8,6 +8,7 @@ __all__ = [
     "ArgumentError",
     "BackendError",
     "CapacityError",
+    "LaunchError",
     "MismatchError",
     "MpishareError",
     "PeerError",
@@ -54,6 +55,10 @@ class CapacityError(MpishareError, MemoryError):
             f"{self.wanted:,} bytes do not fit in {self.where} of host {self.host}, "
             f"which has {self.free:,} bytes free. {self.cure}"
         )
+
+
+class LaunchError(MpishareError):
+    """Several processes were started, but MPI sees each of them alone: the launcher is not that of the MPI library."""
 
 
 class MismatchError(MpishareError):

@@ -9,7 +9,7 @@ from typing import cast
 from mpishare import mpi
 from mpishare.agreement import agree
 from mpishare.config import Config
-from mpishare.errors import ArgumentError
+from mpishare.errors import ArgumentError, LaunchError
 from mpishare.layout import Layout, pretended_node
 
 __all__ = ["Topology", "topology"]
@@ -50,6 +50,7 @@ class Topology:
             with agree(self.channel) as together:
                 self.config = Config.read()
                 together.call = str(self.config)
+                _check_launch(self.config)
                 pretended = _pretended(self.config)
         except BaseException:
             self.channel.Free()
@@ -104,6 +105,7 @@ def topology(comm: mpi.Comm | None = None) -> Topology:
 
     Raises:
         ArgumentError: `comm` is no intracommunicator, or MPISHARE_NODES cannot be understood.
+        LaunchError: Several processes were started, but each is alone in MPI_COMM_WORLD.
         MismatchError: The ranks run with different MPISHARE variables.
         PeerError: Another rank raised one of these.
 
@@ -148,6 +150,20 @@ def _keyval() -> int:
             found.free()
 
     return mpi.Comm.Create_keyval(delete_fn=give_back)
+
+
+def _check_launch(config: Config) -> None:
+    """Refuses processes that were started together and do not know of each other: each would do the whole work.
+
+    Raises:
+        LaunchError: MPI_COMM_WORLD has one rank, the launcher started several processes.
+    """
+    if config.launched > 1 and mpi.COMM_WORLD.size == 1 and not config.singletons:
+        raise LaunchError(
+            f"{config.launched} processes were started together, but MPI sees each of them alone, because the launcher "
+            "is not that of this MPI library: use srun --mpi=pmix (srun --mpi=list tells what there is) or the "
+            "library's own mpiexec, or set MPISHARE_SINGLETONS=1 if each is meant to be alone."
+        )
 
 
 def _pretended(config: Config) -> int | None:

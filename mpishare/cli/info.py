@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 
 import mpishare as ms
 
@@ -19,7 +21,12 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
     options = parser.parse_args(argv)
-    facts = ms.info()
+    try:
+        facts = ms.info()
+    except ms.MpishareError as error:
+        if os.environ.get("SLURM_PROCID", "0") == "0":  # once, where srun started many that each think they are rank 0
+            print(f"mpishare info: {error}", file=sys.stderr)
+        return 1
     if ms.topology().rank == 0:
         print(json.dumps(facts.as_dict(), indent=2) if options.json else facts)
     return 0

@@ -1,0 +1,38 @@
+"""What this machine lacks for a cluster, and the command that brings it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+_HOSTS = ("ip", "tc", "nsenter", "unshare")
+_SLURM = ("munged", "slurmctld", "slurmd", "srun", "sbatch")
+_CURE = "make cluster-packages brings it"
+_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+
+
+def missing(*, slurm: bool) -> list[str]:
+    """One reason a line; none when all is there."""
+    lacking = [f"{name} is not installed; {_CURE}" for name in _HOSTS if not _found(name)]
+    if not lacking and not _may_make_hosts():
+        lacking.append("hosts need root, or a user allowed user namespaces; run as root")
+    if slurm:
+        lacking += [f"{name} is not installed; {_CURE}" for name in _SLURM if not _found(name)]
+        if not list(Path("/usr/lib").glob("*/libpmix.so")):
+            lacking.append(f"libpmix.so is not installed; {_CURE}")
+        if os.geteuid():
+            lacking.append("slurmd needs root; run as root")
+    return lacking
+
+
+def _found(name: str) -> bool:
+    return shutil.which(name, path=_PATH) is not None
+
+
+def _may_make_hosts() -> bool:
+    """Whether the kernel lets us make the namespaces of a host."""
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    words = ["unshare", *user, "--net", "--mount", "--pid", "--fork", "--mount-proc", "true"]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0

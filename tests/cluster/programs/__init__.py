@@ -1,0 +1,1 @@
+"""Programs that the cluster tests run over several hosts."""

@@ -1,0 +1,35 @@
+"""Shares argv[1] MiB from rank argv[2]; prints what each host's link received and sent meanwhile, in bytes, as JSON."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+import mpishare as ms
+
+
+def counters() -> np.ndarray:
+    """Bytes that this host's link has received and sent."""
+    lines = Path("/proc/self/net/dev").read_text().splitlines()
+    numbers = next(line for line in lines if "eth0:" in line).partition(":")[2].split()
+    return np.array([int(numbers[0]), int(numbers[8])])
+
+
+comm = MPI.COMM_WORLD
+here = ms.topology()
+nbytes, root = int(sys.argv[1]) << 20, int(sys.argv[2])
+source = np.random.default_rng(1).integers(0, 256, nbytes, np.uint8) if comm.rank == root else None
+ms.share(np.arange(3) if comm.rank == root else None, root=root)  # opens the connections
+comm.Barrier()
+before = counters()
+comm.Barrier()
+shared = ms.share(source, root=root)
+comm.Barrier()
+mine = (counters() - before).tolist()
+sums = comm.allgather(int(shared.sum(dtype=np.uint64)))
+assert len(set(sums)) == 1
+links = comm.allgather((here.node, mine))
+if comm.rank == 0:
+    print(json.dumps({here.hosts[node]: link for node, link in links}))

@@ -1,0 +1,105 @@
+"""Starts a real Slurm inside the cluster: munged, slurmctld on the head, a slurmd on each host."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+from tests.cluster.spec import AGENT, HEAD, RUN, Spec
+
+ETC = f"{RUN}/slurm"
+CONFIG = f"{ETC}/slurm.conf"
+_SOCKET = f"{RUN}/munge/socket"
+_NODE_MEMORY_MIB = 4096  # what each host says it has, so that --mem means something
+
+_PLUGINS = "auth/munge"
+
+
+def config(spec: Spec) -> str:
+    """slurm.conf: everything in the cluster's own folder, one CPU a slot, answers within seconds."""
+    nodes = "".join(
+        f"NodeName={host} NodeAddr={spec.address(host)} CPUs={count} RealMemory={_NODE_MEMORY_MIB} State=UNKNOWN\n"
+        for host, count in zip(spec.hosts, spec.ranks, strict=True)
+    )
+    return f"""\
+ClusterName={spec.name}
+SlurmctldHost={HEAD}({spec.address(HEAD)})
+SlurmUser=root
+SlurmdUser=root
+AuthType={_PLUGINS}
+AuthInfo=socket={_SOCKET}
+CredType=cred/munge
+StateSaveLocation={ETC}/state
+SlurmdSpoolDir={ETC}/spool-%n
+SlurmctldPidFile={ETC}/slurmctld.pid
+SlurmdPidFile={ETC}/slurmd-%n.pid
+SlurmctldLogFile={ETC}/slurmctld.log
+SlurmdLogFile={ETC}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU_Memory
+DefMemPerCPU=512
+SlurmdParameters=config_overrides
+MpiDefault=none
+ReturnToService=2
+SchedulerParameters=sched_interval=1,batch_sched_delay=0
+KillWait=3
+MessageTimeout=20
+SlurmdTimeout=30
+MailProg=/bin/true
+{nodes}PartitionName=main Nodes=ALL Default=YES MaxTime=60 State=UP
+"""
+
+
+def start(spec: Spec) -> None:
+    """Starts the daemons and waits until every host is idle.
+
+    Raises:
+        RuntimeError: A daemon did not start; with the end of its log.
+    """
+    Path(ETC, "state").mkdir(parents=True)
+    Path(CONFIG).write_text(config(spec))
+    Path(ETC, "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+    Path(ETC, "mpi.conf").write_text("PMIxCliTmpDirBase=/run/tmp\n")
+    _start_munged()
+    os.environ["SLURM_CONF"] = CONFIG
+    subprocess.Popen(["slurmctld", "-D"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for host in spec.hosts:
+        daemon = [AGENT, host, f"exec slurmd -D -N {host}"]
+        subprocess.Popen(daemon, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _wait_until_idle(spec)
+
+
+def _start_munged() -> None:
+    """Munged with a key of its own, so that no other cluster's credentials count here."""
+    folder = Path(RUN, "munge")
+    folder.mkdir(mode=0o755)
+    key = folder / "key"
+    key.write_bytes(os.urandom(128))
+    key.chmod(0o400)
+    files = [f"--{name}-file={folder}/{name}" for name in ("log", "pid", "seed", "key")]
+    subprocess.Popen(
+        ["munged", "--foreground", "--force", f"--socket={_SOCKET}", *files],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def _wait_until_idle(spec: Spec, limit_s: float = 30) -> None:
+    deadline = time.monotonic() + limit_s
+    while _idle_hosts() < len(spec.hosts):
+        if time.monotonic() > deadline:
+            logs = "\n".join(f"{log}:\n{log.read_text()[-2000:]}" for log in Path(ETC).glob("*.log"))
+            raise RuntimeError(f"Slurm's hosts were not idle within {limit_s} s\n{logs}")
+        time.sleep(0.1)
+
+
+def _idle_hosts() -> int:
+    """How many hosts Slurm says are idle."""
+    ended = subprocess.run(
+        ["sinfo", "--noheader", "--Node", "--format=%T"], capture_output=True, text=True, check=False, timeout=20
+    )
+    return ended.stdout.split().count("idle")

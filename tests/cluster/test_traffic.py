@@ -1,0 +1,47 @@
+"""Each array byte crosses each link once, whatever the ranks per host and wherever the root sits."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.conftest import Make
+
+NBYTES = 64 << 20
+PROGRAM = [sys.executable, "-m", "tests.cluster.programs.traffic", str(NBYTES >> 20)]
+
+
+def links(one: Cluster, root: int, *words: str) -> dict[str, tuple[float, float]]:
+    """For each host, the bytes received and sent while 64 MiB were shared, as parts of 64 MiB."""
+    ended = one.mpiexec([*words, *PROGRAM, str(root)])
+    assert ended.returncode == 0, ended.stderr
+    return {host: (received / NBYTES, sent / NBYTES) for host, (received, sent) in json.loads(ended.stdout).items()}
+
+
+def assert_once(found: dict[str, tuple[float, float]], path: list[str]) -> None:
+    """The bytes left the first host of the path once, crossed the others once each way, and ended at the last."""
+    for place, host in enumerate(path):
+        received, sent = found[host]
+        assert received == pytest.approx(0 if place == 0 else 1, abs=0.05)
+        assert sent == pytest.approx(0 if place == len(path) - 1 else 1, abs=0.05)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_once_whatever_the_ranks_per_host(make: Make, ranks: int) -> None:
+    one = make(3, ranks=str(ranks), name=f"test-once-{ranks}")
+    assert_once(links(one, 0), ["h1", "h2", "h3"])
+
+
+def test_once_from_every_root(make: Make) -> None:
+    one = make(3, ranks="2,1,2", name="test-roots")
+    paths = [["h1", "h2", "h3"], ["h1", "h2", "h3"], ["h2", "h3", "h1"], ["h3", "h1", "h2"], ["h3", "h1", "h2"]]
+    for root, path in enumerate(paths):
+        assert_once(links(one, root), path)
+
+
+def test_once_when_ranks_go_round_the_hosts(make: Make) -> None:
+    one = make(2, ranks="2", name="test-round")
+    assert_once(links(one, 3, "--map-by", "slot", "--rank-by", "node"), ["h2", "h1"])
