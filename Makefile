@@ -1,7 +1,7 @@
 # Two commands for a newcomer, `make demo` and `make test`. Each sets up what it needs in .venv first.
 # All paths are relative, so that the folder's own path may hold spaces.
 
-.PHONY: demo test lint clean help
+.PHONY: demo test lint cluster-packages clean help
 .DEFAULT_GOAL := help
 .SUFFIXES:
 
@@ -14,6 +14,7 @@ help:
 	@echo "make demo   set up .venv, then share a real table with 4 ranks on 2 pretend nodes"
 	@echo "make test   set up .venv, then run every test"
 	@echo "make lint   check style, format and types"
+	@echo "make cluster-packages   as root on Debian or Ubuntu: bring Slurm and the tools for several hosts on one machine"
 	@echo "make clean  remove what these made"
 
 demo: $(READY) $(FLIGHTS)
@@ -27,6 +28,12 @@ lint: $(READY)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+
+# The only target that touches the system. libpmix-dev because Slurm opens libpmix.so by that name.
+cluster-packages:
+	apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+	  slurm-wlm munge libpmix-dev iproute2 util-linux shellcheck
 
 $(FLIGHTS): $(READY) jobs/flights.py
 	@$(PY) jobs/flights.py $@

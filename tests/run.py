@@ -1,4 +1,4 @@
-"""Runs every test: unit, MPI at each number of ranks and placement, blackbox. Prints what it runs and what came out."""
+"""Runs every test: unit, MPI at each number of ranks and placement, blackbox, cluster. Prints what ran and what came."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.cluster.missing import missing
 
 ROOT = Path(__file__).parent.parent
 TIME_LIMIT_S = 900  # a launch that takes longer hangs
@@ -58,8 +60,11 @@ def main() -> int:
         )
     passed, failed, skipped = (sum(getattr(one, name) for one in outcomes) for name in ("passed", "failed", "skipped"))
     broken = sum(outcome.status != 0 and outcome.failed == 0 for outcome in outcomes)
+    lacking = left_out()
+    for line in lacking:
+        print(line)
     print(f"{passed} passed, {failed + broken} failed, {skipped} skipped")
-    return int(failed + broken > 0 or (skipped > 0 and "CI" in os.environ))
+    return int(failed + broken > 0 or ((skipped > 0 or bool(lacking)) and "CI" in os.environ))
 
 
 def launches() -> list[Launch]:
@@ -76,7 +81,18 @@ def launches() -> list[Launch]:
     found.append(mpi_launch(2, "", large=True))
     found.append(mpi_launch(3, "sizes:2,1", large=True))
     found.append(Launch("blackbox", [*pytest, "tests/blackbox"], {}))
+    if not missing(slurm=False):
+        slurm = ["--ignore=tests/cluster/test_slurm.py"] if missing(slurm=True) else []
+        found.append(Launch("cluster", [*pytest, "tests/cluster", *slurm], {}))
     return found
+
+
+def left_out() -> list[str]:
+    """What does not run here: one line for each piece, why, and what brings it."""
+    hosts, slurm = missing(slurm=False), missing(slurm=True)
+    if hosts:
+        return [f"left out: all tests on several hosts: {reason}" for reason in hosts[:1]]
+    return [f"left out: the tests under Slurm: {reason}" for reason in slurm[:1]]
 
 
 def mpi_launch(size: int, layout: str, environ: dict[str, str] | None = None, *, large: bool = False) -> Launch:

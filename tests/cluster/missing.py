@@ -15,11 +15,11 @@ _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin
 
 def missing(*, slurm: bool) -> list[str]:
     """One reason a line; none when all is there."""
-    lacking = [f"{name} is not installed; {_CURE}" for name in _HOSTS if not _found(name)]
+    lacking = _not_installed(_HOSTS)
     if not lacking and not _may_make_hosts():
         lacking.append("hosts need root, or a user allowed user namespaces; run as root")
     if slurm:
-        lacking += [f"{name} is not installed; {_CURE}" for name in _SLURM if not _found(name)]
+        lacking += _not_installed(_SLURM)
         if not list(Path("/usr/lib").glob("*/libpmix.so")):
             lacking.append(f"libpmix.so is not installed; {_CURE}")
         if os.geteuid():
@@ -27,8 +27,9 @@ def missing(*, slurm: bool) -> list[str]:
     return lacking
 
 
-def _found(name: str) -> bool:
-    return shutil.which(name, path=_PATH) is not None
+def _not_installed(names: tuple[str, ...]) -> list[str]:
+    lacking = [name for name in names if shutil.which(name, path=_PATH) is None]
+    return [f"{', '.join(lacking)} not installed; {_CURE}"] if lacking else []
 
 
 def _may_make_hosts() -> bool:
