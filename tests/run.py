@@ -1,4 +1,4 @@
-"""Runs every test: unit, MPI at each number of ranks and placement, blackbox, cluster. Prints what ran and what came."""
+"""Runs every test: unit, MPI at each number of ranks and placement, blackbox, cluster. Prints what ran and came out."""
 
 from __future__ import annotations
 
