@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
+from tests.processes import shared_files
+
 ROOT = Path(__file__).parent.parent.parent
 PROGRAMS = "tests.blackbox.programs"
 
@@ -62,6 +64,6 @@ def run_code(size: int, code: str, environ: dict[str, str] | None = None) -> End
 @contextmanager
 def nothing_left() -> Iterator[None]:
     """Fails when the block leaves a file in /dev/shm."""
-    before = set(Path("/dev/shm").iterdir())
+    before = shared_files()
     yield
-    assert set(Path("/dev/shm").iterdir()) <= before
+    assert shared_files() <= before

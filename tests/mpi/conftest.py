@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.segments.segment import live_segments
+from tests.processes import shared_files
 
 
 @pytest.fixture
@@ -45,9 +46,9 @@ def _leaves_nothing() -> Iterator[None]:
     """Fails a test that leaves a segment, a descriptor, a map or a file in /dev/shm."""
     ms.topology()
     MPI.COMM_WORLD.Barrier()
-    before, files = _held(), set(Path("/dev/shm").iterdir())
+    before, files = _held(), shared_files()
     yield
     MPI.COMM_WORLD.Barrier()
-    assert set(Path("/dev/shm").iterdir()) <= files
+    assert shared_files() <= files
     if ms.topology().config.second_map:
         assert _held() == before
