@@ -34,7 +34,7 @@ def announce(topology: Topology, spec: Spec | None, root: int) -> Spec:
     extension = bytearray(tail or extension_bytes(bytes(header)))
     if extension:
         topology.channel.Bcast([extension, mpi.BYTE], root)
-    return spec if spec is not None else Spec.unpack(bytes(header), bytes(extension))
+    return Spec.unpack(bytes(header), bytes(extension))  # by the root as well, so that all fail alike
 
 
 def replicate(topology: Topology, root: int, target: NDArray[Any], block: Block, source: NDArray[Any] | None) -> None:

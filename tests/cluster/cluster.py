@@ -53,7 +53,8 @@ class Cluster:
 
     def words(self, host: str, command: list[str]) -> list[str]:
         """The command line that runs `command` on `host`, in this folder and with this environment."""
-        enter = ["nsenter", "--target", str(self.pid), *_NAMESPACES, "--"]
+        user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
+        enter = ["nsenter", "--target", str(self.pid), *user, *_NAMESPACES, "--"]
         there = ["sh", "-c", 'cd "$0"; exec "$@"', str(Path.cwd()), AGENT, host, shlex.join(command)]
         return [*enter, *there]
 
