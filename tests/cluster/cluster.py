@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from tests.cluster.spec import AGENT, HEAD, HOSTFILE, Spec
+from tests.cluster.spec import AGENT, HEAD, HOSTFILE, VENV, Spec
 
 ROOT = Path(__file__).parent.parent.parent
 _MODULE = "tests.cluster.init"
@@ -60,8 +60,7 @@ class Cluster:
 
     def mpiexec_words(self, words: list[str]) -> list[str]:
         """The command line that runs mpiexec on the first host, over all hosts."""
-        mpiexec = str(Path(sys.executable).parent / "mpiexec")
-        return self.words(self.spec.hosts[0], [mpiexec, "--hostfile", HOSTFILE, *words])
+        return self.words(self.spec.hosts[0], [f"{VENV}/bin/mpiexec", "--hostfile", HOSTFILE, *words])
 
     def environment(self) -> dict[str, str]:
         """This environment with this Python's folder first on PATH, and what Open MPI and Slurm need to find all."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
+import sys
 import time
 from pathlib import Path
 
-from tests.cluster.spec import AGENT, HEAD, HEAD_ADDRESS, HOSTFILE, RUN, Spec
+from tests.cluster.spec import AGENT, HEAD, HEAD_ADDRESS, HOSTFILE, RUN, VENV, Spec
 
 _AGENT = f"""\
 #!/bin/sh
@@ -37,6 +39,7 @@ def make_switch(spec: Spec) -> None:
         f"hostname {HEAD} && ip link set lo up && ip link add br0 type bridge && ip link set br0 up && "
         f"ip address add {HEAD_ADDRESS}/24 dev br0"
     )
+    sh(f"mkdir {VENV} && mount --bind {shlex.quote(sys.prefix)} {VENV}")
     Path(AGENT).write_text(_AGENT)
     Path(AGENT).chmod(0o755)
     Path(RUN, "hosts", HEAD).write_text("1")

@@ -12,6 +12,9 @@ RUN = "/run/cluster"
 AGENT = f"{RUN}/agent"
 HOSTFILE = f"{RUN}/hostfile"
 LOG = f"{RUN}/log"
+VENV = f"{RUN}/venv"
+"""This Python's folder by a path without spaces, which Open MPI's command line for ssh does not quote."""
+
 HEAD = "head"
 HEAD_ADDRESS = "10.77.0.254"
 
