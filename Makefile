@@ -38,14 +38,17 @@ cluster-packages:
 $(FLIGHTS): $(READY) jobs/flights.py
 	@$(PY) jobs/flights.py $@
 
-# PYTHON=... chooses the interpreter; else the first of these that is of a version we support and has venv.
+# PYTHON=... names the interpreter; else the first of these that is of a version we support and has venv.
 $(READY): pyproject.toml setup.py
-	@set -e; \
-	for python in $(PYTHON) python3 python3.13 python3.12 python3.11 python3.10; do \
+	@set -e; found=; \
+	set -- python3 python3.13 python3.12 python3.11 python3.10; \
+	if [ -n "$(PYTHON)" ]; then set -- "$(PYTHON)"; fi; \
+	for python; do \
 	  if "$$python" -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; \
 	  then found="$$python"; break; fi; \
 	done; \
-	if [ -z "$$found" ]; then echo "mpishare: needs Python 3.10 to 3.13 with venv; name it with make PYTHON=..."; exit 1; fi; \
+	if [ -z "$$found" ]; then \
+	  echo "mpishare: of $$* none is Python 3.10 to 3.13 with venv; name one with make PYTHON=..."; exit 1; fi; \
 	echo "mpishare: setting up $(VENV) with $$("$$found" --version): MPI, NumPy and the tools for the tests"; \
 	rm -rf $(VENV); "$$found" -m venv $(VENV); \
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[test]'; \

@@ -40,7 +40,7 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        key = crc32(self.call.encode())
+        key = crc32(self.call.encode(errors="surrogatepass"))
         worst = np.array([error is not None, key, -key], np.int64)
         self._comm.Allreduce(mpi.IN_PLACE, worst, mpi.MAX)
         failed, highest, lowest = worst.tolist()
@@ -52,10 +52,17 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
 
 def _tell_failure(comm: mpi.Intracomm, error: BaseException | None) -> None:
     """Returns on ranks that failed, so that their own error goes on; raises `PeerError` on the others."""
-    words = None if error is None else (mpi.Get_processor_name(), f"{type(error).__name__}: {error}")
+    words = None if error is None else (mpi.Get_processor_name(), _words_of(error))
     failures = {rank: told for rank, told in enumerate(comm.allgather(words)) if told is not None}
     if error is None:
         _raise_peer_error(failures)
+
+
+def _words_of(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # an error that cannot tell itself must not keep the others waiting
+        return f"{type(error).__name__}, which cannot be put in words"
 
 
 def _raise_peer_error(failures: dict[int, tuple[str, str]]) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,8 @@ from mpishare import mpi, plan
 from mpishare.agreement import agree
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.segments.segment import segment_of
-from mpishare.sharing import check_root
 from mpishare.spec import Spec, bytes_of
-from mpishare.topology import topology
+from mpishare.topology import Topology, check_root, topology
 from mpishare.transfer import relay
 
 __all__ = ["bcast", "fence", "partition"]
@@ -24,7 +24,8 @@ _SCOPES = ("node", "all")
 def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -> NDArray[Any]:
     """Refreshes a node-shared array on every node, in place, from the copy on `root`'s node.
 
-    What any rank of that node wrote before the call is sent; what ranks of other nodes wrote is overwritten.
+    What any rank of that node wrote before the call is sent; what ranks of other nodes wrote is overwritten. Whole
+    items travel: a view of some columns, such as `array[["a", "c"]]`, brings the others along.
 
     Args:
         array: On each rank its view of one array from `empty`, `zeros` or `full`, or the same contiguous part of it.
@@ -93,9 +94,7 @@ def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:
         [1.0, 0.0]
     """
     here = topology(comm)
-    wide = np.array(scope == "all", np.int8)
-    here.node_comm.Allreduce(mpi.IN_PLACE, wide, mpi.MAX)
-    with agree(here.channel if wide else here.node_comm) as together:
+    with agree(here.channel if _is_wide(scope, here) else here.node_comm) as together:
         _check_scope(scope)
         together.call = f"fence(scope={scope!r})"
 
@@ -112,7 +111,7 @@ def partition(n: int, *, comm: mpi.Comm | None = None, scope: str = "all") -> sl
         A slice with start and stop. The lengths of two ranks' parts differ by one at most; parts follow rank order.
 
     Raises:
-        ArgumentError: `n` is negative, or `scope` is neither.
+        ArgumentError: `n` is negative or no integer, or `scope` is neither.
 
     Collective:
         No, local; but over `comm` the first time that `comm` is used.
@@ -125,15 +124,31 @@ def partition(n: int, *, comm: mpi.Comm | None = None, scope: str = "all") -> sl
     """
     here = topology(comm)
     _check_scope(scope)
-    if n < 0:
-        raise ArgumentError(f"n is {n}; a number of items is 0 or more.")
+    try:
+        count = operator.index(n)
+    except TypeError as error:
+        raise ArgumentError(f"n is {n!r}; a number of items is an integer.") from error
+    if count < 0:
+        raise ArgumentError(f"n is {count}; a number of items is 0 or more.")
     if scope == "node":
-        return plan.balanced_slice(n, here.node_size, here.node_rank)
-    return plan.balanced_slice(n, here.size, here.rank)
+        return plan.balanced_slice(count, here.node_size, here.node_rank)
+    return plan.balanced_slice(count, here.size, here.rank)
+
+
+def _is_wide(scope: str, here: Topology) -> bool:
+    """Whether the fence goes over all nodes, as it does when any rank of this node says so. Collective over the node.
+
+    On one node it always does: there the ranks are the same, and a different call on another rank is told.
+    """
+    if here.n_nodes == 1:
+        return True
+    wide = np.array(isinstance(scope, str) and scope == "all", np.int8)
+    here.node_comm.Allreduce(mpi.IN_PLACE, wide, mpi.MAX)
+    return bool(wide)
 
 
 def _check_scope(scope: str) -> None:
-    if scope not in _SCOPES:
+    if not isinstance(scope, str) or scope not in _SCOPES:
         raise ArgumentError(f"scope {scope!r} is unknown. Use 'node' or 'all'.")
 
 
@@ -145,7 +160,7 @@ def _name(array: NDArray[Any]) -> str:
     """
     segment = segment_of(array) if isinstance(array, np.ndarray) else None
     if segment is None or segment.key is None:
-        raise SpecError("this array is not in node-shared memory. Use one from empty, zeros or full.")
+        raise SpecError("this array cannot be traced to node-shared memory. Use one from empty, zeros or full.")
     if not array.flags.writeable:
         raise SpecError("this array is read-only, as those of share are. Use one from empty, zeros or full.")
     if not array.flags.forc:

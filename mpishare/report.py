@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from mpishare import mpi
 from mpishare._version import VERSION
+from mpishare.agreement import agree
 from mpishare.machine import Machine
 from mpishare.segments.registry import probe
 from mpishare.segments.segment import live_segments
@@ -87,7 +89,7 @@ def report() -> Report:
         >>> ms.report().segments[0].nbytes
         64000
     """
-    page_bytes = Machine.here().page_bytes
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
     live = [
         SegmentReport(segment.label, segment.kind, segment.nbytes, segment.node_size, page_bytes)
         for segment in live_segments()
@@ -161,6 +163,8 @@ def info(*, comm: mpi.Comm | None = None) -> Info:
         True
     """
     here = topology(comm)
+    with agree(here.channel) as together:
+        together.call = "info()"
     mine = NodeInfo(here.hosts[here.node], here.ranks_of(here.node), Machine.here(), probe(here))
     all_nodes = here.channel.allgather(mine if here.is_leader else None)
     nodes = tuple(node for node in all_nodes if node is not None)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,14 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from mpishare import mpi, plan
 from mpishare.agreement import agree
-from mpishare.errors import ArgumentError, SpecError
+from mpishare.errors import SpecError
 from mpishare.segments.registry import allocate, check_backend
 from mpishare.segments.segment import Segment, segment_of
-from mpishare.spec import Spec, copy_bytes, scalar, zero
-from mpishare.topology import Topology, topology
+from mpishare.spec import ShapeLike, Spec, copy_bytes, scalar, zero
+from mpishare.topology import check_root, topology
 from mpishare.transfer import announce, replicate
 
-__all__ = ["check_root", "empty", "full", "private", "share", "zeros"]
+__all__ = ["empty", "full", "private", "share", "zeros"]
 
 
 def share(
@@ -66,8 +65,8 @@ def share(
         kind = check_backend(backend, here)
         together.call = f"share(…, root={rank}, backend={kind})"
         mine = _checked_array(obj, rank) if here.rank == rank else None
-        spec = None if mine is None else Spec.of(mine)
-    spec = announce(here, spec, rank)
+        header = None if mine is None else Spec.of(mine).pack()
+    spec = announce(here, header, rank)
     segment = allocate(here, spec.nbytes, backend=kind, label="share")
     block = segment.block()
     replicate(here, rank, spec.view(block), block, mine)
@@ -77,7 +76,7 @@ def share(
 
 
 def empty(
-    shape: int | Iterable[int],
+    shape: ShapeLike,
     dtype: DTypeLike = float,
     *,
     order: str = "C",
@@ -119,11 +118,11 @@ def empty(
         >>> float(grid.sum())
         12.0
     """
-    return _make("empty", shape, lambda: zero(dtype), order, comm, backend, fill=False)
+    return _make("empty", shape, dtype, order, comm, backend)
 
 
 def zeros(
-    shape: int | Iterable[int],
+    shape: ShapeLike,
     dtype: DTypeLike = float,
     *,
     order: str = "C",
@@ -160,11 +159,11 @@ def zeros(
         >>> ms.zeros(3, "i4").tolist()
         [0, 0, 0]
     """
-    return _make("zeros", shape, lambda: zero(dtype), order, comm, backend, fill=True)
+    return _make("zeros", shape, dtype, order, comm, backend, item_of=lambda: zero(dtype))
 
 
 def full(
-    shape: int | Iterable[int],
+    shape: ShapeLike,
     value: ArrayLike,
     dtype: DTypeLike | None = None,
     *,
@@ -203,7 +202,7 @@ def full(
         >>> ms.full((2, 2), 7).tolist()
         [[7, 7], [7, 7]]
     """
-    return _make("full", shape, lambda: scalar(value, dtype), order, comm, backend, fill=True)
+    return _make("full", shape, dtype, order, comm, backend, item_of=lambda: scalar(value, dtype))
 
 
 def private(array: NDArray[Any]) -> NDArray[Any]:
@@ -223,7 +222,7 @@ def private(array: NDArray[Any]) -> NDArray[Any]:
         A writable `numpy.ndarray` of the same bits, dtype, shape and strides (C order where the bytes were copied).
 
     Raises:
-        SpecError: `array` is not in node-shared memory; `array.copy()` is what it takes then.
+        SpecError: `array` is no view of node-shared memory, or private already; `array.copy()` does then.
 
     Collective:
         No, local.
@@ -242,48 +241,32 @@ def private(array: NDArray[Any]) -> NDArray[Any]:
     view = _shared_segment(array).private_view(array)
     if view is not None:
         return view
-    warnings.warn(
-        f"private(): the kernel gives no copy-on-write view here, so {array.nbytes:,} bytes were copied",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+    if array.nbytes:
+        told = f"private(): the kernel gives no copy-on-write view here, so {array.nbytes:,} bytes were copied"
+        warnings.warn(told, RuntimeWarning, stacklevel=2)
     return array.copy()
-
-
-def check_root(root: int, here: Topology) -> int:
-    """`root` as a Python int.
-
-    Raises:
-        ArgumentError: It is no rank of the communicator.
-    """
-    try:
-        rank = operator.index(root)
-    except TypeError as error:
-        raise ArgumentError(f"root {root!r} is no rank. Give an integer from 0 to {here.size - 1}.") from error
-    if not 0 <= rank < here.size:
-        raise ArgumentError(f"root {rank} is no rank of the communicator. Give an integer from 0 to {here.size - 1}.")
-    return rank
 
 
 def _make(
     name: str,
-    shape: int | Iterable[int],
-    item_of: Callable[[], NDArray[Any]],
+    shape: ShapeLike,
+    dtype: DTypeLike | None,
     order: str,
     comm: mpi.Comm | None,
     backend: str | None,
     *,
-    fill: bool,
+    item_of: Callable[[], NDArray[Any]] | None = None,
 ) -> NDArray[Any]:
-    """What `empty`, `zeros` and `full` have in common: an array of items like the one that `item_of` makes."""
+    """What `empty`, `zeros` and `full` have in common; with `item_of`, every item is like the one it makes."""
     here = topology(comm)
     with agree(here.channel) as together:
-        item = item_of()
-        spec, kind = Spec.make(shape, item.dtype, order), check_backend(backend, here)
-        value = f", value={item.tolist()!r}" if fill else ""
+        item = None if item_of is None else item_of()
+        spec = Spec.make(shape, item.dtype if dtype is None and item is not None else dtype, order)
+        kind = check_backend(backend, here)
+        value = "" if item is None else f", value={item.tolist()!r}"
         together.call = f"{name}({spec}{value}, backend={kind})"
     array = spec.view(allocate(here, spec.nbytes, backend=kind, label=name).block())
-    if fill:
+    if item is not None:
         mine = array.ravel(order="K")[plan.balanced_slice(spec.count, here.node_size, here.node_rank)]
         copy_bytes(mine, np.broadcast_to(item, mine.shape))
         here.node_comm.Barrier()
@@ -299,5 +282,7 @@ def _checked_array(obj: NDArray[Any] | None, root: int) -> NDArray[Any]:
 def _shared_segment(array: NDArray[Any]) -> Segment:
     segment = segment_of(array)
     if segment is None:
-        raise SpecError("this array is not in node-shared memory. Use one from share, empty, zeros or full.")
+        raise SpecError("this array cannot be traced to node-shared memory. Use one from share, empty, zeros or full.")
+    if segment.key is None:
+        raise SpecError("this array is private to this rank already. Use array.copy() for another.")
     return segment

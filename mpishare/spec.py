@@ -10,16 +10,28 @@ import struct
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from mpishare.errors import ArgumentError, SpecError
 
-__all__ = ["HEADER_BYTES", "Block", "Order", "Spec", "bytes_of", "copy_bytes", "extension_bytes", "scalar", "zero"]
+__all__ = [
+    "HEADER_BYTES",
+    "Block",
+    "Order",
+    "ShapeLike",
+    "Spec",
+    "bytes_of",
+    "copy_bytes",
+    "extension_bytes",
+    "scalar",
+    "zero",
+]
 
 Order = Literal["C", "F"]
+ShapeLike: TypeAlias = SupportsIndex | Iterable[SupportsIndex]
 Block = NDArray[np.uint8]
 """One-dimensional uint8 array: the bytes themselves, whatever they mean."""
 
@@ -36,7 +48,7 @@ _HEADER_DIMS = 4
 _MAX_EXTENSION_BYTES = 1 << 24  # a dtype of 100,000 columns takes 6 MB; more than this is a broken header
 
 # What dtype.str gives for the dtypes that can be shared. numpy.dtype itself takes far more, and evaluates some of it.
-_DTYPE_STR = re.compile(r"[<>|][biufcSUVmM]\d{0,9}(\[\d{0,9}[a-zA-Zμ]+\])?")
+_DTYPE_STR = re.compile(r"[<>|][biufcSUVmM]\d{0,10}(\[\d{0,10}[a-zA-Zμ]+\])?")
 
 # Classes that are plain arrays in all but where their memory comes from.
 _PLAIN_CLASSES = (np.ndarray, np.memmap)
@@ -77,26 +89,34 @@ class Spec:
         return cls(array.dtype, array.shape, "F" if fortran else "C")
 
     @classmethod
-    def make(cls, shape: int | Iterable[int], dtype: DTypeLike, order: str = "C") -> Spec:
+    def make(cls, shape: ShapeLike, dtype: DTypeLike | None, order: str = "C") -> Spec:
         """Checks what a caller asks of a new array.
 
         Args:
             shape: One length, or lengths, in items.
-            dtype: Anything that `numpy.dtype` takes.
+            dtype: Anything that `numpy.dtype` takes; the lengths of a subarray dtype join the shape, as in NumPy.
             order: "C" or "F".
 
         Raises:
             SpecError: The shape is negative, too long or too large for an address, or the dtype cannot be shared.
             ArgumentError: `order` is neither "C" nor "F".
         """
-        if order not in ("C", "F"):
+        if not isinstance(order, str) or order not in ("C", "F"):
             raise ArgumentError(f"order {order!r} is unknown. Use 'C' or 'F'.")
-        spec = cls(_allocated_dtype(dtype), _lengths(shape), "F" if order == "F" else "C")
-        _check_dtype(spec.dtype)
-        if spec.nbytes > sys.maxsize:
+        none = _no_items(dtype)
+        _check_dtype(none.dtype)
+        return cls._checked((*_lengths(shape), *none.shape[1:]), none.dtype, "F" if order == "F" else "C")
+
+    @classmethod
+    def _checked(cls, shape: tuple[int, ...], dtype: np.dtype[Any], order: Order) -> Spec:
+        """A spec that an array can have."""
+        spec = cls(dtype, shape, order)
+        if len(shape) > MAX_DIMS:
+            raise SpecError(f"shape has {len(shape)} dimensions; NumPy allows {MAX_DIMS}.")
+        if max(spec.nbytes, *shape, 0) > sys.maxsize:
             raise SpecError(
-                f"shape {spec.shape} of {spec.dtype} cannot be shared: its {spec.nbytes:,} bytes exceed the "
-                f"address space of {sys.maxsize:,}."
+                f"shape {shape} of {dtype} cannot be shared: its {spec.nbytes:,} bytes or one of its lengths exceed "
+                f"the address space of {sys.maxsize:,}."
             )
         return spec
 
@@ -112,10 +132,17 @@ class Spec:
 
     def view(self, block: Block) -> NDArray[Any]:
         """The bytes of `block`, at least `nbytes` of them, as an array of this spec. No copy."""
-        return np.ndarray(self.shape, self.dtype, block, order=self.order)
+        if self.dtype.itemsize or self.dtype.names is not None:
+            return np.ndarray(self.shape, self.dtype, block, order=self.order)
+        column = np.dtype([("item", self.dtype)])  # NumPy makes arrays of 'S0' and the like only as a column
+        return np.ndarray(self.shape, column, block, order=self.order)["item"]
 
     def pack(self) -> tuple[bytes, bytes]:
-        """The header, `HEADER_BYTES` long, and its extension, mostly empty."""
+        """The header, `HEADER_BYTES` long, and its extension, mostly empty.
+
+        Raises:
+            SpecError: The dtype has more columns than an extension may describe.
+        """
         flags = _IS_FORTRAN if self.order == "F" else 0
         name = self.dtype.str.encode()
         simple = self.dtype.names is None and len(name) <= _HEADER_DTYPE_BYTES
@@ -123,6 +150,10 @@ class Spec:
             padding = (0,) * (_HEADER_DIMS - len(self.shape))
             return _HEADER.pack(_MAGIC, flags, len(self.shape), 0, name, *self.shape, *padding), b""
         extension = json.dumps({"dtype": _describe(self.dtype), "shape": self.shape}).encode()
+        if len(extension) > _MAX_EXTENSION_BYTES:
+            raise SpecError(
+                f"the dtype takes {len(extension):,} bytes to describe; {_MAX_EXTENSION_BYTES:,} are allowed."
+            )
         return _HEADER.pack(_MAGIC, flags, 0, len(extension), b"", *(0,) * _HEADER_DIMS), extension
 
     @classmethod
@@ -134,14 +165,14 @@ class Spec:
         """
         try:
             _, flags, ndim, _, name, *lengths = _HEADER.unpack(header)
+            if ndim > _HEADER_DIMS or flags & ~_IS_FORTRAN:
+                raise ValueError(f"{ndim} dimensions, flags {flags}")
             if extension:
                 told = json.loads(extension)
                 dtype, shape = _rebuild(told["dtype"]), told["shape"]
             else:
                 dtype, shape = _rebuild(name.rstrip(b"\0").decode()), lengths[:ndim]
-            if ndim > _HEADER_DIMS or flags & ~_IS_FORTRAN:
-                raise ValueError(f"{ndim} dimensions, flags {flags}")
-            return cls.make(shape, dtype, "F" if flags & _IS_FORTRAN else "C")
+            return cls._checked(_lengths(shape), dtype, "F" if flags & _IS_FORTRAN else "C")
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error) as error:
             raise SpecError(f"a header from another rank cannot be read: {error}") from error
 
@@ -178,13 +209,13 @@ def copy_bytes(target: NDArray[Any], source: NDArray[Any]) -> None:
         np.copyto(target.view(item), source.view(item))
 
 
-def zero(dtype: DTypeLike) -> NDArray[Any]:
+def zero(dtype: DTypeLike | None) -> NDArray[Any]:
     """One item of `dtype` with all bytes zero, as a 0-d array.
 
     Raises:
         SpecError: NumPy knows no such dtype.
     """
-    return np.zeros((), _allocated_dtype(dtype))
+    return np.zeros((), _no_items(dtype).dtype)
 
 
 def scalar(value: ArrayLike, dtype: DTypeLike | None) -> NDArray[Any]:
@@ -194,7 +225,7 @@ def scalar(value: ArrayLike, dtype: DTypeLike | None) -> NDArray[Any]:
         SpecError: `value` is no single item of `dtype`.
     """
     try:
-        item = np.array(value, None if dtype is None else _allocated_dtype(dtype))
+        item = np.array(value, None if dtype is None else _no_items(dtype).dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise SpecError(f"fill value {value!r} is no item of dtype {dtype}: {error}") from error
     if item.ndim:
@@ -202,24 +233,30 @@ def scalar(value: ArrayLike, dtype: DTypeLike | None) -> NDArray[Any]:
     return item
 
 
-def _allocated_dtype(dtype: DTypeLike) -> np.dtype[Any]:
-    """The dtype that NumPy would allocate: an 'S' or 'U' without a length becomes one of length 1."""
+def _no_items(dtype: DTypeLike | None) -> NDArray[Any]:
+    """An empty array as NumPy allocates it: 'S' and 'U' get a length, and the lengths of a subarray join the shape."""
     try:
-        return np.empty(0, dtype).dtype
-    except (TypeError, ValueError) as error:
+        return np.empty(0, dtype)
+    except (TypeError, ValueError, SyntaxError) as error:  # numpy.dtype evaluates parts of a text
         raise SpecError(f"dtype {dtype!r} is not understood by NumPy: {error}") from error
 
 
-def _lengths(shape: int | Iterable[int]) -> tuple[int, ...]:
+def _lengths(shape: ShapeLike) -> tuple[int, ...]:
     try:
-        lengths = tuple(map(operator.index, shape)) if isinstance(shape, Iterable) else (operator.index(shape),)
+        lengths = _one_length(shape) or tuple(map(operator.index, shape))  # type: ignore[arg-type]
     except TypeError as error:
         raise SpecError(f"shape {shape!r} is not understood: give one integer or several.") from error
     if any(length < 0 for length in lengths):
         raise SpecError(f"shape {lengths} is negative. Give lengths of 0 or more.")
-    if len(lengths) > MAX_DIMS:
-        raise SpecError(f"shape has {len(lengths)} dimensions; NumPy allows {MAX_DIMS}.")
     return lengths
+
+
+def _one_length(shape: object) -> tuple[int, ...] | None:
+    """The shape that is one integer, of Python or NumPy; None for any other."""
+    try:
+        return (operator.index(shape),)  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 def _check_dtype(dtype: np.dtype[Any]) -> None:
@@ -230,7 +267,7 @@ def _check_dtype(dtype: np.dtype[Any]) -> None:
         rebuilt = _rebuild(_describe(dtype))
     except (TypeError, ValueError) as error:
         raise SpecError(f"dtype {dtype} cannot be shared: NumPy cannot make it again: {error}") from error
-    if rebuilt != dtype or rebuilt.type is not dtype.type:
+    if rebuilt != dtype or rebuilt.fields != dtype.fields:
         raise SpecError(
             f"dtype {dtype} cannot be shared: it is defined outside NumPy, and its bytes would arrive as {rebuilt}. "
             f"Share its bytes, e.g. .view('V{dtype.itemsize}'), and view them back."
@@ -255,6 +292,8 @@ def _describe(dtype: np.dtype[Any]) -> Any:
     if dtype.names is None or dtype.fields is None:
         return dtype.str
     columns = [dtype.fields[name] for name in dtype.names]
+    if any(len(column) > 2 and not isinstance(column[2], str) for column in columns):
+        raise TypeError("a title of a column is not a text")
     return {
         "names": list(dtype.names),
         "formats": [_describe(column[0]) for column in columns],

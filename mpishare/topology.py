@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from functools import cache
 from typing import cast
@@ -12,7 +13,7 @@ from mpishare.config import Config
 from mpishare.errors import ArgumentError, LaunchError
 from mpishare.layout import Layout, pretended_node
 
-__all__ = ["Topology", "topology"]
+__all__ = ["Topology", "check_root", "topology"]
 
 
 class Topology:
@@ -84,7 +85,8 @@ class Topology:
     def free(self) -> None:
         """Gives the communicators back. Collective over `comm`; called when `comm` is freed."""
         for comm in (self.rail, self.node_comm, self.channel):
-            comm.Free()
+            if comm != mpi.COMM_NULL:  # the caller may have freed one that callers can see
+                comm.Free()
 
     def __repr__(self) -> str:
         nodes = ", ".join(
@@ -150,6 +152,21 @@ def _keyval() -> int:
             found.free()
 
     return mpi.Comm.Create_keyval(delete_fn=give_back)
+
+
+def check_root(root: int, here: Topology) -> int:
+    """`root` as a Python int.
+
+    Raises:
+        ArgumentError: It is no rank of the communicator.
+    """
+    try:
+        rank = operator.index(root)
+    except TypeError as error:
+        raise ArgumentError(f"root {root!r} is no rank. Give an integer from 0 to {here.size - 1}.") from error
+    if not 0 <= rank < here.size:
+        raise ArgumentError(f"root {rank} is no rank of the communicator. Give an integer from 0 to {here.size - 1}.")
+    return rank
 
 
 def _check_launch(config: Config) -> None:

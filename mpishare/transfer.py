@@ -19,22 +19,22 @@ _WINDOW = 4
 """Chunks on their way at a time, in each direction. Measured: 4 keep a link of 400 Mbit/s full over 8 nodes."""
 
 
-def announce(topology: Topology, spec: Spec | None, root: int) -> Spec:
-    """The spec of `root` on every rank.
+def announce(topology: Topology, header: tuple[bytes, bytes] | None, root: int) -> Spec:
+    """The spec that `root` packed, on every rank; `header` is None on the others.
 
     Raises:
-        SpecError: What came is no header of ours. It is the same on all ranks.
+        SpecError: What came is no header of ours. It is the same on all ranks, as the root reads its own too.
 
     Collective:
         Over `topology.comm`.
     """
-    head, tail = spec.pack() if spec is not None else (bytes(HEADER_BYTES), b"")
-    header = bytearray(head)
-    topology.channel.Bcast([header, mpi.BYTE], root)
-    extension = bytearray(tail or extension_bytes(bytes(header)))
+    head, tail = (bytes(HEADER_BYTES), b"") if header is None else header
+    fixed = bytearray(head)
+    topology.channel.Bcast([fixed, mpi.BYTE], root)
+    extension = bytearray(tail or extension_bytes(bytes(fixed)))
     if extension:
         topology.channel.Bcast([extension, mpi.BYTE], root)
-    return Spec.unpack(bytes(header), bytes(extension))  # by the root as well, so that all fail alike
+    return Spec.unpack(bytes(fixed), bytes(extension))
 
 
 def replicate(topology: Topology, root: int, target: NDArray[Any], block: Block, source: NDArray[Any] | None) -> None:

@@ -12,7 +12,29 @@ STRUCT = np.dtype([("id", "<i4"), ("mass", ">f8"), ("name", "S3")])
 DTYPES: dict[str, np.dtype[Any]] = {
     **{
         name: np.dtype(name)
-        for name in ["?", "i1", "u1", "i2", "i4", "i8", "u8", "f2", "f4", "f8", "g", "c8", "c16", "G", "S5", "U3", "V7"]
+        for name in [
+            "?",
+            "i1",
+            "u1",
+            "i2",
+            "i4",
+            "i8",
+            "u8",
+            "l",
+            "q",
+            "Q",
+            "p",
+            "f2",
+            "f4",
+            "f8",
+            "g",
+            "c8",
+            "c16",
+            "G",
+            "S5",
+            "U3",
+            "V7",
+        ]
     },
     **{name: np.dtype(name) for name in [">i2", ">i4", ">u8", ">f4", ">f8", ">c16", ">U3"]},
     **{name: np.dtype(name) for name in ["M8[ns]", "M8[D]", "M8[25s]", "m8[s]", "m8", ">M8[us]"]},
@@ -27,12 +49,14 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "record": np.dtype((np.record, [("a", "i4"), ("b", "f8")])),
     "many columns": np.dtype([(f"column{number}", "f4") for number in range(60)]),
     "no columns": np.dtype([]),
+    "no bytes": np.dtype("S0"),
+    "no characters": np.dtype("U0"),
 }
 
 
 def filled(dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     """An array of arbitrary but fixed bytes, its padding included."""
-    array = np.empty(shape, dtype)
+    array = np.empty(shape, np.dtype([("item", dtype)]))["item"]  # NumPy makes arrays of 'S0' only as a column
     if array.nbytes:
         values = np.random.default_rng(7).integers(0, 2 if dtype.kind == "b" else 256, array.nbytes, np.uint8)
         array.reshape(-1).view(np.uint8)[:] = values

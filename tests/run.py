@@ -73,7 +73,7 @@ def launches() -> list[Launch]:
     pytest = [python, "-m", "pytest", "-q"]
     found = [
         Launch("unit", [*pytest, "tests/unit"], {}),
-        Launch("examples in docstrings", [*pytest, "-p", "no:mpi", "--doctest-modules", "mpishare"], {}),
+        Launch("examples in docstrings", [*pytest, "--doctest-modules", "mpishare", "-W", "ignore:private"], {}),
     ]
     for size in LAYOUTS:
         found += [mpi_launch(size, layout) for layout in LAYOUTS[size]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -23,10 +24,11 @@ the environment and other MPIs ignore, and none that is set already:
   silence for the UCX message that Open MPI prints at every window
   `python -m mpi4py`, so that an exception on one rank ends the job instead of hanging it
 
-PROGRAM is the first word that ends in .py, is -m, begins with python, or follows no option. Write -- before any other.
+PROGRAM is the first word that is -m, ends in .py, or is an interpreter such as python3.11; without mpiexec options, the
+first word. Write -- before any other. Of a line with several programs (a.py : -n 2 b.py) the first is guarded only.
 
 options:
-  -n N, -np N   number of ranks; without it mpiexec decides
+  -n N          number of ranks (also -np, --np, -c); without it mpiexec decides
   --dry-run     print the command line and do not run it
   -h, --help    print this
 
@@ -82,7 +84,7 @@ def parse(argv: list[str]) -> Request:
     words = list(argv)
     while words and not request.program:
         word = words.pop(0)
-        if word in ("-n", "-np"):
+        if word in ("-n", "--n", "-np", "--np", "-c"):
             request.ranks = _positive(words.pop(0) if words else "")
         elif word == "--dry-run":
             request.dry_run = True
@@ -120,25 +122,36 @@ def _guarded(program: list[str]) -> list[str]:
         return [sys.executable, "-m", "mpi4py", *program]
     if not _is_python(program[0]):
         return program
-    place = 1
-    while place < len(program) and program[place].startswith("-") and program[place] not in ("-m", "-c"):
-        place += 2 if program[place] in ("-X", "-W") else 1
-    if place == len(program) or program[place : place + 2] == ["-m", "mpi4py"]:
+    flags, rest = _interpreter_flags(program[1:])
+    if not rest or rest[:2] == ["-m", "mpi4py"]:
         return program
-    return [*program[:place], "-m", "mpi4py", *program[place:]]
+    return [program[0], *flags, "-m", "mpi4py", *rest]
+
+
+def _interpreter_flags(words: list[str]) -> tuple[list[str], list[str]]:
+    """The flags of the interpreter, and what it is to run: a file, or -m or -c and what follows, also as in -uc."""
+    flags: list[str] = []
+    rest = list(words)
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        if re.fullmatch("-[a-zA-Z]*[mc]", rest[0]) and rest[0][:2] not in ("-X", "-W"):
+            before, last = rest[0][1:-1], rest.pop(0)[-1]
+            return [*flags, *([f"-{before}"] if before else [])], [f"-{last}", *rest]
+        takes_value = rest[0] in ("-X", "-W", "--check-hash-based-pycs")
+        flags += rest[: 1 + takes_value]
+        del rest[: 1 + takes_value]
+    return flags, rest
 
 
 def _is_program(word: str, options: list[str]) -> bool:
-    may_be_value = bool(options) and options[-1].startswith("-")
-    return word == "-m" or word.endswith(".py") or _is_python(word) or not (word.startswith("-") or may_be_value)
+    return word == "-m" or word.endswith(".py") or _is_python(word) or not (word.startswith("-") or options)
 
 
 def _is_python(word: str) -> bool:
-    return Path(word).name.startswith("python")
+    return re.fullmatch(r"python[\d.]*", Path(word).name) is not None
 
 
 def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"-n takes a number of ranks from 1 on, not {text!r}.")
     return int(text)
 

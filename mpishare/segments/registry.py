@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpishare import mpi, plan
+from mpishare import machine, mpi, plan
 from mpishare.agreement import agree
 from mpishare.errors import ArgumentError, BackendError, CapacityError
 from mpishare.segments.protocol import Kind, Memory
@@ -27,7 +27,8 @@ def check_backend(backend: str | None, topology: Topology) -> str | None:
     wanted = topology.config.backend if backend is None else backend
     names = [kind.name for kind in KINDS]
     if wanted is not None and wanted not in names:
-        raise ArgumentError(f"backend {wanted!r} is unknown. Known here: {', '.join(names)}.")
+        asked = "MPISHARE_BACKEND" if backend is None else "backend"
+        raise ArgumentError(f"{asked} {wanted!r} is unknown. Known here: {', '.join(names)}.")
     return wanted
 
 
@@ -72,7 +73,8 @@ def _try(kind: Kind, topology: Topology) -> str:
         return f"does not fit: {refusals[0]}"
     memory = kind.allocate(topology, plan.PAGE_BYTES)
     own = "is copy-on-write" if memory.private() is not None else "copies"
-    return f"fits; {memory.lifetime}; private() {own}"
+    alone = ", a map of its own as this node has one rank" if topology.node_size == 1 else ""
+    return f"fits{alone}; {memory.lifetime}; private() {own}"
 
 
 def _choose(topology: Topology, nbytes: int, backend: str | None) -> Kind:
@@ -95,5 +97,5 @@ def _obtain(kind: Kind, topology: Topology, nbytes: int) -> Memory:
     except (MemoryError, OSError) as error:
         host = topology.hosts[topology.node]
         cure = f"The kernel says: {error}. Other arrays took the room since it was checked, so share less."
-        raise CapacityError(host, "the shared memory", nbytes, 0, cure) from error
+        raise CapacityError(host, "the shared memory", nbytes, machine.memory_room().free, cure) from error
     return memory

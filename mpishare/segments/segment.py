@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from mpishare.segments.protocol import Memory
 from mpishare.spec import Block
 
-__all__ = ["Segment", "live_segments"]
+__all__ = ["Segment", "live_segments", "segment_of"]
 
 
 class Segment:
@@ -65,9 +65,9 @@ class Segment:
         self.writable = False
 
     def private_view(self, view: NDArray[Any]) -> NDArray[Any] | None:
-        """`view`, which must be one of ours, over copy-on-write pages; None where the kernel does not give them."""
+        """`view`, which must be one of ours, over copy-on-write pages; None where there are no such pages."""
         memory = self._memory.private()
-        if memory is None:
+        if memory is None or view.size == 0:
             return None
         twin = Segment(memory, self.nbytes, kind="private", label="private", node_size=1, key=None)
         offset = view.__array_interface__["data"][0] - self.address

@@ -30,7 +30,8 @@ class Window:
     def refusal(self, topology: Topology, nbytes: int) -> MpishareError | None:
         """Compares with the free space of the directory in which Open MPI and MPICH put windows.
 
-        Open MPI hangs all but the first rank of a node when that one finds no space, so this comes before.
+        Open MPI hangs all but the first rank of a node when that one finds no space, so this comes before. Between the
+        look and the window others may take the space; what was looked at is not reserved.
         """
         host = topology.hosts[topology.node]
         memory = machine.memory_room() if nbytes >= _LARGE_BYTES else None

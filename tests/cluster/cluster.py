@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from tests.cluster.missing import SYSTEM_FOLDERS
 from tests.cluster.spec import AGENT, HEAD, HOSTFILE, VENV, Spec
 
 ROOT = Path(__file__).parent.parent.parent
@@ -64,7 +65,7 @@ class Cluster:
 
     def environment(self) -> dict[str, str]:
         """This environment with this Python's folder first on PATH, and what Open MPI and Slurm need to find all."""
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin"])
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS])
         slurm = {"SLURM_CONF": "/run/cluster/slurm/slurm.conf"} if self.spec.slurm else {}
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PRTE_", "PMIX_"))}
         return {**kept, **_OPEN_MPI, **slurm, "PATH": path}
@@ -155,7 +156,10 @@ def start(spec: Spec, *, until: IO[bytes] | int | None = None) -> tuple[Cluster,
     words = [*unshare, sys.executable, "-m", _MODULE, spec.dumps(), *([] if until is None else ["eof"])]
     stdin = subprocess.DEVNULL if until is None else until
     pipe = subprocess.PIPE
-    process = subprocess.Popen(words, cwd=ROOT, stdin=stdin, stdout=pipe, stderr=pipe, start_new_session=True)
+    environ = {**os.environ, "PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS])}
+    process = subprocess.Popen(
+        words, cwd=ROOT, env=environ, stdin=stdin, stdout=pipe, stderr=pipe, start_new_session=True
+    )
     assert process.stdout is not None
     line = process.stdout.readline()
     said = json.loads(line) if line else "it ended without a word"

@@ -10,7 +10,8 @@ from pathlib import Path
 _HOSTS = ("ip", "tc", "nsenter", "unshare")
 _SLURM = ("munged", "slurmctld", "slurmd", "srun", "sbatch")
 _CURE = "make cluster-packages brings it"
-_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+SYSTEM_FOLDERS = ("/usr/sbin", "/sbin")  # not on the PATH of an ordinary user
+_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS])
 
 
 def missing(*, slurm: bool) -> list[str]:

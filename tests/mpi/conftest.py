@@ -14,6 +14,13 @@ import mpishare as ms
 from mpishare.segments.segment import live_segments
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out the tests marked `ranks(n)` in a launch of fewer ranks, where they would have nothing to say."""
+    few = [item for item in items if any(mark.args[0] > MPI.COMM_WORLD.size for mark in item.iter_markers("ranks"))]
+    config.hook.pytest_deselected(items=few)
+    items[:] = [item for item in items if item not in few]
+
+
 @pytest.fixture
 def comm() -> MPI.Intracomm:
     """All ranks of the launch."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -54,10 +56,29 @@ def test_bcast_of_fortran_and_odd_dtypes(comm: MPI.Intracomm) -> None:
         assert array.tobytes(order="A") == expected.tobytes()
 
 
-def test_fence_over_all_nodes(comm: MPI.Intracomm) -> None:
-    for _ in range(20):
-        ms.fence(scope="all")
-        ms.fence()
+@pytest.mark.parametrize("scope", ["node", "all"])
+def test_no_rank_leaves_a_fence_before_the_last_has_come(comm: MPI.Intracomm, scope: str) -> None:
+    here = ms.topology()
+    mates = here.node_comm if scope == "node" else comm
+    array = ms.zeros(comm.size, "i8")
+    for late in range(mates.size):
+        mates.Barrier()
+        if mates.rank == late:
+            time.sleep(0.02)  # the others are in the fence by now, and must stay there
+            array[late] = 1
+        came = time.monotonic()
+        ms.fence(scope=scope)
+        left = time.monotonic()
+        assert min(mates.allgather(left)) >= max(mates.allgather(came))
+        if scope == "node" or here.node_of(late) == here.node:
+            assert array[late] == 1
+    comm.Barrier()
+
+
+def test_partition_takes_numpys_integers(comm: MPI.Intracomm) -> None:
+    for count in (np.int8(100), np.uint8(200), np.int32(2**31 - 1)):
+        parts = comm.allgather(ms.partition(count))  # type: ignore[arg-type]
+        assert sum(part.stop - part.start for part in parts) == int(count)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 1000])

@@ -37,12 +37,16 @@ def assert_refused(told: list[tuple[str, str]], rank: int, error: str, words: st
         assert f"{error}: {told[rank][1]}" in other[1]
 
 
+BYTES_TITLE = np.dtype({"names": ["a"], "formats": ["f8"], "titles": [b"x"]})
+MANY_COLUMNS = np.dtype([(f"{'x' * 300}{number}", "i1") for number in range(60_000)])
 MASKED = np.ma.masked_array(np.arange(3), [False, True, False])
 
 BAD_ARRAYS: dict[str, tuple[Any, str]] = {
     "object dtype": (np.array([None, 1]), "dtype object cannot be shared: it holds Python objects"),
     "object column": (np.zeros(2, [("id", "i4"), ("name", "O")]), "column 'name' holds Python objects"),
     "nested object": (np.zeros(2, [("a", [("b", "O")])]), "column 'a' holds Python objects"),
+    "title of bytes": (np.zeros(2, BYTES_TITLE), "a title of a column is not a text"),
+    "too many columns": (np.zeros(1, MANY_COLUMNS), "bytes to describe"),
     "no array": (None, "passed None"),
     "list": ([1, 2], "list cannot be shared"),
     "scalar": (np.float64(3), "float64 cannot be shared"),
@@ -88,6 +92,8 @@ BAD_SHAPES: dict[str, tuple[Any, Any, str]] = {
     "too many": ((1,) * 99, float, "99 dimensions"),
     "object": (3, object, "dtype object cannot be shared"),
     "no dtype": (3, "no such", "not understood by NumPy"),
+    "broken dtype": (3, "f8,,", "not understood by NumPy"),
+    "one length too long": ((0, 10**30), float, "exceed the address space"),
 }
 
 
@@ -120,35 +126,64 @@ def test_bad_fill_values(raised: Raised, value: Any, dtype: Any, words: str) -> 
     assert words in told[0][1]
 
 
-def rank_dependent(comm: MPI.Intracomm) -> dict[str, Callable[[], object]]:
-    """Calls whose arguments differ on the last rank."""
-    odd = comm.rank == comm.size - 1
+# For each kind of difference, the call of the last rank and that of the others, given two arrays of four items.
+Call = Callable[[Any, Any], object]
+DIFFERENCES: dict[str, tuple[Call, Call]] = {
+    "shape": (lambda one, two: ms.empty(4), lambda one, two: ms.empty(3)),
+    "dtype": (lambda one, two: ms.zeros(3, "i4"), lambda one, two: ms.zeros(3, "f4")),
+    "byte order": (lambda one, two: ms.zeros(3, ">f4"), lambda one, two: ms.zeros(3, "<f4")),
+    "order": (lambda one, two: ms.empty((2, 3), order="F"), lambda one, two: ms.empty((2, 3))),
+    "value": (lambda one, two: ms.full(3, 1.0), lambda one, two: ms.full(3, 2.0)),
+    "backend": (lambda one, two: ms.full(3, 1.0, backend="window"), lambda one, two: ms.full(3, 1.0)),
+    "function": (lambda one, two: ms.empty(3), lambda one, two: ms.zeros(3)),
+    "root of share": (lambda one, two: ms.share(np.arange(3), root=1), lambda one, two: ms.share(np.arange(3))),
+    "backend of share": (lambda one, two: ms.share(one, backend="window"), lambda one, two: ms.share(one)),
+    "root of bcast": (lambda one, two: ms.bcast(one, root=1), lambda one, two: ms.bcast(one)),
+    "array of bcast": (lambda one, two: ms.bcast(one), lambda one, two: ms.bcast(two)),
+    "part of bcast": (lambda one, two: ms.bcast(one[1:3]), lambda one, two: ms.bcast(one[:2])),
+    "share or bcast": (lambda one, two: ms.share(np.arange(3)), lambda one, two: ms.bcast(one)),
+    "info or zeros": (lambda one, two: ms.info(), lambda one, two: ms.zeros(3)),
+}
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_calls_that_differ_between_ranks(comm: MPI.Intracomm, raised: Raised, name: str) -> None:
     one, two = ms.zeros(4), ms.zeros(4)
-    return {
-        "shape": lambda: ms.empty(4 if odd else 3),
-        "dtype": lambda: ms.zeros(3, "i4" if odd else "f4"),
-        "byte order": lambda: ms.zeros(3, ">f4" if odd else "f4"),
-        "order": lambda: ms.empty((2, 3), order="F" if odd else "C"),
-        "value": lambda: ms.full(3, 1.0 if odd else 2.0),
-        "function": lambda: ms.empty(3) if odd else ms.zeros(3),
-        "root": lambda: ms.share(np.arange(3), root=int(odd)),
-        "array": lambda: ms.bcast(one if odd else two),
-        "part": lambda: ms.bcast(one[1:3] if odd else one[:2]),
-        "share or bcast": lambda: ms.share(np.arange(3)) if odd else ms.bcast(one),
-        "scope": lambda: ms.fence(scope="all") if odd else ms.share(np.arange(3)),
-    }
-
-
-@pytest.mark.parametrize(
-    "name", ["shape", "dtype", "byte order", "order", "value", "function", "root", "array", "part", "share or bcast"]
-)
-def test_arguments_that_differ_between_ranks(comm: MPI.Intracomm, raised: Raised, name: str) -> None:
-    if comm.size == 1:
-        return  # one rank cannot differ from itself
-    told = raised(rank_dependent(comm)[name])
+    call = DIFFERENCES[name][comm.rank != comm.size - 1]
+    told = raised(lambda: call(one, two))
     assert {error for error, _ in told} == {"MismatchError"}
     assert len({text for _, text in told}) == 1
     assert f"rank {comm.size - 1}: " in told[0][1]
+
+
+@pytest.mark.ranks(2)
+def test_a_fence_meets_other_calls_on_one_node(comm: MPI.Intracomm, raised: Raised) -> None:
+    mates = ms.topology().node_comm
+    last = mates.rank == mates.size - 1
+    error = "MismatchError" if mates.size > 1 else "nothing"
+    told = raised(lambda: ms.fence(comm=mates) if last else ms.zeros(3, comm=mates))
+    assert told[comm.rank][0] == error
+    told = raised(lambda: ms.fence(comm=mates, scope="all" if last else "node"))
+    assert told[comm.rank][0] == error
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(("name", "value"), [("NODES", "cyclic:7"), ("BACKEND", "window"), ("BACKEND", "\udcff")])
+def test_environments_that_differ_between_ranks(
+    comm: MPI.Intracomm, raised: Raised, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    if comm.rank == comm.size - 1:
+        monkeypatch.setenv(f"MPISHARE_{name}", value)
+    own = comm.Dup()
+    number = own.py2f()
+    for _ in range(5):
+        told = raised(lambda: ms.topology(own))
+        assert {error for error, _ in told} == {"MismatchError"}
+    own.Free()
+    again = comm.Dup()
+    assert again.py2f() == number  # a topology that failed keeps no communicator
+    again.Free()
 
 
 def test_an_error_on_one_rank_is_every_ranks_error(comm: MPI.Intracomm, raised: Raised) -> None:
@@ -160,8 +195,8 @@ def test_an_error_on_one_rank_is_every_ranks_error(comm: MPI.Intracomm, raised: 
 def test_bcast_refuses_what_it_cannot_refresh(comm: MPI.Intracomm, raised: Raised) -> None:
     grid = ms.zeros((4, 4))
     for array, words in (
-        (np.zeros(3), "not in node-shared memory"),
-        ([1, 2], "not in node-shared memory"),
+        (np.zeros(3), "cannot be traced to node-shared memory"),
+        ([1, 2], "cannot be traced to node-shared memory"),
         (ms.share(np.arange(3)), "read-only"),
         (grid[:, 1], "not contiguous"),
     ):
@@ -178,7 +213,12 @@ def test_more_than_the_host_has(raised: Raised) -> None:
 
 
 def test_scope_and_number_of_items(raised: Raised) -> None:
-    for call in (lambda: ms.fence(scope="job"), lambda: ms.partition(3, scope="job"), lambda: ms.partition(-1)):
+    for call in (
+        lambda: ms.fence(scope="job"),
+        lambda: ms.partition(3, scope="job"),
+        lambda: ms.partition(-1),
+        lambda: ms.partition(2.5),  # type: ignore[arg-type]
+    ):
         told = raised(call)
         assert {error for error, _ in told} == {"ArgumentError"}
 
@@ -199,9 +239,8 @@ def test_communicators_that_ranks_cannot_share_over(comm: MPI.Intracomm) -> None
             ms.share(np.arange(3), comm=wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.ranks(2)
 def test_an_intercommunicator(comm: MPI.Intracomm) -> None:
-    if comm.size == 1:
-        return  # it takes two groups
     side = cast("MPI.Intracomm", comm.Split(comm.rank == 0, comm.rank))
     inter = side.Create_intercomm(0, comm, 1 if comm.rank == 0 else 0)
     with pytest.raises(ms.ArgumentError, match="intracommunicator"):

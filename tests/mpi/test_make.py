@@ -27,10 +27,15 @@ def test_shape_and_order(shape: Any, order: Any) -> None:
 @pytest.mark.parametrize("name", DTYPES)
 def test_zeros_and_empty_of_every_dtype(name: str) -> None:
     dtype = DTYPES[name]
-    array = ms.zeros((3, 5), dtype)
-    assert array.dtype == dtype
-    assert array.tobytes() == bytes(15 * dtype.itemsize)
-    assert ms.empty((3, 5), dtype).dtype == dtype
+    array, twin = ms.zeros((3, 5), dtype), np.zeros((3, 5), dtype)
+    assert array.dtype == twin.dtype
+    assert array.tobytes() == bytes(twin.nbytes)
+    assert ms.empty((3, 5), dtype).dtype == twin.dtype
+
+
+def test_lengths_of_a_subarray_dtype_join_the_shape() -> None:
+    assert list(ms.zeros((5, 2), ("f8", 3)).shape) == [5, 2, 3]
+    assert ms.zeros(np.array(5)).shape == (5,)
 
 
 @pytest.mark.parametrize(

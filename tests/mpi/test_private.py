@@ -60,5 +60,16 @@ def test_memory_is_used_for_changed_pages_only(comm: MPI.Intracomm) -> None:
 
 
 def test_an_ordinary_array_is_refused() -> None:
-    with pytest.raises(ms.SpecError, match="not in node-shared memory"):
+    with pytest.raises(ms.SpecError, match="cannot be traced to node-shared memory"):
         ms.private(np.arange(3))
+
+
+def test_a_private_array_is_refused() -> None:
+    mine, copy_on_write = private(ms.zeros(3))
+    mine[0] = 99
+    with pytest.raises(ms.SpecError, match="private to this rank already" if copy_on_write else "cannot be traced"):
+        ms.private(mine)
+
+
+def test_no_items() -> None:
+    assert private(ms.zeros((0, 3))[:, 1:])[0].shape == (0, 2)

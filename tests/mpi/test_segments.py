@@ -13,6 +13,7 @@ import mpishare as ms
 from mpishare.segments.protocol import Kind
 from mpishare.segments.registry import KINDS, allocate, probe
 from mpishare.segments.segment import live_segments, segment_of
+from mpishare.segments.window import KeptWindow, Window
 
 pytestmark = pytest.mark.mpi
 
@@ -77,6 +78,17 @@ def test_keys_are_agreed_and_differ(kind: Kind, comm: MPI.Intracomm) -> None:
 def test_it_refuses_what_cannot_fit(kind: Kind) -> None:
     with pytest.raises((ms.CapacityError, ms.PeerError)):
         allocate(ms.topology(), 1 << 60, backend=kind.name, label="test")
+
+
+def test_all_ranks_of_a_node_keep_a_window_that_one_cannot_map_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = ms.topology()
+    if here.node_rank == here.node_size - 1:
+        monkeypatch.setattr("mpishare.segments.window._second_map", lambda address, nbytes: None)
+    memory = Window().allocate(here, 10_000)
+    kept = here.node_size > 1
+    assert memory.lifetime == ("stays until MPI_Finalize" if kept else "goes with its last view")
+    if kept:
+        KeptWindow._kept.pop().Free()  # so that the test itself leaves nothing
 
 
 def test_an_ordinary_array_has_no_segment() -> None:

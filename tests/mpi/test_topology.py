@@ -81,3 +81,18 @@ def test_a_node_does_not_depend_on_the_communicator(comm: MPI.Intracomm) -> None
 
 def test_it_tells_itself_in_words() -> None:
     assert "ranks on" in repr(ms.topology())
+
+
+def test_it_is_freed_even_when_the_caller_freed_a_part(comm: MPI.Intracomm) -> None:
+    own = comm.Dup()
+    here = ms.topology(own)
+    here.node_comm.Free()
+    own.Free()
+    assert here.channel == MPI.COMM_NULL
+
+
+def test_errors_of_mpi_are_raised_whatever_the_callers_handler(comm: MPI.Intracomm) -> None:
+    own = comm.Dup()
+    own.Set_errhandler(MPI.ERRORS_ARE_FATAL)
+    assert ms.topology(own).channel.Get_errhandler() == MPI.ERRORS_RETURN
+    own.Free()

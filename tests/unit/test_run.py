@@ -30,6 +30,15 @@ GUARD = [sys.executable, "-m", "mpi4py"]
         ("-n 2 python -m mpi4py prog.py", ["mpiexec", "-n", "2", "python", "-m", "mpi4py", "prog.py"]),
         ("-n 2 mpishare info --json", ["mpiexec", "-n", "2", "mpishare", "info", "--json"]),
         ("--bind-to none -n 2 -- ./a.out -n 3", ["mpiexec", "-n", "2", "--bind-to", "none", "./a.out", "-n", "3"]),
+        ("-n 2 python -uc pass", ["mpiexec", "-n", "2", "python", "-u", "-m", "mpi4py", "-c", "pass"]),
+        (
+            "-n 2 python -X dev -um job",
+            ["mpiexec", "-n", "2", "python", "-X", "dev", "-u", "-m", "mpi4py", "-m", "job"],
+        ),
+        ("-n 2 python", ["mpiexec", "-n", "2", "python"]),
+        ("-n 2 ./python_tool.sh x", ["mpiexec", "-n", "2", "./python_tool.sh", "x"]),
+        ("-n 2 --mca btl self,sm x.py", ["mpiexec", "-n", "2", "--mca", "btl", "self,sm", *GUARD, "x.py"]),
+        ("--wdir /home/python-work --np 2 x.py", ["mpiexec", "-n", "2", "--wdir", "/home/python-work", *GUARD, "x.py"]),
         ("-np 3 -- prog", ["mpiexec", "-n", "3", "prog"]),
     ],
 )
@@ -44,6 +53,8 @@ def test_command(words: str, expected: list[str]) -> None:
         ("-n 4", "no PROGRAM"),
         ("-n", "takes a number"),
         ("-n x a.py", "takes a number"),
+        ("-n ² a.py", "takes a number"),
+        ("--oversubscribe prog", "no PROGRAM"),
         ("-n 0 a.py", "'0'"),
     ],
 )

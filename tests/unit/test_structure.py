@@ -39,7 +39,9 @@ def imports_of(file: Path) -> list[str]:
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative imports hide their layer"
+            assert node.module is not None
             names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
     return names
 

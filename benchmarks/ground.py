@@ -1,0 +1,100 @@
+"""What the library costs before it does anything fast: import, memory, and ten thousand live shares.
+
+    mpishare run -n 4 -m benchmarks.ground
+
+Prints a table and keeps it as results/ground.json. Bounds: import at most 30 ms beyond NumPy; proportional memory (PSS)
+of all ranks at most 1.05 times the array, once the root dropped its source; descriptors and communicators flat.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+import mpishare as ms
+from benchmarks.keep import keep
+
+NBYTES = 256 << 20
+SHARES = 10_000
+IMPORTS = 15
+
+_IMPORT = "import time, numpy; start = time.perf_counter(); import mpishare; print((time.perf_counter() - start) * 1e3)"
+
+
+def main() -> None:
+    """Measures all three; rank 0 prints and keeps."""
+    comm = MPI.COMM_WORLD
+    ms.share(np.arange(10) if comm.rank == 0 else None)  # what MPI and we allocate once is there now
+    figures = {
+        "memory over the array": memory(comm),
+        "live shares": live_shares(comm),
+        "import beyond NumPy, ms": imports() if comm.rank == 0 else None,
+    }
+    comm.Barrier()
+    info = ms.info()
+    if comm.rank == 0:
+        for name, figure in figures.items():
+            print(f"{name}: {figure}")
+        keep("ground", figures, info)
+
+
+def memory(comm: MPI.Intracomm) -> float:
+    """PSS that all ranks gained by one shared array, over its bytes on all nodes."""
+    comm.Barrier()
+    before = comm.allreduce(pss_bytes())
+    source = np.arange(NBYTES // 8) if comm.rank == 0 else None
+    shared = ms.share(source)
+    del source
+    shared.sum()  # every rank reads every page
+    comm.Barrier()
+    gained = comm.allreduce(pss_bytes()) - before
+    return round(gained / (NBYTES * ms.topology().n_nodes), 4)
+
+
+def live_shares(comm: MPI.Intracomm) -> dict[str, float]:
+    """The time of one small share among many, and what grew while ten thousand stayed alive."""
+    before = held(comm)
+    times, kept = [], []
+    for number in range(SHARES):
+        start = time.perf_counter()
+        kept.append(ms.share(np.full(100, number) if comm.rank == 0 else None))
+        times.append(time.perf_counter() - start)
+    after = held(comm)
+    return {
+        "count": SHARES,
+        "median of one, us": round(statistics.median(times) * 1e6, 1),
+        "median of the last 1000, us": round(statistics.median(times[-1000:]) * 1e6, 1),
+        "descriptors grown": comm.allreduce(after[0] - before[0], MPI.MAX),
+        "communicators grown": comm.allreduce(after[1] - before[1], MPI.MAX),
+    }
+
+
+def imports() -> dict[str, float]:
+    """The time that `import mpishare` takes after NumPy, in fresh processes, compiled once before."""
+    run = [sys.executable, "-c", _IMPORT]
+    times = [float(subprocess.run(run, capture_output=True, check=True).stdout) for _ in range(IMPORTS + 1)][1:]
+    return {"median": round(statistics.median(times), 1), "least": round(min(times), 1), "most": round(max(times), 1)}
+
+
+def held(comm: MPI.Intracomm) -> tuple[int, int]:
+    """Open descriptors, and the number that MPI gives to a new communicator."""
+    duplicate = comm.Dup()
+    number = duplicate.py2f()
+    duplicate.Free()
+    return len(list(Path("/proc/self/fd").iterdir())), number
+
+
+def pss_bytes() -> int:
+    """Proportional set size of this process."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+
+
+if __name__ == "__main__":
+    main()
