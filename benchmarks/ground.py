@@ -54,7 +54,7 @@ def memory(comm: MPI.Intracomm) -> float:
     shared.sum()  # every rank reads every page
     comm.Barrier()
     gained = comm.allreduce(pss_bytes()) - before
-    return round(gained / (NBYTES * ms.topology().n_nodes), 4)
+    return round(float(gained) / (NBYTES * ms.topology().n_nodes), 4)
 
 
 def live_shares(comm: MPI.Intracomm) -> dict[str, float]:
