@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import operator
-import re
 import struct
 import sys
 from collections.abc import Iterable
@@ -15,6 +14,7 @@ from typing import Any, Literal, SupportsIndex, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from mpishare.dtypes import check_dtype, describe, rebuild
 from mpishare.errors import ArgumentError, SpecError
 
 __all__ = [
@@ -46,9 +46,6 @@ _IS_FORTRAN = 1
 _HEADER_DTYPE_BYTES = 16
 _HEADER_DIMS = 4
 _MAX_EXTENSION_BYTES = 1 << 24  # a dtype of 100,000 columns takes 6 MB; more than this is a broken header
-
-# What dtype.str gives for the dtypes that can be shared. numpy.dtype itself takes far more, and evaluates some of it.
-_DTYPE_STR = re.compile(r"[<>|][biufcSUVmM]\d{0,10}(\[\d{0,10}[a-zA-Zμ]+\])?")
 
 # Classes that are plain arrays in all but where their memory comes from.
 _PLAIN_CLASSES = (np.ndarray, np.memmap)
@@ -84,7 +81,7 @@ class Spec:
                 f"{type(array).__module__}.{type(array).__name__} cannot be shared: as a plain array it would lose "
                 "what its class adds. Pass numpy.asarray(…) of it, or its parts one by one."
             )
-        _check_dtype(array.dtype)
+        check_dtype(array.dtype)
         fortran = array.flags.f_contiguous and not array.flags.c_contiguous
         return cls(array.dtype, array.shape, "F" if fortran else "C")
 
@@ -104,7 +101,7 @@ class Spec:
         if not isinstance(order, str) or order not in ("C", "F"):
             raise ArgumentError(f"order {order!r} is unknown. Use 'C' or 'F'.")
         none = _no_items(dtype)
-        _check_dtype(none.dtype)
+        check_dtype(none.dtype)
         return cls._checked((*_lengths(shape), *none.shape[1:]), none.dtype, "F" if order == "F" else "C")
 
     @classmethod
@@ -149,7 +146,7 @@ class Spec:
         if simple and len(self.shape) <= _HEADER_DIMS:
             padding = (0,) * (_HEADER_DIMS - len(self.shape))
             return _HEADER.pack(_MAGIC, flags, len(self.shape), 0, name, *self.shape, *padding), b""
-        extension = json.dumps({"dtype": _describe(self.dtype), "shape": self.shape}).encode()
+        extension = json.dumps({"dtype": describe(self.dtype), "shape": self.shape}).encode()
         if len(extension) > _MAX_EXTENSION_BYTES:
             raise SpecError(
                 f"the dtype takes {len(extension):,} bytes to describe; {_MAX_EXTENSION_BYTES:,} are allowed."
@@ -169,9 +166,9 @@ class Spec:
                 raise ValueError(f"{ndim} dimensions, flags {flags}")
             if extension:
                 told = json.loads(extension)
-                dtype, shape = _rebuild(told["dtype"]), told["shape"]
+                dtype, shape = rebuild(told["dtype"]), told["shape"]
             else:
-                dtype, shape = _rebuild(name.rstrip(b"\0").decode()), lengths[:ndim]
+                dtype, shape = rebuild(name.rstrip(b"\0").decode()), lengths[:ndim]
             return cls._checked(_lengths(shape), dtype, "F" if flags & _IS_FORTRAN else "C")
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error) as error:
             raise SpecError(f"a header from another rank cannot be read: {error}") from error
@@ -257,66 +254,3 @@ def _one_length(shape: object) -> tuple[int, ...] | None:
         return (operator.index(shape),)  # type: ignore[arg-type]
     except TypeError:
         return None
-
-
-def _check_dtype(dtype: np.dtype[Any]) -> None:
-    """Refuses what is more than bytes: objects, pointers, and dtypes whose meaning their description does not carry."""
-    if dtype.hasobject:
-        raise SpecError(f"dtype {dtype} cannot be shared: {_objects_in(dtype)}")
-    try:
-        rebuilt = _rebuild(_describe(dtype))
-    except (TypeError, ValueError) as error:
-        raise SpecError(f"dtype {dtype} cannot be shared: NumPy cannot make it again: {error}") from error
-    if rebuilt != dtype or rebuilt.fields != dtype.fields:
-        raise SpecError(
-            f"dtype {dtype} cannot be shared: it is defined outside NumPy, and its bytes would arrive as {rebuilt}. "
-            f"Share its bytes, e.g. .view('V{dtype.itemsize}'), and view them back."
-        )
-
-
-def _objects_in(dtype: np.dtype[Any]) -> str:
-    """Says where the objects are and what to use instead."""
-    for name in dtype.names or ():
-        if dtype[name].hasobject:
-            return f"column {name!r} holds Python objects. Use a fixed width for it, e.g. .astype('S8')."
-    if dtype.kind == "T":
-        return "its strings live outside the array. Use a fixed width, e.g. .astype('U32')."
-    return "it holds Python objects. Use a fixed width, e.g. .astype('S8') or .astype('f8')."
-
-
-def _describe(dtype: np.dtype[Any]) -> Any:
-    """A dtype as plain data that JSON carries: a string, [base, shape], or a dict of columns with their offsets."""
-    if dtype.subdtype is not None:
-        base, shape = dtype.subdtype
-        return [_describe(base), list(shape)]
-    if dtype.names is None or dtype.fields is None:
-        return dtype.str
-    columns = [dtype.fields[name] for name in dtype.names]
-    if any(len(column) > 2 and not isinstance(column[2], str) for column in columns):
-        raise TypeError("a title of a column is not a text")
-    return {
-        "names": list(dtype.names),
-        "formats": [_describe(column[0]) for column in columns],
-        "offsets": [column[1] for column in columns],
-        "titles": [column[2] if len(column) > 2 else None for column in columns],
-        "itemsize": dtype.itemsize,
-        "aligned": dtype.isalignedstruct,
-        "record": dtype.type is np.record,
-    }
-
-
-def _rebuild(told: Any) -> np.dtype[Any]:
-    """The dtype that `_describe` told of."""
-    if isinstance(told, str):
-        if not _DTYPE_STR.fullmatch(told):
-            raise ValueError(f"{told!r} is no dtype of a fixed size")
-        return np.dtype(told)
-    if isinstance(told, list):
-        base, shape = told
-        return np.dtype((_rebuild(base), tuple(shape)))
-    columns = {key: told[key] for key in ("names", "offsets", "itemsize")}
-    columns["formats"] = [_rebuild(column) for column in told["formats"]]
-    if any(told["titles"]):
-        columns["titles"] = told["titles"]
-    dtype: np.dtype[Any] = np.dtype(columns, align=told["aligned"])  # type: ignore[call-overload]
-    return np.dtype((np.record, dtype)) if told["record"] else dtype

@@ -17,7 +17,7 @@ PACKAGE = Path(ms.__file__).parent
 README = (PACKAGE.parent / "README.md").read_text()
 
 LAYERS = [
-    {"_version", "errors", "spec", "layout", "plan", "config", "machine"},  # pure
+    {"_version", "errors", "dtypes", "spec", "layout", "plan", "config", "machine"},  # pure
     {"mpi", "agreement", "topology"},  # MPI facts
     {"segments", "transfer"},  # mechanism
     {"sharing", "collectives", "report"},  # face
