@@ -3,7 +3,8 @@
     mpishare run -n 4 -m benchmarks.ground
 
 Prints a table and keeps it as results/ground.json. Bounds: import at most 30 ms beyond NumPy; proportional memory (PSS)
-of all ranks at most 1.05 times the array, once the root dropped its source; descriptors and communicators flat.
+of all ranks at most 1.05 times the array, once the root dropped its source; descriptors and communicators flat; bad
+input refused on all ranks within a second.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,17 +25,19 @@ from benchmarks.keep import keep
 NBYTES = 256 << 20
 SHARES = 10_000
 IMPORTS = 15
+REFUSALS = 20
 
 _IMPORT = "import time, numpy; start = time.perf_counter(); import mpishare; print((time.perf_counter() - start) * 1e3)"
 
 
 def main() -> None:
-    """Measures all three; rank 0 prints and keeps."""
+    """Measures all; rank 0 prints and keeps."""
     comm = MPI.COMM_WORLD
     ms.share(np.arange(10) if comm.rank == 0 else None)  # what MPI and we allocate once is there now
     figures = {
         "memory over the array": memory(comm),
         "live shares": live_shares(comm),
+        "refusals until the last rank has raised, ms": refusals(comm),
         "import beyond NumPy, ms": imports() if comm.rank == 0 else None,
     }
     comm.Barrier()
@@ -73,6 +77,29 @@ def live_shares(comm: MPI.Intracomm) -> dict[str, float]:
         "descriptors grown": comm.allreduce(after[0] - before[0], MPI.MAX),
         "communicators grown": comm.allreduce(after[1] - before[1], MPI.MAX),
     }
+
+
+def refusals(comm: MPI.Intracomm) -> dict[str, float]:
+    """The time until every rank has raised what is wrong with a call, the longest of several."""
+    calls: dict[str, Callable[[], object]] = {
+        "object dtype": lambda: ms.share(np.array([None])),
+        "root that is no rank": lambda: ms.share(np.arange(3), root=99),
+        "shape that differs": lambda: ms.empty(comm.rank),
+        "negative shape on one rank": lambda: ms.zeros(-1 if comm.rank == comm.size - 1 else 3),
+        "more than the host has": lambda: ms.empty(1 << 45, "u1"),
+    }
+    return {name: max(timed_refusal(comm, call) for _ in range(REFUSALS)) for name, call in calls.items()}
+
+
+def timed_refusal(comm: MPI.Intracomm, call: Callable[[], object]) -> float:
+    """Milliseconds from the first rank's call to the last rank's error."""
+    comm.Barrier()
+    start = time.perf_counter()
+    try:
+        call()
+    except ms.MpishareError:
+        return round(float(comm.allreduce(time.perf_counter() - start, MPI.MAX)) * 1e3, 2)
+    raise AssertionError("this call must be refused")
 
 
 def imports() -> dict[str, float]:

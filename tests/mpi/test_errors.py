@@ -1,4 +1,4 @@
-"""Bad input: refused on all ranks, with the same words, at once, and the next call works."""
+"""Bad input: refused on all ranks, with the same words, and the next call works."""
 
 from __future__ import annotations
 
@@ -18,12 +18,8 @@ Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
 
 @pytest.fixture(autouse=True)
 def _next_call_works(comm: MPI.Intracomm) -> Iterator[None]:
-    """A refusal leaves the communicator usable and costs less than a second."""
-    comm.Barrier()
-    start = MPI.Wtime()
+    """A refusal leaves the communicator usable. How long it takes is for benchmarks/ground.py to tell."""
     yield
-    comm.Barrier()
-    assert MPI.Wtime() - start < 1
     assert ms.share(np.arange(3) if comm.rank == 0 else None).tolist() == [0, 1, 2]
 
 
