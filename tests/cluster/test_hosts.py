@@ -12,15 +12,16 @@ import time
 import pytest
 
 from tests.cluster.cluster import ROOT, ClusterError, find, running, start
-from tests.cluster.conftest import Make, leaves_nothing
+from tests.cluster.conftest import SESSION, Make, leaves_nothing
 from tests.cluster.spec import make_spec
 
 COMMAND = [sys.executable, "-m", "tests.cluster"]
+NAME = f"{SESSION}-command"
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
     """Runs `python -m tests.cluster` on a cluster of the test's own."""
-    line = [*COMMAND, "--name", "test-command", *words]
+    line = [*COMMAND, "--name", NAME, *words]
     return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -36,7 +37,7 @@ def test_hosts_are_apart(make: Make) -> None:
 
 
 def test_words_arrive_as_they_are(make: Make) -> None:
-    one = make(1, name="test-words")
+    one = make(1, name="words")
     words = ["a b", "$HOME", "it's", '"', "*", ""]
     ended = one.exec("h1", [sys.executable, "-c", "import sys; print(sys.argv[1:])", *words])
     assert ended.stdout == f"{words}\n"
@@ -56,7 +57,7 @@ SEND = "import socket; link = socket.create_connection(('h2', 7777), 5); link.se
 
 
 def test_links_hold_their_rate(make: Make) -> None:
-    one = make(2, rate="400mbit", name="test-rate")
+    one = make(2, rate="400mbit", name="rate")
     words = one.words("h2", [sys.executable, "-c", SERVE])
     with subprocess.Popen(words, env=one.environment(), stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -72,7 +73,7 @@ def test_links_hold_their_rate(make: Make) -> None:
 
 
 def test_two_clusters_at_once(make: Make) -> None:
-    first, second = make(2, name="test-first"), make(2, name="test-second")
+    first, second = make(2, name="first"), make(2, name="second")
     assert first.exec("h1", ["hostname"]).stdout == second.exec("h1", ["hostname"]).stdout == "h1\n"
     first.exec("h2", ["touch", "/dev/shm/here"])
     assert second.exec("h2", ["ls", "/dev/shm"]).stdout == ""
@@ -85,7 +86,7 @@ def test_from_the_command_line() -> None:
         ended = command("up", "--hosts", "2", "--ranks-per-host", "2,1", "--shm", "64m")
         try:
             assert "h1, h2 and head" in ended.stdout
-            assert "test-command: 2 hosts, ranks (2, 1)" in command("status").stdout
+            assert f"{NAME}: 2 hosts, ranks (2, 1)" in command("status").stdout
             assert command("exec", "h2", "hostname").stdout == "h2\n"
             hello = "from mpi4py import MPI; print(MPI.Get_processor_name())"
             told = command("mpiexec", "-n", "3", sys.executable, "-c", hello).stdout.replace("\0", "").split()
@@ -113,16 +114,17 @@ def test_bad_words(words: list[str], told: str) -> None:
 
 
 def test_a_host_that_is_not_there(make: Make) -> None:
-    make(1, name="test-command")
+    make(1, name="command")
     assert "no host h7; there are h1 and head" in command("exec", "h7", "true").stderr
     assert "no host h7" in command("cut", "h7").stderr
 
 
+OWNED = f"{SESSION}-owned"
 OWNER = """
-import os, time
+import os, sys, time
 from tests.cluster.cluster import cluster
 from tests.cluster.spec import make_spec
-with cluster(make_spec(2, name="test-owner", slurm=os.geteuid() == 0)):
+with cluster(make_spec(2, name=sys.argv[1], slurm=os.geteuid() == 0)):
     print("up", flush=True)
     time.sleep(1000)
 """
@@ -132,21 +134,21 @@ with cluster(make_spec(2, name="test-owner", slurm=os.geteuid() == 0)):
 def test_it_ends_with_its_owner_however_that_ends(number: signal.Signals) -> None:
     with leaves_nothing():
         owner = subprocess.Popen(
-            [sys.executable, "-c", OWNER], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [sys.executable, "-c", OWNER, OWNED], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         assert owner.stdout is not None
         assert owner.stdout.readline() == b"up\n"
-        first = os.pidfd_open(find("test-owner").pid)
+        first = os.pidfd_open(find(OWNED).pid)
         owner.send_signal(number)
         owner.communicate(timeout=30)
         assert select.select([first], [], [], 30)[0]
         os.close(first)
-        _wait_until_gone("test-owner")
+        _wait_until_gone(OWNED)
 
 
 def test_it_ends_when_its_first_process_is_killed() -> None:
     with leaves_nothing():
-        one, process = start(make_spec(2, name="test-first-process"))
+        one, process = start(make_spec(2, name=f"{SESSION}-first-process"))
         os.kill(one.pid, signal.SIGKILL)
         process.communicate(timeout=30)
         assert not [other for other in running() if other.spec == one.spec]

@@ -38,7 +38,7 @@ def lose(one: Cluster, host: str, how: str) -> str:
 
 @pytest.mark.parametrize("how", ["killed", "cut off"])
 def test_lost_host(make: Make, how: str) -> None:
-    one = make(3, rate="400mbit", name="test-lost-" + how[:3])
+    one = make(3, rate="400mbit", name="lost-" + how[:3])
     told = lose(one, "h3", how)
     assert "daemon" in told  # the exit status says nothing: Open MPI 5.0's mpiexec returns 0 when it lost a daemon
     assert "h3" in told

@@ -20,7 +20,7 @@ ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEM
 @pytest.fixture(scope="module")
 def slurm(make: Make) -> Cluster:
     """Three hosts of two slots under Slurm."""
-    return make(3, slurm=True, name="test-slurm")
+    return make(3, slurm=True, name="slurm")
 
 
 def submit(slurm: Cluster, *words: str) -> str:

@@ -31,17 +31,17 @@ def assert_once(found: dict[str, tuple[float, float]], path: list[str]) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_once_whatever_the_ranks_per_host(make: Make, ranks: int) -> None:
-    one = make(3, ranks=str(ranks), name=f"test-once-{ranks}")
+    one = make(3, ranks=str(ranks), name=f"once-{ranks}")
     assert_once(links(one, 0), ["h1", "h2", "h3"])
 
 
 def test_once_from_every_root(make: Make) -> None:
-    one = make(3, ranks="2,1,2", name="test-roots")
+    one = make(3, ranks="2,1,2", name="roots")
     paths = [["h1", "h2", "h3"], ["h1", "h2", "h3"], ["h2", "h3", "h1"], ["h3", "h1", "h2"], ["h3", "h1", "h2"]]
     for root, path in enumerate(paths):
         assert_once(links(one, root), path)
 
 
 def test_once_when_ranks_go_round_the_hosts(make: Make) -> None:
-    one = make(2, ranks="2", name="test-round")
+    one = make(2, ranks="2", name="round")
     assert_once(links(one, 3, "--map-by", "slot", "--rank-by", "node"), ["h2", "h1"])
