@@ -121,9 +121,10 @@ def test_a_host_that_is_not_there(make: Make) -> None:
 
 OWNED = f"{SESSION}-owned"
 OWNER = """
-import os, sys, time
+import os, signal, sys, time
 from tests.cluster.cluster import cluster
 from tests.cluster.spec import make_spec
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 with cluster(make_spec(2, name=sys.argv[1], slurm=os.geteuid() == 0)):
     print("up", flush=True)
     time.sleep(1000)
@@ -136,11 +137,14 @@ def test_it_ends_with_its_owner_however_that_ends(number: signal.Signals) -> Non
         owner = subprocess.Popen(
             [sys.executable, "-c", OWNER, OWNED], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
-        assert owner.stdout is not None
-        assert owner.stdout.readline() == b"up\n"
-        first = os.pidfd_open(find(OWNED).pid)
-        owner.send_signal(number)
-        owner.communicate(timeout=30)
+        try:
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == b"up\n"
+            first = os.pidfd_open(find(OWNED).pid)
+            owner.send_signal(number)
+            owner.communicate(timeout=30)
+        finally:
+            owner.kill()
         assert select.select([first], [], [], 30)[0]
         os.close(first)
         _wait_until_gone(OWNED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from tempfile import TemporaryDirectory
 
 import pytest
 from mpi4py import MPI
@@ -31,7 +32,9 @@ def main() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     _connect(MPI.COMM_WORLD)
     options = ["-q", "--with-mpi", "-p", "no:cacheprovider", "--timeout=60", "--color=no", "--tb=short"]
-    status = pytest.main([*options, *sys.argv[1:]], plugins=[TellFailures()] if rank else [])
+    with TemporaryDirectory() as folder:  # of its own, as pytest's common one is cleaned by all sessions at once
+        words = [*options, f"--basetemp={folder}/tests", *sys.argv[1:]]
+        status = pytest.main(words, plugins=[TellFailures()] if rank else [])
     return int(MPI.COMM_WORLD.allreduce(int(status), MPI.MAX))
 
 
