@@ -11,8 +11,10 @@ from mpishare.errors import (
     LaunchError,
     MismatchError,
     MpishareError,
+    PeerCapacityError,
     PeerError,
     SpecError,
+    StallError,
 )
 from mpishare.report import Info, Report, info, report
 from mpishare.sharing import empty, full, private, share, zeros
@@ -28,9 +30,11 @@ __all__ = [
     "LaunchError",
     "MismatchError",
     "MpishareError",
+    "PeerCapacityError",
     "PeerError",
     "Report",
     "SpecError",
+    "StallError",
     "Topology",
     "bcast",
     "empty",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import TracebackType
-from typing import NoReturn
 from zlib import crc32
 
 import numpy as np
 
 from mpishare import mpi
-from mpishare.errors import MismatchError, PeerError
+from mpishare.errors import CapacityError, MismatchError, PeerCapacityError, PeerError
 
 __all__ = ["agree"]
 
@@ -18,8 +18,8 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
     """A block of local work that may fail on any rank of `comm`.
 
     Leaving the block is collective over `comm`. Where every rank left it well, all go on. A rank whose work raised
-    raises that same error; every other rank raises `PeerError` with its words. So no rank waits in a later collective
-    for one that will not come.
+    raises that same error; every other rank raises `PeerError`, or `PeerCapacityError`, with its words. So no rank
+    waits in a later collective for one that will not come.
 
     When the block sets `call` to a text, the texts of all ranks must be equal, or all ranks raise `MismatchError`.
 
@@ -51,21 +51,32 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
 
 
 def _tell_failure(comm: mpi.Intracomm, error: BaseException | None) -> None:
-    """Returns on ranks that failed, so that their own error goes on; raises `PeerError` on the others."""
-    words = None if error is None else (mpi.Get_processor_name(), _words_of(error))
-    failures = {rank: told for rank, told in enumerate(comm.allgather(words)) if told is not None}
+    """Returns on ranks that failed, so that their own error goes on; raises theirs as a `PeerError` on the others."""
+    told = None if error is None else _Failure.of(error)
+    failures = {rank: failure for rank, failure in enumerate(comm.allgather(told)) if failure is not None}
     if error is None:
-        _raise_peer_error(failures)
+        rank = min(failures)
+        raise failures[rank].for_peers(rank, others=len(failures) - 1)
 
 
-def _words_of(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # an error that cannot tell itself must not keep the others waiting
-        return f"{type(error).__name__}, which cannot be put in words"
+@dataclass(frozen=True)
+class _Failure:
+    """What a rank that failed tells the others."""
 
+    host: str
+    words: str
+    lack: CapacityError | None
 
-def _raise_peer_error(failures: dict[int, tuple[str, str]]) -> NoReturn:
-    rank = min(failures)
-    host, reason = failures[rank]
-    raise PeerError(rank, host, reason, len(failures) - 1)
+    @classmethod
+    def of(cls, error: BaseException) -> _Failure:
+        try:
+            words = f"{type(error).__name__}: {error}"
+        except Exception:  # an error that cannot tell itself must not keep the others waiting
+            words = f"{type(error).__name__}, which cannot be put in words"
+        return cls(mpi.Get_processor_name(), words, error.alone() if isinstance(error, CapacityError) else None)
+
+    def for_peers(self, rank: int, *, others: int) -> PeerError:
+        """The error of the ranks that did not fail. What all can cure in one way, all can catch in one way."""
+        if self.lack is not None:
+            return PeerCapacityError(rank, self.lack, others)
+        return PeerError(rank, self.host, self.words, others)

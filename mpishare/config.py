@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ class Config:
         nodes: `MPISHARE_NODES`, pretend nodes for tests and debugging; None for the real ones.
         second_map: `MPISHARE_SECOND_MAP`, whether window pages may be mapped a second time; "0" keeps each window
             until MPI_Finalize instead.
+        directory: `MPISHARE_DIR`, where the files of memmaps go; None for memory, and then the temporary folder.
+        check: `MPISHARE_CHECK`, "1" to compare what the ranks call before each collective.
+        timeout_s: `MPISHARE_TIMEOUT`, how long a collective waits for ranks that do not come; None for ever.
+        temporary: `TMPDIR`, the temporary folder.
         window_dir: `OMPI_MCA_osc_sm_backing_directory`, where Open MPI is told to put its windows; None for /dev/shm.
         launched: How many processes the launcher says that it started together, 1 where it says nothing.
         singletons: `MPISHARE_SINGLETONS`, "1" where each of these is meant to be alone.
@@ -28,6 +33,10 @@ class Config:
     backend: str | None = None
     nodes: str | None = None
     second_map: bool = True
+    directory: str | None = None
+    check: bool = False
+    timeout_s: float | None = None
+    temporary: str = "/tmp"  # noqa: S108 - nameless files only
     window_dir: str | None = None
     launched: int = 1
     singletons: bool = False
@@ -43,16 +52,31 @@ class Config:
             backend=environ.get("MPISHARE_BACKEND") or None,
             nodes=environ.get("MPISHARE_NODES") or None,
             second_map=_switch(environ, "MPISHARE_SECOND_MAP", default="1"),
+            directory=environ.get("MPISHARE_DIR") or None,
+            check=_switch(environ, "MPISHARE_CHECK", default="0"),
+            timeout_s=_seconds(environ, "MPISHARE_TIMEOUT"),
+            temporary=environ.get("TMPDIR") or cls.temporary,
             window_dir=environ.get("OMPI_MCA_osc_sm_backing_directory") or None,
             launched=_launched(environ),
             singletons=_switch(environ, "MPISHARE_SINGLETONS", default="0"),
         )
 
-    def __str__(self) -> str:
+    @property
+    def folder(self) -> str:
+        """The folder for the files of memmaps on disk."""
+        return self.directory or self.temporary
+
+    @property
+    def common(self) -> str:
+        """The settings that must be equal on all ranks. Folders may differ from node to node."""
         return (
             f"MPISHARE_BACKEND={self.backend or ''} MPISHARE_NODES={self.nodes or ''} "
+            f"MPISHARE_CHECK={self.check:d} MPISHARE_TIMEOUT={self.timeout_s or ''} "
             f"MPISHARE_SECOND_MAP={self.second_map:d} MPISHARE_SINGLETONS={self.singletons:d}"
         )
+
+    def __str__(self) -> str:
+        return f"{self.common} MPISHARE_DIR={self.directory or ''}"
 
 
 def _switch(environ: Mapping[str, str], name: str, *, default: str) -> bool:
@@ -60,6 +84,19 @@ def _switch(environ: Mapping[str, str], name: str, *, default: str) -> bool:
     if text not in ("0", "1"):
         raise ArgumentError(f"{name}={text!r} is not understood. Use 0 or 1.")
     return text == "1"
+
+
+def _seconds(environ: Mapping[str, str], name: str) -> float | None:
+    text = environ.get(name)
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ArgumentError(f"{name}={text!r} is not understood. Use a number of seconds.")
+    return seconds
 
 
 def _launched(environ: Mapping[str, str]) -> int:

@@ -11,8 +11,10 @@ __all__ = [
     "LaunchError",
     "MismatchError",
     "MpishareError",
+    "PeerCapacityError",
     "PeerError",
     "SpecError",
+    "StallError",
 ]
 
 
@@ -40,15 +42,20 @@ class CapacityError(MpishareError, MemoryError):
         where: The directory or limit that is too small.
         wanted: Bytes asked for.
         free: Bytes available there.
+        cure: What to do.
     """
 
     def __init__(self, host: str, where: str, wanted: int, free: int, cure: str) -> None:
-        super().__init__(host, where, wanted, free, cure)
+        MpishareError.__init__(self, host, where, wanted, free, cure)
         self.host = host
         self.where = where
         self.wanted = wanted
         self.free = free
         self.cure = cure
+
+    def alone(self) -> CapacityError:
+        """The same facts, without the frames in which it was raised."""
+        return CapacityError(self.host, self.where, self.wanted, self.free, self.cure)
 
     def __str__(self) -> str:
         return (
@@ -91,7 +98,7 @@ class PeerError(MpishareError):
     """
 
     def __init__(self, rank: int, host: str, reason: str, others: int = 0) -> None:
-        super().__init__(rank, host, reason, others)
+        MpishareError.__init__(self, rank, host, reason, others)
         self.rank = rank
         self.host = host
         self.reason = reason
@@ -100,6 +107,44 @@ class PeerError(MpishareError):
     def __str__(self) -> str:
         more = f" (and {self.others} more ranks failed)" if self.others else ""
         return f"rank {self.rank} on host {self.host} failed: {self.reason}{more}"
+
+
+class PeerCapacityError(PeerError, CapacityError):
+    """The bytes do not fit where another rank runs, so no rank has them.
+
+    It is a `CapacityError`, so that all ranks can catch the same, with the attributes of both classes.
+    """
+
+    def __init__(self, rank: int, lack: CapacityError, others: int = 0) -> None:
+        PeerError.__init__(self, rank, lack.host, f"CapacityError: {lack}", others)
+        self.args = (rank, lack, others)
+        self.where = lack.where
+        self.wanted = lack.wanted
+        self.free = lack.free
+        self.cure = lack.cure
+
+    def __str__(self) -> str:
+        return PeerError.__str__(self)
+
+
+class StallError(MpishareError, TimeoutError):
+    """Ranks did not come to a collective call within MPISHARE_TIMEOUT.
+
+    Attributes:
+        call: The call that waited, and where it was made.
+        seconds: How long it waited.
+        missing: For each rank that has not come, its host and what it was found to do.
+    """
+
+    def __init__(self, call: str, seconds: float, missing: Mapping[int, str]) -> None:
+        super().__init__(call, seconds, dict(missing))
+        self.call = call
+        self.seconds = seconds
+        self.missing = dict(missing)
+
+    def __str__(self) -> str:
+        told = "; ".join(f"rank {rank} {words}" for rank, words in self.missing.items())
+        return f"{self.call} has waited {self.seconds:g} s (MPISHARE_TIMEOUT) for ranks that have not come: {told}"
 
 
 def _name_ranks(ranks: list[int], most: int = 8) -> str:

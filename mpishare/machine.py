@@ -1,48 +1,49 @@
-"""What Linux says about this host: room in /dev/shm, pages, memory limits. Knows nothing of MPI."""
+"""What Linux says about this host: cores, pages, room in /dev/shm and in memory. Knows nothing of MPI."""
 
 from __future__ import annotations
 
 import os
 import platform
 from dataclasses import dataclass
-from pathlib import Path
 
-__all__ = ["Machine", "Room", "memory_limit", "memory_room", "room"]
+from mpishare.cgroups import memory_left, memory_limit
+from mpishare.errors import CapacityError
+from mpishare.filesystems import Room, room
+from mpishare.kernelfiles import text_of
+
+__all__ = ["SHM_DIR", "Machine", "check_memory", "memory_room"]
 
 SHM_DIR = "/dev/shm"  # noqa: S108 - asked for its size; no file is made in it by name
+_LARGE_BYTES = 1 << 20
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage"
 
 
-@dataclass(frozen=True)
-class Room:
-    """The space of a directory's file system, or of the memory itself, in bytes."""
-
-    directory: str
-    total: int
-    free: int
-
-
-def room(directory: str) -> Room | None:
-    """The space of the file system that holds `directory`, None where there is no such directory."""
-    try:
-        found = os.statvfs(directory)
-    except OSError:
-        return None
-    return Room(directory, found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
-
-
 def memory_room() -> Room:
-    """The memory that can be had without swapping, within the limit of the control groups.
+    """The memory that can be had without swapping, within what the control groups leave.
 
     Source:
         proc(5), /proc/meminfo, MemAvailable; sysconf where it is missing.
     """
-    words = (line.split() for line in _text(Path("/proc/meminfo")).splitlines())
+    words = (line.split() for line in text_of("/proc/meminfo").splitlines())
     kib = {word[0].rstrip(":"): int(word[1]) for word in words}
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     free = kib["MemAvailable"] << 10 if "MemAvailable" in kib else total
-    limit = memory_limit()
-    return Room("memory", total, free if limit is None else min(free, limit))
+    left = memory_left()
+    return Room("memory", total, free if left is None else min(free, left))
+
+
+def check_memory(host: str, nbytes: int) -> None:
+    """Returns when `nbytes` of memory can be had. Small sizes are let through, as asking takes 100 us.
+
+    Raises:
+        CapacityError: They cannot.
+    """
+    if nbytes < _LARGE_BYTES:
+        return
+    memory = memory_room()
+    if nbytes > memory.free:
+        cure = "Ask the batch system for more memory, start fewer ranks on the node, or share less."
+        raise CapacityError(host, memory.directory, nbytes, memory.free, cure)
 
 
 @dataclass(frozen=True)
@@ -85,46 +86,7 @@ class Machine:
         )
 
 
-def memory_limit(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """The smallest memory limit of the control groups of this process and their parents, in bytes.
-
-    Source:
-        cgroups(7); memory.max of version 2; memory.limit_in_bytes of version 1, near 2**63 where there is no limit.
-    """
-    limits = [limit for file in _limit_files(proc, root) if (limit := _number(file)) is not None]
-    return min((limit for limit in limits if limit < 1 << 60), default=None)
-
-
-def _limit_files(proc: Path, root: Path) -> list[Path]:
-    """The files that limit the memory of this process, in the versions 1 and 2 of control groups."""
-    files: list[Path] = []
-    for line in _text(proc).splitlines():
-        _, controllers, group = line.split(":", maxsplit=2)
-        if controllers == "":
-            base, name = root, "memory.max"
-        elif "memory" in controllers.split(","):
-            base, name = root / "memory", "memory.limit_in_bytes"
-        else:
-            continue
-        inner = base / group.lstrip("/")
-        files += [parent / name for parent in (inner, *inner.parents) if parent.is_relative_to(base)]
-    return files
-
-
-def _number(file: Path) -> int | None:
-    text = _text(file).strip()
-    return int(text) if text.isdigit() else None
-
-
 def _chosen(file: str) -> str:
     """The word in brackets of a sysfs file such as 'always [madvise] never'; 'unknown' without one."""
-    _, bracket, rest = _text(Path(file)).partition("[")
+    _, bracket, rest = text_of(file).partition("[")
     return rest.partition("]")[0] if bracket else "unknown"
-
-
-def _text(file: Path) -> str:
-    """What a file of the kernel says; nothing where there is no such file, or it is not for us to read."""
-    try:
-        return file.read_text()
-    except OSError:
-        return ""

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 
 from mpishare.layout import Layout
 
-__all__ = ["PAGE_BYTES", "balanced_slice", "byte_slice", "chain", "chunk_bytes", "chunks"]
+__all__ = ["LARGEST_MESSAGE_BYTES", "PAGE_BYTES", "balanced_slice", "byte_slice", "chain", "chunk_bytes", "chunks"]
 
 PAGE_BYTES = 4096
 """The smallest page of any Linux that MPI runs on; a multiple of it is only a better cut, never a need."""
+
+LARGEST_MESSAGE_BYTES = 1 << 30
+"""A round number below 2**31 - 1, the largest count of MPI 3."""
 
 _CHUNK_BYTES = 128 << 10
 """Measured best over TCP with 4 and 8 nodes: large enough to hide the cost of a message, small enough that the last

@@ -28,21 +28,30 @@ class SegmentReport:
     Attributes:
         made_by: The call that made it.
         backend: Its segment kind.
-        nbytes: Bytes that the node holds once.
-        node_size: Ranks that share them.
+        nbytes: Bytes of the array.
+        node_size: Ranks on the node.
+        copies: How many times the node holds the bytes: once, or once a rank.
         page_bytes: Size of its memory pages.
+        refusals: For each kind that was tried before, why it did not do.
     """
 
     made_by: str
     backend: str
     nbytes: int
     node_size: int
+    copies: int
     page_bytes: int
+    refusals: dict[str, str]
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes that the node holds of it."""
+        return self.nbytes * self.copies
 
     @property
     def bytes_saved(self) -> int:
         """Bytes that one copy per rank would take on this node beyond these."""
-        return self.nbytes * (self.node_size - 1)
+        return self.nbytes * (self.node_size - self.copies)
 
 
 @dataclass(frozen=True)
@@ -57,8 +66,8 @@ class Report:
 
     @property
     def bytes_shared(self) -> int:
-        """Bytes that this node holds once."""
-        return sum(segment.nbytes for segment in self.segments)
+        """Bytes that this node holds."""
+        return sum(segment.bytes_held for segment in self.segments)
 
     @property
     def bytes_saved(self) -> int:
@@ -67,11 +76,15 @@ class Report:
 
     def __str__(self) -> str:
         head = f"{len(self.segments)} live segments, {self.bytes_shared:,} bytes shared, {self.bytes_saved:,} saved"
-        rows = [
-            f"  {one.made_by:8} {one.backend:8} {one.nbytes:>18,} bytes, {one.node_size} ranks, page {one.page_bytes:,}"
-            for one in self.segments
-        ]
+        rows = [line for segment in self.segments for line in _segment_lines(segment)]
         return "\n".join([head, *rows])
+
+
+def _segment_lines(one: SegmentReport) -> list[str]:
+    held = "once" if one.copies == 1 else f"{one.copies} times"
+    size = f"{one.nbytes:>18,} bytes {held} for {one.node_size} ranks"
+    refused = [f"    not {title}: {reason}" for title, reason in one.refusals.items()]
+    return [f"  {one.made_by:8} {size}, {one.backend}, page {one.page_bytes:,}", *refused]
 
 
 def report() -> Report:
@@ -91,7 +104,15 @@ def report() -> Report:
     """
     page_bytes = os.sysconf("SC_PAGE_SIZE")
     live = [
-        SegmentReport(segment.label, segment.kind, segment.nbytes, segment.node_size, page_bytes)
+        SegmentReport(
+            made_by=segment.label,
+            backend=segment.kind,
+            nbytes=segment.nbytes,
+            node_size=segment.node_size,
+            copies=1 if segment.together else segment.node_size,
+            page_bytes=page_bytes,
+            refusals=dict(segment.refusals),
+        )
         for segment in live_segments()
         if segment.key is not None
     ]
@@ -141,7 +162,7 @@ class Info:
         for number, node in enumerate(self.nodes):
             lines += ["", f"node {number}: {node.host}, ranks {', '.join(map(str, node.ranks))}"]
             lines += [f"  {line}" for line in _machine_lines(node.machine)]
-            lines += [f"  segment {name:8} {fit}" for name, fit in node.segments.items()]
+            lines += [f"  segment {name:18} {fit}" for name, fit in node.segments.items()]
         return "\n".join(lines)
 
 

@@ -41,7 +41,8 @@ def share(
     Raises:
         SpecError: `obj` is no plain array on `root`, or its dtype has no fixed size.
         ArgumentError: `root` is no rank of `comm`, or `backend` is unknown.
-        CapacityError: The bytes do not fit on this node.
+        CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
+        BackendError: The segment kind that was asked for cannot be used on this node.
         MismatchError: The ranks gave different `root` or `backend`, or made different calls.
         PeerError: Another rank raised one of these.
 
@@ -67,9 +68,8 @@ def share(
         mine = _checked_array(obj, rank) if here.rank == rank else None
         header = None if mine is None else Spec.of(mine).pack()
     spec = announce(here, header, rank)
-    segment = allocate(here, spec.nbytes, backend=kind, label="share")
-    block = segment.block()
-    replicate(here, rank, spec.view(block), block, mine)
+    segment = allocate(here, spec.nbytes, backend=kind, label="share", writable=False)
+    replicate(here, rank, segment, spec, mine)
     with agree(here.channel):
         segment.seal()
     return spec.view(segment.block())
@@ -100,7 +100,8 @@ def empty(
     Raises:
         SpecError: The shape is negative or too large, or the dtype has no fixed size.
         ArgumentError: `order` or `backend` is unknown.
-        CapacityError: The bytes do not fit on this node.
+        CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
+        BackendError: The segment kind that was asked for cannot be used on this node.
         MismatchError: The ranks gave different arguments, or made different calls.
         PeerError: Another rank raised one of these.
 
@@ -144,7 +145,8 @@ def zeros(
     Raises:
         SpecError: The shape is negative or too large, or the dtype has no fixed size.
         ArgumentError: `order` or `backend` is unknown.
-        CapacityError: The bytes do not fit on this node.
+        CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
+        BackendError: The segment kind that was asked for cannot be used on this node.
         MismatchError: The ranks gave different arguments, or made different calls.
         PeerError: Another rank raised one of these.
 
@@ -187,7 +189,8 @@ def full(
     Raises:
         SpecError: The shape is negative or too large, the dtype has no fixed size, or `value` is no item of it.
         ArgumentError: `order` or `backend` is unknown.
-        CapacityError: The bytes do not fit on this node.
+        CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
+        BackendError: The segment kind that was asked for cannot be used on this node.
         MismatchError: The ranks gave different arguments, or made different calls.
         PeerError: Another rank raised one of these.
 
@@ -265,7 +268,7 @@ def _make(
         kind = check_backend(backend, here)
         value = "" if item is None else f", value={item.tolist()!r}"
         together.call = f"{name}({spec}{value}, backend={kind})"
-    array = spec.view(allocate(here, spec.nbytes, backend=kind, label=name).block())
+    array = spec.view(allocate(here, spec.nbytes, backend=kind, label=name, writable=True).block())
     if item is not None:
         mine = array.ravel(order="K")[plan.balanced_slice(spec.count, here.node_size, here.node_rank)]
         copy_bytes(mine, np.broadcast_to(item, mine.shape))

@@ -28,6 +28,7 @@ class Topology:
         node_rank: This process's rank within its node.
         node_size: Number of ranks of `comm` on this node.
         hosts: The host name of each node; pretend nodes have their number behind a "~".
+        host: The host name of this rank's node.
         is_leader: Whether this rank is the lowest of its node.
         node_comm: Communicator of the ranks of this node. mpishare runs only collectives on it.
         leaders: Communicator of the leaders, in the order of the nodes; MPI_COMM_NULL on the other ranks.
@@ -50,7 +51,7 @@ class Topology:
         try:
             with agree(self.channel) as together:
                 self.config = Config.read()
-                together.call = str(self.config)
+                together.call = self.config.common
                 _check_launch(self.config)
                 pretended = _pretended(self.config)
         except BaseException:
@@ -71,6 +72,7 @@ class Topology:
         self.node = self.layout.node_of[self.rank]
         self.n_nodes = len(self.layout.nodes)
         self.hosts: tuple[str, ...] = tuple(hosts[ranks[0]] for ranks in self.layout.nodes)
+        self.host: str = self.hosts[self.node]
         self.uid: int = uids[0]
         self.segments_made = 0
 

@@ -9,6 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from mpishare import mpi, plan
+from mpishare.segments.segment import Segment
 from mpishare.spec import HEADER_BYTES, Block, Spec, bytes_of, copy_bytes, extension_bytes
 from mpishare.topology import Topology
 
@@ -37,23 +38,37 @@ def announce(topology: Topology, header: tuple[bytes, bytes] | None, root: int) 
     return Spec.unpack(bytes(fixed), bytes(extension))
 
 
-def replicate(topology: Topology, root: int, target: NDArray[Any], block: Block, source: NDArray[Any] | None) -> None:
-    """Brings the bytes of `source`, on `root`, into the segment of every node. Other ranks return at once.
+def replicate(topology: Topology, root: int, segment: Segment, spec: Spec, source: NDArray[Any] | None) -> None:
+    """Brings the bytes of `source`, on `root`, into the segment of every node.
 
     Args:
         topology: Where the ranks sit.
         root: The rank that has `source`.
-        target: This node's segment as an array of the spec of `source`.
-        block: The same as bytes.
+        segment: This node's.
+        spec: What `source` is.
         source: The array; None on the other ranks.
+
+    Collective:
+        Over `topology.comm`, but a rank may return before others have come.
     """
+    block = segment.block()
     if source is None:
         relay(topology, root, block)
     elif source.flags.forc:
         relay(topology, root, block, source=bytes_of(source))
     else:
-        copy_bytes(target, source)
+        copy_bytes(spec.view(block), source)
         relay(topology, root, block)
+    if not segment.together:
+        _copy_to_node(topology, root, block)
+
+
+def _copy_to_node(topology: Topology, root: int, block: Block) -> None:
+    """From the rank that the chain reaches on this node to the others, each of which has a block of its own."""
+    ranks = topology.ranks_of(topology.node)
+    first = ranks.index(root) if root in ranks else 0
+    for part in plan.chunks(block.nbytes, plan.LARGEST_MESSAGE_BYTES):
+        topology.node_comm.Bcast([block[part], mpi.BYTE], first)
 
 
 def relay(topology: Topology, root: int, block: Block, *, source: Block | None = None) -> None:

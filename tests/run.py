@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import gettempdir
 
 from tests.cluster.missing import missing
 
@@ -78,6 +79,8 @@ def launches() -> list[Launch]:
     for size in LAYOUTS:
         found += [mpi_launch(size, layout) for layout in LAYOUTS[size]]
     found.append(mpi_launch(3, "", {"MPISHARE_SECOND_MAP": "0"}))
+    found.append(mpi_launch(3, "", {"MPISHARE_BACKEND": "memmap", "MPISHARE_DIR": gettempdir()}))
+    found.append(mpi_launch(3, "sizes:1,2", {"OMPI_MCA_osc": "^ucx,sm"}))  # this MPI refuses windows
     found.append(mpi_launch(2, "", large=True))
     found.append(mpi_launch(3, "sizes:2,1", large=True))
     found.append(Launch("blackbox", [*pytest, "tests/blackbox"], {}))
@@ -99,7 +102,10 @@ def mpi_launch(size: int, layout: str, environ: dict[str, str] | None = None, *,
     """tests/mpi on `size` ranks, placed as MPISHARE_NODES=`layout` says; only the large arrays, or all but these."""
     chosen = [*MPI_TESTS[:2], "tests/mpi/test_large.py"] if large else [*MPI_TESTS, *WITHOUT_LARGE]
     extra = {**({"MPISHARE_NODES": layout} if layout else {}), **(environ or {})}
-    words = [f"mpi, {size} ranks", *(f"{name[9:].lower()}={value}" for name, value in extra.items())]
+    words = [
+        f"mpi, {size} ranks",
+        *(f"{name.removeprefix('MPISHARE_').lower()}={value}" for name, value in extra.items()),
+    ]
     command = [sys.executable, "-m", "mpishare", "run", "-n", str(size), "python", *chosen]
     return Launch(", ".join([*words, *(["large"] if large else [])]), command, extra)
 

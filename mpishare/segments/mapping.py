@@ -66,6 +66,16 @@ class Mapping:
         return cls(start, start, nbytes)
 
     @classmethod
+    def of_file(cls, descriptor: int, nbytes: int) -> Mapping:
+        """The first `nbytes` of an open file, which may be closed afterwards.
+
+        Raises:
+            OSError: The file cannot be mapped, or the kernel gives no more maps.
+        """
+        start = _mmap(None, nbytes, mmap.MAP_SHARED, descriptor, 0)
+        return cls(start, start, nbytes)
+
+    @classmethod
     def second(cls, address: int, nbytes: int) -> Mapping:
         """A second map of the shared pages that are mapped at `address`. It outlives the first.
 

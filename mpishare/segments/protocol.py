@@ -1,17 +1,16 @@
-"""What a segment kind is asked for: whether it fits here, and memory that all ranks of a node see."""
+"""What a segment kind is asked for: whether it fits here, and memory for the ranks of a node."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from mpishare.errors import MpishareError
 from mpishare.topology import Topology
 
 __all__ = ["Kind", "Memory"]
 
 
 class Memory(Protocol):
-    """A run of bytes in this rank's address space, shared with the other ranks of its node.
+    """A run of bytes in this rank's address space.
 
     It goes when the object goes, by local work alone.
     """
@@ -42,18 +41,31 @@ class Memory(Protocol):
 
 
 class Kind(Protocol):
-    """One way to get memory that the ranks of a node share."""
+    """One way to get memory for the ranks of a node."""
 
     name: str
     """What MPISHARE_BACKEND and `backend=` call it."""
 
-    def refusal(self, topology: Topology, nbytes: int) -> MpishareError | None:
-        """Why `nbytes` cannot be had here, or None when they can. Local."""
+    title: str
+    """The same, and where its bytes lie if that differs, for people."""
+
+    together: bool
+    """Whether the ranks of a node see one copy, and so what the others write. If not, each has a copy of its own."""
+
+    def check(self, topology: Topology, nbytes: int) -> None:
+        """Returns when `nbytes` can be had here. Local.
+
+        Raises:
+            MpishareError: Why they cannot.
+        """
         ...
 
     def allocate(self, topology: Topology, nbytes: int) -> Memory:
         """`nbytes`, at least one, in the memory of the node. Collective over `topology.node_comm`.
 
         No rank raises while another is still in a collective of this call.
+
+        Raises:
+            MpishareError, MemoryError, OSError: They could not be had after all.
         """
         ...

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from mpishare import machine, mpi, plan
+from mpishare import machine, plan
 from mpishare.agreement import agree
-from mpishare.errors import ArgumentError, BackendError, CapacityError
+from mpishare.errors import ArgumentError, BackendError, CapacityError, MpishareError
+from mpishare.segments.memmap import MemmapInFolder, MemmapInMemory
+from mpishare.segments.private import Private
 from mpishare.segments.protocol import Kind, Memory
 from mpishare.segments.segment import Segment
 from mpishare.segments.window import Window
@@ -14,7 +14,7 @@ from mpishare.topology import Topology
 
 __all__ = ["KINDS", "allocate", "check_backend", "probe"]
 
-KINDS: tuple[Kind, ...] = (Window(),)
+KINDS: tuple[Kind, ...] = (Window(), MemmapInMemory(), MemmapInFolder(), Private())
 """In the order in which a node tries them."""
 
 
@@ -25,14 +25,14 @@ def check_backend(backend: str | None, topology: Topology) -> str | None:
         ArgumentError: There is no such kind.
     """
     wanted = topology.config.backend if backend is None else backend
-    names = [kind.name for kind in KINDS]
+    names = list(dict.fromkeys(kind.name for kind in KINDS))
     if wanted is not None and wanted not in names:
         asked = "MPISHARE_BACKEND" if backend is None else "backend"
         raise ArgumentError(f"{asked} {wanted!r} is unknown. Known here: {', '.join(names)}.")
     return wanted
 
 
-def allocate(topology: Topology, nbytes: int, *, backend: str | None, label: str) -> Segment:
+def allocate(topology: Topology, nbytes: int, *, backend: str | None, label: str, writable: bool) -> Segment:
     """A segment of `nbytes` on every node, with real pages behind it.
 
     Args:
@@ -40,21 +40,30 @@ def allocate(topology: Topology, nbytes: int, *, backend: str | None, label: str
         nbytes: Bytes on each node.
         backend: A kind that `check_backend` knows, or None.
         label: The call that asks, for reports.
+        writable: Whether the ranks are going to write to it and see what the others write.
 
     Raises:
-        CapacityError: No kind has room on this node.
+        CapacityError: No kind has room on this node, or, as a `PeerCapacityError`, on another.
+        BackendError: No kind works on this node.
         PeerError: The same on another node.
 
     Collective:
         Over `topology.comm`.
     """
     topology.segments_made += 1
-    room = max(nbytes, 1)  # no map and no window can be empty; an array of no items takes the same path as any other
-    with agree(topology.channel):
-        kind = _choose(topology, room, backend)
-        memory = _obtain(kind, topology, room)
     key = topology.uid + topology.segments_made
-    return Segment(memory, nbytes, kind=kind.name, label=label, node_size=topology.node_size, key=key)
+    with agree(topology.channel):
+        kind, memory, refusals = _obtain(topology, max(nbytes, 1), backend, writable)  # no map can be empty
+    return Segment(
+        memory,
+        nbytes,
+        kind=kind.title,
+        label=label,
+        node_size=topology.node_size,
+        together=kind.together,
+        key=key,
+        refusals=refusals,
+    )
 
 
 def probe(topology: Topology) -> dict[str, str]:
@@ -63,39 +72,61 @@ def probe(topology: Topology) -> dict[str, str]:
     Collective:
         Over `topology.node_comm`.
     """
-    return {kind.name: _try(kind, topology) for kind in KINDS}
+    return {kind.title: _tell(kind, topology) for kind in KINDS}
 
 
-def _try(kind: Kind, topology: Topology) -> str:
-    refusal = kind.refusal(topology, plan.PAGE_BYTES)
-    refusals = [told for told in topology.node_comm.allgather(refusal and str(refusal)) if told]
-    if refusals:
-        return f"does not fit: {refusals[0]}"
-    memory = kind.allocate(topology, plan.PAGE_BYTES)
+def _tell(kind: Kind, topology: Topology) -> str:
+    try:
+        memory = _attempt(kind, topology, plan.PAGE_BYTES, writable=False)
+    except MpishareError as error:
+        return f"does not fit: {error}"
     own = "is copy-on-write" if memory.private() is not None else "copies"
     alone = ", a map of its own as this node has one rank" if topology.node_size == 1 else ""
     return f"fits{alone}; {memory.lifetime}; private() {own}"
 
 
-def _choose(topology: Topology, nbytes: int, backend: str | None) -> Kind:
-    """The first kind that no rank of this node refuses, or an error on all its ranks. Collective over the node."""
-    kinds = [kind for kind in KINDS if backend in (None, kind.name)]
-    refusals = [kind.refusal(topology, nbytes) for kind in kinds]
-    refused = np.array([refusal is not None for refusal in refusals], np.int8)
-    topology.node_comm.Allreduce(mpi.IN_PLACE, refused, mpi.MAX)
-    if refused.all():
-        mine = next((refusal for refusal in refusals if refusal is not None), None)
-        raise mine or BackendError("other ranks of this node refused every segment kind that this rank could use")
-    return kinds[int(refused.argmin())]
+def _obtain(
+    topology: Topology, nbytes: int, backend: str | None, writable: bool
+) -> tuple[Kind, Memory, dict[str, str]]:
+    """The first kind that works on all ranks of this node, its memory, and why those before it did not.
+
+    Raises:
+        CapacityError, BackendError: None does; on all ranks of the node.
+    """
+    refusals: dict[str, str] = {}  # words only: an error has the frames that raised it, and these the arrays in them
+    lack: CapacityError | None = None
+    for kind in KINDS:
+        if backend in (None, kind.name):
+            try:
+                return kind, _attempt(kind, topology, nbytes, writable=writable), refusals
+            except MpishareError as error:
+                refusals[kind.title] = str(error)
+                lack = lack or (error.alone() if isinstance(error, CapacityError) else None)
+    told = "; ".join(f"{title}: {words}" for title, words in refusals.items())
+    if lack is None:
+        raise BackendError(f"no segment kind can be used on host {topology.host}: {told}")
+    more = f" No kind fits. {told}" if len(refusals) > 1 else ""
+    raise CapacityError(lack.host, lack.where, lack.wanted, lack.free, lack.cure + more)
 
 
-def _obtain(kind: Kind, topology: Topology, nbytes: int) -> Memory:
-    """Memory with real pages. Each rank of the node gets those of its own slice, on the memory nearest to its core."""
-    try:
-        memory = kind.allocate(topology, nbytes)
-        memory.reserve(plan.byte_slice(nbytes, topology.node_size, topology.node_rank))
-    except (MemoryError, OSError) as error:
-        host = topology.hosts[topology.node]
-        cure = f"The kernel says: {error}. Other arrays took the room since it was checked, so share less."
-        raise CapacityError(host, "the shared memory", nbytes, machine.memory_room().free, cure) from error
+def _attempt(kind: Kind, topology: Topology, nbytes: int, *, writable: bool) -> Memory:
+    """Memory with real pages. Each rank of the node gets those of its own slice, on the memory nearest to its core.
+
+    Raises:
+        MpishareError: It could not be had on a rank of this node; on all ranks of the node.
+    """
+    with agree(topology.node_comm):
+        if writable and not kind.together and topology.node_size > 1:
+            raise BackendError("each rank would write to a copy of its own, and the others would not see it")
+        kind.check(topology, nbytes)
+    part = plan.byte_slice(nbytes, topology.node_size, topology.node_rank) if kind.together else slice(0, nbytes)
+    with agree(topology.node_comm):
+        try:
+            memory = kind.allocate(topology, nbytes)
+            memory.reserve(part)
+        except MemoryError as error:
+            cure = f"The kernel says: {error}. Others took the room since it was looked at; share less."
+            raise CapacityError(topology.host, kind.title, nbytes, machine.memory_room().free, cure) from error
+        except OSError as error:
+            raise BackendError(f"{kind.title} on host {topology.host}: the kernel says: {error}") from error
     return memory

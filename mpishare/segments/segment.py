@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,22 +21,37 @@ class Segment:
     It is the `base` of every view of them, so that NumPy keeps it, and with it the memory, for as long as a view is.
 
     Attributes:
-        kind: Name of the segment kind that made it.
+        kind: Name of the segment kind that made it; "private" for a copy-on-write view.
         label: The call that made it, for reports.
         nbytes: Bytes that the ranks of the node share.
-        node_size: Number of ranks that share them.
+        node_size: Number of ranks on the node.
+        together: Whether these ranks see one copy, or each has its own.
         key: The same number on all ranks that made it together, and a different one for each segment; None for
             memory of this rank alone.
+        refusals: For each kind that was tried before, why it did not do, by title.
         writable: Whether this rank may write.
     """
 
-    def __init__(self, memory: Memory, nbytes: int, *, kind: str, label: str, node_size: int, key: int | None) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        nbytes: int,
+        *,
+        kind: str,
+        label: str,
+        node_size: int,
+        key: int | None,
+        together: bool = True,
+        refusals: Mapping[str, str] | None = None,
+    ) -> None:
         self._memory = memory
         self.kind = kind
         self.label = label
         self.nbytes = nbytes
         self.node_size = node_size
+        self.together = together
         self.key = key
+        self.refusals = refusals or {}
         self.writable = True
         _live.add(self)
 
@@ -84,7 +100,11 @@ def segment_of(array: NDArray[Any]) -> Segment | None:
 
 def live_segments() -> list[Segment]:
     """The segments that this process has views of, in no order."""
-    return list(_live)
+    while True:
+        try:
+            return list(_live)
+        except RuntimeError:  # another thread made one meanwhile
+            continue
 
 
 _live: weakref.WeakSet[Segment] = weakref.WeakSet()

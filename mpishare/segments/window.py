@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from mpishare import machine, mpi
-from mpishare.errors import CapacityError, MpishareError
+import sys
+from typing import NoReturn
+from weakref import WeakKeyDictionary
+
+from mpishare import filesystems, machine, mpi, plan
+from mpishare.errors import BackendError, CapacityError
 from mpishare.segments.mapping import Mapping, populate
 from mpishare.segments.protocol import Memory
 from mpishare.topology import Topology
@@ -13,8 +17,8 @@ __all__ = ["Window"]
 _SLACK_BYTES = 64 << 10
 """What an MPI adds to a window for itself. Open MPI 5.0: a page, and 128 bytes a rank."""
 
-_LARGE_BYTES = 1 << 20
-"""From here on it is worth 100 us to ask how much memory is free."""
+_ROOM_PER_BYTE = 2
+"""Free space asked for, over the size of a window. See `Window.check`."""
 
 
 class Window:
@@ -25,31 +29,38 @@ class Window:
     second time, the window stays until MPI_Finalize.
     """
 
-    name = "window"
+    name = title = "window"
+    together = True
 
-    def refusal(self, topology: Topology, nbytes: int) -> MpishareError | None:
+    def __init__(self) -> None:
+        self._refusals: WeakKeyDictionary[Topology, str] = WeakKeyDictionary()
+
+    def check(self, topology: Topology, nbytes: int) -> None:
         """Compares with the free space of the directory in which Open MPI and MPICH put windows.
 
-        Open MPI hangs all but the first rank of a node when that one finds no space, so this comes before. Between the
-        look and the window others may take the space; what was looked at is not reserved.
+        Open MPI looks at the free space again, on one rank, and if that finds too little, the others hang. So a window
+        is made only where as much again is free: nobody takes that between the two looks.
         """
-        host = topology.hosts[topology.node]
-        memory = machine.memory_room() if nbytes >= _LARGE_BYTES else None
-        if memory is not None and nbytes > memory.free:
-            cure = "Ask the batch system for more memory, or share less."
-            return CapacityError(host, memory.directory, nbytes, memory.free, cure)
-        room = machine.room(topology.config.window_dir or machine.SHM_DIR)
-        if topology.node_size > 1 and room is not None and nbytes + _SLACK_BYTES > room.free:
-            cure = "Give the host more shared memory (docker: --shm-size), or share less."
-            return CapacityError(host, room.directory, nbytes, room.free, cure)
-        return None
+        machine.check_memory(topology.host, nbytes)
+        directory = topology.config.window_dir or machine.SHM_DIR
+        found = filesystems.room(directory)
+        if topology.node_size > 1 and found is not None and _ROOM_PER_BYTE * nbytes + _SLACK_BYTES > found.free:
+            cure = (
+                f"A window takes {_ROOM_PER_BYTE} times its size of free space there while it is made. Give the host "
+                "more shared memory (docker: --shm-size), or share less."
+            )
+            raise CapacityError(topology.host, directory, nbytes, found.free, cure)
 
     def allocate(self, topology: Topology, nbytes: int) -> Memory:
         """Allocates on the leader's side, so that the bytes are one run. Collective over `topology.node_comm`."""
         if topology.node_size == 1:
             return Mapping.anonymous(nbytes)
+        self._probe(topology)
         node_comm = topology.node_comm
-        window = mpi.Win.Allocate_shared(nbytes if topology.is_leader else 0, 1, comm=node_comm)
+        try:
+            window = _window(topology, nbytes)
+        except mpi.Exception as error:
+            _end_job(topology, nbytes, error)
         address = window.Shared_query(0)[0].address
         mapping = _second_map(address, nbytes) if topology.config.second_map else None
         if node_comm.allreduce(mapping is not None, mpi.LAND):
@@ -57,6 +68,37 @@ class Window:
             assert mapping is not None
             return mapping
         return KeptWindow(window, address)
+
+    def _probe(self, topology: Topology) -> None:
+        """Makes one small window the first time: an MPI that refuses windows refuses this on every rank, and at once.
+
+        Raises:
+            BackendError: This MPI makes no shared windows.
+        """
+        if topology not in self._refusals:
+            try:
+                _window(topology, plan.PAGE_BYTES).Free()
+                self._refusals[topology] = ""
+            except mpi.Exception as error:
+                self._refusals[topology] = f"this MPI makes no shared-memory windows: {error}"
+        if self._refusals[topology]:
+            raise BackendError(self._refusals[topology])
+
+
+def _window(topology: Topology, nbytes: int) -> mpi.Win:
+    return mpi.Win.Allocate_shared(nbytes if topology.is_leader else 0, 1, comm=topology.node_comm)
+
+
+def _end_job(topology: Topology, nbytes: int, error: mpi.Exception) -> NoReturn:
+    """Ends the job with words: the other ranks of the node are in MPI_Win_allocate_shared, and may never leave it.
+
+    It takes another process that fills /dev/shm in the microseconds since it was checked to come here.
+    """
+    told = f"MPI could not make a window of {nbytes:,} bytes on host {topology.host}: {error}"
+    sys.stderr.write(f"mpishare: {told}. Ending the job, as the other ranks cannot be told.\n")
+    sys.stderr.flush()
+    mpi.COMM_WORLD.Abort(1)
+    raise error
 
 
 def _second_map(address: int, nbytes: int) -> Mapping | None:

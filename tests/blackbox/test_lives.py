@@ -72,23 +72,28 @@ def test_ends_with_live_views(name: str, second_map: str) -> None:
         assert ended.stderr == ""
 
 
-OVERFILL = (
-    "import mpishare as ms\n"
-    "first = ms.empty(6 << 20, 'u1')\n"
-    "try: second = ms.empty(6 << 20, 'u1')\n"
-    "except ms.CapacityError as error: print(error)\n"
-    "else: second[:] = first[:] = 1\n"
-)
+OVERFILL = """
+import numpy as np, mpishare as ms
+from mpi4py import MPI
+small, large = ms.empty(20 << 20, "u1"), ms.share(np.full(256 << 20, 7, "u1"))
+small[:] = 1
+assert (large == 7).all()
+try: ms.empty(30 << 20, "u1", backend="window")
+except ms.CapacityError as error: print(error)
+if MPI.COMM_WORLD.rank == 0: print(ms.report())
+"""
 
 
-def test_memory_is_reserved_before_it_is_touched() -> None:
-    """On 10 MiB of shared memory two arrays of 6 MiB, untouched, do not both fit: an error, and never SIGBUS."""
+def test_a_shared_memory_of_64_MiB_serves_arrays_of_256_MiB() -> None:  # noqa: N802 - the unit
+    """What does not fit in Docker's default /dev/shm goes to memory, and nothing dies by SIGBUS."""
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    mount = 'mount -t tmpfs -o size=10m none /dev/shm; exec "$@"'
+    mount = 'mount -t tmpfs -o size=64m none /dev/shm; exec "$@"'
     job = [sys.executable, "-m", "mpishare", "run", "-n", "2", "--", sys.executable, "-c", OVERFILL]
     ended = run(["unshare", *user, "--mount", "sh", "-ec", mount, "sh", *job])
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("6,291,456 bytes do not fit in /dev/shm") == 2
+    assert ended.stdout.count("31,457,280 bytes do not fit in /dev/shm") == 2
+    assert "268,435,456 bytes once for 2 ranks, memmap in memory" in ended.stdout
+    assert "not window: 268,435,456 bytes do not fit in /dev/shm" in ended.stdout
 
 
 def test_before_mpi_begins_it_says_so() -> None:

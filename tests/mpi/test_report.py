@@ -9,6 +9,7 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
+from mpishare.segments.registry import KINDS
 
 pytestmark = pytest.mark.mpi
 
@@ -21,7 +22,7 @@ def test_report_counts_live_segments() -> None:
     assert report.bytes_shared - before.bytes_shared == 800_080
     assert report.bytes_saved - before.bytes_saved == 800_080 * (here.node_size - 1)
     assert (report.segments[0].made_by, report.segments[0].nbytes) == ("zeros", large.nbytes)
-    assert report.segments[0].backend == "window"
+    assert report.segments[0].backend in {kind.title for kind in KINDS}
     assert "800,000 bytes" in str(report)
     assert small.nbytes == 80
     del large, small
@@ -35,5 +36,6 @@ def test_info_is_the_same_on_all_ranks(comm: MPI.Intracomm) -> None:
     here = ms.topology()
     assert [node.ranks for node in info.nodes] == [here.ranks_of(node) for node in range(here.n_nodes)]
     assert info.versions["MPI library"] in MPI.Get_library_version()
-    assert info.nodes[0].segments["window"].startswith("fits")
-    assert "segment window" in str(info)
+    assert list(info.nodes[0].segments) == [kind.title for kind in KINDS]
+    assert info.nodes[0].segments["private"].startswith("fits")
+    assert "segment private" in str(info)

@@ -2,46 +2,84 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal, NoReturn
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import mpishare as ms
+from mpishare.segments import registry
+from mpishare.segments.memmap import MemmapInFolder
 from mpishare.segments.protocol import Kind
-from mpishare.segments.registry import KINDS, allocate, probe
-from mpishare.segments.segment import live_segments, segment_of
+from mpishare.segments.segment import Segment, live_segments, segment_of
 from mpishare.segments.window import KeptWindow, Window
+from tests.arrays import bits, filled
 
 pytestmark = pytest.mark.mpi
 
-every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+
+# Where MPI is told to make no windows, all other kinds must serve.
+MAKES_WINDOWS = dict(os.environ).get("OMPI_MCA_osc") != "^ucx,sm"
+HERE = [one for one in registry.KINDS if one.name != "window" or MAKES_WINDOWS]
 
 
-@every_kind
-def test_it_fits_here(kind: Kind) -> None:
-    assert kind.refusal(ms.topology(), 1 << 20) is None
-    assert probe(ms.topology())[kind.name].startswith("fits")
-
-
-@every_kind
-@pytest.mark.parametrize("nbytes", [1, 4095, 4097, 5 << 20])
-def test_ranks_of_a_node_share_bytes_and_nodes_do_not(kind: Kind, nbytes: int) -> None:
+@pytest.fixture(params=HERE, ids=lambda kind: kind.title)
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kind:
+    """Each kind in turn, as the only one that there is."""
+    found: Kind = request.param
     here = ms.topology()
-    segment = allocate(here, nbytes, backend=kind.name, label="test")
-    block = segment.block()
+    monkeypatch.setattr(here, "config", replace(here.config, backend=None, directory=None))
+    monkeypatch.setattr(registry, "KINDS", (found,))
+    return found
+
+
+def allocate(nbytes: int) -> Segment:
+    """A segment of the kind that there is."""
+    return registry.allocate(ms.topology(), nbytes, backend=None, label="test", writable=False)
+
+
+def test_it_fits_here(kind: Kind) -> None:
+    kind.check(ms.topology(), 1 << 20)
+    assert registry.probe(ms.topology())[kind.title].startswith("fits")
+
+
+@pytest.mark.parametrize("nbytes", [1, 4095, 4097, 5 << 20])
+def test_ranks_of_a_node_see_one_copy_or_each_its_own(kind: Kind, nbytes: int) -> None:
+    here = ms.topology()
+    block = allocate(nbytes).block()
     assert block.shape == (nbytes,)
-    if here.is_leader:
-        block[:] = here.node + 1
+    if here.is_leader or not kind.together:
+        block[:] = 1 + (here.node if kind.together else here.rank)
     ms.fence()
-    assert (block == here.node + 1).all()
+    assert (block == 1 + (here.node if kind.together else here.rank)).all()
 
 
-@every_kind
+def test_writing_is_refused_where_the_others_would_not_see_it(kind: Kind) -> None:
+    here = ms.topology()
+    if kind.together or max(map(len, here.layout.nodes)) == 1:
+        assert ms.zeros(3).tolist() == [0, 0, 0]
+    else:
+        with pytest.raises((ms.BackendError, ms.PeerError), match="write to a copy of its own"):
+            ms.zeros(3)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_shared_bits_from_every_root(kind: Kind, comm: MPI.Intracomm, order: Literal["C", "F"]) -> None:
+    source = np.asarray(filled(np.dtype(">f4"), (300, 7, 50)), order=order)
+    for root in range(comm.size):
+        shared = ms.share(source if comm.rank == root else None, root=root)
+        assert bits(shared) == bits(source)
+        assert not shared.flags.writeable
+
+
 def test_sealed_pages_are_read_only(kind: Kind) -> None:
-    segment = allocate(ms.topology(), 10_000, backend=kind.name, label="test")
+    segment = allocate(10_000)
     segment.seal()
     block = segment.block()
     assert not block.flags.writeable
@@ -49,10 +87,9 @@ def test_sealed_pages_are_read_only(kind: Kind) -> None:
         assert permissions(segment.address).startswith("r--")
 
 
-@every_kind
 def test_memory_goes_with_the_last_view(kind: Kind) -> None:
     count = len(live_segments())
-    block = allocate(ms.topology(), 10_000, backend=kind.name, label="test").block()
+    block = allocate(10_000).block()
     view = block[::7].reshape(-1, 1)
     del block
     gc.collect()
@@ -66,24 +103,85 @@ def test_memory_goes_with_the_last_view(kind: Kind) -> None:
         assert not permissions(address)
 
 
-@every_kind
 def test_keys_are_agreed_and_differ(kind: Kind, comm: MPI.Intracomm) -> None:
-    segments = [allocate(ms.topology(), 10, backend=kind.name, label="test") for _ in range(5)]
+    segments = [allocate(10) for _ in range(5)]
     keys = [segment.key for segment in segments]
     assert len(set(keys)) == 5
     assert comm.allgather(keys) == [keys] * comm.size
 
 
-@every_kind
 def test_it_refuses_what_cannot_fit(kind: Kind) -> None:
-    with pytest.raises((ms.CapacityError, ms.PeerError)):
-        allocate(ms.topology(), 1 << 60, backend=kind.name, label="test")
+    with pytest.raises(ms.CapacityError, match="bytes do not fit") as caught:
+        allocate(1 << 55)
+    wanted = {(1 << 55) * (1 if kind.together else len(ranks)) for ranks in ms.topology().layout.nodes}
+    assert caught.value.wanted in wanted
+
+
+def test_it_is_told_in_the_report(kind: Kind) -> None:
+    array = ms.share(np.arange(1000))
+    here = ms.topology()
+    one = next(one for one in ms.report().segments if one.nbytes == array.nbytes)
+    assert (one.backend, one.refusals) == (kind.title, {})
+    assert one.copies == (1 if kind.together else here.node_size)
+    assert one.bytes_saved == array.nbytes * (here.node_size - one.copies)
+
+
+class Refusing:
+    """A kind that fails late on one rank of each node, as where others took the room meanwhile. It satisfies `Kind`."""
+
+    name = title = "refusing"
+    together = True
+
+    def check(self, topology: ms.Topology, nbytes: int) -> None: ...
+
+    def allocate(self, topology: ms.Topology, nbytes: int) -> NoReturn:
+        topology.node_comm.Barrier()
+        raise OSError(errno.EIO, "the disk is broken") if topology.is_leader else MemoryError("no pages")
+
+
+def test_the_next_kind_serves_where_one_fails(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = ms.topology()
+    monkeypatch.setattr(here, "config", replace(here.config, backend=None))
+    monkeypatch.setattr(registry, "KINDS", (Refusing(), *registry.KINDS))
+    shared = ms.share(np.arange(1000) if comm.rank == 0 else None)
+    assert shared.tolist() == list(range(1000))
+    one = next(one for one in ms.report().segments if one.nbytes == 8000)
+    assert next(iter(one.refusals)) == "refusing"
+    assert "the disk is broken" in str(ms.report()) or "no pages" in str(ms.report())
+
+
+def test_where_no_kind_fits_all_ranks_are_told_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = ms.topology()
+    monkeypatch.setattr(here, "config", replace(here.config, backend=None))
+    with pytest.raises(ms.CapacityError) as caught:
+        ms.share(np.broadcast_to(np.zeros(1), 1 << 57))
+    assert caught.value.wanted == 1 << 60
+    assert 0 < caught.value.free < 1 << 60
+    assert caught.value.host in here.hosts
+    for title in ("memmap in memory", "memmap in a folder", "private"):
+        assert f"{title}: " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("folder", "words"),
+    [("/no/such/folder", "there is no folder"), ("/proc", "/proc is on proc"), ("/sys", "/sys is on sysfs")],
+)
+def test_folders_that_do_not_do(folder: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = ms.topology()
+    monkeypatch.setattr(here, "config", replace(here.config, directory=folder))
+    monkeypatch.setattr(registry, "KINDS", (MemmapInFolder(),))
+    with pytest.raises((ms.BackendError, ms.PeerError), match=words):
+        allocate(1000)
 
 
 def test_all_ranks_of_a_node_keep_a_window_that_one_cannot_map_again(monkeypatch: pytest.MonkeyPatch) -> None:
     here = ms.topology()
     if here.node_rank == here.node_size - 1:
         monkeypatch.setattr("mpishare.segments.window._second_map", lambda address, nbytes: None)
+    if not MAKES_WINDOWS and here.node_size > 1:
+        with pytest.raises(ms.BackendError, match="this MPI makes no shared-memory windows"):
+            Window().allocate(here, 10_000)
+        return
     memory = Window().allocate(here, 10_000)
     kept = here.node_size > 1
     assert memory.lifetime == ("stays until MPI_Finalize" if kept else "goes with its last view")

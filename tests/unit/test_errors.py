@@ -17,6 +17,8 @@ EXAMPLES = [
     ms.CapacityError("n1", "/dev/shm", 2000, 1000, "Share less."),
     ms.MismatchError({0: "share", 1: "empty", 2: "share"}),
     ms.PeerError(3, "n1", "ValueError: no", 2),
+    ms.PeerCapacityError(3, ms.CapacityError("n1", "/dev/shm", 2000, 1000, "Share less."), 1),
+    ms.StallError("share(root=0) at job.py:7", 2.5, {1: "on host n1 is in zeros() at job.py:9"}),
 ]
 
 
@@ -53,3 +55,19 @@ def test_mismatch_groups_the_ranks() -> None:
 
 def test_peer_names_rank_host_and_words() -> None:
     assert str(EXAMPLES[6]) == "rank 3 on host n1 failed: ValueError: no (and 2 more ranks failed)"
+
+
+def test_what_does_not_fit_elsewhere_can_be_caught_in_the_same_way() -> None:
+    error = EXAMPLES[7]
+    assert isinstance(error, ms.CapacityError)
+    assert isinstance(error, ms.PeerError)
+    assert (error.rank, error.host, error.where, error.wanted, error.free) == (3, "n1", "/dev/shm", 2000, 1000)
+    assert str(error) == f"rank 3 on host n1 failed: CapacityError: {EXAMPLES[4]} (and 1 more ranks failed)"
+
+
+def test_stall_names_who_is_missing() -> None:
+    assert isinstance(EXAMPLES[8], TimeoutError)
+    assert str(EXAMPLES[8]) == (
+        "share(root=0) at job.py:7 has waited 2.5 s (MPISHARE_TIMEOUT) for ranks that have not come: "
+        "rank 1 on host n1 is in zeros() at job.py:9"
+    )

@@ -17,7 +17,8 @@ PACKAGE = Path(ms.__file__).parent
 README = (PACKAGE.parent / "README.md").read_text()
 
 LAYERS = [
-    {"_version", "errors", "dtypes", "spec", "layout", "plan", "config", "machine"},  # pure
+    {"_version", "errors", "dtypes", "spec", "layout", "plan", "config"}
+    | {"machine", "cgroups", "filesystems", "kernelfiles"},  # pure
     {"mpi", "agreement", "topology"},  # MPI facts
     {"segments", "transfer"},  # mechanism
     {"sharing", "collectives", "report"},  # face

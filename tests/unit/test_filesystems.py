@@ -1,0 +1,60 @@
+"""filesystems: room, and which directories belong to this host alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mpishare.filesystems import is_node_local, room, type_of
+
+MOUNTS = """\
+27 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+30 27 0:27 / /dev/shm rw - tmpfs tmpfs rw,size=24684084k
+40 27 0:40 / /home rw shared:7 master:2 - nfs4 server:/home rw
+41 40 0:41 / /home/me/fast\\040disk rw - xfs /dev/sdb rw
+42 27 0:42 / /scratch rw - lustre mgs@tcp:/scratch rw
+43 27 0:43 / /twice rw - ext4 /dev/sdc rw
+44 43 0:44 / /twice rw - beegfs beegfs_nodev rw
+45 27 0:45 / /odd rw - fuse.sshfs me@host: rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("directory", "system", "local"),
+    [
+        ("/", "ext4", True),
+        ("/tmp-not-there", "ext4", True),
+        ("/dev/shm", "tmpfs", True),
+        ("/dev/shmem", "ext4", True),
+        ("/home/me", "nfs4", False),
+        ("/home/me/fast disk/x", "xfs", True),
+        ("/scratch/job", "lustre", False),
+        ("/twice", "beegfs", False),
+        ("/odd", "fuse.sshfs", False),
+    ],
+)
+def test_what_a_directory_lies_on(tmp_path: Path, directory: str, system: str, local: bool) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(MOUNTS)
+    assert type_of(directory, mounts) == system
+    assert is_node_local(directory, mounts) == local
+
+
+def test_links_are_followed(tmp_path: Path) -> None:
+    mounts, link = tmp_path / "mountinfo", tmp_path / "link"
+    mounts.write_text(MOUNTS)
+    link.symlink_to("/scratch/job")
+    assert not is_node_local(str(link), mounts)
+
+
+def test_nothing_known(tmp_path: Path) -> None:
+    assert type_of("/", tmp_path / "none") == "unknown"
+    assert not is_node_local("/", tmp_path / "none")
+
+
+def test_room_of_a_directory(tmp_path: Path) -> None:
+    found = room(str(tmp_path))
+    assert found is not None
+    assert 0 <= found.free <= found.total
+    assert room(str(tmp_path / "missing")) is None
