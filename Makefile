@@ -33,7 +33,7 @@ lint: $(READY)
 cluster-packages:
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-	  slurm-wlm munge libpmix-dev iproute2 util-linux shellcheck
+	  slurm-wlm munge libpmix-dev iproute2 util-linux shellcheck strace
 
 $(FLIGHTS): $(READY) jobs/flights.py
 	@$(PY) jobs/flights.py $@

@@ -27,11 +27,17 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
     checksum of a call. It orders memory as well: what any rank wrote to node memory before is seen by all after.
     """
 
-    def __init__(self, comm: mpi.Intracomm) -> None:
+    def __init__(self, comm: mpi.Intracomm, begins: str = "") -> None:
+        """`begins` names the public call of which this is the first block."""
         self._comm = comm
+        self._begins = begins
+        self._where = ""
         self.call = ""
 
     def __enter__(self) -> agree:
+        enter = getattr(self._comm, "enter", None)  # a `Watched` communicator has it
+        if enter is not None and self._begins:
+            self._where = f" at {enter(self._begins)}"
         return self
 
     def __exit__(
@@ -47,7 +53,7 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
         if failed:
             _tell_failure(self._comm, error)
         elif highest != -lowest:
-            raise MismatchError(dict(enumerate(self._comm.allgather(self.call))))
+            raise MismatchError(dict(enumerate(self._comm.allgather(self.call + self._where))))
 
 
 def _tell_failure(comm: mpi.Intracomm, error: BaseException | None) -> None:

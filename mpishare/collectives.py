@@ -13,7 +13,7 @@ from mpishare.agreement import agree
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.segments.segment import segment_of
 from mpishare.spec import Spec, bytes_of
-from mpishare.topology import Topology, check_root, topology
+from mpishare.topology import check_root, topology
 from mpishare.transfer import relay
 
 __all__ = ["bcast", "fence", "partition"]
@@ -58,11 +58,11 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
         [0.5, 0.5, 0.5, 0.5]
     """
     here = topology(comm)
-    with agree(here.channel) as together:
+    with agree(here.channel, "bcast") as together:
         rank = check_root(root, here)
         together.call = f"bcast({_name(array)}, root={rank})"
     relay(here, rank, bytes_of(array))
-    here.node_comm.Barrier()
+    here.node_channel.Barrier()
     return array
 
 
@@ -94,9 +94,13 @@ def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:
         [1.0, 0.0]
     """
     here = topology(comm)
-    with agree(here.channel if _is_wide(scope, here) else here.node_comm) as together:
+    spans_nodes = here.n_nodes > 1
+    with agree(here.node_channel if spans_nodes else here.channel, "fence") as together:
         _check_scope(scope)
         together.call = f"fence(scope={scope!r})"
+    if spans_nodes and scope == "all":
+        with agree(here.channel) as together:
+            together.call = "fence(scope='all')"
 
 
 def partition(n: int, *, comm: mpi.Comm | None = None, scope: str = "all") -> slice:
@@ -133,18 +137,6 @@ def partition(n: int, *, comm: mpi.Comm | None = None, scope: str = "all") -> sl
     if scope == "node":
         return plan.balanced_slice(count, here.node_size, here.node_rank)
     return plan.balanced_slice(count, here.size, here.rank)
-
-
-def _is_wide(scope: str, here: Topology) -> bool:
-    """Whether the fence goes over all nodes, as it does when any rank of this node says so. Collective over the node.
-
-    On one node it always does: there the ranks are the same, and a different call on another rank is told.
-    """
-    if here.n_nodes == 1:
-        return True
-    wide = np.array(isinstance(scope, str) and scope == "all", np.int8)
-    here.node_comm.Allreduce(mpi.IN_PLACE, wide, mpi.MAX)
-    return bool(wide)
 
 
 def _check_scope(scope: str) -> None:

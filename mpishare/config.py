@@ -61,6 +61,14 @@ class Config:
             singletons=_switch(environ, "MPISHARE_SINGLETONS", default="0"),
         )
 
+    @staticmethod
+    def read_timeout(environ: Mapping[str, str] = os.environ) -> float | None:
+        """`MPISHARE_TIMEOUT` alone, None also where it cannot be understood, which `read` tells."""
+        try:
+            return _seconds(environ, "MPISHARE_TIMEOUT")
+        except ArgumentError:
+            return None
+
     @property
     def folder(self) -> str:
         """The folder for the files of memmaps on disk."""

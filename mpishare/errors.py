@@ -137,14 +137,20 @@ class StallError(MpishareError, TimeoutError):
     """
 
     def __init__(self, call: str, seconds: float, missing: Mapping[int, str]) -> None:
-        super().__init__(call, seconds, dict(missing))
+        Exception.__init__(self, call, seconds, dict(missing))  # an OSError would take them for a number and a file
         self.call = call
         self.seconds = seconds
         self.missing = dict(missing)
 
+    def again(self) -> StallError:
+        """The same facts, to be raised once more."""
+        return StallError(self.call, self.seconds, self.missing)
+
     def __str__(self) -> str:
         told = "; ".join(f"rank {rank} {words}" for rank, words in self.missing.items())
-        return f"{self.call} has waited {self.seconds:g} s (MPISHARE_TIMEOUT) for ranks that have not come: {told}"
+        unknown = "which ones can be told from the second call on a communicator on"
+        head = f"{self.call} has waited {self.seconds:g} s (MPISHARE_TIMEOUT) for ranks that have not come"
+        return f"{head}: {told or unknown}"
 
 
 def _name_ranks(ranks: list[int], most: int = 8) -> str:

@@ -184,7 +184,7 @@ def info(*, comm: mpi.Comm | None = None) -> Info:
         True
     """
     here = topology(comm)
-    with agree(here.channel) as together:
+    with agree(here.channel, "info") as together:
         together.call = "info()"
     mine = NodeInfo(here.hosts[here.node], here.ranks_of(here.node), Machine.here(), probe(here))
     all_nodes = here.channel.allgather(mine if here.is_leader else None)

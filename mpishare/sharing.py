@@ -61,7 +61,7 @@ def share(
         ([3.0, 5.0, 7.0], False)
     """
     here = topology(comm)
-    with agree(here.channel) as together:
+    with agree(here.channel, "share") as together:
         rank = check_root(root, here)
         kind = check_backend(backend, here)
         together.call = f"share(…, root={rank}, backend={kind})"
@@ -262,7 +262,7 @@ def _make(
 ) -> NDArray[Any]:
     """What `empty`, `zeros` and `full` have in common; with `item_of`, every item is like the one it makes."""
     here = topology(comm)
-    with agree(here.channel) as together:
+    with agree(here.channel, name) as together:
         item = None if item_of is None else item_of()
         spec = Spec.make(shape, item.dtype if dtype is None and item is not None else dtype, order)
         kind = check_backend(backend, here)
@@ -272,7 +272,7 @@ def _make(
     if item is not None:
         mine = array.ravel(order="K")[plan.balanced_slice(spec.count, here.node_size, here.node_rank)]
         copy_bytes(mine, np.broadcast_to(item, mine.shape))
-        here.node_comm.Barrier()
+        here.node_channel.Barrier()
     return array
 
 

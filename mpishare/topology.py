@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import operator
 import os
+import time
 from functools import cache
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from mpishare import mpi
 from mpishare.agreement import agree
 from mpishare.config import Config
-from mpishare.errors import ArgumentError, LaunchError
+from mpishare.ending import end_job_on_exception
+from mpishare.errors import ArgumentError, LaunchError, StallError
 from mpishare.layout import Layout, pretended_node
 
+if TYPE_CHECKING:
+    from mpishare.lookout import Lookout
+
 __all__ = ["Topology", "check_root", "topology"]
+
+_LOOK_S = 0.0005
+"""How often it is looked whether the other ranks have come, where the waiting has an end."""
 
 
 class Topology:
@@ -35,18 +43,22 @@ class Topology:
         rail: Communicator of the ranks that have this node rank on their nodes, in the order of the nodes.
             Nodes with fewer ranks are missing from the higher rails. mpishare runs only collectives on it.
         channel: mpishare's own duplicate of `comm`, for its messages and collectives alone.
+        node_channel: `node_comm` as mpishare itself uses it.
         layout: The ranks of each node, as plain data.
         config: The settings read from the environment when the communicator was first used.
+        pid: The process that is this rank; a fork of it is not.
         uid: A number that is the same on all ranks and differs between communicators.
         segments_made: How many segments were made over `comm`, the same on all ranks.
     """
 
     def __init__(self, comm: mpi.Intracomm) -> None:
         """Collective over `comm`."""
+        self._lookout: Lookout | None = None
+        self.pid = os.getpid()
         self.comm = comm
         self.rank = comm.rank
         self.size = comm.size
-        self.channel = comm.Dup()
+        self.channel = _duplicate(comm)
         self.channel.Set_errhandler(mpi.ERRORS_RETURN)
         try:
             with agree(self.channel) as together:
@@ -58,6 +70,7 @@ class Topology:
             self.channel.Free()
             raise
         self.node_comm = _split_by_node(self.channel, pretended)
+        self.node_channel = self.node_comm
         self.node_rank = self.node_comm.rank
         self.node_size = self.node_comm.size
         self.rail = cast("mpi.Intracomm", self.channel.Split(self.node_rank, self.rank))
@@ -75,6 +88,18 @@ class Topology:
         self.host: str = self.hosts[self.node]
         self.uid: int = uids[0]
         self.segments_made = 0
+        if self.config.check or self.config.timeout_s is not None:
+            self._set_watch()
+
+    def _set_watch(self) -> None:
+        """From here on the ranks are compared as they call, and do not wait for ever."""
+        from mpishare.lookout import Lookout  # these import mpi4py.MPI, which is safe by now, and are seldom needed
+        from mpishare.watched import Watched
+
+        hosts = [self.hosts[self.node_of(rank)] for rank in range(self.size)]
+        self._lookout = Lookout(self.channel, hosts, check=self.config.check, timeout_s=self.config.timeout_s)
+        self.node_channel = Watched(self.node_comm, self._lookout, self.ranks_of(self.node))
+        self.channel = Watched(self.channel, self._lookout, range(self.size), self.node_channel)
 
     def node_of(self, rank: int) -> int:
         """The node of `rank`."""
@@ -86,6 +111,8 @@ class Topology:
 
     def free(self) -> None:
         """Gives the communicators back. Collective over `comm`; called when `comm` is freed."""
+        if self._lookout is not None:
+            self._lookout.close()
         for comm in (self.rail, self.node_comm, self.channel):
             if comm != mpi.COMM_NULL:  # the caller may have freed one that callers can see
                 comm.Free()
@@ -108,7 +135,9 @@ def topology(comm: mpi.Comm | None = None) -> Topology:
         its own.
 
     Raises:
-        ArgumentError: `comm` is no intracommunicator, or MPISHARE_NODES cannot be understood.
+        ArgumentError: `comm` is no intracommunicator, MPISHARE_NODES cannot be understood, or this process is a fork
+            of a rank.
+        StallError: Other ranks did not call within MPISHARE_TIMEOUT.
         LaunchError: Several processes were started, but each is alone in MPI_COMM_WORLD.
         MismatchError: The ranks run with different MPISHARE variables.
         PeerError: Another rank raised one of these.
@@ -128,9 +157,33 @@ def topology(comm: mpi.Comm | None = None) -> Topology:
     caller = _checked(comm)
     found = caller.Get_attr(_keyval())
     if not isinstance(found, Topology):
+        end_job_on_exception()
         found = Topology(caller)
         caller.Set_attr(_keyval(), found)
+    if found.pid != os.getpid():
+        raise ArgumentError(
+            f"this process was forked from rank {found.rank} and is no rank of its own. Read arrays in it, call "
+            "mpishare in its parent, and end it with os._exit, as multiprocessing does."
+        )
     return found
+
+
+def _duplicate(comm: mpi.Intracomm) -> mpi.Intracomm:
+    """Our own duplicate of `comm`, with an end to the waiting for ranks that do not come.
+
+    Raises:
+        StallError: They did not come within MPISHARE_TIMEOUT.
+    """
+    timeout_s = Config.read_timeout()
+    duplicate, request = comm.Idup()
+    if timeout_s is None:
+        request.Wait()
+    end = time.monotonic() + (timeout_s or 0)
+    while not request.Test():
+        if time.monotonic() > end:
+            raise StallError("the first call on a communicator", cast("float", timeout_s), {})
+        time.sleep(_LOOK_S)
+    return duplicate
 
 
 def _checked(comm: mpi.Comm | None) -> mpi.Intracomm:

@@ -68,7 +68,7 @@ def _copy_to_node(topology: Topology, root: int, block: Block) -> None:
     ranks = topology.ranks_of(topology.node)
     first = ranks.index(root) if root in ranks else 0
     for part in plan.chunks(block.nbytes, plan.LARGEST_MESSAGE_BYTES):
-        topology.node_comm.Bcast([block[part], mpi.BYTE], first)
+        topology.node_channel.Bcast([block[part], mpi.BYTE], first)
 
 
 def relay(topology: Topology, root: int, block: Block, *, source: Block | None = None) -> None:
@@ -130,4 +130,5 @@ def _send(channel: mpi.Intracomm, target: int, pieces: Iterable[Block]) -> None:
         leaving.append(channel.Isend([piece, mpi.BYTE], target, _CHUNK_TAG))
         if len(leaving) > _WINDOW:
             leaving.popleft().Wait()
-    mpi.Request.Waitall(list(leaving))
+    for request in leaving:
+        request.Wait()

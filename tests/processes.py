@@ -44,3 +44,9 @@ def may_reopen_maps() -> bool:
             continue
         return True
     return False
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started itself and that live."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for thread in threads for child in (thread / "children").read_text().split()]

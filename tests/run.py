@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
 
-from tests.cluster.missing import missing
+from tests.cluster.missing import missing, missing_strace
 
 ROOT = Path(__file__).parent.parent
 TIME_LIMIT_S = 900  # a launch that takes longer hangs
@@ -20,9 +20,9 @@ TIME_LIMIT_S = 900  # a launch that takes longer hangs
 LAYOUTS = {
     1: [""],
     2: ["", "block:1"],
-    3: ["", "cyclic:2"],
-    4: ["block:2", "sizes:1,3"],
-    5: ["", "block:2", "cyclic:2", "sizes:1,3,1"],
+    3: ["", "block:1", "block:2", "cyclic:2"],
+    4: ["", "block:1", "block:2", "cyclic:2", "sizes:1,3"],
+    5: ["", "block:1", "block:2", "cyclic:2", "sizes:1,3,1"],
 }
 
 MPI_TESTS = ["-m", "tests.mpi.session", "tests/mpi"]
@@ -81,9 +81,12 @@ def launches() -> list[Launch]:
     found.append(mpi_launch(3, "", {"MPISHARE_SECOND_MAP": "0"}))
     found.append(mpi_launch(3, "", {"MPISHARE_BACKEND": "memmap", "MPISHARE_DIR": gettempdir()}))
     found.append(mpi_launch(3, "sizes:1,2", {"OMPI_MCA_osc": "^ucx,sm"}))  # this MPI refuses windows
+    found.append(mpi_launch(3, "block:2", {"MPISHARE_CHECK": "1", "MPISHARE_TIMEOUT": "30"}))
     found.append(mpi_launch(2, "", large=True))
     found.append(mpi_launch(3, "sizes:2,1", large=True))
     found.append(Launch("blackbox", [*pytest, "tests/blackbox"], {}))
+    strace = ["--ignore=tests/faults/test_syscalls.py"] if missing_strace() else []
+    found.append(Launch("faults", [*pytest, "tests/faults", *strace], {}))
     if not missing(slurm=False):
         slurm = ["--ignore=tests/cluster/test_slurm.py"] if missing(slurm=True) else []
         found.append(Launch("cluster", [*pytest, "tests/cluster", *slurm], {}))
@@ -93,9 +96,10 @@ def launches() -> list[Launch]:
 def left_out() -> list[str]:
     """What does not run here: one line for each piece, why, and what brings it."""
     hosts, slurm = missing(slurm=False), missing(slurm=True)
+    calls = [f"left out: the tests of failing system calls: {reason}" for reason in missing_strace()]
     if hosts:
-        return [f"left out: all tests on several hosts: {reason}" for reason in hosts[:1]]
-    return [f"left out: the tests under Slurm: {reason}" for reason in slurm[:1]]
+        return [*calls, *(f"left out: all tests on several hosts: {reason}" for reason in hosts[:1])]
+    return [*calls, *(f"left out: the tests under Slurm: {reason}" for reason in slurm[:1])]
 
 
 def mpi_launch(size: int, layout: str, environ: dict[str, str] | None = None, *, large: bool = False) -> Launch:

@@ -50,11 +50,11 @@ class _Memmap(ABC):
     def allocate(self, topology: Topology, nbytes: int) -> Memory:
         """The leader makes the file; all map it while the leader holds it open. Collective over the node."""
         with ExitStack() as stack:
-            with agree(topology.node_comm):
+            with agree(topology.node_channel):
                 made = stack.enter_context(self._made(topology, nbytes)) if topology.is_leader else None
-            file = topology.node_comm.bcast(made)
+            file = topology.node_channel.bcast(made)
             assert file is not None
-            with agree(topology.node_comm):
+            with agree(topology.node_channel):
                 return self._mapped(file, nbytes)
 
     @contextmanager

@@ -61,7 +61,7 @@ class Kind(Protocol):
         ...
 
     def allocate(self, topology: Topology, nbytes: int) -> Memory:
-        """`nbytes`, at least one, in the memory of the node. Collective over `topology.node_comm`.
+        """`nbytes`, at least one, in the memory of the node. Collective over `topology.node_channel`.
 
         No rank raises while another is still in a collective of this call.
 

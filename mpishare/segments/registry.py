@@ -70,7 +70,7 @@ def probe(topology: Topology) -> dict[str, str]:
     """For each kind whether it fits on this node and what it gives, or why it does not, found by making a page of it.
 
     Collective:
-        Over `topology.node_comm`.
+        Over `topology.node_channel`.
     """
     return {kind.title: _tell(kind, topology) for kind in KINDS}
 
@@ -94,19 +94,27 @@ def _obtain(
         CapacityError, BackendError: None does; on all ranks of the node.
     """
     refusals: dict[str, str] = {}  # words only: an error has the frames that raised it, and these the arrays in them
-    lack: CapacityError | None = None
+    lacks: dict[str, CapacityError] = {}
     for kind in KINDS:
         if backend in (None, kind.name):
             try:
                 return kind, _attempt(kind, topology, nbytes, writable=writable), refusals
             except MpishareError as error:
                 refusals[kind.title] = str(error)
-                lack = lack or (error.alone() if isinstance(error, CapacityError) else None)
-    told = "; ".join(f"{title}: {words}" for title, words in refusals.items())
-    if lack is None:
-        raise BackendError(f"no segment kind can be used on host {topology.host}: {told}")
-    more = f" No kind fits. {told}" if len(refusals) > 1 else ""
-    raise CapacityError(lack.host, lack.where, lack.wanted, lack.free, lack.cure + more)
+                if isinstance(error, CapacityError):
+                    lacks[kind.title] = error.alone()
+    raise _summary(topology, refusals, lacks)
+
+
+def _summary(topology: Topology, refusals: dict[str, str], lacks: dict[str, CapacityError]) -> MpishareError:
+    """One error for all kinds: the first that is about room, with the words of the others."""
+    first = next(iter(lacks), "")
+    others = "; ".join(f"{title}: {words}" for title, words in refusals.items() if title != first)
+    if not lacks:
+        return BackendError(f"no segment kind can be used on host {topology.host}: {others}")
+    lack = lacks[first]
+    cure = f"{lack.cure} Nor elsewhere. {others}" if others else lack.cure
+    return CapacityError(lack.host, lack.where, lack.wanted, lack.free, cure)
 
 
 def _attempt(kind: Kind, topology: Topology, nbytes: int, *, writable: bool) -> Memory:
@@ -115,12 +123,12 @@ def _attempt(kind: Kind, topology: Topology, nbytes: int, *, writable: bool) -> 
     Raises:
         MpishareError: It could not be had on a rank of this node; on all ranks of the node.
     """
-    with agree(topology.node_comm):
+    with agree(topology.node_channel):
         if writable and not kind.together and topology.node_size > 1:
             raise BackendError("each rank would write to a copy of its own, and the others would not see it")
         kind.check(topology, nbytes)
     part = plan.byte_slice(nbytes, topology.node_size, topology.node_rank) if kind.together else slice(0, nbytes)
-    with agree(topology.node_comm):
+    with agree(topology.node_channel):
         try:
             memory = kind.allocate(topology, nbytes)
             memory.reserve(part)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mpishare.errors import BackendError
 from mpishare.segments.protocol import Memory
 from mpishare.spec import Block
 
@@ -75,9 +76,12 @@ class Segment:
         """Makes this rank's pages read-only, and every view made from now on.
 
         Raises:
-            OSError: The kernel cannot protect the pages.
+            BackendError: The kernel cannot protect the pages.
         """
-        self._memory.protect()
+        try:
+            self._memory.protect()
+        except OSError as error:
+            raise BackendError(f"pages of {self.kind} cannot be made read-only: {error}") from error
         self.writable = False
 
     def private_view(self, view: NDArray[Any]) -> NDArray[Any] | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from mpishare import filesystems, machine, mpi, plan
 from mpishare.errors import BackendError, CapacityError
@@ -19,6 +22,10 @@ _SLACK_BYTES = 64 << 10
 
 _ROOM_PER_BYTE = 2
 """Free space asked for, over the size of a window. See `Window.check`."""
+
+
+_DESCRIPTORS = 2
+"""Files that an MPI has open while it makes a window: Open MPI one, MPICH two."""
 
 
 class Window:
@@ -42,6 +49,7 @@ class Window:
         is made only where as much again is free: nobody takes that between the two looks.
         """
         machine.check_memory(topology.host, nbytes)
+        _check_descriptors(topology)
         directory = topology.config.window_dir or machine.SHM_DIR
         found = filesystems.room(directory)
         if topology.node_size > 1 and found is not None and _ROOM_PER_BYTE * nbytes + _SLACK_BYTES > found.free:
@@ -52,18 +60,20 @@ class Window:
             raise CapacityError(topology.host, directory, nbytes, found.free, cure)
 
     def allocate(self, topology: Topology, nbytes: int) -> Memory:
-        """Allocates on the leader's side, so that the bytes are one run. Collective over `topology.node_comm`."""
+        """Allocates on the leader's side, so that the bytes are one run. Collective over `topology.node_channel`."""
         if topology.node_size == 1:
             return Mapping.anonymous(nbytes)
         self._probe(topology)
-        node_comm = topology.node_comm
+        node_comm = topology.node_channel
         try:
             window = _window(topology, nbytes)
         except mpi.Exception as error:
             _end_job(topology, nbytes, error)
         address = window.Shared_query(0)[0].address
         mapping = _second_map(address, nbytes) if topology.config.second_map else None
-        if node_comm.allreduce(mapping is not None, mpi.LAND):
+        mapped = np.array(mapping is not None, np.int8)
+        node_comm.Allreduce(mpi.IN_PLACE, mapped, mpi.MIN)
+        if mapped:
             window.Free()
             assert mapping is not None
             return mapping
@@ -85,8 +95,25 @@ class Window:
             raise BackendError(self._refusals[topology])
 
 
+def _check_descriptors(topology: Topology) -> None:
+    """Returns when MPI can open the file of a window; a rank that cannot would leave the others waiting.
+
+    Raises:
+        BackendError: No file can be opened.
+    """
+    taken: list[int] = []
+    try:
+        while len(taken) < _DESCRIPTORS:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        raise BackendError(f"no file can be opened on host {topology.host}: {error.strerror}") from error
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+
+
 def _window(topology: Topology, nbytes: int) -> mpi.Win:
-    return mpi.Win.Allocate_shared(nbytes if topology.is_leader else 0, 1, comm=topology.node_comm)
+    return mpi.Win.Allocate_shared(nbytes if topology.is_leader else 0, 1, comm=topology.node_channel)
 
 
 def _end_job(topology: Topology, nbytes: int, error: mpi.Exception) -> NoReturn:

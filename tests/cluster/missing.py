@@ -28,6 +28,11 @@ def missing(*, slurm: bool) -> list[str]:
     return lacking
 
 
+def missing_strace() -> list[str]:
+    """One reason a line why system calls cannot be made to fail; none when they can."""
+    return _not_installed(("strace",))
+
+
 def _not_installed(names: tuple[str, ...]) -> list[str]:
     lacking = [name for name in names if shutil.which(name, path=_PATH) is None]
     return [f"{', '.join(lacking)} not installed; {_CURE}"] if lacking else []

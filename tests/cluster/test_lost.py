@@ -36,6 +36,10 @@ def lose(one: Cluster, host: str, how: str) -> str:
     return told
 
 
+@pytest.mark.fault(
+    "a host that loses its power or its network in a broadcast",
+    "mpiexec ends the job within its --timeout; nothing of ours is left on the other hosts",
+)
 @pytest.mark.parametrize("how", ["killed", "cut off"])
 def test_lost_host(make: Make, how: str) -> None:
     one = make(3, rate="400mbit", name="lost-" + how[:3])

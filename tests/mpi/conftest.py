@@ -21,6 +21,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in few]
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What is there by now stays; it need not be looked at each time that garbage is collected."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def comm() -> MPI.Intracomm:
     """All ranks of the launch."""

@@ -1,0 +1,66 @@
+"""Rank argv[1] runs under strace, which has system call argv[2] fail with argv[3], first the first, then the second.
+
+Each time the ranks share and make an array. Every rank must get the right bits, or every rank an error of ours; and the
+next call must work. Prints on rank 0 how often a call failed, and what came of it. With argv[3] SIGKILL the rank dies
+at call number argv[4].
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+import mpishare as ms
+
+comm = MPI.COMM_WORLD
+victim, call, fault = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+
+
+def attached(number: int, log: Path) -> subprocess.Popen[bytes]:
+    """Strace on this process, once it is there."""
+    inject = f"signal={fault}" if fault == "SIGKILL" else f"error={fault}"
+    words = ["strace", "-f", "-p", str(os.getpid()), "-o", str(log), "-e", f"trace={call}"]
+    tracer = subprocess.Popen([*words, "-e", f"inject={call}:{inject}:when={number}"], stderr=subprocess.PIPE)
+    assert tracer.stderr is not None
+    said = tracer.stderr.readline()
+    assert b" attached" in said, said
+    return tracer
+
+
+def attempt(number: int) -> str:
+    """What came of one share and one array: "bits", or the class of the error."""
+    try:
+        table = ms.share(np.full(300_000, number) if comm.rank == 0 else None)
+        grid = ms.full(1000, number)
+    except ms.MpishareError as error:
+        return type(error).__name__
+    return "bits" if (table == number).all() and (grid == number).all() else "wrong"
+
+
+ms.share(np.arange(3))  # what is made once is there
+counts: dict[str, int] = {}
+first = int(sys.argv[4]) if fault == "SIGKILL" else 1
+for number in range(first, 100):
+    with tempfile.NamedTemporaryFile() as log:
+        tracer = attached(number, Path(log.name)) if comm.rank == victim else None
+        comm.Barrier()
+        outcome = attempt(number)
+        comm.Barrier()
+        if tracer is not None:
+            tracer.terminate()
+            tracer.wait()
+        injected = comm.bcast("(INJECTED)" in Path(log.name).read_text(), victim)
+    outcomes = set(comm.allgather(outcome))
+    assert "wrong" not in outcomes, outcomes
+    assert outcomes == {"bits"} or "bits" not in outcomes, outcomes
+    assert attempt(number) == "bits", "the next call works"
+    if not injected:
+        break
+    for name in outcomes:
+        counts[name] = counts.get(name, 0) + 1
+if comm.rank == 0:
+    print(number - first, counts)

@@ -1,0 +1,45 @@
+"""Shares without end; in round 5, rank argv[1] sends itself the signal argv[2]: argv[3] is before, during or after.
+
+During means at a random time within the first milliseconds of a share of 64 MiB, by a second thread.
+"""
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+import mpishare as ms
+
+comm = MPI.COMM_WORLD
+victim, number, moment = int(sys.argv[1]), signal.Signals[sys.argv[2]], sys.argv[3]
+
+
+def send() -> None:
+    """Ends, or stops, this rank."""
+    os.kill(os.getpid(), number)
+
+
+def send_soon() -> None:
+    """The same, from a second thread and at a random moment."""
+    time.sleep(random.uniform(0, 0.1))
+    send()
+
+
+source = np.arange(8 << 20) if comm.rank == 0 else None
+kept: list[object] = []
+for turn in range(1_000):
+    hit = comm.rank == victim and turn == 5
+    if hit and moment == "before":
+        send()
+    if hit and moment == "during":
+        threading.Thread(target=send_soon, daemon=True).start()
+    kept = [*kept[-3:], ms.share(source), ms.zeros(1000)]
+    if hit and moment == "after":
+        send()
+    if turn == 4 and comm.rank == 0:
+        print("sharing", flush=True)

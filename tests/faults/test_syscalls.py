@@ -1,0 +1,70 @@
+"""The n-th system call that makes, fills or maps a segment fails, for n = 1, 2, 3, … until there is none."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.blackbox.launch import nothing_left, run, run_ranks
+
+PROGRAM = ["-m", "tests.faults.programs.injected"]
+OUTCOME = "the next kind, or one error on all ranks; the next call works"
+
+# For each kind, the system calls that mpishare makes itself. Those inside MPI_Win_allocate_shared are MPI's.
+CALLS = {
+    ("window", ""): ["mremap", "madvise", "mprotect"],
+    ("memmap", ""): ["memfd_create", "ftruncate", "openat", "mmap", "madvise", "mprotect"],
+    ("memmap", "folder"): ["openat", "fallocate", "mmap", "mprotect"],
+}
+
+
+def _cases(faults: list[str]) -> list[object]:
+    return [
+        pytest.param(
+            backend, where, call, fault, id=f"{backend} {where} {call} {fault}", marks=_fault(backend, where, fault)
+        )
+        for (backend, where), calls in CALLS.items()
+        for call in calls
+        for fault in faults
+    ]
+
+
+def _fault(backend: str, where: str, fault: str) -> pytest.MarkDecorator:
+    kind = f"{backend} in a folder" if where else backend
+    outcome = "mpiexec ends the job at once; nothing is left" if fault == "SIGKILL" else OUTCOME
+    return pytest.mark.fault(f"{fault} at the n-th system call of {kind}", outcome)
+
+
+@pytest.mark.parametrize(("backend", "where", "call", "fault"), _cases(["ENOSPC", "EIO"]))
+def test_error(backend: str, where: str, call: str, fault: str, tmp_path: Path) -> None:
+    environ = {"MPISHARE_BACKEND": backend, **({"MPISHARE_DIR": str(tmp_path)} if where else {})}
+    with nothing_left():
+        ended = run_ranks(2, [*PROGRAM, "0", call, fault], environ)
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout.split()[0]) > 0, "the call was never made"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("backend", "where", "call", "fault"), _cases(["SIGKILL"]))
+def test_kill(backend: str, where: str, call: str, fault: str, tmp_path: Path) -> None:
+    environ = {"MPISHARE_BACKEND": backend, **({"MPISHARE_DIR": str(tmp_path)} if where else {})}
+    with nothing_left():
+        ended = run_ranks(2, [*PROGRAM, "0", call, fault, "1"], environ)
+    assert ended.returncode != 0
+    assert "AssertionError" not in ended.stderr, ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.fault(
+    "a window that MPI cannot make although there was room",
+    "the job ends at once with a message, as MPI leaves the other ranks hanging; `mpishare clean` removes MPI's file",
+)
+def test_a_window_that_fails_late() -> None:
+    environ = {"MPISHARE_BACKEND": "window"}
+    with nothing_left():
+        ended = run_ranks(3, [*PROGRAM, "0", "ftruncate", "ENOSPC"], environ, limit_s=20)
+        assert run([sys.executable, "-m", "mpishare", "clean"]).returncode == 0
+    assert ended.returncode != 0
+    assert "mpishare: MPI could not make a window of 2,400,000 bytes on host" in ended.stderr
