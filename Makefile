@@ -8,6 +8,7 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/ready
+MPICH_READY := $(VENV)-mpich/ready
 FLIGHTS := build/flights.npy
 
 help:
@@ -21,7 +22,7 @@ demo: $(READY) $(FLIGHTS)
 	@echo "mpishare: jobs/broadcast.py on 4 ranks, as 2 pretend nodes of 2"
 	@MPISHARE_NODES=block:2 $(PY) -m mpishare run -n 4 jobs/broadcast.py --data $(FLIGHTS)
 
-test: $(READY)
+test: $(READY) $(MPICH_READY)
 	@$(PY) -m tests.run
 
 lint: $(READY)
@@ -55,5 +56,13 @@ $(READY): pyproject.toml setup.py
 	$(PY) -m compileall -q mpishare; \
 	touch $@
 
+# The same on a second MPI. Both have a mpiexec, so each needs a folder of its own.
+$(MPICH_READY): $(READY)
+	@echo "mpishare: setting up $(VENV)-mpich, for the tests on a second MPI"
+	@rm -rf $(VENV)-mpich; $(PY) -m venv $(VENV)-mpich
+	@$(VENV)-mpich/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
+	  mpich hypothesis pytest pytest-mpi pytest-timeout
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-mpich build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

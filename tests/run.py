@@ -14,6 +14,7 @@ from tempfile import gettempdir
 from tests.cluster.missing import missing, missing_strace
 
 ROOT = Path(__file__).parent.parent
+MPICH = ROOT / ".venv-mpich" / "bin" / "python"
 TIME_LIMIT_S = 900  # a launch that takes longer hangs
 
 # For each number of ranks, the placements on pretended nodes; "" is all on the real one.
@@ -82,6 +83,8 @@ def launches() -> list[Launch]:
     found.append(mpi_launch(3, "", {"MPISHARE_BACKEND": "memmap", "MPISHARE_DIR": gettempdir()}))
     found.append(mpi_launch(3, "sizes:1,2", {"OMPI_MCA_osc": "^ucx,sm"}))  # this MPI refuses windows
     found.append(mpi_launch(3, "block:2", {"MPISHARE_CHECK": "1", "MPISHARE_TIMEOUT": "30"}))
+    if MPICH.exists():
+        found.append(mpich_launch(3))
     found.append(mpi_launch(2, "", large=True))
     found.append(mpi_launch(3, "sizes:2,1", large=True))
     found.append(Launch("blackbox", [*pytest, "tests/blackbox"], {}))
@@ -97,6 +100,8 @@ def left_out() -> list[str]:
     """What does not run here: one line for each piece, why, and what brings it."""
     hosts, slurm = missing(slurm=False), missing(slurm=True)
     calls = [f"left out: the tests of failing system calls: {reason}" for reason in missing_strace()]
+    if not MPICH.exists():
+        calls.append("left out: the tests on a second MPI: .venv-mpich is not there; make test brings it")
     if hosts:
         return [*calls, *(f"left out: all tests on several hosts: {reason}" for reason in hosts[:1])]
     return [*calls, *(f"left out: the tests under Slurm: {reason}" for reason in slurm[:1])]
@@ -114,13 +119,21 @@ def mpi_launch(size: int, layout: str, environ: dict[str, str] | None = None, *,
     return Launch(", ".join([*words, *(["large"] if large else [])]), command, extra)
 
 
+def mpich_launch(size: int) -> Launch:
+    """tests/mpi on a second MPI, which `make test` sets up in a folder of its own."""
+    path = os.pathsep.join([str(MPICH.parent), os.environ.get("PATH", os.defpath)])
+    command = [str(MPICH), "-m", "mpishare", "run", "-n", str(size), "python", *MPI_TESTS, *WITHOUT_LARGE]
+    return Launch(f"mpi, {size} ranks, MPICH", command, {"PATH": path})
+
+
 def run(launch: Launch) -> Outcome:
     """Runs one launch, its output passed on, with a limit on its time."""
-    shown = " ".join([*(f"{name}={value}" for name, value in launch.environ.items()), *launch.command])
+    settings = [f"{name}={value}" for name, value in launch.environ.items() if name != "PATH"]
+    shown = " ".join([*settings, *launch.command])
     print(f"\n== {launch.name}\n{shown}", flush=True)
     start = time.monotonic()
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    environ = {**os.environ, **launch.environ, "PATH": path, "OMPI_MCA_mpi_yield_when_idle": "1"}
+    environ = {**os.environ, "PATH": path, "OMPI_MCA_mpi_yield_when_idle": "1", **launch.environ}
     process = subprocess.Popen(launch.command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)
     try:
         output = process.communicate(timeout=TIME_LIMIT_S)[0]

@@ -20,7 +20,11 @@ class TellFailures:
 
 
 def _connect(comm: MPI.Intracomm) -> None:
-    """A message between every two ranks, so that MPI's own connections are open before descriptors are counted."""
+    """What MPI makes once, before maps and descriptors are counted: a message between every two ranks, and a bridge."""
+    if comm.size > 1:
+        side = comm.Split(comm.rank == 0, comm.rank)
+        side.Create_intercomm(0, comm, 1 if comm.rank == 0 else 0).Free()  # type: ignore[attr-defined]
+        side.Free()
     for step in range(comm.size):
         comm.sendrecv(None, (comm.rank + step) % comm.size, source=(comm.rank - step) % comm.size)
 

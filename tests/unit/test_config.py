@@ -23,9 +23,27 @@ def test_all_set() -> None:
         "MPISHARE_BACKEND": "window",
         "MPISHARE_NODES": "block:2",
         "MPISHARE_SECOND_MAP": "0",
+        "MPISHARE_DIR": "/scratch",
+        "MPISHARE_CHECK": "1",
+        "MPISHARE_TIMEOUT": "2.5",
+        "TMPDIR": "/local",
         "OMPI_MCA_osc_sm_backing_directory": "/tmp",
     }
-    assert Config.read(environ) == Config("window", "block:2", second_map=False, window_dir="/tmp")
+    config = Config.read(environ)
+    assert (config.backend, config.nodes, config.second_map, config.window_dir) == ("window", "block:2", False, "/tmp")
+    assert (config.directory, config.folder, config.check, config.timeout_s) == ("/scratch", "/scratch", True, 2.5)
+    assert Config.read({"TMPDIR": "/local"}).folder == "/local"
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf"])
+def test_bad_timeouts(text: str) -> None:
+    with pytest.raises(ArgumentError, match="MPISHARE_TIMEOUT"):
+        Config.read({"MPISHARE_TIMEOUT": text})
+    assert Config.read_timeout({"MPISHARE_TIMEOUT": text}) is None
+
+
+def test_folders_may_differ_between_nodes() -> None:
+    assert Config.read({"MPISHARE_DIR": "/a"}).common == Config.read({"MPISHARE_DIR": "/b"}).common
 
 
 @pytest.mark.parametrize(

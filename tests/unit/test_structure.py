@@ -91,6 +91,13 @@ def test_every_public_name_exists_and_is_in_the_readme() -> None:
     assert all(hasattr(ms, name) for name in ms.__all__)
 
 
+def test_every_error_is_explained_in_the_readme() -> None:
+    section = README.partition("## When something goes wrong")[2].partition("\n## ")[0]
+    for name in ms.__all__:
+        if name.endswith("Error") and name != "MpishareError":
+            assert name in section, name
+
+
 def public_calls() -> list[str]:
     """The public functions."""
     return [name for name in ms.__all__ if inspect.isfunction(getattr(ms, name))]
