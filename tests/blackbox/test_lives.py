@@ -43,6 +43,7 @@ ENDS = {
 CASES = [(name, second) for name in ENDS for second in "10" if (name, second) != ("views read after MPI ended", "0")]
 
 
+@pytest.mark.fault("the interpreter ends with live views, in cycles, in atexit handlers, after MPI_Finalize", "nothing")
 @pytest.mark.parametrize(("name", "second_map"), CASES)
 def test_ends_with_live_views(name: str, second_map: str) -> None:
     code, status = ENDS[name]

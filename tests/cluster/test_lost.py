@@ -49,3 +49,41 @@ def test_lost_host(make: Make, how: str) -> None:
     for host in ("h1", "h2"):
         assert one.shared_files(host) == []
         assert [line for line in one.processes(host) if "forever" in line] == []
+
+
+SIGNALLED = [sys.executable, "-m", "tests.faults.programs.signalled"]
+
+
+@pytest.fixture(scope="module")
+def hosts(make: Make) -> Cluster:
+    """Three hosts of two ranks."""
+    return make(3, name="signalled")
+
+
+def assert_nothing_left(hosts: Cluster) -> None:
+    for host in hosts.spec.hosts:
+        assert hosts.shared_files(host) == []
+        assert [line for line in hosts.processes(host) if "signalled" in line] == []
+
+
+@pytest.mark.fault(
+    "SIGKILL of a rank on one of several hosts during a share",
+    "mpiexec ends the job at once; nothing is left on any host",
+)
+@pytest.mark.parametrize("victim", [0, 2, 5], ids=["root", "leader", "another rank"])
+def test_killed_rank(hosts: Cluster, victim: int) -> None:
+    ended = hosts.mpiexec([*SIGNALLED, str(victim), "SIGKILL", "during"], limit_s=30)
+    assert ended.returncode != 0
+    assert_nothing_left(hosts)
+
+
+@pytest.mark.fault(
+    "SIGSTOP of a rank on one of several hosts, with MPISHARE_TIMEOUT",
+    "StallError on the others, which names the rank and its host",
+)
+def test_stopped_rank(hosts: Cluster) -> None:
+    ended = hosts.mpiexec(["-x", "MPISHARE_TIMEOUT=1", *SIGNALLED, "4", "SIGSTOP", "before"], limit_s=30)
+    assert ended.returncode != 0
+    assert "StallError: " in ended.stderr
+    assert "rank 4 on host h3 is in no call of mpishare, or does not run" in ended.stderr
+    assert_nothing_left(hosts)

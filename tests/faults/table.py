@@ -20,6 +20,7 @@ _MODULES = (
     "faults.test_calls",
     "faults.test_space",
     "faults.test_syscalls",
+    "blackbox.test_lives",
     "cluster.test_lost",
 )
 
