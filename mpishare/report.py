@@ -14,8 +14,9 @@ from mpishare import mpi
 from mpishare._version import VERSION
 from mpishare.agreement import agree
 from mpishare.machine import Machine
+from mpishare.segments.hugepages import huge_areas, huge_bytes
 from mpishare.segments.registry import probe
-from mpishare.segments.segment import live_segments
+from mpishare.segments.segment import Segment, live_segments
 from mpishare.topology import topology
 
 __all__ = ["Info", "NodeInfo", "Report", "SegmentReport", "info", "report"]
@@ -31,7 +32,7 @@ class SegmentReport:
         nbytes: Bytes of the array.
         node_size: Ranks on the node.
         copies: How many times the node holds the bytes: once, or once a rank.
-        page_bytes: Size of its memory pages.
+        page_bytes: Size of its memory pages, as far as this rank has used them.
         refusals: For each kind that was tried before, why it did not do.
     """
 
@@ -102,7 +103,7 @@ def report() -> Report:
         >>> ms.report().segments[0].nbytes
         64000
     """
-    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    areas = huge_areas()
     live = [
         SegmentReport(
             made_by=segment.label,
@@ -110,13 +111,18 @@ def report() -> Report:
             nbytes=segment.nbytes,
             node_size=segment.node_size,
             copies=1 if segment.together else segment.node_size,
-            page_bytes=page_bytes,
+            page_bytes=_page_bytes(segment, areas),
             refusals=dict(segment.refusals),
         )
         for segment in live_segments()
         if segment.key is not None
     ]
     return Report(tuple(sorted(live, key=lambda one: one.nbytes, reverse=True)))
+
+
+def _page_bytes(segment: Segment, huge: list[range]) -> int:
+    is_huge = any(segment.address + segment.nbytes // 2 in area for area in huge)
+    return huge_bytes() if is_huge else os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)

@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import mmap
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from errno import EINVAL
 from pathlib import Path
-from typing import NoReturn
+
+from mpishare.segments import syscalls
+from mpishare.segments.hugepages import aligned_range, collapse, huge_bytes
 
 __all__ = ["Mapping", "populate"]
-
-# Numbers from the kernel's uapi/asm-generic/mman-common.h and uapi/linux/mman.h; Python's mmap lacks them.
-_MAP_FIXED = 0x10
-_MREMAP_MAYMOVE = 1
-_MADV_POPULATE_WRITE = 23  # since Linux 5.14
-_MAP_FAILED = ctypes.c_void_p(-1).value
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_long,
-]
-_libc.mremap.restype = ctypes.c_void_p
-_libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 class Mapping:
@@ -52,7 +31,7 @@ class Mapping:
         self.address = address
         self._start = start
         self._length = length
-        finalizer = weakref.finalize(self, _libc.munmap, start, length)
+        finalizer = weakref.finalize(self, syscalls.munmap, start, length)
         finalizer.atexit = False  # views may be read to the very end of the process, which unmaps by itself
 
     @classmethod
@@ -62,7 +41,7 @@ class Mapping:
         Raises:
             OSError: The kernel gives no more maps or memory.
         """
-        start = _mmap(None, nbytes, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS, -1, 0)
+        start = _placed(nbytes, 0, lambda at: _map(at, nbytes, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS, -1))
         return cls(start, start, nbytes)
 
     @classmethod
@@ -72,24 +51,25 @@ class Mapping:
         Raises:
             OSError: The file cannot be mapped, or the kernel gives no more maps.
         """
-        start = _mmap(None, nbytes, mmap.MAP_SHARED, descriptor, 0)
+        start = _placed(nbytes, 0, lambda at: _map(at, nbytes, mmap.MAP_SHARED, descriptor))
         return cls(start, start, nbytes)
 
     @classmethod
     def second(cls, address: int, nbytes: int) -> Mapping:
         """A second map of the shared pages that are mapped at `address`. It outlives the first.
 
-        Source:
-            mremap(2): "If the value of old_size is zero, and old_address refers to a shareable mapping, then mremap()
-            will create a new mapping of the same pages."
-
         Raises:
             OSError: The pages are private memory of the process (EINVAL), or there are too many maps (ENOMEM).
         """
         start = address & -mmap.PAGESIZE
         length = address - start + nbytes
-        copy = _checked_address(_libc.mremap(start, 0, length, _MREMAP_MAYMOVE))
+        offset = _file_offset(start) if length >= huge_bytes() else 0
+        copy = _placed(length, offset, lambda at: syscalls.mremap_copy(start, length, at))
         return cls(copy + address - start, copy, length)
+
+    def begin_on_huge_page(self) -> None:
+        """Leaves out the bytes before the first huge page."""
+        self.address += -self.address % huge_bytes()
 
     def reserve(self, part: slice) -> None:
         """Faults in the pages of `part`; see `populate`."""
@@ -101,8 +81,7 @@ class Mapping:
         Raises:
             OSError: The kernel cannot split the map.
         """
-        if _libc.mprotect(self._start, self._length, mmap.PROT_READ):
-            _raise_errno()
+        syscalls.mprotect_read(self._start, self._length)
 
     def private(self) -> Mapping | None:
         """The same pages copy-on-write, None where the kernel does not let us open the file behind them.
@@ -111,14 +90,14 @@ class Mapping:
             proc(5), /proc/pid/map_files: the files behind the maps, unlinked ones too. Opening one takes
             CAP_CHECKPOINT_RESTORE, and CAP_SYS_ADMIN before Linux 5.9.
         """
-        start = _mmap(None, self._length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+        start = _map(None, self._length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
         twin = Mapping(start + self.address - self._start, start, self._length)
         try:
             for area in _areas(self._start, self._start + self._length):
                 with _opened(f"/proc/self/map_files/{area.start:x}-{area.stop:x}") as descriptor:
                     low, high = max(area.start, self._start), min(area.stop, self._start + self._length)
                     offset = area.offset + low - area.start
-                    _mmap(start + low - self._start, high - low, mmap.MAP_PRIVATE | _MAP_FIXED, descriptor, offset)
+                    _map(start + low - self._start, high - low, mmap.MAP_PRIVATE, descriptor, offset)
         except (PermissionError, FileNotFoundError):
             return None
         return twin
@@ -129,7 +108,7 @@ def populate(address: int, part: slice) -> None:
 
     Args:
         address: Where the bytes begin.
-        part: Which of them, from `address` on.
+        part: Which of them, from `address` on. Where huge pages fit in it, they are huge if the kernel can.
 
     Raises:
         MemoryError: The file system or the machine has no page left.
@@ -138,11 +117,14 @@ def populate(address: int, part: slice) -> None:
         madvise(2), MADV_POPULATE_WRITE. Kernels before 5.14 do not know it (EINVAL), and then nothing is reserved.
     """
     start = (address + part.start) & -mmap.PAGESIZE
-    length = address + part.stop - start
-    if part.stop > part.start and _libc.madvise(start, length, _MADV_POPULATE_WRITE):
-        number = ctypes.get_errno()
-        if number != errno.EINVAL:
-            raise MemoryError(f"no pages for {part.stop - part.start:,} bytes: {os.strerror(number)}")
+    stop = address + part.stop
+    if part.stop <= part.start:
+        return
+    if stop - start >= huge_bytes():
+        collapse(start, stop)
+    error = syscalls.madvise(start, stop - start, syscalls.MADV_POPULATE_WRITE)
+    if error not in (0, EINVAL):
+        raise MemoryError(f"no pages for {part.stop - part.start:,} bytes: {os.strerror(error)}")
 
 
 @dataclass(frozen=True)
@@ -173,17 +155,24 @@ def _opened(path: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _mmap(address: int | None, nbytes: int, flags: int, descriptor: int, offset: int) -> int:
-    """A new map for reading and writing; where it begins."""
-    return _checked_address(_libc.mmap(address, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, descriptor, offset))
+def _file_offset(address: int) -> int:
+    """How far into the file behind it the page at `address` lies; 0 where nothing is mapped."""
+    return next((area.offset + address - area.start for area in _areas(address, address + 1)), 0)
 
 
-def _checked_address(address: int) -> int:
-    if address == _MAP_FAILED:
-        _raise_errno()
-    return address
+def _placed(length: int, offset: int, make: Callable[[int | None], int]) -> int:
+    """What `make` maps, at an address at which huge pages fit if it is large enough for one; where it begins."""
+    if length < huge_bytes():
+        return make(None)
+    target = aligned_range(length, offset)
+    try:
+        return make(target)
+    except OSError:
+        syscalls.munmap(target, length)
+        raise
 
 
-def _raise_errno() -> NoReturn:
-    number = ctypes.get_errno()
-    raise OSError(number, os.strerror(number))
+def _map(address: int | None, nbytes: int, flags: int, descriptor: int, offset: int = 0) -> int:
+    """A new map, in the place of what is mapped at `address` if that is given."""
+    fixed = 0 if address is None else syscalls.MAP_FIXED
+    return syscalls.map_file(address, nbytes, flags | fixed, descriptor, offset)

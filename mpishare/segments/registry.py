@@ -5,6 +5,7 @@ from __future__ import annotations
 from mpishare import machine, plan
 from mpishare.agreement import agree
 from mpishare.errors import ArgumentError, BackendError, CapacityError, MpishareError
+from mpishare.segments.hugepages import huge_bytes
 from mpishare.segments.memmap import MemmapInFolder, MemmapInMemory
 from mpishare.segments.private import Private
 from mpishare.segments.protocol import Kind, Memory
@@ -127,7 +128,10 @@ def _attempt(kind: Kind, topology: Topology, nbytes: int, *, writable: bool) -> 
         if writable and not kind.together and topology.node_size > 1:
             raise BackendError("each rank would write to a copy of its own, and the others would not see it")
         kind.check(topology, nbytes)
-    part = plan.byte_slice(nbytes, topology.node_size, topology.node_rank) if kind.together else slice(0, nbytes)
+    part = slice(0, nbytes)
+    if kind.together:
+        grain = huge_bytes() if nbytes >= topology.node_size * huge_bytes() else plan.PAGE_BYTES
+        part = plan.byte_slice(nbytes, topology.node_size, topology.node_rank, grain=grain)
     with agree(topology.node_channel):
         try:
             memory = kind.allocate(topology, nbytes)

@@ -11,6 +11,7 @@ import numpy as np
 
 from mpishare import filesystems, machine, mpi, plan
 from mpishare.errors import BackendError, CapacityError
+from mpishare.segments.hugepages import huge_bytes
 from mpishare.segments.mapping import Mapping, populate
 from mpishare.segments.protocol import Memory
 from mpishare.topology import Topology
@@ -65,17 +66,22 @@ class Window:
             return Mapping.anonymous(nbytes)
         self._probe(topology)
         node_comm = topology.node_channel
+        room = (
+            nbytes + huge_bytes() if nbytes >= huge_bytes() else nbytes
+        )  # the rest is never touched, so it costs nothing
         try:
-            window = _window(topology, nbytes)
+            window = _window(topology, room)
         except mpi.Exception as error:
             _end_job(topology, nbytes, error)
         address = window.Shared_query(0)[0].address
-        mapping = _second_map(address, nbytes) if topology.config.second_map else None
+        mapping = _second_map(address, room) if topology.config.second_map else None
         mapped = np.array(mapping is not None, np.int8)
         node_comm.Allreduce(mpi.IN_PLACE, mapped, mpi.MIN)
         if mapped:
             window.Free()
             assert mapping is not None
+            if room > nbytes:
+                mapping.begin_on_huge_page()
             return mapping
         return KeptWindow(window, address)
 

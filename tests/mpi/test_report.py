@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import mpishare as ms
+from mpishare.segments.hugepages import huge_areas, huge_bytes
 from mpishare.segments.registry import KINDS
 
 pytestmark = pytest.mark.mpi
@@ -39,3 +41,12 @@ def test_info_is_the_same_on_all_ranks(comm: MPI.Intracomm) -> None:
     assert list(info.nodes[0].segments) == [kind.title for kind in KINDS]
     assert info.nodes[0].segments["private"].startswith("fits")
     assert "segment private" in str(info)
+
+
+def test_the_page_size_is_that_of_the_maps() -> None:
+    large, small = ms.zeros(32 << 20, "u1"), ms.zeros(1000)
+    pages = {one.nbytes: one.page_bytes for one in ms.report().segments}
+    assert pages[small.nbytes] == os.sysconf("SC_PAGE_SIZE")
+    areas = huge_areas()
+    is_huge = any(large.ctypes.data + large.nbytes // 2 in area for area in areas)
+    assert pages[large.nbytes] == (huge_bytes() if is_huge else pages[small.nbytes])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import mmap
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from mpishare.segments.hugepages import huge_areas, huge_bytes
 from mpishare.segments.mapping import Mapping
 from mpishare.segments.segment import Segment
 from mpishare.spec import Block
@@ -66,3 +68,57 @@ def test_maps_go_with_their_objects() -> None:
     assert count() > before
     del views
     assert count() == before
+
+
+HUGE = huge_bytes()
+MERGES = tuple(int(number) for number in os.uname().release.split(".")[:2]) >= (6, 1)
+
+
+@pytest.fixture
+def memory_file() -> Iterator[int]:
+    """A file in memory, of 5 huge pages and a bit."""
+    descriptor = os.memfd_create("huge")
+    os.ftruncate(descriptor, 5 * HUGE + 100)
+    yield descriptor
+    os.close(descriptor)
+
+
+def test_large_maps_get_huge_pages(memory_file: int) -> None:
+    mapping = Mapping.of_file(memory_file, 5 * HUGE + 100)
+    block = bytes_at(mapping, 5 * HUGE + 100)
+    block[7 :: HUGE // 2] = 3
+    mapping.reserve(slice(0, block.size))
+    assert mapping.address % HUGE == 0
+    assert any(mapping.address in area for area in huge_areas()) == MERGES
+    assert (block[7 :: HUGE // 2] == 3).all()
+    assert np.count_nonzero(block) == 11
+
+
+@pytest.mark.parametrize("offset", [0, 4096, HUGE - 4096, 123 * 4096])
+def test_a_second_map_lies_so_that_huge_pages_fit(memory_file: int, offset: int) -> None:
+    first = mmap.mmap(memory_file, 4 * HUGE)
+    address = np.frombuffer(first, np.uint8).ctypes.data + offset
+    mapping = Mapping.second(address, 3 * HUGE)
+    block = bytes_at(mapping, 3 * HUGE)
+    first[offset] = 9
+    assert block[0] == 9
+    assert (mapping.address - offset) % HUGE == 0
+    mapping.reserve(slice(0, block.size))
+    assert any(mapping.address + HUGE in area for area in huge_areas()) == MERGES
+    first[offset + 2 * HUGE] = 8
+    assert block[2 * HUGE] == 8
+
+
+def test_no_address_is_kept_but_those_of_the_map(memory_file: int) -> None:
+    def size() -> int:
+        gc.collect()
+        return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+
+    before = size()
+    mapping = Mapping.of_file(memory_file, 3 * HUGE + 5)
+    assert size() - before == 3 * HUGE + mmap.PAGESIZE
+    del mapping
+    assert size() == before
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        Mapping.of_file(999, 3 * HUGE)
+    assert size() == before
