@@ -17,7 +17,7 @@ class Config:
     """The settings of one communicator, read from the environment when it is first used.
 
     Attributes:
-        backend: `MPISHARE_BACKEND`, the segment kind to use; None lets each node choose.
+        backend: `MPISHARE_BACKEND`, the segment kinds to try, with commas between; None lets each node choose.
         nodes: `MPISHARE_NODES`, pretend nodes for tests and debugging; None for the real ones.
         second_map: `MPISHARE_SECOND_MAP`, whether window pages may be mapped a second time; "0" keeps each window
             until MPI_Finalize instead.

@@ -31,7 +31,7 @@ def share(
             The caller may change or drop it afterwards.
         root: The rank whose array it is.
         comm: The ranks that share; MPI_COMM_WORLD when None.
-        backend: The segment kind to use; None lets each node choose.
+        backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
 
     Returns:
         A plain `numpy.ndarray` with the bits, dtype and shape of `obj`; in Fortran order where `obj` is, else in C
@@ -92,7 +92,7 @@ def empty(
         dtype: Any dtype without Python objects.
         order: "C" or "F".
         comm: The ranks that share; MPI_COMM_WORLD when None.
-        backend: The segment kind to use; None lets each node choose.
+        backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
 
     Returns:
         A writable `numpy.ndarray` of `shape` and `dtype`, valid as long as it or a view of it exists.
@@ -137,7 +137,7 @@ def zeros(
         dtype: Any dtype without Python objects.
         order: "C" or "F".
         comm: The ranks that share; MPI_COMM_WORLD when None.
-        backend: The segment kind to use; None lets each node choose.
+        backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
 
     Returns:
         A writable `numpy.ndarray` of `shape` and `dtype`, valid as long as it or a view of it exists.
@@ -181,7 +181,7 @@ def full(
         dtype: Any dtype without Python objects; that of `value` when None.
         order: "C" or "F".
         comm: The ranks that share; MPI_COMM_WORLD when None.
-        backend: The segment kind to use; None lets each node choose.
+        backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
 
     Returns:
         A writable `numpy.ndarray` of `shape` and `dtype`, valid as long as it or a view of it exists.

@@ -79,9 +79,11 @@ def launches() -> list[Launch]:
     ]
     for size in LAYOUTS:
         found += [mpi_launch(size, layout) for layout in LAYOUTS[size]]
-    found.append(mpi_launch(3, "", {"MPISHARE_SECOND_MAP": "0"}))
+    found.append(mpi_launch(3, "", {"MPISHARE_BACKEND": "window"}))
+    found.append(mpi_launch(3, "", {"MPISHARE_BACKEND": "window", "MPISHARE_SECOND_MAP": "0"}))
     found.append(mpi_launch(3, "", {"MPISHARE_BACKEND": "memmap", "MPISHARE_DIR": gettempdir()}))
-    found.append(mpi_launch(3, "sizes:1,2", {"OMPI_MCA_osc": "^ucx,sm"}))  # this MPI refuses windows
+    # An MPI that refuses windows.
+    found.append(mpi_launch(3, "sizes:1,2", {"OMPI_MCA_osc": "^ucx,sm", "MPISHARE_BACKEND": "window,memmap"}))
     found.append(mpi_launch(3, "block:2", {"MPISHARE_CHECK": "1", "MPISHARE_TIMEOUT": "30"}))
     if MPICH.exists():
         found.append(mpich_launch(3))

@@ -15,22 +15,37 @@ from mpishare.topology import Topology
 
 __all__ = ["KINDS", "allocate", "check_backend", "probe"]
 
-KINDS: tuple[Kind, ...] = (Window(), MemmapInMemory(), MemmapInFolder(), Private())
-"""In the order in which a node tries them."""
+KINDS: tuple[Kind, ...] = (MemmapInMemory(), Window(), MemmapInFolder(), Private())
+"""In the order in which a node tries them.
+
+A nameless file in memory comes before a window: a SIGKILL inside MPI_Win_allocate_shared leaves MPI's file in /dev/shm,
+whose size limits windows, and where a window does not fit Open MPI hangs.
+"""
 
 
 def check_backend(backend: str | None, topology: Topology) -> str | None:
-    """The kind that is asked for, by argument or else by MPISHARE_BACKEND; None for the node's own choice.
+    """The kinds that are asked for, by argument or else by MPISHARE_BACKEND; None for the node's own choice.
 
     Raises:
         ArgumentError: There is no such kind.
     """
     wanted = topology.config.backend if backend is None else backend
     names = list(dict.fromkeys(kind.name for kind in KINDS))
-    if wanted is not None and wanted not in names:
+    if wanted is not None and not all(name in names for name in _names(wanted)):
         asked = "MPISHARE_BACKEND" if backend is None else "backend"
-        raise ArgumentError(f"{asked} {wanted!r} is unknown. Known here: {', '.join(names)}.")
+        raise ArgumentError(f"{asked} {wanted!r} is unknown. Known here: {', '.join(names)}, or several with commas.")
     return wanted
+
+
+def _names(wanted: str) -> list[str]:
+    return str(wanted).split(",")
+
+
+def _order(backend: str | None) -> list[Kind]:
+    """The kinds to try, one after the other."""
+    if backend is None:
+        return list(KINDS)
+    return [kind for name in _names(backend) for kind in KINDS if kind.name == name]
 
 
 def allocate(topology: Topology, nbytes: int, *, backend: str | None, label: str, writable: bool) -> Segment:
@@ -39,7 +54,7 @@ def allocate(topology: Topology, nbytes: int, *, backend: str | None, label: str
     Args:
         topology: Where the ranks sit.
         nbytes: Bytes on each node.
-        backend: A kind that `check_backend` knows, or None.
+        backend: Kinds that `check_backend` knows, or None.
         label: The call that asks, for reports.
         writable: Whether the ranks are going to write to it and see what the others write.
 
@@ -96,14 +111,13 @@ def _obtain(
     """
     refusals: dict[str, str] = {}  # words only: an error has the frames that raised it, and these the arrays in them
     lacks: dict[str, CapacityError] = {}
-    for kind in KINDS:
-        if backend in (None, kind.name):
-            try:
-                return kind, _attempt(kind, topology, nbytes, writable=writable), refusals
-            except MpishareError as error:
-                refusals[kind.title] = str(error)
-                if isinstance(error, CapacityError):
-                    lacks[kind.title] = error.alone()
+    for kind in _order(backend):
+        try:
+            return kind, _attempt(kind, topology, nbytes, writable=writable), refusals
+        except MpishareError as error:
+            refusals[kind.title] = str(error)
+            if isinstance(error, CapacityError):
+                lacks[kind.title] = error.alone()
     raise _summary(topology, refusals, lacks)
 
 

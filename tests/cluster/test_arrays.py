@@ -44,7 +44,7 @@ assert (again == 8).all() and (shared == 7).all()
 
 def test_hosts_with_shared_memory_of_different_size(make: Make) -> None:
     one = make(3, shm="1g,64m,256m", name="shm")
-    ended = one.mpiexec([sys.executable, "-c", UNEVEN])
+    ended = one.mpiexec(["-x", "MPISHARE_BACKEND=window,memmap", sys.executable, "-c", UNEVEN])
     assert ended.returncode == 0, ended.stderr
     told = ended.stdout.splitlines()
     assert [told.count(line) for line in ("h1 window", "h2 memmap in memory", "h3 window")] == [2, 2, 2]

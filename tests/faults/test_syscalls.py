@@ -61,6 +61,17 @@ def test_kill(backend: str, where: str, call: str, fault: str, tmp_path: Path) -
 
 
 @pytest.mark.fault(
+    "SIGKILL inside MPI_Win_allocate_shared, with MPISHARE_BACKEND=window",
+    "mpiexec ends the job at once; MPI's file may stay, and `mpishare clean` removes it",
+)
+def test_kill_inside_mpi() -> None:
+    with nothing_left():
+        ended = run_ranks(2, [*PROGRAM, "0", "ftruncate", "SIGKILL", "1"], {"MPISHARE_BACKEND": "window"})
+        assert run([sys.executable, "-m", "mpishare", "clean"]).returncode == 0
+    assert ended.returncode != 0
+
+
+@pytest.mark.fault(
     "a window that MPI cannot make although there was room",
     "the job ends at once with a message, as MPI leaves the other ranks hanging; `mpishare clean` removes MPI's file",
 )

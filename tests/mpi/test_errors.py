@@ -130,10 +130,10 @@ DIFFERENCES: dict[str, tuple[Call, Call]] = {
     "byte order": (lambda one, two: ms.zeros(3, ">f4"), lambda one, two: ms.zeros(3, "<f4")),
     "order": (lambda one, two: ms.empty((2, 3), order="F"), lambda one, two: ms.empty((2, 3))),
     "value": (lambda one, two: ms.full(3, 1.0), lambda one, two: ms.full(3, 2.0)),
-    "backend": (lambda one, two: ms.full(3, 1.0, backend="window"), lambda one, two: ms.full(3, 1.0)),
+    "backend": (lambda one, two: ms.full(3, 1.0, backend="private"), lambda one, two: ms.full(3, 1.0)),
     "function": (lambda one, two: ms.empty(3), lambda one, two: ms.zeros(3)),
     "root of share": (lambda one, two: ms.share(np.arange(3), root=1), lambda one, two: ms.share(np.arange(3))),
-    "backend of share": (lambda one, two: ms.share(one, backend="window"), lambda one, two: ms.share(one)),
+    "backend of share": (lambda one, two: ms.share(one, backend="private"), lambda one, two: ms.share(one)),
     "root of bcast": (lambda one, two: ms.bcast(one, root=1), lambda one, two: ms.bcast(one)),
     "array of bcast": (lambda one, two: ms.bcast(one), lambda one, two: ms.bcast(two)),
     "part of bcast": (lambda one, two: ms.bcast(one[1:3]), lambda one, two: ms.bcast(one[:2])),
@@ -165,7 +165,7 @@ def test_a_fence_meets_other_calls_on_one_node(comm: MPI.Intracomm, raised: Rais
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize(("name", "value"), [("NODES", "cyclic:7"), ("BACKEND", "window"), ("BACKEND", "\udcff")])
+@pytest.mark.parametrize(("name", "value"), [("NODES", "cyclic:7"), ("BACKEND", "private"), ("BACKEND", "\udcff")])
 def test_environments_that_differ_between_ranks(
     comm: MPI.Intracomm, raised: Raised, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:

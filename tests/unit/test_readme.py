@@ -1,0 +1,23 @@
+"""The README shows what `make test` really runs and prints."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.run import LAYOUTS, launches
+
+README = (Path(__file__).parent.parent.parent / "README.md").read_text()
+
+
+def test_the_summary_names_every_launch() -> None:
+    block = README.partition("$ make test\n")[2].partition("```")[0]
+    shown = [re.split(r"\s{2,}", line)[0] for line in block.splitlines() if " passed " in line and " failed " in line]
+    assert set(shown) >= {launch.name for launch in launches()}
+    assert re.search(r"^\d+ passed, 0 failed, 0 skipped$", block, re.MULTILINE)
+
+
+def test_the_launches_cover_every_size_and_placement() -> None:
+    assert sorted(LAYOUTS) == [1, 2, 3, 4, 5]
+    for kind in ("block", "cyclic", "sizes"):
+        assert any(layout.startswith(kind) for layouts in LAYOUTS.values() for layout in layouts)
