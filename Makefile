@@ -1,7 +1,7 @@
 # Two commands for a newcomer, `make demo` and `make test`. Each sets up what it needs in .venv first.
 # All paths are relative, so that the folder's own path may hold spaces.
 
-.PHONY: demo test lint cluster-packages clean help
+.PHONY: demo test lint bench cluster-packages clean help
 .DEFAULT_GOAL := help
 .SUFFIXES:
 
@@ -14,6 +14,7 @@ FLIGHTS := build/flights.npy
 help:
 	@echo "make demo   set up .venv, then share a real table with 4 ranks on 2 pretend nodes"
 	@echo "make test   set up .venv, then run every test"
+	@echo "make bench  set up .venv, then make every benchmark again, with its pictures (an hour)"
 	@echo "make lint   check style, format and types"
 	@echo "make cluster-packages   as root on Debian or Ubuntu: bring Slurm and the tools for several hosts on one machine"
 	@echo "make clean  remove what these made"
@@ -29,6 +30,23 @@ lint: $(READY)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+
+BENCH_READY := $(VENV)/bench-ready
+RUN := $(PY) -m mpishare run
+
+$(BENCH_READY): $(READY)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@
+
+# One after the other: two at once would measure each other.
+bench: $(BENCH_READY)
+	$(RUN) -n 4 -m benchmarks.ground
+	$(RUN) -n 2 -m benchmarks.share
+	$(RUN) -n 4 -m benchmarks.share
+	$(RUN) -n 4 -m benchmarks.memory
+	$(PY) -m benchmarks.nodes
+	$(PY) -m benchmarks.nodes --chunks --ranks 1 --powers 20,22,25
+	$(PY) -m benchmarks.growth
 
 # The only target that touches the system. libpmix-dev because Slurm opens libpmix.so by that name.
 cluster-packages:

@@ -11,7 +11,7 @@ import mpishare as ms
 RESULTS = Path(__file__).parent / "results"
 
 
-def keep(name: str, figures: dict[str, Any], info: ms.Info) -> None:
+def keep(name: str, figures: dict[str, Any], info: ms.Info | dict[str, Any]) -> None:
     """Writes `figures` to results/NAME.json."""
-    kept = {"figures": figures, "ground": info.as_dict()}
+    kept = {"figures": figures, "ground": info if isinstance(info, dict) else info.as_dict()}
     (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=2) + "\n")

@@ -12,6 +12,11 @@ from mpishare.errors import ArgumentError
 __all__ = ["Config"]
 
 
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_LARGEST_PERCENT = 90
+_LARGEST_CHUNK_BYTES = 1 << 30
+
+
 @dataclass(frozen=True)
 class Config:
     """The settings of one communicator, read from the environment when it is first used.
@@ -22,7 +27,10 @@ class Config:
         second_map: `MPISHARE_SECOND_MAP`, whether window pages may be mapped a second time; "0" keeps each window
             until MPI_Finalize instead.
         directory: `MPISHARE_DIR`, where the files of memmaps go; None for memory, and then the temporary folder.
+        chunk_bytes: `MPISHARE_CHUNK`, how much travels between nodes as one message, such as "256K"; None for the
+            choice of the model in `plan`.
         check: `MPISHARE_CHECK`, "1" to compare what the ranks call before each collective.
+        recycle: `MPISHARE_RECYCLE`, how much memory a node keeps for arrays to come, as given, such as "5%" or "2G".
         timeout_s: `MPISHARE_TIMEOUT`, how long a collective waits for ranks that do not come; None for ever.
         temporary: `TMPDIR`, the temporary folder.
         window_dir: `OMPI_MCA_osc_sm_backing_directory`, where Open MPI is told to put its windows; None for /dev/shm.
@@ -34,6 +42,8 @@ class Config:
     nodes: str | None = None
     second_map: bool = True
     directory: str | None = None
+    recycle: str = "5%"
+    chunk_bytes: int | None = None
     check: bool = False
     timeout_s: float | None = None
     temporary: str = "/tmp"  # noqa: S108 - nameless files only
@@ -53,6 +63,8 @@ class Config:
             nodes=environ.get("MPISHARE_NODES") or None,
             second_map=_switch(environ, "MPISHARE_SECOND_MAP", default="1"),
             directory=environ.get("MPISHARE_DIR") or None,
+            recycle=_size(environ, "MPISHARE_RECYCLE", default=cls.recycle),
+            chunk_bytes=_chunk_bytes(environ, "MPISHARE_CHUNK"),
             check=_switch(environ, "MPISHARE_CHECK", default="0"),
             timeout_s=_seconds(environ, "MPISHARE_TIMEOUT"),
             temporary=environ.get("TMPDIR") or cls.temporary,
@@ -69,6 +81,11 @@ class Config:
         except ArgumentError:
             return None
 
+    def recycle_bytes(self, memory_bytes: int) -> int:
+        """How much a node with `memory_bytes` of memory keeps for arrays to come."""
+        number, unit = _split_size(self.recycle)
+        return int(number * (memory_bytes / 100 if unit == "%" else _UNITS[unit]))
+
     @property
     def folder(self) -> str:
         """The folder for the files of memmaps on disk."""
@@ -80,7 +97,8 @@ class Config:
         return (
             f"MPISHARE_BACKEND={self.backend or ''} MPISHARE_NODES={self.nodes or ''} "
             f"MPISHARE_CHECK={self.check:d} MPISHARE_TIMEOUT={self.timeout_s or ''} "
-            f"MPISHARE_SECOND_MAP={self.second_map:d} MPISHARE_SINGLETONS={self.singletons:d}"
+            f"MPISHARE_SECOND_MAP={self.second_map:d} MPISHARE_SINGLETONS={self.singletons:d} "
+            f"MPISHARE_RECYCLE={self.recycle} MPISHARE_CHUNK={self.chunk_bytes or ''}"
         )
 
     def __str__(self) -> str:
@@ -92,6 +110,39 @@ def _switch(environ: Mapping[str, str], name: str, *, default: str) -> bool:
     if text not in ("0", "1"):
         raise ArgumentError(f"{name}={text!r} is not understood. Use 0 or 1.")
     return text == "1"
+
+
+def _size(environ: Mapping[str, str], name: str, *, default: str) -> str:
+    text = environ.get(name) or default
+    try:
+        number, unit = _split_size(text)
+    except ValueError:
+        number, unit = math.nan, ""
+    if not 0 <= number < math.inf or (unit == "%" and number > _LARGEST_PERCENT):
+        raise ArgumentError(
+            f"{name}={text!r} is not understood. Use bytes with K, M, G or T behind, or a part of the node's memory up "
+            f"to {_LARGEST_PERCENT}%, or 0."
+        )
+    return text
+
+
+def _chunk_bytes(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name)
+    if not text:
+        return None
+    try:
+        number, unit = _split_size(text)
+        nbytes = int(number * _UNITS[unit])
+    except (ValueError, KeyError, OverflowError):
+        nbytes = 0
+    if not 1 <= nbytes <= _LARGEST_CHUNK_BYTES:
+        raise ArgumentError(f"{name}={text!r} is not understood. Use bytes, with K, M or G behind, up to 1G.")
+    return nbytes
+
+
+def _split_size(text: str) -> tuple[float, str]:
+    unit = text[-1:].upper()
+    return (float(text[:-1]), unit) if unit in _UNITS or unit == "%" else (float(text), "")
 
 
 def _seconds(environ: Mapping[str, str], name: str) -> float | None:

@@ -9,10 +9,14 @@ import numpy as np
 
 from mpishare.errors import SpecError
 
-__all__ = ["check_dtype", "describe", "rebuild"]
+__all__ = ["BUILT_IN", "check_dtype", "describe", "rebuild"]
 
 # What dtype.str gives for the dtypes that can be shared. numpy.dtype itself takes far more, and evaluates some of it.
 _DTYPE_STR = re.compile(r"[<>|][biufcSUVmM]\d{0,10}(\[\d{0,10}[a-zA-Zμ]+\])?")
+
+
+BUILT_IN = 1
+"""dtype.isbuiltin of NumPy's own numbers in this machine's byte order."""
 
 
 def check_dtype(dtype: np.dtype[Any]) -> None:
@@ -23,6 +27,8 @@ def check_dtype(dtype: np.dtype[Any]) -> None:
     """
     if dtype.hasobject:
         raise SpecError(f"dtype {dtype} cannot be shared: {_objects_in(dtype)}")
+    if dtype.isbuiltin == BUILT_IN:
+        return
     try:
         rebuilt = rebuild(describe(dtype))
     except (TypeError, ValueError) as error:

@@ -11,7 +11,7 @@ from mpishare.errors import CapacityError
 from mpishare.filesystems import Room, room
 from mpishare.kernelfiles import text_of
 
-__all__ = ["SHM_DIR", "Machine", "check_memory", "memory_room"]
+__all__ = ["SHM_DIR", "Machine", "check_memory", "memory_bytes", "memory_room"]
 
 SHM_DIR = "/dev/shm"  # noqa: S108 - asked for its size; no file is made in it by name
 _LARGE_BYTES = 1 << 20
@@ -30,6 +30,13 @@ def memory_room() -> Room:
     free = kib["MemAvailable"] << 10 if "MemAvailable" in kib else total
     left = memory_left()
     return Room("memory", total, free if left is None else min(free, left))
+
+
+def memory_bytes() -> int:
+    """The memory of this host, within what the control groups allow."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = memory_limit()
+    return total if limit is None else min(total, limit)
 
 
 def check_memory(host: str, nbytes: int) -> None:

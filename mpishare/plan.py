@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 
 from mpishare.layout import Layout
 
-__all__ = ["LARGEST_MESSAGE_BYTES", "PAGE_BYTES", "balanced_slice", "byte_slice", "chain", "chunk_bytes", "chunks"]
+__all__ = [
+    "LARGEST_MESSAGE_BYTES",
+    "LARGEST_PULL_RANKS",
+    "LARGEST_SLOT_BYTES",
+    "PAGE_BYTES",
+    "SMALLEST_PULL_BYTES",
+    "Links",
+    "balanced_slice",
+    "byte_slice",
+    "chain",
+    "chunk_bytes",
+    "chunks",
+    "fill_slice",
+    "links",
+    "slot_bytes",
+]
 
 PAGE_BYTES = 4096
 """The smallest page of any Linux that MPI runs on; a multiple of it is only a better cut, never a need."""
@@ -14,9 +32,25 @@ PAGE_BYTES = 4096
 LARGEST_MESSAGE_BYTES = 1 << 30
 """A round number below 2**31 - 1, the largest count of MPI 3."""
 
-_CHUNK_BYTES = 128 << 10
-"""Measured best over TCP with 4 and 8 nodes: large enough to hide the cost of a message, small enough that the last
-node waits for few of them."""
+LARGEST_SLOT_BYTES = 256 << 10
+"""A larger array has a segment of its own: what it costs to make one is little beside filling it."""
+
+SMALLEST_PULL_BYTES = 4 << 20
+"""Below it the root alone fills its node: measured, it takes no longer than to tell the others."""
+
+LARGEST_PULL_RANKS = 8
+"""Ranks that read the root's memory at the same time. The kernel's lock on it is what more would wait for (S.
+Chakraborty, H. Subramoni, D. K. Panda, "Contention-aware kernel-assisted MPI collectives", IEEE Cluster 2017)."""
+
+_HUGE_BYTES = 2 << 20
+"""The grain of parts that ranks fill, where it is not too coarse: the size of huge pages on nearly all machines."""
+
+_SMALLEST_CHUNK_BYTES = 64 << 10
+_LARGEST_CHUNK_BYTES = 1 << 20
+_COST_BYTES = 560
+"""Bytes that a link carries in the time that a chunk costs besides its bytes: 11 us, measured at 400 Mbit/s over TCP.
+A faster link carries more in it, but there a chunk that is too small costs little, and is hidden by those on their way.
+"""
 
 
 def balanced_slice(count: int, parts: int, part: int) -> slice:
@@ -30,9 +64,16 @@ def byte_slice(nbytes: int, parts: int, part: int, *, grain: int = PAGE_BYTES) -
     return slice(min(grains.start * grain, nbytes), min(grains.stop * grain, nbytes))
 
 
-def chunk_bytes(nbytes: int, n_nodes: int) -> int:
-    """Bytes that travel between nodes as one message, at most 2**31 - 1, MPI's largest count; all where none travel."""
-    return _CHUNK_BYTES if n_nodes > 1 else max(nbytes, 1)
+@cache
+def slot_bytes(nbytes: int) -> int:
+    """The size of the slot for a small array: a multiple of 64, a cache line, and at most 64 or a quarter too large."""
+    grain = max(64, 1 << max(nbytes - 1, 1).bit_length() >> 3)
+    return -(-nbytes // grain) * grain
+
+
+def fill_slice(nbytes: int, parts: int, part: int) -> slice:
+    """Like `byte_slice`, with huge pages as grain if each part has some."""
+    return byte_slice(nbytes, parts, part, grain=_HUGE_BYTES if nbytes >= parts * _HUGE_BYTES else PAGE_BYTES)
 
 
 def chunks(nbytes: int, chunk: int) -> Iterator[slice]:
@@ -50,3 +91,63 @@ def chain(layout: Layout, root: int) -> tuple[int, ...]:
     first = layout.node_of[root]
     count = len(layout.nodes)
     return (root, *(layout.leader((first + step) % count) for step in range(1, count)))
+
+
+@dataclass(frozen=True)
+class Links:
+    """Where a place on the path between nodes gets its bytes from and sends them to.
+
+    Attributes:
+        parent: The place that it gets them from, None where they begin.
+        children: The places that it sends them to, in this order.
+        chunk_bytes: How many travel as one message, at most 2**31 - 1, MPI's largest count.
+    """
+
+    parent: int | None
+    children: tuple[int, ...]
+    chunk_bytes: int
+
+
+def links(nbytes: int, count: int, place: int, chunk: int | None = None) -> Links:
+    """How `nbytes` travel over `count` places, from the first on: down a tree if few, along a chain if many.
+
+    Args:
+        nbytes: How many.
+        count: Places on the path, at least two.
+        place: Whose links.
+        chunk: Bytes of a message, always along a chain; None for what the model says.
+    """
+    wanted, chunk = chunk, chunk or chunk_bytes(nbytes, count)
+    rounds = (count - 1).bit_length()
+    tree_cost = rounds * (nbytes + _COST_BYTES)
+    chain_cost = (count - 2 + -(-nbytes // chunk)) * (chunk + _COST_BYTES)
+    if wanted is None and nbytes <= _LARGEST_CHUNK_BYTES and tree_cost <= chain_cost:
+        return Links(*_tree(count, place), max(nbytes, 1))
+    return Links(place - 1 if place else None, (place + 1,) if place + 1 < count else (), chunk)
+
+
+def chunk_bytes(nbytes: int, n_nodes: int) -> int:
+    """Bytes that travel between nodes as one message, from a model of a pipelined chain.
+
+    With p nodes and k chunks, each of which costs a time `a` besides the time of its bytes, a chain ends after
+    (p - 2 + k) (a + N b / k), b the time of a byte. That is least for chunks of sqrt(N (a / b) / (p - 2)) bytes.
+    `benchmarks/nodes.py --chunks` compares the model with the link.
+
+    Source:
+        E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn, "Collective communication: theory, practice, and
+        experience", Concurrency and Computation 19 (2007).
+    """
+    best = math.isqrt(nbytes * _COST_BYTES // max(n_nodes - 2, 1))
+    return min(max(best, _SMALLEST_CHUNK_BYTES), _LARGEST_CHUNK_BYTES)
+
+
+def _tree(count: int, place: int) -> tuple[int | None, tuple[int, ...]]:
+    """Parent and children of `place` in a binomial tree, which ends after log2 of `count` messages in turn.
+
+    Source:
+        R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", Int. J.
+        High Perform. Comput. Appl. 19 (2005), section 4.3.
+    """
+    lowest = place & -place if place else 1 << (count - 1).bit_length()
+    steps = [1 << bit for bit in reversed(range(lowest.bit_length() - 1))]
+    return place - lowest if place else None, tuple(place + step for step in steps if place + step < count)

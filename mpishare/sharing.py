@@ -12,11 +12,12 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from mpishare import mpi, plan
 from mpishare.agreement import agree
 from mpishare.errors import SpecError
-from mpishare.segments.registry import allocate, check_backend
+from mpishare.segments.allocation import allocate, place, seal
+from mpishare.segments.registry import check_backend
 from mpishare.segments.segment import Segment, segment_of
 from mpishare.spec import ShapeLike, Spec, copy_bytes, scalar, zero
 from mpishare.topology import check_root, topology
-from mpishare.transfer import announce, replicate
+from mpishare.transfer import announce, fill, replicate
 
 __all__ = ["empty", "full", "private", "share", "zeros"]
 
@@ -65,14 +66,23 @@ def share(
         rank = check_root(root, here)
         kind = check_backend(backend, here)
         together.call = f"share(…, root={rank}, backend={kind})"
-        mine = _checked_array(obj, rank) if here.rank == rank else None
-        header = None if mine is None else Spec.of(mine).pack()
-    spec = announce(here, header, rank)
+        mine, extension = None, b""
+        if here.rank == rank:
+            mine = _checked_array(obj, rank)
+            spec = Spec.of(mine)
+            together.note, extension = spec.packed
+            early = place(here, spec.nbytes, kind)
+            if early is not None:  # nobody reads there yet, and the agreement will show the bytes to all
+                fill(early, spec, mine)
+    spec = announce(here, together.note, extension, rank)
+    is_filled = place(here, spec.nbytes, kind) is not None
     segment = allocate(here, spec.nbytes, backend=kind, label="share", writable=False)
-    replicate(here, rank, segment, spec, mine)
-    with agree(here.channel):
+    if is_filled:
         segment.seal()
-    return spec.view(segment.block())
+    else:
+        replicate(here, rank, segment, spec, mine)
+        seal(here, segment)
+    return segment.view(spec)
 
 
 def empty(
@@ -268,7 +278,7 @@ def _make(
         kind = check_backend(backend, here)
         value = "" if item is None else f", value={item.tolist()!r}"
         together.call = f"{name}({spec}{value}, backend={kind})"
-    array = spec.view(allocate(here, spec.nbytes, backend=kind, label=name, writable=True).block())
+    array = allocate(here, spec.nbytes, backend=kind, label=name, writable=True).view(spec)
     if item is not None:
         mine = array.ravel(order="K")[plan.balanced_slice(spec.count, here.node_size, here.node_rank)]
         copy_bytes(mine, np.broadcast_to(item, mine.shape))

@@ -9,6 +9,7 @@ import struct
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, Literal, SupportsIndex, TypeAlias
 
 import numpy as np
@@ -41,6 +42,8 @@ MAX_DIMS = 64 if int(np.__version__.split(".")[0]) >= 2 else 32  # NPY_MAXDIMS o
 # A dtype or a shape that does not fit it travels as JSON in an extension, and the rest of the header is then empty.
 _HEADER = struct.Struct("<4sBBxxIxxxx16s4q")
 HEADER_BYTES = _HEADER.size
+_EXTENSION = struct.Struct("<I")
+_EXTENSION_AT = 8
 _MAGIC = b"MSH1"
 _IS_FORTRAN = 1
 _HEADER_DTYPE_BYTES = 16
@@ -81,9 +84,11 @@ class Spec:
                 f"{type(array).__module__}.{type(array).__name__} cannot be shared: as a plain array it would lose "
                 "what its class adds. Pass numpy.asarray(…) of it, or its parts one by one."
             )
-        check_dtype(array.dtype)
-        fortran = array.flags.f_contiguous and not array.flags.c_contiguous
-        return cls(array.dtype, array.shape, "F" if fortran else "C")
+        dtype, flags = array.dtype, array.flags
+        check_dtype(dtype)
+        order: Order = "F" if flags.f_contiguous and not flags.c_contiguous else "C"
+        # Dtypes with columns can be equal and yet differ, in titles for example.
+        return _plain_spec(dtype, array.shape, order) if dtype.names is None else cls(dtype, array.shape, order)
 
     @classmethod
     def make(cls, shape: ShapeLike, dtype: DTypeLike | None, order: str = "C") -> Spec:
@@ -122,7 +127,7 @@ class Spec:
         """Number of items."""
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Number of bytes, as a Python int that cannot overflow."""
         return self.count * self.dtype.itemsize
@@ -134,7 +139,8 @@ class Spec:
         column = np.dtype([("item", self.dtype)])  # NumPy makes arrays of 'S0' and the like only as a column
         return np.ndarray(self.shape, column, block, order=self.order)["item"]
 
-    def pack(self) -> tuple[bytes, bytes]:
+    @cached_property
+    def packed(self) -> tuple[bytes, bytes]:
         """The header, `HEADER_BYTES` long, and its extension, mostly empty.
 
         Raises:
@@ -154,11 +160,12 @@ class Spec:
         return _HEADER.pack(_MAGIC, flags, 0, len(extension), b"", *(0,) * _HEADER_DIMS), extension
 
     @classmethod
+    @lru_cache(maxsize=256)
     def unpack(cls, header: bytes, extension: bytes = b"") -> Spec:
-        """The spec that another rank packed.
+        """The spec that another rank told by `packed`.
 
         Raises:
-            SpecError: The bytes are not a header that `pack` makes.
+            SpecError: The bytes are not a header of ours.
         """
         try:
             _, flags, ndim, _, name, *lengths = _HEADER.unpack(header)
@@ -178,6 +185,13 @@ class Spec:
         return f"shape={self.shape}, dtype={dtype}, order={self.order}"
 
 
+@lru_cache(maxsize=256)
+def _plain_spec(dtype: np.dtype[Any], shape: tuple[int, ...], order: Order) -> Spec:
+    """A spec that is made once."""
+    return Spec(dtype, shape, order)
+
+
+@lru_cache(maxsize=256)
 def extension_bytes(header: bytes) -> int:
     """How many bytes of extension follow `header`.
 
@@ -186,7 +200,7 @@ def extension_bytes(header: bytes) -> int:
     """
     if len(header) != HEADER_BYTES or header[:4] != _MAGIC:
         raise SpecError(f"a header from another rank cannot be read: it begins with {header[:4]!r}")
-    length: int = _HEADER.unpack(header)[3]
+    length: int = _EXTENSION.unpack_from(header, _EXTENSION_AT)[0]
     if length > _MAX_EXTENSION_BYTES:
         raise SpecError(f"a header from another rank cannot be read: it announces {length:,} bytes of dtype")
     return length

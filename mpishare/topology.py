@@ -48,6 +48,7 @@ class Topology:
         config: The settings read from the environment when the communicator was first used.
         pid: The process that is this rank; a fork of it is not.
         uid: A number that is the same on all ranks and differs between communicators.
+        pool: Memory for arrays over `comm`, kept by `segments.allocation`; None until the first.
         segments_made: How many segments were made over `comm`, the same on all ranks.
     """
 
@@ -88,6 +89,7 @@ class Topology:
         self.host: str = self.hosts[self.node]
         self.uid: int = uids[0]
         self.segments_made = 0
+        self.pool: object = None
         if self.config.check or self.config.timeout_s is not None:
             self._set_watch()
 

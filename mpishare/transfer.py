@@ -8,20 +8,26 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from mpishare import mpi, plan
+from mpishare import mpi, plan, pull
 from mpishare.segments.segment import Segment
-from mpishare.spec import HEADER_BYTES, Block, Spec, bytes_of, copy_bytes, extension_bytes
+from mpishare.spec import Block, Spec, bytes_of, copy_bytes, extension_bytes
 from mpishare.topology import Topology
 
-__all__ = ["announce", "relay", "replicate"]
+__all__ = ["announce", "fill", "relay", "replicate"]
 
 _CHUNK_TAG = 1
 _WINDOW = 4
 """Chunks on their way at a time, in each direction. Measured: 4 keep a link of 400 Mbit/s full over 8 nodes."""
 
 
-def announce(topology: Topology, header: tuple[bytes, bytes] | None, root: int) -> Spec:
-    """The spec that `root` packed, on every rank; `header` is None on the others.
+def announce(topology: Topology, header: bytes, extension: bytes, root: int) -> Spec:
+    """The spec that `root` packed, on every rank.
+
+    Args:
+        topology: Where the ranks sit.
+        header: It came to every rank with the agreement to share.
+        extension: What `root` packed besides; ignored on the others.
+        root: The rank that packed.
 
     Raises:
         SpecError: What came is no header of ours. It is the same on all ranks, as the root reads its own too.
@@ -29,13 +35,20 @@ def announce(topology: Topology, header: tuple[bytes, bytes] | None, root: int) 
     Collective:
         Over `topology.comm`.
     """
-    head, tail = (bytes(HEADER_BYTES), b"") if header is None else header
-    fixed = bytearray(head)
-    topology.channel.Bcast([fixed, mpi.BYTE], root)
-    extension = bytearray(tail or extension_bytes(bytes(fixed)))
-    if extension:
-        topology.channel.Bcast([extension, mpi.BYTE], root)
-    return Spec.unpack(bytes(fixed), bytes(extension))
+    length = extension_bytes(header)
+    if not length:
+        return Spec.unpack(header)
+    buffer = bytearray(extension if topology.rank == root else length)
+    topology.channel.Bcast([buffer, mpi.BYTE], root)
+    return Spec.unpack(header, bytes(buffer))
+
+
+def fill(block: Block, spec: Spec, source: NDArray[Any]) -> None:
+    """Copies `source` into `block`, which has as many bytes."""
+    if source.flags.forc:
+        block[:] = bytes_of(source)
+    else:
+        copy_bytes(spec.view(block), source)
 
 
 def replicate(topology: Topology, root: int, segment: Segment, spec: Spec, source: NDArray[Any] | None) -> None:
@@ -51,16 +64,36 @@ def replicate(topology: Topology, root: int, segment: Segment, spec: Spec, sourc
     Collective:
         Over `topology.comm`, but a rank may return before others have come.
     """
+    if topology.n_nodes == 1 and source is None and segment.together and spec.nbytes < plan.SMALLEST_PULL_BYTES:
+        return  # the root does all
     block = segment.block()
-    if source is None:
+    if topology.node_of(root) != topology.node:
         relay(topology, root, block)
-    elif source.flags.forc:
-        relay(topology, root, block, source=bytes_of(source))
     else:
-        copy_bytes(spec.view(block), source)
-        relay(topology, root, block)
+        _feed(topology, root, segment, spec, block, source)
     if not segment.together:
         _copy_to_node(topology, root, block)
+
+
+def _feed(
+    topology: Topology, root: int, segment: Segment, spec: Spec, block: Block, source: NDArray[Any] | None
+) -> None:
+    """On `root`'s node: fills the segment and feeds the other nodes, both at once as far as can be."""
+    run = bytes_of(source) if source is not None and source.flags.forc else None
+    offered = None
+    if segment.together and topology.node_size > 1 and spec.nbytes >= plan.SMALLEST_PULL_BYTES:
+        offered = pull.offer(topology, root, run)
+    if offered is not None:
+        relay(topology, root, block, source=run)
+        if pull.take(topology, root, offered, block, run, root_helps=topology.n_nodes == 1):
+            return
+        if run is not None:
+            block[:] = run
+    elif run is not None and topology.n_nodes > 1:
+        relay(topology, root, block, source=run, keep=True)
+    elif source is not None:
+        fill(block, spec, source)
+        relay(topology, root, block)
 
 
 def _copy_to_node(topology: Topology, root: int, block: Block) -> None:
@@ -71,44 +104,42 @@ def _copy_to_node(topology: Topology, root: int, block: Block) -> None:
         topology.node_channel.Bcast([block[part], mpi.BYTE], first)
 
 
-def relay(topology: Topology, root: int, block: Block, *, source: Block | None = None) -> None:
-    """A pipelined chain: chunks run from `root` through one rank of each node, straight into and out of `block`.
+def relay(topology: Topology, root: int, block: Block, *, source: Block | None = None, keep: bool = False) -> None:
+    """Brings bytes from `root` to one rank of each other node, straight into its `block`. Other ranks return at once.
 
-    Every node receives every byte once and sends it on once, whatever their number, so that the time is that of one
-    send over the link plus a chunk for each further node. Ranks that are not on the path return at once.
+    Every node receives every byte once. Many bytes run along a pipelined chain of chunks, so that the time is that of
+    one send over the link plus a chunk for each further node; few go down a tree.
 
     Args:
         topology: Where the ranks sit.
-        root: Where the chain begins.
+        root: Where the bytes are.
         block: The bytes on this node, of one length everywhere.
-        source: On `root`, other bytes to fill `block` with on the way; a chunk is filled just before it is sent.
+        source: On `root`, the bytes to send if these are not in `block`.
+        keep: Whether `root` is to copy them to `block` too, which it does while they are on their way.
 
     Source:
         J. L. Träff and A. Ripke, "Optimal broadcast for fully connected processor-node networks", J. Parallel Distrib.
         Comput. 68 (2008): a linear pipeline is optimal in bandwidth.
     """
     path = plan.chain(topology.layout, root)
-    if topology.rank not in path:
+    if topology.rank not in path or len(path) == 1:
         return
-    place = path.index(topology.rank)
-    parts = list(plan.chunks(block.nbytes, plan.chunk_bytes(block.nbytes, topology.n_nodes)))
-    pieces = [block[part] for part in parts]
-    ready: Iterable[Block] = pieces
-    if place > 0:
-        ready = _received(topology.channel, path[place - 1], pieces)
-    elif source is not None:
-        ready = _filled(pieces, [source[part] for part in parts])
-    if place + 1 < len(path):
-        _send(topology.channel, path[place + 1], ready)
-    else:
-        deque(ready, maxlen=0)  # the end of the chain: take each chunk, pass none on
-
-
-def _filled(pieces: list[Block], sources: list[Block]) -> Iterator[Block]:
-    """Each piece once it has its bytes from `sources`."""
-    for piece, source in zip(pieces, sources, strict=True):
-        piece[:] = source
-        yield piece
+    sent = block if source is None else source
+    links = plan.links(block.nbytes, len(path), path.index(topology.rank), topology.config.chunk_bytes)
+    parts = list(plan.chunks(block.nbytes, links.chunk_bytes))
+    pieces: Iterable[Block] = [sent[part] for part in parts]
+    if links.parent is not None:
+        pieces = _received(topology.channel, path[links.parent], [block[part] for part in parts])
+    leaving: deque[mpi.Request] = deque()
+    for part, piece in zip(parts, pieces, strict=True):
+        for child in links.children:
+            leaving.append(topology.channel.Isend([piece, mpi.BYTE], path[child], _CHUNK_TAG))
+        if keep:
+            block[part] = piece
+        while len(leaving) > _WINDOW * len(links.children):
+            leaving.popleft().Wait()
+    for request in leaving:
+        request.Wait()
 
 
 def _received(channel: mpi.Intracomm, source: int, pieces: list[Block]) -> Iterator[Block]:
@@ -121,14 +152,3 @@ def _received(channel: mpi.Intracomm, source: int, pieces: list[Block]) -> Itera
             asked += 1
         waiting.popleft().Wait()
         yield piece
-
-
-def _send(channel: mpi.Intracomm, target: int, pieces: Iterable[Block]) -> None:
-    """Sends each piece to `target` as it becomes ready; returns when all may be changed again."""
-    leaving: deque[mpi.Request] = deque()
-    for piece in pieces:
-        leaving.append(channel.Isend([piece, mpi.BYTE], target, _CHUNK_TAG))
-        if len(leaving) > _WINDOW:
-            leaving.popleft().Wait()
-    for request in leaving:
-        request.Wait()

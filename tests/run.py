@@ -79,6 +79,7 @@ def launches() -> list[Launch]:
     ]
     for size in LAYOUTS:
         found += [mpi_launch(size, layout) for layout in LAYOUTS[size]]
+    found.append(mpi_launch(3, "block:2", {"MPISHARE_RECYCLE": "0"}))
     found.append(mpi_launch(3, "", {"MPISHARE_BACKEND": "window"}))
     found.append(mpi_launch(3, "", {"MPISHARE_BACKEND": "window", "MPISHARE_SECOND_MAP": "0"}))
     found.append(mpi_launch(3, "", {"MPISHARE_BACKEND": "memmap", "MPISHARE_DIR": gettempdir()}))

@@ -55,7 +55,7 @@ class Mapping:
         return cls(start, start, nbytes)
 
     @classmethod
-    def second(cls, address: int, nbytes: int) -> Mapping:
+    def of_pages(cls, address: int, nbytes: int) -> Mapping:
         """A second map of the shared pages that are mapped at `address`. It outlives the first.
 
         Raises:
@@ -81,7 +81,25 @@ class Mapping:
         Raises:
             OSError: The kernel cannot split the map.
         """
-        syscalls.mprotect_read(self._start, self._length)
+        syscalls.mprotect(self._start, self._length, writable=False)
+
+    def unprotect(self) -> None:
+        """Makes them writable again.
+
+        Raises:
+            OSError: The kernel cannot split the map.
+        """
+        syscalls.mprotect(self._start, self._length, writable=True)
+
+    def second(self) -> Mapping | None:
+        """Another map of the same pages, None where there are too many maps."""
+        skipped = self.address - self._start
+        try:
+            twin = self.__class__.of_pages(self._start, self._length)
+        except OSError:
+            return None
+        twin.address += skipped
+        return twin
 
     def private(self) -> Mapping | None:
         """The same pages copy-on-write, None where the kernel does not let us open the file behind them.

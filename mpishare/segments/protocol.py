@@ -6,14 +6,11 @@ from typing import Protocol
 
 from mpishare.topology import Topology
 
-__all__ = ["Kind", "Memory"]
+__all__ = ["Backing", "Kind", "Memory"]
 
 
-class Memory(Protocol):
-    """A run of bytes in this rank's address space.
-
-    It goes when the object goes, by local work alone.
-    """
+class Backing(Protocol):
+    """A run of bytes in this rank's address space that is one array's, as long as the object is."""
 
     lifetime: str
     """When the memory goes, in words."""
@@ -23,6 +20,21 @@ class Memory(Protocol):
         """Where the bytes begin in this process."""
         ...
 
+    def protect(self) -> None:
+        """Makes the pages read-only in this process. They may then begin at another address."""
+        ...
+
+    def private(self) -> Backing | None:
+        """The same bytes, copy-on-write in this process; None where the kernel does not let us map them so."""
+        ...
+
+
+class Memory(Backing, Protocol):
+    """Memory as a kind makes it, for one array or for several in turn.
+
+    It goes when the object goes, by local work alone.
+    """
+
     def reserve(self, part: slice) -> None:
         """Gets real pages for the bytes of `part`, so that touching them later cannot fail.
 
@@ -31,12 +43,12 @@ class Memory(Protocol):
         """
         ...
 
-    def protect(self) -> None:
-        """Makes the pages read-only in this process."""
+    def unprotect(self) -> None:
+        """Makes the pages writable again."""
         ...
 
-    def private(self) -> Memory | None:
-        """The same bytes, copy-on-write in this process; None where the kernel does not let us map them so."""
+    def second(self) -> Memory | None:
+        """Another map of the same pages, None where there can be none."""
         ...
 
 

@@ -1,19 +1,22 @@
-"""Which kind of segment a node uses, chosen alike by all its ranks, and the segment made of it."""
+"""Which kind of segment a node uses, chosen alike by all its ranks, and the memory made of it."""
 
 from __future__ import annotations
 
-from mpishare import machine, plan
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from mpishare import machine, mpi, plan
 from mpishare.agreement import agree
 from mpishare.errors import ArgumentError, BackendError, CapacityError, MpishareError
-from mpishare.segments.hugepages import huge_bytes
 from mpishare.segments.memmap import MemmapInFolder, MemmapInMemory
 from mpishare.segments.private import Private
 from mpishare.segments.protocol import Kind, Memory
-from mpishare.segments.segment import Segment
 from mpishare.segments.window import Window
 from mpishare.topology import Topology
 
-__all__ = ["KINDS", "allocate", "check_backend", "probe"]
+__all__ = ["KINDS", "Obtained", "check_backend", "obtain", "probe"]
 
 KINDS: tuple[Kind, ...] = (MemmapInMemory(), Window(), MemmapInFolder(), Private())
 """In the order in which a node tries them.
@@ -30,8 +33,10 @@ def check_backend(backend: str | None, topology: Topology) -> str | None:
         ArgumentError: There is no such kind.
     """
     wanted = topology.config.backend if backend is None else backend
+    if wanted is None:
+        return None
     names = list(dict.fromkeys(kind.name for kind in KINDS))
-    if wanted is not None and not all(name in names for name in _names(wanted)):
+    if not all(name in names for name in _names(wanted)):
         asked = "MPISHARE_BACKEND" if backend is None else "backend"
         raise ArgumentError(f"{asked} {wanted!r} is unknown. Known here: {', '.join(names)}, or several with commas.")
     return wanted
@@ -46,40 +51,6 @@ def _order(backend: str | None) -> list[Kind]:
     if backend is None:
         return list(KINDS)
     return [kind for name in _names(backend) for kind in KINDS if kind.name == name]
-
-
-def allocate(topology: Topology, nbytes: int, *, backend: str | None, label: str, writable: bool) -> Segment:
-    """A segment of `nbytes` on every node, with real pages behind it.
-
-    Args:
-        topology: Where the ranks sit.
-        nbytes: Bytes on each node.
-        backend: Kinds that `check_backend` knows, or None.
-        label: The call that asks, for reports.
-        writable: Whether the ranks are going to write to it and see what the others write.
-
-    Raises:
-        CapacityError: No kind has room on this node, or, as a `PeerCapacityError`, on another.
-        BackendError: No kind works on this node.
-        PeerError: The same on another node.
-
-    Collective:
-        Over `topology.comm`.
-    """
-    topology.segments_made += 1
-    key = topology.uid + topology.segments_made
-    with agree(topology.channel):
-        kind, memory, refusals = _obtain(topology, max(nbytes, 1), backend, writable)  # no map can be empty
-    return Segment(
-        memory,
-        nbytes,
-        kind=kind.title,
-        label=label,
-        node_size=topology.node_size,
-        together=kind.together,
-        key=key,
-        refusals=refusals,
-    )
 
 
 def probe(topology: Topology) -> dict[str, str]:
@@ -101,24 +72,63 @@ def _tell(kind: Kind, topology: Topology) -> str:
     return f"fits{alone}; {memory.lifetime}; private() {own}"
 
 
-def _obtain(
-    topology: Topology, nbytes: int, backend: str | None, writable: bool
-) -> tuple[Kind, Memory, dict[str, str]]:
-    """The first kind that works on all ranks of this node, its memory, and why those before it did not.
+@dataclass(frozen=True)
+class Obtained:
+    """Memory of this node.
+
+    Attributes:
+        memory: The bytes.
+        kind: The segment kind that made it.
+        refusals: For each kind that was tried before, why it did not do, by title.
+    """
+
+    memory: Memory
+    kind: Kind
+    refusals: dict[str, str]
+
+
+def obtain(
+    topology: Topology, nbytes: int, backend: str | None, writable: bool, *, relieve: Callable[[], None]
+) -> Obtained:
+    """Memory of the first kind that works on all ranks of this node.
+
+    Args:
+        topology: Where the ranks sit.
+        nbytes: Bytes on this node, at least one.
+        backend: Kinds that `check_backend` knows, or None.
+        writable: Whether the ranks are going to write to it and see what the others write.
+        relieve: Gives memory back to the system; called where a kind has no room, before that is final.
 
     Raises:
         CapacityError, BackendError: None does; on all ranks of the node.
+
+    Collective:
+        Over `topology.node_channel`.
     """
     refusals: dict[str, str] = {}  # words only: an error has the frames that raised it, and these the arrays in them
     lacks: dict[str, CapacityError] = {}
     for kind in _order(backend):
-        try:
-            return kind, _attempt(kind, topology, nbytes, writable=writable), refusals
-        except MpishareError as error:
-            refusals[kind.title] = str(error)
-            if isinstance(error, CapacityError):
-                lacks[kind.title] = error.alone()
+        for is_relieved in (False, True):
+            try:
+                return Obtained(_attempt(kind, topology, nbytes, writable=writable), kind, refusals)
+            except MpishareError as error:
+                lack = error.alone() if isinstance(error, CapacityError) else None
+                words = str(error)
+            if is_relieved or not _any(topology, lack is not None):
+                break
+            relieve()
+            topology.node_channel.Barrier()
+        refusals[kind.title] = words
+        if lack is not None:
+            lacks[kind.title] = lack
     raise _summary(topology, refusals, lacks)
+
+
+def _any(topology: Topology, here: bool) -> bool:
+    """Whether it is so on any rank of the node."""
+    found = np.array(here, np.int8)
+    topology.node_channel.Allreduce(mpi.IN_PLACE, found, mpi.MAX)
+    return bool(found)
 
 
 def _summary(topology: Topology, refusals: dict[str, str], lacks: dict[str, CapacityError]) -> MpishareError:
@@ -144,8 +154,7 @@ def _attempt(kind: Kind, topology: Topology, nbytes: int, *, writable: bool) -> 
         kind.check(topology, nbytes)
     part = slice(0, nbytes)
     if kind.together:
-        grain = huge_bytes() if nbytes >= topology.node_size * huge_bytes() else plan.PAGE_BYTES
-        part = plan.byte_slice(nbytes, topology.node_size, topology.node_rank, grain=grain)
+        part = plan.fill_slice(nbytes, topology.node_size, topology.node_rank)
     with agree(topology.node_channel):
         try:
             memory = kind.allocate(topology, nbytes)

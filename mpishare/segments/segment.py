@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mpishare.dtypes import BUILT_IN
 from mpishare.errors import BackendError
-from mpishare.segments.protocol import Memory
-from mpishare.spec import Block
+from mpishare.segments.protocol import Backing
+from mpishare.spec import Block, Spec
 
 __all__ = ["Segment", "live_segments", "segment_of"]
 
@@ -22,6 +23,7 @@ class Segment:
     It is the `base` of every view of them, so that NumPy keeps it, and with it the memory, for as long as a view is.
 
     Attributes:
+        memory: The bytes.
         kind: Name of the segment kind that made it; "private" for a copy-on-write view.
         label: The call that made it, for reports.
         nbytes: Bytes that the ranks of the node share.
@@ -35,17 +37,17 @@ class Segment:
 
     def __init__(
         self,
-        memory: Memory,
+        memory: Backing,
         nbytes: int,
-        *,
         kind: str,
         label: str,
         node_size: int,
         key: int | None,
         together: bool = True,
         refusals: Mapping[str, str] | None = None,
+        original: Segment | None = None,
     ) -> None:
-        self._memory = memory
+        self.memory = memory
         self.kind = kind
         self.label = label
         self.nbytes = nbytes
@@ -54,23 +56,24 @@ class Segment:
         self.key = key
         self.refusals = refusals or {}
         self.writable = True
-        _live.add(self)
+        self._original = original  # its bytes show where a copy-on-write view has none of its own
+        _remember(self)
 
     @property
     def address(self) -> int:
         """Where the bytes begin in this process."""
-        return self._memory.address
-
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        """NumPy's door to the bytes. Source: the NumPy reference, "The array interface protocol", version 3."""
-        data = (self.address, not self.writable)
-        return {"data": data, "shape": (self.nbytes,), "typestr": "|u1", "version": 3}
+        return self.memory.address
 
     def block(self) -> Block:
         """The bytes as a view, writable until `seal`."""
-        block: Block = np.asarray(self)
-        return block
+        return np.asarray(_Door(self, (self.nbytes,), "|u1"))
+
+    def view(self, spec: Spec) -> NDArray[Any]:
+        """The array, writable until `seal`."""
+        if spec.order == "C" and spec.dtype.isbuiltin == BUILT_IN:
+            array: NDArray[Any] = np.asarray(_Door(self, spec.shape, spec.dtype.str))
+            return array
+        return spec.view(self.block())
 
     def seal(self) -> None:
         """Makes this rank's pages read-only, and every view made from now on.
@@ -79,19 +82,34 @@ class Segment:
             BackendError: The kernel cannot protect the pages.
         """
         try:
-            self._memory.protect()
+            self.memory.protect()
         except OSError as error:
             raise BackendError(f"pages of {self.kind} cannot be made read-only: {error}") from error
         self.writable = False
 
     def private_view(self, view: NDArray[Any]) -> NDArray[Any] | None:
         """`view`, which must be one of ours, over copy-on-write pages; None where there are no such pages."""
-        memory = self._memory.private()
+        memory = self.memory.private()
         if memory is None or view.size == 0:
             return None
-        twin = Segment(memory, self.nbytes, kind="private", label="private", node_size=1, key=None)
+        twin = Segment(memory, self.nbytes, "private", "private", node_size=1, key=None, original=self)
         offset = view.__array_interface__["data"][0] - self.address
         return np.ndarray(view.shape, view.dtype, twin.block(), offset, view.strides)
+
+
+class _Door:
+    """NumPy's door to the bytes of a segment, and the base of the views that were made by it.
+
+    Source:
+        The NumPy reference, "The array interface protocol", version 3.
+    """
+
+    __slots__ = ("__array_interface__", "segment")
+
+    def __init__(self, segment: Segment, shape: tuple[int, ...], typestr: str) -> None:
+        self.segment = segment
+        data = (segment.memory.address, not segment.writable)
+        self.__array_interface__ = {"data": data, "shape": shape, "typestr": typestr, "version": 3}
 
 
 def segment_of(array: NDArray[Any]) -> Segment | None:
@@ -99,16 +117,24 @@ def segment_of(array: NDArray[Any]) -> Segment | None:
     base: object = array
     while isinstance(base, np.ndarray):
         base = base.base
-    return base if isinstance(base, Segment) else None
+    return base.segment if isinstance(base, _Door) else None
 
 
 def live_segments() -> list[Segment]:
-    """The segments that this process has views of, in no order."""
-    while True:
-        try:
-            return list(_live)
-        except RuntimeError:  # another thread made one meanwhile
-            continue
+    """The segments that this process has views of, the oldest first."""
+    found = (reference() for reference in list(_references))
+    return [segment for segment in found if segment is not None]
 
 
-_live: weakref.WeakSet[Segment] = weakref.WeakSet()
+_references: list[weakref.ref[Segment]] = []
+"""To all segments that live, and to some that have gone. A set of them would take longer than all else to keep."""
+
+_many = 1000
+
+
+def _remember(segment: Segment) -> None:
+    global _many, _references
+    _references.append(weakref.ref(segment))
+    if len(_references) > _many:
+        _references = [reference for reference in _references if reference() is not None]
+        _many = 1000 + 2 * len(_references)

@@ -14,9 +14,10 @@ __all__ = [
     "madvise",
     "map_file",
     "mmap_nothing",
-    "mprotect_read",
+    "mprotect",
     "mremap_copy",
     "munmap",
+    "read_process",
 ]
 
 # Numbers from the kernel's uapi/asm-generic/mman-common.h and uapi/linux/mman.h.
@@ -44,6 +45,23 @@ _libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctyp
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+class _IoVec(ctypes.Structure):
+    """struct iovec of readv(2)."""
+
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+_libc.process_vm_readv.restype = ctypes.c_ssize_t
+_libc.process_vm_readv.argtypes = [
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_ulong,
+    ctypes.c_void_p,
+    ctypes.c_ulong,
+    ctypes.c_ulong,
+]
 
 munmap = _libc.munmap
 """As a plain function, so that a finalizer can call it to the very end of the process."""
@@ -82,14 +100,33 @@ def mremap_copy(start: int, length: int, target: int | None) -> int:
     return _checked(_libc.mremap(start, 0, length, flags, target))
 
 
-def mprotect_read(start: int, length: int) -> None:
-    """Makes pages read-only.
+def mprotect(start: int, length: int, *, writable: bool) -> None:
+    """Makes pages read-only, or writable.
 
     Raises:
         OSError: The kernel cannot split the map.
     """
-    if _libc.mprotect(start, length, mmap.PROT_READ):
+    if _libc.mprotect(start, length, mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)):
         _raise_errno()
+
+
+def read_process(pid: int, source: int, target: int, length: int) -> None:
+    """Copies `length` bytes at address `source` of another process to address `target` of this one.
+
+    Source:
+        process_vm_readv(2). The kernel copies at most 2 GiB less a page at a time.
+
+    Raises:
+        OSError: We may not read there (EPERM), there is no such process (ESRCH) or address (EFAULT).
+    """
+    done = 0
+    while done < length:
+        here = _IoVec(target + done, length - done)
+        there = _IoVec(source + done, length - done)
+        count = _libc.process_vm_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+        if count <= 0:
+            _raise_errno()
+        done += count
 
 
 def madvise(start: int, length: int, advice: int) -> int:

@@ -66,9 +66,7 @@ class Window:
             return Mapping.anonymous(nbytes)
         self._probe(topology)
         node_comm = topology.node_channel
-        room = (
-            nbytes + huge_bytes() if nbytes >= huge_bytes() else nbytes
-        )  # the rest is never touched, so it costs nothing
+        room = nbytes + huge_bytes() if nbytes >= huge_bytes() else nbytes  # what is never touched costs nothing
         try:
             window = _window(topology, room)
         except mpi.Exception as error:
@@ -137,7 +135,7 @@ def _end_job(topology: Topology, nbytes: int, error: mpi.Exception) -> NoReturn:
 def _second_map(address: int, nbytes: int) -> Mapping | None:
     """A map of ours of the window's pages, None where the kernel refuses it."""
     try:
-        return Mapping.second(address, nbytes)
+        return Mapping.of_pages(address, nbytes)
     except OSError:
         return None
 
@@ -161,6 +159,12 @@ class KeptWindow:
 
     def protect(self) -> None:
         """Nothing: the pages are MPI's, and other arrays of MPI may lie on them."""
+
+    def unprotect(self) -> None:
+        """Nothing: they are writable."""
+
+    def second(self) -> None:
+        """None: windows are kept where there can be no second map."""
 
     def private(self) -> None:
         """None: the pages are MPI's to map."""

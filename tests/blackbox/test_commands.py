@@ -99,6 +99,21 @@ def test_info_says_what_it_keeps() -> None:
     assert "stays until MPI_Finalize; private() copies" in ended.stdout
 
 
+@pytest.mark.parametrize(("size", "nodes"), [(1, ""), (3, "block:2")])
+def test_bench_ends_in_a_verdict(size: int, nodes: str) -> None:
+    ended = run_ranks(size, ["mpishare", "bench", "--mib", "1"], {"MPISHARE_NODES": nodes})
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("mpishare.share") == 2
+    saved = f"saves {(size - 2 if nodes else 0) << 20:,} bytes of memory"
+    assert ended.stdout.splitlines()[-1].startswith("verdict: sharing 1 MiB costs ")
+    assert saved in ended.stdout
+
+
+def test_bench_refuses_nonsense() -> None:
+    ended = run([sys.executable, "-m", "mpishare", "bench", "--mib", "0"])
+    assert (ended.returncode, "--mib takes 1 or more" in ended.stderr) == (2, True)
+
+
 def test_usage() -> None:
     assert run([sys.executable, "-m", "mpishare"]).returncode == 2
     assert run([sys.executable, "-m", "mpishare", "fly"]).returncode == 2

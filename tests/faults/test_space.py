@@ -63,6 +63,22 @@ print(sorted({one.backend for one in ms.report().segments}))
 
 
 @pytest.mark.fault(
+    "no room but that of segments kept for arrays to come (MPISHARE_RECYCLE)", "they are given back, and the array fits"
+)
+def test_kept_segments_are_given_back() -> None:
+    code = """
+for count in (20, 24, 26):
+    a = ms.share(np.full(count << 20, count, "u1") if rank == 0 else None)
+    assert (a == count).all()
+    print(ms.report().segments[0].backend)
+    del a
+"""
+    ended = run_with(SHM.format("64m"), code, MPISHARE_BACKEND="window,memmap", MPISHARE_RECYCLE="1G")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == ["window"] * 6
+
+
+@pytest.mark.fault(
     "no segment kind has room", "CapacityError on all ranks: host, directory, bytes wanted, bytes free, the cure"
 )
 def test_no_room_at_all() -> None:

@@ -7,14 +7,14 @@ import gc
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare.segments import registry
+from mpishare.segments import allocation, registry
 from mpishare.segments.memmap import MemmapInFolder
 from mpishare.segments.protocol import Kind
 from mpishare.segments.segment import Segment, live_segments, segment_of
@@ -31,17 +31,23 @@ HERE = [one for one in registry.KINDS if one.name != "window" or MAKES_WINDOWS]
 
 @pytest.fixture(params=HERE, ids=lambda kind: kind.title)
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kind:
-    """Each kind in turn, as the only one that there is."""
+    """Each kind in turn, as the only one that there is, with fresh memory for each array."""
     found: Kind = request.param
-    here = ms.topology()
-    monkeypatch.setattr(here, "config", replace(here.config, backend=None, directory=None))
+    use(monkeypatch, recycle="0", directory=None)
     monkeypatch.setattr(registry, "KINDS", (found,))
     return found
 
 
+def use(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+    """Other settings for COMM_WORLD, and no memory from before."""
+    here = ms.topology()
+    monkeypatch.setattr(here, "config", replace(here.config, backend=None, **settings))
+    monkeypatch.setattr(here, "pool", None)
+
+
 def allocate(nbytes: int) -> Segment:
     """A segment of the kind that there is."""
-    return registry.allocate(ms.topology(), nbytes, backend=None, label="test", writable=False)
+    return allocation.allocate(ms.topology(), nbytes, backend=None, label="test", writable=False)
 
 
 def test_it_fits_here(kind: Kind) -> None:
@@ -140,8 +146,7 @@ class Refusing:
 
 
 def test_the_next_kind_serves_where_one_fails(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = ms.topology()
-    monkeypatch.setattr(here, "config", replace(here.config, backend=None))
+    use(monkeypatch, recycle="0")
     monkeypatch.setattr(registry, "KINDS", (Refusing(), *registry.KINDS))
     shared = ms.share(np.arange(1000) if comm.rank == 0 else None)
     assert shared.tolist() == list(range(1000))

@@ -26,13 +26,32 @@ def test_all_set() -> None:
         "MPISHARE_DIR": "/scratch",
         "MPISHARE_CHECK": "1",
         "MPISHARE_TIMEOUT": "2.5",
+        "MPISHARE_RECYCLE": "1.5G",
+        "MPISHARE_CHUNK": "256k",
         "TMPDIR": "/local",
         "OMPI_MCA_osc_sm_backing_directory": "/tmp",
     }
     config = Config.read(environ)
     assert (config.backend, config.nodes, config.second_map, config.window_dir) == ("window", "block:2", False, "/tmp")
     assert (config.directory, config.folder, config.check, config.timeout_s) == ("/scratch", "/scratch", True, 2.5)
+    assert (config.recycle, config.chunk_bytes) == ("1.5G", 256 << 10)
     assert Config.read({"TMPDIR": "/local"}).folder == "/local"
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("", 50), ("0", 0), ("100", 100), ("2k", 2048), ("1.5M", 3 << 19), ("10%", 100), ("1T", 1 << 40)],
+)
+def test_how_much_is_kept(text: str, nbytes: int) -> None:
+    assert Config.read({"MPISHARE_RECYCLE": text}).recycle_bytes(1000) == nbytes
+
+
+@pytest.mark.parametrize("text", ["much", "-1", "nan", "inf", "91%", "%", "3X", "G"])
+def test_bad_sizes(text: str) -> None:
+    with pytest.raises(ArgumentError, match="MPISHARE_RECYCLE"):
+        Config.read({"MPISHARE_RECYCLE": text})
+    with pytest.raises(ArgumentError, match="MPISHARE_CHUNK"):
+        Config.read({"MPISHARE_CHUNK": text})
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf"])

@@ -25,7 +25,7 @@ def bytes_at(mapping: Mapping, nbytes: int) -> Block:
 def test_a_second_map_shows_the_same_pages_and_outlives_the_first() -> None:
     first = mmap.mmap(-1, 3 * mmap.PAGESIZE)
     address = np.frombuffer(first, np.uint8).ctypes.data
-    second = bytes_at(Mapping.second(address + 100, 5000), 5000)
+    second = bytes_at(Mapping.of_pages(address + 100, 5000), 5000)
     first[100:104] = b"here"
     assert second[:4].tobytes() == b"here"
     first.close()
@@ -35,7 +35,7 @@ def test_a_second_map_shows_the_same_pages_and_outlives_the_first() -> None:
 def test_private_memory_has_no_second_map() -> None:
     private = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with pytest.raises(OSError, match="Invalid argument"):
-        Mapping.second(np.frombuffer(private, np.uint8).ctypes.data, 100)
+        Mapping.of_pages(np.frombuffer(private, np.uint8).ctypes.data, 100)
 
 
 def test_reserving_what_cannot_be_had_is_an_error_and_no_signal() -> None:
@@ -43,7 +43,7 @@ def test_reserving_what_cannot_be_had_is_an_error_and_no_signal() -> None:
     descriptor = os.memfd_create("short")
     os.ftruncate(descriptor, 4 * mmap.PAGESIZE)
     file = mmap.mmap(descriptor, 4 * mmap.PAGESIZE)
-    mapping = Mapping.second(np.frombuffer(file, np.uint8).ctypes.data, 4 * mmap.PAGESIZE)
+    mapping = Mapping.of_pages(np.frombuffer(file, np.uint8).ctypes.data, 4 * mmap.PAGESIZE)
     mapping.reserve(slice(0, 4 * mmap.PAGESIZE))
     os.ftruncate(descriptor, mmap.PAGESIZE)
     os.close(descriptor)
@@ -98,7 +98,7 @@ def test_large_maps_get_huge_pages(memory_file: int) -> None:
 def test_a_second_map_lies_so_that_huge_pages_fit(memory_file: int, offset: int) -> None:
     first = mmap.mmap(memory_file, 4 * HUGE)
     address = np.frombuffer(first, np.uint8).ctypes.data + offset
-    mapping = Mapping.second(address, 3 * HUGE)
+    mapping = Mapping.of_pages(address, 3 * HUGE)
     block = bytes_at(mapping, 3 * HUGE)
     first[offset] = 9
     assert block[0] == 9

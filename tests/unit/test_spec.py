@@ -17,7 +17,7 @@ from tests.arrays import DTYPES, bits, filled, layouts
 def test_header_there_and_back(name: str) -> None:
     for array in layouts(DTYPES[name]).values():
         spec = Spec.of(array)
-        header, extension = spec.pack()
+        header, extension = spec.packed
         assert len(header) == HEADER_BYTES == 64
         assert extension_bytes(header) == len(extension)
         twin = Spec.unpack(header, extension)
@@ -29,8 +29,8 @@ def test_header_there_and_back(name: str) -> None:
 
 def test_plain_dtypes_need_no_extension() -> None:
     for name in ("f8", ">i4", "U100", "M8[ns]", "?"):
-        assert Spec.make((2, 3, 4, 5), name).pack()[1] == b""
-    assert Spec.make((1, 1, 1, 1, 1), "f8").pack()[1] != b""
+        assert Spec.make((2, 3, 4, 5), name).packed[1] == b""
+    assert Spec.make((1, 1, 1, 1, 1), "f8").packed[1] != b""
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -71,8 +71,8 @@ def test_user_defined_dtypes_are_refused() -> None:
         Spec.of(np.array([{}]))
 
 
-HEADER, _ = Spec.make((2, 3), "f8").pack()
-LONG_HEADER, EXTENSION = Spec.of(filled(DTYPES["nested"], (2, 3))).pack()
+HEADER, _ = Spec.make((2, 3), "f8").packed
+LONG_HEADER, EXTENSION = Spec.of(filled(DTYPES["nested"], (2, 3))).packed
 
 
 def unpacked(header: bytes, extension: bytes) -> Spec | None:
@@ -120,5 +120,5 @@ def check_harmless(spec: Spec | None) -> None:
 
 def test_describing_words_are_alike_for_alike_specs() -> None:
     one: Any = Spec.make((2,), [("a", "i4")])
-    assert str(one) == str(Spec.unpack(*one.pack()))
+    assert str(one) == str(Spec.unpack(*one.packed))
     assert str(Spec.make(2, "<f8")) != str(Spec.make(2, ">f8"))

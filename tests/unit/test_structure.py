@@ -20,7 +20,7 @@ LAYERS = [
     {"_version", "errors", "dtypes", "spec", "layout", "plan", "config"}
     | {"machine", "cgroups", "filesystems", "kernelfiles"},  # pure
     {"mpi", "agreement", "ending", "lookout", "watched", "topology"},  # MPI facts
-    {"segments", "transfer"},  # mechanism
+    {"segments", "pull", "transfer"},  # mechanism
     {"sharing", "collectives", "report"},  # face
     {"__init__"},
     {"cli", "__main__"},  # programs

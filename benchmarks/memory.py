@@ -1,0 +1,84 @@
+"""What the ranks of a node hold together when each has the same array: one copy with us, one a rank without.
+
+    mpishare run -n 4 -m benchmarks.memory [--mib 256]
+
+Proportional set size (PSS) of all ranks, gained since before the array, once the root has dropped its own and every
+rank has read all of it; while rank after rank drops its view; and after the last has. Prints a table and keeps it as
+results/memory-RANKS.json, with a picture beside it. Bound: 1.05 times the array.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+import mpishare as ms
+from benchmarks.keep import keep
+from benchmarks.picture import lines
+
+comm = MPI.COMM_WORLD
+Source = NDArray[np.uint8] | None
+
+
+def main() -> None:
+    """Measures each way; rank 0 prints and keeps."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--mib", type=int, default=256)
+    nbytes = parser.parse_args().mib << 20
+    ms.share(np.arange(10) if comm.rank == 0 else None)  # what MPI and we allocate once is there now
+    ways: dict[str, Callable[[Source], NDArray[np.uint8]]] = {
+        "mpishare.share": ms.share,
+        "mpishare.share, window": lambda source: ms.share(source, backend="window"),
+        "comm.bcast": lambda source: comm.bcast(source),
+        "comm.Bcast": lambda source: _bcast(source, nbytes),
+    }
+    figures = {name: measure(way, nbytes) for name, way in ways.items()}
+    info = ms.info()
+    if comm.rank == 0:
+        for name, row in figures.items():
+            print(f"{name:24} " + "  ".join(f"{what} {value}" for what, value in row.items()))
+        keep(f"memory-{comm.size}", {"array, bytes": nbytes, "ranks": comm.size, **figures}, info)
+        kept = {name: row["as ranks drop it"] for name, row in figures.items()}
+        left = list(range(comm.size, -1, -1))
+        title = f"one array of {nbytes >> 20} MiB, {comm.size} ranks of one node"
+        lines(f"memory-{comm.size}", left, kept, "ranks that have it", "memory of all ranks, arrays", title, log=False)
+
+
+def measure(way: Callable[[Source], NDArray[np.uint8]], nbytes: int) -> dict[str, Any]:
+    """What all ranks have gained, as multiples of the array: with all views, and after each rank dropped its own."""
+    before = _held()
+    array: NDArray[np.uint8] | None = way(np.ones(nbytes, np.uint8) if comm.rank == 0 else None)
+    assert array is not None
+    assert array.sum() == nbytes
+    gained = [(_held() - before) / nbytes]
+    for rank in range(comm.size):
+        if comm.rank == rank:
+            array = None
+        gained.append((_held() - before) / nbytes)
+    return {"all ranks": round(gained[0], 4), "as ranks drop it": [round(one, 3) for one in gained]}
+
+
+def _bcast(source: Source, nbytes: int) -> NDArray[np.uint8]:
+    array = np.empty(nbytes, np.uint8) if source is None else source
+    comm.Bcast(array)
+    return array
+
+
+def _held() -> float:
+    """Proportional set size of all ranks, bytes."""
+    gc.collect()
+    comm.Barrier()
+    rollup = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    mine = next(int(line.split()[1]) << 10 for line in rollup if line.startswith("Pss:"))
+    return float(comm.allreduce(mine))
+
+
+if __name__ == "__main__":
+    main()

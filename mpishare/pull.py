@@ -1,0 +1,117 @@
+"""The ranks of a node copy disjoint parts of an array out of the root's own memory, all at once."""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpishare import mpi, plan
+from mpishare.segments import syscalls
+from mpishare.spec import Block
+from mpishare.topology import Topology
+
+__all__ = ["Offer", "offer", "take"]
+
+_TOLD = struct.Struct("<qQQ16s")
+"""Process, address of the bytes, address of a token, and the token: who reads it there reads the right process."""
+
+_TOKEN_BYTES = 16
+
+_refusing: WeakKeyDictionary[Topology, bool] = WeakKeyDictionary()
+"""The communicators on whose nodes some rank may not read another's memory."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What the root tells its node: which process it is, where the bytes are, and how to know that process."""
+
+    pid: int
+    address: int
+    token_address: int
+    token: bytes
+    kept: NDArray[np.uint8]
+    """On the root, the token itself, which must stay where it is."""
+
+
+def offer(topology: Topology, root: int, source: Block | None) -> Offer | None:
+    """Tells the ranks of `root`'s node where its bytes are.
+
+    Args:
+        topology: Where the ranks sit.
+        root: A rank of this node.
+        source: On `root`, the bytes, in one run; None on the others, and where there is no such run.
+
+    Returns:
+        What `take` wants; None on all ranks where `root` must copy by itself.
+
+    Collective:
+        Over `topology.node_channel`.
+    """
+    if _refusing.get(topology):
+        return None
+    told, token = bytearray(_TOLD.size), np.empty(0, np.uint8)
+    if source is not None:
+        token = np.frombuffer(os.urandom(_TOKEN_BYTES), np.uint8).copy()
+        told[:] = _TOLD.pack(os.getpid(), _address(source), _address(token), token.tobytes())
+    topology.node_channel.Bcast([told, mpi.BYTE], topology.ranks_of(topology.node).index(root))
+    pid, address, token_address, expected = _TOLD.unpack(told)
+    return Offer(pid, address, token_address, expected, token) if pid else None
+
+
+def take(topology: Topology, root: int, found: Offer, block: Block, source: Block | None, *, root_helps: bool) -> bool:
+    """Fills `block`, which the ranks of this node share, with the bytes that `root` offered.
+
+    Args:
+        topology: Where the ranks sit.
+        root: A rank of this node.
+        found: What `offer` returned.
+        block: The bytes to fill.
+        source: On `root`, those to fill it with.
+        root_helps: Whether `root` copies a part too, or had other work.
+
+    Returns:
+        Whether it was done, the same on all ranks. Containers and some kernels forbid it; then `root` must copy.
+
+    Collective:
+        Over `topology.node_channel`.
+
+    Source:
+        process_vm_readv(2); ptrace(2), "Ptrace access mode checking", for who may.
+    """
+    ranks = topology.ranks_of(topology.node)
+    helpers = [rank for rank in ranks if root_helps or rank != root][: plan.LARGEST_PULL_RANKS]
+    failed = np.zeros((), np.int8)
+    if topology.rank in helpers:
+        part = plan.fill_slice(block.nbytes, len(helpers), helpers.index(topology.rank))
+        if source is not None:
+            block[part] = source[part]
+        else:
+            failed[()] = not _read(found, part.start, block[part])
+    topology.node_channel.Allreduce(mpi.IN_PLACE, failed, mpi.MAX)
+    if failed:
+        _refusing[topology] = True
+    return not failed
+
+
+def _read(found: Offer, start: int, target: Block) -> bool:
+    """Copies the bytes from `start` on out of the process that offered, if it is the one; whether it was done."""
+    token = np.zeros(_TOKEN_BYTES, np.uint8)
+    try:
+        syscalls.read_process(found.pid, found.token_address, _address(token), _TOKEN_BYTES)
+        if token.tobytes() != found.token:
+            return False  # a process of that number in another namespace
+        syscalls.read_process(found.pid, found.address + start, _address(target), target.nbytes)
+    except OSError:
+        return False
+    return True
+
+
+def _address(array: NDArray[Any]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address

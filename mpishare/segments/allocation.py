@@ -1,0 +1,152 @@
+"""Where the memory of a new array comes from: a slot, a segment that was set aside, or the system."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from weakref import WeakSet
+
+import numpy as np
+
+from mpishare import machine, mpi, plan
+from mpishare.agreement import agree
+from mpishare.errors import MpishareError
+from mpishare.segments.recycle import Lease, Wholes, give_back
+from mpishare.segments.registry import Obtained, obtain
+from mpishare.segments.segment import Segment
+from mpishare.segments.slots import Slot, Slots
+from mpishare.spec import Block
+from mpishare.topology import Topology
+
+__all__ = ["allocate", "place", "seal"]
+
+
+def allocate(topology: Topology, nbytes: int, *, backend: str | None, label: str, writable: bool) -> Segment:
+    """A segment of `nbytes` on every node, with real pages behind it, whose contents are arbitrary.
+
+    Args:
+        topology: Where the ranks sit.
+        nbytes: Bytes on each node.
+        backend: Kinds that `check_backend` knows, or None.
+        label: The call that asks, for reports.
+        writable: Whether the ranks are going to write to it and see what the others write.
+
+    Raises:
+        CapacityError: No kind has room on this node, or, as a `PeerCapacityError`, on another.
+        BackendError: No kind works on this node.
+        PeerError: The same on another node.
+
+    Collective:
+        Over `topology.comm`.
+    """
+    topology.segments_made += 1
+    pool = topology.pool
+    if not isinstance(pool, _Pool):
+        pool = topology.pool = _Pool(topology)
+    memory = pool.take(topology, nbytes or 1, backend, writable)  # no map can be empty
+    kind, refusals = memory.obtained.kind, memory.obtained.refusals
+    key = topology.uid + topology.segments_made
+    return Segment(memory, nbytes, kind.title, label, topology.node_size, key, kind.together, refusals)
+
+
+def place(topology: Topology, nbytes: int, backend: str | None) -> Block | None:
+    """Where a small array of `nbytes` will lie if it is the next, known on all ranks before they agree that it is.
+
+    None where the ranks must find a place together, or where the bytes must go to other nodes as well.
+    """
+    pool = topology.pool
+    if nbytes > plan.LARGEST_SLOT_BYTES or topology.n_nodes > 1 or not isinstance(pool, _Pool):
+        return None
+    slots = pool.slots.get((backend, plan.slot_bytes(nbytes)))
+    return slots.next_place(nbytes) if slots is not None and slots.free else None
+
+
+def seal(topology: Topology, segment: Segment) -> None:
+    """Makes a segment read-only once the ranks of this node have filled it.
+
+    Raises:
+        BackendError: The kernel cannot protect the pages.
+        PeerError: The same on another rank.
+
+    Collective:
+        Over `topology.comm`; over the node alone where nothing can fail.
+    """
+    if isinstance(segment.memory, Slot):
+        topology.node_channel.Barrier()
+        segment.seal()
+    else:
+        with agree(topology.channel):
+            segment.seal()
+
+
+class _Pool:
+    """The memory of the arrays over one communicator.
+
+    Attributes:
+        slots: Those for small arrays, by the kinds asked for and by size.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        """Collective over `topology.comm`: the smallest node says how much may be kept."""
+        limit = np.array(topology.config.recycle_bytes(machine.memory_bytes()), np.int64)
+        topology.channel.Allreduce(mpi.IN_PLACE, limit, mpi.MIN)
+        self._slab_bytes_left = int(limit) // 2
+        self.slots: dict[tuple[str | None, int], Slots] = {}
+        self._refused: set[str | None] = set()
+        self._wholes = Wholes(int(limit) // 2)
+        _pools.add(self)
+        _watch_forks()
+
+    def retire(self) -> None:
+        """No other array gets the memory that is lent now."""
+        for slots in self.slots.values():
+            slots.retire()
+        self._wholes.retire()
+
+    def take(self, topology: Topology, nbytes: int, backend: str | None, writable: bool) -> Slot | Lease:
+        """Memory for one array. Collective over `topology.comm`."""
+        if nbytes <= plan.LARGEST_SLOT_BYTES:
+            slot = self._slot(topology, plan.slot_bytes(nbytes), backend)
+            if slot is not None:
+                return slot
+        lease = self._wholes.take(topology, nbytes, backend)
+        if lease is None:
+            return self._wholes.add(_obtain(topology, nbytes, backend, writable), nbytes, backend)
+        with agree(topology.channel):
+            lease.obtained.memory.unprotect()
+        return lease
+
+    def _slot(self, topology: Topology, slot_bytes: int, backend: str | None) -> Slot | None:
+        """A slot, None where there can be no further slab."""
+        slots = self.slots.get((backend, slot_bytes))
+        if slots is None:
+            slots = self.slots[backend, slot_bytes] = Slots(slot_bytes)
+        if not slots.free:
+            wanted = slots.look(topology)
+            if wanted and wanted <= self._slab_bytes_left and backend not in self._refused:
+                try:
+                    slots.add(_obtain(topology, wanted, backend, writable=True), wanted)
+                    self._slab_bytes_left -= wanted
+                except MpishareError:  # on all ranks; what is wrong is told when the array gets a segment of its own
+                    self._refused.add(backend)
+        return slots.take() if slots.free else None
+
+
+def _obtain(topology: Topology, nbytes: int, backend: str | None, writable: bool) -> Obtained:
+    """New memory on every node, or an error on every rank. Collective over `topology.comm`."""
+    with agree(topology.channel):
+        return obtain(topology, nbytes, backend, writable, relieve=give_back)
+
+
+_pools: WeakSet[_Pool] = WeakSet()
+
+
+@cache
+def _watch_forks() -> None:
+    """From here on, memory that a forked child can see is lent to no other array: the child may read it for long."""
+    os.register_at_fork(after_in_parent=_retire_all)
+
+
+def _retire_all() -> None:
+    for pool in list(_pools):
+        pool.retire()
