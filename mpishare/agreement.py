@@ -48,9 +48,8 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
         self.note = _NOTHING
 
     def __enter__(self) -> agree:
-        enter = getattr(self._comm, "enter", None)  # a `Watched` communicator has it
-        if enter is not None and self._begins:
-            self._where = f" at {enter(self._begins)}"
+        if self._begins and type(self._comm) is not mpi.Intracomm:  # but a `Watched` one
+            self._where = f" at {self._comm.enter(self._begins)}"  # type: ignore[attr-defined]
         return self
 
     def __exit__(

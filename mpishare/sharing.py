@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from mpishare import mpi, plan
 from mpishare.agreement import agree
 from mpishare.errors import SpecError
-from mpishare.segments.allocation import allocate, place, seal
+from mpishare.segments.allocation import allocate, allocate_known, known_slots, seal
 from mpishare.segments.registry import check_backend
 from mpishare.segments.segment import Segment, segment_of
 from mpishare.spec import ShapeLike, Spec, copy_bytes, scalar, zero
@@ -71,15 +71,16 @@ def share(
             mine = _checked_array(obj, rank)
             spec = Spec.of(mine)
             together.note, extension = spec.packed
-            early = place(here, spec.nbytes, kind)
-            if early is not None:  # nobody reads there yet, and the agreement will show the bytes to all
-                fill(early, spec, mine)
+            slots = known_slots(here, spec.nbytes, kind)
+            if slots is not None:
+                fill(slots.next_place(spec.nbytes), spec, mine)
     spec = announce(here, together.note, extension, rank)
-    is_filled = place(here, spec.nbytes, kind) is not None
-    segment = allocate(here, spec.nbytes, backend=kind, label="share", writable=False)
-    if is_filled:
+    slots = known_slots(here, spec.nbytes, kind)
+    if slots is not None:
+        segment = allocate_known(here, slots, spec.nbytes, "share")
         segment.seal()
     else:
+        segment = allocate(here, spec.nbytes, backend=kind, label="share", writable=False)
         replicate(here, rank, segment, spec, mine)
         seal(here, segment)
     return segment.view(spec)

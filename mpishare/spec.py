@@ -15,7 +15,7 @@ from typing import Any, Literal, SupportsIndex, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from mpishare.dtypes import check_dtype, describe, rebuild
+from mpishare.dtypes import BUILT_IN, check_dtype, describe, rebuild
 from mpishare.errors import ArgumentError, SpecError
 
 __all__ = [
@@ -131,6 +131,11 @@ class Spec:
     def nbytes(self) -> int:
         """Number of bytes, as a Python int that cannot overflow."""
         return self.count * self.dtype.itemsize
+
+    @cached_property
+    def typestr(self) -> str:
+        """The dtype in NumPy's short form where that says all of it, as it does for NumPy's own numbers; else empty."""
+        return self.dtype.str if self.dtype.isbuiltin == BUILT_IN else ""
 
     def view(self, block: Block) -> NDArray[Any]:
         """The bytes of `block`, at least `nbytes` of them, as an array of this spec. No copy."""

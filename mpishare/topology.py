@@ -190,7 +190,7 @@ def _duplicate(comm: mpi.Intracomm) -> mpi.Intracomm:
 
 def _checked(comm: mpi.Comm | None) -> mpi.Intracomm:
     """`comm`, or MPI_COMM_WORLD for None, when it is one that ranks can share over."""
-    if not mpi.Is_initialized() or mpi.Is_finalized():
+    if mpi.Is_finalized() or not mpi.Is_initialized():
         state = "ended" if mpi.Is_initialized() else "not begun"
         raise ArgumentError(f"MPI has {state}. Call mpishare between MPI_Init and MPI_Finalize.")
     if comm is None:

@@ -15,10 +15,9 @@ from mpishare.segments.recycle import Lease, Wholes, give_back
 from mpishare.segments.registry import Obtained, obtain
 from mpishare.segments.segment import Segment
 from mpishare.segments.slots import Slot, Slots
-from mpishare.spec import Block
 from mpishare.topology import Topology
 
-__all__ = ["allocate", "place", "seal"]
+__all__ = ["allocate", "allocate_known", "known_slots", "seal"]
 
 
 def allocate(topology: Topology, nbytes: int, *, backend: str | None, label: str, writable: bool) -> Segment:
@@ -39,26 +38,36 @@ def allocate(topology: Topology, nbytes: int, *, backend: str | None, label: str
     Collective:
         Over `topology.comm`.
     """
-    topology.segments_made += 1
     pool = topology.pool
     if not isinstance(pool, _Pool):
         pool = topology.pool = _Pool(topology)
-    memory = pool.take(topology, nbytes or 1, backend, writable)  # no map can be empty
-    kind, refusals = memory.obtained.kind, memory.obtained.refusals
+    return _segment(topology, pool.take(topology, nbytes or 1, backend, writable), nbytes, label)  # no map can be empty
+
+
+def _segment(topology: Topology, memory: Slot | Lease, nbytes: int, label: str) -> Segment:
+    topology.segments_made += 1
     key = topology.uid + topology.segments_made
-    return Segment(memory, nbytes, kind.title, label, topology.node_size, key, kind.together, refusals)
+    obtained = memory.obtained
+    kind = obtained.kind
+    return Segment(memory, nbytes, kind.title, label, topology.node_size, key, kind.together, obtained.refusals)
 
 
-def place(topology: Topology, nbytes: int, backend: str | None) -> Block | None:
-    """Where a small array of `nbytes` will lie if it is the next, known on all ranks before they agree that it is.
+def known_slots(topology: Topology, nbytes: int, backend: str | None) -> Slots | None:
+    """Those of which a small array gets the next, if all ranks know it before they agree that there is an array.
 
+    The root can then write there early: nobody else reads or writes it yet, and the agreement shows the bytes to all.
     None where the ranks must find a place together, or where the bytes must go to other nodes as well.
     """
     pool = topology.pool
     if nbytes > plan.LARGEST_SLOT_BYTES or topology.n_nodes > 1 or not isinstance(pool, _Pool):
         return None
     slots = pool.slots.get((backend, plan.slot_bytes(nbytes)))
-    return slots.next_place(nbytes) if slots is not None and slots.free else None
+    return slots if slots is not None and slots.free else None
+
+
+def allocate_known(topology: Topology, slots: Slots, nbytes: int, label: str) -> Segment:
+    """The same as `allocate`, but for a slot that all ranks know. Local."""
+    return _segment(topology, slots.take(), nbytes, label)
 
 
 def seal(topology: Topology, segment: Segment) -> None:

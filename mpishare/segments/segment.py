@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.dtypes import BUILT_IN
 from mpishare.errors import BackendError
 from mpishare.segments.protocol import Backing
 from mpishare.spec import Block, Spec
@@ -34,6 +33,21 @@ class Segment:
         refusals: For each kind that was tried before, why it did not do, by title.
         writable: Whether this rank may write.
     """
+
+    __slots__ = (
+        "__array_interface__",
+        "__weakref__",
+        "_original",
+        "key",
+        "kind",
+        "label",
+        "memory",
+        "nbytes",
+        "node_size",
+        "refusals",
+        "together",
+        "writable",
+    )
 
     def __init__(
         self,
@@ -66,14 +80,25 @@ class Segment:
 
     def block(self) -> Block:
         """The bytes as a view, writable until `seal`."""
-        return np.asarray(_Door(self, (self.nbytes,), "|u1"))
+        self._open((self.nbytes,), "|u1")
+        return np.asarray(self)
 
     def view(self, spec: Spec) -> NDArray[Any]:
         """The array, writable until `seal`."""
-        if spec.order == "C" and spec.dtype.isbuiltin == BUILT_IN:
-            array: NDArray[Any] = np.asarray(_Door(self, spec.shape, spec.dtype.str))
+        if spec.typestr and spec.order == "C":
+            self._open(spec.shape, spec.typestr)
+            array: NDArray[Any] = np.asarray(self)
             return array
         return spec.view(self.block())
+
+    def _open(self, shape: tuple[int, ...], typestr: str) -> None:
+        """Sets NumPy's door to the bytes.
+
+        Source:
+            The NumPy reference, "The array interface protocol", version 3.
+        """
+        data = (self.memory.address, not self.writable)
+        self.__array_interface__ = {"data": data, "shape": shape, "typestr": typestr, "version": 3}
 
     def seal(self) -> None:
         """Makes this rank's pages read-only, and every view made from now on.
@@ -97,27 +122,12 @@ class Segment:
         return np.ndarray(view.shape, view.dtype, twin.block(), offset, view.strides)
 
 
-class _Door:
-    """NumPy's door to the bytes of a segment, and the base of the views that were made by it.
-
-    Source:
-        The NumPy reference, "The array interface protocol", version 3.
-    """
-
-    __slots__ = ("__array_interface__", "segment")
-
-    def __init__(self, segment: Segment, shape: tuple[int, ...], typestr: str) -> None:
-        self.segment = segment
-        data = (segment.memory.address, not segment.writable)
-        self.__array_interface__ = {"data": data, "shape": shape, "typestr": typestr, "version": 3}
-
-
 def segment_of(array: NDArray[Any]) -> Segment | None:
     """The segment whose bytes `array` shows, None for memory that is not ours."""
     base: object = array
     while isinstance(base, np.ndarray):
         base = base.base
-    return base.segment if isinstance(base, _Door) else None
+    return base if isinstance(base, Segment) else None
 
 
 def live_segments() -> list[Segment]:

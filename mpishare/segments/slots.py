@@ -59,7 +59,9 @@ class Slots:
         readable = obtained.memory.second()
         if readable is not None:
             readable.protect()
-        slab = _Slab(obtained, readable, _block(obtained.memory, nbytes))
+        at = obtained.memory.address
+        readable_at = at if readable is None else readable.address
+        slab = _Slab(obtained, readable, at, readable_at, _block(obtained.memory, nbytes))
         first, last = len(self._places), len(self._places) + nbytes // self._slot_bytes
         self._places += [(slab, (number - first) * self._slot_bytes) for number in range(first, last)]
         self._dropped.extend(bytes([1]) * (last - first))
@@ -88,6 +90,8 @@ class _Slab:
 
     obtained: Obtained
     readable: Memory | None
+    address: int
+    readable_address: int
     block: Block
 
 
@@ -100,10 +104,10 @@ class Slot:
     """A part of a slab, lent to one array. It satisfies `Backing`.
 
     Attributes:
-        obtained: The slab, and how it was had.
         address: Where the bytes begin in this process.
     """
 
+    __slots__ = ("_dropped", "_number", "_offset", "_slab", "address")
     lifetime = "goes to another array after its last view"
 
     def __init__(self, slab: _Slab, offset: int, dropped: bytearray, number: int) -> None:
@@ -111,16 +115,19 @@ class Slot:
         self._offset = offset
         self._dropped = dropped
         self._number = number
-        self.obtained = slab.obtained
-        self.address = slab.obtained.memory.address + offset
+        self.address = slab.address + offset
+
+    @property
+    def obtained(self) -> Obtained:
+        """The slab, and how it was had."""
+        return self._slab.obtained
 
     def __del__(self) -> None:
         self._dropped[self._number] = 1
 
     def protect(self) -> None:
         """Goes over to the read-only map of the slab."""
-        if self._slab.readable is not None:
-            self.address = self._slab.readable.address + self._offset
+        self.address = self._slab.readable_address + self._offset
 
     def private(self) -> Backing | None:
         """The slot within a copy-on-write map of the slab."""
