@@ -45,12 +45,16 @@ Chakraborty, H. Subramoni, D. K. Panda, "Contention-aware kernel-assisted MPI co
 _HUGE_BYTES = 2 << 20
 """The grain of parts that ranks fill, where it is not too coarse: the size of huge pages on nearly all machines."""
 
-_SMALLEST_CHUNK_BYTES = 64 << 10
-_LARGEST_CHUNK_BYTES = 1 << 20
-_COST_BYTES = 560
-"""Bytes that a link carries in the time that a chunk costs besides its bytes: 11 us, measured at 400 Mbit/s over TCP.
-A faster link carries more in it, but there a chunk that is too small costs little, and is hidden by those on their way.
-"""
+_EAGER_BYTES = 60 << 10
+"""A message up to this size leaves at once with Open MPI over TCP, whose limit is 64 KiB with its own header; a larger
+one first asks the receiver, which stalls a chain."""
+
+_EAGER_COST_BYTES, _LARGE_COST_BYTES = 560, 14 << 10
+"""Bytes that a link carries in the time that such a message, and a larger one, costs besides its bytes: 11 and 270 us,
+measured at 400 Mbit/s (benchmarks/results/nodes-chunks.json). A faster link carries more in it."""
+
+_LARGEST_CHUNK_BYTES = 16 << 20
+_LARGEST_TREE_BYTES = 1 << 20
 
 
 def balanced_slice(count: int, parts: int, part: int) -> slice:
@@ -117,28 +121,37 @@ def links(nbytes: int, count: int, place: int, chunk: int | None = None) -> Link
         place: Whose links.
         chunk: Bytes of a message, always along a chain; None for what the model says.
     """
-    wanted, chunk = chunk, chunk or chunk_bytes(nbytes, count)
-    rounds = (count - 1).bit_length()
-    tree_cost = rounds * (nbytes + _COST_BYTES)
-    chain_cost = (count - 2 + -(-nbytes // chunk)) * (chunk + _COST_BYTES)
-    if wanted is None and nbytes <= _LARGEST_CHUNK_BYTES and tree_cost <= chain_cost:
+    best = chunk or chunk_bytes(nbytes, count)
+    tree_cost = (count - 1).bit_length() * _message_cost(nbytes)
+    if chunk is None and nbytes <= _LARGEST_TREE_BYTES and tree_cost <= _chain_cost(nbytes, count, best):
         return Links(*_tree(count, place), max(nbytes, 1))
-    return Links(place - 1 if place else None, (place + 1,) if place + 1 < count else (), chunk)
+    return Links(place - 1 if place else None, (place + 1,) if place + 1 < count else (), best)
 
 
 def chunk_bytes(nbytes: int, n_nodes: int) -> int:
     """Bytes that travel between nodes as one message, from a model of a pipelined chain.
 
-    With p nodes and k chunks, each of which costs a time `a` besides the time of its bytes, a chain ends after
-    (p - 2 + k) (a + N b / k), b the time of a byte. That is least for chunks of sqrt(N (a / b) / (p - 2)) bytes.
-    `benchmarks/nodes.py --chunks` compares the model with the link.
+    With p nodes and k chunks, each of which costs a time `a` besides the time of its bytes, a chain of N bytes ends
+    after (p - 2 + k) (a + N b / k), b the time of a byte. That is least for chunks of sqrt(N (a / b) / (p - 2)) bytes.
+    Messages that leave at once cost less than larger ones, so that the best of those is compared with them.
+    `benchmarks/nodes.py --chunks` compares the choice with others on a link.
 
     Source:
         E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn, "Collective communication: theory, practice, and
         experience", Concurrency and Computation 19 (2007).
     """
-    best = math.isqrt(nbytes * _COST_BYTES // max(n_nodes - 2, 1))
-    return min(max(best, _SMALLEST_CHUNK_BYTES), _LARGEST_CHUNK_BYTES)
+    best = math.isqrt(nbytes * _LARGE_COST_BYTES // max(n_nodes - 2, 1))
+    large = min(max(best, _EAGER_BYTES), _LARGEST_CHUNK_BYTES)
+    return min(_EAGER_BYTES, large, key=lambda chunk: _chain_cost(nbytes, n_nodes, chunk))
+
+
+def _chain_cost(nbytes: int, count: int, chunk: int) -> int:
+    """In the time of a byte."""
+    return (count - 2 + -(-nbytes // chunk)) * _message_cost(min(chunk, nbytes))
+
+
+def _message_cost(nbytes: int) -> int:
+    return nbytes + (_EAGER_COST_BYTES if nbytes <= _EAGER_BYTES else _LARGE_COST_BYTES)
 
 
 def _tree(count: int, place: int) -> tuple[int | None, tuple[int, ...]]:

@@ -71,7 +71,7 @@ def test_few_bytes_go_down_a_tree_and_many_along_a_chain() -> None:
 def test_chunks_grow_with_the_bytes_and_shrink_with_the_nodes() -> None:
     sizes = [plan.chunk_bytes(1 << power, 4) for power in range(10, 40)]
     assert sizes == sorted(sizes)
-    assert plan.chunk_bytes(1 << 28, 16) < plan.chunk_bytes(1 << 28, 4)
+    assert plan.chunk_bytes(1 << 30, 1000) < plan.chunk_bytes(1 << 30, 3)
 
 
 def test_slots_hold_their_arrays_and_waste_little() -> None:
