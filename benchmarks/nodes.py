@@ -37,7 +37,7 @@ SHARE, BCAST, BCAST_ALL, SENDS, SOCKET = (
     "one send a rank",
     "raw socket, one link",
 )
-CHUNKS = ["", "32K", "48K", "60K", "64K", "96K", "128K", "192K", "256K", "1M"]
+CHUNKS = ["", "16K", "32K", "60K", "64K", "128K", "256K", "1M", "4M"]
 _PATIENCE_S = 1200
 
 

@@ -1,13 +1,15 @@
-"""The README shows what `make test` really runs and prints."""
+"""The README shows what `make test` really runs and prints, and what the benchmarks really measured."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+from benchmarks import readme
 from tests.run import LAYOUTS, launches
 
-README = (Path(__file__).parent.parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent.parent
+README = (ROOT / "README.md").read_text()
 
 
 def test_the_summary_names_every_launch() -> None:
@@ -21,3 +23,14 @@ def test_the_launches_cover_every_size_and_placement() -> None:
     assert sorted(LAYOUTS) == [1, 2, 3, 4, 5]
     for kind in ("block", "cyclic", "sizes"):
         assert any(layout.startswith(kind) for layouts in LAYOUTS.values() for layout in layouts)
+
+
+def test_the_results_are_those_that_are_kept() -> None:
+    assert readme.shown() == readme.told()
+
+
+def test_the_pictures_are_there() -> None:
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
+    assert pictures
+    for picture in pictures:
+        assert (ROOT / picture).is_file()

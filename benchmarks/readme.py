@@ -1,0 +1,108 @@
+"""Writes what the kept results say into README.md, between its markers.
+
+    python -m benchmarks.readme
+
+`tests/unit/test_readme.py` compares the README with it, so that nothing is quoted that was not measured and kept.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from benchmarks.keep import RESULTS
+
+README = Path(__file__).parent.parent / "README.md"
+_BLOCK = re.compile(r"(?<=<!-- results -->\n).*(?=<!-- end of results -->)", re.DOTALL)
+_LARGE, _SMALL, _LINK = "268,435,456 bytes", "1,024 bytes", "33,554,432 bytes"
+_MEMCPY, _FILL = "one memcpy, warm", "fill of a private warm array"
+
+
+def main() -> None:
+    """Rewrites the block."""
+    README.write_text(_BLOCK.sub(lambda _: told(), README.read_text()))
+
+
+def shown() -> str:
+    """What the README has now."""
+    found = _BLOCK.search(README.read_text())
+    return "" if found is None else found[0]
+
+
+def told() -> str:
+    """What it should have."""
+    rows = ["| what | measured | bound |", "|---|---|---|"]
+    rows += [f"| {what} | {measured} | {bound} |" for what, measured, bound in [*within(), *between()]]
+    return "\n".join([f"{ground()}\n", *rows]) + "\n"
+
+
+def ground() -> str:
+    """The machine and the versions."""
+    facts = _kept("share-2")["ground"]
+    machine, versions = facts["nodes"][0]["machine"], facts["versions"]
+    library = versions["MPI library"].split(",")[0]
+    return (
+        f"Medians, ratios of one run; {machine['cores']} cores, Linux {machine['kernel']}, {library}, mpi4py "
+        f"{versions['mpi4py']}, NumPy {versions['NumPy']}, Python {versions['Python']}. The first figure is of `memmap`, "
+        "the second of `window`."
+    )
+
+
+def within() -> list[tuple[str, str, str]]:
+    """On one node, 2 ranks but where it says 4."""
+    two, four = (_kept(f"share-{ranks}")["figures"] for ranks in (2, 4))
+    large = two[_LARGE]
+
+    def ratio(way: str, reference: str, what: str = "median, us") -> str:
+        found = [large[f"mpishare, {kind}, {way}"][what] / large[reference][what] for kind in ("memmap", "window")]
+        return ", ".join(f"{one:.2f}" for one in found)
+
+    def small(figures: Any) -> str:
+        ours = [figures[_SMALL][f"mpishare, {kind}, recycled"]["median, us"] for kind in ("memmap", "window")]
+        pickle = figures[_SMALL]["bcast, pickled"]["median, us"]
+        return f"{ours[0]:.1f}, {ours[1]:.1f} us; a pickle {pickle:.1f} us"
+
+    private = "Bcast, a copy a rank"
+    rows = [
+        ("256 MiB, fresh memory, over one warm memcpy", ratio("fresh", _MEMCPY), "2.0"),
+        ("the same over a hand-written window", ratio("fresh", "hand-written window"), "0.25"),
+        ("the same over a pickled bcast", ratio("fresh", "bcast, pickled"), "0.08"),
+        ("256 MiB, memory used again, over one warm memcpy", ratio("recycled", _MEMCPY), "1.0"),
+        ("first full read, over that of private arrays", ratio("fresh", private, "first read, us"), "1.3"),
+        ("`empty`, fill, `fence`, over filling a private array", ratio("in place", _FILL), "1.1"),
+        ("1 KiB, 2 ranks", small(two), "12 us"),
+        ("1 KiB, 4 ranks on 2 cores", small(four), "30 us"),
+    ]
+    if "pshmem" in large:
+        rows.insert(2, ("the same over pshmem's set", ratio("fresh", "pshmem"), "0.25"))
+    return rows
+
+
+def between() -> list[tuple[str, str, str]]:
+    """Over several hosts, links of 400 Mbit/s."""
+    figures = _kept("nodes")["figures"]
+
+    def at(hosts: int, ranks: int, way: str = "mpishare.share") -> float:
+        found: float = figures[f"{hosts} hosts of {ranks}, 400mbit"][_LINK][way]["median, ms"]
+        return found
+
+    bare = (32 << 20) * 8 / 400e6 * 1e3
+    rows = []
+    for hosts, bound in ((4, "1.10"), (8, "1.15")):
+        broadcast = at(hosts, 1, "MPI_Bcast, a rank a host") / bare
+        measured = f"{at(hosts, 1) / bare:.3f}; MPI_Bcast {broadcast:.2f}"
+        rows.append((f"32 MiB to {hosts} hosts, over bytes / 400 Mbit/s", measured, bound))
+    grown = [at(hosts, 4) / at(hosts, 1) for hosts in (4, 8)]
+    rows.append(("the same with 4 ranks a host over 1, 4 and 8 hosts", ", ".join(f"{one:.3f}" for one in grown), "1.05"))
+    return rows
+
+
+def _kept(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return found
+
+
+if __name__ == "__main__":
+    main()
