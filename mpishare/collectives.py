@@ -14,7 +14,7 @@ from mpishare.errors import ArgumentError, SpecError
 from mpishare.segments.segment import segment_of
 from mpishare.spec import Spec, bytes_of
 from mpishare.topology import check_root, topology
-from mpishare.transfer import relay
+from mpishare.transfer import send_on_rails
 
 __all__ = ["bcast", "fence", "partition"]
 
@@ -61,7 +61,8 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
     with agree(here.channel, "bcast") as together:
         rank = check_root(root, here)
         together.call = f"bcast({_name(array)}, root={rank})"
-    relay(here, rank, bytes_of(array))
+    rails = plan.rail_count(here.layout, array.nbytes, here.config.rails)
+    send_on_rails(here, rank, bytes_of(array), rails)
     here.node_channel.Barrier()
     return array
 

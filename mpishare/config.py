@@ -29,6 +29,7 @@ class Config:
         directory: `MPISHARE_DIR`, where the files of memmaps go; None for memory, and then the temporary folder.
         chunk_bytes: `MPISHARE_CHUNK`, how much travels between nodes as one message, such as "256K"; None for the
             choice of the model in `plan`.
+        rails: `MPISHARE_RAILS`, how many ranks of a node send to the next node at the same time.
         check: `MPISHARE_CHECK`, "1" to compare what the ranks call before each collective.
         recycle: `MPISHARE_RECYCLE`, how much memory a node keeps for arrays to come, as given, such as "5%" or "2G".
         timeout_s: `MPISHARE_TIMEOUT`, how long a collective waits for ranks that do not come; None for ever.
@@ -44,6 +45,7 @@ class Config:
     directory: str | None = None
     recycle: str = "5%"
     chunk_bytes: int | None = None
+    rails: int = 1
     check: bool = False
     timeout_s: float | None = None
     temporary: str = "/tmp"  # noqa: S108 - nameless files only
@@ -65,6 +67,7 @@ class Config:
             directory=environ.get("MPISHARE_DIR") or None,
             recycle=_size(environ, "MPISHARE_RECYCLE", default=cls.recycle),
             chunk_bytes=_chunk_bytes(environ, "MPISHARE_CHUNK"),
+            rails=_positive(environ, "MPISHARE_RAILS", default=cls.rails),
             check=_switch(environ, "MPISHARE_CHECK", default="0"),
             timeout_s=_seconds(environ, "MPISHARE_TIMEOUT"),
             temporary=environ.get("TMPDIR") or cls.temporary,
@@ -98,7 +101,8 @@ class Config:
             f"MPISHARE_BACKEND={self.backend or ''} MPISHARE_NODES={self.nodes or ''} "
             f"MPISHARE_CHECK={self.check:d} MPISHARE_TIMEOUT={self.timeout_s or ''} "
             f"MPISHARE_SECOND_MAP={self.second_map:d} MPISHARE_SINGLETONS={self.singletons:d} "
-            f"MPISHARE_RECYCLE={self.recycle} MPISHARE_CHUNK={self.chunk_bytes or ''}"
+            f"MPISHARE_RECYCLE={self.recycle} MPISHARE_CHUNK={self.chunk_bytes or ''} "
+            f"MPISHARE_RAILS={self.rails}"
         )
 
     def __str__(self) -> str:
@@ -138,6 +142,13 @@ def _chunk_bytes(environ: Mapping[str, str], name: str) -> int | None:
     if not 1 <= nbytes <= _LARGEST_CHUNK_BYTES:
         raise ArgumentError(f"{name}={text!r} is not understood. Use bytes, with K, M or G behind, up to 1G.")
     return nbytes
+
+
+def _positive(environ: Mapping[str, str], name: str, *, default: int) -> int:
+    text = environ.get(name) or str(default)
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentError(f"{name}={text!r} is not understood. Use a number from 1 on.")
+    return int(text)
 
 
 def _split_size(text: str) -> tuple[float, str]:

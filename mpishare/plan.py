@@ -23,6 +23,7 @@ __all__ = [
     "chunks",
     "fill_slice",
     "links",
+    "rail_count",
     "slot_bytes",
 ]
 
@@ -55,6 +56,7 @@ measured at 400 Mbit/s (benchmarks/results/nodes-chunks.json). A faster link car
 
 _LARGEST_CHUNK_BYTES = 16 << 20
 _LARGEST_TREE_BYTES = 1 << 20
+_SMALLEST_RAIL_BYTES = 4 << 20
 
 
 def balanced_slice(count: int, parts: int, part: int) -> slice:
@@ -86,15 +88,24 @@ def chunks(nbytes: int, chunk: int) -> Iterator[slice]:
         yield slice(start, min(start + chunk, nbytes))
 
 
-def chain(layout: Layout, root: int) -> tuple[int, ...]:
-    """The ranks along which bytes travel so that each node receives them once.
+def rail_count(layout: Layout, nbytes: int, wanted: int) -> int:
+    """How many ranks of each node bring `nbytes` to the next at the same time: no more than any node has."""
+    if nbytes < _SMALLEST_RAIL_BYTES:
+        return 1
+    return min(wanted, *map(len, layout.nodes))
 
-    The root speaks for its own node, so that it need not be the leader; then the leaders of the other nodes follow in
-    the order of the nodes, from the root's on and round, which keeps neighbours of the machine file neighbours.
+
+def chain(layout: Layout, root: int, rail: int = 0) -> tuple[int, ...]:
+    """The ranks along which bytes, or the part of one rail of them, travel so that each node receives them once.
+
+    The root speaks for its own node, so that it need not be the leader, and others of its node on the further rails;
+    then that many ranks of the other nodes follow in the order of the nodes, from the root's on and round, which keeps
+    neighbours of the machine file neighbours.
     """
     first = layout.node_of[root]
     count = len(layout.nodes)
-    return (root, *(layout.leader((first + step) % count) for step in range(1, count)))
+    own = [root, *(rank for rank in layout.nodes[first] if rank != root)]
+    return (own[rail], *(layout.nodes[(first + step) % count][rail] for step in range(1, count)))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from mpishare.segments.segment import Segment
 from mpishare.spec import Block, Spec, bytes_of, copy_bytes, extension_bytes
 from mpishare.topology import Topology
 
-__all__ = ["announce", "fill", "relay", "replicate"]
+__all__ = ["announce", "fill", "replicate", "send_on_rails"]
 
 _CHUNK_TAG = 1
 _WINDOW = 4
@@ -67,12 +67,38 @@ def replicate(topology: Topology, root: int, segment: Segment, spec: Spec, sourc
     if topology.n_nodes == 1 and source is None and segment.together and spec.nbytes < plan.SMALLEST_PULL_BYTES:
         return  # the root does all
     block = segment.block()
-    if topology.node_of(root) != topology.node:
+    rails = plan.rail_count(topology.layout, spec.nbytes, topology.config.rails)
+    if rails > 1:
+        _spread(topology, root, rails, segment, spec, block, source)
+    elif topology.node_of(root) != topology.node:
         relay(topology, root, block)
     else:
         _feed(topology, root, segment, spec, block, source)
     if not segment.together:
-        _copy_to_node(topology, root, block)
+        _copy_to_node(topology, root, block, rails)
+
+
+def _spread(
+    topology: Topology, root: int, rails: int, segment: Segment, spec: Spec, block: Block, source: NDArray[Any] | None
+) -> None:
+    """Fills `root`'s node, whose ranks then feed the other nodes on several rails."""
+    if topology.node_of(root) == topology.node:
+        run = bytes_of(source) if source is not None and source.flags.forc else None
+        offered = pull.offer(topology, root, run) if segment.together else None
+        if offered is None or not pull.take(topology, root, offered, block, run, root_helps=True):
+            if source is not None:
+                fill(block, spec, source)
+            topology.node_channel.Barrier()
+        if not segment.together:
+            _copy_to_node(topology, root, block, 1)
+    send_on_rails(topology, root, block, rails)
+
+
+def send_on_rails(topology: Topology, root: int, block: Block, rails: int) -> None:
+    """Brings the bytes of `root`'s node, which all its ranks see, to the other nodes; see `relay`."""
+    for rail in range(rails):
+        part = plan.byte_slice(block.nbytes, rails, rail)
+        relay(topology, root, block[part], rail=rail)
 
 
 def _feed(
@@ -96,15 +122,19 @@ def _feed(
         relay(topology, root, block)
 
 
-def _copy_to_node(topology: Topology, root: int, block: Block) -> None:
-    """From the rank that the chain reaches on this node to the others, each of which has a block of its own."""
+def _copy_to_node(topology: Topology, root: int, block: Block, rails: int) -> None:
+    """From the ranks that the rails reach on this node to the others, each of which has a block of its own."""
     ranks = topology.ranks_of(topology.node)
-    first = ranks.index(root) if root in ranks else 0
-    for part in plan.chunks(block.nbytes, plan.LARGEST_MESSAGE_BYTES):
-        topology.node_channel.Bcast([block[part], mpi.BYTE], first)
+    for rail in range(rails):
+        first = next(ranks.index(rank) for rank in plan.chain(topology.layout, root, rail) if rank in ranks)
+        own = block[plan.byte_slice(block.nbytes, rails, rail)]
+        for part in plan.chunks(own.nbytes, plan.LARGEST_MESSAGE_BYTES):
+            topology.node_channel.Bcast([own[part], mpi.BYTE], first)
 
 
-def relay(topology: Topology, root: int, block: Block, *, source: Block | None = None, keep: bool = False) -> None:
+def relay(
+    topology: Topology, root: int, block: Block, *, source: Block | None = None, keep: bool = False, rail: int = 0
+) -> None:
     """Brings bytes from `root` to one rank of each other node, straight into its `block`. Other ranks return at once.
 
     Every node receives every byte once. Many bytes run along a pipelined chain of chunks, so that the time is that of
@@ -116,12 +146,13 @@ def relay(topology: Topology, root: int, block: Block, *, source: Block | None =
         block: The bytes on this node, of one length everywhere.
         source: On `root`, the bytes to send if these are not in `block`.
         keep: Whether `root` is to copy them to `block` too, which it does while they are on their way.
+        rail: Which of several ranks of each node does it; on those from 1 on another of its node stands for `root`.
 
     Source:
         J. L. Träff and A. Ripke, "Optimal broadcast for fully connected processor-node networks", J. Parallel Distrib.
         Comput. 68 (2008): a linear pipeline is optimal in bandwidth.
     """
-    path = plan.chain(topology.layout, root)
+    path = plan.chain(topology.layout, root, rail)
     if topology.rank not in path or len(path) == 1:
         return
     sent = block if source is None else source

@@ -82,6 +82,22 @@ def test_slots_hold_their_arrays_and_waste_little() -> None:
         assert plan.slot_bytes(slot) == slot
 
 
+@pytest.mark.parametrize("labels", ["aabb", "abab", "aaabbbb", "abbacc"])
+def test_rails_are_disjoint_and_begin_on_the_roots_node(labels: str) -> None:
+    layout = Layout.from_labels(list(labels))
+    for root in range(len(labels)):
+        rails = plan.rail_count(layout, 1 << 30, 5)
+        assert rails == min(labels.count(one) for one in labels)
+        paths = [plan.chain(layout, root, rail) for rail in range(rails)]
+        assert len({rank for path in paths for rank in path}) == rails * len(layout.nodes)
+        assert {layout.node_of[path[0]] for path in paths} == {layout.node_of[root]}
+        assert paths[0][0] == root
+
+
+def test_few_bytes_take_one_rail() -> None:
+    assert plan.rail_count(Layout.from_labels(list("aabb")), 1000, 2) == 1
+
+
 @pytest.mark.parametrize("labels", ["aaaa", "abcd", "abab", "abbb", "aabc", "a"])
 def test_a_chain_begins_at_the_root_and_visits_each_node_once(labels: str) -> None:
     layout = Layout.from_labels(list(labels))
