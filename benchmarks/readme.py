@@ -45,8 +45,8 @@ def ground() -> str:
     library = versions["MPI library"].split(",")[0]
     return (
         f"Medians, ratios of one run; {machine['cores']} cores, Linux {machine['kernel']}, {library}, mpi4py "
-        f"{versions['mpi4py']}, NumPy {versions['NumPy']}, Python {versions['Python']}. The first figure is of `memmap`, "
-        "the second of `window`."
+        f"{versions['mpi4py']}, NumPy {versions['NumPy']}, Python {versions['Python']}. Of two figures the first is of "
+        "`memmap`, the second of `window`."
     )
 
 
@@ -95,7 +95,9 @@ def between() -> list[tuple[str, str, str]]:
         measured = f"{at(hosts, 1) / bare:.3f}; MPI_Bcast {broadcast:.2f}"
         rows.append((f"32 MiB to {hosts} hosts, over bytes / 400 Mbit/s", measured, bound))
     grown = [at(hosts, 4) / at(hosts, 1) for hosts in (4, 8)]
-    rows.append(("the same with 4 ranks a host over 1, 4 and 8 hosts", ", ".join(f"{one:.3f}" for one in grown), "1.05"))
+    rows.append(
+        ("the same with 4 ranks a host over 1, 4 and 8 hosts", ", ".join(f"{one:.3f}" for one in grown), "1.05")
+    )
     return rows
 
 

@@ -2,8 +2,9 @@
 
     mpishare run -n 2 -m benchmarks.share [--powers 10,13,16,20,24,28] [--rounds 7] [--name share]
 
-Each round times every way once, one after the other, so that all see the same weather; a ratio is of medians of one
-run. Prints a table and keeps it as results/share-RANKS.json, with a picture beside it where matplotlib is installed.
+Each round times every way once, one after the other and each time from another one on, so that all see the same
+weather; a ratio is of medians of one run. Prints a table and keeps it as results/share-RANKS.json, with a picture
+beside it where matplotlib is installed.
 
 Bounds on 2 ranks of 2 cores, of medians: at 256 MiB fresh memory 2.0 of one warm memcpy, 0.25 of a hand-written window
 and of pshmem, 0.08 of a pickled bcast; recycled memory 1.0 of one warm memcpy; a first full read 1.3 of that of private
@@ -182,12 +183,14 @@ def measure(nbytes: int, rounds: int, *, ours: bool) -> dict[str, dict[str, floa
     """Each way's time, its ratio to one memcpy, the time of a first full read, and the memory it takes."""
     source = np.random.default_rng(1).integers(0, 255, nbytes, np.uint8) if comm.rank == 0 else None
     found = ways(nbytes, ours=ours)
-    repeats = max(1, min(200, (1 << 20) // nbytes))
+    repeats = max(1, min(1000, (1 << 20) // nbytes))
     times: dict[str, list[float]] = {name: [] for name in found}
     reads: dict[str, list[float]] = {name: [] for name in found}
-    for _ in range(rounds + 1):  # the first round, in which everything is new, is left out
-        for name, way in found.items():
-            taken, read = timed(way, source, nbytes, repeats)
+    names = list(found)
+    for number in range(rounds + 1):  # the first round, in which everything is new, is left out
+        first = number * 5 % len(names)  # what one way leaves behind, the next one meets; so each has each before it
+        for name in names[first:] + names[:first]:
+            taken, read = timed(found[name], source, nbytes, repeats)
             times[name].append(taken)
             reads[name].append(read)
     memory = {name: gained(way, source, nbytes) for name, way in found.items()} if nbytes >= 1 << 20 else {}

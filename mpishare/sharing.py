@@ -66,7 +66,7 @@ def share(
         rank = check_root(root, here)
         kind = check_backend(backend, here)
         together.call = f"share(…, root={rank}, backend={kind})"
-        mine, extension = None, b""
+        mine, slots, extension = None, None, b""
         if here.rank == rank:
             mine = _checked_array(obj, rank)
             spec = Spec.of(mine)
@@ -75,7 +75,8 @@ def share(
             if slots is not None:
                 fill(slots.next_place(spec.nbytes), spec, mine)
     spec = announce(here, together.note, extension, rank)
-    slots = known_slots(here, spec.nbytes, kind)
+    if here.rank != rank:
+        slots = known_slots(here, spec.nbytes, kind)
     if slots is not None:
         segment = allocate_known(here, slots, spec.nbytes, "share")
         segment.seal()

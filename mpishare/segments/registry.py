@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -35,22 +36,18 @@ def check_backend(backend: str | None, topology: Topology) -> str | None:
     wanted = topology.config.backend if backend is None else backend
     if wanted is None:
         return None
-    names = list(dict.fromkeys(kind.name for kind in KINDS))
-    if not all(name in names for name in _names(wanted)):
+    if not _order(wanted, KINDS):
         asked = "MPISHARE_BACKEND" if backend is None else "backend"
-        raise ArgumentError(f"{asked} {wanted!r} is unknown. Known here: {', '.join(names)}, or several with commas.")
+        names = ", ".join(dict.fromkeys(kind.name for kind in KINDS))
+        raise ArgumentError(f"{asked} {wanted!r} is unknown. Known here: {names}, or several with commas.")
     return wanted
 
 
-def _names(wanted: str) -> list[str]:
-    return str(wanted).split(",")
-
-
-def _order(backend: str | None) -> list[Kind]:
-    """The kinds to try, one after the other."""
-    if backend is None:
-        return list(KINDS)
-    return [kind for name in _names(backend) for kind in KINDS if kind.name == name]
+@lru_cache(maxsize=64)
+def _order(wanted: str, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
+    """Those of `kinds` that `wanted` names, in its order; none where it names one that is not there."""
+    found = [[kind for kind in kinds if kind.name == name] for name in str(wanted).split(",")]
+    return tuple(kind for some in found for kind in some) if all(found) else ()
 
 
 def probe(topology: Topology) -> dict[str, str]:
@@ -107,7 +104,7 @@ def obtain(
     """
     refusals: dict[str, str] = {}  # words only: an error has the frames that raised it, and these the arrays in them
     lacks: dict[str, CapacityError] = {}
-    for kind in _order(backend):
+    for kind in KINDS if backend is None else _order(backend, KINDS):
         for is_relieved in (False, True):
             try:
                 return Obtained(_attempt(kind, topology, nbytes, writable=writable), kind, refusals)
