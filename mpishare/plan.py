@@ -33,8 +33,9 @@ PAGE_BYTES = 4096
 LARGEST_MESSAGE_BYTES = 1 << 30
 """A round number below 2**31 - 1, the largest count of MPI 3."""
 
-LARGEST_SLOT_BYTES = 256 << 10
-"""A larger array has a segment of its own: what it costs to make one is little beside filling it."""
+LARGEST_SLOT_BYTES = 2 << 20
+"""A larger array has a segment of its own, whose pages are made read-only and writable again each time. Up to here that
+would cost more than to copy: each small page that becomes writable takes a page fault."""
 
 SMALLEST_PULL_BYTES = 4 << 20
 """Below it the root alone fills its node: measured, it takes no longer than to tell the others."""

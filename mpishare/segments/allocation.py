@@ -120,7 +120,7 @@ class _Pool:
                 return slot
         lease = self._wholes.take(topology, nbytes, backend)
         if lease is None:
-            return self._wholes.add(_obtain(topology, nbytes, backend, writable), nbytes, backend)
+            return self._wholes.add(self._new(topology, nbytes, backend, writable), nbytes, backend)
         with agree(topology.channel):
             lease.obtained.memory.unprotect()
         return lease
@@ -134,15 +134,26 @@ class _Pool:
             wanted = slots.look(topology)
             if wanted and wanted <= self._slab_bytes_left and backend not in self._refused:
                 try:
-                    slots.add(_obtain(topology, wanted, backend, writable=True), wanted)
+                    slots.add(self._new(topology, wanted, backend, writable=True), wanted)
                     self._slab_bytes_left -= wanted
                 except MpishareError:  # on all ranks; what is wrong is told when the array gets a segment of its own
                     self._refused.add(backend)
         return slots.take() if slots.free else None
 
+    def _new(self, topology: Topology, nbytes: int, backend: str | None, writable: bool) -> Obtained:
+        """New memory on every node, or an error on every rank. Collective over `topology.comm`."""
+        try:
+            return _obtain(topology, nbytes, backend, writable)
+        except MpishareError:  # on all ranks
+            given = sum([slots.give_back(topology) for slots in self.slots.values()])
+            if not given:
+                raise
+        self._slab_bytes_left += given
+        return _obtain(topology, nbytes, backend, writable)
+
 
 def _obtain(topology: Topology, nbytes: int, backend: str | None, writable: bool) -> Obtained:
-    """New memory on every node, or an error on every rank. Collective over `topology.comm`."""
+    """The same with what is free now."""
     with agree(topology.channel):
         return obtain(topology, nbytes, backend, writable, relieve=give_back)
 

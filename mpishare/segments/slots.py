@@ -36,23 +36,42 @@ class Slots:
 
     def __init__(self, slot_bytes: int) -> None:
         self._slot_bytes = slot_bytes
-        self._places: list[tuple[_Slab, int]] = []
+        self._places: list[tuple[_Slab, int] | None] = []  # None where a slab was given back
         self._dropped = bytearray()  # for each slot 1 where this rank has no view in it
         self._retired: set[int] = set()
         self.free: list[int] = []
 
     def look(self, topology: Topology) -> int:
         """Finds the free slots; the bytes of a slab to add, 0 where enough are free. Collective over all ranks."""
-        total = len(self._places)
-        if total:
-            notes = np.frombuffer(bytes(self._dropped), np.uint8).copy()
-            notes[list(self._retired)] = 0
-            topology.channel.Allreduce(mpi.IN_PLACE, notes, mpi.MIN)
-            self.free = np.flatnonzero(notes)[::-1].tolist()
+        self._find(topology)
+        total = sum(place is not None for place in self._places)
         if total and len(self.free) * _SPARE >= total:
             return 0
         wanted = max(total, _FIRST_SLAB_BYTES // self._slot_bytes, 1)
         return min(wanted, _SLAB_BYTES // self._slot_bytes) * self._slot_bytes
+
+    def _find(self, topology: Topology) -> None:
+        """Puts the notes of all ranks together."""
+        if self._places:
+            notes = np.frombuffer(bytes(self._dropped), np.uint8).copy()
+            notes[list(self._retired)] = 0
+            topology.channel.Allreduce(mpi.IN_PLACE, notes, mpi.MIN)
+            self.free = np.flatnonzero(notes)[::-1].tolist()
+
+    def give_back(self, topology: Topology) -> int:
+        """Gives those slabs to the system in which all slots are free; their bytes. Collective over all ranks."""
+        self._find(topology)
+        free = set(self.free)
+        numbers: dict[int, list[int]] = {}
+        for number, place in enumerate(self._places):
+            if place is not None:
+                numbers.setdefault(id(place[0]), []).append(number)
+        given = [number for slab in numbers.values() if free.issuperset(slab) for number in slab]
+        for number in given:
+            self._places[number] = None
+            self._dropped[number] = 0
+        self.free = [number for number in self.free if self._places[number] is not None]
+        return len(given) * self._slot_bytes
 
     def add(self, obtained: Obtained, nbytes: int) -> None:
         """Cuts new memory into slots."""
@@ -73,14 +92,19 @@ class Slots:
 
     def next_place(self, nbytes: int) -> Block:
         """The bytes of the slot that is taken next, writable."""
-        slab, offset = self._places[self.free[-1]]
+        slab, offset = self._place(self.free[-1])
         return slab.block[offset : offset + nbytes]
+
+    def _place(self, number: int) -> tuple[_Slab, int]:
+        place = self._places[number]
+        assert place is not None, "a slot of a slab that was given back is never free"
+        return place
 
     def take(self) -> Slot:
         """The next free slot."""
         number = self.free.pop()
         self._dropped[number] = 0
-        slab, offset = self._places[number]
+        slab, offset = self._place(number)
         return Slot(slab, offset, self._dropped, number)
 
 
