@@ -40,8 +40,8 @@ def told() -> str:
 
 def ground() -> str:
     """The machine and the versions."""
-    facts = _kept("share-2")["ground"]
-    machine, versions = facts["nodes"][0]["machine"], facts["versions"]
+    machine = _kept("nodes")["ground"]["nodes"][0]["machine"]  # whose ranks are not bound to a core each
+    versions = _kept("share-2")["ground"]["versions"]
     library = versions["MPI library"].split(",")[0]
     return (
         f"Medians, ratios of one run; {machine['cores']} cores, Linux {machine['kernel']}, {library}, mpi4py "
