@@ -136,15 +136,19 @@ class _Pool:
                 try:
                     slots.add(self._new(topology, wanted, backend, writable=True), wanted)
                     self._slab_bytes_left -= wanted
-                except MpishareError:  # on all ranks; what is wrong is told when the array gets a segment of its own
-                    self._refused.add(backend)
+                except BaseException as error:
+                    if not _is_refusal(topology, error):
+                        raise
+                    self._refused.add(backend)  # what is wrong is told when the array gets a segment of its own
         return slots.take() if slots.free else None
 
     def _new(self, topology: Topology, nbytes: int, backend: str | None, writable: bool) -> Obtained:
         """New memory on every node, or an error on every rank. Collective over `topology.comm`."""
         try:
             return _obtain(topology, nbytes, backend, writable)
-        except MpishareError:  # on all ranks
+        except BaseException as error:
+            if not _is_refusal(topology, error):
+                raise
             given = sum([slots.give_back(topology) for slots in self.slots.values()])
             if not given:
                 raise
@@ -156,6 +160,13 @@ def _obtain(topology: Topology, nbytes: int, backend: str | None, writable: bool
     """The same with what is free now."""
     with agree(topology.channel):
         return obtain(topology, nbytes, backend, writable, relieve=give_back)
+
+
+def _is_refusal(topology: Topology, error: BaseException) -> bool:
+    """Whether all ranks, each of which has an error, have one of ours, so that they may go on together."""
+    is_ours = np.array(isinstance(error, MpishareError), np.int8)
+    topology.channel.Allreduce(mpi.IN_PLACE, is_ours, mpi.MIN)
+    return bool(is_ours)
 
 
 _pools: WeakSet[_Pool] = WeakSet()

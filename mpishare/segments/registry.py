@@ -108,10 +108,13 @@ def obtain(
         for is_relieved in (False, True):
             try:
                 return Obtained(_attempt(kind, topology, nbytes, writable=writable), kind, refusals)
-            except MpishareError as error:
+            except BaseException as error:  # on all ranks of the node
+                verdict = _verdict(topology, error)
+                if verdict == _FATAL:
+                    raise
                 lack = error.alone() if isinstance(error, CapacityError) else None
                 words = str(error)
-            if is_relieved or not _any(topology, lack is not None):
+            if is_relieved or verdict != _NO_ROOM:
                 break
             relieve()
             topology.node_channel.Barrier()
@@ -121,11 +124,15 @@ def obtain(
     raise _summary(topology, refusals, lacks)
 
 
-def _any(topology: Topology, here: bool) -> bool:
-    """Whether it is so on any rank of the node."""
-    found = np.array(here, np.int8)
-    topology.node_channel.Allreduce(mpi.IN_PLACE, found, mpi.MAX)
-    return bool(found)
+_NO_KIND, _NO_ROOM, _FATAL = range(3)
+
+
+def _verdict(topology: Topology, error: BaseException) -> int:
+    """The worst of what the ranks of the node have met: a kind that does not do, too little room, or anything else."""
+    mine = _NO_ROOM if isinstance(error, CapacityError) else _NO_KIND if isinstance(error, MpishareError) else _FATAL
+    worst = np.array(mine, np.int8)
+    topology.node_channel.Allreduce(mpi.IN_PLACE, worst, mpi.MAX)
+    return int(worst)
 
 
 def _summary(topology: Topology, refusals: dict[str, str], lacks: dict[str, CapacityError]) -> MpishareError:

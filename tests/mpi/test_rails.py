@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -11,7 +9,7 @@ from mpi4py import MPI
 import mpishare as ms
 from mpishare.segments import registry
 from mpishare.segments.protocol import Kind
-from tests.mpi.test_segments import HERE
+from tests.mpi.test_segments import HERE, use
 
 pytestmark = pytest.mark.mpi
 
@@ -21,8 +19,8 @@ COUNT = (9 << 20) // 8 + 3
 @pytest.fixture(params=[(2, None), (3, 100_000), (1, 7), (1, 1 << 20)], ids=str)
 def _ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each number of rails, with a size of chunks."""
-    here, (rails, chunk) = ms.topology(), request.param
-    monkeypatch.setattr(here, "config", replace(here.config, rails=rails, chunk_bytes=chunk, backend=None))
+    rails, chunk = request.param
+    use(monkeypatch, rails=rails, chunk_bytes=chunk, directory=None)
 
 
 @pytest.mark.parametrize("kind", HERE, ids=lambda kind: kind.title)

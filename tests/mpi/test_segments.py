@@ -205,3 +205,30 @@ def permissions(address: int) -> str:
         if low <= address < high:
             return line.split()[1]
     return ""
+
+
+class Broken:
+    """A kind that raises on the last rank of each node what nobody expects. It satisfies `Kind`."""
+
+    name = title = "broken"
+    together = True
+
+    def check(self, topology: ms.Topology, nbytes: int) -> None: ...
+
+    def allocate(self, topology: ms.Topology, nbytes: int) -> NoReturn:
+        raise ZeroDivisionError if topology.node_rank == topology.node_size - 1 else ms.BackendError("only refused")
+
+
+@pytest.mark.parametrize("count", [10, 1 << 20])
+@pytest.mark.parametrize("recycle", ["0", "64M"])
+def test_what_nobody_expects_ends_the_call_on_all_ranks(
+    count: int, recycle: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, recycle=recycle)
+    here = ms.topology()
+    monkeypatch.setattr(registry, "KINDS", (Broken(), *registry.KINDS))
+    is_culprit = here.node_rank == here.node_size - 1
+    with pytest.raises(ZeroDivisionError if is_culprit else ms.MpishareError):
+        ms.zeros(count)
+    monkeypatch.undo()
+    assert not ms.zeros(count).any()
