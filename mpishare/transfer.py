@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -17,9 +16,6 @@ from mpishare.topology import Topology
 __all__ = ["announce", "fill", "replicate", "send_on_rails"]
 
 _CHUNK_TAG = 1
-_NAP = 0.02
-"""How long a rank that waits for others to move bytes sleeps between looks, as a part of what it has waited."""
-
 _WINDOW = 4
 """Chunks on their way at a time, in each direction. Measured: 4 keep a link of 400 Mbit/s full over 8 nodes."""
 
@@ -80,17 +76,6 @@ def replicate(topology: Topology, root: int, segment: Segment, spec: Spec, sourc
         _feed(topology, root, segment, spec, block, source)
     if not segment.together:
         _copy_to_node(topology, root, block, rails)
-    elif topology.n_nodes > 1 and topology.node_size > 1 and spec.nbytes >= plan.SMALLEST_PULL_BYTES:
-        _await_node(topology.node_channel)
-
-
-def _await_node(node_channel: mpi.Intracomm) -> None:
-    """Waits until the ranks of this node that move bytes are done, and leaves them the cores meanwhile."""
-    if type(node_channel) is not mpi.Intracomm:
-        return  # a `Watched` one, which naps as it waits for what comes next
-    come, start = node_channel.Ibarrier(), time.monotonic()
-    while not come.Test():
-        time.sleep((time.monotonic() - start) * _NAP)
 
 
 def _spread(

@@ -119,11 +119,7 @@ class _Pool:
             if slot is not None:
                 return slot
         lease = self._wholes.take(topology, nbytes, backend)
-        if lease is None:
-            return self._wholes.add(self._new(topology, nbytes, backend, writable), nbytes, backend)
-        with agree(topology.channel):
-            lease.obtained.memory.unprotect()
-        return lease
+        return lease or self._wholes.add(self._new(topology, nbytes, backend, writable), nbytes, backend)
 
     def _slot(self, topology: Topology, slot_bytes: int, backend: str | None) -> Slot | None:
         """A slot, None where there can be no further slab."""

@@ -105,14 +105,23 @@ class _Whole:
         return Lease(self, self._obtained)
 
     def take_back(self) -> None:
-        """Sets it aside, or gives it back at once."""
+        """Sets it aside with its pages writable, so that to lend it cannot fail; or gives it back at once."""
+        is_kept = not self._is_retired and self._make_writable()
         with _lock:
-            if self._is_retired:
+            if self._is_retired or not is_kept:
                 self.give_back()
                 return
             self._state, self.age = _ASIDE, next(_ages)
             _aside[self] = None
         _trim(0 if self.nbytes >= _LARGE_BYTES and _is_memory_short(self._limit) else self._limit)
+
+    def _make_writable(self) -> bool:
+        assert self._obtained is not None
+        try:
+            self._obtained.memory.unprotect()
+        except OSError:
+            return False
+        return True
 
     def ask(self) -> tuple[bool, bool]:
         """Whether this rank needs it, and whether it has given it back. What is set aside it keeps for an answer."""
