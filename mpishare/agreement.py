@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
+from typing import TypeVar
 from zlib import crc32
 
 from mpishare import mpi
@@ -20,6 +22,8 @@ _WORDS = struct.Struct("<QII")
 """Has this rank failed, the checksum of its call, and the same with each bit turned."""
 
 _NOTHING = bytes(NOTE_BYTES)
+
+_Error = TypeVar("_Error", bound=BaseException)
 
 
 class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
@@ -65,7 +69,7 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
             if _WORDS.unpack_from(told)[0]:
                 _tell_failure(self._comm, error)
             else:
-                raise MismatchError(dict(enumerate(self._comm.allgather(self.call + self._where))))
+                raise _everywhere(MismatchError(dict(enumerate(self._comm.allgather(self.call + self._where)))))
         self.note = bytes(told[_WORDS.size :])
 
 
@@ -81,7 +85,15 @@ def _tell_failure(comm: mpi.Intracomm, error: BaseException | None) -> None:
     failures = {rank: failure for rank, failure in enumerate(comm.allgather(told)) if failure is not None}
     if error is None:
         rank = min(failures)
-        raise failures[rank].for_peers(rank, others=len(failures) - 1)
+        raise _everywhere(failures[rank].for_peers(rank, others=len(failures) - 1))
+    _everywhere(error)
+
+
+def _everywhere(error: _Error) -> _Error:
+    """Marks an error that all ranks know of."""
+    with suppress(AttributeError):
+        error.is_everywhere = True  # type: ignore[attr-defined]
+    return error
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,9 @@ __all__ = [
 class MpishareError(Exception):
     """Base of every error that mpishare raises on purpose."""
 
+    is_everywhere = False
+    """Whether the other ranks of the communicator have raised as well, so that all are in step."""
+
 
 class ArgumentError(MpishareError, ValueError):
     """An argument is outside what the call allows, such as a root that is no rank of the communicator."""

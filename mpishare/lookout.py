@@ -66,6 +66,7 @@ class Lookout:
 
     Attributes:
         stalled: Why the communicator is of no more use, None while it is.
+        outer: The communicator over all nodes; None until it is there.
     """
 
     def __init__(self, channel: MPI.Intracomm, hosts: Sequence[str], *, check: bool, timeout_s: float | None) -> None:
@@ -79,6 +80,7 @@ class Lookout:
         self._call = ""
         self._sent: list[MPI.Request] = []  # messages on their way, whose bytes must stay
         self.stalled: StallError | None = None
+        self.outer: Watched | None = None
         _lookouts.add(self)
 
     def enter(self, name: str, comms: Sequence[Watched]) -> str:
@@ -95,11 +97,21 @@ class Lookout:
         where = _caller()
         self._call = f"{name} at {where}"
         if self._check:
-            for comm in comms:
-                calls = comm.allgather((name, self._call))
-                if len({call[0] for call in calls}) > 1:
-                    raise MismatchError({rank: call[1] for rank, call in zip(comm.ranks, calls, strict=True)})
+            self._compare(name, comms)
         return where
+
+    def _compare(self, name: str, comms: Sequence[Watched]) -> None:
+        """Raises where the ranks of one of `comms`, the smallest first, are not all in `name`.
+
+        Where those of a node differ, and one of them is in a call of all nodes, they still meet the other nodes, which
+        would wait for them, under a name that is no call's.
+        """
+        for comm in comms:
+            calls = comm.allgather((name, self._call, len(comms)))
+            if len({call[0] for call in calls}) > 1:
+                if self.outer is not None and comm is not self.outer and any(call[2] > 1 for call in calls):
+                    self.outer.allgather((f"!{name}", self._call, len(comms)))
+                raise MismatchError({rank: call[1] for rank, call in zip(comm.ranks, calls, strict=True)})
 
     def wait(self, request: MPI.Request, ranks: Sequence[int]) -> None:
         """Waits for a request that `ranks` take part in.
@@ -108,7 +120,7 @@ class Lookout:
             StallError: It took longer than MPISHARE_TIMEOUT, here or on another rank.
         """
         start = time.monotonic()
-        with self._standing(start):
+        with self._standing(start), _kept_on_error(request):
             looked = start
             while not request.Test():
                 now = time.monotonic()
@@ -149,7 +161,7 @@ class Lookout:
         for rank in range(self._channel.size):
             if rank != self._channel.rank:
                 self._send(self.stalled.args, rank, _STALL_TAG)
-        raise self.stalled
+        raise self.stalled.again()
 
     def _ask(self, ranks: Sequence[int]) -> dict[int, _Answer]:
         """Where each of `ranks` says that it is; those that do not answer in time are missing."""
@@ -193,6 +205,19 @@ class Lookout:
         status = MPI.Status()
         while (message := self._channel.improbe(MPI.ANY_SOURCE, tag, status)) is not None:
             yield status.Get_source(), message.recv()
+
+
+_abandoned: list[MPI.Request] = []
+"""What was waited for when an exception came. MPI still reads or writes the bytes, which a request keeps."""
+
+
+@contextmanager
+def _kept_on_error(request: MPI.Request) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        _abandoned.append(request)
+        raise
 
 
 def _look_around() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 from mpishare.layout import Layout
 
@@ -71,7 +71,7 @@ def byte_slice(nbytes: int, parts: int, part: int, *, grain: int = PAGE_BYTES) -
     return slice(min(grains.start * grain, nbytes), min(grains.stop * grain, nbytes))
 
 
-@cache
+@lru_cache(maxsize=1024)
 def slot_bytes(nbytes: int) -> int:
     """The size of the slot for a small array: a multiple of 64, a cache line, and at most 64 or a quarter too large."""
     grain = max(64, 1 << max(nbytes - 1, 1).bit_length() >> 3)

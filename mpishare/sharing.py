@@ -16,7 +16,7 @@ from mpishare.segments.allocation import allocate, allocate_known, known_slots, 
 from mpishare.segments.registry import check_backend
 from mpishare.segments.segment import Segment, segment_of
 from mpishare.spec import ShapeLike, Spec, copy_bytes, scalar, zero
-from mpishare.topology import check_root, topology
+from mpishare.topology import Topology, check_root, topology
 from mpishare.transfer import announce, fill, replicate
 
 __all__ = ["empty", "full", "private", "share", "zeros"]
@@ -62,29 +62,13 @@ def share(
         ([3.0, 5.0, 7.0], False)
     """
     here = topology(comm)
-    with agree(here.channel, "share") as together:
-        rank = check_root(root, here)
-        kind = check_backend(backend, here)
-        together.call = f"share(…, root={rank}, backend={kind})"
-        mine, slots, extension = None, None, b""
-        if here.rank == rank:
-            mine = _checked_array(obj, rank)
-            spec = Spec.of(mine)
-            together.note, extension = spec.packed
-            slots = known_slots(here, spec.nbytes, kind)
-            if slots is not None:
-                fill(slots.next_place(spec.nbytes), spec, mine)
-    spec = announce(here, together.note, extension, rank)
-    if here.rank != rank:
-        slots = known_slots(here, spec.nbytes, kind)
-    if slots is not None:
-        segment = allocate_known(here, slots, spec.nbytes, "share")
-        segment.seal()
-    else:
-        segment = allocate(here, spec.nbytes, backend=kind, label="share", writable=False)
-        replicate(here, rank, segment, spec, mine)
-        seal(here, segment)
-    return segment.view(spec)
+    try:
+        array = _share(here, obj, root, backend)
+    except BaseException as error:
+        here.end(error)
+        raise
+    here.end()
+    return array
 
 
 def empty(
@@ -262,6 +246,33 @@ def private(array: NDArray[Any]) -> NDArray[Any]:
     return array.copy()
 
 
+def _share(here: Topology, obj: NDArray[Any] | None, root: int, backend: str | None) -> NDArray[Any]:
+    with agree(here.channel, "share") as together:
+        here.begin()
+        rank = check_root(root, here)
+        kind = check_backend(backend, here)
+        together.call = f"share(…, root={rank}, backend={kind})"
+        mine, slots, extension = None, None, b""
+        if here.rank == rank:
+            mine = _checked_array(obj, rank)
+            spec = Spec.of(mine)
+            together.note, extension = spec.packed
+            slots = known_slots(here, spec.nbytes, kind)
+            if slots is not None:
+                fill(slots.next_place(spec.nbytes), spec, mine)
+    spec = announce(here, together.note, extension, rank)
+    if here.rank != rank:
+        slots = known_slots(here, spec.nbytes, kind)
+    if slots is not None:
+        segment = allocate_known(here, slots, spec.nbytes, "share")
+        segment.seal()
+    else:
+        segment = allocate(here, spec.nbytes, backend=kind, label="share", writable=False)
+        replicate(here, rank, segment, spec, mine)
+        seal(here, segment)
+    return segment.view(spec)
+
+
 def _make(
     name: str,
     shape: ShapeLike,
@@ -274,7 +285,26 @@ def _make(
 ) -> NDArray[Any]:
     """What `empty`, `zeros` and `full` have in common; with `item_of`, every item is like the one it makes."""
     here = topology(comm)
+    try:
+        array = _made(here, name, shape, dtype, order, backend, item_of)
+    except BaseException as error:
+        here.end(error)
+        raise
+    here.end()
+    return array
+
+
+def _made(
+    here: Topology,
+    name: str,
+    shape: ShapeLike,
+    dtype: DTypeLike | None,
+    order: str,
+    backend: str | None,
+    item_of: Callable[[], NDArray[Any]] | None,
+) -> NDArray[Any]:
     with agree(here.channel, name) as together:
+        here.begin()
         item = None if item_of is None else item_of()
         spec = Spec.make(shape, item.dtype if dtype is None and item is not None else dtype, order)
         kind = check_backend(backend, here)

@@ -12,7 +12,7 @@ from mpishare import mpi
 from mpishare.agreement import agree
 from mpishare.config import Config
 from mpishare.ending import end_job_on_exception
-from mpishare.errors import ArgumentError, LaunchError, StallError
+from mpishare.errors import ArgumentError, LaunchError, MpishareError, StallError
 from mpishare.layout import Layout, pretended_node
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ class Topology:
         self.uid: int = uids[0]
         self.segments_made = 0
         self.pool: object = None
+        self._is_in_call = False
+        self._is_torn = False
         if self.config.check or self.config.timeout_s is not None:
             self._set_watch()
 
@@ -101,7 +103,7 @@ class Topology:
         hosts = [self.hosts[self.node_of(rank)] for rank in range(self.size)]
         self._lookout = Lookout(self.channel, hosts, check=self.config.check, timeout_s=self.config.timeout_s)
         self.node_channel = Watched(self.node_comm, self._lookout, self.ranks_of(self.node))
-        self.channel = Watched(self.channel, self._lookout, range(self.size), self.node_channel)
+        self.channel = self._lookout.outer = Watched(self.channel, self._lookout, range(self.size), self.node_channel)
 
     def node_of(self, rank: int) -> int:
         """The node of `rank`."""
@@ -110,6 +112,25 @@ class Topology:
     def ranks_of(self, node: int) -> tuple[int, ...]:
         """The ranks of `node`, in rising order."""
         return self.layout.nodes[node]
+
+    def begin(self) -> None:
+        """A call begins that takes memory, on all ranks in the same order. Stands in the block that the ranks agree on.
+
+        Raises:
+            MpishareError: This rank did not end an earlier one, so that it does not know what memory the others took.
+        """
+        if self._is_in_call or self._is_torn:
+            self._is_torn = True
+            raise MpishareError(
+                "an exception from outside, such as a signal's, ended an earlier call on this rank before the call had "
+                "ended. The ranks are out of step on this communicator: end the job, or go on with a new one."
+            )
+        self._is_in_call = True
+
+    def end(self, error: BaseException | None = None) -> None:
+        """The call has ended: well, or by an error. One that not all ranks know of leaves them out of step."""
+        if error is None or getattr(error, "is_everywhere", False):
+            self._is_in_call = False
 
     def free(self) -> None:
         """Gives the communicators back. Collective over `comm`; called when `comm` is freed."""

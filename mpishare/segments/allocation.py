@@ -11,13 +11,17 @@ import numpy as np
 from mpishare import machine, mpi, plan
 from mpishare.agreement import agree
 from mpishare.errors import MpishareError
-from mpishare.segments.recycle import Lease, Wholes, give_back
+from mpishare.segments.recycle import Lease, Wholes, after_fork_in_child, give_back
 from mpishare.segments.registry import Obtained, obtain
 from mpishare.segments.segment import Segment
 from mpishare.segments.slots import Slot, Slots
 from mpishare.topology import Topology
 
 __all__ = ["allocate", "allocate_known", "known_slots", "seal"]
+
+
+_PATIENCE = 1000
+"""For so many arrays no slab is asked for where the last one was refused."""
 
 
 def allocate(topology: Topology, nbytes: int, *, backend: str | None, label: str, writable: bool) -> Segment:
@@ -101,7 +105,7 @@ class _Pool:
         topology.channel.Allreduce(mpi.IN_PLACE, limit, mpi.MIN)
         self._slab_bytes_left = int(limit) // 2
         self.slots: dict[tuple[str | None, int], Slots] = {}
-        self._refused: set[str | None] = set()
+        self._refused_until: dict[str | None, int] = {}  # counted in segments
         self._wholes = Wholes(int(limit) // 2)
         _pools.add(self)
         _watch_forks()
@@ -128,14 +132,16 @@ class _Pool:
             slots = self.slots[backend, slot_bytes] = Slots(slot_bytes)
         if not slots.free:
             wanted = slots.look(topology)
-            if wanted and wanted <= self._slab_bytes_left and backend not in self._refused:
+            is_due = topology.segments_made >= self._refused_until.get(backend, 0)
+            if wanted and wanted <= self._slab_bytes_left and is_due:
                 try:
                     slots.add(self._new(topology, wanted, backend, writable=True), wanted)
                     self._slab_bytes_left -= wanted
                 except BaseException as error:
                     if not _is_refusal(topology, error):
                         raise
-                    self._refused.add(backend)  # what is wrong is told when the array gets a segment of its own
+                    # What is wrong is told when the array gets a segment of its own.
+                    self._refused_until[backend] = topology.segments_made + _PATIENCE
         return slots.take() if slots.free else None
 
     def _new(self, topology: Topology, nbytes: int, backend: str | None, writable: bool) -> Obtained:
@@ -171,7 +177,7 @@ _pools: WeakSet[_Pool] = WeakSet()
 @cache
 def _watch_forks() -> None:
     """From here on, memory that a forked child can see is lent to no other array: the child may read it for long."""
-    os.register_at_fork(after_in_parent=_retire_all)
+    os.register_at_fork(before=_retire_all, after_in_parent=_retire_all, after_in_child=after_fork_in_child)
 
 
 def _retire_all() -> None:

@@ -97,6 +97,8 @@ class MemmapInMemory(_Memmap):
         machine.check_memory(topology.host, nbytes)
 
     def _create(self, topology: Topology, nbytes: int) -> int:
+        if not hasattr(os, "memfd_create"):  # a Python that was built on an old system
+            raise BackendError("this Python has no os.memfd_create")
         descriptor = os.memfd_create("mpishare")
         os.truncate(descriptor, nbytes)
         return descriptor

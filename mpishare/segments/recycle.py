@@ -19,7 +19,7 @@ from mpishare.segments.protocol import Backing
 from mpishare.segments.registry import Obtained
 from mpishare.topology import Topology
 
-__all__ = ["Lease", "Wholes", "give_back"]
+__all__ = ["Lease", "Wholes", "after_fork_in_child", "give_back"]
 
 _WASTE = 1.25
 """How much larger than an array the segment may be that it gets."""
@@ -101,7 +101,7 @@ class _Whole:
     def lend(self) -> Lease:
         """Hands it to an array."""
         assert self._obtained is not None
-        self._state = _LENT
+        self._state, self.age = _LENT, next(_ages)
         return Lease(self, self._obtained)
 
     def take_back(self) -> None:
@@ -111,7 +111,7 @@ class _Whole:
             if self._is_retired or not is_kept:
                 self.give_back()
                 return
-            self._state, self.age = _ASIDE, next(_ages)
+            self._state = _ASIDE
             _aside[self] = None
         _trim(0 if self.nbytes >= _LARGE_BYTES and _is_memory_short(self._limit) else self._limit)
 
@@ -191,8 +191,20 @@ def give_back() -> None:
 
 def _trim(limit: int) -> None:
     with _lock:
-        while sum(whole.nbytes for whole in list(_aside)) > limit:
-            min(_aside, key=lambda whole: whole.age).give_back()
+        oldest_first = sorted(_aside, key=lambda whole: whole.age)  # the oldest lent, so that all ranks agree
+        total = sum(whole.nbytes for whole in oldest_first)
+        for whole in oldest_first:
+            if total <= limit:
+                break
+            if whole in _aside:  # the garbage collector may have come in between
+                whole.give_back()
+            total -= whole.nbytes
+
+
+def after_fork_in_child() -> None:
+    """Another thread may have held the lock when this child was forked."""
+    global _lock
+    _lock = threading.RLock()
 
 
 def _is_memory_short(limit: int) -> bool:

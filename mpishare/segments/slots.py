@@ -75,9 +75,7 @@ class Slots:
 
     def add(self, obtained: Obtained, nbytes: int) -> None:
         """Cuts new memory into slots."""
-        readable = obtained.memory.second()
-        if readable is not None:
-            readable.protect()
+        readable = _readable(obtained.memory)
         at = obtained.memory.address
         readable_at = at if readable is None else readable.address
         slab = _Slab(obtained, readable, at, readable_at, _block(obtained.memory, nbytes))
@@ -117,6 +115,17 @@ class _Slab:
     address: int
     readable_address: int
     block: Block
+
+
+def _readable(memory: Memory) -> Memory | None:
+    """The same pages read-only; None where this rank cannot have them so, and has no error that others would share."""
+    twin = memory.second()
+    try:
+        if twin is not None:
+            twin.protect()
+    except OSError:
+        return None
+    return twin
 
 
 def _block(memory: Memory, nbytes: int) -> Block:

@@ -237,3 +237,54 @@ assert MPI.Query_thread() == MPI.THREAD_MULTIPLE and not wrong, wrong
 """
     ended = run(code)
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.fault(
+    "a StallError while messages into an array are on their way, and the array dropped",
+    "they keep their memory: nobody else's bytes change, and no rank dies",
+)
+def test_messages_that_come_after_a_stall() -> None:
+    code = """
+from mpishare import transfer
+other = comm.Dup()
+source = None
+if rank == 0:
+    source = np.ones((2048, 2048), 'f4')[:, ::2]  # not contiguous: the root copies before it sends
+    copy = transfer.copy_bytes
+    def slow(target, source):
+        copy(target, source)
+        time.sleep(2.5)
+    transfer.copy_bytes = slow
+try: ms.share(source)
+except ms.StallError: print('stalled')
+gc.collect()
+mine = [np.full(8 << 20, 7, 'u1') for _ in range(4)]
+end = time.monotonic() + 4
+while time.monotonic() < end:
+    other.Iprobe()
+    time.sleep(0.001)
+assert all((one == 7).all() for one in mine)
+print('intact', flush=True)
+other.Barrier()
+os._exit(0)
+"""
+    ended = run(code, MPISHARE_TIMEOUT="1", MPISHARE_NODES="block:1", MPISHARE_RECYCLE="0")
+    assert ended.stdout.count("intact") == 3, ended.stderr
+    assert ended.stdout.count("stalled") >= 2
+
+
+@pytest.mark.fault(
+    "ranks of one of several nodes that call different collectives, with MPISHARE_CHECK, and go on",
+    "MismatchError on all ranks of all nodes; the next call works",
+)
+def test_one_node_that_differs() -> None:
+    code = """
+for step in range(2):
+    try:
+        if rank == 1 and step == 0: ms.zeros(3)
+        else: print('right', ms.share(np.full(3, step) if rank == 0 else None).tolist() == [step] * 3)
+    except ms.MismatchError: print('mismatch')
+"""
+    ended = run(code, 4, MPISHARE_CHECK="1", MPISHARE_NODES="block:2")
+    assert ended.returncode == 0, ended.stderr
+    assert (ended.stdout.count("mismatch"), ended.stdout.count("right True")) == (4, 4)

@@ -220,3 +220,33 @@ def test_free_slots_are_given_back_where_there_is_no_room(
     assert (kept == 1).all()
     again = [shared(number, 100_000) for number in range(5)]
     assert all((array == number).all() for number, array in enumerate(again))
+
+
+@pytest.mark.ranks(2)
+def test_a_call_that_a_signal_ended_on_one_rank_is_the_last(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a signal handler raises can come anywhere. Here it comes once the ranks have agreed, on the last of them."""
+    duplicate = comm.Dup()
+    here = ms.topology(duplicate)
+    if here.n_nodes > 1 or here.config.recycle == "0":  # the others would wait for the rank, as MPI does
+        duplicate.Free()
+        return
+    live = [ms.share(np.full(100, 7) if comm.rank == 0 else None, comm=duplicate) for _ in range(2)]
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if comm.rank == comm.size - 1:
+        monkeypatch.setattr("mpishare.sharing.announce", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            ms.share(None, comm=duplicate)
+        monkeypatch.undo()
+    else:
+        live.append(ms.share(np.full(100, 7) if comm.rank == 0 else None, comm=duplicate))
+    for _ in range(2):
+        with pytest.raises(ms.MpishareError, match="out of step"):
+            ms.share(np.full(100, 9), root=comm.size - 1, comm=duplicate)
+    assert all((array == 7).all() for array in live)
+    live.clear()
+    duplicate.Free()
