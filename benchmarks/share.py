@@ -1,6 +1,6 @@
 """What it costs to give every rank of a node the root's array: our share beside what else people use.
 
-    mpishare run -n 2 -m benchmarks.share [--powers 10,13,16,20,24,28] [--rounds 7] [--name share]
+    mpishare run -n 2 -m benchmarks.share [--powers 10,13,16,20,24,28,30] [--rounds 7] [--name share]
 
 Each round times every way once, one after the other and each time from another one on, so that all see the same
 weather; a ratio is of medians of one run. Prints a table and keeps it as results/share-RANKS.json, with a picture
@@ -164,7 +164,7 @@ def ways(nbytes: int, *, ours: bool) -> dict[str, Way]:
 def main() -> None:
     """Measures every size; rank 0 prints and keeps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--powers", default="10,13,16,20,24,28", help="sizes, as powers of two (default: %(default)s)")
+    parser.add_argument("--powers", default="10,13,16,20,24,28,30", help="sizes, powers of two (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--name", default=f"share-{comm.size}")
     parser.add_argument("--ours", action="store_true", help="leave out what others use")

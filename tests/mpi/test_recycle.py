@@ -65,9 +65,8 @@ def recycles() -> bool:
     return all(kind.together for kind in registry.KINDS) or max(map(len, ms.topology().layout.nodes)) == 1
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_live_arrays_keep_their_bits_whoever_drops_what_when(kind: Kind, comm: MPI.Intracomm, seed: int) -> None:
-    common, own = random.Random(seed), random.Random(seed * 1000 + comm.rank)
+def test_live_arrays_keep_their_bits_whoever_drops_what_when(kind: Kind, comm: MPI.Intracomm) -> None:
+    common, own = random.Random(comm.size), random.Random(comm.rank)
     live: list[tuple[int, NDArray[Any]]] = []
     for number in range(120):
         count, root = common.choice([0, 1, 7, 100, 1000, 30_000, 100_000, 400_000]), common.randrange(comm.size)
