@@ -20,7 +20,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpishare as ms
-from benchmarks.keep import keep
+from benchmarks.keep import keep, pss_bytes
 
 NBYTES = 256 << 20
 SHARES = 10_000
@@ -122,12 +122,6 @@ def held(comm: MPI.Intracomm) -> tuple[int, int]:
     number = duplicate.py2f()
     duplicate.Free()
     return len(list(Path("/proc/self/fd").iterdir())), number
-
-
-def pss_bytes() -> int:
-    """Proportional set size of this process."""
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
 
 
 if __name__ == "__main__":

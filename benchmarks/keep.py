@@ -1,4 +1,4 @@
-"""Keeps a result with the machine and the versions it was measured on."""
+"""What several benchmarks do: keep a result with the machine and the versions, and ask for the memory held."""
 
 from __future__ import annotations
 
@@ -15,3 +15,9 @@ def keep(name: str, figures: dict[str, Any], info: ms.Info | dict[str, Any]) -> 
     """Writes `figures` to results/NAME.json."""
     kept = {"figures": figures, "ground": info if isinstance(info, dict) else info.as_dict()}
     (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=2) + "\n")
+
+
+def pss_bytes() -> int:
+    """Proportional set size of this process."""
+    rollup = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in rollup if line.startswith("Pss:"))

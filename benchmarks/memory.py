@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import gc
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import mpishare as ms
-from benchmarks.keep import keep
+from benchmarks.keep import keep, pss_bytes
 from benchmarks.picture import lines
 
 comm = MPI.COMM_WORLD
@@ -75,9 +74,7 @@ def _held() -> float:
     """Proportional set size of all ranks, bytes."""
     gc.collect()
     comm.Barrier()
-    rollup = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    mine = next(int(line.split()[1]) << 10 for line in rollup if line.startswith("Pss:"))
-    return float(comm.allreduce(mine))
+    return float(comm.allreduce(pss_bytes()))
 
 
 if __name__ == "__main__":

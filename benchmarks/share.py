@@ -19,7 +19,6 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from mpi4py.util import pkl5
 from numpy.typing import NDArray
 
 import mpishare as ms
-from benchmarks.keep import keep
+from benchmarks.keep import keep, pss_bytes
 from benchmarks.picture import lines
 
 Source = NDArray[np.uint8] | None
@@ -238,11 +237,11 @@ def timed(way: Way, source: Source, nbytes: int, repeats: int) -> tuple[float, f
 def gained(way: Way, source: Source, nbytes: int) -> float:
     """What the ranks together hold more (PSS) once all have read the array, as a multiple of it."""
     comm.Barrier()
-    before = comm.allreduce(_pss_bytes())
+    before = comm.allreduce(pss_bytes())
     array = way(source, nbytes)
     array.max()
     comm.Barrier()
-    share = (comm.allreduce(_pss_bytes()) - before) / nbytes
+    share = (comm.allreduce(pss_bytes()) - before) / nbytes
     del array
     _give_back()
     return round(float(share), 2)
@@ -253,12 +252,6 @@ def _give_back() -> None:
     for one in _kept:
         one.Free() if isinstance(one, MPI.Win) else one.close()
     _kept.clear()
-
-
-def _pss_bytes() -> int:
-    """Proportional set size of this process."""
-    rollup = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in rollup if line.startswith("Pss:"))
 
 
 def _has_pshmem() -> bool:

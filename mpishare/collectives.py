@@ -12,7 +12,7 @@ from mpishare import mpi, plan
 from mpishare.agreement import agree
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.segments.segment import segment_of
-from mpishare.spec import Spec, bytes_of
+from mpishare.spec import Spec, address_of, bytes_of
 from mpishare.topology import check_root, topology
 from mpishare.transfer import send_on_rails
 
@@ -158,5 +158,5 @@ def _name(array: NDArray[Any]) -> str:
         raise SpecError("this array is read-only, as those of share are. Use one from empty, zeros or full.")
     if not array.flags.forc:
         raise SpecError("this part of an array is not contiguous, so its bytes are no one run. Pass the whole array.")
-    offset = array.__array_interface__["data"][0] - segment.address
+    offset = address_of(array) - segment.address
     return f"array {segment.key:x} from byte {offset}, {Spec.of(array)}"

@@ -26,15 +26,19 @@ def memory_room() -> Room:
     """
     words = (line.split() for line in text_of("/proc/meminfo").splitlines())
     kib = {word[0].rstrip(":"): int(word[1]) for word in words}
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = _physical_bytes()
     free = kib["MemAvailable"] << 10 if "MemAvailable" in kib else total
     left = memory_left()
     return Room("memory", total, free if left is None else min(free, left))
 
 
+def _physical_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def memory_bytes() -> int:
     """The memory of this host, within what the control groups allow."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = _physical_bytes()
     limit = memory_limit()
     return total if limit is None else min(total, limit)
 
@@ -88,7 +92,7 @@ class Machine:
             shm=room(SHM_DIR),
             huge_pages=_chosen(f"{_HUGE_PAGES}/enabled"),
             shm_huge_pages=_chosen(f"{_HUGE_PAGES}/shmem_enabled"),
-            memory_bytes=page * os.sysconf("SC_PHYS_PAGES"),
+            memory_bytes=_physical_bytes(),
             memory_limit=memory_limit(),
         )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 from dataclasses import dataclass
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from mpishare import mpi, plan
 from mpishare.segments import syscalls
-from mpishare.spec import Block
+from mpishare.spec import Block, address_of
 from mpishare.topology import Topology
 
 __all__ = ["Offer", "offer", "take"]
@@ -58,7 +57,7 @@ def offer(topology: Topology, root: int, source: Block | None) -> Offer | None:
     told, token = bytearray(_TOLD.size), np.empty(0, np.uint8)
     if source is not None:
         token = np.frombuffer(os.urandom(_TOKEN_BYTES), np.uint8).copy()
-        told[:] = _TOLD.pack(os.getpid(), _address(source), _address(token), token.tobytes())
+        told[:] = _TOLD.pack(os.getpid(), address_of(source), address_of(token), token.tobytes())
     topology.node_channel.Bcast([told, mpi.BYTE], topology.ranks_of(topology.node).index(root))
     pid, address, token_address, expected = _TOLD.unpack(told)
     return Offer(pid, address, token_address, expected, token) if pid else None
@@ -103,15 +102,10 @@ def _read(found: Offer, start: int, target: Block) -> bool:
     """Copies the bytes from `start` on out of the process that offered, if it is the one; whether it was done."""
     token = np.zeros(_TOKEN_BYTES, np.uint8)
     try:
-        syscalls.read_process(found.pid, found.token_address, _address(token), _TOKEN_BYTES)
+        syscalls.read_process(found.pid, found.token_address, address_of(token), _TOKEN_BYTES)
         if token.tobytes() != found.token:
             return False  # a process of that number in another namespace
-        syscalls.read_process(found.pid, found.address + start, _address(target), target.nbytes)
+        syscalls.read_process(found.pid, found.address + start, address_of(target), target.nbytes)
     except OSError:
         return False
     return True
-
-
-def _address(array: NDArray[Any]) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address

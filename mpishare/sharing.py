@@ -61,14 +61,7 @@ def share(
         >>> table.sum(axis=0).tolist(), table.flags.writeable
         ([3.0, 5.0, 7.0], False)
     """
-    here = topology(comm)
-    try:
-        array = _share(here, obj, root, backend)
-    except BaseException as error:
-        here.end(error)
-        raise
-    here.end()
-    return array
+    return _in_step(_share, topology(comm), obj, root, backend)
 
 
 def empty(
@@ -246,6 +239,17 @@ def private(array: NDArray[Any]) -> NDArray[Any]:
     return array.copy()
 
 
+def _in_step(call: Callable[..., NDArray[Any]], here: Topology, *words: Any) -> NDArray[Any]:
+    """Makes a call that takes memory, and notes how it ended; see `Topology.begin`, which the call begins with."""
+    try:
+        array = call(here, *words)
+    except BaseException as error:
+        here.end(error)
+        raise
+    here.end()
+    return array
+
+
 def _share(here: Topology, obj: NDArray[Any] | None, root: int, backend: str | None) -> NDArray[Any]:
     with agree(here.channel, "share") as together:
         here.begin()
@@ -284,14 +288,7 @@ def _make(
     item_of: Callable[[], NDArray[Any]] | None = None,
 ) -> NDArray[Any]:
     """What `empty`, `zeros` and `full` have in common; with `item_of`, every item is like the one it makes."""
-    here = topology(comm)
-    try:
-        array = _made(here, name, shape, dtype, order, backend, item_of)
-    except BaseException as error:
-        here.end(error)
-        raise
-    here.end()
-    return array
+    return _in_step(_made, topology(comm), name, shape, dtype, order, backend, item_of)
 
 
 def _made(

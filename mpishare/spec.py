@@ -24,6 +24,7 @@ __all__ = [
     "Order",
     "ShapeLike",
     "Spec",
+    "address_of",
     "bytes_of",
     "copy_bytes",
     "extension_bytes",
@@ -216,6 +217,12 @@ def bytes_of(array: NDArray[Any]) -> Block:
     if array.nbytes == 0:
         return np.empty(0, np.uint8)
     return array.ravel(order="K").view(np.uint8)
+
+
+def address_of(array: NDArray[Any]) -> int:
+    """Where the first item lies in this process."""
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def copy_bytes(target: NDArray[Any], source: NDArray[Any]) -> None:

@@ -82,12 +82,17 @@ def replicate(topology: Topology, root: int, segment: Segment, spec: Spec, sourc
         _copy_to_node(topology, root, block, rails)
 
 
+def _run_of(source: NDArray[Any] | None) -> Block | None:
+    """The bytes of `source`, None where they are no one run or where there is no source."""
+    return bytes_of(source) if source is not None and source.flags.forc else None
+
+
 def _spread(
     topology: Topology, root: int, rails: int, segment: Segment, spec: Spec, block: Block, source: NDArray[Any] | None
 ) -> None:
     """Fills `root`'s node, whose ranks then feed the other nodes on several rails."""
     if topology.node_of(root) == topology.node:
-        run = bytes_of(source) if source is not None and source.flags.forc else None
+        run = _run_of(source)
         offered = pull.offer(topology, root, run) if segment.together else None
         if offered is None or not pull.take(topology, root, offered, block, run, root_helps=True):
             if source is not None:
@@ -109,7 +114,7 @@ def _feed(
     topology: Topology, root: int, segment: Segment, spec: Spec, block: Block, source: NDArray[Any] | None
 ) -> None:
     """On `root`'s node: fills the segment and feeds the other nodes, both at once as far as can be."""
-    run = bytes_of(source) if source is not None and source.flags.forc else None
+    run = _run_of(source)
     offered = None
     if segment.together and topology.node_size > 1 and spec.nbytes >= plan.SMALLEST_PULL_BYTES:
         offered = pull.offer(topology, root, run)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mpishare.errors import BackendError
 from mpishare.segments.protocol import Backing
-from mpishare.spec import Block, Spec
+from mpishare.spec import Block, Spec, address_of
 
 __all__ = ["Segment", "live_segments", "segment_of"]
 
@@ -118,7 +118,7 @@ class Segment:
         if memory is None or view.size == 0:
             return None
         twin = Segment(memory, self.nbytes, "private", "private", node_size=1, key=None, original=self)
-        offset = view.__array_interface__["data"][0] - self.address
+        offset = address_of(view) - self.address
         return np.ndarray(view.shape, view.dtype, twin.block(), offset, view.strides)
 
 
