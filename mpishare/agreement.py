@@ -13,7 +13,7 @@ from zlib import crc32
 from mpishare import mpi
 from mpishare.errors import CapacityError, MismatchError, PeerCapacityError, PeerError
 
-__all__ = ["NOTE_BYTES", "agree"]
+__all__ = ["NOTE_BYTES", "WORDS_BYTES", "agree"]
 
 NOTE_BYTES = 64
 """How much one rank can tell the others with an agreement."""
@@ -21,7 +21,7 @@ NOTE_BYTES = 64
 _WORDS = struct.Struct("<QII")
 """Has this rank failed, the checksum of its call, and the same with each bit turned."""
 
-_NOTHING = bytes(NOTE_BYTES)
+WORDS_BYTES = _WORDS.size
 
 _Error = TypeVar("_Error", bound=BaseException)
 
@@ -37,23 +37,24 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
     When it sets `note` on one rank, to `NOTE_BYTES` bytes, all ranks find it there after the block.
 
     The price where all is well is one MPI_Allreduce of 80 bytes by MPI_BOR: has a rank failed, the checksum of the
-    call, the same with each bit turned, and the note. They come out as they went in if all were equal. It orders memory
-    as well: what any rank wrote to node memory before is seen by all after.
+    call, the same with each bit turned, and the note. They come out as they went in if all were equal. On one node the
+    ranks may have a board for it (`Boarded`), which takes less. Both order memory as well: what any rank wrote to node
+    memory before is seen by all after.
     """
 
-    __slots__ = ("_begins", "_comm", "_where", "call", "note")
+    call = ""
+    note = bytes(NOTE_BYTES)
+    _where = ""
 
     def __init__(self, comm: mpi.Intracomm, begins: str = "") -> None:
         """`begins` names the public call of which this is the first block."""
         self._comm = comm
         self._begins = begins
-        self._where = ""
-        self.call = ""
-        self.note = _NOTHING
 
     def __enter__(self) -> agree:
-        if self._begins and type(self._comm) is not mpi.Intracomm:  # but a `Watched` one
-            self._where = f" at {self._comm.enter(self._begins)}"  # type: ignore[attr-defined]
+        enter = getattr(self._comm, "enter", None) if self._begins else None
+        if enter is not None:  # a `Watched` communicator
+            self._where = f" at {enter(self._begins)}"
         return self
 
     def __exit__(
@@ -63,14 +64,19 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
         traceback: TracebackType | None,
     ) -> None:
         words = _words(self.call, error is not None)
-        told = bytearray(words + self.note)
-        self._comm.Allreduce(mpi.IN_PLACE, [told, mpi.BYTE], mpi.BOR)
+        meet = getattr(self._comm, "meet", None)  # of a `Boarded` communicator
+        told = self._by_allreduce(words) if meet is None else meet(words, self.note)
         if error is not None or not told.startswith(words):
             if _WORDS.unpack_from(told)[0]:
                 _tell_failure(self._comm, error)
             else:
                 raise _everywhere(MismatchError(dict(enumerate(self._comm.allgather(self.call + self._where)))))
-        self.note = bytes(told[_WORDS.size :])
+        self.note = told[WORDS_BYTES:]
+
+    def _by_allreduce(self, words: bytes) -> bytes:
+        told = bytearray(words + self.note)
+        self._comm.Allreduce(mpi.IN_PLACE, [told, mpi.BYTE], mpi.BOR)
+        return bytes(told)
 
 
 @lru_cache(maxsize=256)

@@ -106,13 +106,13 @@ def report() -> Report:
     areas = huge_areas()
     live = [
         SegmentReport(
-            made_by=segment.label,
-            backend=segment.kind,
+            made_by=segment.origin.label,
+            backend=segment.origin.kind,
             nbytes=segment.nbytes,
-            node_size=segment.node_size,
-            copies=1 if segment.together else segment.node_size,
+            node_size=segment.origin.node_size,
+            copies=1 if segment.origin.together else segment.origin.node_size,
             page_bytes=_page_bytes(segment, areas),
-            refusals=dict(segment.refusals),
+            refusals=dict(segment.origin.refusals),
         )
         for segment in live_segments()
         if segment.key is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -255,7 +256,7 @@ def _share(here: Topology, obj: NDArray[Any] | None, root: int, backend: str | N
         here.begin()
         rank = check_root(root, here)
         kind = check_backend(backend, here)
-        together.call = f"share(…, root={rank}, backend={kind})"
+        together.call = _share_call(rank, kind)
         mine, slots, extension = None, None, b""
         if here.rank == rank:
             mine = _checked_array(obj, rank)
@@ -275,6 +276,11 @@ def _share(here: Topology, obj: NDArray[Any] | None, root: int, backend: str | N
         replicate(here, rank, segment, spec, mine)
         seal(here, segment)
     return segment.view(spec)
+
+
+@lru_cache(maxsize=256)
+def _share_call(root: int, backend: str | None) -> str:
+    return f"share(…, root={root}, backend={backend})"
 
 
 def _make(

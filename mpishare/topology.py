@@ -113,6 +113,11 @@ class Topology:
         """The ranks of `node`, in rising order."""
         return self.layout.nodes[node]
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether calls are compared, or waiting has an end."""
+        return self._lookout is not None
+
     def begin(self) -> None:
         """A call begins that takes memory, on all ranks in the same order. Stands in the block that the ranks agree on.
 
@@ -177,12 +182,23 @@ def topology(comm: mpi.Comm | None = None) -> Topology:
         >>> here.ranks_of(here.node)[here.node_rank] == here.rank
         True
     """
+    known = _known.get(getattr(mpi.COMM_WORLD if comm is None else comm, "handle", None))
+    return _found(comm) if known is None or mpi.Is_finalized() else known
+
+
+_known: dict[int | None, Topology] = {}
+"""By the handle of the communicator, as long as that has our attribute; a short cut to it. Empty in a forked child."""
+
+
+def _found(comm: mpi.Comm | None) -> Topology:
+    """What `topology` returns, where that takes more than a look."""
     caller = _checked(comm)
     found = caller.Get_attr(_keyval())
     if not isinstance(found, Topology):
         end_job_on_exception()
         found = Topology(caller)
         caller.Set_attr(_keyval(), found)
+        _known[caller.handle] = found
     if found.pid != os.getpid():
         raise ArgumentError(
             f"this process was forked from rank {found.rank} and is no rank of its own. Read arrays in it, call "
@@ -225,10 +241,12 @@ def _checked(comm: mpi.Comm | None) -> mpi.Intracomm:
 def _keyval() -> int:
     """The key of our attribute. No copy function, so that a duplicate of a communicator does not inherit it."""
 
-    def give_back(_comm: mpi.Comm, _keyval: int, found: Topology) -> None:
+    def give_back(comm: mpi.Comm, _keyval: int, found: Topology) -> None:
+        _known.pop(comm.handle, None)
         if not mpi.Is_finalized():
             found.free()
 
+    os.register_at_fork(after_in_child=_known.clear)
     return mpi.Comm.Create_keyval(delete_fn=give_back)
 
 

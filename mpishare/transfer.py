@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from mpishare import mpi, plan, pull
@@ -19,6 +20,8 @@ _CHUNK_TAG = 1
 _WINDOW = 4
 """Chunks on their way at a time, in each direction. Measured: 4 keep a link of 400 Mbit/s full over 8 nodes."""
 
+_STAGED_BYTES = 16 << 10
+"""Up to here NumPy's fewest steps cost more than a second copy of the bytes."""
 
 _abandoned: list[mpi.Request] = []
 """Messages that were on their way when an exception came. MPI still reads or writes their bytes, which they keep."""
@@ -47,12 +50,14 @@ def announce(topology: Topology, header: bytes, extension: bytes, root: int) -> 
     return Spec.unpack(header, bytes(buffer))
 
 
-def fill(block: Block, spec: Spec, source: NDArray[Any]) -> None:
-    """Copies `source` into `block`, which has as many bytes."""
-    if source.flags.forc:
-        block[:] = bytes_of(source)
+def fill(place: memoryview, spec: Spec, source: NDArray[Any]) -> None:
+    """Copies `source` to `place`, which has as many bytes."""
+    if not source.flags.forc:
+        copy_bytes(spec.view(np.frombuffer(place, np.uint8)), source)
+    elif spec.nbytes <= _STAGED_BYTES:
+        place[:] = source.tobytes("A")
     else:
-        copy_bytes(spec.view(block), source)
+        place[:] = bytes_of(source).data
 
 
 def replicate(topology: Topology, root: int, segment: Segment, spec: Spec, source: NDArray[Any] | None) -> None:
@@ -68,7 +73,7 @@ def replicate(topology: Topology, root: int, segment: Segment, spec: Spec, sourc
     Collective:
         Over `topology.comm`, but a rank may return before others have come.
     """
-    if topology.n_nodes == 1 and source is None and segment.together and spec.nbytes < plan.SMALLEST_PULL_BYTES:
+    if topology.n_nodes == 1 and source is None and segment.origin.together and spec.nbytes < plan.SMALLEST_PULL_BYTES:
         return  # the root does all
     block = segment.block()
     rails = plan.rail_count(topology.layout, spec.nbytes, topology.config.rails)
@@ -78,7 +83,7 @@ def replicate(topology: Topology, root: int, segment: Segment, spec: Spec, sourc
         relay(topology, root, block)
     else:
         _feed(topology, root, segment, spec, block, source)
-    if not segment.together:
+    if not segment.origin.together:
         _copy_to_node(topology, root, block, rails)
 
 
@@ -93,12 +98,12 @@ def _spread(
     """Fills `root`'s node, whose ranks then feed the other nodes on several rails."""
     if topology.node_of(root) == topology.node:
         run = _run_of(source)
-        offered = pull.offer(topology, root, run) if segment.together else None
+        offered = pull.offer(topology, root, run) if segment.origin.together else None
         if offered is None or not pull.take(topology, root, offered, block, run, root_helps=True):
             if source is not None:
-                fill(block, spec, source)
+                fill(block.data, spec, source)
             topology.node_channel.Barrier()
-        if not segment.together:
+        if not segment.origin.together:
             _copy_to_node(topology, root, block, 1)
     send_on_rails(topology, root, block, rails)
 
@@ -116,7 +121,7 @@ def _feed(
     """On `root`'s node: fills the segment and feeds the other nodes, both at once as far as can be."""
     run = _run_of(source)
     offered = None
-    if segment.together and topology.node_size > 1 and spec.nbytes >= plan.SMALLEST_PULL_BYTES:
+    if segment.origin.together and topology.node_size > 1 and spec.nbytes >= plan.SMALLEST_PULL_BYTES:
         offered = pull.offer(topology, root, run)
     if offered is not None:
         relay(topology, root, block, source=run)
@@ -127,7 +132,7 @@ def _feed(
     elif run is not None and topology.n_nodes > 1:
         relay(topology, root, block, source=run, keep=True)
     elif source is not None:
-        fill(block, spec, source)
+        fill(block.data, spec, source)
         relay(topology, root, block)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from functools import cache
 from weakref import WeakSet
@@ -51,9 +52,7 @@ def allocate(topology: Topology, nbytes: int, *, backend: str | None, label: str
 def _segment(topology: Topology, memory: Slot | Lease, nbytes: int, label: str) -> Segment:
     topology.segments_made += 1
     key = topology.uid + topology.segments_made
-    obtained = memory.obtained
-    kind = obtained.kind
-    return Segment(memory, nbytes, kind.title, label, topology.node_size, key, kind.together, obtained.refusals)
+    return Segment(memory, nbytes, memory.obtained.origin(label, topology.node_size), key)
 
 
 def known_slots(topology: Topology, nbytes: int, backend: str | None) -> Slots | None:
@@ -107,8 +106,27 @@ class _Pool:
         self.slots: dict[tuple[str | None, int], Slots] = {}
         self._refused_until: dict[str | None, int] = {}  # counted in segments
         self._wholes = Wholes(int(limit) // 2)
+        if limit:
+            self._set_board(topology)
         _pools.add(self)
         _watch_forks()
+
+    def _set_board(self, topology: Topology) -> None:
+        """From here on the ranks of a communicator on one node meet on a board, where there can be one."""
+        from mpishare import board  # it imports mpi4py.MPI, which is safe by now
+
+        if topology.n_nodes > 1 or topology.is_watched or not board.does_for(topology.size):
+            return
+        try:
+            obtained = self._new(topology, board.size_bytes(topology.size), topology.config.backend, writable=True)
+        except BaseException as error:
+            if not _is_refusal(topology, error):
+                raise
+            return
+        if topology.is_leader:
+            ctypes.memset(obtained.memory.address, 0, board.size_bytes(topology.size))
+        topology.channel.Barrier()
+        topology.channel = board.Boarded(topology.channel, obtained.memory, obtained.memory.address)
 
     def retire(self) -> None:
         """No other array gets the memory that is lent now."""

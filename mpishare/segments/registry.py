@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -14,6 +14,7 @@ from mpishare.errors import ArgumentError, BackendError, CapacityError, Mpishare
 from mpishare.segments.memmap import MemmapInFolder, MemmapInMemory
 from mpishare.segments.private import Private
 from mpishare.segments.protocol import Kind, Memory
+from mpishare.segments.segment import Origin
 from mpishare.segments.window import Window
 from mpishare.topology import Topology
 
@@ -82,6 +83,15 @@ class Obtained:
     memory: Memory
     kind: Kind
     refusals: dict[str, str]
+    _origins: dict[str, Origin] = field(default_factory=dict, compare=False)
+
+    def origin(self, label: str, node_size: int) -> Origin:
+        """What segments say of where they come from, made once for each call that asks."""
+        known = self._origins.get(label)
+        if known is None:
+            known = Origin(self.kind.title, label, node_size, self.kind.together, self.refusals)
+            self._origins[label] = known
+        return known
 
 
 def obtain(

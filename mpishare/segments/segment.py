@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,26 @@ from mpishare.errors import BackendError
 from mpishare.segments.protocol import Backing
 from mpishare.spec import Block, Spec, address_of
 
-__all__ = ["Segment", "live_segments", "segment_of"]
+__all__ = ["Origin", "Segment", "live_segments", "segment_of"]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where segments come from.
+
+    Attributes:
+        kind: Title of the segment kind that made them; "private" for a copy-on-write view.
+        label: The call that made them, for reports.
+        node_size: Number of ranks on the node.
+        together: Whether these ranks see one copy, or each has its own.
+        refusals: For each kind that was tried before, why it did not do, by title.
+    """
+
+    kind: str
+    label: str
+    node_size: int
+    together: bool = True
+    refusals: Mapping[str, str] = field(default_factory=dict)
 
 
 class Segment:
@@ -23,14 +43,10 @@ class Segment:
 
     Attributes:
         memory: The bytes.
-        kind: Name of the segment kind that made it; "private" for a copy-on-write view.
-        label: The call that made it, for reports.
         nbytes: Bytes that the ranks of the node share.
-        node_size: Number of ranks on the node.
-        together: Whether these ranks see one copy, or each has its own.
+        origin: Where it comes from.
         key: The same number on all ranks that made it together, and a different one for each segment; None for
             memory of this rank alone.
-        refusals: For each kind that was tried before, why it did not do, by title.
         writable: Whether this rank may write.
     """
 
@@ -39,36 +55,19 @@ class Segment:
         "__weakref__",
         "_original",
         "key",
-        "kind",
-        "label",
         "memory",
         "nbytes",
-        "node_size",
-        "refusals",
-        "together",
+        "origin",
         "writable",
     )
 
     def __init__(
-        self,
-        memory: Backing,
-        nbytes: int,
-        kind: str,
-        label: str,
-        node_size: int,
-        key: int | None,
-        together: bool = True,
-        refusals: Mapping[str, str] | None = None,
-        original: Segment | None = None,
+        self, memory: Backing, nbytes: int, origin: Origin, key: int | None, original: Segment | None = None
     ) -> None:
         self.memory = memory
-        self.kind = kind
-        self.label = label
         self.nbytes = nbytes
-        self.node_size = node_size
-        self.together = together
+        self.origin = origin
         self.key = key
-        self.refusals = refusals or {}
         self.writable = True
         self._original = original  # its bytes show where a copy-on-write view has none of its own
         _remember(self)
@@ -109,7 +108,7 @@ class Segment:
         try:
             self.memory.protect()
         except OSError as error:
-            raise BackendError(f"pages of {self.kind} cannot be made read-only: {error}") from error
+            raise BackendError(f"pages of {self.origin.kind} cannot be made read-only: {error}") from error
         self.writable = False
 
     def private_view(self, view: NDArray[Any]) -> NDArray[Any] | None:
@@ -117,7 +116,7 @@ class Segment:
         memory = self.memory.private()
         if memory is None or view.size == 0:
             return None
-        twin = Segment(memory, self.nbytes, "private", "private", node_size=1, key=None, original=self)
+        twin = Segment(memory, self.nbytes, Origin("private", "private", node_size=1), key=None, original=self)
         offset = address_of(view) - self.address
         return np.ndarray(view.shape, view.dtype, twin.block(), offset, view.strides)
 

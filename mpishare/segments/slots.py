@@ -15,7 +15,6 @@ import numpy as np
 from mpishare import mpi
 from mpishare.segments.protocol import Backing, Memory
 from mpishare.segments.registry import Obtained
-from mpishare.spec import Block
 from mpishare.topology import Topology
 
 __all__ = ["Slot", "Slots"]
@@ -78,7 +77,7 @@ class Slots:
         readable = _readable(obtained.memory)
         at = obtained.memory.address
         readable_at = at if readable is None else readable.address
-        slab = _Slab(obtained, readable, at, readable_at, _block(obtained.memory, nbytes))
+        slab = _Slab(obtained, readable, at, readable_at, _content(obtained.memory, nbytes))
         first, last = len(self._places), len(self._places) + nbytes // self._slot_bytes
         self._places += [(slab, (number - first) * self._slot_bytes) for number in range(first, last)]
         self._dropped.extend(bytes([1]) * (last - first))
@@ -88,10 +87,10 @@ class Slots:
         """No other array gets the slots that are taken now."""
         self._retired |= {number for number, dropped in enumerate(self._dropped) if not dropped}
 
-    def next_place(self, nbytes: int) -> Block:
+    def next_place(self, nbytes: int) -> memoryview:
         """The bytes of the slot that is taken next, writable."""
         slab, offset = self._place(self.free[-1])
-        return slab.block[offset : offset + nbytes]
+        return slab.content[offset : offset + nbytes]
 
     def _place(self, number: int) -> tuple[_Slab, int]:
         place = self._places[number]
@@ -114,7 +113,7 @@ class _Slab:
     readable: Memory | None
     address: int
     readable_address: int
-    block: Block
+    content: memoryview
 
 
 def _readable(memory: Memory) -> Memory | None:
@@ -128,9 +127,9 @@ def _readable(memory: Memory) -> Memory | None:
     return twin
 
 
-def _block(memory: Memory, nbytes: int) -> Block:
+def _content(memory: Memory, nbytes: int) -> memoryview:
     """The bytes of a slab, which must outlive them."""
-    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(memory.address))
+    return memoryview((ctypes.c_uint8 * nbytes).from_address(memory.address)).cast("B")
 
 
 class Slot:

@@ -101,5 +101,6 @@ def test_errors_of_mpi_are_raised_whatever_the_callers_handler(comm: MPI.Intraco
 def test_watching_costs_nothing_where_it_is_off() -> None:
     here = ms.topology()
     watched = here.config.check or here.config.timeout_s is not None
-    assert (type(here.channel) is MPI.Intracomm) == (not watched)
+    assert here.is_watched == watched
+    assert (type(here.channel).__name__ == "Watched") == watched
     assert (here.node_channel is here.node_comm) == (not watched)

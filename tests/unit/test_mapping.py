@@ -13,13 +13,13 @@ import pytest
 
 from mpishare.segments.hugepages import huge_areas, huge_bytes
 from mpishare.segments.mapping import Mapping
-from mpishare.segments.segment import Segment
+from mpishare.segments.segment import Origin, Segment
 from mpishare.spec import Block
 
 
 def bytes_at(mapping: Mapping, nbytes: int) -> Block:
     """The bytes of a mapping as a view that keeps it."""
-    return Segment(mapping, nbytes, kind="test", label="test", node_size=1, key=None).block()
+    return Segment(mapping, nbytes, Origin(kind="test", label="test", node_size=1), key=None).block()
 
 
 def test_a_second_map_shows_the_same_pages_and_outlives_the_first() -> None:

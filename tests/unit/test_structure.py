@@ -19,7 +19,7 @@ README = (PACKAGE.parent / "README.md").read_text()
 LAYERS = [
     {"_version", "errors", "dtypes", "spec", "layout", "plan", "config"}
     | {"machine", "cgroups", "filesystems", "kernelfiles"},  # pure
-    {"mpi", "agreement", "ending", "lookout", "watched", "topology"},  # MPI facts
+    {"mpi", "agreement", "board", "ending", "lookout", "watched", "topology"},  # MPI facts
     {"segments", "pull", "transfer"},  # mechanism
     {"sharing", "collectives", "report"},  # face
     {"__init__"},
