@@ -79,7 +79,7 @@ $(MPICH_READY): $(READY)
 	@echo "mpishare: setting up $(VENV)-mpich, for the tests on a second MPI"
 	@rm -rf $(VENV)-mpich; $(PY) -m venv $(VENV)-mpich
 	@$(VENV)-mpich/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
-	  mpich hypothesis pytest pytest-mpi pytest-timeout
+	  mpich hypothesis lz4 pandas pytest pytest-mpi pytest-timeout
 	@touch $@
 
 clean:

@@ -21,3 +21,15 @@ def pss_bytes() -> int:
     """Proportional set size of this process."""
     rollup = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in rollup if line.startswith("Pss:"))
+
+
+def peak_bytes(*, reset: bool = False) -> int:
+    """The most that this process has held since the last reset.
+
+    Source:
+        proc(5), VmHWM of /proc/self/status and clear_refs.
+    """
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM:"))

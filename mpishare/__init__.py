@@ -16,6 +16,7 @@ from mpishare.errors import (
     SpecError,
     StallError,
 )
+from mpishare.exchange import Request, irecv, isend, recv, send, sendrecv
 from mpishare.report import Info, Report, info, report
 from mpishare.sharing import empty, full, private, share, zeros
 from mpishare.topology import Topology, topology
@@ -33,6 +34,7 @@ __all__ = [
     "PeerCapacityError",
     "PeerError",
     "Report",
+    "Request",
     "SpecError",
     "StallError",
     "Topology",
@@ -41,9 +43,14 @@ __all__ = [
     "fence",
     "full",
     "info",
+    "irecv",
+    "isend",
     "partition",
     "private",
+    "recv",
     "report",
+    "send",
+    "sendrecv",
     "share",
     "topology",
     "zeros",

@@ -114,17 +114,38 @@ class Lookout:
                 raise MismatchError({rank: call[1] for rank, call in zip(comm.ranks, calls, strict=True)})
 
     def wait(self, request: MPI.Request, ranks: Sequence[int]) -> None:
-        """Waits for a request that `ranks` take part in.
+        """Waits for a request of a collective that `ranks` take part in.
 
         Raises:
             StallError: It took longer than MPISHARE_TIMEOUT, here or on another rank.
         """
-        start = time.monotonic()
-        with self._standing(start), _kept_on_error(request):
-            looked = start
-            while not request.Test():
+        with _kept_on_error(request):
+            if not self._ends(request, _Standing(id(self), self._number, self._name, self._call, time.monotonic())):
+                self._give_up(ranks)
+
+    def wait_alone(self, request: MPI.Request, ranks: Sequence[int], call: str, status: MPI.Status | None) -> None:
+        """Waits for a message from or to one of `ranks`. When it does not come, it is given up, and no more than it.
+
+        Raises:
+            StallError: It took longer than MPISHARE_TIMEOUT, or another rank gave up a collective.
+        """
+        call = f"{call} at {_caller()}"
+        with _kept_on_error(request):
+            if not self._ends(request, _Standing(id(self), 0, call, call, time.monotonic()), status):
+                assert self._timeout_s is not None
+                missing = self._missing(ranks, (0, call))
+                request.Cancel()  # what comes later is for the next receive
+                raise StallError(call, self._timeout_s, missing)
+
+    def _ends(self, request: MPI.Request, standing: _Standing, status: MPI.Status | None = None) -> bool:
+        """Waits for `request`; False when it takes too long."""
+        me, looked = threading.get_ident(), standing.since
+        before = _waiting.get(me)
+        _waiting[me] = standing
+        try:
+            while not request.Test(status):
                 now = time.monotonic()
-                if now - start < _SPIN_S:
+                if now - standing.since < _SPIN_S:
                     os.sched_yield()
                     continue
                 time.sleep(_NAP_S)
@@ -133,35 +154,35 @@ class Lookout:
                     _look_around()
                     if self.stalled is not None:
                         raise self.stalled.again()
-                    if self._timeout_s is not None and now - start > self._timeout_s:
-                        self._give_up(ranks)
-
-    @contextmanager
-    def _standing(self, since: float) -> Iterator[None]:
-        me = threading.get_ident()
-        _waiting[me] = _Standing(id(self), self._number, self._name, self._call, since)
-        try:
-            yield
+                    if self._timeout_s is not None and now - standing.since > self._timeout_s:
+                        return False
+            return True
         finally:
-            del _waiting[me]
+            if before is None:
+                del _waiting[me]
+            else:
+                _waiting[me] = before
 
     def _give_up(self, ranks: Sequence[int]) -> None:
         """Asks the other ranks where they are, tells all that it is over, and raises."""
         assert self._timeout_s is not None
+        missing = self._missing(ranks, (self._number, self._name))
+        self.stalled = StallError(self._call, self._timeout_s, missing)
+        for rank in range(self._channel.size):
+            if rank != self._channel.rank:
+                self._send(self.stalled.args, rank, _STALL_TAG)
+        raise self.stalled.again()
+
+    def _missing(self, ranks: Sequence[int], here: tuple[int, str]) -> dict[int, str]:
+        """Those of `ranks` that are not in the call `here`, with what they are found to do; all if none is."""
         others = [rank for rank in ranks if rank != self._channel.rank]
         answers = self._ask(others)
         if self.stalled is not None:  # another rank gave up meanwhile, and told more
             raise self.stalled.again()
         silent = _Answer((0, ""), "is in no call of mpishare, or does not run")
         told = {rank: answers.get(rank, silent) for rank in others}
-        here = self._number, self._name
         absent = {rank: answer for rank, answer in told.items() if answer.call != here}
-        missing = {rank: f"on host {self._hosts[rank]} {answer.words}" for rank, answer in (absent or told).items()}
-        self.stalled = StallError(self._call, self._timeout_s, missing)
-        for rank in range(self._channel.size):
-            if rank != self._channel.rank:
-                self._send(self.stalled.args, rank, _STALL_TAG)
-        raise self.stalled.again()
+        return {rank: f"on host {self._hosts[rank]} {answer.words}" for rank, answer in (absent or told).items()}
 
     def _ask(self, ranks: Sequence[int]) -> dict[int, _Answer]:
         """Where each of `ranks` says that it is; those that do not answer in time are missing."""

@@ -52,7 +52,7 @@ _HEADER_DIMS = 4
 _MAX_EXTENSION_BYTES = 1 << 24  # a dtype of 100,000 columns takes 6 MB; more than this is a broken header
 
 # Classes that are plain arrays in all but where their memory comes from.
-_PLAIN_CLASSES = (np.ndarray, np.memmap)
+PLAIN_CLASSES = (np.ndarray, np.memmap)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Spec:
             raise SpecError(
                 f"{type(array).__name__} cannot be shared: it is not a numpy.ndarray. Pass numpy.asarray(…) of it."
             )
-        if type(array) not in _PLAIN_CLASSES:
+        if type(array) not in PLAIN_CLASSES:
             raise SpecError(
                 f"{type(array).__module__}.{type(array).__name__} cannot be shared: as a plain array it would lose "
                 "what its class adds. Pass numpy.asarray(…) of it, or its parts one by one."
@@ -138,7 +138,7 @@ class Spec:
         """The dtype in NumPy's short form where that says all of it, as it does for NumPy's own numbers; else empty."""
         return self.dtype.str if self.dtype.isbuiltin == BUILT_IN else ""
 
-    def view(self, block: Block) -> NDArray[Any]:
+    def view(self, block: Block | bytearray) -> NDArray[Any]:
         """The bytes of `block`, at least `nbytes` of them, as an array of this spec. No copy."""
         if self.dtype.itemsize or self.dtype.names is not None:
             return np.ndarray(self.shape, self.dtype, block, order=self.order)

@@ -42,7 +42,11 @@ class Topology:
         leaders: Communicator of the leaders, in the order of the nodes; MPI_COMM_NULL on the other ranks.
         rail: Communicator of the ranks that have this node rank on their nodes, in the order of the nodes.
             Nodes with fewer ranks are missing from the higher rails. mpishare runs only collectives on it.
-        channel: mpishare's own duplicate of `comm`, for its messages and collectives alone.
+        channel: mpishare's own duplicate of `comm`, for its collectives.
+        mail: Another, which the heads of messages have for themselves, so that a receive with any tag gets no other.
+        parts: The first one again, for what follows a head.
+        speeds: Bytes a second to nodes, where messages have found it out.
+        largest_tag: The largest tag that a message may have.
         node_channel: `node_comm` as mpishare itself uses it.
         layout: The ranks of each node, as plain data.
         config: The settings read from the environment when the communicator was first used.
@@ -74,6 +78,9 @@ class Topology:
         self.node_channel = self.node_comm
         self.node_rank = self.node_comm.rank
         self.node_size = self.node_comm.size
+        self.mail: mpi.Intracomm = self.channel.Dup()
+        self.parts = self.channel
+        self.largest_tag = cast("int", mpi.COMM_WORLD.Get_attr(mpi.TAG_UB))
         self.rail = cast("mpi.Intracomm", self.channel.Split(self.node_rank, self.rank))
         self.is_leader = self.node_rank == 0
         self.leaders: mpi.Intracomm = self.rail if self.is_leader else cast("mpi.Intracomm", mpi.COMM_NULL)
@@ -88,6 +95,7 @@ class Topology:
         self.hosts: tuple[str, ...] = tuple(hosts[ranks[0]] for ranks in self.layout.nodes)
         self.host: str = self.hosts[self.node]
         self.uid: int = uids[0]
+        self.speeds: dict[int, float] = {}
         self.segments_made = 0
         self.pool: object = None
         self._is_in_call = False
@@ -112,6 +120,19 @@ class Topology:
     def ranks_of(self, node: int) -> tuple[int, ...]:
         """The ranks of `node`, in rising order."""
         return self.layout.nodes[node]
+
+    def wait_for_message(self, request: mpi.Request, peer: int, words: str, status: mpi.Status | None = None) -> None:
+        """Waits for one message, `words` and the rank `peer` says which; where waiting has an end, to that end.
+
+        Raises:
+            StallError: MPISHARE_TIMEOUT has passed. A message that has not begun to come is given up.
+        """
+        if self._lookout is None:
+            request.Wait(status)
+        else:
+            is_any = peer == mpi.ANY_SOURCE
+            call = f"{words} {'any rank' if is_any else f'rank {peer}'}"
+            self._lookout.wait_alone(request, range(self.size) if is_any else [peer], call, status)
 
     @property
     def is_watched(self) -> bool:
@@ -141,7 +162,7 @@ class Topology:
         """Gives the communicators back. Collective over `comm`; called when `comm` is freed."""
         if self._lookout is not None:
             self._lookout.close()
-        for comm in (self.rail, self.node_comm, self.channel):
+        for comm in (self.rail, self.node_comm, self.mail, self.channel):
             if comm != mpi.COMM_NULL:  # the caller may have freed one that callers can see
                 comm.Free()
 

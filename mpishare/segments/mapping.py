@@ -14,7 +14,10 @@ from pathlib import Path
 from mpishare.segments import syscalls
 from mpishare.segments.hugepages import aligned_range, collapse, huge_bytes
 
-__all__ = ["Mapping", "populate"]
+__all__ = ["SINK_BYTES", "Mapping", "populate"]
+
+SINK_BYTES = 4 << 20
+"""The memory that a sink takes, whatever its length."""
 
 
 class Mapping:
@@ -66,6 +69,20 @@ class Mapping:
         offset = _file_offset(start) if length >= huge_bytes() else 0
         copy = _placed(length, offset, lambda at: syscalls.mremap_copy(start, length, at))
         return cls(copy + address - start, copy, length)
+
+    @classmethod
+    def sink(cls, nbytes: int) -> Mapping:
+        """A map in which the same pages lie again and again, for bytes that have to be put somewhere and are lost.
+
+        Raises:
+            OSError: The kernel gives no more maps or memory.
+        """
+        pages = cls.anonymous(SINK_BYTES)
+        length = -(-nbytes // SINK_BYTES) * SINK_BYTES
+        found = cls((start := syscalls.mmap_nothing(length)), start, length)
+        for at in range(start, start + length, SINK_BYTES):
+            syscalls.mremap_copy(pages.address, SINK_BYTES, at)
+        return found
 
     def begin_on_huge_page(self) -> None:
         """Leaves out the bytes before the first huge page."""

@@ -20,8 +20,8 @@ LAYERS = [
     {"_version", "errors", "dtypes", "spec", "layout", "plan", "config"}
     | {"machine", "cgroups", "filesystems", "kernelfiles"},  # pure
     {"mpi", "agreement", "board", "ending", "lookout", "watched", "topology"},  # MPI facts
-    {"segments", "pull", "transfer"},  # mechanism
-    {"sharing", "collectives", "report"},  # face
+    {"segments", "pull", "transfer", "compression", "letters", "messages"},  # mechanism
+    {"sharing", "objects", "collectives", "exchange", "report"},  # face
     {"__init__"},
     {"cli", "__main__"},  # programs
 ]

@@ -1,0 +1,275 @@
+"""What a message of an array costs: ours beside MPI's own with buffers that both sides know, and beside pickles.
+
+    mpishare run -n 2 -m benchmarks.messages [--powers 3,6,10,13,16,20,22,24,26,28] [--rounds 15]
+    python -m benchmarks.messages --hosts    the same between two hosts, and compression on links of 400 Mbit/s
+
+Rank 0 sends to rank 1, which sends back; half of that is the time of one message. Each round times every way once.
+Prints a table and keeps it as results/messages.json, or messages-hosts.json, with a picture beside it.
+
+Bounds on 2 ranks of 2 cores, of medians: 8 B to 1 KiB in 2.5 us, and in 0.3 of lower-case send and recv; 64 KiB in 1.25
+of Send and Recv; from 1 MiB on in 1.05 of that; the peak memory of a 1 GiB recv 8 MiB over the array.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.keep import keep, peak_bytes
+from benchmarks.picture import lines
+
+Figures = dict[str, dict[str, float]]
+Way = tuple[Callable[[NDArray[Any]], object], Callable[[NDArray[Any]], object]]
+"""How an array is sent, and how one is received where there is room for it."""
+
+KNOWN, OURS, OURS_OUT, PICKLED, PKL5 = (
+    "Send, Recv, known buffers",
+    "mpishare",
+    "mpishare, out=",
+    "send, recv, pickled",
+    "pkl5",
+)
+_PATIENCE_S = 900
+_SLOW = "400mbit"
+_TAG = 7
+
+
+def main() -> None:
+    """Measures here, or on two hosts."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--powers", default="3,6,10,13,16,20,22,24,26,28", help="sizes, powers of two")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--hosts", action="store_true", help="between two hosts of tests/cluster")
+    parser.add_argument("--inside", choices=["messages", "compression"], help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    sizes = [1 << int(power) for power in options.powers.split(",")]
+    if options.hosts:
+        between_hosts(options)
+    elif options.inside == "compression":
+        tell(compression(options.rounds))
+    elif options.inside:
+        tell({f"{nbytes:,} bytes": measure(nbytes, options.rounds) for nbytes in sizes})
+    else:
+        on_one_node(sizes, options.rounds)
+
+
+def on_one_node(sizes: list[int], rounds: int) -> None:
+    """All sizes, layouts that are not contiguous, and memory."""
+    from mpi4py import MPI
+
+    import mpishare as ms
+
+    rank = MPI.COMM_WORLD.rank
+    figures: dict[str, Any] = {}
+    for nbytes in sizes:
+        name = f"{nbytes:,} bytes"
+        figures[name] = measure(nbytes, rounds)
+        if rank == 0:
+            show(name, figures[name])
+    figures["every second of 1,048,576 float64"] = strided(rounds)
+    figures["memory of a recv of 1 GiB"] = {OURS: {"over the array, MiB": memory()}}
+    info = ms.info()
+    if rank == 0:
+        for name in list(figures)[len(sizes) :]:
+            show(name, figures[name])
+        keep("messages", figures, info)
+        draw("messages", sizes, figures, "2 ranks of one node")
+
+
+def between_hosts(options: argparse.Namespace) -> None:
+    """The same sizes between two hosts, on links held to a rate and free; then compression."""
+    from benchmarks.nodes import on_cluster
+
+    words = ["--powers", options.powers.replace(",28", ""), "--rounds", str(options.rounds)]
+    figures, ground = {}, {}
+    for rate in ("", _SLOW):
+        rounds = words if not rate else ["--powers", "10,16,20,24", "--rounds", "5"]
+        told = on_cluster(2, "1", rate, ["benchmarks.messages", "--inside", "messages", *rounds])
+        ground = told["ground"]
+        figures[rate or "free"] = told["figures"]
+        for name, table in told["figures"].items():
+            show(f"2 hosts, {rate or 'free'}, {name}", table)
+    told = on_cluster(2, "1", _SLOW, ["benchmarks.messages", "--inside", "compression", "--rounds", "5"])
+    figures["compression"] = told["figures"]
+    for name, table in told["figures"].items():
+        show(name, table)
+    keep("messages-hosts", figures, ground)
+
+
+def tell(figures: Any) -> None:
+    """Rank 0 of a cluster tells what was measured."""
+    from mpi4py import MPI
+
+    import mpishare as ms
+
+    ground = ms.info().as_dict()
+    if MPI.COMM_WORLD.rank == 0:
+        print(json.dumps({"figures": figures, "ground": ground}))
+
+
+def ways(nbytes: int) -> dict[str, Way]:
+    """All ways, by name."""
+    from mpi4py import MPI
+    from mpi4py.util import pkl5
+
+    import mpishare as ms
+
+    comm = MPI.COMM_WORLD
+    peer = 1 - comm.rank
+    buffered = pkl5.Intracomm(comm)
+    return {
+        KNOWN: (lambda array: comm.Send(array, peer, _TAG), lambda room: comm.Recv(room, peer, _TAG)),
+        OURS: (lambda array: ms.send(array, peer), lambda room: ms.recv(peer)),
+        OURS_OUT: (lambda array: ms.send(array, peer), lambda room: ms.recv(peer, out=room)),
+        PICKLED: (lambda array: comm.send(array, peer, _TAG), lambda room: comm.recv(None, peer, _TAG)),
+        PKL5: (lambda array: buffered.send(array, peer, _TAG), lambda room: buffered.recv(None, peer, _TAG)),
+    }
+
+
+def measure(nbytes: int, rounds: int) -> Figures:
+    """The time of one message by each way, over that with known buffers, and the bytes a second."""
+    from mpi4py import MPI
+
+    array, room = np.ones(nbytes // 8), np.ones(nbytes // 8)
+    found = ways(nbytes)
+    repeats = max(2, min(2000, (16 << 20) // nbytes))
+    return table(MPI.COMM_WORLD, {name: (way, array, room) for name, way in found.items()}, rounds, repeats, KNOWN)
+
+
+def strided(rounds: int) -> Figures:
+    """An array that is not contiguous: by a copy, as we send it, and by a derived datatype."""
+    from mpi4py import MPI
+
+    import mpishare as ms
+
+    comm = MPI.COMM_WORLD
+    peer = 1 - comm.rank
+    count = 1 << 20
+    array, room = np.ones(2 * count)[::2], np.ones(count)
+    vector = MPI.DOUBLE.Create_vector(count, 1, 2).Commit()
+    base = array.base
+    by_type: Way = (lambda _: comm.Send([base, 1, vector], peer, _TAG), lambda room: comm.Recv(room, peer, _TAG))
+    ours: Way = (lambda array: ms.send(array, peer), lambda _: ms.recv(peer))
+    found = table(comm, {OURS: (ours, array, room), "derived datatype": (by_type, array, room)}, rounds, 5, OURS)
+    vector.Free()
+    return found
+
+
+def table(
+    comm: Any, found: dict[str, tuple[Way, NDArray[Any], NDArray[Any]]], rounds: int, repeats: int, limit: str
+) -> Figures:
+    """Times every way; rank 0 and 1 play, others watch."""
+    times: dict[str, list[float]] = {name: [] for name in found}
+    for _ in range(rounds + 1):  # the first round, in which everything is new, is left out
+        for name, ((send, receive), array, room) in found.items():
+            comm.Barrier()
+            start = time.perf_counter()
+            for _ in range(repeats):
+                if comm.rank == 0:
+                    send(array)
+                    receive(room)
+                else:
+                    receive(room)
+                    send(array)
+            times[name].append((time.perf_counter() - start) / repeats / 2)
+    medians = {name: statistics.median(taken[1:]) for name, taken in times.items()}
+    nbytes = next(iter(found.values()))[1].nbytes
+    return {
+        name: {
+            "median, us": round(median * 1e6, 3),
+            "least, us": round(min(times[name]) * 1e6, 3),
+            "of " + limit: round(median / medians[limit], 3),
+            "GB/s": round(nbytes / median / 1e9, 3),
+        }
+        for name, median in medians.items()
+    }
+
+
+def memory() -> float:
+    """What rank 1 holds at most while it receives 1 GiB, over the array, in MiB."""
+    from mpi4py import MPI
+
+    import mpishare as ms
+
+    comm = MPI.COMM_WORLD
+    nbytes = 1 << 30
+    over = 0.0
+    if comm.rank == 0:
+        ms.send(np.ones(1), 1)
+        ms.send(np.ones(nbytes // 8), 1)
+    else:
+        ms.recv(0)
+        before = peak_bytes(reset=True)
+        array = ms.recv(0)
+        over = (peak_bytes() - before - array.nbytes) / (1 << 20)
+    return float(round(comm.bcast(over, 1), 2))
+
+
+def compression(rounds: int) -> dict[str, Any]:
+    """32 MiB over a slow link with compress="auto" and without: what shrinks, and what does not."""
+    from mpi4py import MPI
+
+    import mpishare as ms
+
+    comm = MPI.COMM_WORLD
+    count = 4 << 20
+    noise = np.random.default_rng(1)
+    arrays = {
+        "compressible": np.repeat(noise.integers(0, 256, count // 8), 8),
+        "incompressible": noise.standard_normal(count),
+    }
+    figures: dict[str, Any] = {}
+    for name, array in arrays.items():
+        times: dict[str | None, list[float]] = {None: [], "auto": []}
+        for _ in range(rounds + 1):
+            for compress, taken in times.items():
+                comm.Barrier()
+                start = time.perf_counter()
+                if comm.rank == 0:
+                    ms.send(array, 1, compress=compress)
+                    comm.recv(None, 1)
+                else:
+                    ms.recv(0)
+                    comm.send(None, 0)
+                taken.append(time.perf_counter() - start)
+        plain, auto = (statistics.median(taken[1:]) for taken in times.values())
+        figures[f"32 MiB, {name}"] = {
+            "as they are": {"median, us": round(plain * 1e6)},
+            "compress='auto'": {
+                "median, us": round(auto * 1e6),
+                "of as they are": round(auto / plain, 3),
+                "lz4's ratio": round(_shrunk(array), 3),
+            },
+        }
+    return figures
+
+
+def _shrunk(array: NDArray[Any]) -> float:
+    import lz4.block
+
+    return len(lz4.block.compress(array.tobytes())) / array.nbytes
+
+
+def show(name: str, figures: Figures) -> None:
+    """Prints one table."""
+    print(f"\n{name}")
+    for way, row in figures.items():
+        print(f"  {way:28} " + "  ".join(f"{value:13,.2f} {what}" for what, value in row.items()), flush=True)
+
+
+def draw(name: str, sizes: list[int], figures: dict[str, Figures], title: str) -> None:
+    """Time against bytes."""
+    tables = [figures[f"{nbytes:,} bytes"] for nbytes in sizes]
+    series = {way: [table[way]["median, us"] for table in tables] for way in tables[0]}
+    lines(name, sizes, series, "bytes", "one message, one way, us", title)
+
+
+if __name__ == "__main__":
+    main()

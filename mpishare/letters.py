@@ -1,0 +1,376 @@
+"""What a message of arrays looks like: a first part with all that there is to know, and the bytes of each array.
+
+The first part, the head, is a header with the bytes behind it where both fit in `HEAD_BYTES`. A larger one names a tag
+of its own, which no other message between the two ranks has at the time, and with which the rest follows.
+
+On the receiver it is a generator that yields the places for what is to come. Where something does not fit, it yields
+places all the same, in which the rest is lost, and raises at the end: the next message is not disturbed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpishare import machine, plan
+from mpishare.compression import FRAME_BYTES, SMALLEST_BYTES, unpack
+from mpishare.errors import ArgumentError, CapacityError, MpishareError, SpecError
+from mpishare.segments.mapping import SINK_BYTES, Mapping
+from mpishare.segments.segment import Origin, Segment
+from mpishare.spec import HEADER_BYTES, Block, Spec, bytes_of, copy_bytes, extension_bytes
+from mpishare.topology import Topology
+
+__all__ = [
+    "HEAD_BYTES",
+    "IS_FRAMED",
+    "IS_TIMED",
+    "TIMED_BYTES",
+    "Letter",
+    "Parcel",
+    "Place",
+    "Steps",
+    "is_timed",
+    "opened",
+    "pieces",
+    "small_array",
+    "small_head",
+    "write",
+]
+
+HEAD_BYTES = 4096 - 64
+"""The largest first message: what Open MPI sends at once through shared memory, and what is copied in no time."""
+
+_TAG = struct.Struct("<IB")
+"""The tag of the rest, and how it comes."""
+_FIRST_TAG = 16
+"""Those below are of the collectives on the same communicator."""
+
+IS_FRAMED, IS_TIMED = 1, 2
+"""How the rest comes: large arrays in frames, each as it is or compressed; and the sender wants to hear when
+`TIMED_BYTES` of the first have come."""
+TIMED_BYTES = 2 * FRAME_BYTES
+
+_PARCEL = struct.Struct("<4sIBQ")
+"""Magic, the tag of the rest and how it comes, and the length of the list of contents."""
+_PARCEL_MAGIC = b"MSP1"
+_CONTENTS = struct.Struct("<II")
+"""How many arrays there are, and how many other buffers. Their headers follow, and then the skeleton."""
+
+_numbers = count()
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A message as it leaves.
+
+    Attributes:
+        head: The first message.
+        tag: Of the others.
+        contents: What does not fit in the head; mostly empty.
+        parts: The bytes of each array that has some, where they are not in the head.
+        how: `IS_FRAMED` and `IS_TIMED`, or 0.
+    """
+
+    head: bytes
+    tag: int = 0
+    contents: bytes = b""
+    parts: Sequence[Block] = ()
+    how: int = 0
+
+    def is_framed(self, part: Block) -> bool:
+        """Whether that part travels in frames."""
+        return bool(self.how) and part.nbytes >= SMALLEST_BYTES
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """An object taken apart.
+
+    Attributes:
+        skeleton: What it is besides its arrays.
+        arrays: Its arrays, in any layout.
+        buffers: Further bytes that its classes keep outside the skeleton.
+    """
+
+    skeleton: bytes
+    arrays: Sequence[NDArray[Any]]
+    buffers: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the next part goes; nowhere if `block` is None. With `answer`, the sender hears that it has come."""
+
+    tag: int
+    nbytes: int
+    block: Block | None
+    answer: bool = False
+
+    def pieces(self) -> Iterator[Block]:
+        """The same as MPI can send it."""
+        return pieces(self.block) if self.block is not None else _sinks(self.nbytes)
+
+
+Steps = Generator[Place, int, Any]
+"""Is sent how many bytes came for each place, fewer than it has where they are compressed."""
+
+
+Choose = Callable[[Sequence[Block]], int]
+"""Says of the parts of a message how they are to be sent."""
+
+
+def small_head(array: NDArray[Any]) -> bytes | None:
+    """The whole message that brings a small contiguous array; None for any other.
+
+    Raises:
+        SpecError: The array is more than bytes of a fixed size.
+    """
+    spec = Spec.of(array)
+    if spec.nbytes > HEAD_BYTES - HEADER_BYTES or not array.flags.forc:
+        return None
+    header, extension = spec.packed
+    return None if extension else header + array.tobytes("A")
+
+
+def write(here: Topology, content: NDArray[Any] | Parcel, choose: Choose | None = None) -> Letter:
+    """The message that brings `content`, whose bytes it shows where they are one run.
+
+    Raises:
+        SpecError: It is an array that is more than bytes of a fixed size.
+    """
+    if isinstance(content, Parcel):
+        return _write_parcel(here, content, choose)
+    return _write_array(here, content, choose)
+
+
+def _write_array(here: Topology, array: NDArray[Any], choose: Choose | None) -> Letter:
+    spec = Spec.of(array)
+    header, extension = spec.packed
+    if HEADER_BYTES + len(extension) + spec.nbytes <= HEAD_BYTES:
+        content = array.tobytes("A") if array.flags.forc else bytes(_run_of(array, spec))
+        return Letter(header + extension + content if extension else header + content)
+    tag = _new_tag(here)
+    parts = [_run_of(array, spec)] if spec.nbytes else []
+    how = 0 if choose is None else choose(parts)
+    return Letter(header + _TAG.pack(tag, how), tag, extension, parts, how)
+
+
+def _write_parcel(here: Topology, parcel: Parcel, choose: Choose | None) -> Letter:
+    arrays = [*parcel.arrays, *parcel.buffers]
+    specs = [Spec.of(array) for array in arrays]
+    headers = [piece for spec in specs for piece in spec.packed]
+    contents = b"".join((_CONTENTS.pack(len(parcel.arrays), len(parcel.buffers)), *headers, parcel.skeleton))
+    parts = [_run_of(array, spec) for array, spec in zip(arrays, specs, strict=True) if spec.nbytes]
+    tag, how = _new_tag(here), 0 if choose is None else choose(parts)
+    head = _PARCEL.pack(_PARCEL_MAGIC, tag, how, len(contents))
+    if len(head) + len(contents) <= HEAD_BYTES:
+        head, contents = head + contents, b""
+    return Letter(head, tag, contents, parts, how)
+
+
+def _run_of(array: NDArray[Any], spec: Spec) -> Block:
+    """The bytes of `array` in the order of `spec`: its own where they are one run, else a copy.
+
+    A copy is faster than a derived datatype, which leaves the path on which a message is copied once
+    (benchmarks/results/messages.json).
+    """
+    if array.flags.forc:
+        return bytes_of(array)
+    block = np.empty(spec.nbytes, np.uint8)
+    copy_bytes(spec.view(block), array)
+    return block
+
+
+def _new_tag(here: Topology) -> int:
+    return _FIRST_TAG + next(_numbers) % (here.largest_tag - _FIRST_TAG)
+
+
+def pieces(block: Block) -> Iterator[Block]:
+    """The bytes as MPI can send them."""
+    if block.nbytes <= plan.LARGEST_MESSAGE_BYTES:
+        return iter((block,))
+    return (block[part] for part in plan.chunks(block.nbytes, plan.LARGEST_MESSAGE_BYTES))
+
+
+def _sinks(nbytes: int) -> Iterator[Block]:
+    """The pieces of what is to be lost, all in the same memory: MPI knows no message that is received to nowhere."""
+    length = min(nbytes, plan.LARGEST_MESSAGE_BYTES)
+    if length <= SINK_BYTES:
+        sink: Block = np.empty(length, np.uint8)
+    else:
+        sink = Segment(Mapping.sink(length), length, Origin("sink", "recv", node_size=1), key=None).block()
+    return (sink[: part.stop - part.start] for part in plan.chunks(nbytes, length))
+
+
+def small_array(head: bytes) -> NDArray[Any] | None:
+    """What `opened` makes of a message that is one small array, in fewer steps; None for any other."""
+    if head.startswith(_PARCEL_MAGIC) or len(head) < HEADER_BYTES:
+        return None
+    header = head[:HEADER_BYTES]
+    if extension_bytes(header):
+        return None
+    spec = Spec.unpack(header)
+    return spec.view(bytearray(head[HEADER_BYTES:])) if spec.nbytes == len(head) - HEADER_BYTES else None
+
+
+def opened(here: Topology, head: bytes, out: NDArray[Any] | None) -> Steps:
+    """Reads the message that began with `head`: yields places, returns the array or the `Parcel`.
+
+    Raises:
+        SpecError: It does not fit `out`, or is no message of ours.
+        ArgumentError: It is an object, for which there is no `out`.
+        CapacityError: This process gets no memory for it.
+    """
+    if head.startswith(_PARCEL_MAGIC):
+        return (yield from _opened_parcel(here, head, out))
+    header, rest = head[:HEADER_BYTES], head[HEADER_BYTES:]
+    length = extension_bytes(header)
+    is_whole = len(rest) != _TAG.size if length else Spec.unpack(header).nbytes <= HEAD_BYTES - HEADER_BYTES
+    if is_whole:
+        spec = Spec.unpack(header, rest[:length])
+        _check_length(len(rest), length + spec.nbytes)
+        return _put(spec, bytearray(rest[length:]), out)
+    _check_length(len(rest), _TAG.size)
+    tag, how = _TAG.unpack(rest)
+    _check_tag(here, tag, how)
+    extension = b""
+    if length:
+        block = _memory(here, length)
+        yield Place(tag, length, block)
+        extension = block.tobytes()
+    return (yield from _coming(here, Spec.unpack(header, extension), tag, how, out))
+
+
+def _opened_parcel(here: Topology, head: bytes, out: NDArray[Any] | None) -> Steps:
+    _check_length(min(len(head), _PARCEL.size), _PARCEL.size)
+    _, tag, how, length = _PARCEL.unpack_from(head)
+    _check_tag(here, tag, how)
+    contents = head[_PARCEL.size :]
+    if not contents:
+        block = _memory(here, length)
+        yield Place(tag, length, block)
+        contents = block.tobytes()
+    _check_length(len(contents), length)
+    n_arrays, specs, skeleton = _listed(contents)
+    error: MpishareError | None = None
+    if out is not None:
+        error = ArgumentError("out is for an array, but what came is an object with arrays in it. Leave out away.")
+    found = []
+    for spec in specs:
+        if error is None:
+            try:
+                found.append((yield from _coming(here, spec, tag, how, None)))
+            except MpishareError as lack:
+                error = lack
+        else:
+            yield from _lost(spec.nbytes, tag, how)
+        if spec.nbytes >= SMALLEST_BYTES:
+            how &= ~IS_TIMED
+    if error is not None:
+        raise error
+    return Parcel(skeleton, found[:n_arrays], found[n_arrays:])
+
+
+def _listed(contents: bytes) -> tuple[int, list[Spec], bytes]:
+    """Of the contents of a parcel: how many are arrays, what they and the other buffers are, and the skeleton."""
+    _check_length(min(len(contents), _CONTENTS.size), _CONTENTS.size)
+    n_arrays, n_buffers = _CONTENTS.unpack_from(contents)
+    at, specs = _CONTENTS.size, []
+    for _ in range(n_arrays + n_buffers):
+        header = contents[at : at + HEADER_BYTES]
+        end = at + HEADER_BYTES + extension_bytes(header)
+        _check_length(min(len(contents), end), end)
+        specs.append(Spec.unpack(header, contents[at + HEADER_BYTES : end]))
+        at = end
+    return n_arrays, specs, contents[at:]
+
+
+def _coming(here: Topology, spec: Spec, tag: int, how: int, out: NDArray[Any] | None) -> Steps:
+    """Receives the bytes of one array into memory of their own, or into `out`."""
+    if not spec.nbytes:
+        return _put(spec, bytearray(), out)
+    try:
+        if out is not None:
+            _check_fit(spec, out)
+        is_direct = out is not None and out.flags.forc and Spec.of(out).order == spec.order
+        block = bytes_of(out) if out is not None and is_direct else _memory(here, spec.nbytes)
+    except MpishareError:
+        yield from _lost(spec.nbytes, tag, how)
+        raise
+    if how and spec.nbytes >= SMALLEST_BYTES:
+        yield from _framed(block, tag, how)
+    else:
+        yield Place(tag, spec.nbytes, block)
+    return out if is_direct else _put(spec, block, out)
+
+
+def _framed(block: Block, tag: int, how: int) -> Steps:
+    """Receives frames into `block`, each where its bytes go, and expands those that are compressed."""
+    error: MpishareError | None = None
+    for part in plan.chunks(block.nbytes, FRAME_BYTES):
+        frame = block[part]
+        length = yield Place(tag, frame.nbytes, frame, answer=is_timed(how, part))
+        if length != frame.nbytes:
+            try:
+                unpack(frame, length)
+            except MpishareError as damage:
+                error = damage
+    if error is not None:
+        raise error
+
+
+def is_timed(how: int, part: slice) -> bool:
+    """Whether the sender wants to hear when this part of the first large array has come."""
+    return bool(how & IS_TIMED) and part.stop == TIMED_BYTES
+
+
+def _lost(nbytes: int, tag: int, how: int) -> Steps:
+    """Receives what has no place."""
+    if how and nbytes >= SMALLEST_BYTES:
+        for part in plan.chunks(nbytes, FRAME_BYTES):
+            yield Place(tag, part.stop - part.start, None, answer=is_timed(how, part))
+    elif nbytes:
+        yield Place(tag, nbytes, None)
+
+
+def _put(spec: Spec, block: Block | bytearray, out: NDArray[Any] | None) -> NDArray[Any]:
+    """The array of these bytes; `out` with them in it if there is one."""
+    array = spec.view(block)
+    if out is None:
+        return array
+    _check_fit(spec, out)
+    copy_bytes(out, array)
+    return out
+
+
+def _check_fit(spec: Spec, out: NDArray[Any]) -> None:
+    if out.shape != spec.shape or out.dtype != spec.dtype:
+        raise SpecError(
+            f"out has shape {out.shape} and dtype {out.dtype}, but what came has {spec.shape} and {spec.dtype}. It is "
+            "lost; the next message is not. Receive without out where the sender may choose."
+        )
+
+
+def _memory(here: Topology, nbytes: int) -> Block:
+    try:
+        return np.empty(nbytes, np.uint8)
+    except (MemoryError, ValueError, OverflowError) as error:
+        cure = "The message is lost; the next one is not. Send less at a time."
+        free = machine.memory_room().free
+        raise CapacityError(here.host, "the memory of this process", nbytes, free, cure) from error
+
+
+def _check_length(length: int, wanted: int) -> None:
+    if length != wanted:
+        raise SpecError(f"a message from another rank cannot be read: it has {length:,} bytes, not {wanted:,}")
+
+
+def _check_tag(here: Topology, tag: int, how: int) -> None:
+    if not _FIRST_TAG <= tag < here.largest_tag or how not in (0, IS_FRAMED, IS_FRAMED | IS_TIMED):
+        raise SpecError(f"a message from another rank cannot be read: it names tag {tag}, kind {how}")

@@ -1,0 +1,382 @@
+"""Messages of arrays: sent and received, at once or later, as their own bytes and all of them once.
+
+The first part of each goes over `Topology.mail` with the caller's tag, the rest over `Topology.parts` with a tag that
+the first part names. So threads may send and receive at the same time, and whoever receives from any rank gets the rest
+from the right one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from mpishare import mpi, plan
+from mpishare.compression import FRAME_BYTES, SMALLEST_BYTES, packed, pays
+from mpishare.errors import StallError
+from mpishare.letters import (
+    HEAD_BYTES,
+    IS_FRAMED,
+    IS_TIMED,
+    TIMED_BYTES,
+    Letter,
+    Steps,
+    is_timed,
+    opened,
+    pieces,
+    small_array,
+)
+from mpishare.spec import Block
+from mpishare.topology import Topology
+
+__all__ = ["Receiving", "Request", "Sending", "Sent", "choose", "receive", "send"]
+
+_ANSWER_TAG = 2
+_WINDOW = 4
+"""Frames on their way while the next is compressed."""
+
+_heads: list[bytearray] = []
+"""Memory for heads, to be used again. As many as there were threads in `receive` at a time."""
+
+_left: list[Request] = []
+"""Messages on their way that nobody holds any more. MPI still reads or writes their bytes."""
+
+_torn: list[mpi.Request] = []
+"""What was on its way when an exception came. It keeps the bytes, which MPI still reads."""
+
+
+def choose(here: Topology, dest: int, parts: Sequence[Block], *, can_wait: bool) -> int:
+    """How to send `parts` to `dest` in the least time: compressed where that pays at the speed of the link.
+
+    If the speed is not known and the sender can wait, the beginning of a large message finds it out.
+    """
+    large = [part for part in parts if part.nbytes >= SMALLEST_BYTES]
+    if here.node_of(dest) == here.node or not large:
+        return 0
+    speed = here.speeds.get(here.node_of(dest))
+    if speed is not None:
+        return IS_FRAMED if any(pays(part, speed) for part in large) else 0
+    return IS_FRAMED | IS_TIMED if can_wait and large[0].nbytes > TIMED_BYTES else 0
+
+
+def send(here: Topology, letter: Letter, dest: int, tag: int) -> None:
+    """Sends, and returns when the bytes may be changed."""
+    if dest == here.rank:  # MPI would wait for a receive that cannot come
+        parts = [part.copy() for part in letter.parts]
+        _left.append(Sending(here, replace(letter, parts=parts), dest, tag))
+        return
+    _send(here, here.mail, letter.head, dest, tag)
+    if letter.contents:
+        _send(here, here.parts, letter.contents, dest, letter.tag)
+    how = letter.how
+    for part in letter.parts:
+        if letter.is_framed(part):
+            _send_framed(here, part, dest, letter.tag, how)
+            how = IS_FRAMED
+        else:
+            for piece in pieces(part):
+                _send(here, here.parts, piece, dest, letter.tag)
+
+
+def _send_framed(here: Topology, block: Block, dest: int, tag: int, how: int) -> None:
+    """Sends frame after frame, and compresses the next ones meanwhile."""
+    speed = here.speeds.get(here.node_of(dest))
+    does_pay = speed is not None and pays(block, speed)
+    start = time.perf_counter()
+    under_way: deque[mpi.Request] = deque()
+    try:
+        for part in plan.chunks(block.nbytes, FRAME_BYTES):
+            frame = packed(block[part]) if does_pay else block[part]
+            under_way.append(here.parts.Isend([frame, mpi.BYTE], dest, tag))
+            while len(under_way) > (0 if is_timed(how, part) else _WINDOW):
+                here.wait_for_message(under_way[0], dest, "send to")
+                under_way.popleft()
+            if is_timed(how, part):
+                _receive(here, here.parts, bytearray(1), dest, _ANSWER_TAG)
+                speed = here.speeds[here.node_of(dest)] = TIMED_BYTES / (time.perf_counter() - start)
+                does_pay = pays(block[part.stop :], speed)
+        while under_way:
+            here.wait_for_message(under_way[0], dest, "send to")
+            under_way.popleft()
+    except BaseException:
+        _torn.extend(under_way)
+        raise
+
+
+def receive(here: Topology, source: int, tag: int, out: NDArray[Any] | None, status: mpi.Status) -> Any:
+    """Waits for a message; the array, or the `Parcel`, that it brought. Raises what `letters.opened` does."""
+    head = _heads.pop() if _heads else bytearray(HEAD_BYTES)
+    _receive(here, here.mail, head, source, tag, status)
+    came = bytes(memoryview(head)[: status.count])
+    _heads.append(head)
+    array = small_array(came) if out is None else None
+    return _finished(here, opened(here, came, out), status.source) if array is None else array
+
+
+def _finished(here: Topology, steps: Steps, source: int) -> Any:
+    """Receives all that is to come; what came."""
+    status = mpi.Status()
+    try:
+        place = next(steps)
+        while True:
+            for piece in place.pieces():
+                _receive(here, here.parts, piece, source, place.tag, status)
+            if place.answer:
+                _answer(here, source)
+            place = steps.send(status.count)
+    except StopIteration as end:
+        return end.value
+
+
+def _answer(here: Topology, source: int) -> None:
+    """Tells the sender that a part has come."""
+    here.parts.Send([b"", mpi.BYTE], source, _ANSWER_TAG)
+
+
+def _send(here: Topology, comm: mpi.Intracomm, piece: Block | bytes, dest: int, tag: int) -> None:
+    if here.is_watched:
+        here.wait_for_message(comm.Isend([piece, mpi.BYTE], dest, tag), dest, "send to")
+    else:
+        comm.Send([piece, mpi.BYTE], dest, tag)
+
+
+def _receive(
+    here: Topology,
+    comm: mpi.Intracomm,
+    piece: Block | bytearray,
+    source: int,
+    tag: int,
+    status: mpi.Status | None = None,
+) -> None:
+    if here.is_watched:
+        here.wait_for_message(comm.Irecv([piece, mpi.BYTE], source, tag), source, "recv from", status)
+    else:
+        comm.Recv([piece, mpi.BYTE], source, tag, status)
+
+
+def _all_pieces(letter: Letter) -> Iterator[Block | bytes]:
+    """All that follows the head, the frames compressed."""
+    if letter.contents:
+        yield letter.contents
+    for part in letter.parts:
+        if letter.is_framed(part):
+            yield from (packed(part[frame]) for frame in plan.chunks(part.nbytes, FRAME_BYTES))
+        else:
+            yield from pieces(part)
+
+
+class Request:
+    """A message on its way, from `isend` or `irecv`. It keeps the bytes that MPI reads or writes.
+
+    One that is dropped before its end goes on: what was sent arrives, and what comes is received and lost.
+    """
+
+    def wait(self) -> Any:
+        """Waits for the end.
+
+        Returns:
+            What was received; None for a message that was sent.
+
+        Raises:
+            What `recv` does.
+
+        Collective:
+            No; with the rank at the other end.
+        """
+        raise NotImplementedError
+
+    def test(self) -> tuple[bool, Any]:
+        """Lets the message go on, without waiting.
+
+        Returns:
+            Whether it has ended, and if so what `wait` returns.
+
+        Raises:
+            What `recv` does.
+
+        Collective:
+            No, local.
+        """
+        raise NotImplementedError
+
+    def cancel(self) -> bool:
+        """Gives up a receive for which nothing has come yet.
+
+        Returns:
+            Whether it was given up. A message that was sent, or has begun to come, is not: MPI does not call it back.
+
+        Collective:
+            No, local.
+
+        Source:
+            MPI 4.1, section 3.8.4 (MPI_Cancel), which deprecates to cancel what was sent.
+        """
+        return False
+
+
+class Sent(Request):
+    """What has ended before it began: a message to or from no rank."""
+
+    def __init__(self, found: Any = None) -> None:
+        self._found = found
+
+    def wait(self) -> Any:
+        """See `Request.wait`."""
+        return self._found
+
+    def test(self) -> tuple[bool, Any]:
+        """See `Request.test`."""
+        return True, self._found
+
+
+class Sending(Request):
+    """A message from this rank."""
+
+    def __init__(self, here: Topology, letter: Letter, dest: int, tag: int) -> None:
+        """Begins to send."""
+        self._requests: list[mpi.Request] = []
+        _sweep()
+        self._here = here
+        self._dest = dest
+        self._letter = letter
+        self._requests.append(here.mail.Isend([letter.head, mpi.BYTE], dest, tag))
+        self._requests += [here.parts.Isend([piece, mpi.BYTE], dest, letter.tag) for piece in _all_pieces(letter)]
+
+    def wait(self) -> None:
+        """See `Request.wait`."""
+        for request in self._requests:
+            self._here.wait_for_message(request, self._dest, "isend to")
+        self._requests.clear()
+
+    def test(self) -> tuple[bool, None]:
+        """See `Request.test`."""
+        if mpi.Request.Testall(self._requests):
+            self._requests.clear()
+        return not self._requests, None
+
+    def __del__(self) -> None:
+        if self._requests:
+            _left.append(self)
+
+
+class Receiving(Request):
+    """A message to this rank."""
+
+    def __init__(
+        self,
+        here: Topology,
+        source: int,
+        tag: int,
+        out: NDArray[Any] | None,
+        status: mpi.Status,
+        finish: Callable[[Any, mpi.Status], Any],
+    ) -> None:
+        """Begins to receive. `finish` makes what `wait` returns of what `receive` would."""
+        self._is_done = True
+        _sweep()
+        self._here = here
+        self._source = source
+        self._out = out
+        self._status = status
+        self._finish = finish
+        self._last = mpi.Status()
+        self._head = bytearray(HEAD_BYTES)
+        self._coming: Iterator[tuple[Block, int]] | None = None  # from when the head has come
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._request = here.mail.Irecv([self._head, mpi.BYTE], source, tag)
+        self._is_done = False
+
+    def wait(self) -> Any:
+        """See `Request.wait`."""
+        while not self._is_done:
+            try:
+                self._here.wait_for_message(self._request, self._peer, "irecv from", self._state)
+            except StallError as error:
+                self._is_done, self._error = True, error
+            else:
+                self._go_on()
+        return self._end()
+
+    def test(self) -> tuple[bool, Any]:
+        """See `Request.test`."""
+        while not self._is_done:
+            if not self._request.Test(self._state):
+                return False, None
+            self._go_on()
+        return True, self._end()
+
+    def cancel(self) -> bool:
+        """See `Request.cancel`."""
+        if self._is_done or self._coming is not None:
+            return False
+        self._request.Cancel()
+        self._request.Wait(self._status)
+        if not self._status.Is_cancelled():
+            self._go_on()
+            return False
+        self._is_done = True
+        return True
+
+    @property
+    def _state(self) -> mpi.Status:
+        """What to fill in: the head says who sent and with which tag, the parts only how many bytes they are."""
+        return self._status if self._coming is None else self._last
+
+    @property
+    def _peer(self) -> int:
+        return self._source if self._coming is None else self._status.source
+
+    def _go_on(self) -> None:
+        """What was waited for has come: begins to receive the next."""
+        try:
+            if self._coming is None:
+                self._coming = self._pieces(opened(self._here, bytes(self._head[: self._status.count]), self._out))
+            piece, tag = next(self._coming)
+            self._request = self._here.parts.Irecv([piece, mpi.BYTE], self._status.source, tag)  # which keeps the piece
+        except StopIteration:
+            self._is_done = True
+        except Exception as error:
+            self._is_done, self._error = True, error
+
+    def _pieces(self, steps: Steps) -> Iterator[tuple[Block, int]]:
+        """Each piece that is to come, and its tag."""
+        try:
+            place = next(steps)
+            while True:
+                for piece in place.pieces():
+                    yield piece, place.tag
+                if place.answer:
+                    _answer(self._here, self._status.source)
+                place = steps.send(self._last.count)
+        except StopIteration as end:
+            self._result = self._finish(end.value, self._status)
+
+    def _end(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def __del__(self) -> None:
+        if not self._is_done:
+            _left.append(self)
+
+
+def _sweep() -> None:
+    """Lets go of messages that have ended meanwhile."""
+    for one in _left[:]:
+        if _has_ended(one):
+            with suppress(ValueError):  # another thread was faster
+                _left.remove(one)
+
+
+def _has_ended(one: Request) -> bool:
+    try:
+        return one.test()[0]
+    except Exception:  # what is lost need not fit
+        return True

@@ -1,0 +1,456 @@
+"""send, recv and their kin: what arrives, from whom, into what, and what happens when it does not fit."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+import mpishare as ms
+from mpishare import letters, messages, objects, plan
+from tests.arrays import DTYPES, bits, filled, layouts
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60)]
+
+EDGES = [0, 1, 5, 3967, 3968, 3969, 4096, 65_536, 1_000_003]
+"""Bytes around the limits of one message and of MPI's own ways."""
+
+
+def neighbours(comm: MPI.Intracomm) -> tuple[int, int]:
+    """The ranks before and after this one, round."""
+    return (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+
+
+def pattern(nbytes: int, seed: int) -> NDArray[np.uint8]:
+    """Bytes that tell one message from another."""
+    return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8)
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_every_dtype_and_layout_keeps_its_bits(comm: MPI.Intracomm, name: str) -> None:
+    left, right = neighbours(comm)
+    for array in layouts(DTYPES[name]).values():
+        sent = comm.sendrecv(bits(array), right, source=left)
+        found = ms.sendrecv(array, right, source=left)
+        assert (found.dtype, found.shape, bits(found)) == (array.dtype, array.shape, sent)
+        assert type(found) is np.ndarray
+        assert found.flags.writeable
+        assert found.flags.forc
+
+
+@pytest.mark.parametrize("nbytes", EDGES)
+def test_sizes_around_the_limits(comm: MPI.Intracomm, nbytes: int) -> None:
+    left, right = neighbours(comm)
+    mine, theirs = pattern(nbytes, comm.rank), pattern(nbytes, left)
+    assert (ms.sendrecv(mine, right, source=left) == theirs).all()
+    out = np.empty(nbytes, np.uint8)
+    assert ms.sendrecv(mine, right, source=left, out=out) is out
+    assert (out == theirs).all()
+
+
+def test_many_messages_of_one_array(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "LARGEST_MESSAGE_BYTES", 100_000)
+    left, right = neighbours(comm)
+    assert (ms.sendrecv(pattern(1_234_567, comm.rank), right, source=left) == pattern(1_234_567, left)).all()
+    requests = [ms.isend(pattern(250_000, comm.rank), right), ms.irecv(left)]
+    assert (requests[1].wait() == pattern(250_000, left)).all()
+    requests[0].wait()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("out_order", ["C", "F", "strided"])
+@pytest.mark.parametrize("side", [7, 300])
+def test_out_of_any_layout(comm: MPI.Intracomm, order: Any, out_order: str, side: int) -> None:
+    left, right = neighbours(comm)
+    mine = np.arange(side * 3 * side).reshape(side, 3, side) + comm.rank
+    if out_order == "strided":
+        out = np.zeros((2 * side, 3, side), mine.dtype)[::2]
+    else:
+        out = np.zeros(mine.shape, mine.dtype, order="C" if out_order == "C" else "F")
+    assert ms.sendrecv(np.asarray(mine, order=order), right, source=left, out=out) is out
+    assert (out == mine - comm.rank + left).all()
+
+
+@pytest.mark.parametrize("count", [10, 400_000])
+@pytest.mark.parametrize("is_later", [False, True])
+def test_what_does_not_fit_is_lost_and_the_next_is_not(comm: MPI.Intracomm, count: int, is_later: bool) -> None:
+    left, right = neighbours(comm)
+    mine = np.arange(count) + comm.rank
+    for out in (np.empty(count // 2, mine.dtype), np.empty(count, "f8"), np.empty((count, 1), mine.dtype)):
+        sending = [ms.isend(mine, right), ms.isend({"in": mine}, right), ms.isend(mine[::-1], right)]
+        for error in (ms.SpecError, ms.ArgumentError):
+            request = ms.irecv(left, out=out) if is_later else None
+            with pytest.raises(error, match="out "):
+                ms.recv(left, out=out) if request is None else request.wait()
+        assert (ms.recv(left) == np.arange(count)[::-1] + left).all()
+        for one in sending:
+            one.wait()
+
+
+def test_no_memory_loses_one_message(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+    left, right = neighbours(comm)
+    sending = [ms.isend(pattern(nbytes, 1), right) for nbytes in (9_000_000, 5000)]
+
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch, pytest.raises(ms.CapacityError) as caught:
+        patch.setattr(letters, "np", _NumpyWithout(empty=refuse))
+        ms.recv(left)
+    assert caught.value.wanted == 9_000_000
+    assert (ms.recv(left) == pattern(5000, 1)).all()
+    for one in sending:
+        one.wait()
+
+
+class _NumpyWithout:
+    """NumPy with one function replaced."""
+
+    def __init__(self, **replaced: object) -> None:
+        self.__dict__.update(replaced)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+
+@pytest.mark.parametrize("nbytes", [64, 200_000])
+def test_from_any_rank_with_any_tag(comm: MPI.Intracomm, nbytes: int) -> None:
+    """Each rank sends to all, and takes what comes: the rest of each message comes from the rank that began it."""
+    sending = [
+        ms.isend(pattern(nbytes, 100 * comm.rank + tag), to, tag=tag) for to in range(comm.size) for tag in (3, 5)
+    ]
+    seen = set()
+    for _ in range(2 * comm.size):
+        status = MPI.Status()
+        found = ms.recv(status=status)
+        seen.add((status.source, status.tag))
+        assert status.Get_count(MPI.BYTE) == nbytes
+        assert (found == pattern(nbytes, 100 * status.source + status.tag)).all()
+    assert seen == {(rank, tag) for rank in range(comm.size) for tag in (3, 5)}
+    for one in sending:
+        one.wait()
+
+
+def test_a_tag_chooses(comm: MPI.Intracomm) -> None:
+    left, right = neighbours(comm)
+    sending = [ms.isend(np.full(20_000, tag), right, tag=tag) for tag in (1, 2, 3)]
+    requests = [ms.irecv(left, tag=3), ms.irecv(left, tag=1)]
+    assert ms.recv(left, tag=2)[0] == 2
+    assert [request.wait()[-1] for request in requests] == [3, 1]
+    for one in sending:
+        one.wait()
+
+
+def test_messages_of_one_pair_keep_their_order(comm: MPI.Intracomm) -> None:
+    left, right = neighbours(comm)
+    sizes = [10, 100_000, 3, 5000, 1, 2_000_000, 7]
+    sending = [ms.isend(np.full(size, number), right) for number, size in enumerate(sizes)]
+    for number, size in enumerate(sizes):
+        found = ms.recv(left)
+        assert (found.size, found[0]) == (size, number)
+    for one in sending:
+        one.wait()
+
+
+def test_other_code_may_use_the_same_communicator_and_tag(comm: MPI.Intracomm) -> None:
+    left, right = neighbours(comm)
+    theirs = comm.isend("theirs", right, tag=4)
+    ours = ms.isend(np.arange(50_000), right, tag=4)
+    assert ms.recv(tag=4).size == 50_000
+    assert comm.recv(source=left, tag=4) == "theirs"
+    ours.wait()
+    theirs.wait()
+    assert comm.iprobe() is False
+
+
+@pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="this MPI library allows one thread")
+def test_threads_send_and_receive_at_once(comm: MPI.Intracomm) -> None:
+    """Of one tag: whatever thread receives what, each message is whole."""
+    left, right = neighbours(comm)
+    ms.topology()
+    rounds, wrong = 25, []
+
+    def send(seed: int) -> None:
+        for number in range(rounds):
+            ms.send(_signed([40, 9000, 300_000][number % 3], seed), right, tag=9)
+
+    def receive() -> None:
+        for _ in range(rounds):
+            found = ms.recv(None, tag=9)
+            if (found[1:] != _signed(found.size, int(found[0]))[1:]).any():
+                wrong.append(found)
+
+    threads = [threading.Thread(target=send, args=(seed,)) for seed in range(3)]
+    threads += [threading.Thread(target=receive) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert comm.sendrecv(0, right, source=left) == 0
+
+
+def _signed(count: int, seed: int) -> NDArray[np.int64]:
+    array = np.arange(count) * (seed + 1)
+    array[0] = seed
+    return array
+
+
+def test_to_itself(comm: MPI.Intracomm) -> None:
+    for nbytes in EDGES:
+        sent = pattern(nbytes, nbytes)
+        expected = sent.copy()
+        ms.send(sent, comm.rank)
+        sent[:] = 0  # it may be changed as soon as send has returned
+        assert (ms.recv(comm.rank) == expected).all()
+
+
+def test_to_no_rank(comm: MPI.Intracomm) -> None:
+    out = np.zeros(3)
+    ms.send(np.ones(3), MPI.PROC_NULL)
+    assert ms.isend(np.ones(3), MPI.PROC_NULL).test() == (True, None)
+    assert ms.recv(MPI.PROC_NULL) is None
+    assert ms.recv(MPI.PROC_NULL, out=out) is out
+    assert ms.irecv(MPI.PROC_NULL, out=out).wait() is out
+    assert ms.sendrecv(np.ones(3), MPI.PROC_NULL, source=MPI.PROC_NULL, out=out) is out
+    assert not out.any()
+
+
+@pytest.mark.parametrize("nbytes", [8, 3_000_000])
+def test_a_request_can_be_asked(comm: MPI.Intracomm, nbytes: int) -> None:
+    left, right = neighbours(comm)
+    request = ms.irecv(left)
+    assert request.test() == (False, None)
+    comm.Barrier()
+    sending = ms.isend(pattern(nbytes, 3), right)
+    ended = [False, False]
+    while not all(ended):
+        ended = [sending.test()[0], request.test()[0]]
+    assert (request.wait() == pattern(nbytes, 3)).all()
+    assert request.test()[1] is request.wait()
+    assert sending.test() == (True, None)
+    assert not request.cancel()
+
+
+def test_a_request_keeps_its_bytes(comm: MPI.Intracomm) -> None:
+    left, right = neighbours(comm)
+    requests = [ms.isend(pattern(700_000, number), right) for number in range(8)]
+    for number in range(4):
+        requests[number] = ms.isend(np.zeros(1), right, tag=1)  # the message of the dropped one arrives all the same
+    gc.collect()
+    for number in range(8):
+        assert (ms.recv(left, tag=0) == pattern(700_000, number)).all()
+    for _ in range(4):
+        ms.recv(left, tag=1)
+    for request in requests:
+        request.wait()
+    while messages._left:
+        messages._sweep()
+
+
+def test_a_receive_can_be_given_up(comm: MPI.Intracomm) -> None:
+    left, right = neighbours(comm)
+    request = ms.irecv(left)
+    assert request.cancel()
+    assert request.wait() is None
+    comm.Barrier()
+    assert (ms.sendrecv(np.arange(9), right, source=left) == np.arange(9)).all()
+    sending = ms.isend(np.arange(5), right)
+    assert not sending.cancel()
+    ms.recv(left)
+    sending.wait()
+
+
+@dataclass
+class Model:
+    """What users send."""
+
+    weights: NDArray[Any]
+    layers: tuple[NDArray[Any], ...]
+    name: str
+
+
+def test_objects_arrive_as_they_are(comm: MPI.Intracomm) -> None:
+    left, right = neighbours(comm)
+    large = np.arange(300_000) + comm.rank
+    sent = {
+        "model": Model(large, (large[::3], np.ones((2, 3), order="F")), "ours"),
+        "rows": [large, 3, "text", np.array(2.5), None],
+        "names": np.array(["a", None, "ccc"], dtype=object),
+        "masked": np.ma.array([1.0, 2.0, 3.0], mask=[False, True, False], fill_value=-1),
+        "bare": np.ma.array([1, 2]),
+        "record": np.rec.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")]),
+        "empty": np.empty((0, 4)),
+    }
+    found = ms.sendrecv(sent, right, source=left)
+    expected = large - comm.rank + left
+    assert (found["model"].weights == expected).all()
+    assert found["rows"][0] is found["model"].weights
+    assert found["model"].weights.flags.writeable
+    assert (found["model"].layers[0] == expected[::3]).all()
+    assert found["model"].layers[1].flags.f_contiguous
+    assert found["rows"][1:3] == [3, "text"]
+    assert found["names"].tolist() == ["a", None, "ccc"]
+    assert found["masked"].tolist() == [1.0, None, 3.0]
+    assert found["masked"].fill_value == -1
+    assert found["bare"].mask is np.ma.nomask
+    assert found["record"].b[0] == 2.0
+    assert isinstance(found["record"], np.recarray)
+    assert found["empty"].shape == (0, 4)
+
+
+def test_a_data_frame(comm: MPI.Intracomm) -> None:
+    left, right = neighbours(comm)
+    frame = pd.DataFrame({"x": np.arange(50_000.0), "n": np.arange(50_000), "s": ["a", "bc"] * 25_000})
+    pd.testing.assert_frame_equal(ms.sendrecv(frame, right, source=left), frame)
+    requests = [ms.irecv(left), ms.isend(frame[::2], right)]
+    pd.testing.assert_frame_equal(requests[0].wait(), frame[::2])
+    requests[1].wait()
+
+
+def test_no_byte_of_an_array_is_pickled(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+    left, right = neighbours(comm)
+    pickled: list[int] = []
+
+    def counting(obj: object) -> letters.Parcel:
+        parcel = objects.take_apart(obj)
+        pickled.append(len(parcel.skeleton))
+        return parcel
+
+    monkeypatch.setattr("mpishare.exchange.take_apart", counting)
+    for count in (10, 1_000_000):
+        array = np.arange(float(count))
+        ms.sendrecv(array, right, source=left)
+        ms.sendrecv([array, {"a": array[::2], "m": np.ma.array(array, mask=array > 5)}], right, source=left)
+    assert len(pickled) == 2  # an array alone is no object
+    assert pickled[0] == pickled[1]
+
+
+BAD: dict[str, tuple[type[Exception], Callable[[MPI.Intracomm], object]]] = {
+    "a rank too large": (ms.ArgumentError, lambda comm: ms.send(np.ones(3), comm.size)),
+    "a negative rank": (ms.ArgumentError, lambda comm: ms.send(np.ones(3), -7)),
+    "a rank of text": (ms.ArgumentError, lambda comm: ms.isend(np.ones(3), "0")),  # type: ignore[arg-type]
+    "a source too large": (ms.ArgumentError, lambda comm: ms.recv(comm.size)),
+    "a source of text": (ms.ArgumentError, lambda comm: ms.irecv("0")),  # type: ignore[arg-type]
+    "a negative tag": (ms.ArgumentError, lambda comm: ms.send(np.ones(3), 0, tag=-5)),
+    "a tag too large": (ms.ArgumentError, lambda comm: ms.recv(0, tag=1 << 40)),
+    "a tag of text": (ms.ArgumentError, lambda comm: ms.isend(np.ones(3), 0, tag="a")),  # type: ignore[arg-type]
+    "an object array": (ms.SpecError, lambda comm: ms.send(np.array([None]), 0)),
+    "an object array, later": (ms.SpecError, lambda comm: ms.isend(np.array([None]), 0)),
+    "a function": (ms.SpecError, lambda comm: ms.send({"f": lambda: 0}, 0)),
+    "a read-only out": (ms.SpecError, lambda comm: ms.recv(0, out=np.broadcast_to(0.0, 3))),
+    "an out that is no array": (ms.SpecError, lambda comm: ms.irecv(0, out=[1])),  # type: ignore[arg-type]
+    "an unknown compression": (ms.ArgumentError, lambda comm: ms.send(np.ones(3), 0, compress="zip")),
+    "an array of another class": (
+        ms.SpecError,
+        lambda comm: ms.send(np.ones(3).view(type("Own", (np.ndarray,), {"__reduce__": lambda self: "own"})), 0),
+    ),
+    "a bad source of sendrecv": (ms.ArgumentError, lambda comm: ms.sendrecv(np.ones(3), 0, source=comm.size)),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_told_at_once(comm: MPI.Intracomm, name: str) -> None:
+    left, right = neighbours(comm)
+    ms.topology()
+    error, call = BAD[name]
+    start = time.monotonic()
+    with pytest.raises(error):
+        call(comm)
+    assert time.monotonic() - start < 1
+    assert ms.sendrecv(np.arange(2), right, source=left).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"",
+        b"MSH1",
+        b"junk" * 20,
+        b"MSH1" + bytes(60),
+        b"MSP1",
+        b"MSP1" + bytes(13),
+        b"MSP1" + b"\xff" * 200,
+        bytes(4000),
+    ],
+)
+def test_a_hostile_head_is_an_error(comm: MPI.Intracomm, head: bytes) -> None:
+    left, right = neighbours(comm)
+    here = ms.topology()
+    sending = here.mail.Isend([head, MPI.BYTE], right, 0)
+    with pytest.raises(ms.SpecError, match="cannot be read"):
+        ms.recv(left)
+    sending.Wait()
+    assert ms.sendrecv(np.arange(2), right, source=left).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["zeros", "noise", "both"])
+@pytest.mark.parametrize("nbytes", [9_999, 10_000, 1_000_000, 5_000_001])
+def test_compressed_bytes_arrive_as_they_were(
+    comm: MPI.Intracomm, kind: str, nbytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a link that is told to be slow, so that all is compressed that shrinks."""
+    left, right = neighbours(comm)
+    here = ms.topology()
+    monkeypatch.setattr(here, "speeds", dict.fromkeys(range(here.n_nodes), 1e3))
+    array = np.zeros(nbytes, np.uint8) if kind == "zeros" else pattern(nbytes, 1)
+    if kind == "both":
+        array[: nbytes // 2] = 0
+    out = np.empty_like(array)
+    _exchange(array, left, right, out=out)
+    assert (out == array).all()
+    assert (_exchange(array, left, right) == array).all()
+    found = _exchange({"a": array, "b": [array[::2], np.ones(3)]}, left, right)
+    assert (found["a"] == array).all()
+    assert (found["b"][0] == array[::2]).all()
+    with pytest.raises(ms.SpecError):
+        _exchange(array, left, right, out=np.empty(3))
+    assert _exchange(np.arange(3), left, right).tolist() == [0, 1, 2]
+
+
+def _exchange(array: Any, left: int, right: int, **words: Any) -> Any:
+    """What comes from the left, while `array` goes to the right in another thread, by `send`."""
+    sender = threading.Thread(target=ms.send, args=(array, right), kwargs={"compress": "auto"})
+    sender.start()
+    try:
+        return ms.recv(left, **words)
+    finally:
+        sender.join()
+
+
+def test_the_speed_of_a_link_is_found_out(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+    left, right = neighbours(comm)
+    here = ms.topology()
+    monkeypatch.setattr(here, "speeds", {})
+    array = np.zeros(6_000_000, np.uint8)
+    assert (_exchange([np.arange(3), array], left, right)[1] == array).all()
+    assert set(here.speeds) == {here.node_of(right)} - {here.node}
+    assert (_exchange(array, left, right) == array).all()
+
+
+def test_what_never_comes_is_given_up(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPISHARE_TIMEOUT", "0.3")
+    duplicate = comm.Dup()
+    left, right = neighbours(duplicate)
+    ms.topology(duplicate)
+    comm.Barrier()
+    with pytest.raises(ms.StallError, match="recv from rank"):
+        ms.recv(left, comm=duplicate)
+    comm.Barrier()
+    monkeypatch.setattr(ms.topology(duplicate)._lookout, "_timeout_s", 30.0)
+    assert ms.sendrecv(np.arange(70_000), right, source=left, comm=duplicate).size == 70_000
+    assert ms.share(np.arange(3), comm=duplicate).size == 3
+    duplicate.Free()
+
+
+def test_filled_arrays_differ() -> None:
+    assert bits(filled(np.dtype("f8"), (3,))) != bits(np.zeros(3))
