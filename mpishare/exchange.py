@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from mpishare import mpi
 from mpishare.compression import check_compress
 from mpishare.errors import ArgumentError, SpecError
-from mpishare.letters import Letter, Parcel, small_head, write
-from mpishare.messages import Receiving, Request, Sending, Sent, choose
+from mpishare.letters import Letter, Parcel, write
+from mpishare.messages import Receiving, Request, Sending, Sent, choose, send_quickly
 from mpishare.messages import receive as receive_message
 from mpishare.messages import send as send_message
 from mpishare.objects import put_together, take_apart
@@ -57,9 +57,10 @@ def send(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, c
         array([0, 1, 2])
     """
     here = topology(comm)
+    if compress is None and send_quickly(here, array, dest, tag):
+        return
     rank, number = _checked_rank(dest, here), _checked_tag(tag, here)
-    head = small_head(array) if type(array) in PLAIN_CLASSES and compress is None else None
-    letter = _letter(here, array, rank, compress, can_wait=True) if head is None else Letter(head)
+    letter = _letter(here, array, rank, compress, can_wait=True)
     if rank != mpi.PROC_NULL:
         send_message(here, letter, rank, number)
 
@@ -149,14 +150,14 @@ def recv(
         {'rows': array([1., 1.]), 'name': 'ones'}
     """
     here = topology(comm)
-    rank, number = _checked_source(source, here), _checked_choice(tag, here)
+    rank = source if type(source) is int and 0 <= source < here.size else _checked_source(source, here)
+    number = mpi.ANY_TAG if tag is None else _checked_choice(tag, here)
     if out is not None:
         _check_out(out)
     if rank == mpi.PROC_NULL:
         return out
-    filled = mpi.Status() if status is None else status
-    found = receive_message(here, rank, number, out, filled)
-    return found if status is None and type(found) is np.ndarray else _finished(found, filled)
+    found = receive_message(here, rank, number, out, status)
+    return found if status is None and type(found) is np.ndarray else _finished(found, status)
 
 
 def irecv(
@@ -266,11 +267,12 @@ def _letter(here: Topology, array: Any, dest: int, compress: str | None, *, can_
     return write(here, content, lambda parts: choose(here, dest, parts, can_wait=can_wait))
 
 
-def _finished(found: Any, status: mpi.Status) -> Any:
+def _finished(found: Any, status: mpi.Status | None) -> Any:
     """What the caller gets of what came; fills in its size."""
     parcel = found if isinstance(found, Parcel) else None
     arrays = [found] if parcel is None else [*parcel.arrays, *parcel.buffers]
-    status.Set_elements(mpi.BYTE, sum(array.nbytes for array in arrays))
+    if status is not None:
+        status.Set_elements(mpi.BYTE, sum(array.nbytes for array in arrays))
     return found if parcel is None else put_together(parcel)
 
 

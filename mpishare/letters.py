@@ -11,44 +11,58 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpishare import machine, plan
 from mpishare.compression import FRAME_BYTES, SMALLEST_BYTES, unpack
+from mpishare.dtypes import BUILT_IN
 from mpishare.errors import ArgumentError, CapacityError, MpishareError, SpecError
+from mpishare.loans import borrow
 from mpishare.segments.mapping import SINK_BYTES, Mapping
 from mpishare.segments.segment import Origin, Segment
-from mpishare.spec import HEADER_BYTES, Block, Spec, bytes_of, copy_bytes, extension_bytes
+from mpishare.spec import HEADER_BYTES, NUMBERS, Block, Order, Spec, bytes_of, copy_bytes, extension_bytes
 from mpishare.topology import Topology
 
 __all__ = [
+    "FIRST_TAG",
     "HEAD_BYTES",
+    "INLINE_BYTES",
     "IS_FRAMED",
     "IS_TIMED",
+    "TAG",
+    "TAGGED_BYTES",
     "TIMED_BYTES",
     "Letter",
     "Parcel",
     "Place",
     "Steps",
+    "array_in",
+    "is_run_of",
     "is_timed",
+    "memory_for",
+    "new_tag",
     "opened",
     "pieces",
-    "small_array",
-    "small_head",
+    "simple_head",
+    "simple_spec",
     "write",
 ]
 
 HEAD_BYTES = 4096 - 64
 """The largest first message: what Open MPI sends at once through shared memory, and what is copied in no time."""
 
-_TAG = struct.Struct("<IB")
+INLINE_BYTES = HEAD_BYTES - HEADER_BYTES
+
+TAG = struct.Struct("<IB")
 """The tag of the rest, and how it comes."""
-_FIRST_TAG = 16
+TAGGED_BYTES = HEADER_BYTES + TAG.size
+
+FIRST_TAG = 16
 """Those below are of the collectives on the same communicator."""
 
 IS_FRAMED, IS_TIMED = 1, 2
@@ -65,8 +79,7 @@ _CONTENTS = struct.Struct("<II")
 _numbers = count()
 
 
-@dataclass(frozen=True)
-class Letter:
+class Letter(NamedTuple):
     """A message as it leaves.
 
     Attributes:
@@ -88,8 +101,7 @@ class Letter:
         return bool(self.how) and part.nbytes >= SMALLEST_BYTES
 
 
-@dataclass(frozen=True)
-class Parcel:
+class Parcel(NamedTuple):
     """An object taken apart.
 
     Attributes:
@@ -103,8 +115,7 @@ class Parcel:
     buffers: Sequence[Block]
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where the next part goes; nowhere if `block` is None. With `answer`, the sender hears that it has come."""
 
     tag: int
@@ -125,17 +136,23 @@ Choose = Callable[[Sequence[Block]], int]
 """Says of the parts of a message how they are to be sent."""
 
 
-def small_head(array: NDArray[Any]) -> bytes | None:
-    """The whole message that brings a small contiguous array; None for any other.
-
-    Raises:
-        SpecError: The array is more than bytes of a fixed size.
-    """
-    spec = Spec.of(array)
-    if spec.nbytes > HEAD_BYTES - HEADER_BYTES or not array.flags.forc:
+@lru_cache(maxsize=256)
+def simple_head(dtype: np.dtype[Any], shape: tuple[int, ...], order: Order) -> tuple[bytes, int] | None:
+    """The header and the bytes of an array of plain numbers; None for any other."""
+    if dtype.isbuiltin != BUILT_IN or dtype.kind not in NUMBERS:
         return None
+    spec = Spec(dtype, shape, order)
     header, extension = spec.packed
-    return None if extension else header + array.tobytes("A")
+    return None if extension else (header, spec.nbytes)
+
+
+@lru_cache(maxsize=256)
+def simple_spec(header: bytes) -> Spec | None:
+    """What `simple_head` told of; None for any other header."""
+    if header.startswith(_PARCEL_MAGIC) or len(header) < HEADER_BYTES or extension_bytes(header):
+        return None
+    spec = Spec.unpack(header)
+    return spec if spec.dtype.kind in NUMBERS else None
 
 
 def write(here: Topology, content: NDArray[Any] | Parcel, choose: Choose | None = None) -> Letter:
@@ -153,12 +170,12 @@ def _write_array(here: Topology, array: NDArray[Any], choose: Choose | None) -> 
     spec = Spec.of(array)
     header, extension = spec.packed
     if HEADER_BYTES + len(extension) + spec.nbytes <= HEAD_BYTES:
-        content = array.tobytes("A") if array.flags.forc else bytes(_run_of(array, spec))
+        content = array.tobytes("A") if array.flags.forc else bytes(_run_of(here, array, spec))
         return Letter(header + extension + content if extension else header + content)
-    tag = _new_tag(here)
-    parts = [_run_of(array, spec)] if spec.nbytes else []
+    tag = new_tag(here)
+    parts = [_run_of(here, array, spec)] if spec.nbytes else []
     how = 0 if choose is None else choose(parts)
-    return Letter(header + _TAG.pack(tag, how), tag, extension, parts, how)
+    return Letter(header + TAG.pack(tag, how), tag, extension, parts, how)
 
 
 def _write_parcel(here: Topology, parcel: Parcel, choose: Choose | None) -> Letter:
@@ -166,15 +183,15 @@ def _write_parcel(here: Topology, parcel: Parcel, choose: Choose | None) -> Lett
     specs = [Spec.of(array) for array in arrays]
     headers = [piece for spec in specs for piece in spec.packed]
     contents = b"".join((_CONTENTS.pack(len(parcel.arrays), len(parcel.buffers)), *headers, parcel.skeleton))
-    parts = [_run_of(array, spec) for array, spec in zip(arrays, specs, strict=True) if spec.nbytes]
-    tag, how = _new_tag(here), 0 if choose is None else choose(parts)
+    parts = [_run_of(here, array, spec) for array, spec in zip(arrays, specs, strict=True) if spec.nbytes]
+    tag, how = new_tag(here), 0 if choose is None else choose(parts)
     head = _PARCEL.pack(_PARCEL_MAGIC, tag, how, len(contents))
     if len(head) + len(contents) <= HEAD_BYTES:
         head, contents = head + contents, b""
     return Letter(head, tag, contents, parts, how)
 
 
-def _run_of(array: NDArray[Any], spec: Spec) -> Block:
+def _run_of(here: Topology, array: NDArray[Any], spec: Spec) -> Block:
     """The bytes of `array` in the order of `spec`: its own where they are one run, else a copy.
 
     A copy is faster than a derived datatype, which leaves the path on which a message is copied once
@@ -182,13 +199,14 @@ def _run_of(array: NDArray[Any], spec: Spec) -> Block:
     """
     if array.flags.forc:
         return bytes_of(array)
-    block = np.empty(spec.nbytes, np.uint8)
+    block = borrow(spec.nbytes, here.loan_bytes)
     copy_bytes(spec.view(block), array)
     return block
 
 
-def _new_tag(here: Topology) -> int:
-    return _FIRST_TAG + next(_numbers) % (here.largest_tag - _FIRST_TAG)
+def new_tag(here: Topology) -> int:
+    """A tag for what follows a head, which no other message between two ranks has at the time."""
+    return FIRST_TAG + next(_numbers) % (here.largest_tag - FIRST_TAG)
 
 
 def pieces(block: Block) -> Iterator[Block]:
@@ -208,17 +226,6 @@ def _sinks(nbytes: int) -> Iterator[Block]:
     return (sink[: part.stop - part.start] for part in plan.chunks(nbytes, length))
 
 
-def small_array(head: bytes) -> NDArray[Any] | None:
-    """What `opened` makes of a message that is one small array, in fewer steps; None for any other."""
-    if head.startswith(_PARCEL_MAGIC) or len(head) < HEADER_BYTES:
-        return None
-    header = head[:HEADER_BYTES]
-    if extension_bytes(header):
-        return None
-    spec = Spec.unpack(header)
-    return spec.view(bytearray(head[HEADER_BYTES:])) if spec.nbytes == len(head) - HEADER_BYTES else None
-
-
 def opened(here: Topology, head: bytes, out: NDArray[Any] | None) -> Steps:
     """Reads the message that began with `head`: yields places, returns the array or the `Parcel`.
 
@@ -231,17 +238,17 @@ def opened(here: Topology, head: bytes, out: NDArray[Any] | None) -> Steps:
         return (yield from _opened_parcel(here, head, out))
     header, rest = head[:HEADER_BYTES], head[HEADER_BYTES:]
     length = extension_bytes(header)
-    is_whole = len(rest) != _TAG.size if length else Spec.unpack(header).nbytes <= HEAD_BYTES - HEADER_BYTES
+    is_whole = len(rest) != TAG.size if length else Spec.unpack(header).nbytes <= INLINE_BYTES
     if is_whole:
         spec = Spec.unpack(header, rest[:length])
         _check_length(len(rest), length + spec.nbytes)
         return _put(spec, bytearray(rest[length:]), out)
-    _check_length(len(rest), _TAG.size)
-    tag, how = _TAG.unpack(rest)
+    _check_length(len(rest), TAG.size)
+    tag, how = TAG.unpack(rest)
     _check_tag(here, tag, how)
     extension = b""
     if length:
-        block = _memory(here, length)
+        block = memory_for(here, length)
         yield Place(tag, length, block)
         extension = block.tobytes()
     return (yield from _coming(here, Spec.unpack(header, extension), tag, how, out))
@@ -253,7 +260,7 @@ def _opened_parcel(here: Topology, head: bytes, out: NDArray[Any] | None) -> Ste
     _check_tag(here, tag, how)
     contents = head[_PARCEL.size :]
     if not contents:
-        block = _memory(here, length)
+        block = memory_for(here, length)
         yield Place(tag, length, block)
         contents = block.tobytes()
     _check_length(len(contents), length)
@@ -298,8 +305,8 @@ def _coming(here: Topology, spec: Spec, tag: int, how: int, out: NDArray[Any] | 
     try:
         if out is not None:
             _check_fit(spec, out)
-        is_direct = out is not None and out.flags.forc and Spec.of(out).order == spec.order
-        block = bytes_of(out) if out is not None and is_direct else _memory(here, spec.nbytes)
+        is_direct = out is not None and is_run_of(out, spec)
+        block = bytes_of(out) if out is not None and is_direct else memory_for(here, spec.nbytes)
     except MpishareError:
         yield from _lost(spec.nbytes, tag, how)
         raise
@@ -339,6 +346,18 @@ def _lost(nbytes: int, tag: int, how: int) -> Steps:
         yield Place(tag, nbytes, None)
 
 
+def is_run_of(out: NDArray[Any], spec: Spec) -> bool:
+    """Whether the bytes that `spec` tells of, in the order in which they come, are those of `out` in memory."""
+    return out.flags.c_contiguous if spec.order == "C" else out.flags.f_contiguous
+
+
+def array_in(block: Block | bytearray, spec: Spec) -> NDArray[Any]:
+    """The same as `spec.view`, for plain numbers in fewer steps."""
+    if spec.order == "C":
+        return np.ndarray(spec.shape, spec.dtype, block)
+    return np.ndarray(spec.shape, spec.dtype, block, order="F")
+
+
 def _put(spec: Spec, block: Block | bytearray, out: NDArray[Any] | None) -> NDArray[Any]:
     """The array of these bytes; `out` with them in it if there is one."""
     array = spec.view(block)
@@ -357,9 +376,14 @@ def _check_fit(spec: Spec, out: NDArray[Any]) -> None:
         )
 
 
-def _memory(here: Topology, nbytes: int) -> Block:
+def memory_for(here: Topology, nbytes: int) -> Block:
+    """Fresh memory for an array.
+
+    Raises:
+        CapacityError: There is none.
+    """
     try:
-        return np.empty(nbytes, np.uint8)
+        return borrow(nbytes, here.loan_bytes)
     except (MemoryError, ValueError, OverflowError) as error:
         cure = "The message is lost; the next one is not. Send less at a time."
         free = machine.memory_room().free
@@ -372,5 +396,5 @@ def _check_length(length: int, wanted: int) -> None:
 
 
 def _check_tag(here: Topology, tag: int, how: int) -> None:
-    if not _FIRST_TAG <= tag < here.largest_tag or how not in (0, IS_FRAMED, IS_FRAMED | IS_TIMED):
+    if not FIRST_TAG <= tag < here.largest_tag or how not in (0, IS_FRAMED, IS_FRAMED | IS_TIMED):
         raise SpecError(f"a message from another rank cannot be read: it names tag {tag}, kind {how}")

@@ -20,6 +20,7 @@ from mpishare.errors import ArgumentError, SpecError
 
 __all__ = [
     "HEADER_BYTES",
+    "NUMBERS",
     "Block",
     "Order",
     "ShapeLike",
@@ -50,6 +51,9 @@ _IS_FORTRAN = 1
 _HEADER_DTYPE_BYTES = 16
 _HEADER_DIMS = 4
 _MAX_EXTENSION_BYTES = 1 << 24  # a dtype of 100,000 columns takes 6 MB; more than this is a broken header
+
+NUMBERS = "biufc"
+"""Kinds of dtypes that are numbers."""
 
 # Classes that are plain arrays in all but where their memory comes from.
 PLAIN_CLASSES = (np.ndarray, np.memmap)
@@ -227,7 +231,9 @@ def address_of(array: NDArray[Any]) -> int:
 
 def copy_bytes(target: NDArray[Any], source: NDArray[Any]) -> None:
     """Copies every byte of each item, padding included, between arrays of one dtype and shape and any strides."""
-    if target.nbytes:
+    if target.dtype.isbuiltin == BUILT_IN and target.dtype.kind in NUMBERS:  # which have no padding but their own
+        np.copyto(target, source)
+    elif target.nbytes:
         item = np.dtype((np.void, target.dtype.itemsize))
         np.copyto(target.view(item), source.view(item))
 

@@ -8,7 +8,7 @@ import time
 from functools import cache
 from typing import TYPE_CHECKING, cast
 
-from mpishare import mpi
+from mpishare import machine, mpi
 from mpishare.agreement import agree
 from mpishare.config import Config
 from mpishare.ending import end_job_on_exception
@@ -46,12 +46,14 @@ class Topology:
         mail: Another, which the heads of messages have for themselves, so that a receive with any tag gets no other.
         parts: The first one again, for what follows a head.
         speeds: Bytes a second to nodes, where messages have found it out.
+        loan_bytes: How much memory this rank keeps for messages to come.
         largest_tag: The largest tag that a message may have.
         node_channel: `node_comm` as mpishare itself uses it.
         layout: The ranks of each node, as plain data.
         config: The settings read from the environment when the communicator was first used.
         pid: The process that is this rank; a fork of it is not.
         uid: A number that is the same on all ranks and differs between communicators.
+        is_watched: Whether calls are compared, or waiting has an end.
         pool: Memory for arrays over `comm`, kept by `segments.allocation`; None until the first.
         segments_made: How many segments were made over `comm`, the same on all ranks.
     """
@@ -95,12 +97,14 @@ class Topology:
         self.hosts: tuple[str, ...] = tuple(hosts[ranks[0]] for ranks in self.layout.nodes)
         self.host: str = self.hosts[self.node]
         self.uid: int = uids[0]
+        self.loan_bytes = self.config.recycle_bytes(machine.memory_bytes()) // (2 * self.node_size)
         self.speeds: dict[int, float] = {}
         self.segments_made = 0
         self.pool: object = None
         self._is_in_call = False
         self._is_torn = False
-        if self.config.check or self.config.timeout_s is not None:
+        self.is_watched = self.config.check or self.config.timeout_s is not None
+        if self.is_watched:
             self._set_watch()
 
     def _set_watch(self) -> None:
@@ -133,11 +137,6 @@ class Topology:
             is_any = peer == mpi.ANY_SOURCE
             call = f"{words} {'any rank' if is_any else f'rank {peer}'}"
             self._lookout.wait_alone(request, range(self.size) if is_any else [peer], call, status)
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether calls are compared, or waiting has an end."""
-        return self._lookout is not None
 
     def begin(self) -> None:
         """A call begins that takes memory, on all ranks in the same order. Stands in the block that the ranks agree on.
@@ -203,12 +202,13 @@ def topology(comm: mpi.Comm | None = None) -> Topology:
         >>> here.ranks_of(here.node)[here.node_rank] == here.rank
         True
     """
-    known = _known.get(getattr(mpi.COMM_WORLD if comm is None else comm, "handle", None))
+    known = _known.get(comm if comm is None else getattr(comm, "handle", -1))
     return _found(comm) if known is None or mpi.Is_finalized() else known
 
 
 _known: dict[int | None, Topology] = {}
-"""By the handle of the communicator, as long as that has our attribute; a short cut to it. Empty in a forked child."""
+"""By the handle of the communicator, as long as that has our attribute; a short cut to it. Empty in a forked child.
+What None means, MPI_COMM_WORLD, stands here under None as well."""
 
 
 def _found(comm: mpi.Comm | None) -> Topology:
@@ -220,6 +220,8 @@ def _found(comm: mpi.Comm | None) -> Topology:
         found = Topology(caller)
         caller.Set_attr(_keyval(), found)
         _known[caller.handle] = found
+        if caller == mpi.COMM_WORLD:
+            _known[None] = found
     if found.pid != os.getpid():
         raise ArgumentError(
             f"this process was forked from rank {found.rank} and is no rank of its own. Read arrays in it, call "

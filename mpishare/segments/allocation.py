@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from mpishare import machine, mpi, plan
+from mpishare import loans, machine, mpi, plan
 from mpishare.agreement import agree
 from mpishare.errors import MpishareError
 from mpishare.segments.recycle import Lease, Wholes, after_fork_in_child, give_back
@@ -179,7 +179,13 @@ class _Pool:
 def _obtain(topology: Topology, nbytes: int, backend: str | None, writable: bool) -> Obtained:
     """The same with what is free now."""
     with agree(topology.channel):
-        return obtain(topology, nbytes, backend, writable, relieve=give_back)
+        return obtain(topology, nbytes, backend, writable, relieve=_relieve)
+
+
+def _relieve() -> None:
+    """Gives all that this process keeps for arrays to come to the system."""
+    give_back()
+    loans.give_back()
 
 
 def _is_refusal(topology: Topology, error: BaseException) -> bool:

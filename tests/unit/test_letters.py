@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from mpishare import compression, plan
 from mpishare.errors import ArgumentError, BackendError, CapacityError, MpishareError
-from mpishare.letters import _PARCEL, HEAD_BYTES, IS_FRAMED, Letter, opened, pieces, small_array, write
+from mpishare.letters import _PARCEL, HEAD_BYTES, IS_FRAMED, Letter, opened, pieces, simple_head, simple_spec, write
 from mpishare.objects import put_together, take_apart
 from tests.arrays import DTYPES, bits, layouts
 
-HERE: Any = SimpleNamespace(host="here", largest_tag=1 << 20)
+HERE: Any = SimpleNamespace(host="here", largest_tag=1 << 20, loan_bytes=0)
 MOST_PLACES = 10_000
 
 
@@ -55,9 +55,13 @@ def test_where_the_bytes_are(nbytes: int, how: int) -> None:
     assert len(letter.head) <= HEAD_BYTES
     assert bool(letter.parts) == (nbytes > 3968)
     assert (read(letter) == array).all()
-    small = small_array(letter.head)
-    assert (small is None) == (nbytes > 3968)
-    assert small is None or (small == array).all()
+    simple = simple_head(array.dtype, array.shape, "C")
+    assert simple is not None
+    header, length = simple
+    assert (length, letter.head[: len(header)]) == (nbytes, header)
+    spec = simple_spec(header)
+    assert spec is not None
+    assert (spec.shape, spec.dtype, spec.order) == (array.shape, array.dtype, "C")
 
 
 def test_a_contiguous_array_is_not_copied() -> None:
@@ -90,7 +94,7 @@ def survives(head: bytes) -> None:
     steps = opened(HERE, head, None)
     noise = np.random.default_rng(1)
     try:
-        small_array(head)
+        simple_spec(head[:64])
         place = next(steps)
         for _ in range(MOST_PLACES):
             if place.nbytes > 1 << 24:  # hypothesis would fill the memory

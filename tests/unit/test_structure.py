@@ -20,7 +20,7 @@ LAYERS = [
     {"_version", "errors", "dtypes", "spec", "layout", "plan", "config"}
     | {"machine", "cgroups", "filesystems", "kernelfiles"},  # pure
     {"mpi", "agreement", "board", "ending", "lookout", "watched", "topology"},  # MPI facts
-    {"segments", "pull", "transfer", "compression", "letters", "messages"},  # mechanism
+    {"loans", "segments", "pull", "transfer", "compression", "letters", "messages"},  # mechanism
     {"sharing", "objects", "collectives", "exchange", "report"},  # face
     {"__init__"},
     {"cli", "__main__"},  # programs
