@@ -47,6 +47,9 @@ bench: $(BENCH_READY)
 	$(PY) -m benchmarks.nodes
 	$(PY) -m benchmarks.nodes --chunks --ranks 1 --powers 20,22,25
 	$(PY) -m benchmarks.growth
+	$(RUN) -n 2 -m benchmarks.messages
+	$(PY) -m benchmarks.messages --hosts
+	$(PY) -m benchmarks.ways
 
 # The only target that touches the system. libpmix-dev because Slurm opens libpmix.so by that name.
 cluster-packages:

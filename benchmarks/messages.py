@@ -36,6 +36,7 @@ KNOWN, OURS, OURS_OUT, PICKLED, PKL5 = (
     "send, recv, pickled",
     "pkl5",
 )
+AUTO = "compress='auto'"
 _PATIENCE_S = 900
 _SLOW = "400mbit"
 _TAG = 7
@@ -242,7 +243,7 @@ def compression(rounds: int) -> dict[str, Any]:
         plain, auto = (statistics.median(taken[1:]) for taken in times.values())
         figures[f"32 MiB, {name}"] = {
             "as they are": {"median, us": round(plain * 1e6)},
-            "compress='auto'": {
+            AUTO: {
                 "median, us": round(auto * 1e6),
                 "of as they are": round(auto / plain, 3),
                 "lz4's ratio": round(_shrunk(array), 3),

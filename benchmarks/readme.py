@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.keep import RESULTS
+from benchmarks.messages import AUTO, KNOWN, OURS, OURS_OUT, PICKLED
 
 README = Path(__file__).parent.parent / "README.md"
 _BLOCK = re.compile(r"(?<=<!-- results -->\n).*(?=<!-- end of results -->)", re.DOTALL)
@@ -34,7 +35,7 @@ def shown() -> str:
 def told() -> str:
     """What it should have."""
     rows = ["| what | measured | bound |", "|---|---|---|"]
-    rows += [f"| {what} | {measured} | {bound} |" for what, measured, bound in [*within(), *between()]]
+    rows += [f"| {what} | {measured} | {bound} |" for what, measured, bound in [*within(), *between(), *messages()]]
     return "\n".join([f"{ground()}\n", *rows]) + "\n"
 
 
@@ -99,6 +100,40 @@ def between() -> list[tuple[str, str, str]]:
         ("the same with 4 ranks a host over 1, 4 and 8 hosts", ", ".join(f"{one:.3f}" for one in grown), "1.05")
     )
     return rows
+
+
+def messages() -> list[tuple[str, str, str]]:
+    """From one rank to another of the same node, and over a link of 400 Mbit/s."""
+    figures, links = _kept("messages")["figures"], _kept("messages-hosts")["figures"]["compression"]
+
+    def us(size: str, way: str) -> float:
+        found: float = figures[size][way]["median, us"]
+        return found
+
+    def over(size: str) -> str:
+        return f"{us(size, OURS) / us(size, KNOWN):.2f}; {us(size, OURS_OUT) / us(size, KNOWN):.2f} with `out=`"
+
+    small = [(us(size, OURS), us(size, OURS) / us(size, PICKLED)) for size in ("8 bytes", _SMALL)]
+    told = ", ".join(f"{time:.1f} us, {ratio:.2f} of a pickled one" for time, ratio in small)
+    compressed = [
+        f"{links[f'32 MiB, {kind}'][AUTO]['of as they are']:.2f}" for kind in ("compressible", "incompressible")
+    ]
+    shrunk = links["32 MiB, compressible"][AUTO]["lz4's ratio"]
+    sizes = (("64 KiB", "65,536 bytes", "1.25"), ("1 MiB", "1,048,576 bytes", "1.05"), ("256 MiB", _LARGE, "1.05"))
+    return [
+        ("a message of 8 B, of 1 KiB", told, "2.5 us, 0.3"),
+        *((f"a message of {name} over Send and Recv", over(size), bound) for name, size, bound in sizes),
+        (
+            "what a `recv` of 1 GiB takes besides the array",
+            f"{figures['memory of a recv of 1 GiB'][OURS]['over the array, MiB']:.2f} MiB",
+            "8 MiB",
+        ),
+        (
+            '32 MiB between hosts with `compress="auto"`, over without: what shrinks, what does not',
+            f"{compressed[0]} (lz4 makes {shrunk:.2f} of it), {compressed[1]}",
+            "nearly lz4's, 1.03",
+        ),
+    ]
 
 
 def _kept(name: str) -> dict[str, Any]:

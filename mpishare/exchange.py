@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mpishare import mpi
 from mpishare.compression import check_compress
-from mpishare.errors import ArgumentError, SpecError
+from mpishare.errors import ArgumentError, MpishareError, SpecError, StallError
 from mpishare.letters import Letter, Parcel, write
 from mpishare.messages import Receiving, Request, Sending, Sent, choose, send_quickly
 from mpishare.messages import receive as receive_message
@@ -155,6 +155,7 @@ def recv(
     if out is not None:
         _check_out(out)
     if rank == mpi.PROC_NULL:
+        _tell_nobody(status)
         return out
     found = receive_message(here, rank, number, out, status)
     return found if status is None and type(found) is np.ndarray else _finished(found, status)
@@ -168,7 +169,7 @@ def irecv(
     comm: mpi.Comm | None = None,
     status: mpi.Status | None = None,
 ) -> Request:
-    """Like `recv`, but returns at once. Large messages go on only within `test` or `wait` of the request.
+    """Like `recv`, but returns at once. Large messages go on within calls of mpishare that wait for messages.
 
     Args:
         source: The rank to receive from; None or MPI.ANY_SOURCE for whichever sends first, MPI.PROC_NULL for none.
@@ -185,7 +186,9 @@ def irecv(
         ArgumentError: `source` is no rank of `comm`, or `tag` is negative or too large.
 
     Collective:
-        No; with `send` or `isend` on `source`. But over `comm` the first time that `comm` is used.
+        No; with `send` or `isend` on `source`. But over `comm` the first time that `comm` is used. The sender of a
+        large message waits while this rank is in none of `send`, `recv`, `sendrecv`, `wait` and `test`: end the request
+        before calls of other kinds that wait for that sender.
 
     Source:
         MPI 3.1, section 3.7.2 (MPI_Irecv).
@@ -203,8 +206,9 @@ def irecv(
     if out is not None:
         _check_out(out)
     if rank == mpi.PROC_NULL:
+        _tell_nobody(status)
         return Sent(out)
-    return Receiving(here, rank, number, out, mpi.Status() if status is None else status, _finished)
+    return Receiving.begun(here, rank, number, out, lambda found, filled: _finished(found, _copied(filled, status)))
 
 
 def sendrecv(
@@ -234,7 +238,8 @@ def sendrecv(
         What was received; see `recv`.
 
     Raises:
-        SpecError, ArgumentError, CapacityError, StallError: As `send` and `recv` do.
+        SpecError, ArgumentError, CapacityError, StallError: As `send` and `recv` do. `array` has been sent all the
+            same; after a StallError it may still be read.
 
     Collective:
         No; with a send on `source` and a receive on `dest`. But over `comm` the first time that `comm` is used.
@@ -255,7 +260,12 @@ def sendrecv(
     if out is not None:
         _check_out(out)
     sending = isend(array, dest, tag=sendtag, comm=comm)
-    found = recv(source, tag=recvtag, out=out, comm=comm, status=status)
+    try:
+        found = recv(source, tag=recvtag, out=out, comm=comm, status=status)
+    except MpishareError as error:
+        if not isinstance(error, StallError):
+            sending.wait()  # so that the caller may change the array
+        raise
     sending.wait()
     return found
 
@@ -276,6 +286,20 @@ def _finished(found: Any, status: mpi.Status | None) -> Any:
     return found if parcel is None else put_together(parcel)
 
 
+def _copied(filled: mpi.Status, status: mpi.Status | None) -> mpi.Status | None:
+    """The caller's status, with who sent and with which tag."""
+    if status is not None:
+        status.source, status.tag = filled.source, filled.tag
+    return status
+
+
+def _tell_nobody(status: mpi.Status | None) -> None:
+    """What MPI says of a message from no rank (MPI 3.1, section 3.11)."""
+    if status is not None:
+        status.source, status.tag = mpi.PROC_NULL, mpi.ANY_TAG
+        status.Set_elements(mpi.BYTE, 0)
+
+
 def _checked_rank(dest: int, here: Topology) -> int:
     if type(dest) is int and 0 <= dest < here.size:
         return dest
@@ -289,7 +313,7 @@ def _checked_rank(dest: int, here: Topology) -> int:
 
 
 def _checked_source(source: int | None, here: Topology) -> int:
-    if source is None or (isinstance(source, int) and source == mpi.ANY_SOURCE):
+    if source is None or _is(source, mpi.ANY_SOURCE):
         return mpi.ANY_SOURCE
     return _checked_rank(source, here)
 
@@ -307,12 +331,16 @@ def _checked_tag(tag: int, here: Topology) -> int:
 
 
 def _checked_choice(tag: int | None, here: Topology) -> int:
-    if tag is None or (isinstance(tag, int) and tag == mpi.ANY_TAG):
+    if tag is None or _is(tag, mpi.ANY_TAG):
         return mpi.ANY_TAG
     return _checked_tag(tag, here)
 
 
+def _is(number: object, wanted: int) -> bool:
+    return isinstance(number, int | np.integer) and int(number) == wanted
+
+
 def _check_out(out: NDArray[Any]) -> None:
-    if not isinstance(out, np.ndarray) or not out.flags.writeable:
-        what = "a read-only array" if isinstance(out, np.ndarray) else f"a {type(out).__name__}"
+    if type(out) not in PLAIN_CLASSES or not out.flags.writeable:
+        what = "a read-only array" if type(out) in PLAIN_CLASSES else f"a {type(out).__name__}"
         raise SpecError(f"out is {what}. Give a numpy.ndarray that may be written, such as numpy.empty(shape, dtype).")

@@ -66,8 +66,8 @@ FIRST_TAG = 16
 """Those below are of the collectives on the same communicator."""
 
 IS_FRAMED, IS_TIMED = 1, 2
-"""How the rest comes: large arrays in frames, each as it is or compressed; and the sender wants to hear when
-`TIMED_BYTES` of the first have come."""
+"""How the rest comes: large arrays in frames, each as it is or compressed; and the sender wants to hear when each frame
+of the first `TIMED_BYTES` has come."""
 TIMED_BYTES = 2 * FRAME_BYTES
 
 _PARCEL = struct.Struct("<4sIBQ")
@@ -333,8 +333,8 @@ def _framed(block: Block, tag: int, how: int) -> Steps:
 
 
 def is_timed(how: int, part: slice) -> bool:
-    """Whether the sender wants to hear when this part of the first large array has come."""
-    return bool(how & IS_TIMED) and part.stop == TIMED_BYTES
+    """Whether the sender wants to hear when this frame of the first large array has come."""
+    return bool(how & IS_TIMED) and part.stop <= TIMED_BYTES
 
 
 def _lost(nbytes: int, tag: int, how: int) -> Steps:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,27 +123,47 @@ class Lookout:
             if not self._ends(request, _Standing(id(self), self._number, self._name, self._call, time.monotonic())):
                 self._give_up(ranks)
 
-    def wait_alone(self, request: MPI.Request, ranks: Sequence[int], call: str, status: MPI.Status | None) -> None:
+    def wait_alone(
+        self,
+        request: MPI.Request,
+        ranks: Sequence[int],
+        call: str,
+        status: MPI.Status | None,
+        meanwhile: Callable[[], object],
+    ) -> None:
         """Waits for a message from or to one of `ranks`. When it does not come, it is given up, and no more than it.
 
         Raises:
             StallError: It took longer than MPISHARE_TIMEOUT, or another rank gave up a collective.
         """
         call = f"{call} at {_caller()}"
+        status = MPI.Status() if status is None else status
         with _kept_on_error(request):
-            if not self._ends(request, _Standing(id(self), 0, call, call, time.monotonic()), status):
-                assert self._timeout_s is not None
+            if self._ends(request, _Standing(id(self), 0, call, call, time.monotonic()), status, meanwhile):
+                return
+            assert self._timeout_s is not None
+            try:
                 missing = self._missing(ranks, (0, call))
-                request.Cancel()  # what comes later is for the next receive
+            finally:
+                request.Cancel()  # what comes later is for the next receive; what is sent goes on
+            if not request.Test(status) or status.Is_cancelled():
                 raise StallError(call, self._timeout_s, missing)
 
-    def _ends(self, request: MPI.Request, standing: _Standing, status: MPI.Status | None = None) -> bool:
-        """Waits for `request`; False when it takes too long."""
+    def _ends(
+        self,
+        request: MPI.Request,
+        standing: _Standing,
+        status: MPI.Status | None = None,
+        meanwhile: Callable[[], object] | None = None,
+    ) -> bool:
+        """Waits for `request`, and does something else meanwhile; False when it takes too long."""
         me, looked = threading.get_ident(), standing.since
         before = _waiting.get(me)
         _waiting[me] = standing
         try:
             while not request.Test(status):
+                if meanwhile is not None:
+                    meanwhile()
                 now = time.monotonic()
                 if now - standing.since < _SPIN_S:
                     os.sched_yield()

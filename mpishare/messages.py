@@ -7,10 +7,10 @@ from the right one.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -52,11 +52,11 @@ _WINDOW = 4
 _heads: list[_Head] = []
 """Memory for heads, to be used again. As many as there were threads in `receive` at a time."""
 
-_left: list[Request] = []
+_left: list[Sending] = []
 """Messages on their way that nobody holds any more. MPI still reads or writes their bytes."""
 
 _torn: list[mpi.Request] = []
-"""What was on its way when an exception came. It keeps the bytes, which MPI still reads."""
+"""What was on its way when an exception came. It keeps the bytes, which MPI still reads or writes."""
 
 
 def choose(here: Topology, dest: int, parts: Sequence[Block], *, can_wait: bool) -> int:
@@ -78,10 +78,15 @@ def send(here: Topology, letter: Letter, dest: int, tag: int) -> None:
     if dest == here.rank:  # MPI would wait for a receive that cannot come
         parts = [part.copy() for part in letter.parts]
         _left.append(Sending(here, letter._replace(parts=parts), dest, tag))
-        return
-    _send(here, here.mail, letter.head, dest, tag)
-    if letter.contents:
-        _send(here, here.parts, letter.contents, dest, letter.tag)
+    elif letter.how & IS_TIMED:
+        _send_timed(here, letter, dest, tag)
+    else:
+        Sending(here, letter, dest, tag).wait()
+
+
+def _send_timed(here: Topology, letter: Letter, dest: int, tag: int) -> None:
+    """Sends, and finds out the speed of the link by the first large part."""
+    Sending(here, letter._replace(parts=()), dest, tag).wait()
     how = letter.how
     for part in letter.parts:
         if letter.is_framed(part):
@@ -89,28 +94,30 @@ def send(here: Topology, letter: Letter, dest: int, tag: int) -> None:
             how = IS_FRAMED
         else:
             for piece in pieces(part):
-                _send(here, here.parts, piece, dest, letter.tag)
+                _wait(here, here.parts.Isend([piece, mpi.BYTE], dest, letter.tag), dest, "send to")
 
 
 def _send_framed(here: Topology, block: Block, dest: int, tag: int, how: int) -> None:
     """Sends frame after frame, and compresses the next ones meanwhile."""
     speed = here.speeds.get(here.node_of(dest))
     does_pay = speed is not None and pays(block, speed)
-    start = time.perf_counter()
+    heard: list[float] = []
     under_way: deque[mpi.Request] = deque()
     try:
         for part in plan.chunks(block.nbytes, FRAME_BYTES):
             frame = packed(block[part]) if does_pay else block[part]
             under_way.append(here.parts.Isend([frame, mpi.BYTE], dest, tag))
             while len(under_way) > (0 if is_timed(how, part) else _WINDOW):
-                here.wait_for_message(under_way[0], dest, "send to")
+                _wait(here, under_way[0], dest, "send to")
                 under_way.popleft()
             if is_timed(how, part):
-                _receive(here, here.parts, bytearray(1), dest, _ANSWER_TAG)
-                speed = here.speeds[here.node_of(dest)] = TIMED_BYTES / (time.perf_counter() - start)
+                _wait(here, here.parts.Irecv([bytearray(1), mpi.BYTE], dest, _ANSWER_TAG), dest, "send to")
+                heard.append(time.perf_counter())
+            if len(heard) == 2 and speed is None:  # from one answer to the next, so that it is no matter who came late
+                speed = here.speeds[here.node_of(dest)] = FRAME_BYTES / (heard[1] - heard[0])
                 does_pay = pays(block[part.stop :], speed)
         while under_way:
-            here.wait_for_message(under_way[0], dest, "send to")
+            _wait(here, under_way[0], dest, "send to")
             under_way.popleft()
     except BaseException:
         _torn.extend(under_way)
@@ -128,6 +135,7 @@ def send_quickly(here: Topology, array: object, dest: object, tag: object) -> bo
         or not (0 <= dest < here.size and 0 <= tag <= here.largest_tag)
         or dest == here.rank
         or here.is_watched
+        or _open
     ):
         return False
     is_fortran = array.flags.fnc
@@ -141,8 +149,13 @@ def send_quickly(here: Topology, array: object, dest: object, tag: object) -> bo
     if nbytes > plan.LARGEST_MESSAGE_BYTES or not array.flags.forc:
         return False
     rest = new_tag(here)
-    here.mail.Send([header + TAG.pack(rest, 0), mpi.BYTE], dest, tag)
-    here.parts.Send([array, mpi.BYTE], dest, rest)
+    request = here.parts.Isend([array, mpi.BYTE], dest, rest)  # before the head, so that no signal comes in between
+    try:
+        here.mail.Send([header + TAG.pack(rest, 0), mpi.BYTE], dest, tag)
+        request.Wait()
+    except BaseException:
+        _torn.append(request)
+        raise
     return True
 
 
@@ -162,22 +175,28 @@ def receive(here: Topology, source: int, tag: int, out: NDArray[Any] | None, sta
     """Waits for a message; the array, or the `Parcel`, that it brought. Raises what `letters.opened` does."""
     head = _heads.pop() if _heads else _Head()
     filled = head.status if status is None else status
-    if here.is_watched:
-        here.wait_for_message(here.mail.Irecv(head.message, source, tag), source, "recv from", filled)
-    else:
-        here.mail.Recv(head.message, source, tag, filled)
-    nbytes = filled.count
-    spec = simple_spec(bytes(head.header))
-    found = None
-    if spec is not None:
-        if out is None and spec.nbytes == nbytes - HEADER_BYTES and spec.order == "C":
-            found = np.ndarray(spec.shape, spec.dtype, head.content[HEADER_BYTES:nbytes])
+    head.content[0] = 0
+    try:
+        if here.is_watched or _open:
+            _wait_or_cancel(here, here.mail.Irecv(head.message, source, tag), source, filled)
         else:
-            found = _simple(here, spec, head.content, nbytes, out, filled.source)
+            here.mail.Recv(head.message, source, tag, filled)
+        nbytes = filled.count
+        spec = simple_spec(bytes(head.header))
+        found = None
+        if spec is not None:
+            if out is None and spec.nbytes == nbytes - HEADER_BYTES and spec.order == "C":
+                found = np.ndarray(spec.shape, spec.dtype, head.content[HEADER_BYTES:nbytes])
+            else:
+                found = _simple(here, spec, head.content, nbytes, out, filled.source)
+    except BaseException:
+        if head.content[0]:  # a signal came with the head: what follows it must not keep the sender waiting
+            Receiving.after(here, bytes(head.content[: filled.count]), None, filled.source)
+        raise
     if found is None:
-        steps, sender = opened(here, bytes(head.content[:nbytes]), out), filled.source
+        rest = Receiving.after(here, bytes(head.content[:nbytes]), out, filled.source)
         _heads.append(head)
-        return _finished(here, steps, sender)
+        return rest.wait()
     _heads.append(head)
     return found
 
@@ -186,7 +205,9 @@ def _simple(
     here: Topology, spec: Spec, head: bytearray, nbytes: int, out: NDArray[Any] | None, source: int
 ) -> NDArray[Any] | None:
     """Receives a larger array of plain numbers that fits, in fewer steps; None for any other."""
-    if nbytes != TAGGED_BYTES or not INLINE_BYTES < spec.nbytes <= plan.LARGEST_MESSAGE_BYTES or here.is_watched:
+    if nbytes != TAGGED_BYTES or not INLINE_BYTES < spec.nbytes <= plan.LARGEST_MESSAGE_BYTES:
+        return None
+    if here.is_watched or _open:
         return None
     if out is not None and (out.shape != spec.shape or out.dtype != spec.dtype or not is_run_of(out, spec)):
         return None
@@ -197,55 +218,43 @@ def _simple(
         array = array_in(memory_for(here, spec.nbytes), spec) if out is None else out
     except CapacityError:
         return None
+    head[0] = 0  # from here on nothing follows
     here.parts.Recv([array, mpi.BYTE], source, tag)
     return array
 
 
-def _finished(here: Topology, steps: Steps, source: int) -> Any:
-    """Receives all that is to come; what came."""
-    status = mpi.Status()
-    try:
-        place = next(steps)
-        while True:
-            for piece in place.pieces():
-                _receive(here, here.parts, piece, source, place.tag, status)
-            if place.answer:
-                _answer(here, source)
-            place = steps.send(status.count)
-    except StopIteration as end:
-        return end.value
-
-
-def _answer(here: Topology, source: int) -> None:
-    """Tells the sender that a part has come."""
-    here.parts.Send([b"", mpi.BYTE], source, _ANSWER_TAG)
-
-
-def _send(here: Topology, comm: mpi.Intracomm, piece: Block | bytes, dest: int, tag: int) -> None:
-    if here.is_watched:
-        here.wait_for_message(comm.Isend([piece, mpi.BYTE], dest, tag), dest, "send to")
-    else:
-        comm.Send([piece, mpi.BYTE], dest, tag)
-
-
-def _receive(
-    here: Topology,
-    comm: mpi.Intracomm,
-    piece: Block | bytearray,
-    source: int,
-    tag: int,
-    status: mpi.Status | None = None,
+def _wait(
+    here: Topology, request: mpi.Request, peer: int, words: str, status: mpi.Status | None = None, but: object = None
 ) -> None:
-    if here.is_watched:
-        here.wait_for_message(comm.Irecv([piece, mpi.BYTE], source, tag), source, "recv from", status)
-    else:
-        comm.Recv([piece, mpi.BYTE], source, tag, status)
+    """Waits, and lets receives that were begun go on meanwhile: senders may wait for them."""
+
+    def others_go_on() -> bool:
+        others = [one for one in list(_open.values()) if one is not but]
+        for one in others:
+            one.go_on()
+        return bool(others)
+
+    try:
+        here.wait_for_message(request, peer, words, status, others_go_on)
+    except BaseException:
+        _torn.append(request)
+        raise
+
+
+def _wait_or_cancel(here: Topology, request: mpi.Request, source: int, status: mpi.Status) -> None:
+    """Waits for a head; where an exception ends that, what comes later is for the next receive."""
+    try:
+        _wait(here, request, source, "recv from", status)
+    except BaseException:
+        if request != mpi.REQUEST_NULL:
+            request.Cancel()
+            request.Wait(status)
+        raise
 
 
 def _all_pieces(letter: Letter) -> Iterator[Block | bytes]:
     """All that follows the head, the frames compressed."""
-    if letter.contents:
-        yield letter.contents
+    yield from pieces(np.frombuffer(letter.contents, np.uint8)) if letter.contents else ()
     for part in letter.parts:
         if letter.is_framed(part):
             yield from (packed(part[frame]) for frame in plan.chunks(part.nbytes, FRAME_BYTES))
@@ -256,7 +265,8 @@ def _all_pieces(letter: Letter) -> Iterator[Block | bytes]:
 class Request:
     """A message on its way, from `isend` or `irecv`. It keeps the bytes that MPI reads or writes.
 
-    One that is dropped before its end goes on: what was sent arrives, and what comes is received and lost.
+    A large message is received in several steps, which are made within all calls that wait for messages. One that is
+    dropped before its end goes on in the same way: what was sent arrives, and what comes is received and lost.
     """
 
     def wait(self) -> Any:
@@ -321,19 +331,19 @@ class Sending(Request):
     """A message from this rank."""
 
     def __init__(self, here: Topology, letter: Letter, dest: int, tag: int) -> None:
-        """Begins to send."""
+        """Begins to send, the head last, so that where it comes all else comes too."""
         self._requests: list[mpi.Request] = []
         _sweep()
         self._here = here
         self._dest = dest
         self._letter = letter
-        self._requests.append(here.mail.Isend([letter.head, mpi.BYTE], dest, tag))
         self._requests += [here.parts.Isend([piece, mpi.BYTE], dest, letter.tag) for piece in _all_pieces(letter)]
+        self._requests.append(here.mail.Isend([letter.head, mpi.BYTE], dest, tag))
 
     def wait(self) -> None:
         """See `Request.wait`."""
         for request in self._requests:
-            self._here.wait_for_message(request, self._dest, "isend to")
+            _wait(self._here, request, self._dest, "send to")
         self._requests.clear()
 
     def test(self) -> tuple[bool, None]:
@@ -348,84 +358,104 @@ class Sending(Request):
 
 
 class Receiving(Request):
-    """A message to this rank."""
+    """A message to this rank. It goes on within each call that waits for a message, not only its own."""
 
     def __init__(
-        self,
-        here: Topology,
-        source: int,
-        tag: int,
-        out: NDArray[Any] | None,
-        status: mpi.Status,
-        finish: Callable[[Any, mpi.Status], Any],
+        self, here: Topology, source: int, out: NDArray[Any] | None, finish: Callable[[Any, mpi.Status], Any]
     ) -> None:
-        """Begins to receive. `finish` makes what `wait` returns of what `receive` would."""
-        self._is_done = True
-        _sweep()
+        """`finish` makes what `wait` returns of what `receive` would; see `begun` and `after`."""
         self._here = here
         self._source = source
         self._out = out
-        self._status = status
         self._finish = finish
+        self._status = mpi.Status()
         self._last = mpi.Status()
         self._head = bytearray(HEAD_BYTES)
         self._coming: Iterator[tuple[Block, int]] | None = None  # from when the head has come
+        self._is_done = False
         self._result: Any = None
         self._error: BaseException | None = None
+        self._request: mpi.Request = mpi.REQUEST_NULL
+        self._lock = threading.Lock()
+
+    @classmethod
+    def begun(
+        cls, here: Topology, source: int, tag: int, out: NDArray[Any] | None, finish: Callable[[Any, mpi.Status], Any]
+    ) -> Receiving:
+        """Begins to receive."""
+        _sweep()
+        self = cls(here, source, out, finish)
         self._request = here.mail.Irecv([self._head, mpi.BYTE], source, tag)
-        self._is_done = False
+        _open[id(self)] = self
+        return self
+
+    @classmethod
+    def after(cls, here: Topology, head: bytes, out: NDArray[Any] | None, source: int) -> Receiving:
+        """Goes on with a message whose head has come from `source`."""
+        self = cls(here, source, out, lambda found, _: found)
+        self._coming = self._pieces(opened(here, head, out))
+        with self._lock:  # other threads let go on what is open
+            _open[id(self)] = self
+            self._go_on()
+        return self
 
     def wait(self) -> Any:
         """See `Request.wait`."""
         while not self._is_done:
-            try:
-                self._here.wait_for_message(self._request, self._peer, "irecv from", self._state)
-            except StallError as error:
-                self._is_done, self._error = True, error
-            else:
-                self._go_on()
+            with self._lock:
+                if not self._is_done:
+                    try:
+                        _wait(self._here, self._request, self._source, "recv from", self._state, self)
+                    except StallError as error:
+                        self._end_with(error)
+                    else:
+                        self._go_on()
         return self._end()
 
     def test(self) -> tuple[bool, Any]:
         """See `Request.test`."""
-        while not self._is_done:
-            if not self._request.Test(self._state):
-                return False, None
-            self._go_on()
-        return True, self._end()
+        self.go_on()
+        return (True, self._end()) if self._is_done else (False, None)
+
+    def go_on(self) -> None:
+        """Lets it go on, without waiting, unless another thread does."""
+        if not self._is_done and self._lock.acquire(blocking=False):
+            try:
+                while not self._is_done and self._request.Test(self._state):
+                    self._go_on()
+            finally:
+                self._lock.release()
 
     def cancel(self) -> bool:
         """See `Request.cancel`."""
-        if self._is_done or self._coming is not None:
-            return False
-        self._request.Cancel()
-        self._request.Wait(self._status)
-        if not self._status.Is_cancelled():
+        with self._lock:
+            if self._is_done or self._coming is not None:
+                return False
+            self._request.Cancel()
+            self._request.Wait(self._status)
+            if self._status.Is_cancelled():
+                self._end_with(None)
+                return True
             self._go_on()
             return False
-        self._is_done = True
-        return True
 
     @property
     def _state(self) -> mpi.Status:
         """What to fill in: the head says who sent and with which tag, the parts only how many bytes they are."""
         return self._status if self._coming is None else self._last
 
-    @property
-    def _peer(self) -> int:
-        return self._source if self._coming is None else self._status.source
-
     def _go_on(self) -> None:
         """What was waited for has come: begins to receive the next."""
         try:
             if self._coming is None:
+                self._source = self._status.source
                 self._coming = self._pieces(opened(self._here, bytes(self._head[: self._status.count]), self._out))
             piece, tag = next(self._coming)
-            self._request = self._here.parts.Irecv([piece, mpi.BYTE], self._status.source, tag)  # which keeps the piece
+            self._request = self._here.parts.Irecv([piece, mpi.BYTE], self._source, tag)  # which keeps the piece
         except StopIteration:
-            self._is_done = True
+            self._end_with(None)
         except Exception as error:
-            self._is_done, self._error = True, error
+            self._end_with(error)
 
     def _pieces(self, steps: Steps) -> Iterator[tuple[Block, int]]:
         """Each piece that is to come, and its tag."""
@@ -435,31 +465,33 @@ class Receiving(Request):
                 for piece in place.pieces():
                     yield piece, place.tag
                 if place.answer:
-                    _answer(self._here, self._status.source)
+                    self._here.parts.Send([b"", mpi.BYTE], self._source, _ANSWER_TAG)
                 place = steps.send(self._last.count)
         except StopIteration as end:
             self._result = self._finish(end.value, self._status)
+
+    def _end_with(self, error: BaseException | None) -> None:
+        self._is_done, self._error = True, error
+        _open.pop(id(self), None)
 
     def _end(self) -> Any:
         if self._error is not None:
             raise self._error
         return self._result
 
-    def __del__(self) -> None:
-        if not self._is_done:
-            _left.append(self)
+
+_open: dict[int, Receiving] = {}
+"""Receives that have begun and not ended, whether somebody holds them or not."""
 
 
 def _sweep() -> None:
-    """Lets go of messages that have ended meanwhile."""
-    for one in _left[:]:
-        if _has_ended(one):
-            with suppress(ValueError):  # another thread was faster
-                _left.remove(one)
-
-
-def _has_ended(one: Request) -> bool:
-    try:
-        return one.test()[0]
-    except Exception:  # what is lost need not fit
-        return True
+    """Lets go of messages that have been sent meanwhile, and lets those go on that are to come."""
+    for _ in range(len(_left)):
+        try:
+            one = _left.pop(0)
+        except IndexError:  # another thread was faster
+            return
+        if not one.test()[0]:
+            _left.append(one)
+    for receiving in list(_open.values()):
+        receiving.go_on()

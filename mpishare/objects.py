@@ -6,6 +6,7 @@ bytes stay in it, as the Python objects that they are.
 
 from __future__ import annotations
 
+import array
 import pickle
 from collections.abc import Sequence
 from io import BytesIO
@@ -27,13 +28,15 @@ def take_apart(obj: object) -> Parcel:
     Raises:
         SpecError: A part of it cannot be pickled, or is of a subclass of ndarray that pickles its bytes.
     """
-    skeleton = BytesIO()
-    pickler = _Pickler(skeleton)
+    skeleton, buffers = BytesIO(), list[pickle.PickleBuffer]()
+    pickler = _Pickler(skeleton, protocol=5, buffer_callback=buffers.append)
     try:
         pickler.dump(obj)
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
+    except (pickle.PicklingError, TypeError, AttributeError, ValueError, BufferError, RecursionError) as error:
+        if isinstance(error, SpecError):
+            raise
         raise SpecError(f"{type(obj).__name__} cannot be sent: {error}") from error
-    return Parcel(skeleton.getvalue(), pickler.arrays, pickler.buffers)
+    return Parcel(skeleton.getvalue(), pickler.arrays, [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers])
 
 
 def put_together(parcel: Parcel) -> Any:
@@ -45,14 +48,12 @@ class _Pickler(pickle.Pickler):
     """Leaves arrays out.
 
     Attributes:
-        arrays: Those that were left out, each once.
-        buffers: What the classes of other libraries hand over as buffers, by protocol 5 (PEP 574).
+        arrays: Those that were left out, each once. Other libraries hand over buffers of their own (PEP 574).
     """
 
-    def __init__(self, file: BytesIO) -> None:
-        super().__init__(file, protocol=5, buffer_callback=self._keep)
+    def __init__(self, *words: Any, **options: Any) -> None:
+        super().__init__(*words, **options)
         self.arrays: list[NDArray[Any]] = []
-        self.buffers: list[NDArray[np.uint8]] = []
         self._numbers: dict[int, int] = {}
 
     def persistent_id(self, obj: Any) -> int | None:
@@ -64,18 +65,25 @@ class _Pickler(pickle.Pickler):
         return number
 
     def reducer_override(self, obj: Any) -> Any:
-        if not isinstance(obj, np.ndarray) or type(obj) is np.ndarray:
+        if isinstance(obj, np.void) and not obj.dtype.hasobject:
+            return _item, (np.asarray(obj),)
+        if type(obj) is array.array and obj.typecode != "u":
+            return _array_of, (obj.typecode, np.frombuffer(obj, np.uint8))
+        if not isinstance(obj, np.ndarray) or type(obj) is np.ndarray or obj is np.ma.masked:
             return NotImplemented
-        if isinstance(obj, np.ma.MaskedArray) and type(obj).__reduce__ is np.ma.MaskedArray.__reduce__:
+        if type(obj) is np.ma.MaskedArray:
             mask = None if obj.mask is np.ma.nomask else np.asarray(obj.mask)
-            return _masked, (type(obj), np.asarray(obj.data), mask, obj.fill_value, obj.hardmask)
-        if type(obj).__reduce__ is np.ndarray.__reduce__:
+            return _masked, (np.asarray(obj.data), mask, obj.fill_value, obj.hardmask)
+        if not _pickles_itself(type(obj)):
             return _viewed, (type(obj), np.asarray(obj), getattr(obj, "__dict__", {}))
         name = f"{type(obj).__module__}.{type(obj).__qualname__}"
         raise SpecError(f"{name} cannot be sent: it pickles its own bytes. Send numpy.asarray(…) of it, or its parts.")
 
-    def _keep(self, buffer: pickle.PickleBuffer) -> None:
-        self.buffers.append(np.frombuffer(buffer.raw(), np.uint8))
+
+def _pickles_itself(kind: type[np.ndarray[Any, Any]]) -> bool:
+    """Whether a subclass of ndarray has its own way to be pickled."""
+    ways = ("__reduce__", "__reduce_ex__", "__setstate__", "__getstate__")
+    return any(getattr(kind, way, None) is not getattr(np.ndarray, way, None) for way in ways)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -96,12 +104,16 @@ def _viewed(kind: type[np.ndarray[Any, Any]], array: NDArray[Any], attributes: d
     return found
 
 
-def _masked(
-    kind: type[np.ma.MaskedArray[Any, Any]],
-    data: NDArray[Any],
-    mask: NDArray[Any] | None,
-    fill_value: Any,
-    hard: bool,
-) -> NDArray[Any]:
-    found = kind(data, np.ma.nomask if mask is None else mask, fill_value=fill_value, copy=False)
+def _masked(data: NDArray[Any], mask: NDArray[Any] | None, fill_value: Any, hard: bool) -> NDArray[Any]:
+    found = np.ma.array(data, mask=np.ma.nomask if mask is None else mask, fill_value=fill_value, copy=False)
     return found.harden_mask() if hard else found
+
+
+def _item(zero_dimensional: NDArray[Any]) -> Any:
+    return zero_dimensional[()]
+
+
+def _array_of(typecode: str, content: NDArray[np.uint8]) -> array.array[Any]:
+    found = array.array(typecode)
+    found.frombytes(content.data)
+    return found

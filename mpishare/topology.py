@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import time
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, cast
 
@@ -125,18 +126,32 @@ class Topology:
         """The ranks of `node`, in rising order."""
         return self.layout.nodes[node]
 
-    def wait_for_message(self, request: mpi.Request, peer: int, words: str, status: mpi.Status | None = None) -> None:
-        """Waits for one message, `words` and the rank `peer` says which; where waiting has an end, to that end.
+    def wait_for_message(
+        self,
+        request: mpi.Request,
+        peer: int,
+        words: str,
+        status: mpi.Status | None,
+        others_go_on: Callable[[], bool],
+    ) -> None:
+        """Waits for one message, of which `words` and the rank `peer` tell; where waiting has an end, to that end.
+
+        Meanwhile `others_go_on` is called again and again, for as long as it says that there are others.
 
         Raises:
             StallError: MPISHARE_TIMEOUT has passed. A message that has not begun to come is given up.
         """
-        if self._lookout is None:
-            request.Wait(status)
-        else:
+        if self._lookout is not None:
             is_any = peer == mpi.ANY_SOURCE
             call = f"{words} {'any rank' if is_any else f'rank {peer}'}"
-            self._lookout.wait_alone(request, range(self.size) if is_any else [peer], call, status)
+            ranks = range(self.size) if is_any else [peer]
+            self._lookout.wait_alone(request, ranks, call, status, others_go_on)
+            return
+        while not request.Test(status):
+            if not others_go_on():
+                request.Wait(status)
+                return
+            os.sched_yield()
 
     def begin(self) -> None:
         """A call begins that takes memory, on all ranks in the same order. Stands in the block that the ranks agree on.
@@ -161,9 +176,10 @@ class Topology:
         """Gives the communicators back. Collective over `comm`; called when `comm` is freed."""
         if self._lookout is not None:
             self._lookout.close()
-        for comm in (self.rail, self.node_comm, self.mail, self.channel):
+        for comm in (self.rail, self.node_comm, self.mail, self.parts):
             if comm != mpi.COMM_NULL:  # the caller may have freed one that callers can see
                 comm.Free()
+        self.channel = cast("mpi.Intracomm", mpi.COMM_NULL)
 
     def __repr__(self) -> str:
         nodes = ", ".join(

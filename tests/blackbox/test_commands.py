@@ -164,3 +164,22 @@ def as_nobody(folder: Path) -> list[str]:
 def pip_settings() -> list[str]:
     """How this machine's pip reaches its index, and nothing else of the environment."""
     return [f"{name}={value}" for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "REQUESTS_"))]
+
+
+@pytest.mark.parametrize("words", [[], ["--to", "2"]])
+def test_round_trip_job(words: list[str], tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", np.random.default_rng(1).random((500, 28, 28), np.float32))
+    data = ["--data", str(tmp_path / "images.npy"), "--repeats", "2"]
+    ended = run_ranks(3, ["--", sys.executable, "jobs/round_trip.py", *data, *words], limit_s=30)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("all bits are the same") == 2
+    assert "(500, 28, 28) float32, 1,568,000 bytes" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"), [(["--to", "3"], "no other rank"), (["--data", "missing.npy"], "missing.npy")]
+)
+def test_round_trip_job_with_bad_input_ends_everywhere(words: list[str], told: str) -> None:
+    ended = run_ranks(3, ["--", sys.executable, "jobs/round_trip.py", *words], limit_s=20)
+    assert ended.returncode != 0
+    assert told in ended.stderr

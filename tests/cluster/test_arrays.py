@@ -49,3 +49,30 @@ def test_hosts_with_shared_memory_of_different_size(make: Make) -> None:
     told = ended.stdout.splitlines()
     assert [told.count(line) for line in ("h1 window", "h2 memmap in memory", "h3 window")] == [2, 2, 2]
     assert ended.stdout.count("62,914,560 bytes do not fit in /dev/shm of host h2") == 6
+
+
+COMPRESSED = """
+import numpy as np, mpishare as ms
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+here = ms.topology()
+last = comm.size - 1
+zeros, noise = np.zeros(3 << 20), np.random.default_rng(1).integers(0, 256, 5 << 20, "u1")
+sent = [zeros, noise, {"a": zeros, "b": noise, "c": np.arange(3)}, zeros[::2], zeros.astype("i4")[:2000]]
+for one in sent:
+    if comm.rank == 0:
+        ms.send(one, last, compress="auto")
+    elif comm.rank == last:
+        found = ms.recv(0)
+        pairs = zip(one.values(), found.values()) if isinstance(one, dict) else [(one, found)]
+        assert all((a == b).all() and a.dtype == b.dtype for a, b in pairs)
+if comm.rank == 0:
+    print(*here.speeds, all(1e7 < speed < 9e7 for speed in here.speeds.values()))
+"""
+
+
+def test_compressed_messages_over_a_slow_link(make: Make) -> None:
+    one = make(2, ranks="2", rate="400mbit", name="compressed")
+    ended = one.mpiexec([sys.executable, "-c", COMPRESSED], limit_s=60)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == ["1", "True"]  # the link to the other node was found to carry 10 to 90 MB/s

@@ -27,3 +27,20 @@ def test_more_than_two_to_the_31(comm: MPI.Intracomm) -> None:
     assert shared.shape == (COUNT,)
     for start in range(0, COUNT, PERIOD):
         assert np.array_equal(shared[start : start + PERIOD], pattern[: COUNT - start])
+
+
+@pytest.mark.ranks(2)
+def test_a_message_of_more_than_two_to_the_31(comm: MPI.Intracomm) -> None:
+    """From the last rank to the first, which then compares."""
+    pattern = np.random.default_rng(5).integers(0, 256, PERIOD, np.uint8)
+    ms.topology()
+    if comm.rank == comm.size - 1:
+        source = np.empty(COUNT, np.uint8)
+        for start in range(0, COUNT, PERIOD):
+            source[start : start + PERIOD] = pattern[: COUNT - start]
+        ms.send(source, 0)
+    elif comm.rank == 0:
+        found = ms.recv()
+        assert found.shape == (COUNT,)
+        for start in range(0, COUNT, PERIOD):
+            assert np.array_equal(found[start : start + PERIOD], pattern[: COUNT - start])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import array as array_module
 import gc
+import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -243,7 +246,7 @@ def test_a_request_keeps_its_bytes(comm: MPI.Intracomm) -> None:
         ms.recv(left, tag=1)
     for request in requests:
         request.wait()
-    while messages._left:
+    while messages._left or messages._open:
         messages._sweep()
 
 
@@ -338,6 +341,7 @@ BAD: dict[str, tuple[type[Exception], Callable[[MPI.Intracomm], object]]] = {
     "an object array, later": (ms.SpecError, lambda comm: ms.isend(np.array([None]), 0)),
     "a function": (ms.SpecError, lambda comm: ms.send({"f": lambda: 0}, 0)),
     "a read-only out": (ms.SpecError, lambda comm: ms.recv(0, out=np.broadcast_to(0.0, 3))),
+    "an out of another class": (ms.SpecError, lambda comm: ms.recv(0, out=np.zeros(1).view(np.recarray))),
     "an out that is no array": (ms.SpecError, lambda comm: ms.irecv(0, out=[1])),  # type: ignore[arg-type]
     "an unknown compression": (ms.ArgumentError, lambda comm: ms.send(np.ones(3), 0, compress="zip")),
     "an array of another class": (
@@ -440,6 +444,173 @@ def test_what_never_comes_is_given_up(comm: MPI.Intracomm, monkeypatch: pytest.M
     assert ms.sendrecv(np.arange(70_000), right, source=left, comm=duplicate).size == 70_000
     assert ms.share(np.arange(3), comm=duplicate).size == 3
     duplicate.Free()
+
+
+@pytest.mark.parametrize("way", ["irecv, send", "isend, irecv", "two irecv"])
+def test_receives_go_on_while_others_are_waited_for(comm: MPI.Intracomm, way: str) -> None:
+    """Large messages both ways, the wait for one before that for the other, as MPI allows."""
+    left, right = neighbours(comm)
+    sent = np.arange(1_000_000) + comm.rank
+    if way == "irecv, send":
+        request = ms.irecv(left)
+        ms.send(sent, right)
+    elif way == "isend, irecv":
+        sending, request = ms.isend(sent, right), ms.irecv(left)
+        sending.wait()
+    else:
+        other, request = ms.irecv(right, tag=2), ms.irecv(left, tag=1)
+        both = [ms.isend(sent, right, tag=1), ms.isend(sent[::2], left, tag=2)]
+        assert (other.wait() == sent[::2] - comm.rank + right).all()
+        for one in both:
+            one.wait()
+    assert (request.wait() == sent - comm.rank + left).all()
+
+
+def test_a_dropped_receive_keeps_nobody_waiting(comm: MPI.Intracomm) -> None:
+    left, right = neighbours(comm)
+    ms.irecv(left, tag=1)
+    lost = ms.isend(np.arange(500_000), right, tag=1)
+    second = ms.isend(np.arange(3), right, tag=2)
+    assert ms.recv(left, tag=2).size == 3
+    while messages._open:
+        messages._sweep()
+    lost.wait()
+    second.wait()
+
+
+def test_an_object_of_one_long_text(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "LARGEST_MESSAGE_BYTES", 100_000)
+    left, right = neighbours(comm)
+    sent = {"text": "x" * 1_000_000, "array": np.arange(100_000)}
+    found = ms.sendrecv(sent, right, source=left)
+    assert found["text"] == sent["text"]
+    assert (found["array"] == sent["array"]).all()
+
+
+def test_a_sendrecv_that_fails_has_sent(comm: MPI.Intracomm) -> None:
+    left, right = neighbours(comm)
+    sent = np.ones(1_000_000)
+    answer = ms.irecv(left, tag=1)
+    with pytest.raises(ms.SpecError):
+        ms.sendrecv(sent, right, source=left, recvtag=0, out=np.empty(3))
+    again = ms.isend(sent, right, tag=1)
+    again.wait()
+    sent[:] = 0
+    assert (answer.wait() == 1).all()
+
+
+def test_an_open_request_of_a_freed_communicator_is_an_error(comm: MPI.Intracomm) -> None:
+    duplicate = comm.Dup()
+    left, right = neighbours(comm)
+    ms.zeros(1, comm=duplicate)
+    request = ms.irecv(left, comm=duplicate)
+    sending = duplicate_head(duplicate, right)
+    comm.Barrier()
+    duplicate.Free()
+    with pytest.raises(MPI.Exception):
+        while not request.test()[0]:
+            pass
+    sending.Wait()
+
+
+def duplicate_head(comm: MPI.Intracomm, to: int) -> MPI.Request:
+    """The head of a large message, the rest of which will not come."""
+    here = ms.topology(comm)
+    return here.mail.Isend([letters.write(here, np.arange(100_000)).head, MPI.BYTE], to)
+
+
+class Interrupted(Exception):
+    """Raised by a signal's handler."""
+
+
+def test_a_signal_while_a_message_comes_keeps_its_sender_not_waiting(comm: MPI.Intracomm) -> None:
+    left, right = neighbours(comm)
+    ms.topology()
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    sender = threading.Thread(target=_send_late, args=(right,))
+    sender.start()
+    try:
+        threading.Timer(0.05, signal.raise_signal, (signal.SIGUSR1,)).start()
+        with pytest.raises(Interrupted):
+            ms.recv(left)
+            time.sleep(1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    if ms.topology().is_watched:  # then a wait ends at once, before the message has come
+        assert ms.recv(left).size == 300_000
+    while sender.is_alive():
+        messages._sweep()
+    assert ms.sendrecv(np.arange(2), right, source=left).tolist() == [0, 1]
+    while messages._open:
+        messages._sweep()
+
+
+def _send_late(to: int) -> None:
+    time.sleep(0.2)
+    ms.send(np.arange(300_000), to)
+
+
+def test_what_comes_after_the_time_is_for_the_next(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPISHARE_TIMEOUT", "0.3")
+    duplicate = comm.Dup()
+    left, right = neighbours(duplicate)
+    ms.topology(duplicate)
+    comm.Barrier()
+    try:
+        found = ms.recv(left, comm=duplicate) if comm.rank else None
+    except ms.StallError:
+        found = None
+    monkeypatch.setattr(ms.topology(duplicate)._lookout, "_timeout_s", 30.0)
+    comm.Barrier()
+    sending = ms.isend(np.arange(3), right, comm=duplicate)
+    found = ms.recv(left, comm=duplicate) if found is None else found
+    assert found.tolist() == [0, 1, 2]
+    sending.wait()
+    duplicate.Free()
+
+
+def test_an_object_lets_go_of_its_arrays(comm: MPI.Intracomm) -> None:
+    gc.disable()
+    try:
+        array = np.arange(1000)
+        watch = weakref.ref(array)
+        ms.send([array], comm.rank)
+        messages._sweep()
+        ms.recv(comm.rank)
+        messages._sweep()
+        del array
+        assert watch() is None
+    finally:
+        gc.enable()
+
+
+def test_parts_that_look_like_no_arrays() -> None:
+    wide = np.zeros(2, [("x", "f8", (10_000,))])
+    numbers = array_module.array("d", [1.0] * 10_000)
+    record = np.rec.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")])
+    obj = {"row": wide[1], "numbers": numbers, "masked": np.ma.masked, "record": record}
+    parcel = objects.take_apart(obj)
+    assert len(parcel.skeleton) < 1000
+    found = objects.put_together(parcel)
+    assert found["row"].tobytes() == wide[1].tobytes()
+    assert found["numbers"] == obj["numbers"]
+    assert found["masked"] is np.ma.masked
+    assert type(found["record"]) is np.recarray
+
+
+def test_status_and_numbers_of_numpy(comm: MPI.Intracomm) -> None:
+    status = MPI.Status()
+    ms.recv(MPI.PROC_NULL, status=status)
+    assert (status.source, status.tag, status.Get_count(MPI.BYTE)) == (MPI.PROC_NULL, MPI.ANY_TAG, 0)
+    rank, tag, any_source, any_tag = np.array([comm.rank, 4, MPI.ANY_SOURCE, MPI.ANY_TAG])
+    ms.send(np.arange(3), rank, tag=tag)
+    request = ms.irecv(any_source, tag=any_tag, status=status)
+    assert request.wait().tolist() == [0, 1, 2]
+    assert (status.source, status.tag, status.Get_count(MPI.BYTE)) == (comm.rank, 4, 24)
 
 
 def test_filled_arrays_differ() -> None:
