@@ -128,7 +128,7 @@ class ThroughPipe(Ends):
     def recv(self) -> Images:
         """Reads them into fresh memory."""
         array = np.empty(self._shape, np.float32)
-        self._read.recv_bytes_into(array)
+        self._read.recv_bytes_into(array.reshape(-1))
         return array
 
 
