@@ -91,7 +91,7 @@ def between_hosts(options: argparse.Namespace) -> None:
     words = ["--powers", options.powers.replace(",28", ""), "--rounds", str(options.rounds)]
     figures, ground = {}, {}
     for rate in ("", _SLOW):
-        rounds = words if not rate else ["--powers", "10,16,20,24", "--rounds", "5"]
+        rounds = words if not rate else ["--powers", "10,16,20,22", "--rounds", "5"]
         told = on_cluster(2, "1", rate, ["benchmarks.messages", "--inside", "messages", *rounds])
         ground = told["ground"]
         figures[rate or "free"] = told["figures"]
