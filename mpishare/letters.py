@@ -42,6 +42,7 @@ __all__ = [
     "Place",
     "Steps",
     "array_in",
+    "fits",
     "is_run_of",
     "is_timed",
     "memory_for",
@@ -368,8 +369,13 @@ def _put(spec: Spec, block: Block | bytearray, out: NDArray[Any] | None) -> NDAr
     return out
 
 
+def fits(spec: Spec, out: NDArray[Any]) -> bool:
+    """Whether what `spec` tells of may go into `out`."""
+    return out.shape == spec.shape and out.dtype == spec.dtype
+
+
 def _check_fit(spec: Spec, out: NDArray[Any]) -> None:
-    if out.shape != spec.shape or out.dtype != spec.dtype:
+    if not fits(spec, out):
         raise SpecError(
             f"out has shape {out.shape} and dtype {out.dtype}, but what came has {spec.shape} and {spec.dtype}. It is "
             "lost; the next message is not. Receive without out where the sender may choose."

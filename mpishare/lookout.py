@@ -12,13 +12,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from mpishare.abandoned import abandoned_on_error
 from mpishare.errors import MismatchError, StallError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Lookout:
         Raises:
             StallError: It took longer than MPISHARE_TIMEOUT, here or on another rank.
         """
-        with _kept_on_error(request):
+        with abandoned_on_error([request]):
             if not self._ends(request, _Standing(id(self), self._number, self._name, self._call, time.monotonic())):
                 self._give_up(ranks)
 
@@ -138,16 +138,15 @@ class Lookout:
         """
         call = f"{call} at {_caller()}"
         status = MPI.Status() if status is None else status
-        with _kept_on_error(request):
-            if self._ends(request, _Standing(id(self), 0, call, call, time.monotonic()), status, meanwhile):
-                return
-            assert self._timeout_s is not None
-            try:
-                missing = self._missing(ranks, (0, call))
-            finally:
-                request.Cancel()  # what comes later is for the next receive; what is sent goes on
-            if not request.Test(status) or status.Is_cancelled():
-                raise StallError(call, self._timeout_s, missing)
+        if self._ends(request, _Standing(id(self), 0, call, call, time.monotonic()), status, meanwhile):
+            return
+        assert self._timeout_s is not None
+        try:
+            missing = self._missing(ranks, (0, call))
+        finally:
+            request.Cancel()  # what comes later is for the next receive; what is sent goes on
+        if not request.Test(status) or status.Is_cancelled():
+            raise StallError(call, self._timeout_s, missing)
 
     def _ends(
         self,
@@ -246,19 +245,6 @@ class Lookout:
         status = MPI.Status()
         while (message := self._channel.improbe(MPI.ANY_SOURCE, tag, status)) is not None:
             yield status.Get_source(), message.recv()
-
-
-_abandoned: list[MPI.Request] = []
-"""What was waited for when an exception came. MPI still reads or writes the bytes, which a request keeps."""
-
-
-@contextmanager
-def _kept_on_error(request: MPI.Request) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        _abandoned.append(request)
-        raise
 
 
 def _look_around() -> None:

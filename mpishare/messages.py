@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare import mpi, plan
+from mpishare.abandoned import abandon, abandoned_on_error
 from mpishare.compression import FRAME_BYTES, SMALLEST_BYTES, packed, pays
 from mpishare.errors import CapacityError, StallError
 from mpishare.letters import (
@@ -31,6 +32,7 @@ from mpishare.letters import (
     Letter,
     Steps,
     array_in,
+    fits,
     is_run_of,
     is_timed,
     memory_for,
@@ -54,9 +56,6 @@ _heads: list[_Head] = []
 
 _left: list[Sending] = []
 """Messages on their way that nobody holds any more. MPI still reads or writes their bytes."""
-
-_torn: list[mpi.Request] = []
-"""What was on its way when an exception came. It keeps the bytes, which MPI still reads or writes."""
 
 
 def choose(here: Topology, dest: int, parts: Sequence[Block], *, can_wait: bool) -> int:
@@ -103,25 +102,24 @@ def _send_framed(here: Topology, block: Block, dest: int, tag: int, how: int) ->
     does_pay = speed is not None and pays(block, speed)
     heard: list[float] = []
     under_way: deque[mpi.Request] = deque()
-    try:
+
+    def wait_down_to(length: int) -> None:
+        while len(under_way) > length:
+            _wait(here, under_way[0], dest, "send to")
+            under_way.popleft()
+
+    with abandoned_on_error(under_way):
         for part in plan.chunks(block.nbytes, FRAME_BYTES):
             frame = packed(block[part]) if does_pay else block[part]
             under_way.append(here.parts.Isend([frame, mpi.BYTE], dest, tag))
-            while len(under_way) > (0 if is_timed(how, part) else _WINDOW):
-                _wait(here, under_way[0], dest, "send to")
-                under_way.popleft()
+            wait_down_to(0 if is_timed(how, part) else _WINDOW)
             if is_timed(how, part):
                 _wait(here, here.parts.Irecv([bytearray(1), mpi.BYTE], dest, _ANSWER_TAG), dest, "send to")
                 heard.append(time.perf_counter())
             if len(heard) == 2 and speed is None:  # from one answer to the next, so that it is no matter who came late
                 speed = here.speeds[here.node_of(dest)] = FRAME_BYTES / (heard[1] - heard[0])
                 does_pay = pays(block[part.stop :], speed)
-        while under_way:
-            _wait(here, under_way[0], dest, "send to")
-            under_way.popleft()
-    except BaseException:
-        _torn.extend(under_way)
-        raise
+        wait_down_to(0)
 
 
 def send_quickly(here: Topology, array: object, dest: object, tag: object) -> bool:
@@ -154,7 +152,7 @@ def send_quickly(here: Topology, array: object, dest: object, tag: object) -> bo
         here.mail.Send([header + TAG.pack(rest, 0), mpi.BYTE], dest, tag)
         request.Wait()
     except BaseException:
-        _torn.append(request)
+        abandon([request])
         raise
     return True
 
@@ -209,7 +207,7 @@ def _simple(
         return None
     if here.is_watched or _open:
         return None
-    if out is not None and (out.shape != spec.shape or out.dtype != spec.dtype or not is_run_of(out, spec)):
+    if out is not None and not (fits(spec, out) and is_run_of(out, spec)):
         return None
     tag, how = TAG.unpack_from(head, HEADER_BYTES)
     if how or not FIRST_TAG <= tag < here.largest_tag:
@@ -234,11 +232,8 @@ def _wait(
             one.go_on()
         return bool(others)
 
-    try:
+    with abandoned_on_error([request]):
         here.wait_for_message(request, peer, words, status, others_go_on)
-    except BaseException:
-        _torn.append(request)
-        raise
 
 
 def _wait_or_cancel(here: Topology, request: mpi.Request, source: int, status: mpi.Status) -> None:

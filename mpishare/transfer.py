@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare import mpi, plan, pull
+from mpishare.abandoned import abandoned_on_error
 from mpishare.segments.segment import Segment
 from mpishare.spec import Block, Spec, bytes_of, copy_bytes, extension_bytes
 from mpishare.topology import Topology
@@ -22,9 +23,6 @@ _WINDOW = 4
 
 _STAGED_BYTES = 16 << 10
 """Up to here NumPy's fewest steps cost more than a second copy of the bytes."""
-
-_abandoned: list[mpi.Request] = []
-"""Messages that were on their way when an exception came. MPI still reads or writes their bytes, which they keep."""
 
 
 def announce(topology: Topology, header: bytes, extension: bytes, root: int) -> Spec:
@@ -176,7 +174,7 @@ def relay(
     if links.parent is not None:
         pieces = _received(topology.channel, path[links.parent], [block[part] for part in parts])
     leaving: deque[mpi.Request] = deque()
-    try:
+    with abandoned_on_error(leaving):
         for part, piece in zip(parts, pieces, strict=True):
             for child in links.children:
                 leaving.append(topology.channel.Isend([piece, mpi.BYTE], path[child], _CHUNK_TAG))
@@ -187,16 +185,13 @@ def relay(
                 leaving.popleft()
         for request in leaving:
             request.Wait()
-    except BaseException:
-        _abandoned.extend(leaving)
-        raise
 
 
 def _received(channel: mpi.Intracomm, source: int, pieces: list[Block]) -> Iterator[Block]:
     """Each piece once its bytes have come from `source`, with the next ones already asked for."""
     waiting: deque[mpi.Request] = deque()
     asked = 0
-    try:
+    with abandoned_on_error(waiting):
         for piece in pieces:
             while asked < len(pieces) and len(waiting) < _WINDOW:
                 waiting.append(channel.Irecv([pieces[asked], mpi.BYTE], source, _CHUNK_TAG))
@@ -204,6 +199,3 @@ def _received(channel: mpi.Intracomm, source: int, pieces: list[Block]) -> Itera
             waiting[0].Wait()
             waiting.popleft()
             yield piece
-    except BaseException:
-        _abandoned.extend(waiting)
-        raise

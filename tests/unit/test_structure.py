@@ -19,7 +19,7 @@ README = (PACKAGE.parent / "README.md").read_text()
 LAYERS = [
     {"_version", "errors", "dtypes", "spec", "layout", "plan", "config"}
     | {"machine", "cgroups", "filesystems", "kernelfiles"},  # pure
-    {"mpi", "agreement", "board", "ending", "lookout", "watched", "topology"},  # MPI facts
+    {"mpi", "abandoned", "agreement", "board", "ending", "lookout", "watched", "topology"},  # MPI facts
     {"loans", "segments", "pull", "transfer", "compression", "letters", "messages"},  # mechanism
     {"sharing", "objects", "collectives", "exchange", "report"},  # face
     {"__init__"},
