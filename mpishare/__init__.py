@@ -1,4 +1,4 @@
-"""One copy per node of any array, as a plain NumPy view on every rank of an MPI job."""
+"""One copy per node of any array, or object full of arrays, as plain NumPy views on every rank of an MPI job."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from mpishare.errors import (
     StallError,
 )
 from mpishare.exchange import Request, irecv, isend, recv, send, sendrecv
+from mpishare.making import empty, full, zeros
 from mpishare.report import Info, Report, info, report
-from mpishare.sharing import empty, full, private, share, zeros
+from mpishare.sharing import private, share
 from mpishare.topology import Topology, topology
 
 __version__ = VERSION

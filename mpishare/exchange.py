@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from mpishare import mpi
 from mpishare.compression import check_compress
 from mpishare.errors import ArgumentError, MpishareError, SpecError, StallError
-from mpishare.letters import Letter, Parcel, write
+from mpishare.letters import Letter, write
 from mpishare.messages import Receiving, Request, Sending, Sent, choose, send_quickly
 from mpishare.messages import receive as receive_message
 from mpishare.messages import send as send_message
 from mpishare.objects import put_together, take_apart
+from mpishare.parcels import Parcel
 from mpishare.spec import PLAIN_CLASSES
 from mpishare.topology import Topology, topology
 
@@ -280,7 +281,7 @@ def _letter(here: Topology, array: Any, dest: int, compress: str | None, *, can_
 def _finished(found: Any, status: mpi.Status | None) -> Any:
     """What the caller gets of what came; fills in its size."""
     parcel = found if isinstance(found, Parcel) else None
-    arrays = [found] if parcel is None else [*parcel.arrays, *parcel.buffers]
+    arrays = [found] if parcel is None else parcel.arrays
     if status is not None:
         status.Set_elements(mpi.BYTE, sum(array.nbytes for array in arrays))
     return found if parcel is None else put_together(parcel)

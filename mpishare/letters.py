@@ -23,6 +23,7 @@ from mpishare.compression import FRAME_BYTES, SMALLEST_BYTES, unpack
 from mpishare.dtypes import BUILT_IN
 from mpishare.errors import ArgumentError, CapacityError, MpishareError, SpecError
 from mpishare.loans import borrow
+from mpishare.parcels import Parcel, check_length, listed, write_list
 from mpishare.segments.mapping import SINK_BYTES, Mapping
 from mpishare.segments.segment import Origin, Segment
 from mpishare.spec import HEADER_BYTES, NUMBERS, Block, Order, Spec, bytes_of, copy_bytes, extension_bytes
@@ -38,7 +39,6 @@ __all__ = [
     "TAGGED_BYTES",
     "TIMED_BYTES",
     "Letter",
-    "Parcel",
     "Place",
     "Steps",
     "array_in",
@@ -74,8 +74,6 @@ TIMED_BYTES = 2 * FRAME_BYTES
 _PARCEL = struct.Struct("<4sIBQ")
 """Magic, the tag of the rest and how it comes, and the length of the list of contents."""
 _PARCEL_MAGIC = b"MSP1"
-_CONTENTS = struct.Struct("<II")
-"""How many arrays there are, and how many other buffers. Their headers follow, and then the skeleton."""
 
 _numbers = count()
 
@@ -100,20 +98,6 @@ class Letter(NamedTuple):
     def is_framed(self, part: Block) -> bool:
         """Whether that part travels in frames."""
         return bool(self.how) and part.nbytes >= SMALLEST_BYTES
-
-
-class Parcel(NamedTuple):
-    """An object taken apart.
-
-    Attributes:
-        skeleton: What it is besides its arrays.
-        arrays: Its arrays, in any layout.
-        buffers: Further bytes that its classes keep outside the skeleton.
-    """
-
-    skeleton: bytes
-    arrays: Sequence[NDArray[Any]]
-    buffers: Sequence[Block]
 
 
 class Place(NamedTuple):
@@ -180,11 +164,9 @@ def _write_array(here: Topology, array: NDArray[Any], choose: Choose | None) -> 
 
 
 def _write_parcel(here: Topology, parcel: Parcel, choose: Choose | None) -> Letter:
-    arrays = [*parcel.arrays, *parcel.buffers]
-    specs = [Spec.of(array) for array in arrays]
-    headers = [piece for spec in specs for piece in spec.packed]
-    contents = b"".join((_CONTENTS.pack(len(parcel.arrays), len(parcel.buffers)), *headers, parcel.skeleton))
-    parts = [_run_of(here, array, spec) for array, spec in zip(arrays, specs, strict=True) if spec.nbytes]
+    headers, specs = write_list(parcel.arrays)
+    contents = headers + parcel.skeleton
+    parts = [_run_of(here, array, spec) for array, spec in zip(parcel.arrays, specs, strict=True) if spec.nbytes]
     tag, how = new_tag(here), 0 if choose is None else choose(parts)
     head = _PARCEL.pack(_PARCEL_MAGIC, tag, how, len(contents))
     if len(head) + len(contents) <= HEAD_BYTES:
@@ -242,9 +224,9 @@ def opened(here: Topology, head: bytes, out: NDArray[Any] | None) -> Steps:
     is_whole = len(rest) != TAG.size if length else Spec.unpack(header).nbytes <= INLINE_BYTES
     if is_whole:
         spec = Spec.unpack(header, rest[:length])
-        _check_length(len(rest), length + spec.nbytes)
+        check_length(len(rest), length + spec.nbytes)
         return _put(spec, bytearray(rest[length:]), out)
-    _check_length(len(rest), TAG.size)
+    check_length(len(rest), TAG.size)
     tag, how = TAG.unpack(rest)
     _check_tag(here, tag, how)
     extension = b""
@@ -256,7 +238,7 @@ def opened(here: Topology, head: bytes, out: NDArray[Any] | None) -> Steps:
 
 
 def _opened_parcel(here: Topology, head: bytes, out: NDArray[Any] | None) -> Steps:
-    _check_length(min(len(head), _PARCEL.size), _PARCEL.size)
+    check_length(min(len(head), _PARCEL.size), _PARCEL.size)
     _, tag, how, length = _PARCEL.unpack_from(head)
     _check_tag(here, tag, how)
     contents = head[_PARCEL.size :]
@@ -264,8 +246,8 @@ def _opened_parcel(here: Topology, head: bytes, out: NDArray[Any] | None) -> Ste
         block = memory_for(here, length)
         yield Place(tag, length, block)
         contents = block.tobytes()
-    _check_length(len(contents), length)
-    n_arrays, specs, skeleton = _listed(contents)
+    check_length(len(contents), length)
+    specs, end = listed(contents)
     error: MpishareError | None = None
     if out is not None:
         error = ArgumentError("out is for an array, but what came is an object with arrays in it. Leave out away.")
@@ -282,21 +264,7 @@ def _opened_parcel(here: Topology, head: bytes, out: NDArray[Any] | None) -> Ste
             how &= ~IS_TIMED
     if error is not None:
         raise error
-    return Parcel(skeleton, found[:n_arrays], found[n_arrays:])
-
-
-def _listed(contents: bytes) -> tuple[int, list[Spec], bytes]:
-    """Of the contents of a parcel: how many are arrays, what they and the other buffers are, and the skeleton."""
-    _check_length(min(len(contents), _CONTENTS.size), _CONTENTS.size)
-    n_arrays, n_buffers = _CONTENTS.unpack_from(contents)
-    at, specs = _CONTENTS.size, []
-    for _ in range(n_arrays + n_buffers):
-        header = contents[at : at + HEADER_BYTES]
-        end = at + HEADER_BYTES + extension_bytes(header)
-        _check_length(min(len(contents), end), end)
-        specs.append(Spec.unpack(header, contents[at + HEADER_BYTES : end]))
-        at = end
-    return n_arrays, specs, contents[at:]
+    return Parcel(contents[end:], found)
 
 
 def _coming(here: Topology, spec: Spec, tag: int, how: int, out: NDArray[Any] | None) -> Steps:
@@ -394,11 +362,6 @@ def memory_for(here: Topology, nbytes: int) -> Block:
         cure = "The message is lost; the next one is not. Send less at a time."
         free = machine.memory_room().free
         raise CapacityError(here.host, "the memory of this process", nbytes, free, cure) from error
-
-
-def _check_length(length: int, wanted: int) -> None:
-    if length != wanted:
-        raise SpecError(f"a message from another rank cannot be read: it has {length:,} bytes, not {wanted:,}")
 
 
 def _check_tag(here: Topology, tag: int, how: int) -> None:

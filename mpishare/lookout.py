@@ -7,18 +7,17 @@ and answers the question of ranks that have waited too long: where are you?
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
 from mpishare.abandoned import abandoned_on_error
+from mpishare.callers import place
 from mpishare.errors import MismatchError, StallError
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ _LOOK_S = 0.01
 _SPIN_S = 0.01
 _NAP_S = 0.0001
 """For so long a wait only yields the core; after that it sleeps between looks."""
-_PACKAGE = str(Path(__file__).parent)
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ class Lookout:
             raise self.stalled.again()
         self._number += 1
         self._name = name
-        where = _caller()
+        where = place()
         self._call = f"{name} at {where}"
         if self._check:
             self._compare(name, comms)
@@ -136,7 +134,7 @@ class Lookout:
         Raises:
             StallError: It took longer than MPISHARE_TIMEOUT, or another rank gave up a collective.
         """
-        call = f"{call} at {_caller()}"
+        call = f"{call} at {place()}"
         status = MPI.Status() if status is None else status
         if self._ends(request, _Standing(id(self), 0, call, call, time.monotonic()), status, meanwhile):
             return
@@ -251,11 +249,3 @@ def _look_around() -> None:
     """Looks for questions on every communicator, so that a rank that waits in one answers on all."""
     for lookout in list(_lookouts):
         lookout.look()
-
-
-def _caller() -> str:
-    """The file and line outside this package from which it was called."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -29,11 +29,13 @@ class SegmentReport:
     Attributes:
         made_by: The call that made it.
         backend: Its segment kind.
-        nbytes: Bytes of the array.
+        nbytes: Bytes of the array, or of all arrays of an object.
         node_size: Ranks on the node.
         copies: How many times the node holds the bytes: once, or once a rank.
         page_bytes: Size of its memory pages, as far as this rank has used them.
         refusals: For each kind that was tried before, why it did not do.
+        bytes_copied: Bytes that each rank holds for itself of the object that was shared, such as Python objects in
+            its columns; 0 for an array.
     """
 
     made_by: str
@@ -43,6 +45,7 @@ class SegmentReport:
     copies: int
     page_bytes: int
     refusals: dict[str, str]
+    bytes_copied: int
 
     @property
     def bytes_held(self) -> int:
@@ -75,6 +78,11 @@ class Report:
         """Bytes that one copy per rank would take on this node beyond these."""
         return sum(segment.bytes_saved for segment in self.segments)
 
+    @property
+    def bytes_copied(self) -> int:
+        """Bytes that this rank holds for itself of objects that were shared."""
+        return sum(segment.bytes_copied for segment in self.segments)
+
     def __str__(self) -> str:
         head = f"{len(self.segments)} live segments, {self.bytes_shared:,} bytes shared, {self.bytes_saved:,} saved"
         rows = [line for segment in self.segments for line in _segment_lines(segment)]
@@ -85,7 +93,8 @@ def _segment_lines(one: SegmentReport) -> list[str]:
     held = "once" if one.copies == 1 else f"{one.copies} times"
     size = f"{one.nbytes:>18,} bytes {held} for {one.node_size} ranks"
     refused = [f"    not {title}: {reason}" for title, reason in one.refusals.items()]
-    return [f"  {one.made_by:8} {size}, {one.backend}, page {one.page_bytes:,}", *refused]
+    copied = [f"    and {one.bytes_copied:,} bytes copied to each rank"] if one.bytes_copied else []
+    return [f"  {one.made_by:8} {size}, {one.backend}, page {one.page_bytes:,}", *copied, *refused]
 
 
 def report() -> Report:
@@ -113,6 +122,7 @@ def report() -> Report:
             copies=1 if segment.origin.together else segment.origin.node_size,
             page_bytes=_page_bytes(segment, areas),
             refusals=dict(segment.origin.refusals),
+            bytes_copied=segment.copied_bytes,
         )
         for segment in live_segments()
         if segment.key is not None

@@ -1,59 +1,67 @@
-"""Arrays of which each node holds one copy: shared from a root, made in place, or seen privately."""
+"""What `root` has, on every rank, with one copy of its arrays per node; or seen privately."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from mpishare import mpi, plan
+from mpishare import callers, mpi
 from mpishare.agreement import agree
+from mpishare.crates import Crate, Label, bring, is_label, unpacked
 from mpishare.errors import SpecError
 from mpishare.segments.allocation import allocate, allocate_known, known_slots, seal
 from mpishare.segments.registry import check_backend
 from mpishare.segments.segment import Segment, segment_of
-from mpishare.spec import ShapeLike, Spec, copy_bytes, scalar, zero
+from mpishare.segments.slots import Slots
+from mpishare.spec import PLAIN_CLASSES, Spec
 from mpishare.topology import Topology, check_root, topology
-from mpishare.transfer import announce, fill, replicate
+from mpishare.transfer import ArraySource, announce, fill, replicate
 
-__all__ = ["empty", "full", "private", "share", "zeros"]
+__all__ = ["private", "share"]
+
+_T = TypeVar("_T")
 
 
-def share(
-    obj: NDArray[Any] | None, *, root: int = 0, comm: mpi.Comm | None = None, backend: str | None = None
-) -> NDArray[Any]:
-    """Gives every rank `root`'s array as a read-only view of one copy per node.
+def share(obj: _T | None, *, root: int = 0, comm: mpi.Comm | None = None, backend: str | None = None) -> _T:
+    """Gives every rank what `root` has: an array as a read-only view of one copy per node, or an object of such views.
+
+    An object, which may be a DataFrame, a fitted model, a dict, a bound method or whatever else can be pickled, is
+    pickled once, without its arrays. These lie side by side in the memory of the node, and each rank makes its own
+    object around views of them. What is one array in several places of it stays one.
+
+    Columns of Python objects cannot be views. They are in the pickle, each rank has its own, and a `RuntimeWarning` on
+    `root` names the column, what it costs on each rank, and what to use instead.
 
     Args:
-        obj: On `root`, an array of any shape, any strides and any dtype without Python objects; ignored elsewhere.
-            The caller may change or drop it afterwards.
-        root: The rank whose array it is.
+        obj: On `root`, an array of any shape, any strides and any dtype without Python objects, or any object that can
+            be pickled; ignored elsewhere. The caller may change or drop it afterwards. cloudpickle, where it is
+            installed on all ranks, is used for lambdas and classes that pickle refuses.
+        root: The rank whose object it is.
         comm: The ranks that share; MPI_COMM_WORLD when None.
         backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
 
     Returns:
-        A plain `numpy.ndarray` with the bits, dtype and shape of `obj`; in Fortran order where `obj` is, else in C
-        order. Its pages are read-only: a store into them from C ends the process. It is valid as long as it, or any
-        view of it, exists, and the node's memory goes with the last of them.
+        For an array a plain `numpy.ndarray` with the bits, dtype and shape of `obj`; in Fortran order where `obj` is,
+        else in C order. For an object one of the same type, with such arrays in it. Their pages are read-only: a store
+        into them from C ends the process. They are valid as long as they, or any view of them, exist, and the node's
+        memory goes with the last of them.
 
     Raises:
-        SpecError: `obj` is no plain array on `root`, or its dtype has no fixed size.
+        SpecError: `obj` is None or cannot be pickled on `root`, or is an array whose dtype has no fixed size.
         ArgumentError: `root` is no rank of `comm`, or `backend` is unknown.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
         BackendError: The segment kind that was asked for cannot be used on this node.
         MismatchError: The ranks gave different `root` or `backend`, or made different calls.
-        PeerError: Another rank raised one of these.
+        PeerError: Another rank raised one of these, or could not unpickle the object; then it raises its own error.
 
     Collective:
         Over `comm`.
 
     Source:
         MPI 3.1, section 11.2.3 (MPI_Win_allocate_shared); T. Hoefler et al., "MPI + MPI: a new hybrid approach to
-        parallel programming with MPI plus shared memory", Computing 95 (2013).
+        parallel programming with MPI plus shared memory", Computing 95 (2013); PEP 574.
 
     Example:
         >>> import mpishare as ms, numpy as np
@@ -61,141 +69,12 @@ def share(
         >>> table = ms.share(np.arange(6.0).reshape(2, 3) if MPI.COMM_WORLD.rank == 0 else None)
         >>> table.sum(axis=0).tolist(), table.flags.writeable
         ([3.0, 5.0, 7.0], False)
+        >>> model = ms.share({"name": "line", "weights": np.ones(3)} if MPI.COMM_WORLD.rank == 0 else None)
+        >>> model["name"], model["weights"].flags.writeable
+        ('line', False)
     """
-    return _in_step(_share, topology(comm), obj, root, backend)
-
-
-def empty(
-    shape: ShapeLike,
-    dtype: DTypeLike = float,
-    *,
-    order: str = "C",
-    comm: mpi.Comm | None = None,
-    backend: str | None = None,
-) -> NDArray[Any]:
-    """Makes an array of which each node has one, writable by all ranks of the node; its contents are arbitrary.
-
-    Each rank of a node sees what the others write once all of them have called `fence`. Nodes differ until `bcast`.
-
-    Args:
-        shape: One length or several, in items.
-        dtype: Any dtype without Python objects.
-        order: "C" or "F".
-        comm: The ranks that share; MPI_COMM_WORLD when None.
-        backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
-
-    Returns:
-        A writable `numpy.ndarray` of `shape` and `dtype`, valid as long as it or a view of it exists.
-
-    Raises:
-        SpecError: The shape is negative or too large, or the dtype has no fixed size.
-        ArgumentError: `order` or `backend` is unknown.
-        CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
-        BackendError: The segment kind that was asked for cannot be used on this node.
-        MismatchError: The ranks gave different arguments, or made different calls.
-        PeerError: Another rank raised one of these.
-
-    Collective:
-        Over `comm`.
-
-    Source:
-        MPI 3.1, section 11.2.3 (MPI_Win_allocate_shared).
-
-    Example:
-        >>> import mpishare as ms
-        >>> grid = ms.empty((4, 3))
-        >>> grid[ms.partition(4, scope="node")] = 1.0  # each rank of the node its rows
-        >>> ms.fence()
-        >>> float(grid.sum())
-        12.0
-    """
-    return _make("empty", shape, dtype, order, comm, backend)
-
-
-def zeros(
-    shape: ShapeLike,
-    dtype: DTypeLike = float,
-    *,
-    order: str = "C",
-    comm: mpi.Comm | None = None,
-    backend: str | None = None,
-) -> NDArray[Any]:
-    """Like `empty`, with every byte zero. The ranks of a node clear disjoint parts at the same time.
-
-    Args:
-        shape: One length or several, in items.
-        dtype: Any dtype without Python objects.
-        order: "C" or "F".
-        comm: The ranks that share; MPI_COMM_WORLD when None.
-        backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
-
-    Returns:
-        A writable `numpy.ndarray` of `shape` and `dtype`, valid as long as it or a view of it exists.
-
-    Raises:
-        SpecError: The shape is negative or too large, or the dtype has no fixed size.
-        ArgumentError: `order` or `backend` is unknown.
-        CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
-        BackendError: The segment kind that was asked for cannot be used on this node.
-        MismatchError: The ranks gave different arguments, or made different calls.
-        PeerError: Another rank raised one of these.
-
-    Collective:
-        Over `comm`.
-
-    Source:
-        MPI 3.1, section 11.2.3 (MPI_Win_allocate_shared).
-
-    Example:
-        >>> import mpishare as ms
-        >>> ms.zeros(3, "i4").tolist()
-        [0, 0, 0]
-    """
-    return _make("zeros", shape, dtype, order, comm, backend, item_of=lambda: zero(dtype))
-
-
-def full(
-    shape: ShapeLike,
-    value: ArrayLike,
-    dtype: DTypeLike | None = None,
-    *,
-    order: str = "C",
-    comm: mpi.Comm | None = None,
-    backend: str | None = None,
-) -> NDArray[Any]:
-    """Like `empty`, with every item equal to `value`. The ranks of a node fill disjoint parts at the same time.
-
-    Args:
-        shape: One length or several, in items.
-        value: One item; a tuple where `dtype` has columns.
-        dtype: Any dtype without Python objects; that of `value` when None.
-        order: "C" or "F".
-        comm: The ranks that share; MPI_COMM_WORLD when None.
-        backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
-
-    Returns:
-        A writable `numpy.ndarray` of `shape` and `dtype`, valid as long as it or a view of it exists.
-
-    Raises:
-        SpecError: The shape is negative or too large, the dtype has no fixed size, or `value` is no item of it.
-        ArgumentError: `order` or `backend` is unknown.
-        CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
-        BackendError: The segment kind that was asked for cannot be used on this node.
-        MismatchError: The ranks gave different arguments, or made different calls.
-        PeerError: Another rank raised one of these.
-
-    Collective:
-        Over `comm`.
-
-    Source:
-        MPI 3.1, section 11.2.3 (MPI_Win_allocate_shared).
-
-    Example:
-        >>> import mpishare as ms
-        >>> ms.full((2, 2), 7).tolist()
-        [[7, 7], [7, 7]]
-    """
-    return _make("full", shape, dtype, order, comm, backend, item_of=lambda: scalar(value, dtype))
+    found: _T = topology(comm).in_step(_share, obj, root, backend)
+    return found
 
 
 def private(array: NDArray[Any]) -> NDArray[Any]:
@@ -236,35 +115,30 @@ def private(array: NDArray[Any]) -> NDArray[Any]:
         return view
     if array.nbytes:
         told = f"private(): the kernel gives no copy-on-write view here, so {array.nbytes:,} bytes were copied"
-        warnings.warn(told, RuntimeWarning, stacklevel=2)
+        callers.warn(told)
     return array.copy()
 
 
-def _in_step(call: Callable[..., NDArray[Any]], here: Topology, *words: Any) -> NDArray[Any]:
-    """Makes a call that takes memory, and notes how it ended; see `Topology.begin`, which the call begins with."""
-    try:
-        array = call(here, *words)
-    except BaseException as error:
-        here.end(error)
-        raise
-    here.end()
-    return array
-
-
-def _share(here: Topology, obj: NDArray[Any] | None, root: int, backend: str | None) -> NDArray[Any]:
+def _share(here: Topology, obj: Any, root: int, backend: str | None) -> Any:
     with agree(here.channel, "share") as together:
         here.begin()
         rank = check_root(root, here)
         kind = check_backend(backend, here)
         together.call = _share_call(rank, kind)
-        mine, slots, extension = None, None, b""
+        crate, mine, slots, extension = None, None, None, b""
         if here.rank == rank:
-            mine = _checked_array(obj, rank)
-            spec = Spec.of(mine)
-            together.note, extension = spec.packed
-            slots = known_slots(here, spec.nbytes, kind)
-            if slots is not None:
-                fill(slots.next_place(spec.nbytes), spec, mine)
+            if type(obj) in PLAIN_CLASSES:
+                mine = obj
+                spec = Spec.of(mine)
+                together.note, extension = spec.packed
+                slots = known_slots(here, spec.nbytes, kind)
+                if slots is not None:
+                    fill(slots.next_place(spec.nbytes), spec, mine)
+            else:
+                crate, slots = _crated(here, obj, rank, kind)
+                together.note = crate.label.pack()
+    if is_label(together.note):
+        return _share_object(here, Label.read(together.note), crate, slots, rank, kind)
     spec = announce(here, together.note, extension, rank)
     if here.rank != rank:
         slots = known_slots(here, spec.nbytes, kind)
@@ -273,7 +147,8 @@ def _share(here: Topology, obj: NDArray[Any] | None, root: int, backend: str | N
         segment.seal()
     else:
         segment = allocate(here, spec.nbytes, backend=kind, label="share", writable=False)
-        replicate(here, rank, segment, spec, mine)
+        source = None if mine is None else ArraySource(spec, mine)
+        replicate(here, rank, segment.block(), segment.origin.together, source)
         seal(here, segment)
     return segment.view(spec)
 
@@ -283,48 +158,35 @@ def _share_call(root: int, backend: str | None) -> str:
     return f"share(…, root={root}, backend={backend})"
 
 
-def _make(
-    name: str,
-    shape: ShapeLike,
-    dtype: DTypeLike | None,
-    order: str,
-    comm: mpi.Comm | None,
-    backend: str | None,
-    *,
-    item_of: Callable[[], NDArray[Any]] | None = None,
-) -> NDArray[Any]:
-    """What `empty`, `zeros` and `full` have in common; with `item_of`, every item is like the one it makes."""
-    return _in_step(_made, topology(comm), name, shape, dtype, order, backend, item_of)
-
-
-def _made(
-    here: Topology,
-    name: str,
-    shape: ShapeLike,
-    dtype: DTypeLike | None,
-    order: str,
-    backend: str | None,
-    item_of: Callable[[], NDArray[Any]] | None,
-) -> NDArray[Any]:
-    with agree(here.channel, name) as together:
-        here.begin()
-        item = None if item_of is None else item_of()
-        spec = Spec.make(shape, item.dtype if dtype is None and item is not None else dtype, order)
-        kind = check_backend(backend, here)
-        value = "" if item is None else f", value={item.tolist()!r}"
-        together.call = f"{name}({spec}{value}, backend={kind})"
-    array = allocate(here, spec.nbytes, backend=kind, label=name, writable=True).view(spec)
-    if item is not None:
-        mine = array.ravel(order="K")[plan.balanced_slice(spec.count, here.node_size, here.node_rank)]
-        copy_bytes(mine, np.broadcast_to(item, mine.shape))
-        here.node_channel.Barrier()
-    return array
-
-
-def _checked_array(obj: NDArray[Any] | None, root: int) -> NDArray[Any]:
+def _crated(here: Topology, obj: object, root: int, kind: str | None) -> tuple[Crate, Slots | None]:
+    """The object on its root, in its place already where all ranks know that."""
     if obj is None:
-        raise SpecError(f"root {root} passed None, so there is no array to share. Pass the array on that rank.")
-    return obj
+        raise SpecError(f"root {root} passed None, so there is nothing to share. Pass the object on that rank.")
+    crate = Crate(obj)
+    if crate.copies:
+        callers.warn("share(): " + " ".join(map(str, crate.copies)))
+    slots = known_slots(here, crate.label.nbytes, kind)
+    if slots is not None:
+        crate.write(slots.next_place(crate.label.nbytes))
+    return crate, slots
+
+
+def _share_object(
+    here: Topology, label: Label, crate: Crate | None, slots: Slots | None, root: int, kind: str | None
+) -> Any:
+    """Shares what `label` tells of, which `root` has in `crate`, and in `slots` if these are known."""
+    if here.rank != root:
+        slots = known_slots(here, label.nbytes, kind)
+    if slots is not None:
+        segment = allocate_known(here, slots, label.nbytes, "share")
+        segment.seal()
+    else:
+        segment = allocate(here, label.nbytes, backend=kind, label="share", writable=False)
+        bring(here, root, segment, label, crate)
+        seal(here, segment)
+    segment.copied_bytes = label.copied_bytes
+    with agree(here.channel):
+        return unpacked(segment, label)
 
 
 def _shared_segment(array: NDArray[Any]) -> Segment:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from mpishare import machine, mpi
 from mpishare.agreement import agree
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from mpishare.lookout import Lookout
 
 __all__ = ["Topology", "check_root", "topology"]
+
+_T = TypeVar("_T")
 
 _LOOK_S = 0.0005
 """How often it is looked whether the other ranks have come, where the waiting has an end."""
@@ -152,6 +154,16 @@ class Topology:
                 request.Wait(status)
                 return
             os.sched_yield()
+
+    def in_step(self, call: Callable[..., _T], *words: Any) -> _T:
+        """Makes a call that takes memory, of which this and `words` are the arguments, and notes how it ended."""
+        try:
+            found = call(self, *words)
+        except BaseException as error:
+            self.end(error)
+            raise
+        self.end()
+        return found
 
     def begin(self) -> None:
         """A call begins that takes memory, on all ranks in the same order. Stands in the block that the ranks agree on.

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpishare import mpi, plan, pull
 from mpishare.abandoned import abandoned_on_error
-from mpishare.segments.segment import Segment
 from mpishare.spec import Block, Spec, bytes_of, copy_bytes, extension_bytes
 from mpishare.topology import Topology
 
-__all__ = ["announce", "fill", "replicate", "send_on_rails"]
+__all__ = ["ArraySource", "Source", "announce", "fill", "replicate", "send_on_rails"]
 
 _CHUNK_TAG = 1
 _WINDOW = 4
@@ -58,50 +58,74 @@ def fill(place: memoryview, spec: Spec, source: NDArray[Any]) -> None:
         place[:] = bytes_of(source).data
 
 
-def replicate(topology: Topology, root: int, segment: Segment, spec: Spec, source: NDArray[Any] | None) -> None:
-    """Brings the bytes of `source`, on `root`, into the segment of every node.
+class Source(Protocol):
+    """Bytes on the root that are to be in each node.
+
+    Attributes:
+        run: The bytes, where they lie in one run.
+    """
+
+    @property
+    def run(self) -> Block | None:
+        """See above."""
+
+    def write(self, place: memoryview) -> None:
+        """Copies them to `place`, which has as many."""
+
+
+@dataclass(frozen=True)
+class ArraySource:
+    """Those of an array. It satisfies `Source`."""
+
+    spec: Spec
+    array: NDArray[Any]
+
+    @property
+    def run(self) -> Block | None:
+        """They are in one run if the array is contiguous."""
+        return bytes_of(self.array) if self.array.flags.forc else None
+
+    def write(self, place: memoryview) -> None:
+        """Copies them in the order of `spec`."""
+        fill(place, self.spec, self.array)
+
+
+def replicate(topology: Topology, root: int, block: Block, together: bool, source: Source | None) -> None:
+    """Brings the bytes of `source`, on `root`, to every node.
 
     Args:
         topology: Where the ranks sit.
         root: The rank that has `source`.
-        segment: This node's.
-        spec: What `source` is.
-        source: The array; None on the other ranks.
+        block: Where they go on this node.
+        together: Whether the ranks of this node see one `block`, or each has its own.
+        source: None on the other ranks.
 
     Collective:
         Over `topology.comm`, but a rank may return before others have come.
     """
-    if topology.n_nodes == 1 and source is None and segment.origin.together and spec.nbytes < plan.SMALLEST_PULL_BYTES:
+    if topology.n_nodes == 1 and source is None and together and block.nbytes < plan.SMALLEST_PULL_BYTES:
         return  # the root does all
-    block = segment.block()
-    rails = plan.rail_count(topology.layout, spec.nbytes, topology.config.rails)
+    rails = plan.rail_count(topology.layout, block.nbytes, topology.config.rails)
     if rails > 1:
-        _spread(topology, root, rails, segment, spec, block, source)
+        _spread(topology, root, rails, block, together, source)
     elif topology.node_of(root) != topology.node:
         relay(topology, root, block)
     else:
-        _feed(topology, root, segment, spec, block, source)
-    if not segment.origin.together:
+        _feed(topology, root, block, together, source)
+    if not together:
         _copy_to_node(topology, root, block, rails)
 
 
-def _run_of(source: NDArray[Any] | None) -> Block | None:
-    """The bytes of `source`, None where they are no one run or where there is no source."""
-    return bytes_of(source) if source is not None and source.flags.forc else None
-
-
-def _spread(
-    topology: Topology, root: int, rails: int, segment: Segment, spec: Spec, block: Block, source: NDArray[Any] | None
-) -> None:
+def _spread(topology: Topology, root: int, rails: int, block: Block, together: bool, source: Source | None) -> None:
     """Fills `root`'s node, whose ranks then feed the other nodes on several rails."""
     if topology.node_of(root) == topology.node:
-        run = _run_of(source)
-        offered = pull.offer(topology, root, run) if segment.origin.together else None
+        run = None if source is None else source.run
+        offered = pull.offer(topology, root, run) if together else None
         if offered is None or not pull.take(topology, root, offered, block, run, root_helps=True):
             if source is not None:
-                fill(block.data, spec, source)
+                source.write(block.data)
             topology.node_channel.Barrier()
-        if not segment.origin.together:
+        if not together:
             _copy_to_node(topology, root, block, 1)
     send_on_rails(topology, root, block, rails)
 
@@ -113,13 +137,11 @@ def send_on_rails(topology: Topology, root: int, block: Block, rails: int) -> No
         relay(topology, root, block[part], rail=rail)
 
 
-def _feed(
-    topology: Topology, root: int, segment: Segment, spec: Spec, block: Block, source: NDArray[Any] | None
-) -> None:
-    """On `root`'s node: fills the segment and feeds the other nodes, both at once as far as can be."""
-    run = _run_of(source)
+def _feed(topology: Topology, root: int, block: Block, together: bool, source: Source | None) -> None:
+    """On `root`'s node: fills the block and feeds the other nodes, both at once as far as can be."""
+    run = None if source is None else source.run
     offered = None
-    if segment.origin.together and topology.node_size > 1 and spec.nbytes >= plan.SMALLEST_PULL_BYTES:
+    if together and topology.node_size > 1 and block.nbytes >= plan.SMALLEST_PULL_BYTES:
         offered = pull.offer(topology, root, run)
     if offered is not None:
         relay(topology, root, block, source=run)
@@ -130,7 +152,7 @@ def _feed(
     elif run is not None and topology.n_nodes > 1:
         relay(topology, root, block, source=run, keep=True)
     elif source is not None:
-        fill(block.data, spec, source)
+        source.write(block.data)
         relay(topology, root, block)
 
 

@@ -28,9 +28,11 @@ LAYOUTS = {
 
 MPI_TESTS = ["-m", "tests.mpi.session", "tests/mpi"]
 WITHOUT_LARGE = ["--ignore=tests/mpi/test_large.py"]
-WITHOUT_MESSAGES = ["--ignore=tests/mpi/test_messages.py"]
-MESSAGE_LAYOUTS = {1: "", 2: "", 3: "block:2", 4: "", 5: "sizes:1,3,1"}
-"""For each number of ranks where messages are tested: they know only whether two ranks share a node."""
+ABOVE = ["messages", "objects"]
+"""Tests of what stands on the rest and knows little of placement."""
+WITHOUT_ABOVE = [f"--ignore=tests/mpi/test_{name}.py" for name in ABOVE]
+ABOVE_LAYOUTS = {1: "", 2: "", 3: "block:2", 4: "", 5: "sizes:1,3,1"}
+"""For each number of ranks where these run."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +119,8 @@ def mpi_launch(size: int, layout: str, environ: dict[str, str] | None = None, *,
     """tests/mpi on `size` ranks, placed as MPISHARE_NODES=`layout` says; only the large arrays, or all but these."""
     chosen = [*MPI_TESTS[:2], "tests/mpi/test_large.py"] if large else [*MPI_TESTS, *WITHOUT_LARGE]
     extra = {**({"MPISHARE_NODES": layout} if layout else {}), **(environ or {})}
-    if not large and (layout != MESSAGE_LAYOUTS[size] or (environ and "MPISHARE_CHECK" not in environ)):
-        chosen += WITHOUT_MESSAGES
+    if not large and (layout != ABOVE_LAYOUTS[size] or (environ and "MPISHARE_CHECK" not in environ)):
+        chosen += WITHOUT_ABOVE
     words = [
         f"mpi, {size} ranks",
         *(f"{name.removeprefix('MPISHARE_').lower()}={value}" for name, value in extra.items()),

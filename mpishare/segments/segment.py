@@ -48,12 +48,14 @@ class Segment:
         key: The same number on all ranks that made it together, and a different one for each segment; None for
             memory of this rank alone.
         writable: Whether this rank may write.
+        copied_bytes: What each rank holds for itself of the object whose arrays these bytes are; 0 for an array.
     """
 
     __slots__ = (
         "__array_interface__",
         "__weakref__",
         "_original",
+        "copied_bytes",
         "key",
         "memory",
         "nbytes",
@@ -69,6 +71,7 @@ class Segment:
         self.origin = origin
         self.key = key
         self.writable = True
+        self.copied_bytes = 0
         self._original = original  # its bytes show where a copy-on-write view has none of its own
         _remember(self)
 
@@ -82,21 +85,21 @@ class Segment:
         self._open((self.nbytes,), "|u1")
         return np.asarray(self)
 
-    def view(self, spec: Spec) -> NDArray[Any]:
-        """The array, writable until `seal`."""
+    def view(self, spec: Spec, at: int = 0) -> NDArray[Any]:
+        """The array that begins `at` so many bytes, writable until `seal`."""
         if spec.typestr and spec.order == "C":
-            self._open(spec.shape, spec.typestr)
+            self._open(spec.shape, spec.typestr, at)
             array: NDArray[Any] = np.asarray(self)
             return array
-        return spec.view(self.block())
+        return spec.view(self.block()[at:])
 
-    def _open(self, shape: tuple[int, ...], typestr: str) -> None:
+    def _open(self, shape: tuple[int, ...], typestr: str, at: int = 0) -> None:
         """Sets NumPy's door to the bytes.
 
         Source:
             The NumPy reference, "The array interface protocol", version 3.
         """
-        data = (self.memory.address, not self.writable)
+        data = (self.memory.address + at, not self.writable)
         self.__array_interface__ = {"data": data, "shape": shape, "typestr": typestr, "version": 3}
 
     def seal(self) -> None:

@@ -17,11 +17,11 @@ PACKAGE = Path(ms.__file__).parent
 README = (PACKAGE.parent / "README.md").read_text()
 
 LAYERS = [
-    {"_version", "errors", "dtypes", "spec", "layout", "plan", "config"}
+    {"_version", "callers", "costs", "errors", "dtypes", "spec", "parcels", "layout", "plan", "config"}
     | {"machine", "cgroups", "filesystems", "kernelfiles"},  # pure
     {"mpi", "abandoned", "agreement", "board", "ending", "lookout", "watched", "topology"},  # MPI facts
-    {"loans", "segments", "pull", "transfer", "compression", "letters", "messages"},  # mechanism
-    {"sharing", "objects", "collectives", "exchange", "report"},  # face
+    {"loans", "segments", "pull", "transfer", "compression", "letters", "messages", "objects", "crates"},  # mechanism
+    {"sharing", "making", "collectives", "exchange", "report"},  # face
     {"__init__"},
     {"cli", "__main__"},  # programs
 ]

@@ -1,0 +1,108 @@
+"""Objects taken apart, laid out in one segment, and what of them must be copied."""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from mpishare.costs import Copies
+from mpishare.crates import Crate, Label, is_label
+from mpishare.errors import SpecError
+from mpishare.objects import put_together, take_apart
+from mpishare.parcels import listed, write_list
+from mpishare.spec import Spec
+
+
+def copied(obj: object) -> list[str]:
+    copies = Copies()
+    take_apart(obj, copies)
+    return [one.where for one in copies.found]
+
+
+def test_what_holds_no_objects_is_not_told() -> None:
+    frame = pd.DataFrame({"a": [1.0], "b": pd.Categorical(["x"]), "c": pd.array(["y"], dtype="string[pyarrow]")})
+    assert copied({"a": np.zeros(3), "b": [None, "text"], "c": frame}) == []
+
+
+def test_columns_are_told_once_and_by_name() -> None:
+    frame = pd.DataFrame({"a": [1.0, 2.0], 7: pd.Series([None, "x"], dtype=object), "c": pd.Series([1, "y"], dtype=object)})
+    assert copied(frame) == ["column 7 of a DataFrame", "column 'c' of a DataFrame"]
+    assert copied(frame[7]) == ["column 7 of a Series"]
+    assert copied([frame, lambda: 0]) == copied(frame)  # cloudpickle has pickled it once more
+    by_name = pd.DataFrame({"a": [1.0, 2.0]}, index=pd.Index(["x", "y"], dtype=object))
+    assert copied(by_name) == ["the index of a DataFrame"]
+
+
+def test_the_cost_counts_each_object_once() -> None:
+    text = "a long text" * 100
+    copies = Copies()
+    take_apart({"names": np.array([text] * 1000, object)}, copies)
+    assert copies.found[0].nbytes == 8 * 1000 + sys.getsizeof(text)
+
+
+def test_labels() -> None:
+    label = Label(1 << 40, 4096, 100, 50, 7)
+    assert is_label(label.pack())
+    assert len(label.pack()) == 64
+    assert Label.read(label.pack()) == label
+    assert not is_label(Spec.of(np.zeros(3)).packed[0])
+
+
+def laid_out(obj: object) -> Any:
+    """The object, written where a crate says and read from there."""
+    crate = Crate(obj)
+    memory = np.full(crate.label.nbytes, 0xAA, np.uint8)
+    crate.write(memory[: crate.label.front_bytes].data)
+    specs, _ = listed(memory[: crate.label.list_bytes].tobytes())
+    layout = crate._layout
+    taken = [(0, crate.label.list_bytes + crate.label.skeleton_bytes)]
+    for number, (spec, at) in enumerate(zip(specs, layout.offsets, strict=True)):
+        taken.append((at, at + spec.nbytes))
+        assert at % 64 == 0
+        assert (at >= layout.front_bytes) == (number in layout.large) or not spec.nbytes
+    taken = sorted(span for span in taken if span[0] < span[1])
+    assert all(one[1] <= other[0] for one, other in pairwise(taken))
+    assert taken[-1][1] <= crate.label.nbytes
+    return memory, specs, layout
+
+
+@settings(max_examples=50, deadline=None)
+@given(some.lists(some.sampled_from([0, 1, 63, 64, 65, (4 << 20) - 1, 4 << 20, (4 << 20) + 1]), max_size=8))
+def test_arrays_lie_apart_and_aligned(lengths: list[int]) -> None:
+    arrays = [np.full(length, number + 1, np.uint8) for number, length in enumerate(lengths)]
+    memory, _, layout = laid_out(arrays)
+    for number, (array, at) in enumerate(zip(arrays, layout.offsets, strict=True)):
+        if number not in layout.large:
+            assert (memory[at : at + array.nbytes] == number + 1).all()
+
+
+def test_lists_that_are_cut_are_refused() -> None:
+    contents, specs = write_list([np.zeros(3), np.zeros((1,) * 7), np.zeros(2, [("a", "i4")])])
+    assert listed(contents + b"skeleton") == (specs, len(contents))
+    for end in range(len(contents)):
+        with pytest.raises(SpecError):
+            listed(contents[:end])
+
+
+def test_dtypes_of_other_libraries() -> None:
+    """What NumPy's description does not carry is pickled with the dtype, not with the bytes."""
+    titled = np.dtype({"names": ["a"], "formats": ["f8"], "titles": [b"x"]})
+    array = np.zeros(100_000, titled)
+    array["a"] = np.arange(100_000)
+    parcel = take_apart([array])
+    assert len(parcel.skeleton) < 1000
+    (found,) = put_together(parcel)
+    assert found.dtype == titled
+    assert found["a"][-1] == 99_999
+
+
+def test_what_cannot_be_pickled_says_why() -> None:
+    with pytest.raises(SpecError, match="list cannot be pickled: cannot pickle 'generator' object"):
+        take_apart([1, 2, (number for number in range(3))])
