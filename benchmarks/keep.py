@@ -17,9 +17,9 @@ def keep(name: str, figures: dict[str, Any], info: ms.Info | dict[str, Any]) -> 
     (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=2) + "\n")
 
 
-def pss_bytes() -> int:
-    """Proportional set size of this process."""
-    rollup = Path("/proc/self/smaps_rollup").read_text().splitlines()
+def pss_bytes(pid: int | str = "self") -> int:
+    """Proportional set size of this process, or of another."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in rollup if line.startswith("Pss:"))
 
 

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 __all__ = ["Copied", "Copies"]
 
+_BLOCK_BYTES = 16
+"""Python gives small objects memory in such steps (CPython, Objects/obmalloc.c)."""
+
 _CURE_ARRAY = ".astype('S8') or .astype('f8')"
 _CURE_FRAME = ".astype('category'), or .astype('string[pyarrow]')"
 
@@ -103,5 +106,6 @@ def _cost(items: NDArray[Any]) -> int:
     """The bytes of an array and of the objects in it, each counted once."""
     if items.dtype != object:
         return items.nbytes
-    each = {id(item): item for item in items.ravel()}
-    return items.nbytes + sum(map(sys.getsizeof, each.values()))
+    flat = items.ravel()
+    _, firsts = np.unique(np.fromiter(map(id, flat), np.int64, flat.size), return_index=True)
+    return items.nbytes + sum(-(-sys.getsizeof(item) // _BLOCK_BYTES) * _BLOCK_BYTES for item in flat[firsts])

@@ -1,0 +1,84 @@
+"""What a program and all that it started hold together, looked at from outside while it works."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.keep import pss_bytes
+
+__all__ = ["READY", "watched"]
+
+READY = "ready"
+"""A watched program prints this line when it is about to begin, and begins when it has read a line."""
+
+_LOOK_S = 0.02
+
+
+def watched(command: list[str], cwd: Path) -> tuple[dict[str, Any], int]:
+    """Runs a program; what it printed last, as JSON, and how many bytes more than when it was ready it held at most.
+
+    Proportional set sizes (PSS), so that what several processes share is counted once, looked at every 20 ms.
+    """
+    with subprocess.Popen(command, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        while program.stdout.readline().strip() != READY:
+            if program.poll() is not None:
+                raise RuntimeError(f"{' '.join(command)} ended with {program.returncode} before it was ready")
+        before, peak, is_over = _held(program.pid), 0, threading.Event()
+
+        def look() -> None:
+            nonlocal peak
+            while not is_over.is_set():
+                peak = max(peak, _held(program.pid))
+                time.sleep(_LOOK_S)
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            program.stdin.write("go\n")
+            program.stdin.flush()
+            told = program.stdout.readline()
+        finally:
+            is_over.set()
+            thread.join()
+        program.stdin.close()
+        program.wait()
+    found: dict[str, Any] = json.loads(told)
+    return found, max(peak - before, 0)
+
+
+def _held(pid: int) -> int:
+    """The sum over a process and all below it."""
+    children = defaultdict(list)
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            parent = _parent(int(folder.name))
+            children[parent].append(int(folder.name))
+    total, todo = 0, [pid]
+    while todo:
+        one = todo.pop()
+        total += _pss(one)
+        todo += children[one]
+    return total
+
+
+def _parent(pid: int) -> int:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:  # it has ended
+        return 0
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def _pss(pid: int) -> int:
+    try:
+        return pss_bytes(pid)
+    except (OSError, StopIteration):  # it has ended
+        return 0
