@@ -32,7 +32,8 @@ def test_what_holds_no_objects_is_not_told() -> None:
 
 
 def test_columns_are_told_once_and_by_name() -> None:
-    frame = pd.DataFrame({"a": [1.0, 2.0], 7: pd.Series([None, "x"], dtype=object), "c": pd.Series([1, "y"], dtype=object)})
+    names, mixed = pd.Series([None, "x"], dtype=object), pd.Series([1, "y"], dtype=object)
+    frame = pd.DataFrame({"a": [1.0, 2.0], 7: names, "c": mixed})
     assert copied(frame) == ["column 7 of a DataFrame", "column 'c' of a DataFrame"]
     assert copied(frame[7]) == ["column 7 of a Series"]
     assert copied([frame, lambda: 0]) == copied(frame)  # cloudpickle has pickled it once more
