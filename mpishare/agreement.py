@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TypeVar
 from zlib import crc32
 
-from mpishare import mpi
+from mpishare import meanwhile, mpi
 from mpishare.errors import CapacityError, MismatchError, PeerCapacityError, PeerError
 
 __all__ = ["NOTE_BYTES", "WORDS_BYTES", "agree"]
@@ -75,7 +75,7 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
 
     def _by_allreduce(self, words: bytes) -> bytes:
         told = bytearray(words + self.note)
-        self._comm.Allreduce(mpi.IN_PLACE, [told, mpi.BYTE], mpi.BOR)
+        meanwhile.call(self._comm.Allreduce, mpi.IN_PLACE, [told, mpi.BYTE], mpi.BOR)
         return bytes(told)
 
 

@@ -27,6 +27,7 @@ from os import sched_yield
 from mpi4py import MPI
 
 from mpishare.agreement import NOTE_BYTES, WORDS_BYTES, agree
+from mpishare.meanwhile import go_on
 
 __all__ = ["Boarded", "does_for", "size_bytes"]
 
@@ -36,7 +37,7 @@ _MOST_RANKS = 16
 _LINE_BYTES = 64
 _NUMBER_BYTES = 8
 _LOOKS = 16
-"""So often a rank looks before it lets MPI work, for those that wait for it elsewhere."""
+"""So often a rank looks before it lets MPI and receives that have begun go on, for those that wait for it elsewhere."""
 
 
 def does_for(ranks: int) -> bool:
@@ -98,6 +99,7 @@ class Boarded(MPI.Intracomm):
             looks += 1
             if looks % _LOOKS == 0:
                 self.Iprobe()
+                go_on()
             sched_yield()
         self._met = number
 

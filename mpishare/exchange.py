@@ -170,7 +170,7 @@ def irecv(
     comm: mpi.Comm | None = None,
     status: mpi.Status | None = None,
 ) -> Request:
-    """Like `recv`, but returns at once. Large messages go on within calls of mpishare that wait for messages.
+    """Like `recv`, but returns at once. Large messages go on within calls of mpishare that wait for other ranks.
 
     Args:
         source: The rank to receive from; None or MPI.ANY_SOURCE for whichever sends first, MPI.PROC_NULL for none.
@@ -188,8 +188,9 @@ def irecv(
 
     Collective:
         No; with `send` or `isend` on `source`. But over `comm` the first time that `comm` is used. The sender of a
-        large message waits while this rank is in none of `send`, `recv`, `sendrecv`, `wait` and `test`: end the request
-        before calls of other kinds that wait for that sender.
+        large message waits while this rank is in no call of mpishare: end the request before calls of other libraries
+        that wait for that sender. In calls of all ranks it goes on until all have come; over several nodes, or more
+        ranks than a board is for, only under MPI_THREAD_MULTIPLE, which mpi4py asks for.
 
     Source:
         MPI 3.1, section 3.7.2 (MPI_Irecv).

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,10 @@ from mpi4py import MPI
 from mpishare.abandoned import abandoned_on_error
 from mpishare.callers import place
 from mpishare.errors import MismatchError, StallError
+from mpishare.meanwhile import go_on
 
 if TYPE_CHECKING:
+    from mpishare.meanwhile import Going
     from mpishare.watched import Watched
 
 __all__ = ["Lookout"]
@@ -127,16 +129,16 @@ class Lookout:
         ranks: Sequence[int],
         call: str,
         status: MPI.Status | None,
-        meanwhile: Callable[[], object],
+        but: Going | None,
     ) -> None:
-        """Waits for a message from or to one of `ranks`. When it does not come, it is given up, and no more than it.
+        """Waits for a message from or to one of `ranks`, that of `but`. If it does not come, only it is given up.
 
         Raises:
             StallError: It took longer than MPISHARE_TIMEOUT, or another rank gave up a collective.
         """
         call = f"{call} at {place()}"
         status = MPI.Status() if status is None else status
-        if self._ends(request, _Standing(id(self), 0, call, call, time.monotonic()), status, meanwhile):
+        if self._ends(request, _Standing(id(self), 0, call, call, time.monotonic()), status, but):
             return
         assert self._timeout_s is not None
         try:
@@ -151,16 +153,15 @@ class Lookout:
         request: MPI.Request,
         standing: _Standing,
         status: MPI.Status | None = None,
-        meanwhile: Callable[[], object] | None = None,
+        but: Going | None = None,
     ) -> bool:
-        """Waits for `request`, and does something else meanwhile; False when it takes too long."""
+        """Waits for `request`, and lets all but `but` go on meanwhile; False when it takes too long."""
         me, looked = threading.get_ident(), standing.since
         before = _waiting.get(me)
         _waiting[me] = standing
         try:
             while not request.Test(status):
-                if meanwhile is not None:
-                    meanwhile()
+                go_on(but)
                 now = time.monotonic()
                 if now - standing.since < _SPIN_S:
                     os.sched_yield()

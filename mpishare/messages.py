@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare import mpi, plan
+from mpishare import meanwhile, mpi, plan
 from mpishare.abandoned import abandon, abandoned_on_error
 from mpishare.compression import FRAME_BYTES, SMALLEST_BYTES, packed, pays
 from mpishare.errors import CapacityError, StallError
@@ -42,6 +42,7 @@ from mpishare.letters import (
     simple_head,
     simple_spec,
 )
+from mpishare.meanwhile import under_way
 from mpishare.spec import HEADER_BYTES, Block, Spec
 from mpishare.topology import Topology
 
@@ -133,7 +134,7 @@ def send_quickly(here: Topology, array: object, dest: object, tag: object) -> bo
         or not (0 <= dest < here.size and 0 <= tag <= here.largest_tag)
         or dest == here.rank
         or here.is_watched
-        or _open
+        or under_way
     ):
         return False
     is_fortran = array.flags.fnc
@@ -175,7 +176,7 @@ def receive(here: Topology, source: int, tag: int, out: NDArray[Any] | None, sta
     filled = head.status if status is None else status
     head.content[0] = 0
     try:
-        if here.is_watched or _open:
+        if here.is_watched or under_way:
             _wait_or_cancel(here, here.mail.Irecv(head.message, source, tag), source, filled)
         else:
             here.mail.Recv(head.message, source, tag, filled)
@@ -205,7 +206,7 @@ def _simple(
     """Receives a larger array of plain numbers that fits, in fewer steps; None for any other."""
     if nbytes != TAGGED_BYTES or not INLINE_BYTES < spec.nbytes <= plan.LARGEST_MESSAGE_BYTES:
         return None
-    if here.is_watched or _open:
+    if here.is_watched or under_way:
         return None
     if out is not None and not (fits(spec, out) and is_run_of(out, spec)):
         return None
@@ -222,18 +223,11 @@ def _simple(
 
 
 def _wait(
-    here: Topology, request: mpi.Request, peer: int, words: str, status: mpi.Status | None = None, but: object = None
+    here: Topology, request: mpi.Request, peer: int, words: str, status: mpi.Status | None = None, but: Any = None
 ) -> None:
-    """Waits, and lets receives that were begun go on meanwhile: senders may wait for them."""
-
-    def others_go_on() -> bool:
-        others = [one for one in list(_open.values()) if one is not but]
-        for one in others:
-            one.go_on()
-        return bool(others)
-
+    """Waits for one message, of which `words` and the rank `peer` tell, while all others that come go on."""
     with abandoned_on_error([request]):
-        here.wait_for_message(request, peer, words, status, others_go_on)
+        here.wait_for_message(request, peer, words, status, but)
 
 
 def _wait_or_cancel(here: Topology, request: mpi.Request, source: int, status: mpi.Status) -> None:
@@ -260,7 +254,7 @@ def _all_pieces(letter: Letter) -> Iterator[Block | bytes]:
 class Request:
     """A message on its way, from `isend` or `irecv`. It keeps the bytes that MPI reads or writes.
 
-    A large message is received in several steps, which are made within all calls that wait for messages. One that is
+    A large message is received in several steps, which are made within all calls that wait for other ranks. One that is
     dropped before its end goes on in the same way: what was sent arrives, and what comes is received and lost.
     """
 
@@ -353,7 +347,7 @@ class Sending(Request):
 
 
 class Receiving(Request):
-    """A message to this rank. It goes on within each call that waits for a message, not only its own."""
+    """A message to this rank. It goes on within each call that waits for other ranks, not only its own."""
 
     def __init__(
         self, here: Topology, source: int, out: NDArray[Any] | None, finish: Callable[[Any, mpi.Status], Any]
@@ -381,7 +375,7 @@ class Receiving(Request):
         _sweep()
         self = cls(here, source, out, finish)
         self._request = here.mail.Irecv([self._head, mpi.BYTE], source, tag)
-        _open[id(self)] = self
+        meanwhile.join(self)
         return self
 
     @classmethod
@@ -390,7 +384,7 @@ class Receiving(Request):
         self = cls(here, source, out, lambda found, _: found)
         self._coming = self._pieces(opened(here, head, out))
         with self._lock:  # other threads let go on what is open
-            _open[id(self)] = self
+            meanwhile.join(self)
             self._go_on()
         return self
 
@@ -401,7 +395,7 @@ class Receiving(Request):
                 if not self._is_done:
                     try:
                         _wait(self._here, self._request, self._source, "recv from", self._state, self)
-                    except StallError as error:
+                    except (StallError, mpi.Exception) as error:
                         self._end_with(error)
                     else:
                         self._go_on()
@@ -418,6 +412,8 @@ class Receiving(Request):
             try:
                 while not self._is_done and self._request.Test(self._state):
                     self._go_on()
+            except mpi.Exception as error:  # which concerns whoever waits for this one, and no other call
+                self._end_with(error)
             finally:
                 self._lock.release()
 
@@ -467,16 +463,12 @@ class Receiving(Request):
 
     def _end_with(self, error: BaseException | None) -> None:
         self._is_done, self._error = True, error
-        _open.pop(id(self), None)
+        meanwhile.leave(self)
 
     def _end(self) -> Any:
         if self._error is not None:
             raise self._error
         return self._result
-
-
-_open: dict[int, Receiving] = {}
-"""Receives that have begun and not ended, whether somebody holds them or not."""
 
 
 def _sweep() -> None:
@@ -488,5 +480,4 @@ def _sweep() -> None:
             return
         if not one.test()[0]:
             _left.append(one)
-    for receiving in list(_open.values()):
-        receiving.go_on()
+    meanwhile.go_on()

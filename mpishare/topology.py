@@ -5,11 +5,10 @@ from __future__ import annotations
 import operator
 import os
 import time
-from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from mpishare import machine, mpi
+from mpishare import machine, meanwhile, mpi
 from mpishare.agreement import agree
 from mpishare.config import Config
 from mpishare.ending import end_job_on_exception
@@ -134,11 +133,11 @@ class Topology:
         peer: int,
         words: str,
         status: mpi.Status | None,
-        others_go_on: Callable[[], bool],
+        but: meanwhile.Going | None,
     ) -> None:
         """Waits for one message, of which `words` and the rank `peer` tell; where waiting has an end, to that end.
 
-        Meanwhile `others_go_on` is called again and again, for as long as it says that there are others.
+        Meanwhile all that has begun goes on but for `but`, whose message it is.
 
         Raises:
             StallError: MPISHARE_TIMEOUT has passed. A message that has not begun to come is given up.
@@ -147,13 +146,9 @@ class Topology:
             is_any = peer == mpi.ANY_SOURCE
             call = f"{words} {'any rank' if is_any else f'rank {peer}'}"
             ranks = range(self.size) if is_any else [peer]
-            self._lookout.wait_alone(request, ranks, call, status, others_go_on)
-            return
-        while not request.Test(status):
-            if not others_go_on():
-                request.Wait(status)
-                return
-            os.sched_yield()
+            self._lookout.wait_alone(request, ranks, call, status, but)
+        else:
+            meanwhile.wait(request, status, but)
 
     def in_step(self, call: Callable[..., _T], *words: Any) -> _T:
         """Makes a call that takes memory, of which this and `words` are the arguments, and notes how it ended."""
@@ -267,11 +262,12 @@ def _duplicate(comm: mpi.Intracomm) -> mpi.Intracomm:
     timeout_s = Config.read_timeout()
     duplicate, request = comm.Idup()
     if timeout_s is None:
-        request.Wait()
+        meanwhile.wait(request)
     end = time.monotonic() + (timeout_s or 0)
     while not request.Test():
         if time.monotonic() > end:
             raise StallError("the first call on a communicator", cast("float", timeout_s), {})
+        meanwhile.go_on()
         time.sleep(_LOOK_S)
     return duplicate
 

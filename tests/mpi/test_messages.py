@@ -18,7 +18,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import mpishare as ms
-from mpishare import letters, messages, objects, parcels, plan
+from mpishare import letters, meanwhile, messages, objects, parcels, plan
 from tests.arrays import DTYPES, bits, layouts
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60)]
@@ -245,7 +245,7 @@ def test_a_request_keeps_its_bytes(comm: MPI.Intracomm) -> None:
         ms.recv(left, tag=1)
     for request in requests:
         request.wait()
-    while messages._left or messages._open:
+    while messages._left or meanwhile.under_way:
         messages._sweep()
 
 
@@ -473,13 +473,44 @@ def test_receives_go_on_while_others_are_waited_for(comm: MPI.Intracomm, way: st
     assert (request.wait() == sent - comm.rank + left).all()
 
 
+TOGETHER: dict[str, Callable[[MPI.Intracomm], object]] = {
+    "share": lambda comm: ms.share(np.arange(100_000) if comm.rank == 0 else None, comm=comm).sum(),
+    "full": lambda comm: ms.full(1000, 2, comm=comm).sum(),
+    "fence": lambda comm: ms.fence(comm=comm, scope="all"),
+    "bcast": lambda comm: ms.bcast(ms.zeros(3, comm=comm), comm=comm).sum(),
+    "info": lambda comm: ms.info(comm=comm).size,
+}
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="this MPI library allows one thread")
+@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("name", TOGETHER)
+def test_receives_go_on_while_others_come_to_a_call(comm: MPI.Intracomm, name: str, is_first: bool) -> None:
+    """Each rank but the last is in a call of all before the last one has sent it a large message."""
+    last, sent = comm.size - 1, np.arange(1_000_000)
+    duplicate = comm.Dup()
+    if not is_first:
+        expected = TOGETHER[name](duplicate)
+    requests = [ms.irecv(last)] if comm.rank != last else []
+    for rank in range(last) if comm.rank == last else ():
+        ms.send({"all": sent, "half": sent[::2]}, rank)
+    found = TOGETHER[name](duplicate)
+    assert is_first or found == expected
+    for request in requests:
+        message = request.wait()
+        assert (message["all"] == sent).all()
+        assert (message["half"] == sent[::2]).all()
+    duplicate.Free()
+
+
 def test_a_dropped_receive_keeps_nobody_waiting(comm: MPI.Intracomm) -> None:
     left, right = neighbours(comm)
     ms.irecv(left, tag=1)
     lost = ms.isend(np.arange(500_000), right, tag=1)
     second = ms.isend(np.arange(3), right, tag=2)
     assert ms.recv(left, tag=2).size == 3
-    while messages._open:
+    while meanwhile.under_way:
         messages._sweep()
     lost.wait()
     second.wait()
@@ -543,7 +574,7 @@ def test_a_signal_while_a_message_comes_keeps_its_sender_not_waiting(
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
         patch.setattr(messages, "simple_spec", interrupt)
         ms.recv(left)
-    while messages._open:
+    while meanwhile.under_way:
         messages._sweep()
     sending.wait()
     assert ms.sendrecv(np.arange(2), right, source=left).tolist() == [0, 1]
