@@ -164,5 +164,5 @@ def unpacked(segment: Segment, label: Label) -> Any:
 
 
 def _read(block: Block, label: Label) -> tuple[list[Spec], _Layout]:
-    specs, _ = listed(block[: label.list_bytes].tobytes())
+    specs = listed(block[: label.list_bytes].tobytes())
     return specs, _Layout.of(label.list_bytes + label.skeleton_bytes, specs)

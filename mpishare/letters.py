@@ -4,7 +4,8 @@ The first part, the head, is a header with the bytes behind it where both fit in
 of its own, which no other message between the two ranks has at the time, and with which the rest follows.
 
 On the receiver it is a generator that yields the places for what is to come. Where something does not fit, it yields
-places all the same, in which the rest is lost, and raises at the end: the next message is not disturbed.
+places all the same, in which the rest is lost, and raises at the end: the next message is not disturbed. Where there is
+no memory for the list of hundreds of arrays, or for a dtype of kilobytes, it does not know the rest and leaves it.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ IS_FRAMED, IS_TIMED = 1, 2
 of the first `TIMED_BYTES` has come."""
 TIMED_BYTES = 2 * FRAME_BYTES
 
-_PARCEL = struct.Struct("<4sIBQ")
-"""Magic, the tag of the rest and how it comes, and the length of the list of contents."""
+_PARCEL = struct.Struct("<4sIBQQ")
+"""Magic, the tag of the rest and how it comes, and the bytes of the list of contents and of the skeleton."""
 _PARCEL_MAGIC = b"MSP1"
 
 _numbers = count()
@@ -84,14 +85,13 @@ class Letter(NamedTuple):
     Attributes:
         head: The first message.
         tag: Of the others.
-        contents: What does not fit in the head; mostly empty.
-        parts: The bytes of each array that has some, where they are not in the head.
+        parts: What is not in the head: of an object its list of contents and its skeleton, and the bytes of each array
+            that has some.
         how: `IS_FRAMED` and `IS_TIMED`, or 0.
     """
 
     head: bytes
     tag: int = 0
-    contents: bytes = b""
     parts: Sequence[Block] = ()
     how: int = 0
 
@@ -158,20 +158,28 @@ def _write_array(here: Topology, array: NDArray[Any], choose: Choose | None) -> 
         content = array.tobytes("A") if array.flags.forc else bytes(_run_of(here, array, spec))
         return Letter(header + extension + content if extension else header + content)
     tag = new_tag(here)
-    parts = [_run_of(here, array, spec)] if spec.nbytes else []
+    parts = [np.frombuffer(extension, np.uint8)] if extension else []
+    parts += [_run_of(here, array, spec)] if spec.nbytes else []
     how = 0 if choose is None else choose(parts)
-    return Letter(header + TAG.pack(tag, how), tag, extension, parts, how)
+    return Letter(header + TAG.pack(tag, how), tag, parts, how)
 
 
 def _write_parcel(here: Topology, parcel: Parcel, choose: Choose | None) -> Letter:
     headers, specs = write_list(parcel.arrays)
-    contents = headers + parcel.skeleton
-    parts = [_run_of(here, array, spec) for array, spec in zip(parcel.arrays, specs, strict=True) if spec.nbytes]
+    texts = headers, parcel.skeleton
+    inside = _inside(len(headers), len(parcel.skeleton))
+    outside = [text for text, is_inside in zip(texts, inside, strict=True) if not is_inside]
+    parts = [np.frombuffer(text, np.uint8) for text in outside]
+    parts += [_run_of(here, array, spec) for array, spec in zip(parcel.arrays, specs, strict=True) if spec.nbytes]
     tag, how = new_tag(here), 0 if choose is None else choose(parts)
-    head = _PARCEL.pack(_PARCEL_MAGIC, tag, how, len(contents))
-    if len(head) + len(contents) <= HEAD_BYTES:
-        head, contents = head + contents, b""
-    return Letter(head, tag, contents, parts, how)
+    head = _PARCEL.pack(_PARCEL_MAGIC, tag, how, len(headers), len(parcel.skeleton))
+    return Letter(b"".join((head, *texts[: sum(inside)])), tag, parts, how)
+
+
+def _inside(list_bytes: int, skeleton_bytes: int) -> tuple[bool, bool]:
+    """Whether the list of contents and the skeleton are in the head."""
+    room = HEAD_BYTES - _PARCEL.size
+    return list_bytes <= room, list_bytes + skeleton_bytes <= room
 
 
 def _run_of(here: Topology, array: NDArray[Any], spec: Spec) -> Block:
@@ -231,28 +239,27 @@ def opened(here: Topology, head: bytes, out: NDArray[Any] | None) -> Steps:
     _check_tag(here, tag, how)
     extension = b""
     if length:
-        block = memory_for(here, length)
-        yield Place(tag, length, block)
-        extension = block.tobytes()
+        extension = (yield from _coming(here, _bytes(length), tag, how, None)).tobytes()
+        how = _after(how, length)
     return (yield from _coming(here, Spec.unpack(header, extension), tag, how, out))
 
 
 def _opened_parcel(here: Topology, head: bytes, out: NDArray[Any] | None) -> Steps:
     check_length(min(len(head), _PARCEL.size), _PARCEL.size)
-    _, tag, how, length = _PARCEL.unpack_from(head)
+    _, tag, how, list_bytes, skeleton_bytes = _PARCEL.unpack_from(head)
     _check_tag(here, tag, how)
-    contents = head[_PARCEL.size :]
-    if not contents:
-        block = memory_for(here, length)
-        yield Place(tag, length, block)
-        contents = block.tobytes()
-    check_length(len(contents), length)
-    specs, end = listed(contents)
+    has_list, has_skeleton = _inside(list_bytes, skeleton_bytes)
+    check_length(len(head) - _PARCEL.size, has_list * list_bytes + has_skeleton * skeleton_bytes)
+    headers, skeleton = head[_PARCEL.size : _PARCEL.size + list_bytes], head[_PARCEL.size + list_bytes :]
+    if not has_list:
+        headers = (yield from _coming(here, _bytes(list_bytes), tag, how, None)).tobytes()
+        how = _after(how, list_bytes)
+    specs = listed(headers)
     error: MpishareError | None = None
     if out is not None:
         error = ArgumentError("out is for an array, but what came is an object with arrays in it. Leave out away.")
-    found = []
-    for spec in specs:
+    found: list[NDArray[Any]] = []
+    for spec in specs if has_skeleton else [_bytes(skeleton_bytes), *specs]:
         if error is None:
             try:
                 found.append((yield from _coming(here, spec, tag, how, None)))
@@ -260,11 +267,20 @@ def _opened_parcel(here: Topology, head: bytes, out: NDArray[Any] | None) -> Ste
                 error = lack
         else:
             yield from _lost(spec.nbytes, tag, how)
-        if spec.nbytes >= SMALLEST_BYTES:
-            how &= ~IS_TIMED
+        how = _after(how, spec.nbytes)
     if error is not None:
         raise error
-    return Parcel(contents[end:], found)
+    return Parcel(skeleton if has_skeleton else found.pop(0).data, found)
+
+
+def _bytes(length: int) -> Spec:
+    """What is no array, as one."""
+    return Spec(np.dtype(np.uint8), (length,))
+
+
+def _after(how: int, nbytes: int) -> int:
+    """How parts come after one of so many bytes: the sender wants to hear of the first large one only."""
+    return how & ~IS_TIMED if nbytes >= SMALLEST_BYTES else how
 
 
 def _coming(here: Topology, spec: Spec, tag: int, how: int, out: NDArray[Any] | None) -> Steps:

@@ -243,7 +243,6 @@ def _wait_or_cancel(here: Topology, request: mpi.Request, source: int, status: m
 
 def _all_pieces(letter: Letter) -> Iterator[Block | bytes]:
     """All that follows the head, the frames compressed."""
-    yield from pieces(np.frombuffer(letter.contents, np.uint8)) if letter.contents else ()
     for part in letter.parts:
         if letter.is_framed(part):
             yield from (packed(part[frame]) for frame in plan.chunks(part.nbytes, FRAME_BYTES))

@@ -39,8 +39,8 @@ def write_list(arrays: Sequence[NDArray[Any]]) -> tuple[bytes, list[Spec]]:
     return b"".join((_COUNT.pack(len(specs)), *(piece for spec in specs for piece in spec.packed))), specs
 
 
-def listed(contents: bytes) -> tuple[list[Spec], int]:
-    """What `write_list` told, and where in `contents` the list ends.
+def listed(contents: bytes) -> list[Spec]:
+    """What `write_list` told.
 
     Raises:
         SpecError: It is no such list.
@@ -54,7 +54,8 @@ def listed(contents: bytes) -> tuple[list[Spec], int]:
         check_length(min(len(contents), end), end)
         specs.append(Spec.unpack(header, contents[at + HEADER_BYTES : end]))
         at = end
-    return specs, at
+    check_length(len(contents), at)
+    return specs
 
 
 def check_length(length: int, wanted: int) -> None:

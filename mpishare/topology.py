@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import time
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 

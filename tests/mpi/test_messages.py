@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 import mpishare as ms
 from mpishare import letters, meanwhile, messages, objects, parcels, plan
+from mpishare.loans import borrow
 from tests.arrays import DTYPES, bits, layouts
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60)]
@@ -110,6 +111,31 @@ def test_no_memory_loses_one_message(comm: MPI.Intracomm, monkeypatch: pytest.Mo
         ms.recv(left)
     assert caught.value.wanted == 9_000_000
     assert (ms.recv(left) == pattern(5000, 1)).all()
+    for one in sending:
+        one.wait()
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+@pytest.mark.parametrize("refused", [1, 100_000, 3_000_000])
+def test_no_memory_for_a_part_of_an_object_loses_one_message(
+    comm: MPI.Intracomm, refused: int, is_later: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For its skeleton, of 100,000 bytes, or for an array before or after others: the sender is not kept waiting."""
+    left, right = neighbours(comm)
+    sent = {"text": "x" * 100_000, "small": np.ones(4000), "large": np.zeros(3_000_000, "u1"), "last": np.arange(9000)}
+    sending = [ms.isend(one, right) for one in (sent, np.arange(7000))]
+
+    def refuse(nbytes: int, limit: int) -> Any:
+        if nbytes >= refused:
+            raise MemoryError
+        return borrow(nbytes, limit)
+
+    with monkeypatch.context() as patch, pytest.raises(ms.CapacityError) as caught:
+        patch.setattr(letters, "borrow", refuse)
+        request = ms.irecv(left) if is_later else None
+        ms.recv(left) if request is None else request.wait()
+    assert caught.value.wanted >= refused
+    assert (ms.recv(left) == np.arange(7000)).all()
     for one in sending:
         one.wait()
 
