@@ -12,12 +12,13 @@ from mpishare import mpi
 from mpishare.compression import check_compress
 from mpishare.errors import ArgumentError, MpishareError, SpecError, StallError
 from mpishare.letters import Letter, write
-from mpishare.messages import Receiving, Request, Sending, Sent, choose, send_quickly
+from mpishare.messages import Receiving, Request, Sending, Sent, send_quickly
 from mpishare.messages import receive as receive_message
 from mpishare.messages import send as send_message
 from mpishare.objects import put_together, take_apart
 from mpishare.parcels import Parcel
 from mpishare.spec import PLAIN_CLASSES
+from mpishare.streams import choose
 from mpishare.topology import Topology, topology
 
 __all__ = ["Request", "irecv", "isend", "recv", "send", "sendrecv"]

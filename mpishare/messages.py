@@ -8,33 +8,27 @@ from the right one.
 from __future__ import annotations
 
 import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpishare import meanwhile, mpi, plan
-from mpishare.abandoned import abandon, abandoned_on_error
-from mpishare.compression import FRAME_BYTES, SMALLEST_BYTES, packed, pays
+from mpishare.abandoned import abandon
+from mpishare.compression import FRAME_BYTES, packed
 from mpishare.errors import CapacityError, StallError
 from mpishare.letters import (
     FIRST_TAG,
     HEAD_BYTES,
     INLINE_BYTES,
-    IS_FRAMED,
-    IS_TIMED,
     TAG,
     TAGGED_BYTES,
-    TIMED_BYTES,
     Letter,
     Steps,
     array_in,
     fits,
     is_run_of,
-    is_timed,
     memory_for,
     new_tag,
     opened,
@@ -44,13 +38,10 @@ from mpishare.letters import (
 )
 from mpishare.meanwhile import under_way
 from mpishare.spec import HEADER_BYTES, Block, Spec
+from mpishare.streams import ANSWER_TAG, Stream
 from mpishare.topology import Topology
 
-__all__ = ["Receiving", "Request", "Sending", "Sent", "choose", "receive", "send", "send_quickly"]
-
-_ANSWER_TAG = 2
-_WINDOW = 4
-"""Frames on their way while the next is compressed."""
+__all__ = ["Receiving", "Request", "Sending", "Sent", "receive", "send", "send_quickly"]
 
 _heads: list[_Head] = []
 """Memory for heads, to be used again. As many as there were threads in `receive` at a time."""
@@ -59,68 +50,15 @@ _left: list[Sending] = []
 """Messages on their way that nobody holds any more. MPI still reads or writes their bytes."""
 
 
-def choose(here: Topology, dest: int, parts: Sequence[Block], *, can_wait: bool) -> int:
-    """How to send `parts` to `dest` in the least time: compressed where that pays at the speed of the link.
-
-    If the speed is not known and the sender can wait, the beginning of a large message finds it out.
-    """
-    large = [part for part in parts if part.nbytes >= SMALLEST_BYTES]
-    if here.node_of(dest) == here.node or not large:
-        return 0
-    speed = here.speeds.get(here.node_of(dest))
-    if speed is not None:
-        return IS_FRAMED if any(pays(part, speed) for part in large) else 0
-    return IS_FRAMED | IS_TIMED if can_wait and large[0].nbytes > TIMED_BYTES else 0
-
-
 def send(here: Topology, letter: Letter, dest: int, tag: int) -> None:
     """Sends, and returns when the bytes may be changed."""
     if dest == here.rank:  # MPI would wait for a receive that cannot come
         parts = [part.copy() for part in letter.parts]
         _left.append(Sending(here, letter._replace(parts=parts), dest, tag))
-    elif letter.how & IS_TIMED:
-        _send_timed(here, letter, dest, tag)
+    elif letter.how:
+        Stream(here, letter, dest, tag).wait()
     else:
         Sending(here, letter, dest, tag).wait()
-
-
-def _send_timed(here: Topology, letter: Letter, dest: int, tag: int) -> None:
-    """Sends, and finds out the speed of the link by the first large part."""
-    Sending(here, letter._replace(parts=()), dest, tag).wait()
-    how = letter.how
-    for part in letter.parts:
-        if letter.is_framed(part):
-            _send_framed(here, part, dest, letter.tag, how)
-            how = IS_FRAMED
-        else:
-            for piece in pieces(part):
-                _wait(here, here.parts.Isend([piece, mpi.BYTE], dest, letter.tag), dest, "send to")
-
-
-def _send_framed(here: Topology, block: Block, dest: int, tag: int, how: int) -> None:
-    """Sends frame after frame, and compresses the next ones meanwhile."""
-    speed = here.speeds.get(here.node_of(dest))
-    does_pay = speed is not None and pays(block, speed)
-    heard: list[float] = []
-    under_way: deque[mpi.Request] = deque()
-
-    def wait_down_to(length: int) -> None:
-        while len(under_way) > length:
-            _wait(here, under_way[0], dest, "send to")
-            under_way.popleft()
-
-    with abandoned_on_error(under_way):
-        for part in plan.chunks(block.nbytes, FRAME_BYTES):
-            frame = packed(block[part]) if does_pay else block[part]
-            under_way.append(here.parts.Isend([frame, mpi.BYTE], dest, tag))
-            wait_down_to(0 if is_timed(how, part) else _WINDOW)
-            if is_timed(how, part):
-                _wait(here, here.parts.Irecv([bytearray(1), mpi.BYTE], dest, _ANSWER_TAG), dest, "send to")
-                heard.append(time.perf_counter())
-            if len(heard) == 2 and speed is None:  # from one answer to the next, so that it is no matter who came late
-                speed = here.speeds[here.node_of(dest)] = FRAME_BYTES / (heard[1] - heard[0])
-                does_pay = pays(block[part.stop :], speed)
-        wait_down_to(0)
 
 
 def send_quickly(here: Topology, array: object, dest: object, tag: object) -> bool:
@@ -222,18 +160,10 @@ def _simple(
     return array
 
 
-def _wait(
-    here: Topology, request: mpi.Request, peer: int, words: str, status: mpi.Status | None = None, but: Any = None
-) -> None:
-    """Waits for one message, of which `words` and the rank `peer` tell, while all others that come go on."""
-    with abandoned_on_error([request]):
-        here.wait_for_message(request, peer, words, status, but)
-
-
 def _wait_or_cancel(here: Topology, request: mpi.Request, source: int, status: mpi.Status) -> None:
     """Waits for a head; where an exception ends that, what comes later is for the next receive."""
     try:
-        _wait(here, request, source, "recv from", status)
+        here.wait_for_message(request, source, "recv from", status)
     except BaseException:
         if request != mpi.REQUEST_NULL:
             request.Cancel()
@@ -331,7 +261,7 @@ class Sending(Request):
     def wait(self) -> None:
         """See `Request.wait`."""
         for request in self._requests:
-            _wait(self._here, request, self._dest, "send to")
+            self._here.wait_for_message(request, self._dest, "send to")
         self._requests.clear()
 
     def test(self) -> tuple[bool, None]:
@@ -393,7 +323,7 @@ class Receiving(Request):
             with self._lock:
                 if not self._is_done:
                     try:
-                        _wait(self._here, self._request, self._source, "recv from", self._state, self)
+                        self._here.wait_for_message(self._request, self._source, "recv from", self._state, self)
                     except (StallError, mpi.Exception) as error:
                         self._end_with(error)
                     else:
@@ -455,7 +385,7 @@ class Receiving(Request):
                 for piece in place.pieces():
                     yield piece, place.tag
                 if place.answer:
-                    self._here.parts.Send([b"", mpi.BYTE], self._source, _ANSWER_TAG)
+                    self._here.parts.Send([b"", mpi.BYTE], self._source, ANSWER_TAG)
                 place = steps.send(self._last.count)
         except StopIteration as end:
             self._result = self._finish(end.value, self._status)

@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from mpishare import machine, meanwhile, mpi
+from mpishare.abandoned import abandoned_on_error
 from mpishare.agreement import agree
 from mpishare.config import Config
 from mpishare.ending import end_job_on_exception
@@ -133,23 +134,23 @@ class Topology:
         request: mpi.Request,
         peer: int,
         words: str,
-        status: mpi.Status | None,
-        but: meanwhile.Going | None,
+        status: mpi.Status | None = None,
+        but: meanwhile.Going | None = None,
     ) -> None:
         """Waits for one message, of which `words` and the rank `peer` tell; where waiting has an end, to that end.
 
-        Meanwhile all that has begun goes on but for `but`, whose message it is.
+        Meanwhile all that has begun goes on but for `but`, whose message it is. An exception abandons `request`.
 
         Raises:
             StallError: MPISHARE_TIMEOUT has passed. A message that has not begun to come is given up.
         """
-        if self._lookout is not None:
+        with abandoned_on_error([request]):
+            if self._lookout is None:
+                meanwhile.wait(request, status, but)
+                return
             is_any = peer == mpi.ANY_SOURCE
             call = f"{words} {'any rank' if is_any else f'rank {peer}'}"
-            ranks = range(self.size) if is_any else [peer]
-            self._lookout.wait_alone(request, ranks, call, status, but)
-        else:
-            meanwhile.wait(request, status, but)
+            self._lookout.wait_alone(request, range(self.size) if is_any else [peer], call, status, but)
 
     def in_step(self, call: Callable[..., _T], *words: Any) -> _T:
         """Makes a call that takes memory, of which this and `words` are the arguments, and notes how it ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array as array_module
 import gc
+import itertools
 import threading
 import time
 import weakref
@@ -18,7 +19,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import mpishare as ms
-from mpishare import letters, meanwhile, messages, objects, parcels, plan
+from mpishare import compression, letters, meanwhile, messages, objects, parcels, plan, streams
 from mpishare.loans import borrow
 from tests.arrays import DTYPES, bits, layouts
 
@@ -456,6 +457,80 @@ def test_the_speed_of_a_link_is_found_out(comm: MPI.Intracomm, monkeypatch: pyte
     assert (_exchange(array, left, right) == array).all()
 
 
+class Interrupted(Exception):
+    """Raised by a signal's handler."""
+
+
+@pytest.fixture
+def slow(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Links that are told to be so slow, even inside a node, that all is sent in frames; the bytes of each packed."""
+    here = ms.topology()
+    monkeypatch.setattr(here, "speeds", dict.fromkeys(range(here.n_nodes), 1e3))
+    monkeypatch.setattr("mpishare.exchange.choose", lambda *_, **__: letters.IS_FRAMED)
+    lengths: list[int] = []
+
+    def counting(frame: NDArray[np.uint8]) -> Any:
+        lengths.append(frame.nbytes)
+        return compression.packed(frame)
+
+    monkeypatch.setattr(streams, "packed", counting)
+    yield lengths
+    while meanwhile.go_on():
+        pass
+
+
+def half_noise(nbytes: int) -> NDArray[np.uint8]:
+    """Bytes that shrink to half, which is more than MPI sends before it is received."""
+    array = np.zeros((nbytes >> 9, 512), np.uint8)
+    array[:, :256] = np.random.default_rng(1).integers(0, 256, (len(array), 256), np.uint8)
+    return array.reshape(-1)
+
+
+def test_few_compressed_frames_are_held(comm: MPI.Intracomm, slow: list[int]) -> None:
+    left, right = neighbours(comm)
+    here, array = ms.topology(), half_noise(30 << 20)
+    stream = streams.Stream(here, letters.write(here, array, lambda _: letters.IS_FRAMED), right, 0)
+    for _ in range(1000):
+        stream.go_on()
+    assert 0 < len(slow) <= 5  # nobody receives
+    comm.Barrier()
+    meanwhile.join(stream)
+    assert (ms.recv(left) == array).all()
+    while meanwhile.go_on():
+        pass
+    assert sum(slow) == array.nbytes
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("way", ["frame 1", "frame 7", "wait 1", "wait 2"])
+def test_an_exception_in_a_large_send_keeps_the_receiver_not_waiting(
+    comm: MPI.Intracomm, slow: list[int], way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has begun goes on within the next calls."""
+    left, right = neighbours(comm)
+    array = half_noise(12 << 20)
+    sent = {"first": array, "small": np.arange(9), "second": array[::2]}
+    name, number = way.split()
+    place: tuple[Any, str] = (streams, "packed") if name == "frame" else (ms.topology(), "wait_for_message")
+    usual, calls = getattr(*place), itertools.count(1)
+
+    def interrupt(*words: Any) -> Any:
+        if next(calls) == int(number):
+            raise Interrupted
+        return usual(*words)
+
+    request = ms.irecv(left)
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(*place, interrupt)
+        ms.send(sent, right, compress="auto")
+    found = request.wait()
+    assert (found["first"] == array).all()
+    assert (found["second"] == array[::2]).all()
+    while meanwhile.go_on():
+        pass
+    assert _exchange(np.arange(5), left, right).tolist() == [0, 1, 2, 3, 4]
+
+
 @pytest.fixture
 def duplicate(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> Iterator[MPI.Intracomm]:
     """A communicator on which waiting ends soon."""
@@ -581,10 +656,6 @@ def duplicate_head(comm: MPI.Intracomm, to: int) -> MPI.Request:
     """The head of a large message, the rest of which will not come."""
     here = ms.topology(comm)
     return here.mail.Isend([letters.write(here, np.arange(100_000)).head, MPI.BYTE], to)
-
-
-class Interrupted(Exception):
-    """Raised by a signal's handler."""
 
 
 def test_a_signal_while_a_message_comes_keeps_its_sender_not_waiting(

@@ -20,7 +20,8 @@ LAYERS = [
     {"_version", "callers", "costs", "errors", "dtypes", "spec", "parcels", "layout", "plan", "config"}
     | {"machine", "cgroups", "filesystems", "kernelfiles"},  # pure
     {"mpi", "abandoned", "meanwhile", "agreement", "board", "ending", "lookout", "watched", "topology"},  # MPI facts
-    {"loans", "segments", "pull", "transfer", "compression", "letters", "messages", "objects", "crates"},  # mechanism
+    {"loans", "segments", "pull", "transfer", "compression", "letters", "streams", "messages"}
+    | {"objects", "crates"},  # mechanism
     {"sharing", "making", "collectives", "exchange", "report"},  # face
     {"__init__"},
     {"cli", "__main__"},  # programs
