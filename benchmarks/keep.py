@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import mpishare as ms
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(os.environ.get("BENCHMARK_RESULTS") or Path(__file__).parent / "results")
+"""Elsewhere for a trial whose figures are not to be kept."""
 
 
 def keep(name: str, figures: dict[str, Any], info: ms.Info | dict[str, Any]) -> None:
-    """Writes `figures` to results/NAME.json."""
+    """Writes `figures` to NAME.json among the results."""
     kept = {"figures": figures, "ground": info if isinstance(info, dict) else info.as_dict()}
     (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=2) + "\n")
 

@@ -1,6 +1,6 @@
 """What a message of an array costs: ours beside MPI's own with buffers that both sides know, and beside pickles.
 
-    mpishare run -n 2 -m benchmarks.messages [--powers 3,6,10,13,16,20,22,24,26,28] [--rounds 15]
+    mpishare run -n 2 -m benchmarks.messages [--powers 3,6,10,13,16,20,22,24,26,28] [--rounds 15] [--gib 1]
     python -m benchmarks.messages --hosts    the same between two hosts, and compression on links of 400 Mbit/s
 
 Rank 0 sends to rank 1, which sends back; half of that is the time of one message. Each round times every way once.
@@ -47,6 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--powers", default="3,6,10,13,16,20,22,24,26,28", help="sizes, powers of two")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--gib", type=float, default=1, help="of the recv whose memory is looked at")
     parser.add_argument("--hosts", action="store_true", help="between two hosts of tests/cluster")
     parser.add_argument("--inside", choices=["messages", "compression"], help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -58,10 +59,10 @@ def main() -> None:
     elif options.inside:
         tell({f"{nbytes:,} bytes": measure(nbytes, options.rounds) for nbytes in sizes})
     else:
-        on_one_node(sizes, options.rounds)
+        on_one_node(sizes, options.rounds, options.gib)
 
 
-def on_one_node(sizes: list[int], rounds: int) -> None:
+def on_one_node(sizes: list[int], rounds: int, gib: float) -> None:
     """All sizes, layouts that are not contiguous, and memory."""
     from mpi4py import MPI
 
@@ -75,7 +76,7 @@ def on_one_node(sizes: list[int], rounds: int) -> None:
         if rank == 0:
             show(name, figures[name])
     figures["every second of 1,048,576 float64"] = strided(rounds)
-    figures["memory of a recv of 1 GiB"] = {OURS: {"over the array, MiB": memory()}}
+    figures[f"memory of a recv of {gib:g} GiB"] = {OURS: {"over the array, MiB": memory(int(gib * (1 << 30)))}}
     info = ms.info()
     if rank == 0:
         for name in list(figures)[len(sizes) :]:
@@ -193,14 +194,13 @@ def table(
     }
 
 
-def memory() -> float:
-    """What rank 1 holds at most while it receives 1 GiB, over the array, in MiB."""
+def memory(nbytes: int) -> float:
+    """What rank 1 holds at most while it receives so many bytes, over the array, in MiB."""
     from mpi4py import MPI
 
     import mpishare as ms
 
     comm = MPI.COMM_WORLD
-    nbytes = 1 << 30
     over = 0.0
     if comm.rank == 0:
         ms.send(np.ones(1), 1)

@@ -51,7 +51,8 @@ def main() -> None:
         return
     times: Times = {}
     for name, make in WAYS.items():
-        times[name] = with_child(name, make, shape, options.rounds)
+        with tempfile.TemporaryDirectory(dir=RAM_FOLDER if name == IN_MEMORY else None) as folder:
+            times[name] = with_child(name, make, folder, shape, options.rounds)
     words = ["run", "-n", "2", "-m", "benchmarks.ways", "--inside", "--images", str(options.images)]
     command = [sys.executable, "-m", "mpishare", *words, "--rounds", str(options.rounds)]
     told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
@@ -169,25 +170,19 @@ class ThroughQueue(Ends):
         return array
 
 
-def file_ends(folder: str | None) -> Callable[..., Any]:
-    """Files in `folder`, None for the temporary one."""
-
-    def make(shape: tuple[int, int], stage: Any) -> tuple[Callable[[], Ends], tuple[Any, ...]]:
-        place = tempfile.mkdtemp(dir=folder)
-        return (lambda: ThroughFile(place, True)), ("file", place)
-
-    return make
+def file_ends(shape: tuple[int, int], stage: Any, folder: str) -> tuple[Callable[[], Ends], tuple[Any, ...]]:
+    """Files in `folder`."""
+    return (lambda: ThroughFile(folder, True)), ("file", folder)
 
 
-def pipe_ends(shape: tuple[int, int], stage: Any) -> tuple[Callable[[], Ends], tuple[Any, ...]]:
+def pipe_ends(shape: tuple[int, int], stage: Any, folder: str) -> tuple[Callable[[], Ends], tuple[Any, ...]]:
     """Anonymous pipes."""
     there, back = stage.Pipe(duplex=False), stage.Pipe(duplex=False)
     return (lambda: ThroughPipe(back[0], there[1], shape)), ("pipe", there[0], back[1])
 
 
-def fifo_ends(shape: tuple[int, int], stage: Any) -> tuple[Callable[[], Ends], tuple[Any, ...]]:
+def fifo_ends(shape: tuple[int, int], stage: Any, folder: str) -> tuple[Callable[[], Ends], tuple[Any, ...]]:
     """Named pipes."""
-    folder = tempfile.mkdtemp()
     there, back = f"{folder}/there", f"{folder}/back"
     os.mkfifo(there)
     os.mkfifo(back)
@@ -199,7 +194,7 @@ def fifo_ends(shape: tuple[int, int], stage: Any) -> tuple[Callable[[], Ends], t
     return parent, ("fifo", there, back)
 
 
-def tcp_ends(shape: tuple[int, int], stage: Any) -> tuple[Callable[[], Ends], tuple[Any, ...]]:
+def tcp_ends(shape: tuple[int, int], stage: Any, folder: str) -> tuple[Callable[[], Ends], tuple[Any, ...]]:
     """A connection over the loopback device."""
     server = socket.create_server(("127.0.0.1", 0))
 
@@ -210,15 +205,16 @@ def tcp_ends(shape: tuple[int, int], stage: Any) -> tuple[Callable[[], Ends], tu
     return parent, ("tcp", server.getsockname())
 
 
-def queue_ends(shape: tuple[int, int], stage: Any) -> tuple[Callable[[], Ends], tuple[Any, ...]]:
+def queue_ends(shape: tuple[int, int], stage: Any, folder: str) -> tuple[Callable[[], Ends], tuple[Any, ...]]:
     """multiprocessing.Queue."""
     there, back = stage.Queue(), stage.Queue()
     return (lambda: ThroughQueue(back, there)), ("queue", there, back)
 
 
+IN_MEMORY = "file in memory, mapped"
 WAYS: dict[str, Callable[..., Any]] = {
-    "file on disk, mapped": file_ends(None),
-    "file in memory, mapped": file_ends(str(RAM_FOLDER)),
+    "file on disk, mapped": file_ends,
+    IN_MEMORY: file_ends,
     "pipe": pipe_ends,
     "named pipe": fifo_ends,
     "TCP": tcp_ends,
@@ -251,11 +247,13 @@ def child(clock: Any, rounds: int, shape: tuple[int, int], kind: str, *words: An
     clock.recv()  # until the parent has all
 
 
-def with_child(name: str, make: Callable[..., Any], shape: tuple[int, int], rounds: int) -> list[tuple[float, float]]:
+def with_child(
+    name: str, make: Callable[..., Any], folder: str, shape: tuple[int, int], rounds: int
+) -> list[tuple[float, float]]:
     """Time there, and there and back, of every round but the first. All processes of a machine have one clock."""
     stage = multiprocessing.get_context("spawn")
     clock, theirs = stage.Pipe()
-    parent, words = make(shape, stage)
+    parent, words = make(shape, stage, folder)
     other = stage.Process(target=child, args=(theirs, rounds + 1, shape, *words))
     other.start()
     end = parent()
