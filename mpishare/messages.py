@@ -46,6 +46,9 @@ __all__ = ["Receiving", "Request", "Sending", "Sent", "receive", "send", "send_q
 _heads: list[_Head] = []
 """Memory for heads, to be used again. As many as there were threads in `receive` at a time."""
 
+_MOST_SHOWN = 256
+"""Headers that are remembered with a head."""
+
 _left: list[Sending] = []
 """Messages on their way that nobody holds any more. MPI still reads or writes their bytes."""
 
@@ -97,15 +100,27 @@ def send_quickly(here: Topology, array: object, dest: object, tag: object) -> bo
 
 
 class _Head:
-    """Where the head of a message arrives."""
+    """Where the head of a message arrives.
 
-    __slots__ = ("content", "header", "message", "status")
+    Attributes:
+        inside: By their headers, arrays of plain numbers as they lie behind the header, for a copy in one step.
+    """
+
+    __slots__ = ("content", "header", "inside", "message", "status")
 
     def __init__(self) -> None:
+        self.inside: dict[bytes, NDArray[Any]] = {}
         self.content = bytearray(HEAD_BYTES)
         self.header = memoryview(self.content)[:HEADER_BYTES]
         self.message = [self.content, mpi.BYTE]
         self.status = mpi.Status()
+
+    def show(self, header: bytes, spec: Spec) -> NDArray[Any]:
+        """The array that `header` tells of, where the next one with that header will be too."""
+        if len(self.inside) == _MOST_SHOWN:
+            self.inside.clear()
+        array = self.inside[header] = np.ndarray(spec.shape, spec.dtype, self.content, HEADER_BYTES)
+        return array
 
 
 def receive(here: Topology, source: int, tag: int, out: NDArray[Any] | None, status: mpi.Status | None) -> Any:
@@ -119,13 +134,12 @@ def receive(here: Topology, source: int, tag: int, out: NDArray[Any] | None, sta
         else:
             here.mail.Recv(head.message, source, tag, filled)
         nbytes = filled.count
-        spec = simple_spec(bytes(head.header))
-        found = None
-        if spec is not None:
-            if out is None and spec.nbytes == nbytes - HEADER_BYTES and spec.order == "C":
-                found = np.ndarray(spec.shape, spec.dtype, head.content[HEADER_BYTES:nbytes])
-            else:
-                found = _simple(here, spec, head.content, nbytes, out, filled.source)
+        header = bytes(head.header)
+        shown = head.inside.get(header)
+        if shown is not None and out is None and shown.nbytes == nbytes - HEADER_BYTES:
+            found: NDArray[Any] | None = shown.copy()
+        else:
+            found = _simple(here, head, header, nbytes, out, filled.source)
     except BaseException:
         if head.content[0]:  # a signal came with the head: what follows it must not keep the sender waiting
             Receiving.after(here, bytes(head.content[: filled.count]), None, filled.source)
@@ -139,23 +153,28 @@ def receive(here: Topology, source: int, tag: int, out: NDArray[Any] | None, sta
 
 
 def _simple(
-    here: Topology, spec: Spec, head: bytearray, nbytes: int, out: NDArray[Any] | None, source: int
+    here: Topology, head: _Head, header: bytes, nbytes: int, out: NDArray[Any] | None, source: int
 ) -> NDArray[Any] | None:
-    """Receives a larger array of plain numbers that fits, in fewer steps; None for any other."""
+    """Receives an array of plain numbers that fits, in fewer steps; None for any other."""
+    spec = simple_spec(header)
+    if spec is None:
+        return None
+    if out is None and spec.order == "C" and spec.nbytes == nbytes - HEADER_BYTES:
+        return head.show(header, spec).copy()
     if nbytes != TAGGED_BYTES or not INLINE_BYTES < spec.nbytes <= plan.LARGEST_MESSAGE_BYTES:
         return None
     if here.is_watched or under_way:
         return None
     if out is not None and not (fits(spec, out) and is_run_of(out, spec)):
         return None
-    tag, how = TAG.unpack_from(head, HEADER_BYTES)
+    tag, how = TAG.unpack_from(head.content, HEADER_BYTES)
     if how or not FIRST_TAG <= tag < here.largest_tag:
         return None
     try:
         array = array_in(memory_for(here, spec.nbytes), spec) if out is None else out
     except CapacityError:
         return None
-    head[0] = 0  # from here on nothing follows
+    head.content[0] = 0  # from here on nothing follows
     here.parts.Recv([array, mpi.BYTE], source, tag)
     return array
 

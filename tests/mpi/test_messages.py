@@ -180,6 +180,18 @@ def test_messages_of_one_pair_keep_their_order(comm: MPI.Intracomm) -> None:
         one.wait()
 
 
+def test_many_shapes_and_none_shares_memory_with_the_next(comm: MPI.Intracomm) -> None:
+    """More headers than are remembered, each twice."""
+    left, right = neighbours(comm)
+    counts = [1 + number // 2 for number in range(2 * messages._MOST_SHOWN + 20)]
+    sending = [ms.isend(np.full(count, number), right) for number, count in enumerate(counts)]
+    found = [ms.recv(left) for _ in counts]
+    assert [array.tolist() for array in found] == [[number] * count for number, count in enumerate(counts)]
+    assert all(array.flags.owndata and array.flags.writeable for array in found)
+    for one in sending:
+        one.wait()
+
+
 def test_other_code_may_use_the_same_communicator_and_tag(comm: MPI.Intracomm) -> None:
     left, right = neighbours(comm)
     theirs = comm.isend("theirs", right, tag=4)
