@@ -10,10 +10,13 @@ from types import TracebackType
 from typing import TypeVar
 from zlib import crc32
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mpishare import meanwhile, mpi
 from mpishare.errors import CapacityError, MismatchError, PeerCapacityError, PeerError
 
-__all__ = ["NOTE_BYTES", "WORDS_BYTES", "agree"]
+__all__ = ["BROUGHT_BYTES", "NOTE_BYTES", "agree", "any_rank"]
 
 NOTE_BYTES = 64
 """How much one rank can tell the others with an agreement."""
@@ -21,7 +24,8 @@ NOTE_BYTES = 64
 _WORDS = struct.Struct("<QII")
 """Has this rank failed, the checksum of its call, and the same with each bit turned."""
 
-WORDS_BYTES = _WORDS.size
+BROUGHT_BYTES = _WORDS.size + NOTE_BYTES
+"""What each rank brings to an agreement."""
 
 _Error = TypeVar("_Error", bound=BaseException)
 
@@ -34,12 +38,12 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
     waits in a later collective for one that will not come.
 
     When the block sets `call` to a text, the texts of all ranks must be equal, or all ranks raise `MismatchError`.
-    When it sets `note` on one rank, to `NOTE_BYTES` bytes, all ranks find it there after the block.
+    When it sets `note`, to `NOTE_BYTES` bytes, all ranks find there after the block what was set, put together by or.
 
     The price where all is well is one MPI_Allreduce of 80 bytes by MPI_BOR: has a rank failed, the checksum of the
-    call, the same with each bit turned, and the note. They come out as they went in if all were equal. On one node the
-    ranks may have a board for it (`Boarded`), which takes less. Both order memory as well: what any rank wrote to node
-    memory before is seen by all after.
+    call, the same with each bit turned, and the note. They come out as they went in if all were equal. The ranks of a
+    node may have a board for it (`Boarded`, `Bridged`), which takes less. All order memory as well: what any rank
+    wrote to node memory before is seen by all of the node after.
     """
 
     call = ""
@@ -65,18 +69,31 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
     ) -> None:
         words = _words(self.call, error is not None)
         meet = getattr(self._comm, "meet", None)  # of a `Boarded` communicator
-        told = self._by_allreduce(words) if meet is None else meet(words, self.note)
+        told = _by_allreduce(self._comm, words + self.note) if meet is None else meet(words + self.note)
         if error is not None or not told.startswith(words):
             if _WORDS.unpack_from(told)[0]:
                 _tell_failure(self._comm, error)
             else:
                 raise _everywhere(MismatchError(dict(enumerate(self._comm.allgather(self.call + self._where)))))
-        self.note = told[WORDS_BYTES:]
+        self.note = told[_WORDS.size :]
 
-    def _by_allreduce(self, words: bytes) -> bytes:
-        told = bytearray(words + self.note)
-        meanwhile.call(self._comm.Allreduce, mpi.IN_PLACE, [told, mpi.BYTE], mpi.BOR)
-        return bytes(told)
+
+def any_rank(comm: mpi.Intracomm, notes: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """For each of as many places on all ranks whether any rank of `comm` notes True there. Collective over `comm`."""
+    mine = np.packbits(notes).tobytes()
+    if len(mine) <= NOTE_BYTES:
+        with agree(comm) as together:
+            together.note = mine.ljust(NOTE_BYTES, b"\0")
+        all_notes = together.note
+    else:
+        all_notes = _by_allreduce(comm, mine)
+    return np.unpackbits(np.frombuffer(all_notes, np.uint8), count=notes.size).view(np.bool_)
+
+
+def _by_allreduce(comm: mpi.Intracomm, mine: bytes) -> bytes:
+    told = bytearray(mine)
+    meanwhile.call(comm.Allreduce, mpi.IN_PLACE, [told, mpi.BYTE], mpi.BOR)
+    return bytes(told)
 
 
 @lru_cache(maxsize=256)

@@ -1,14 +1,14 @@
 """A board in the memory of one node, on which its ranks meet in less time than in a collective of MPI.
 
-Each rank writes its words and then, by one store, that it has come; then it looks until all have come, and lets others
-have the core meanwhile. Where ranks share cores this is where the time goes: an MPI_Allreduce makes each rank wait once
-for every power of two, the board once.
+Each rank writes what it brings and then, by one store, that it has come; then it looks until all have come, and lets
+others have the core meanwhile. Where ranks share cores this is where the time goes: an MPI_Allreduce makes each rank
+wait once for every power of two, the board once.
 
 - That a rank has come stands on the board and nowhere else. So an exception from outside, a signal's, finds the rank
   either in a meeting or out of it, and the next meeting is the right one.
 - Two sides are used in turn. One is written again when all have come to the meeting after, and so have read it.
-- Words go before the number of the meeting, on a processor that keeps the order of stores and of loads. On others there
-  is no board.
+- What is brought goes before the number of the meeting, on a processor that keeps the order of stores and of loads. On
+  others there is no board.
 
 Source:
     Intel 64 and IA-32 Architectures Software Developer's Manual, volume 3, section 9.2.2; S. Jain et al., "Framework
@@ -19,20 +19,19 @@ from __future__ import annotations
 
 import ctypes
 import platform
-import sys
 from functools import reduce
 from operator import or_
 from os import sched_yield
 
 from mpi4py import MPI
 
-from mpishare.agreement import NOTE_BYTES, WORDS_BYTES, agree
+from mpishare.agreement import BROUGHT_BYTES, agree
 from mpishare.meanwhile import go_on
 
-__all__ = ["Boarded", "does_for", "size_bytes"]
+__all__ = ["Boarded", "Side", "does_for", "number_bytes", "size_bytes"]
 
 _MOST_RANKS = 16
-"""All ranks look at the words of all, so that more would do better with a tree."""
+"""All ranks look at what all bring, so that more would do better with a tree."""
 
 _LINE_BYTES = 64
 _NUMBER_BYTES = 8
@@ -50,9 +49,9 @@ def size_bytes(ranks: int) -> int:
     return 2 * _side_bytes(ranks)
 
 
-def _side_bytes(ranks: int) -> int:
-    numbers = -(-ranks * _NUMBER_BYTES // _LINE_BYTES) * _LINE_BYTES
-    return numbers + ranks * WORDS_BYTES + NOTE_BYTES
+def number_bytes(number: int) -> bytes:
+    """The number of a meeting as it stands on a board."""
+    return number.to_bytes(_NUMBER_BYTES, "little")
 
 
 class Boarded(MPI.Intracomm):
@@ -66,65 +65,88 @@ class Boarded(MPI.Intracomm):
 
     def __init__(self, comm: MPI.Intracomm, memory: object, address: int) -> None:
         """The board begins at `address`, with all bytes zero, and lasts as long as `memory`."""
+        self._set_board(memory, address, comm.size, comm.rank)
+
+    def _set_board(self, memory: object, address: int, ranks: int, place: int) -> None:
+        """It is one of `ranks`, of which this is number `place`."""
         self._memory = memory
-        self._ranks = comm.size
-        self._place = comm.rank
-        length = _side_bytes(comm.size)
-        self._sides = [_Side(address + number * length, comm.size, comm.rank) for number in range(2)]
+        self._place = place
+        length = _side_bytes(ranks)
+        self._sides = [Side(address + number * length, ranks, place) for number in range(2)]
         self._met = 0
 
-    def meet(self, words: bytes, note: bytes) -> bytes:
-        """The words of all ranks put together by or, and the note of the rank that has one. Collective."""
+    def meet(self, mine: bytes) -> bytes:
+        """What all ranks bring, `BROUGHT_BYTES` each, put together by or. Collective."""
         if self._sides[~self._met & 1].came[self._place] > self._met:  # an exception ended the last meeting early
-            self._wait()
+            self._finish()
         number = self._met + 1
         side = self._sides[number & 1]
-        side.mine[:] = words
-        if note is not agree.note:
-            side.note[:] = note
+        side.mine[:] = mine
         side.came[self._place] = number
-        self._wait()
-        found = bytes(side.words)
-        if found != words * self._ranks:
-            words = _together(found, len(words))
-        return words + bytes(side.note)
+        return self._finish()
 
-    def _wait(self) -> None:
-        """Returns when all have come to the next meeting."""
+    def _finish(self) -> bytes:
+        """The outcome of the meeting that this rank has come to, when that is over."""
         number = self._met + 1
-        numbers = self._sides[number & 1].numbers
-        all_came = number.to_bytes(_NUMBER_BYTES, sys.byteorder) * self._ranks
+        side = self._sides[number & 1]
+        self._look_for(number_bytes(number) * side.ranks, side.numbers)
+        self._met = number
+        return side.together()
+
+    def _look_for(self, sight: bytes, place: memoryview) -> None:
+        """Returns when `sight` stands at `place`."""
         looks = 0
-        while bytes(numbers) != all_came:
+        while bytes(place) != sight:
             looks += 1
             if looks % _LOOKS == 0:
                 self.Iprobe()
                 go_on()
             sched_yield()
-        self._met = number
+
+    def Barrier(self) -> None:
+        """On the board, where ranks that are in different calls find it out."""
+        with agree(self):
+            pass
 
 
-class _Side:
+class Side:
     """Where the ranks write for one meeting.
 
     Attributes:
+        ranks: How many they are.
         came: For each rank the number of the last meeting that it has come to on this side.
         numbers: The same as bytes.
-        words: Those of all ranks.
-        mine: Those of this rank.
-        note: That of the rank which has one.
+        mine: What this rank brings.
+        over: The number of the last meeting on this side whose outcome is there.
+        outcome: Where it is, when not all can find it by themselves.
     """
 
-    def __init__(self, address: int, ranks: int, rank: int) -> None:
-        nbytes = _side_bytes(ranks)
-        board = memoryview((ctypes.c_uint8 * nbytes).from_address(address)).cast("B")
+    def __init__(self, address: int, ranks: int, place: int) -> None:
+        board = memoryview((ctypes.c_uint8 * _side_bytes(ranks)).from_address(address)).cast("B")
+        self.ranks = ranks
         self.numbers = board[: ranks * _NUMBER_BYTES]
         self.came = self.numbers.cast("Q")
-        self.note = board[nbytes - NOTE_BYTES :]
-        self.words = board[nbytes - NOTE_BYTES - ranks * WORDS_BYTES : nbytes - NOTE_BYTES]
-        self.mine = self.words[rank * WORDS_BYTES : (rank + 1) * WORDS_BYTES]
+        end = _numbers_bytes(ranks)
+        self.over = board[end - _NUMBER_BYTES : end]
+        self._brought = board[end : end + ranks * BROUGHT_BYTES]
+        self.mine = self._brought[place * BROUGHT_BYTES : (place + 1) * BROUGHT_BYTES]
+        self.outcome = board[end + ranks * BROUGHT_BYTES :]
+
+    def together(self) -> bytes:
+        """What the ranks brought, put together by or."""
+        found = bytes(self._brought)
+        first = found[:BROUGHT_BYTES]
+        if found == first * self.ranks:
+            return first
+        starts = range(0, len(found), BROUGHT_BYTES)
+        every = (int.from_bytes(found[start : start + BROUGHT_BYTES], "little") for start in starts)
+        return reduce(or_, every).to_bytes(BROUGHT_BYTES, "little")
 
 
-def _together(found: bytes, length: int) -> bytes:
-    every = (int.from_bytes(found[start : start + length], "little") for start in range(0, len(found), length))
-    return reduce(or_, every).to_bytes(length, "little")
+def _side_bytes(ranks: int) -> int:
+    return _numbers_bytes(ranks) + (ranks + 1) * BROUGHT_BYTES
+
+
+def _numbers_bytes(ranks: int) -> int:
+    """Those of the ranks and of the outcome."""
+    return -(-(ranks + 1) * _NUMBER_BYTES // _LINE_BYTES) * _LINE_BYTES

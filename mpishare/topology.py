@@ -46,7 +46,8 @@ class Topology:
         leaders: Communicator of the leaders, in the order of the nodes; MPI_COMM_NULL on the other ranks.
         rail: Communicator of the ranks that have this node rank on their nodes, in the order of the nodes.
             Nodes with fewer ranks are missing from the higher rails. mpishare runs only collectives on it.
-        channel: mpishare's own duplicate of `comm`, for its collectives.
+        channel: mpishare's own duplicate of `comm`, for its collectives. From the first array on its ranks may have
+            boards to meet on, as may those of `node_channel`; see `bridge`.
         mail: Another, which the heads of messages have for themselves, so that a receive with any tag gets no other.
         parts: The first one again, for what follows a head.
         speeds: Bytes a second to nodes, where messages have found it out.
@@ -188,7 +189,7 @@ class Topology:
         for comm in (self.rail, self.node_comm, self.mail, self.parts):
             if comm != mpi.COMM_NULL:  # the caller may have freed one that callers can see
                 comm.Free()
-        self.channel = cast("mpi.Intracomm", mpi.COMM_NULL)
+        self.channel = self.node_channel = cast("mpi.Intracomm", mpi.COMM_NULL)
 
     def __repr__(self) -> str:
         nodes = ", ".join(

@@ -10,7 +10,7 @@ from weakref import WeakSet
 import numpy as np
 
 from mpishare import loans, machine, mpi, plan
-from mpishare.agreement import agree
+from mpishare.agreement import agree, any_rank
 from mpishare.errors import MpishareError
 from mpishare.segments.recycle import Lease, Wholes, after_fork_in_child, give_back
 from mpishare.segments.registry import Obtained, obtain
@@ -107,26 +107,27 @@ class _Pool:
         self._refused_until: dict[str | None, int] = {}  # counted in segments
         self._wholes = Wholes(int(limit) // 2)
         if limit:
-            self._set_board(topology)
+            self._set_boards(topology)
         _pools.add(self)
         _watch_forks()
 
-    def _set_board(self, topology: Topology) -> None:
-        """From here on the ranks of a communicator on one node meet on a board, where there can be one."""
-        from mpishare import board  # it imports mpi4py.MPI, which is safe by now
+    def _set_boards(self, topology: Topology) -> None:
+        """From here on the ranks of each node meet on boards, unless those of a node cannot."""
+        from mpishare import bridge  # it imports mpi4py.MPI, which is safe by now
 
-        if topology.n_nodes > 1 or topology.is_watched or not board.does_for(topology.size):
+        nbytes = bridge.boards_bytes(topology)
+        if any_rank(topology.channel, np.array([not nbytes])):
             return
         try:
-            obtained = self._new(topology, board.size_bytes(topology.size), topology.config.backend, writable=True)
+            obtained = self._new(topology, nbytes, topology.config.backend, writable=True)
         except BaseException as error:
             if not _is_refusal(topology, error):
                 raise
             return
         if topology.is_leader:
-            ctypes.memset(obtained.memory.address, 0, board.size_bytes(topology.size))
+            ctypes.memset(obtained.memory.address, 0, nbytes)
         topology.channel.Barrier()
-        topology.channel = board.Boarded(topology.channel, obtained.memory, obtained.memory.address)
+        bridge.put_boards(topology, obtained.memory, obtained.memory.address)
 
     def retire(self) -> None:
         """No other array gets the memory that is lent now."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pickle
 
+import numpy as np
 import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare.agreement import agree
+from mpishare.agreement import NOTE_BYTES, agree, any_rank
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(20)]
 
@@ -69,3 +70,11 @@ def test_an_error_that_cannot_be_told_keeps_nobody_waiting(comm: MPI.Intracomm) 
     with pytest.raises(Mute if comm.rank == 0 else ms.PeerError), agree(comm):
         if comm.rank == 0:
             raise Mute
+
+
+@pytest.mark.parametrize("places", [1, 7, 8 * NOTE_BYTES, 8 * NOTE_BYTES + 1])
+def test_any_rank(comm: MPI.Intracomm, places: int) -> None:
+    numbers = np.arange(places)
+    found = any_rank(comm, numbers % (comm.size + 1) == comm.rank)
+    assert found.dtype == bool
+    assert found.tolist() == (numbers % (comm.size + 1) < comm.size).tolist()

@@ -41,7 +41,8 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kin
 def use(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
     """Other settings for COMM_WORLD, and no memory from before."""
     here = ms.topology()
-    monkeypatch.setattr(here, "channel", here.channel)  # a new pool may make a board for it
+    monkeypatch.setattr(here, "channel", here.channel)  # a new pool may make boards for these
+    monkeypatch.setattr(here, "node_channel", here.node_channel)
     monkeypatch.setattr(here, "config", replace(here.config, backend=None, **settings))
     monkeypatch.setattr(here, "pool", None)
 
