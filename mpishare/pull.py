@@ -10,14 +10,15 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare import mpi, plan
+from mpishare import plan
+from mpishare.agreement import NOTE_BYTES, agree, any_rank
 from mpishare.segments import syscalls
 from mpishare.spec import Block, address_of
 from mpishare.topology import Topology
 
 __all__ = ["Offer", "offer", "take"]
 
-_TOLD = struct.Struct("<qQQ16s")
+_TOLD = struct.Struct(f"<qQQ16s{NOTE_BYTES - 40}x")
 """Process, address of the bytes, address of a token, and the token: who reads it there reads the right process."""
 
 _TOKEN_BYTES = 16
@@ -38,28 +39,27 @@ class Offer:
     """On the root, the token itself, which must stay where it is."""
 
 
-def offer(topology: Topology, root: int, source: Block | None) -> Offer | None:
-    """Tells the ranks of `root`'s node where its bytes are.
+def offer(topology: Topology, source: Block | None) -> Offer | None:
+    """Tells the ranks of the root's node where its bytes are.
 
     Args:
         topology: Where the ranks sit.
-        root: A rank of this node.
-        source: On `root`, the bytes, in one run; None on the others, and where there is no such run.
+        source: On the root, the bytes, in one run; None on the others, and where there is no such run.
 
     Returns:
-        What `take` wants; None on all ranks where `root` must copy by itself.
+        What `take` wants; None on all ranks where the root must copy by itself.
 
     Collective:
         Over `topology.node_channel`.
     """
     if _refusing.get(topology):
         return None
-    told, token = bytearray(_TOLD.size), np.empty(0, np.uint8)
-    if source is not None:
-        token = np.frombuffer(os.urandom(_TOKEN_BYTES), np.uint8).copy()
-        told[:] = _TOLD.pack(os.getpid(), address_of(source), address_of(token), token.tobytes())
-    topology.node_channel.Bcast([told, mpi.BYTE], topology.ranks_of(topology.node).index(root))
-    pid, address, token_address, expected = _TOLD.unpack(told)
+    token = np.empty(0, np.uint8)
+    with agree(topology.node_channel) as together:
+        if source is not None:
+            token = np.frombuffer(os.urandom(_TOKEN_BYTES), np.uint8).copy()
+            together.note = _TOLD.pack(os.getpid(), address_of(source), address_of(token), token.tobytes())
+    pid, address, token_address, expected = _TOLD.unpack(together.note)
     return Offer(pid, address, token_address, expected, token) if pid else None
 
 
@@ -85,17 +85,17 @@ def take(topology: Topology, root: int, found: Offer, block: Block, source: Bloc
     """
     ranks = topology.ranks_of(topology.node)
     helpers = [rank for rank in ranks if root_helps or rank != root][: plan.LARGEST_PULL_RANKS]
-    failed = np.zeros((), np.int8)
+    failed = False
     if topology.rank in helpers:
         part = plan.fill_slice(block.nbytes, len(helpers), helpers.index(topology.rank))
         if source is not None:
             block[part] = source[part]
         else:
-            failed[()] = not _read(found, part.start, block[part])
-    topology.node_channel.Allreduce(mpi.IN_PLACE, failed, mpi.MAX)
-    if failed:
+            failed = not _read(found, part.start, block[part])
+    if any_rank(topology.node_channel, np.array([failed])):
         _refusing[topology] = True
-    return not failed
+        return False
+    return True
 
 
 def _read(found: Offer, start: int, target: Block) -> bool:

@@ -120,7 +120,7 @@ def _spread(topology: Topology, root: int, rails: int, block: Block, together: b
     """Fills `root`'s node, whose ranks then feed the other nodes on several rails."""
     if topology.node_of(root) == topology.node:
         run = None if source is None else source.run
-        offered = pull.offer(topology, root, run) if together else None
+        offered = pull.offer(topology, run) if together else None
         if offered is None or not pull.take(topology, root, offered, block, run, root_helps=True):
             if source is not None:
                 source.write(block.data)
@@ -142,7 +142,7 @@ def _feed(topology: Topology, root: int, block: Block, together: bool, source: S
     run = None if source is None else source.run
     offered = None
     if together and topology.node_size > 1 and block.nbytes >= plan.SMALLEST_PULL_BYTES:
-        offered = pull.offer(topology, root, run)
+        offered = pull.offer(topology, run)
     if offered is not None:
         relay(topology, root, block, source=run)
         if pull.take(topology, root, offered, block, run, root_helps=topology.n_nodes == 1):

@@ -14,7 +14,8 @@ from itertools import count
 
 import numpy as np
 
-from mpishare import machine, mpi
+from mpishare import machine
+from mpishare.agreement import any_rank
 from mpishare.segments.protocol import Backing
 from mpishare.segments.registry import Obtained
 from mpishare.topology import Topology
@@ -67,11 +68,11 @@ class Wholes:
         """Lends one that all ranks have set aside, None where none fits. Collective over `topology.comm`."""
         if not self._all:
             return None
-        notes = np.array([whole.ask() for whole in self._all], np.uint8)
-        topology.channel.Allreduce(mpi.IN_PLACE, notes, mpi.BOR)
+        mine = np.array([whole.ask() for whole in self._all]).ravel()
+        notes = any_rank(topology.channel, mine).tolist()
         fits = range(nbytes, int(nbytes * _WASTE) + 1)
         free, kept = [], []
-        for whole, (needed, gone) in zip(self._all, notes.tolist(), strict=True):
+        for whole, needed, gone in zip(self._all, notes[::2], notes[1::2], strict=True):
             if gone:  # on one rank, so that it is of no more use on the others
                 whole.retire()
                 continue

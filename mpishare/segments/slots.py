@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpishare import mpi
+from mpishare.agreement import any_rank
 from mpishare.segments.protocol import Backing, Memory
 from mpishare.segments.registry import Obtained
 from mpishare.topology import Topology
@@ -52,10 +52,9 @@ class Slots:
     def _find(self, topology: Topology) -> None:
         """Puts the notes of all ranks together."""
         if self._places:
-            notes = np.frombuffer(bytes(self._dropped), np.uint8).copy()
-            notes[list(self._retired)] = 0
-            topology.channel.Allreduce(mpi.IN_PLACE, notes, mpi.MIN)
-            self.free = np.flatnonzero(notes)[::-1].tolist()
+            needed = np.frombuffer(bytes(self._dropped), np.uint8) == 0
+            needed[list(self._retired)] = True
+            self.free = np.flatnonzero(~any_rank(topology.channel, needed))[::-1].tolist()
 
     def give_back(self, topology: Topology) -> int:
         """Gives those slabs to the system in which all slots are free; their bytes. Collective over all ranks."""
