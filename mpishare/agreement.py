@@ -74,7 +74,8 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
             if _WORDS.unpack_from(told)[0]:
                 _tell_failure(self._comm, error)
             else:
-                raise _everywhere(MismatchError(dict(enumerate(self._comm.allgather(self.call + self._where)))))
+                calls = self._comm.allgather(self.call + self._where)
+                raise _known_to(self._comm, MismatchError(dict(enumerate(calls))))
         self.note = told[_WORDS.size :]
 
 
@@ -108,14 +109,14 @@ def _tell_failure(comm: mpi.Intracomm, error: BaseException | None) -> None:
     failures = {rank: failure for rank, failure in enumerate(comm.allgather(told)) if failure is not None}
     if error is None:
         rank = min(failures)
-        raise _everywhere(failures[rank].for_peers(rank, others=len(failures) - 1))
-    _everywhere(error)
+        raise _known_to(comm, failures[rank].for_peers(rank, others=len(failures) - 1))
+    _known_to(comm, error)
 
 
-def _everywhere(error: _Error) -> _Error:
-    """Marks an error that all ranks know of."""
+def _known_to(comm: mpi.Intracomm, error: _Error) -> _Error:
+    """Marks an error with how many ranks know of it: those of a node may, and the others not."""
     with suppress(AttributeError):
-        error.is_everywhere = True  # type: ignore[attr-defined]
+        error.known_to = comm.size  # type: ignore[attr-defined]
     return error
 
 

@@ -21,8 +21,8 @@ __all__ = [
 class MpishareError(Exception):
     """Base of every error that mpishare raises on purpose."""
 
-    is_everywhere = False
-    """Whether the other ranks of the communicator have raised as well, so that all are in step."""
+    known_to = 0
+    """On how many ranks one agreement raised. Where these are all of a communicator, they are in step."""
 
 
 class ArgumentError(MpishareError, ValueError):

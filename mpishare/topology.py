@@ -179,7 +179,7 @@ class Topology:
 
     def end(self, error: BaseException | None = None) -> None:
         """The call has ended: well, or by an error. One that not all ranks know of leaves them out of step."""
-        if error is None or getattr(error, "is_everywhere", False):
+        if error is None or getattr(error, "known_to", 0) == self.size:
             self._is_in_call = False
 
     def free(self) -> None:

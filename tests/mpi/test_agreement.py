@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -78,3 +79,16 @@ def test_any_rank(comm: MPI.Intracomm, places: int) -> None:
     found = any_rank(comm, numbers % (comm.size + 1) == comm.rank)
     assert found.dtype == bool
     assert found.tolist() == (numbers % (comm.size + 1) < comm.size).tolist()
+
+
+@pytest.mark.ranks(2)
+def test_an_error_that_only_a_node_knows_leaves_the_ranks_out_of_step() -> None:
+    here = ms.topology(duplicate := MPI.COMM_WORLD.Dup())
+    with pytest.raises((ValueError, ms.PeerError)) as caught, agree(here.node_channel):
+        here.begin()
+        if here.is_leader:
+            raise ValueError
+    here.end(caught.value)
+    with pytest.raises(ms.MpishareError) if here.n_nodes > 1 else nullcontext():
+        here.begin()
+    duplicate.Free()
