@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
-from mpishare import board
+from mpishare import board, meanwhile
 from mpishare.agreement import BROUGHT_BYTES
 from mpishare.board import Boarded, Side, number_bytes
 from mpishare.topology import Topology
@@ -68,6 +68,7 @@ class Bridged(Boarded):
     def _tell(self, number: bytes, side: Side) -> None:
         """The leader's part, once all ranks of its node have come."""
         if not self._found.startswith(number):
-            self._leaders.Allreduce([number + side.together(), MPI.BYTE], [self._found, MPI.BYTE], MPI.BOR)
+            brought = number + side.together()
+            meanwhile.call(self._leaders.Allreduce, [brought, MPI.BYTE], [self._found, MPI.BYTE], MPI.BOR)
         side.outcome[:] = self._found[len(number) :]
         side.over[:] = number

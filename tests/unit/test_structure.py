@@ -19,7 +19,8 @@ README = (PACKAGE.parent / "README.md").read_text()
 LAYERS = [
     {"_version", "callers", "costs", "errors", "dtypes", "spec", "parcels", "layout", "plan", "config"}
     | {"machine", "cgroups", "filesystems", "kernelfiles"},  # pure
-    {"mpi", "abandoned", "meanwhile", "agreement", "board", "bridge", "ending", "lookout", "watched", "topology"},  # MPI
+    {"mpi", "abandoned", "meanwhile", "agreement", "board", "bridge", "ending"}
+    | {"lookout", "watched", "topology"},  # MPI facts
     {"loans", "segments", "pull", "transfer", "compression", "letters", "streams", "messages"}
     | {"objects", "crates"},  # mechanism
     {"sharing", "making", "collectives", "exchange", "report"},  # face
