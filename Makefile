@@ -82,7 +82,7 @@ $(MPICH_READY): $(READY)
 	@echo "mpishare: setting up $(VENV)-mpich, for the tests on a second MPI"
 	@rm -rf $(VENV)-mpich; $(PY) -m venv $(VENV)-mpich
 	@$(VENV)-mpich/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
-	  mpich hypothesis lz4 pandas pytest pytest-mpi pytest-timeout
+	  mpich emcee hypothesis lz4 pandas pytest pytest-mpi pytest-timeout scipy tqdm
 	@touch $@
 
 clean:

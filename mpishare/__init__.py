@@ -15,10 +15,12 @@ from mpishare.errors import (
     PeerError,
     SpecError,
     StallError,
+    TaskError,
 )
 from mpishare.exchange import Request, irecv, isend, recv, send, sendrecv
 from mpishare.report import Info, Report, info, report
 from mpishare.sharing import empty, full, private, share, zeros
+from mpishare.tasks import map  # noqa: A004 - like Python's own
 from mpishare.topology import Topology, topology
 
 __version__ = VERSION
@@ -37,6 +39,7 @@ __all__ = [
     "Request",
     "SpecError",
     "StallError",
+    "TaskError",
     "Topology",
     "bcast",
     "empty",
@@ -45,6 +48,7 @@ __all__ = [
     "info",
     "irecv",
     "isend",
+    "map",
     "partition",
     "private",
     "recv",

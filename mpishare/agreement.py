@@ -11,7 +11,7 @@ from typing import TypeVar
 from zlib import crc32
 
 from mpishare import mpi
-from mpishare.errors import CapacityError, MismatchError, PeerCapacityError, PeerError
+from mpishare.errors import CapacityError, MismatchError, PeerCapacityError, PeerError, words_of
 
 __all__ = ["NOTE_BYTES", "WORDS_BYTES", "agree"]
 
@@ -112,11 +112,8 @@ class _Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> _Failure:
-        try:
-            words = f"{type(error).__name__}: {error}"
-        except Exception:  # an error that cannot tell itself must not keep the others waiting
-            words = f"{type(error).__name__}, which cannot be put in words"
-        return cls(mpi.Get_processor_name(), words, error.alone() if isinstance(error, CapacityError) else None)
+        lack = error.alone() if isinstance(error, CapacityError) else None
+        return cls(mpi.Get_processor_name(), words_of(error), lack)
 
     def for_peers(self, rank: int, *, others: int) -> PeerError:
         """The error of the ranks that did not fail. What all can cure in one way, all can catch in one way."""

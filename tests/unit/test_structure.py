@@ -17,11 +17,12 @@ PACKAGE = Path(ms.__file__).parent
 README = (PACKAGE.parent / "README.md").read_text()
 
 LAYERS = [
-    {"_version", "errors", "dtypes", "spec", "layout", "plan", "config"}
+    {"_version", "errors", "dtypes", "spec", "layout", "plan", "config", "dealing"}
     | {"machine", "cgroups", "filesystems", "kernelfiles"},  # pure
     {"mpi", "abandoned", "agreement", "board", "ending", "lookout", "watched", "topology"},  # MPI facts
-    {"loans", "segments", "pull", "transfer", "compression", "letters", "messages"},  # mechanism
-    {"sharing", "objects", "collectives", "exchange", "report"},  # face
+    {"loans", "segments", "pull", "transfer", "compression", "letters", "messages", "counters", "claims"},  # mechanism
+    {"sharing", "objects", "collectives", "exchange", "report"}
+    | {"installing", "batches", "windows", "results", "tasks", "pool"},  # face
     {"__init__"},
     {"cli", "__main__"},  # programs
 ]
