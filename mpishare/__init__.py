@@ -18,6 +18,7 @@ from mpishare.errors import (
     TaskError,
 )
 from mpishare.exchange import Request, irecv, isend, recv, send, sendrecv
+from mpishare.pool import Pool
 from mpishare.report import Info, Report, info, report
 from mpishare.sharing import empty, full, private, share, zeros
 from mpishare.tasks import map  # noqa: A004 - like Python's own
@@ -35,6 +36,7 @@ __all__ = [
     "MpishareError",
     "PeerCapacityError",
     "PeerError",
+    "Pool",
     "Report",
     "Request",
     "SpecError",

@@ -12,7 +12,6 @@ each hears soon that a task has failed. Where the ranks of a node cannot open a 
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ import numpy as np
 from mpishare import mpi
 from mpishare.counters import Counters
 from mpishare.dealing import Pace, Wish, portion
+from mpishare.parcels import rest
 
 if TYPE_CHECKING:
     from mpishare.topology import Topology
@@ -40,10 +40,6 @@ _LOW = 4
 
 _NAP_S = 0.0005
 """How long the root's thread sleeps between looks. Python takes the core from a thread that computes each time."""
-
-_YIELDS = 1000
-_REST_S = 0.00005
-"""A rank that waits for tasks yields the core so many times and then sleeps so long between looks."""
 
 
 class _Sign(Enum):
@@ -234,7 +230,7 @@ class Claims:
                 self._ask(pace.block(self._group_size, _BLOCK_S))
                 self._tell()
             else:
-                looks = _rest(looks)
+                looks = rest(looks)
 
     def cancel(self) -> None:
         """No rank of this node claims more, and the others none after their blocks."""
@@ -247,7 +243,7 @@ class Claims:
         looks = 0
         while self._open_groups and self._thread is None:
             self._serve(self._stock)
-            looks = _rest(looks)
+            looks = rest(looks)
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -274,7 +270,7 @@ class Claims:
         looks = 0
         try:
             while not receiving.Test():
-                looks = _rest(looks)
+                looks = rest(looks)
         finally:
             receiving.Wait()
             asking.Wait()
@@ -303,12 +299,3 @@ class Claims:
             if not block:
                 self._open_groups -= 1
             comm.Send([np.array([block.start, block.stop]), mpi.INT64_T], source, _DEAL_TAG)
-
-
-def _rest(looks: int) -> int:
-    """Lets others have the core before the next look; how many there have been."""
-    if looks < _YIELDS:
-        os.sched_yield()
-    else:
-        time.sleep(_REST_S)
-    return looks + 1

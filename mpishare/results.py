@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare import mpi
 from mpishare.agreement import agree
 from mpishare.errors import MpishareError, SpecError, words_of
-from mpishare.letters import Letter, Parcel, opened, pieces, write
+from mpishare.letters import Parcel
 from mpishare.objects import put_together, take_apart
+from mpishare.parcels import receive_block, receive_parcel, send_block, send_parcel
 from mpishare.spec import PLAIN_CLASSES, bytes_of
 from mpishare.topology import Topology
 
@@ -170,14 +170,14 @@ def _rows(
     mine = kind.array_of(values) if values else None
     if here.rank != root:
         if mine is not None:
-            _send(here, bytes_of(mine), root)
+            send_block(here.channel, bytes_of(mine), root, _RESULT_TAG)
         return None
     array = np.empty((count, *kind.shape), kind.dtype)
     for rank in ranks:
         places = _each(numbers[rank])
         rows = mine if rank == root and mine is not None else np.empty((len(places), *kind.shape), kind.dtype)
         if rank != root:
-            _receive(here, bytes_of(rows), rank)
+            receive_block(here.channel, bytes_of(rows), rank, _RESULT_TAG)
         array[places] = rows
     return array
 
@@ -195,8 +195,9 @@ def _objects(
 ) -> list[Any] | None:
     """The results as any objects, their arrays as buffers."""
     if here.rank != root and found.values:
-        _send_letter(here, write(here, found.sent()), root)
-    came = {rank: _received(here, rank) for rank in ranks if rank != root} if here.rank == root else {}
+        send_parcel(here, here.channel, found.sent(), root, _RESULT_TAG)
+    others = [rank for rank in ranks if rank != root] if here.rank == root else []
+    came = {rank: receive_parcel(here, here.channel, rank, _RESULT_TAG) for rank in others}
     with agree(here.channel):
         if here.rank != root:
             return None
@@ -223,47 +224,3 @@ def _can_be_pickled(value: Any) -> bool:
     except SpecError:
         return False
     return True
-
-
-def _send(here: Topology, block: Any, root: int) -> None:
-    for piece in pieces(block):
-        here.channel.Isend([piece, mpi.BYTE], root, _RESULT_TAG).Wait()
-
-
-def _receive(here: Topology, block: Any, source: int) -> None:
-    for piece in pieces(block):
-        here.channel.Irecv([piece, mpi.BYTE], source, _RESULT_TAG).Wait()
-
-
-def _send_letter(here: Topology, letter: Letter, root: int) -> None:
-    """The head, whose length comes first, and all that follows it."""
-    _send(here, np.array([len(letter.head)], np.int64).view(np.uint8), root)
-    for block in _blocks(letter):
-        _send(here, block, root)
-
-
-def _blocks(letter: Letter) -> Iterator[Any]:
-    yield np.frombuffer(letter.head, np.uint8)
-    if letter.contents:
-        yield np.frombuffer(letter.contents, np.uint8)
-    yield from letter.parts
-
-
-def _received(here: Topology, source: int) -> Parcel | MpishareError:
-    """What `_send_letter` sends, or why it has no place here."""
-    length = np.empty(1, np.int64)
-    _receive(here, length.view(np.uint8), source)
-    head = np.empty(int(length[0]), np.uint8)
-    _receive(here, head, source)
-    steps = opened(here, head.tobytes(), None)
-    try:
-        place = next(steps)
-        while True:
-            for piece in place.pieces():
-                here.channel.Irecv([piece, mpi.BYTE], source, _RESULT_TAG).Wait()
-            place = steps.send(place.nbytes)
-    except StopIteration as end:
-        parcel: Parcel = end.value
-        return parcel
-    except MpishareError as error:
-        return error

@@ -26,7 +26,7 @@ from mpishare.sharing import share
 from mpishare.topology import Topology, check_root, topology
 from mpishare.windows import Source, source_of
 
-__all__ = ["Installation", "Options", "map", "refuse_within_task", "run"]
+__all__ = ["Installation", "Options", "map", "refuse_within_task", "run", "within_task"]
 
 _GATHERS = ("root", "all", "none")
 _PERS = ("rank", "node")
@@ -314,15 +314,24 @@ def _called(func: Callable[[Any], Any], items: Items, portion: range) -> list[An
     """What `func` returns for the items with these numbers."""
     values: list[Any] = []
     append = values.append
-    _local.is_in_task = True
+    was_in_task, _local.is_in_task = getattr(_local, "is_in_task", False), True
     try:
         for item in items.of(portion):
             append(func(item))
     except Exception as error:
         raise _Failed(portion.start + len(values)) from error
     finally:
-        _local.is_in_task = False
+        _local.is_in_task = was_in_task
     return values
+
+
+def within_task(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls a function that may not call for the other ranks."""
+    was_in_task, _local.is_in_task = getattr(_local, "is_in_task", False), True
+    try:
+        return func(*args, **kwargs)
+    finally:
+        _local.is_in_task = was_in_task
 
 
 class _Told(NamedTuple):

@@ -20,9 +20,20 @@ LAYERS = [
     {"_version", "errors", "dtypes", "spec", "layout", "plan", "config", "dealing"}
     | {"machine", "cgroups", "filesystems", "kernelfiles"},  # pure
     {"mpi", "abandoned", "agreement", "board", "ending", "lookout", "watched", "topology"},  # MPI facts
-    {"loans", "segments", "pull", "transfer", "compression", "letters", "messages", "counters", "claims"},  # mechanism
+    {
+        "loans",
+        "segments",
+        "pull",
+        "transfer",
+        "compression",
+        "letters",
+        "messages",
+        "parcels",
+        "counters",
+        "claims",
+    },  # mechanism
     {"sharing", "objects", "collectives", "exchange", "report"}
-    | {"installing", "batches", "windows", "results", "tasks", "pool"},  # face
+    | {"installing", "batches", "windows", "results", "tasks", "submitting", "pool"},  # face
     {"__init__"},
     {"cli", "__main__"},  # programs
 ]
