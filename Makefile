@@ -50,6 +50,7 @@ bench: $(BENCH_READY)
 	$(RUN) -n 2 -m benchmarks.messages
 	$(PY) -m benchmarks.messages --hosts
 	$(PY) -m benchmarks.ways
+	$(PY) -m benchmarks.pool
 
 # The only target that touches the system. libpmix-dev because Slurm opens libpmix.so by that name.
 cluster-packages:

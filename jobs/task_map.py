@@ -50,7 +50,7 @@ def main() -> int:
         items = np.random.default_rng(6).integers(0, 1 << options.bits, options.items).tolist()
     figures: dict[str, Any] = {"ranks": comm.size, "items": options.items}
     start = time.perf_counter()
-    found = ms.map(encoder and encoder.encode, items, chunk=options.chunk, progress=options.progress)
+    found = ms.map(encoder.encode if encoder else None, items, chunk=options.chunk, progress=options.progress)
     figures["seconds"] = round(time.perf_counter() - start, 3)
     is_right = True
     if comm.rank == 0 and encoder is not None and items is not None and found is not None:
@@ -89,7 +89,9 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", type=int, default=1_000_000, help="how many numbers (default: %(default)s)")
     parser.add_argument("--bits", type=int, default=BITS, help="bits of each number (default: %(default)s)")
-    parser.add_argument("--work", type=float, default=0.0, metavar="US", help="microseconds of computing for each besides")
+    parser.add_argument(
+        "--work", type=float, default=0.0, metavar="US", help="microseconds of computing for each besides"
+    )
     parser.add_argument("--chunk", type=int, help="items that a rank takes at a time; by time without it")
     parser.add_argument("--progress", action="store_true", help="show a bar; needs tqdm")
     parser.add_argument("--serial", action="store_true", help="do it in a loop on rank 0 as well, for comparison")

@@ -58,17 +58,19 @@ class Counters:
         made = _made(count * _NUMBER_BYTES) if here.is_leader else None
         path, inode = here.node_channel.bcast((None, 0) if made is None else _place(made))
         descriptor = made if made is not None or path is None else _opened(path, inode)
-        has = np.array(descriptor is not None, np.int8)
+        found = None if descriptor is None else cls._in_file(descriptor, count)
+        has = np.array(found is not None, np.int8)
         here.channel.Allreduce(mpi.IN_PLACE, has, mpi.MIN)
-        if has and descriptor is not None:
-            return cls._in_file(descriptor, count)
-        if descriptor is not None:
-            os.close(descriptor)
-        return None
+        return found if has else None
 
     @classmethod
-    def _in_file(cls, descriptor: int, count: int) -> Counters:
-        mapping = Mapping.of_file(descriptor, count * _NUMBER_BYTES)
+    def _in_file(cls, descriptor: int, count: int) -> Counters | None:
+        """Those in an open file, which they close in the end; None where the kernel gives no map."""
+        try:
+            mapping = Mapping.of_file(descriptor, count * _NUMBER_BYTES)
+        except OSError:
+            os.close(descriptor)
+            return None
         content = (ctypes.c_uint8 * (count * _NUMBER_BYTES)).from_address(mapping.address)
         return cls(memoryview(content).cast("B").cast("q"), _FileLock(descriptor))._keeping(descriptor, mapping)
 

@@ -251,11 +251,21 @@ class _Run:
             failure = _Failure.of(error, self._before)
             self._claims.cancel()
         if self._source is not None:
-            self._claims.finish()
+            failure = self._finished() or failure
             self._source.ran(time.perf_counter() - start)
             if self._bar is not None:
                 self._bar.end_round(count)
         return found, failure
+
+    def _finished(self) -> _Failure | None:
+        """On the root: waits until the others know that there is no more; what kept it from that, as a signal may."""
+        try:
+            self._claims.finish()
+        except BaseException as error:
+            self._claims.cancel()
+            self._claims.finish()
+            return _Failure.of(error, self._before)
+        return None
 
     def _work(self, items: Items, found: Found) -> None:
         """Runs tasks, portion after portion."""

@@ -58,6 +58,7 @@ class Lazy(Source):
         self._least = self._most = _FIRST_PER_RANK * ranks
         self._last_count = 0
         self._read = 0
+        self._is_over = False
         self._ready: tuple[Batch, bool] | None = None
         self._error: BaseException | None = None
 
@@ -71,6 +72,8 @@ class Lazy(Source):
 
     def prepare(self) -> None:
         """See `Source.prepare`. What the iterator raises is for the next batch, as the items before it count."""
+        if self._is_over:
+            return
         try:
             self._ready = self._filled()
         except BaseException as error:
@@ -87,10 +90,11 @@ class Lazy(Source):
             try:
                 item = next(self._items)
             except StopIteration:
+                self._is_over = True
                 return packer.batch(), True
             packer.add(item)
             self._read += 1
-            if packer.count >= self._least and time.monotonic() > end:
+            if time.monotonic() > end:
                 break
         return packer.batch(), False
 

@@ -31,6 +31,9 @@ WITHOUT_LARGE = ["--ignore=tests/mpi/test_large.py"]
 WITHOUT_MESSAGES = ["--ignore=tests/mpi/test_messages.py"]
 MESSAGE_LAYOUTS = {1: "", 2: "", 3: "block:2", 4: "", 5: "sizes:1,3,1"}
 """For each number of ranks where messages are tested: they know only whether two ranks share a node."""
+WITHOUT_TASKS = ["--ignore=tests/mpi/test_tasks.py", "--ignore=tests/mpi/test_pool.py"]
+TASK_LAYOUTS = {1: [""], 2: ["", "block:1"], 3: ["", "block:2"], 4: ["block:2", "sizes:1,3"], 5: ["sizes:1,3,1"]}
+"""The same for tasks, which know nodes and how many ranks each has."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,8 @@ def mpi_launch(size: int, layout: str, environ: dict[str, str] | None = None, *,
     extra = {**({"MPISHARE_NODES": layout} if layout else {}), **(environ or {})}
     if not large and (layout != MESSAGE_LAYOUTS[size] or (environ and "MPISHARE_CHECK" not in environ)):
         chosen += WITHOUT_MESSAGES
+    if not large and (layout not in TASK_LAYOUTS[size] or (environ and "MPISHARE_CHECK" not in environ)):
+        chosen += WITHOUT_TASKS
     words = [
         f"mpi, {size} ranks",
         *(f"{name.removeprefix('MPISHARE_').lower()}={value}" for name, value in extra.items()),

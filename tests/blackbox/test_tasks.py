@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import struct
+import subprocess
 import sys
+import termios
 import time
 
 import pytest
 
-from tests.blackbox.launch import nothing_left, run, run_code, run_ranks
+from tests.blackbox.launch import ROOT, environment, nothing_left, run, run_code, run_ranks
 
 
 @pytest.mark.parametrize(("size", "nodes"), [(1, ""), (3, ""), (4, "block:2")])
@@ -103,9 +108,34 @@ def test_a_pool_whose_body_raises() -> None:
     assert "OSError: the body" in ended.stderr
 
 
+WAYS = {
+    "a loop": 0,
+    "multiprocessing.Pool, bound method": 0,
+    "multiprocessing.Pool, initializer": 0,
+    "mpi4py.futures, bound method": 3,
+    "mpishare.map, bound method": 2,
+    "mpishare.Pool, bound method": 2,
+    "overhead": 2,
+    "work": 2,
+    "uneven": 2,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_way_of_the_benchmark(way: str) -> None:
+    words = ["-m", "benchmarks.pool", "--way", way, "--items", "2000", "--bits", "6", "--rounds", "1"]
+    ended = run_ranks(WAYS[way], words) if WAYS[way] else run([sys.executable, *words])
+    assert ended.returncode == 0, ended.stderr
+    assert any(json.loads(line) for line in ended.stdout.splitlines())
+
+
 def test_the_bar_on_a_terminal() -> None:
-    """`script` gives it one."""
     code = "import mpishare as ms; ms.map(abs, range(100), progress=True)"
-    ended = run(["script", "-qec", f'{sys.executable} -c "{code}"', "/dev/null"])
-    assert "100/100" in ended.stdout + ended.stderr
-    assert "tasks/s" in ended.stdout + ended.stderr
+    mine, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 25, 80, 0, 0))
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment({}), stderr=theirs, timeout=60, check=True)
+    os.close(theirs)
+    shown = os.read(mine, 1 << 16).decode()
+    os.close(mine)
+    assert "100/100" in shown
+    assert "tasks/s" in shown

@@ -14,7 +14,7 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare import installing, mpi
+from mpishare import installing, mpi, objects
 from mpishare.segments.segment import segment_of
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60)]
@@ -201,7 +201,7 @@ class State:
 
 def test_the_same_function_travels_once(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
     brought = []
-    real = installing.take_apart
+    real = objects.take_apart
 
     def noted(obj: Any) -> Any:
         brought.append(obj)
@@ -298,6 +298,7 @@ def log_normal(x: Any) -> float:
 
 def test_emcee_unchanged(comm: MPI.Intracomm) -> None:
     import emcee
+
     start = np.random.default_rng(1).standard_normal((16, 3))
 
     def chain(pool: Any) -> Any:
@@ -319,6 +320,7 @@ def rosenbrock(x: Any) -> float:
 @pytest.mark.filterwarnings("ignore:differential_evolution")
 def test_differential_evolution_unchanged(comm: MPI.Intracomm) -> None:
     from scipy import optimize
+
     bounds = [(-2, 2)] * 3
     with ms.Pool() as pool:
         if pool is not None:
