@@ -112,12 +112,11 @@ def initialized(options: argparse.Namespace, items: list[int]) -> list[float]:
 
 
 def joblib(options: argparse.Namespace, items: list[int]) -> list[float]:
-    """The bound method by joblib."""
+    """The bound method by joblib, once, by as many chunks as multiprocessing makes: its own choice is one at a time."""
     from joblib import Parallel, delayed
 
-    encoder, call = Encoder(options.bits), None
-    with Parallel(n_jobs=options.workers) as parallel:
-        call = delayed(encoder.encode)
+    call, chunk = delayed(Encoder(options.bits).encode), max(1, len(items) // (4 * options.workers))
+    with Parallel(n_jobs=options.workers, batch_size=chunk) as parallel:
         return [timed(lambda: parallel(call(item) for item in items))]
 
 

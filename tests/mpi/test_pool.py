@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, as_completed
+from concurrent.futures import CancelledError, Future, as_completed
 from functools import partial
 from typing import Any
 
@@ -164,15 +164,19 @@ def test_calls_and_results_that_cannot_be_sent(comm: MPI.Intracomm) -> None:
 
 
 def test_the_body_that_raises_releases_the_others(comm: MPI.Intracomm) -> None:
+    futures: list[Future[int]] = []
+
     def body() -> None:
         with ms.Pool() as pool:
             if pool is not None:
-                pool.submit(abs, 1)
+                futures.extend(pool.submit(rank_of, number) for number in range(200))
                 raise OSError("mine")
 
     if comm.rank == 0:
         with pytest.raises(OSError, match="mine"):
             body()
+        assert all(future.done() for future in futures)
+        assert any(future.cancelled() for future in futures) == (comm.size > 1)
     else:
         body()
 
