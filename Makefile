@@ -50,6 +50,7 @@ bench: $(BENCH_READY)
 	$(RUN) -n 2 -m benchmarks.messages
 	$(PY) -m benchmarks.messages --hosts
 	$(PY) -m benchmarks.ways
+	$(PY) -m benchmarks.pool
 
 # The only target that touches the system. libpmix-dev because Slurm opens libpmix.so by that name.
 cluster-packages:
@@ -82,7 +83,7 @@ $(MPICH_READY): $(READY)
 	@echo "mpishare: setting up $(VENV)-mpich, for the tests on a second MPI"
 	@rm -rf $(VENV)-mpich; $(PY) -m venv $(VENV)-mpich
 	@$(VENV)-mpich/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
-	  mpich cloudpickle hypothesis lz4 pandas pyarrow pytest pytest-mpi pytest-timeout scikit-learn scipy
+	  mpich cloudpickle emcee hypothesis lz4 pandas pyarrow pytest pytest-mpi pytest-timeout scikit-learn scipy tqdm
 	@touch $@
 
 clean:

@@ -15,11 +15,14 @@ from mpishare.errors import (
     PeerError,
     SpecError,
     StallError,
+    TaskError,
 )
 from mpishare.exchange import Request, irecv, isend, recv, send, sendrecv
 from mpishare.making import empty, full, zeros
+from mpishare.pool import Pool
 from mpishare.report import Info, Report, info, report
 from mpishare.sharing import private, share
+from mpishare.tasks import map  # noqa: A004 - like Python's own
 from mpishare.topology import Topology, topology
 
 __version__ = VERSION
@@ -34,10 +37,12 @@ __all__ = [
     "MpishareError",
     "PeerCapacityError",
     "PeerError",
+    "Pool",
     "Report",
     "Request",
     "SpecError",
     "StallError",
+    "TaskError",
     "Topology",
     "bcast",
     "empty",
@@ -46,6 +51,7 @@ __all__ = [
     "info",
     "irecv",
     "isend",
+    "map",
     "partition",
     "private",
     "recv",

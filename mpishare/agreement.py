@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare import meanwhile, mpi
-from mpishare.errors import CapacityError, MismatchError, PeerCapacityError, PeerError
+from mpishare.errors import CapacityError, MismatchError, PeerCapacityError, PeerError, words_of
 
-__all__ = ["BROUGHT_BYTES", "NOTE_BYTES", "agree", "any_rank"]
+__all__ = ["BROUGHT_BYTES", "NOTE_BYTES", "agree", "any_rank", "known_to"]
 
 NOTE_BYTES = 64
 """How much one rank can tell the others with an agreement."""
@@ -75,7 +75,7 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
                 _tell_failure(self._comm, error)
             else:
                 calls = self._comm.allgather(self.call + self._where)
-                raise _known_to(self._comm, MismatchError(dict(enumerate(calls))))
+                raise known_to(self._comm, MismatchError(dict(enumerate(calls))))
         self.note = told[_WORDS.size :]
 
 
@@ -109,11 +109,11 @@ def _tell_failure(comm: mpi.Intracomm, error: BaseException | None) -> None:
     failures = {rank: failure for rank, failure in enumerate(comm.allgather(told)) if failure is not None}
     if error is None:
         rank = min(failures)
-        raise _known_to(comm, failures[rank].for_peers(rank, others=len(failures) - 1))
-    _known_to(comm, error)
+        raise known_to(comm, failures[rank].for_peers(rank, others=len(failures) - 1))
+    known_to(comm, error)
 
 
-def _known_to(comm: mpi.Intracomm, error: _Error) -> _Error:
+def known_to(comm: mpi.Intracomm, error: _Error) -> _Error:
     """Marks an error with how many ranks know of it: those of a node may, and the others not."""
     with suppress(AttributeError):
         error.known_to = comm.size  # type: ignore[attr-defined]
@@ -130,11 +130,8 @@ class _Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> _Failure:
-        try:
-            words = f"{type(error).__name__}: {error}"
-        except Exception:  # an error that cannot tell itself must not keep the others waiting
-            words = f"{type(error).__name__}, which cannot be put in words"
-        return cls(mpi.Get_processor_name(), words, error.alone() if isinstance(error, CapacityError) else None)
+        lack = error.alone() if isinstance(error, CapacityError) else None
+        return cls(mpi.Get_processor_name(), words_of(error), lack)
 
     def for_peers(self, rank: int, *, others: int) -> PeerError:
         """The error of the ranks that did not fail. What all can cure in one way, all can catch in one way."""

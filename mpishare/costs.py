@@ -15,6 +15,9 @@ __all__ = ["Copied", "Copies"]
 _BLOCK_BYTES = 16
 """Python gives small objects memory in such steps (CPython, Objects/obmalloc.c)."""
 
+_SMALL_BYTES = 4096
+"""An array that is no column, and takes less, is not worth a word: the names that a fitted model keeps, for example."""
+
 _CURE_ARRAY = ".astype('S8') or .astype('f8')"
 _CURE_FRAME = ".astype('category'), or .astype('string[pyarrow]')"
 
@@ -82,6 +85,8 @@ class Copies:
             cost = array.nbytes + sum(_cost(each[name]) - each[name].nbytes for name in columns)
         else:
             where, cost = f"an array of shape {array.shape} and dtype {array.dtype}", _cost(array)
+            if cost < _SMALL_BYTES:
+                return
         self.found.append(Copied(where, cost, _CURE_ARRAY))
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "PeerError",
     "SpecError",
     "StallError",
+    "TaskError",
 ]
 
 
@@ -154,6 +155,41 @@ class StallError(MpishareError, TimeoutError):
         unknown = "which ones can be told from the second call on a communicator on"
         head = f"{self.call} has waited {self.seconds:g} s (MPISHARE_TIMEOUT) for ranks that have not come"
         return f"{head}: {told or unknown}"
+
+
+class TaskError(MpishareError):
+    """A task of `map` or of a `Pool` failed, and the others were given up.
+
+    On the rank that failed, its error is the `__cause__`. Elsewhere there is its text alone, so that it may be one that
+    cannot be pickled.
+
+    Attributes:
+        item: The number of the item, from 0 on.
+        rank: Where its task ran.
+        host: The host of that rank.
+        reason: The class and the words of the error.
+        traceback: The traceback as text, frame by frame, as it was on that rank.
+    """
+
+    def __init__(self, item: int, rank: int, host: str, reason: str, traceback: str) -> None:
+        super().__init__(item, rank, host, reason, traceback)
+        self.item = item
+        self.rank = rank
+        self.host = host
+        self.reason = reason
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        head = f"item {self.item} failed on rank {self.rank} of host {self.host}: {self.reason}"
+        return f"{head}\n\nThere:\n{self.traceback}" if self.traceback else head
+
+
+def words_of(error: BaseException) -> str:
+    """The class and the words of an error, also of one that cannot tell itself."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # it must not keep the other ranks waiting
+        return f"{type(error).__name__}, which cannot be put in words"
 
 
 def _name_ranks(ranks: list[int], most: int = 8) -> str:

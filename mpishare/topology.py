@@ -60,6 +60,7 @@ class Topology:
         uid: A number that is the same on all ranks and differs between communicators.
         is_watched: Whether calls are compared, or waiting has an end.
         pool: Memory for arrays over `comm`, kept by `segments.allocation`; None until the first.
+        stocks: Where ranks claim tasks, kept by `claims`; None until the first.
         segments_made: How many segments were made over `comm`, the same on all ranks.
     """
 
@@ -106,6 +107,7 @@ class Topology:
         self.speeds: dict[int, float] = {}
         self.segments_made = 0
         self.pool: object = None
+        self.stocks: object = None
         self._is_in_call = False
         self._is_torn = False
         self.is_watched = self.config.check or self.config.timeout_s is not None

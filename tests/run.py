@@ -28,11 +28,10 @@ LAYOUTS = {
 
 MPI_TESTS = ["-m", "tests.mpi.session", "tests/mpi"]
 WITHOUT_LARGE = ["--ignore=tests/mpi/test_large.py"]
-ABOVE = ["messages", "objects"]
-"""Tests of what stands on the rest and knows little of placement."""
-WITHOUT_ABOVE = [f"--ignore=tests/mpi/test_{name}.py" for name in ABOVE]
-ABOVE_LAYOUTS = {1: "", 2: "", 3: "block:2", 4: "", 5: "sizes:1,3,1"}
-"""For each number of ranks where these run."""
+_ONE_EACH = {1: [""], 2: [""], 3: ["block:2"], 4: [""], 5: ["sizes:1,3,1"]}
+_NODES = {1: [""], 2: ["", "block:1"], 3: ["", "block:2"], 4: ["block:2", "sizes:1,3"], 5: ["sizes:1,3,1"]}
+ABOVE = {"messages": _ONE_EACH, "objects": _ONE_EACH, "tasks": _NODES, "pool": _NODES}
+"""Tests of what stands on the rest and knows little of placement: for each number of ranks where they run."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +118,9 @@ def mpi_launch(size: int, layout: str, environ: dict[str, str] | None = None, *,
     """tests/mpi on `size` ranks, placed as MPISHARE_NODES=`layout` says; only the large arrays, or all but these."""
     chosen = [*MPI_TESTS[:2], "tests/mpi/test_large.py"] if large else [*MPI_TESTS, *WITHOUT_LARGE]
     extra = {**({"MPISHARE_NODES": layout} if layout else {}), **(environ or {})}
-    if not large and (layout != ABOVE_LAYOUTS[size] or (environ and "MPISHARE_CHECK" not in environ)):
-        chosen += WITHOUT_ABOVE
+    for name, layouts in ABOVE.items():
+        if not large and (layout not in layouts[size] or (environ and "MPISHARE_CHECK" not in environ)):
+            chosen.append(f"--ignore=tests/mpi/test_{name}.py")
     words = [
         f"mpi, {size} ranks",
         *(f"{name.removeprefix('MPISHARE_').lower()}={value}" for name, value in extra.items()),

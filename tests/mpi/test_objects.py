@@ -221,7 +221,7 @@ def test_columns_of_python_objects_are_copied_with_a_warning(comm: MPI.Intracomm
 @pytest.mark.parametrize(
     ("array", "words"),
     [
-        (np.array(["a", None]), "an array of shape (2,) and dtype object holds"),
+        (np.array(["a", None] * 1000), "an array of shape (2000,) and dtype object holds"),
         (np.zeros(3, [("id", "i4"), ("name", "O")]), "column 'name' of an array of shape (3,), all of which"),
     ],
 )

@@ -19,6 +19,7 @@ EXAMPLES = [
     ms.PeerError(3, "n1", "ValueError: no", 2),
     ms.PeerCapacityError(3, ms.CapacityError("n1", "/dev/shm", 2000, 1000, "Share less."), 1),
     ms.StallError("share(root=0) at job.py:7", 2.5, {1: "on host n1 is in zeros() at job.py:9"}),
+    ms.TaskError(7, 3, "n1", "ValueError: no", "Traceback (most recent call last):\n"),
 ]
 
 

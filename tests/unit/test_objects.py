@@ -28,7 +28,8 @@ def copied(obj: object) -> list[str]:
 
 def test_what_holds_no_objects_is_not_told() -> None:
     frame = pd.DataFrame({"a": [1.0], "b": pd.Categorical(["x"]), "c": pd.array(["y"], dtype="string[pyarrow]")})
-    assert copied({"a": np.zeros(3), "b": [None, "text"], "c": frame}) == []
+    few = np.array(["x", None])
+    assert copied({"a": np.zeros(3), "b": [None, "text"], "c": frame, "d": few}) == []
 
 
 def test_columns_are_told_once_and_by_name() -> None:

@@ -17,13 +17,14 @@ PACKAGE = Path(ms.__file__).parent
 README = (PACKAGE.parent / "README.md").read_text()
 
 LAYERS = [
-    {"_version", "callers", "costs", "errors", "dtypes", "spec", "parcels", "layout", "plan", "config"}
+    {"_version", "callers", "costs", "errors", "dtypes", "spec", "parcels", "layout", "plan", "config", "dealing"}
     | {"machine", "cgroups", "filesystems", "kernelfiles"},  # pure
     {"mpi", "abandoned", "meanwhile", "agreement", "board", "bridge", "ending"}
     | {"lookout", "watched", "topology"},  # MPI facts
     {"loans", "segments", "pull", "transfer", "compression", "letters", "streams", "messages"}
-    | {"objects", "crates"},  # mechanism
-    {"sharing", "making", "collectives", "exchange", "report"},  # face
+    | {"objects", "crates", "post", "counters", "claims"},  # mechanism
+    {"sharing", "making", "collectives", "exchange", "report"}
+    | {"installing", "batches", "windows", "results", "tasks", "submitting", "pool"},  # face
     {"__init__"},
     {"cli", "__main__"},  # programs
 ]

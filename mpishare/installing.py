@@ -1,0 +1,25 @@
+"""A function, or any object, brought to all ranks: its arrays once per node, the rest of it on each rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpishare.sharing import share
+from mpishare.topology import Topology
+
+__all__ = ["installed"]
+
+
+def installed(here: Topology, obj: Any, root: int) -> Any:
+    """The root's `obj` on every rank; on the root itself the same object.
+
+    Raises:
+        SpecError: It cannot be pickled.
+        PeerError: The same on the root, or another rank could not make it again.
+
+    Collective:
+        Over `here.comm`.
+    """
+    is_root = here.rank == root
+    (found,) = share((obj,) if is_root else None, root=root, comm=here.comm)  # None alone cannot be shared
+    return obj if is_root else found

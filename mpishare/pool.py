@@ -1,0 +1,283 @@
+"""A pool for codes of which one rank alone knows what is to be done: the others serve it until it closes."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from itertools import islice
+from types import TracebackType
+from typing import Any
+
+from mpishare import mpi
+from mpishare.agreement import NOTE_BYTES, agree
+from mpishare.errors import ArgumentError, MpishareError
+from mpishare.submitting import Dispatcher, Worker, called
+from mpishare.tasks import Installation, Options, refuse_within_task, run, within_task
+from mpishare.topology import check_root, topology
+
+__all__ = ["Pool"]
+
+_COMMAND_TAG = 6
+_MAP, _CALL, _CLOSE = b"M", b"S", b"C"
+
+_SPIN_S = 0.002
+"""How long a rank without work only yields its core: a code that maps again and again waits no longer."""
+_NAP_S = 0.0005
+"""How long it sleeps between looks after that, so that the root has the machine to itself meanwhile."""
+
+_AHEAD = 2
+"""How many chunks for each worker `imap` reads ahead."""
+
+
+class Pool:
+    """Ranks that run tasks for one of them, the root, in the shape of multiprocessing and concurrent.futures.
+
+    On the root, `with` gives the pool, and the tasks of `map` run on it as well. On the other ranks, which serve the
+    root until it leaves its block, `with` gives None. They sleep while the root computes. A function that `map` gets
+    several times in a row, the same object, travels once: what the root changes in it later the others do not see.
+
+    Args:
+        comm: The ranks; MPI_COMM_WORLD when None.
+        root: The rank that has the tasks.
+        initializer: On `root`, what to call first on each rank, or one rank of each node; ignored elsewhere.
+        initargs: Its arguments.
+        per: "rank" or "node".
+
+    Raises:
+        ArgumentError: `root` is no rank of `comm`, `per` is unknown, or this is called within a task.
+        MismatchError: The ranks gave different `root` or `per`, or made different calls.
+        PeerError: Another rank raised one of these, or its initializer raised.
+
+    Collective:
+        Over `comm`, to make it and to enter it. All else is for the root alone.
+
+    Source:
+        The pattern is that of mpi4py.futures.MPICommExecutor.
+
+    Example:
+        >>> import mpishare as ms
+        >>> with ms.Pool() as pool:
+        ...     if pool is not None:
+        ...         print(pool.map(abs, [-1, 2, -3]))
+        [1, 2, 3]
+    """
+
+    def __init__(
+        self,
+        comm: mpi.Comm | None = None,
+        *,
+        root: int = 0,
+        initializer: Callable[..., Any] | None = None,
+        initargs: tuple[Any, ...] = (),
+        per: str = "rank",
+    ) -> None:
+        refuse_within_task(comm)
+        self._here = topology(comm)
+        self._installation = Installation(initializer, initargs)
+        with agree(self._here.channel, "Pool") as together:
+            self._root = check_root(root, self._here)
+            Options(per=per).check()
+            together.call = f"Pool(root={self._root}, per={per!r})"
+            self.is_root = self._here.rank == self._root
+            if self.is_root:
+                together.note = bytes([initializer is not None]).ljust(NOTE_BYTES, b"\0")
+        if together.note[0]:
+            self._installation.initialize(self._here, self._root, per)
+        self._star: _Star | None = None
+        self._dispatcher: Dispatcher | None = None
+        self._is_open = True
+        self._calls = 0
+        if self.is_root:
+            atexit.register(self.close)  # without it, a root that ends would leave the others waiting
+
+    @property
+    def size(self) -> int:
+        """How many ranks run tasks of `map`, the root among them."""
+        return self._here.size
+
+    def __enter__(self) -> Pool | None:
+        if self.is_root:
+            return self
+        self.serve()
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.is_root:
+            self.shutdown(cancel_futures=error is not None)
+
+    def serve(self) -> None:
+        """On a rank other than the root: runs tasks until the root closes the pool."""
+        worker = Worker(self._here, self._root)
+        while self._is_open:
+            command = self._next_command()
+            if command == _MAP:
+                self._join_map()
+            elif command == _CALL:
+                worker.serve(within_task)
+            else:
+                self._is_open = False
+
+    def map(
+        self,
+        func: Callable[[Any], Any],
+        iterable: Iterable[Any],
+        chunksize: int | None = None,
+        *,
+        progress: bool = False,
+    ) -> list[Any]:
+        """Applies `func` to each item on all ranks; see `mpishare.map`. Tasks that fail raise TaskError here.
+
+        Args:
+            func: What to call.
+            iterable: The items.
+            chunksize: How many a rank takes at a time; None for as many as take about 2 ms.
+            progress: Whether to show a bar.
+
+        Returns:
+            The results, in the order of the items.
+        """
+        self._check_usable()
+        for rank in self._others:
+            self._command(_MAP, rank)
+        options = Options(chunksize, progress=progress)
+        found = run(self._here, self._root, options, func, iterable, self._installation, "Pool.map")
+        return found or []
+
+    def starmap(
+        self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
+    ) -> list[Any]:
+        """The same, with the parts of each item as the arguments."""
+        if self._star is None or self._star.func is not func:
+            self._star = _Star(func)
+        return self.map(self._star, iterable, chunksize)
+
+    def submit(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Has one of the other ranks call `func` while the root goes on; without such ranks, calls it at once.
+
+        Returns:
+            A future, as of concurrent.futures. Where the call failed, its result raises TaskError.
+        """
+        self._check_usable()
+        self._calls += 1
+        if not self._others or mpi.Query_thread() < mpi.THREAD_MULTIPLE:
+            return called(self._calls - 1, self._here, within_task, func, *args, **kwargs)
+        if self._dispatcher is None:
+            self._dispatcher = Dispatcher(self._here, lambda rank: self._command(_CALL, rank))
+        return self._dispatcher.submit(func, args, kwargs)
+
+    def imap(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
+        """The results one after the other, in order, computed by the other ranks while the root uses them.
+
+        Items are read a few chunks ahead. A call costs some hundred microseconds, so that chunks should take longer.
+        """
+        for future in self._in_order(self._chunks(func, iterable, chunksize)):
+            yield from future.result()
+
+    def imap_unordered(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
+        """The same, but each as soon as it is there."""
+        chunks = self._chunks(func, iterable, chunksize)
+        under_way = set(islice(chunks, self._ahead))
+        while under_way:
+            done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+            under_way |= set(islice(chunks, len(done)))
+            for future in done:
+                yield from future.result()
+
+    def close(self) -> None:
+        """Ends the pool when all calls have ended; the other ranks go on behind their `with`."""
+        self.shutdown()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """The same under the name of concurrent.futures; with `cancel_futures`, calls that wait are given up.
+
+        It always waits for those that have begun, whatever `wait` says.
+        """
+        if not self.is_root or not self._is_open:
+            return
+        self._is_open = False
+        atexit.unregister(self.close)
+        if mpi.Is_finalized():
+            return
+        if self._dispatcher is not None:
+            self._dispatcher.close(cancel=cancel_futures)
+        for rank in self._others:
+            self._command(_CLOSE, rank)
+
+    def _join_map(self) -> None:
+        """Takes part in a `map` of the root, whose failures are the root's matter."""
+        try:
+            run(self._here, self._root, Options(), None, None, self._installation, "Pool.map")
+        except MpishareError as error:
+            if error.known_to != self._here.size:
+                raise
+
+    @property
+    def _others(self) -> list[int]:
+        return [rank for rank in range(self._here.size) if rank != self._root]
+
+    @property
+    def _ahead(self) -> int:
+        return _AHEAD * max(1, len(self._others))
+
+    def _chunks(
+        self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int
+    ) -> Iterator[Future[list[Any]]]:
+        """The calls for runs of items, each submitted when it is asked for."""
+        if chunksize < 1:
+            raise ArgumentError(f"chunksize {chunksize!r} is no number of items. Give one from 1 on.")
+        items, each = iter(iterable), _Each(func)
+        while chunk := list(islice(items, chunksize)):
+            yield self.submit(each, chunk)
+
+    def _in_order(self, calls: Iterator[Future[Any]]) -> Iterator[Future[Any]]:
+        """The same calls, with some ahead of the one that is asked for."""
+        under_way = deque(islice(calls, self._ahead))
+        while under_way:
+            yield under_way.popleft()
+            under_way.extend(islice(calls, 1))
+
+    def _check_usable(self) -> None:
+        if not self.is_root:
+            raise ArgumentError(f"only the root, rank {self._root}, has tasks; the others are in `with` until it ends.")
+        if not self._is_open:
+            raise ArgumentError("the pool has been closed. Make another one, on all ranks.")
+
+    def _command(self, command: bytes, rank: int) -> None:
+        self._here.parts.Send([command, mpi.BYTE], rank, _COMMAND_TAG)
+
+    def _next_command(self) -> bytes:
+        """Waits for the root: awake at first, then asleep most of the time."""
+        parts, begin, command = self._here.parts, time.monotonic(), bytearray(1)
+        while not parts.Iprobe(self._root, _COMMAND_TAG):
+            if time.monotonic() - begin < _SPIN_S:
+                os.sched_yield()
+            else:
+                time.sleep(_NAP_S)
+        parts.Recv([command, mpi.BYTE], self._root, _COMMAND_TAG)
+        return bytes(command)
+
+
+class _Star:
+    """A function of one item that has the arguments."""
+
+    def __init__(self, func: Callable[..., Any]) -> None:
+        self.func = func
+
+    def __call__(self, arguments: Iterable[Any]) -> Any:
+        return self.func(*arguments)
+
+
+class _Each:
+    """A function of a run of items."""
+
+    def __init__(self, func: Callable[[Any], Any]) -> None:
+        self.func = func
+
+    def __call__(self, items: list[Any]) -> list[Any]:
+        return [self.func(item) for item in items]

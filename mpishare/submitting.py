@@ -1,0 +1,171 @@
+"""Single calls that the root of a pool hands to its workers, one to each at a time, while it does something else."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from mpishare import mpi
+from mpishare.errors import MpishareError, SpecError, TaskError, words_of
+from mpishare.objects import put_together, take_apart
+from mpishare.parcels import Parcel
+from mpishare.post import receive_parcel, send_parcel
+from mpishare.topology import Topology
+
+__all__ = ["Dispatcher", "Worker", "called"]
+
+_CALL_TAG, _RESULT_TAG = 7, 8
+
+_NAP_S = 0.0002
+"""How long the root's thread sleeps between looks while calls are under way. When there is none it waits for one."""
+
+
+class _Call(NamedTuple):
+    """A call that waits for a worker."""
+
+    number: int
+    future: Future[Any]
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class Dispatcher:
+    """On the root: a thread that sends calls and receives results. Needs MPI_THREAD_MULTIPLE."""
+
+    def __init__(self, here: Topology, announce: Callable[[int], None]) -> None:
+        """`announce` tells a worker that a call is about to come."""
+        self._here = here
+        self._announce = announce
+        self._waiting: deque[_Call] = deque()
+        self._idle = [rank for rank in range(here.size) if rank != here.rank]
+        self._under_way: dict[int, _Call] = {}
+        self._last: dict[int, Any] = {}  # the function that each worker has
+        self._made = 0
+        self._is_closing = False
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def submit(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
+        """Begins a call."""
+        future: Future[Any] = Future()
+        self._waiting.append(_Call(self._made, future, func, args, kwargs))
+        self._made += 1
+        self._wake.set()
+        return future
+
+    def close(self, *, cancel: bool) -> None:
+        """Returns when all calls have ended; with `cancel`, those that have not begun never do."""
+        while cancel and self._waiting:
+            with suppress(IndexError):
+                self._waiting.pop().future.cancel()
+        self._is_closing = True
+        self._wake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            while self._waiting or self._under_way:
+                if not self._send() and not self._receive():
+                    time.sleep(_NAP_S)
+            if self._is_closing:
+                return
+
+    def _send(self) -> bool:
+        """Hands the next call to a worker; whether there are both."""
+        if not self._waiting or not self._idle:
+            return False
+        call = self._waiting.popleft()
+        if not call.future.set_running_or_notify_cancel():
+            return True
+        rank = self._idle[-1]
+        func = None if self._last.get(rank) is call.func else call.func
+        try:
+            parcel = take_apart((func, call.args, call.kwargs))
+        except Exception as error:
+            call.future.set_exception(error)
+            return True
+        self._idle.pop()
+        self._last[rank], self._under_way[rank] = call.func, call
+        self._announce(rank)
+        send_parcel(self._here, self._here.parts, parcel, rank, _CALL_TAG)
+        return True
+
+    def _receive(self) -> bool:
+        """Takes a result; whether there is one."""
+        status = mpi.Status()
+        if not self._here.parts.Iprobe(mpi.ANY_SOURCE, _RESULT_TAG, status):
+            return False
+        rank = status.source
+        came = receive_parcel(self._here, self._here.parts, rank, _RESULT_TAG)
+        call = self._under_way.pop(rank)
+        self._idle.append(rank)
+        _finish(call.future, came, call.number, rank, self._here.hosts[self._here.node_of(rank)])
+        return True
+
+
+def _finish(future: Future[Any], came: Parcel | MpishareError, number: int, rank: int, host: str) -> None:
+    """Gives a future what came for it."""
+    try:
+        if isinstance(came, MpishareError):
+            raise came
+        is_well, value = put_together(came)
+    except Exception as error:
+        future.set_exception(error)
+        return
+    if is_well:
+        future.set_result(value)
+    else:
+        future.set_exception(TaskError(number, rank, host, *value))
+
+
+class Worker:
+    """On any other rank: makes the calls that the root announces."""
+
+    def __init__(self, here: Topology, root: int) -> None:
+        self._here = here
+        self._root = root
+        self._func: Any = None
+
+    def serve(self, run: Callable[..., Any]) -> None:
+        """One call, by `run`, which gets the function and its arguments."""
+        here = self._here
+        came = receive_parcel(here, here.parts, self._root, _CALL_TAG)
+        send_parcel(here, here.parts, self._outcome(came, run), self._root, _RESULT_TAG)
+
+    def _outcome(self, came: Parcel | MpishareError, run: Callable[..., Any]) -> Parcel:
+        try:
+            if isinstance(came, MpishareError):
+                raise came
+            func, args, kwargs = put_together(came)
+            self._func = func or self._func
+            return take_apart((True, run(self._func, *args, **kwargs)))
+        except Exception as error:
+            return take_apart((False, _told(error)))
+
+
+def called(number: int, here: Topology, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
+    """The future of a call that this rank makes itself, at once."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(run(*args, **kwargs))
+    except Exception as error:
+        failure = TaskError(number, here.rank, here.host, *_told(error))
+        failure.__cause__ = error
+        future.set_exception(failure)
+    return future
+
+
+def _told(error: Exception) -> tuple[str, str]:
+    """What the root hears of an error."""
+    reason = f"the result {error}" if isinstance(error, SpecError) else words_of(error)
+    return reason, "".join(traceback.format_exception(error))

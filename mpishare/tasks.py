@@ -1,0 +1,440 @@
+"""A function applied to many items by all ranks, each of which takes more when it has none left."""
+
+from __future__ import annotations
+
+import operator
+import struct
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any, NamedTuple
+
+from mpishare import mpi
+from mpishare.agreement import NOTE_BYTES, agree, known_to
+from mpishare.batches import HEADER_BYTES, Items, delivered
+from mpishare.claims import Claims
+from mpishare.dealing import Pace
+from mpishare.errors import ArgumentError, BackendError, PeerError, SpecError, TaskError, words_of
+from mpishare.installing import installed
+from mpishare.results import Found, Kind, collect, common_kind
+from mpishare.sharing import share
+from mpishare.topology import Topology, check_root, topology
+from mpishare.windows import Source, source_of
+
+__all__ = ["Installation", "Options", "map", "refuse_within_task", "run", "within_task"]
+
+_GATHERS = ("root", "all", "none")
+_PERS = ("rank", "node")
+
+_OPENING = struct.Struct("<??BBq")
+"""What the root tells first: whether the function is the same as last time, whether there is an initializer to call,
+`gather`, `per`, `chunk`."""
+
+_ROUND = struct.Struct("<?q")
+"""What it tells of each batch: whether it is the last, how many items it has. The batch's own header follows."""
+
+_LARGEST_CHUNK = 2**62
+
+_local = threading.local()
+"""`is_in_task` where this thread runs a task."""
+
+
+def map(  # noqa: A001 - like Python's own
+    func: Callable[[Any], Any] | None = None,
+    items: Iterable[Any] | None = None,
+    *,
+    root: int = 0,
+    comm: mpi.Comm | None = None,
+    chunk: int | None = None,
+    progress: bool = False,
+    gather: str = "root",
+    initializer: Callable[..., Any] | None = None,
+    initargs: tuple[Any, ...] = (),
+    per: str = "rank",
+) -> list[Any] | None:
+    """Applies `func` to each of `items` on all ranks, the root among them, and brings the results back in order.
+
+    The function is brought to the other ranks once, the arrays of its state once per node, and not with every task. A
+    rank that has no more tasks claims some of those that are left, so that uneven tasks do not make ranks wait.
+
+    Args:
+        func: On `root`, what to call with each item: a function of a module, a bound method of any object that can be
+            pickled, a partial. The other ranks' copies have read-only arrays. Ignored elsewhere.
+        items: On `root`, the items; ignored elsewhere. Of an array each task gets a row, read-only. Of an iterator, or
+            anything else whose length is not known, only a few are in memory at a time, and only the root iterates.
+        root: The rank that has `func` and `items`.
+        comm: The ranks that share the work; MPI_COMM_WORLD when None.
+        chunk: How many tasks a rank claims at a time; None for as many as take about 2 ms, and fewer near the end.
+        progress: Whether to show a bar, on the root's standard error if that is a terminal, with the rate and the time
+            left. Needs tqdm.
+        gather: Who gets the results: "root", "all", or "none".
+        initializer: On `root`, what to call before the tasks, as for a state that cannot be pickled; ignored elsewhere.
+        initargs: Its arguments.
+        per: "rank" to call it on each rank, "node" on one rank of each node.
+
+    Returns:
+        The results, in the order of the items, on the ranks that `gather` says; None on the others. Where they are
+        NumPy arrays alike in dtype and shape, they are views of one array; with "all", read-only views of one copy per
+        node.
+
+    Raises:
+        TaskError: A task failed, an item could not be made on the rank that was to run its task, or a result cannot be
+            pickled. Raised on all ranks; the tasks that had not begun have been given up.
+        SpecError: `func` or an item cannot be pickled, or `func` cannot be called.
+        ArgumentError: `root` is no rank, `chunk` is not positive, `gather` or `per` is unknown, `items` cannot be
+            iterated, or this is called within a task.
+        BackendError: `progress` is wanted and tqdm not installed.
+        MismatchError: The ranks gave different arguments, or made different calls.
+        PeerError: Another rank raised one of these, or its iterator or its initializer raised.
+
+    Collective:
+        Over `comm`.
+
+    Source:
+        Guided self-scheduling and factoring, as `mpishare.dealing` tells.
+
+    Example:
+        >>> import mpishare as ms
+        >>> ms.map(abs, [-3, 1, -4, 1, -5])
+        [3, 1, 4, 1, 5]
+    """
+    refuse_within_task(comm)
+    here = topology(comm)
+    options = Options(chunk, gather, per, progress)
+    return run(here, root, options, func, items, Installation(initializer, initargs))
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run tasks; see `map`."""
+
+    chunk: int | None = None
+    gather: str = "root"
+    per: str = "rank"
+    progress: bool = False
+
+    def __str__(self) -> str:
+        return f"chunk={self.chunk}, gather={self.gather!r}, per={self.per!r}"
+
+    def check(self) -> None:
+        """Raises ArgumentError where one is not among those allowed."""
+        if self.chunk is not None and not 0 < _integer(self.chunk) <= _LARGEST_CHUNK:
+            raise ArgumentError(f"chunk {self.chunk!r} is no number of tasks. Give one from 1 on, or None.")
+        if self.gather not in _GATHERS:
+            raise ArgumentError(f"gather {self.gather!r} is unknown. Use 'root', 'all' or 'none'.")
+        if self.per not in _PERS:
+            raise ArgumentError(f"per {self.per!r} is unknown. Use 'rank' or 'node'.")
+
+    def opening(self, is_same: bool, is_first: bool) -> bytes:
+        """The note that tells the other ranks."""
+        words = is_same, is_first, _GATHERS.index(self.gather), _PERS.index(self.per), self.chunk or 0
+        return _OPENING.pack(*words).ljust(NOTE_BYTES, b"\0")
+
+
+class Installation:
+    """What a rank calls, and what it has called before.
+
+    Attributes:
+        func: The function, once it has been brought here.
+    """
+
+    def __init__(self, initializer: Callable[..., Any] | None = None, initargs: tuple[Any, ...] = ()) -> None:
+        """`initializer` is what to call first, on the root."""
+        self.func: Any = None
+        self.initializer = initializer
+        self._initargs = initargs
+
+    def has(self, func: Any) -> bool:
+        """On the root: whether that function is here. Of an object's method, each look at it makes another one."""
+        mine = self.func
+        if isinstance(func, MethodType) and isinstance(mine, MethodType):
+            return func.__self__ is mine.__self__ and func.__func__ is mine.__func__
+        return func is mine and func is not None
+
+    def bring(self, here: Topology, root: int, func: Any) -> None:
+        """Brings it to all ranks. Collective over `here.comm`."""
+        self.func = None  # what has not come may not be called
+        self.func = installed(here, func, root)
+
+    def initialize(self, here: Topology, root: int, per: str) -> None:
+        """Brings and calls the initializer, once. Collective over `here.comm`."""
+        initializer, initargs = installed(here, (self.initializer, self._initargs), root)
+        with agree(here.channel):
+            if per == "rank" or here.is_leader:
+                initializer(*initargs)
+        self.initializer = None
+
+
+def run(
+    here: Topology, root: int, options: Options, func: Any, items: Any, installation: Installation, name: str = "map"
+) -> list[Any] | None:
+    """What `map` does; `name` is the call that it stands for. Collective over `here.comm`."""
+    source = None
+    with agree(here.channel, name) as together:
+        rank = check_root(root, here)
+        options.check()
+        is_root = here.rank == rank
+        if name == "map":
+            together.call = f"map(…, root={rank}, {options})"
+        if is_root:
+            _check_callable(func, rank)
+            source = source_of(items, here.size)
+            if options.progress:
+                _tqdm()
+            together.note = options.opening(installation.has(func), installation.initializer is not None)
+    is_same, is_first, gather, per, chunk = _OPENING.unpack_from(together.note)
+    options = Options(chunk or None, _GATHERS[gather], _PERS[per], options.progress)
+    if is_first:
+        installation.initialize(here, rank, options.per)
+    if not is_same:
+        installation.bring(here, rank, func)
+    bar = _Bar(source.total) if source is not None and options.progress else None
+    with bar or nullcontext():
+        return _Run(here, rank, options, installation.func, source, bar).results()
+
+
+class _Run:
+    """The batches of one call, one after the other."""
+
+    def __init__(
+        self, here: Topology, root: int, options: Options, func: Any, source: Source | None, bar: _Bar | None
+    ) -> None:
+        """`source` and `bar` are those of the root."""
+        self._here = here
+        self._root = root
+        self._options = options
+        self._func = func
+        self._source = source
+        self._bar = bar
+        self._claims = Claims(here, root)
+        self._pace = Pace(options.chunk)
+        self._before = 0  # items of earlier batches
+
+    def results(self) -> list[Any] | None:
+        """Runs all tasks; see `map`."""
+        results: list[Any] = []
+        is_last = False
+        while not is_last:
+            is_last, count, items = self._batch()
+            if count:
+                results += self._after(count, *self._worked(count, items))
+                self._before += count
+        gather = self._options.gather
+        return results if gather == "all" or (gather == "root" and self._here.rank == self._root) else None
+
+    def _batch(self) -> tuple[bool, int, Items]:
+        """The next batch: whether it is the last, how many items it has, and the items."""
+        here, batch = self._here, None
+        with agree(here.channel) as together:
+            if self._source is not None:
+                batch, is_last = self._source.next()
+                together.note = (_ROUND.pack(is_last, batch.count) + batch.header).ljust(NOTE_BYTES, b"\0")
+            self._claims.reset(0 if batch is None else batch.count)
+        is_last, count = _ROUND.unpack_from(together.note)
+        header = together.note[_ROUND.size : _ROUND.size + HEADER_BYTES]
+        return is_last, count, delivered(here, self._root, header, batch) if count else Items()
+
+    def _worked(self, count: int, items: Items) -> tuple[Found, _Failure | None]:
+        """Claims and runs tasks until none is left or one fails; what they returned, and the failure."""
+        found, failure, start = Found(), None, time.perf_counter()
+        try:
+            self._claims.start()
+            if self._source is not None:
+                self._source.prepare()
+            self._work(items, found)
+        except BaseException as error:
+            failure = _Failure.of(error, self._before)
+            self._claims.cancel()
+        if self._source is not None:
+            failure = self._finished() or failure
+            self._source.ran(time.perf_counter() - start)
+            if self._bar is not None:
+                self._bar.end_round(count)
+        return found, failure
+
+    def _finished(self) -> _Failure | None:
+        """On the root: waits until the others know that there is no more; what kept it from that, as a signal may."""
+        try:
+            self._claims.finish()
+        except BaseException as error:
+            self._claims.cancel()
+            self._claims.finish()
+            return _Failure.of(error, self._before)
+        return None
+
+    def _work(self, items: Items, found: Found) -> None:
+        """Runs tasks, portion after portion."""
+        done, keeps = 0, self._options.gather != "none"
+        while portion := self._claims.next(self._pace, done):
+            start, done = time.perf_counter(), len(portion)
+            values = _called(self._func, items, portion)
+            self._pace.ran(done, time.perf_counter() - start)
+            if keeps:
+                found.add(portion, values)
+            if self._bar is not None:
+                self._bar.show(self._claims.done)
+
+    def _after(self, count: int, found: Found, failure: _Failure | None) -> list[Any]:
+        """The results of one batch, where this rank gets them; raises on all ranks where a task failed on one."""
+        kind, here = None, self._here
+        if failure is None:
+            try:
+                kind = found.kind()
+            except SpecError as error:
+                failure = _Failure.of(_Failed.by(error, found.first_unpicklable()), self._before)
+        told, kinds = zip(*here.channel.allgather((failure and failure.told, kind)), strict=True)
+        if any(told):
+            raise known_to(here.channel, _error(here, failure, told))
+        if self._options.gather == "none":
+            return []
+        collected = collect(here, self._root, count, found, kinds)
+        return self._values(common_kind(kinds), collected)
+
+    def _values(self, kind: Kind, collected: Any) -> list[Any]:
+        """The values that were collected on the root, where this rank gets them."""
+        here, is_array = self._here, kind.dtype is not None
+        if self._options.gather == "all":
+            found = share(collected, root=self._root, comm=here.comm) if is_array else None
+            collected = installed(here, collected, self._root) if found is None else found
+        if collected is None:
+            return []
+        return kind.values_of(collected) if is_array else collected
+
+
+class _Failed(Exception):  # noqa: N818 - no caller sees it
+    """A task failed, by the error that is the cause."""
+
+    def __init__(self, item: int) -> None:
+        super().__init__(item)
+        self.item = item
+
+    @classmethod
+    def by(cls, error: Exception, item: int) -> _Failed:
+        failed = cls(item)
+        failed.__cause__ = error
+        return failed
+
+
+def _called(func: Callable[[Any], Any], items: Items, portion: range) -> list[Any]:
+    """What `func` returns for the items with these numbers."""
+    values: list[Any] = []
+    append = values.append
+    was_in_task, _local.is_in_task = getattr(_local, "is_in_task", False), True
+    try:
+        for item in items.of(portion):
+            append(func(item))
+    except Exception as error:
+        raise _Failed(portion.start + len(values)) from error
+    finally:
+        _local.is_in_task = was_in_task
+    return values
+
+
+def within_task(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls a function that may not call for the other ranks."""
+    was_in_task, _local.is_in_task = getattr(_local, "is_in_task", False), True
+    try:
+        return func(*args, **kwargs)
+    finally:
+        _local.is_in_task = was_in_task
+
+
+class _Told(NamedTuple):
+    """What the other ranks hear of a failure; `item` is None where it was no task's."""
+
+    item: int | None
+    host: str
+    words: str
+    traceback: str
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why this rank runs no more tasks: its error, and what the others hear of it."""
+
+    error: BaseException
+    told: _Told
+
+    @classmethod
+    def of(cls, error: BaseException, before: int) -> _Failure:
+        item, cause = None, error
+        if isinstance(error, _Failed) and error.__cause__ is not None:
+            item, cause = before + error.item, error.__cause__
+        text = "".join(traceback.format_exception(cause))
+        return cls(cause, _Told(item, mpi.Get_processor_name(), words_of(cause), text))
+
+
+def _error(here: Topology, mine: _Failure | None, told: Sequence[_Told | None]) -> BaseException:
+    """What this rank raises: of several tasks that failed all ranks name the first item."""
+    if mine is not None and mine.told.item is None:
+        return mine.error
+    failures = {rank: one for rank, one in enumerate(told) if one is not None}
+    tasks = [(one.item, rank) for rank, one in failures.items() if one.item is not None]
+    rank = min(tasks)[1] if tasks else min(failures)
+    first = failures[rank]
+    host = here.hosts[here.node_of(rank)]
+    if first.item is None:
+        return PeerError(rank, host, first.words, len(failures) - 1)
+    error = TaskError(first.item, rank, host, first.words, first.traceback)
+    if mine is not None and rank == here.rank:
+        error.__cause__ = mine.error
+    return error
+
+
+class _Bar:
+    """One bar for the tasks of all ranks, nothing where standard error is no terminal."""
+
+    def __init__(self, total: int | None) -> None:
+        self._bar = _tqdm()(total=total, unit=" tasks", disable=None, file=sys.stderr)
+        self._before = 0
+
+    def show(self, done: int) -> None:
+        """So many tasks of this batch have been run."""
+        self._bar.update(self._before + done - self._bar.n)
+
+    def end_round(self, count: int) -> None:
+        """All of this batch have been run."""
+        self.show(count)
+        self._before += count
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+
+def _tqdm() -> Any:
+    try:
+        from tqdm import tqdm
+    except ImportError as error:
+        raise BackendError("progress=True needs tqdm, which is not installed: pip install tqdm") from error
+    return tqdm
+
+
+def refuse_within_task(comm: mpi.Comm | None) -> None:
+    """Raises ArgumentError where a task calls for other ranks, which run tasks of their own."""
+    size = mpi.COMM_WORLD.size if comm is None and mpi.Is_initialized() else getattr(comm, "size", 1)
+    if getattr(_local, "is_in_task", False) and size > 1:
+        raise ArgumentError(
+            "map was called within a task, but the other ranks run tasks of their own and do not join. Map over all "
+            "items of both levels at once, or pass comm=MPI.COMM_SELF."
+        )
+
+
+def _check_callable(func: Any, root: int) -> None:
+    if not callable(func):
+        what = "None" if func is None else f"a {type(func).__name__}"
+        raise SpecError(f"root {root} passed {what} as func, which cannot be called. Pass a function on that rank.")
+
+
+def _integer(number: Any) -> int:
+    try:
+        return operator.index(number)
+    except TypeError as error:
+        raise ArgumentError(f"chunk {number!r} is no number of tasks. Give one from 1 on, or None.") from error
