@@ -43,3 +43,16 @@ def test_ways(tmp_path: Path) -> None:
     assert len(figures["ways"]) == 10
     assert all(0 <= row["there, ms"] <= row["and back, ms"] for row in figures["ways"].values())
     assert all(f"  {name} " in ended.stdout for name in figures["ways"])
+
+
+def test_table(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "benchmarks.table", "--mb", "2", "--rounds", "1"]
+    with nothing_left():
+        ended = run(words, {"BENCHMARK_RESULTS": str(tmp_path)}, limit_s=110)
+    assert ended.returncode == 0, ended.stderr
+    figures = kept(tmp_path, "table")
+    assert len(figures["ways"]) == 4
+    assert all(row["seconds"] > 0 and row["peak, MB"] >= 0 for row in figures["ways"].values())
+    shared = [table["zero-copy bytes"] for table in figures["flights"].values()]
+    assert all(nbytes > 336_776 * 14 * 8 for nbytes in shared)
+    assert figures["flights"]["flights, texts as objects"]["objects of all ranks, bytes"] > shared[0]
