@@ -51,6 +51,7 @@ bench: $(BENCH_READY)
 	$(PY) -m benchmarks.messages --hosts
 	$(PY) -m benchmarks.ways
 	$(PY) -m benchmarks.pool
+	$(PY) -m benchmarks.table
 
 # The only target that touches the system. libpmix-dev because Slurm opens libpmix.so by that name.
 cluster-packages:
