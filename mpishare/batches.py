@@ -12,6 +12,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,8 +136,15 @@ class Packer:
         Raises:
             SpecError: One cannot be pickled.
         """
-        for item in items:
-            self.add(item)
+        iterator = iter(items)
+        while run := list(islice(iterator, _TOGETHER)):
+            if _SCALARS.issuperset(map(type, run)):  # in a third of the time of one by one
+                self._close()
+                self._append(pickle.dumps(run, protocol=5), len(run))
+                self.count += len(run)
+            else:
+                for item in run:
+                    self.add(item)
 
     def add(self, item: Any) -> None:
         """Adds one.
