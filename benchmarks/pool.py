@@ -20,13 +20,13 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.keep import RESULTS, keep
 from benchmarks.picture import bars
+from benchmarks.watch import held_bytes
 from jobs.task_map import Encoder
 
 _LOOK_S = 0.1
@@ -282,34 +282,13 @@ def run_inside(way: str, options: argparse.Namespace) -> tuple[str, int]:
     with subprocess.Popen([sys.executable, *launcher, *words], stdout=subprocess.PIPE, text=True) as process:
         held = 0
         while process.poll() is None:
-            held = max(held, sum(map(pss_of, family(process.pid))))
+            held = max(held, held_bytes(process.pid))
             time.sleep(_LOOK_S)
         assert process.stdout is not None
         lines = [line for line in process.stdout.read().splitlines() if line not in ("null", "{}")]
     if process.returncode:
         raise SystemExit(f"{way} ended with status {process.returncode}")
     return lines[0], held
-
-
-def family(pid: int) -> list[int]:
-    """A process and all that it has started, and they."""
-    found = [pid]
-    try:
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            for child in (thread / "children").read_text().split():
-                found += family(int(child))
-    except (FileNotFoundError, ProcessLookupError):
-        pass  # it has ended meanwhile
-    return found
-
-
-def pss_of(pid: int) -> int:
-    """Proportional set size; 0 of a process that has ended."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:")), 0)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,12 @@ import json
 import subprocess
 import threading
 import time
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.keep import pss_bytes
 
-__all__ = ["READY", "watched"]
+__all__ = ["READY", "held_bytes", "watched"]
 
 READY = "ready"
 """A watched program prints this line when it is about to begin, and begins when it has read a line."""
@@ -31,12 +30,12 @@ def watched(command: list[str], cwd: Path) -> tuple[dict[str, Any], int]:
         while program.stdout.readline().strip() != READY:
             if program.poll() is not None:
                 raise RuntimeError(f"{' '.join(command)} ended with {program.returncode} before it was ready")
-        before, peak, is_over = _held(program.pid), 0, threading.Event()
+        before, peak, is_over = held_bytes(program.pid), 0, threading.Event()
 
         def look() -> None:
             nonlocal peak
             while not is_over.is_set():
-                peak = max(peak, _held(program.pid))
+                peak = max(peak, held_bytes(program.pid))
                 time.sleep(_LOOK_S)
 
         thread = threading.Thread(target=look)
@@ -54,31 +53,15 @@ def watched(command: list[str], cwd: Path) -> tuple[dict[str, Any], int]:
     return found, max(peak - before, 0)
 
 
-def _held(pid: int) -> int:
-    """The sum over a process and all below it."""
-    children = defaultdict(list)
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            parent = _parent(int(folder.name))
-            children[parent].append(int(folder.name))
+def held_bytes(pid: int) -> int:
+    """What a process and all that it has started hold together (PSS)."""
     total, todo = 0, [pid]
     while todo:
         one = todo.pop()
-        total += _pss(one)
-        todo += children[one]
+        try:
+            total += pss_bytes(one)
+            for thread in Path(f"/proc/{one}/task").iterdir():
+                todo += map(int, (thread / "children").read_text().split())
+        except (OSError, StopIteration):
+            pass  # it has ended meanwhile
     return total
-
-
-def _parent(pid: int) -> int:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:  # it has ended
-        return 0
-    return int(stat.rpartition(")")[2].split()[1])
-
-
-def _pss(pid: int) -> int:
-    try:
-        return pss_bytes(pid)
-    except (OSError, StopIteration):  # it has ended
-        return 0

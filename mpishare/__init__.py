@@ -19,10 +19,9 @@ from mpishare.errors import (
 )
 from mpishare.exchange import Request, irecv, isend, recv, send, sendrecv
 from mpishare.making import empty, full, zeros
-from mpishare.pool import Pool
 from mpishare.report import Info, Report, info, report
 from mpishare.sharing import private, share
-from mpishare.tasks import map  # noqa: A004 - like Python's own
+from mpishare.tasks import Pool, map  # noqa: A004 - like Python's own
 from mpishare.topology import Topology, topology
 
 __version__ = VERSION

@@ -15,8 +15,9 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare import installing, mpi
+from mpishare import mpi
 from mpishare.segments.segment import segment_of
+from mpishare.tasks import installing
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60)]
 

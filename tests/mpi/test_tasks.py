@@ -16,9 +16,10 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare import counters, mpi, windows
-from mpishare.batches import Batch
+from mpishare import mpi
 from mpishare.segments.segment import segment_of
+from mpishare.tasks import counters, sources
+from mpishare.tasks.batches import Batch
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60)]
 
@@ -414,10 +415,10 @@ def test_an_iterator_that_raises(comm: MPI.Intracomm) -> None:
 
 
 def test_an_iterator_is_read_a_window_at_a_time(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "_WINDOW_BYTES", 10_000)
-    read, counts, real = [0], list[int](), windows.Lazy._filled
+    monkeypatch.setattr(sources, "_WINDOW_BYTES", 10_000)
+    read, counts, real = [0], list[int](), sources.Lazy._filled
 
-    def noted(lazy: windows.Lazy) -> tuple[Batch, bool]:
+    def noted(lazy: sources.Lazy) -> tuple[Batch, bool]:
         before = read[0]
         found = real(lazy)
         counts.append(read[0] - before)
@@ -428,7 +429,7 @@ def test_an_iterator_is_read_a_window_at_a_time(comm: MPI.Intracomm, monkeypatch
             read[0] += 1
             yield np.full(100, number)
 
-    monkeypatch.setattr(windows.Lazy, "_filled", noted)
+    monkeypatch.setattr(sources.Lazy, "_filled", noted)
     found = ms.map(np.sum, rows(), gather="all")
     assert found == [100 * number for number in range(500)]
     assert read[0] == (500 if comm.rank == 0 else 0)

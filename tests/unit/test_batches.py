@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpishare.batches import _HEADER, Packer, _Unpacked, batch_of
 from mpishare.errors import SpecError
+from mpishare.tasks.batches import _HEADER, Packer, _Unpacked, batch_of
 
 ITEMS: list[Any] = [
     *range(70),

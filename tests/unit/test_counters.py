@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mpishare.counters import Counters, _made, _opened, _place
+from mpishare.tasks.counters import Counters, _made, _opened, _place
 
 
 def in_file() -> Counters:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpishare.dealing import CHUNK_S, Pace, Wish, portion
+from mpishare.tasks.dealing import CHUNK_S, Pace, Wish, portion
 
 
 @given(st.integers(0, 10**6), st.integers(1, 100), st.integers(1, 10**6), st.integers(1, 100))

@@ -17,14 +17,13 @@ PACKAGE = Path(ms.__file__).parent
 README = (PACKAGE.parent / "README.md").read_text()
 
 LAYERS = [
-    {"_version", "callers", "costs", "errors", "dtypes", "spec", "parcels", "layout", "plan", "config", "dealing"}
+    {"_version", "callers", "costs", "errors", "dtypes", "spec", "parcels", "layout", "plan", "config"}
     | {"machine", "cgroups", "filesystems", "kernelfiles"},  # pure
     {"mpi", "abandoned", "meanwhile", "agreement", "board", "bridge", "ending"}
     | {"lookout", "watched", "topology"},  # MPI facts
     {"loans", "segments", "pull", "transfer", "compression", "letters", "streams", "messages"}
-    | {"objects", "crates", "post", "counters", "claims"},  # mechanism
-    {"sharing", "making", "collectives", "exchange", "report"}
-    | {"installing", "batches", "windows", "results", "tasks", "submitting", "pool"},  # face
+    | {"objects", "crates"},  # mechanism
+    {"sharing", "making", "collectives", "exchange", "report", "tasks"},  # face
     {"__init__"},
     {"cli", "__main__"},  # programs
 ]

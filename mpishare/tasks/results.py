@@ -14,8 +14,8 @@ from mpishare.agreement import agree
 from mpishare.errors import MpishareError, SpecError, words_of
 from mpishare.objects import put_together, take_apart
 from mpishare.parcels import Parcel
-from mpishare.post import receive_block, receive_parcel, send_block, send_parcel
 from mpishare.spec import PLAIN_CLASSES, bytes_of
+from mpishare.tasks.post import receive_block, receive_parcel, send_block, send_parcel
 from mpishare.topology import Topology
 
 __all__ = ["Found", "Kind", "collect", "common_kind"]

@@ -15,7 +15,7 @@ from mpishare import mpi
 from mpishare.errors import MpishareError, SpecError, TaskError, words_of
 from mpishare.objects import put_together, take_apart
 from mpishare.parcels import Parcel
-from mpishare.post import receive_parcel, send_parcel
+from mpishare.tasks.post import receive_parcel, send_parcel
 from mpishare.topology import Topology
 
 __all__ = ["Dispatcher", "Worker", "called"]

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from mpishare.batches import Batch, Packer, batch_of
 from mpishare.errors import ArgumentError
+from mpishare.tasks.batches import Batch, Packer, batch_of
 
 __all__ = ["Lazy", "Source", "Whole", "source_of"]
 

@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 
 from mpishare import mpi
 from mpishare.agreement import NOTE_BYTES, agree, known_to
-from mpishare.batches import HEADER_BYTES, Items, delivered
-from mpishare.claims import Claims
-from mpishare.dealing import Pace
 from mpishare.errors import ArgumentError, BackendError, PeerError, SpecError, TaskError, words_of
-from mpishare.installing import installed
-from mpishare.results import Found, Kind, collect, common_kind
 from mpishare.sharing import share
+from mpishare.tasks.batches import HEADER_BYTES, Items, delivered
+from mpishare.tasks.claims import Claims
+from mpishare.tasks.dealing import Pace
+from mpishare.tasks.installing import installed
+from mpishare.tasks.results import Found, Kind, collect, common_kind
+from mpishare.tasks.sources import Source, source_of
 from mpishare.topology import Topology, check_root, topology
-from mpishare.windows import Source, source_of
 
 __all__ = ["Installation", "Options", "map", "refuse_within_task", "run", "within_task"]
 
@@ -96,7 +96,7 @@ def map(  # noqa: A001 - like Python's own
         Over `comm`.
 
     Source:
-        Guided self-scheduling and factoring, as `mpishare.dealing` tells.
+        Guided self-scheduling and factoring, as `mpishare.tasks.dealing` tells.
 
     Example:
         >>> import mpishare as ms

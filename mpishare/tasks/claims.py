@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpishare import mpi
-from mpishare.counters import Counters
-from mpishare.dealing import Pace, Wish, portion
-from mpishare.post import rest
+from mpishare.tasks.counters import Counters
+from mpishare.tasks.dealing import Pace, Wish, portion
+from mpishare.tasks.post import rest
 
 if TYPE_CHECKING:
     from mpishare.topology import Topology
