@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import operator
 import struct
-import sys
-import threading
 import time
-import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import MethodType
-from typing import Any, NamedTuple
+from typing import Any
 
 from mpishare import mpi
 from mpishare.agreement import NOTE_BYTES, agree, known_to
-from mpishare.errors import ArgumentError, BackendError, PeerError, SpecError, TaskError, words_of
+from mpishare.errors import ArgumentError, SpecError
+from mpishare.progress import Bar, check_tqdm
 from mpishare.sharing import share
 from mpishare.tasks.batches import HEADER_BYTES, Items, delivered
+from mpishare.tasks.calling import Failed, called, refuse_within_task
 from mpishare.tasks.claims import Claims
 from mpishare.tasks.dealing import Pace
+from mpishare.tasks.failures import Failure, error_of
 from mpishare.tasks.installing import installed
 from mpishare.tasks.results import Found, Kind, collect, common_kind
 from mpishare.tasks.sources import Source, source_of
 from mpishare.topology import Topology, check_root, topology
 
-__all__ = ["Installation", "Options", "map", "refuse_within_task", "run", "within_task"]
+__all__ = ["Installation", "Options", "map", "run"]
 
 _GATHERS = ("root", "all", "none")
 _PERS = ("rank", "node")
@@ -39,9 +39,6 @@ _ROUND = struct.Struct("<?q")
 """What it tells of each batch: whether it is the last, how many items it has. The batch's own header follows."""
 
 _LARGEST_CHUNK = 2**62
-
-_local = threading.local()
-"""`is_in_task` where this thread runs a task."""
 
 
 def map(  # noqa: A001 - like Python's own
@@ -185,7 +182,7 @@ def run(
             _check_callable(func, rank)
             source = source_of(items, here.size)
             if options.progress:
-                _tqdm()
+                check_tqdm()
             together.note = options.opening(installation.has(func), installation.initializer is not None)
     is_same, is_first, gather, per, chunk = _OPENING.unpack_from(together.note)
     options = Options(chunk or None, _GATHERS[gather], _PERS[per], options.progress)
@@ -193,7 +190,7 @@ def run(
         installation.initialize(here, rank, options.per)
     if not is_same:
         installation.bring(here, rank, func)
-    bar = _Bar(source.total) if source is not None and options.progress else None
+    bar = Bar(source.total) if source is not None and options.progress else None
     with bar or nullcontext():
         return _Run(here, rank, options, installation.func, source, bar).results()
 
@@ -202,7 +199,7 @@ class _Run:
     """The batches of one call, one after the other."""
 
     def __init__(
-        self, here: Topology, root: int, options: Options, func: Any, source: Source | None, bar: _Bar | None
+        self, here: Topology, root: int, options: Options, func: Any, source: Source | None, bar: Bar | None
     ) -> None:
         """`source` and `bar` are those of the root."""
         self._here = here
@@ -239,7 +236,7 @@ class _Run:
         header = together.note[_ROUND.size : _ROUND.size + HEADER_BYTES]
         return is_last, count, delivered(here, self._root, header, batch) if count else Items()
 
-    def _worked(self, count: int, items: Items) -> tuple[Found, _Failure | None]:
+    def _worked(self, count: int, items: Items) -> tuple[Found, Failure | None]:
         """Claims and runs tasks until none is left or one fails; what they returned, and the failure."""
         found, failure, start = Found(), None, time.perf_counter()
         try:
@@ -248,7 +245,7 @@ class _Run:
                 self._source.prepare()
             self._work(items, found)
         except BaseException as error:
-            failure = _Failure.of(error, self._before)
+            failure = Failure.of(error, self._before)
             self._claims.cancel()
         if self._source is not None:
             failure = self._finished() or failure
@@ -257,14 +254,14 @@ class _Run:
                 self._bar.end_round(count)
         return found, failure
 
-    def _finished(self) -> _Failure | None:
+    def _finished(self) -> Failure | None:
         """On the root: waits until the others know that there is no more; what kept it from that, as a signal may."""
         try:
             self._claims.finish()
         except BaseException as error:
             self._claims.cancel()
             self._claims.finish()
-            return _Failure.of(error, self._before)
+            return Failure.of(error, self._before)
         return None
 
     def _work(self, items: Items, found: Found) -> None:
@@ -272,24 +269,24 @@ class _Run:
         done, keeps = 0, self._options.gather != "none"
         while portion := self._claims.next(self._pace, done):
             start, done = time.perf_counter(), len(portion)
-            values = _called(self._func, items, portion)
+            values = called(self._func, items, portion)
             self._pace.ran(done, time.perf_counter() - start)
             if keeps:
                 found.add(portion, values)
             if self._bar is not None:
                 self._bar.show(self._claims.done)
 
-    def _after(self, count: int, found: Found, failure: _Failure | None) -> list[Any]:
+    def _after(self, count: int, found: Found, failure: Failure | None) -> list[Any]:
         """The results of one batch, where this rank gets them; raises on all ranks where a task failed on one."""
         kind, here = None, self._here
         if failure is None:
             try:
                 kind = found.kind()
             except SpecError as error:
-                failure = _Failure.of(_Failed.by(error, found.first_unpicklable()), self._before)
+                failure = Failure.of(Failed.by(error, found.first_unpicklable()), self._before)
         told, kinds = zip(*here.channel.allgather((failure and failure.told, kind)), strict=True)
         if any(told):
-            raise known_to(here.channel, _error(here, failure, told))
+            raise known_to(here.channel, error_of(here, failure, told))
         if self._options.gather == "none":
             return []
         collected = collect(here, self._root, count, found, kinds)
@@ -304,127 +301,6 @@ class _Run:
         if collected is None:
             return []
         return kind.values_of(collected) if is_array else collected
-
-
-class _Failed(Exception):  # noqa: N818 - no caller sees it
-    """A task failed, by the error that is the cause."""
-
-    def __init__(self, item: int) -> None:
-        super().__init__(item)
-        self.item = item
-
-    @classmethod
-    def by(cls, error: Exception, item: int) -> _Failed:
-        failed = cls(item)
-        failed.__cause__ = error
-        return failed
-
-
-def _called(func: Callable[[Any], Any], items: Items, portion: range) -> list[Any]:
-    """What `func` returns for the items with these numbers."""
-    values: list[Any] = []
-    append = values.append
-    was_in_task, _local.is_in_task = getattr(_local, "is_in_task", False), True
-    try:
-        for item in items.of(portion):
-            append(func(item))
-    except Exception as error:
-        raise _Failed(portion.start + len(values)) from error
-    finally:
-        _local.is_in_task = was_in_task
-    return values
-
-
-def within_task(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls a function that may not call for the other ranks."""
-    was_in_task, _local.is_in_task = getattr(_local, "is_in_task", False), True
-    try:
-        return func(*args, **kwargs)
-    finally:
-        _local.is_in_task = was_in_task
-
-
-class _Told(NamedTuple):
-    """What the other ranks hear of a failure; `item` is None where it was no task's."""
-
-    item: int | None
-    host: str
-    words: str
-    traceback: str
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """Why this rank runs no more tasks: its error, and what the others hear of it."""
-
-    error: BaseException
-    told: _Told
-
-    @classmethod
-    def of(cls, error: BaseException, before: int) -> _Failure:
-        item, cause = None, error
-        if isinstance(error, _Failed) and error.__cause__ is not None:
-            item, cause = before + error.item, error.__cause__
-        text = "".join(traceback.format_exception(cause))
-        return cls(cause, _Told(item, mpi.Get_processor_name(), words_of(cause), text))
-
-
-def _error(here: Topology, mine: _Failure | None, told: Sequence[_Told | None]) -> BaseException:
-    """What this rank raises: of several tasks that failed all ranks name the first item."""
-    if mine is not None and mine.told.item is None:
-        return mine.error
-    failures = {rank: one for rank, one in enumerate(told) if one is not None}
-    tasks = [(one.item, rank) for rank, one in failures.items() if one.item is not None]
-    rank = min(tasks)[1] if tasks else min(failures)
-    first = failures[rank]
-    host = here.hosts[here.node_of(rank)]
-    if first.item is None:
-        return PeerError(rank, host, first.words, len(failures) - 1)
-    error = TaskError(first.item, rank, host, first.words, first.traceback)
-    if mine is not None and rank == here.rank:
-        error.__cause__ = mine.error
-    return error
-
-
-class _Bar:
-    """One bar for the tasks of all ranks, nothing where standard error is no terminal."""
-
-    def __init__(self, total: int | None) -> None:
-        self._bar = _tqdm()(total=total, unit=" tasks", disable=None, file=sys.stderr)
-        self._before = 0
-
-    def show(self, done: int) -> None:
-        """So many tasks of this batch have been run."""
-        self._bar.update(self._before + done - self._bar.n)
-
-    def end_round(self, count: int) -> None:
-        """All of this batch have been run."""
-        self.show(count)
-        self._before += count
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
-
-
-def _tqdm() -> Any:
-    try:
-        from tqdm import tqdm
-    except ImportError as error:
-        raise BackendError("progress=True needs tqdm, which is not installed: pip install tqdm") from error
-    return tqdm
-
-
-def refuse_within_task(comm: mpi.Comm | None) -> None:
-    """Raises ArgumentError where a task calls for other ranks, which run tasks of their own."""
-    size = mpi.COMM_WORLD.size if comm is None and mpi.Is_initialized() else getattr(comm, "size", 1)
-    if getattr(_local, "is_in_task", False) and size > 1:
-        raise ArgumentError(
-            "map was called within a task, but the other ranks run tasks of their own and do not join. Map over all "
-            "items of both levels at once, or pass comm=MPI.COMM_SELF."
-        )
 
 
 def _check_callable(func: Any, root: int) -> None:

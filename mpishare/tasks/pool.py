@@ -15,7 +15,8 @@ from typing import Any
 from mpishare import mpi
 from mpishare.agreement import NOTE_BYTES, agree
 from mpishare.errors import ArgumentError, MpishareError
-from mpishare.tasks.mapping import Installation, Options, refuse_within_task, run, within_task
+from mpishare.tasks.calling import refuse_within_task, within_task
+from mpishare.tasks.mapping import Installation, Options, run
 from mpishare.tasks.submitting import Dispatcher, Worker, called
 from mpishare.topology import check_root, topology
 
