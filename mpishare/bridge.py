@@ -32,13 +32,21 @@ def boards_bytes(topology: Topology) -> int:
 
 
 def put_boards(topology: Topology, memory: object, address: int) -> None:
-    """From here on the ranks meet on boards in `memory`, which begin at `address` and are zero. Called by all ranks."""
+    """From here on the ranks meet on boards in `memory`, which begin at `address` and are zero.
+
+    Collective:
+        Over `topology.comm`.
+    """
     if topology.n_nodes == 1:
         topology.channel = topology.node_channel = Boarded(topology.channel, memory, address)
         return
     first, second = address, address + board.size_bytes(topology.node_size)
     topology.node_channel = Boarded(topology.node_channel, memory, first)
-    topology.channel = Bridged(topology.channel, memory, second, topology.node_comm, topology.leaders)
+    leaders = topology.leaders
+    if topology.is_leader:
+        leaders = leaders.Dup()  # callers can see the other, and may free it
+        topology.further.append(leaders)
+    topology.channel = Bridged(topology.channel, memory, second, topology.node_comm, leaders)
 
 
 class Bridged(Boarded):

@@ -94,8 +94,9 @@ class Crate:
 
     def write(self, place: memoryview) -> None:
         """Fills the front."""
-        texts = self._list + self._parcel.skeleton
-        place[: len(texts)] = texts
+        at = len(self._list)
+        place[:at] = self._list
+        place[at : at + len(self._parcel.skeleton)] = self._parcel.skeleton
         for spec, array, at in zip(self._specs, self._parcel.arrays, self._layout.offsets, strict=True):
             if spec.nbytes and at < self.label.front_bytes:
                 fill(place[at : at + spec.nbytes], spec, array)

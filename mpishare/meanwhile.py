@@ -71,6 +71,10 @@ def call(function: Callable[..., object], *words: Any) -> None:
     thread = threading.Thread(target=_go_on_until, args=(has_ended,))
     try:
         thread.start()
+    except RuntimeError:  # the system gives this process no more threads
+        function(*words)
+        return
+    try:
         function(*words)
     finally:
         has_ended.set()

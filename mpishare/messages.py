@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mpishare import meanwhile, mpi, plan
 from mpishare.abandoned import abandon
 from mpishare.compression import FRAME_BYTES, packed
-from mpishare.errors import CapacityError, StallError
+from mpishare.errors import CapacityError, MpishareError, StallError
 from mpishare.letters import (
     FIRST_TAG,
     HEAD_BYTES,
@@ -294,6 +294,9 @@ class Sending(Request):
             _left.append(self)
 
 
+_LOST = "an exception from outside, such as a signal's, ended this receive in its midst. Its message is lost."
+
+
 class Receiving(Request):
     """A message to this rank. It goes on within each call that waits for other ranks, not only its own."""
 
@@ -310,6 +313,8 @@ class Receiving(Request):
         self._head = bytearray(HEAD_BYTES)
         self._coming: Iterator[tuple[Block, int]] | None = None  # from when the head has come
         self._is_done = False
+        self._has_found = self._is_finished = False
+        self._found: Any = None
         self._result: Any = None
         self._error: BaseException | None = None
         self._request: mpi.Request = mpi.REQUEST_NULL
@@ -392,9 +397,12 @@ class Receiving(Request):
             piece, tag = next(self._coming)
             self._request = self._here.parts.Irecv([piece, mpi.BYTE], self._source, tag)  # which keeps the piece
         except StopIteration:
-            self._end_with(None)
+            self._end_with(None if self._has_found else MpishareError(_LOST))
         except Exception as error:
             self._end_with(error)
+        except BaseException:  # from outside, such as a KeyboardInterrupt
+            self._end_with(MpishareError(_LOST))
+            raise
 
     def _pieces(self, steps: Steps) -> Iterator[tuple[Block, int]]:
         """Each piece that is to come, and its tag."""
@@ -407,15 +415,20 @@ class Receiving(Request):
                     self._here.parts.Send([b"", mpi.BYTE], self._source, ANSWER_TAG)
                 place = steps.send(self._last.count)
         except StopIteration as end:
-            self._result = self._finish(end.value, self._status)
+            self._found, self._has_found = end.value, True
 
     def _end_with(self, error: BaseException | None) -> None:
         self._is_done, self._error = True, error
         meanwhile.leave(self)
 
     def _end(self) -> Any:
+        """What `wait` returns. Objects are put together here, in the caller's own call, and again if that was ended."""
         if self._error is not None:
             raise self._error
+        with self._lock:
+            if self._has_found and not self._is_finished:
+                self._result = self._finish(self._found, self._status)
+                self._is_finished, self._found = True, None
         return self._result
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import pickle
+from contextlib import suppress
 from functools import cache
 from io import BytesIO
 from typing import Any
@@ -92,13 +93,18 @@ class _Pickler(pickle.Pickler):
             way = _item, (np.asarray(obj),)
         elif type(obj) is array.array and obj.typecode != "u":
             way = _array_of, (obj.typecode, np.frombuffer(obj, np.uint8))
+            self._notice(obj)
         else:
             way = None
         if way is not None:
             return way
-        if self._copies is not None:
-            self._copies.see(obj)
+        self._notice(obj)
         return self._in_its_own_way(obj)
+
+    def _notice(self, obj: object) -> None:
+        if self._copies is not None:
+            with suppress(Exception):  # what an object costs does not decide whether it can be shared
+                self._copies.see(obj)
 
     def _in_its_own_way(self, obj: object) -> Any:
         return NotImplemented
@@ -113,7 +119,8 @@ class _Pickler(pickle.Pickler):
             mask = None if obj.mask is np.ma.nomask else np.asarray(obj.mask)
             return _masked, (np.asarray(obj.data), mask, obj.fill_value, obj.hardmask)
         if not _pickles_itself(kind):
-            return _viewed, (kind, np.asarray(obj), getattr(obj, "__dict__", {}))
+            # As state, so that what refers back to it finds it.
+            return _viewed, (kind, np.asarray(obj)), getattr(obj, "__dict__", None) or None, None, None, _set_attributes
         name = f"{kind.__module__}.{kind.__qualname__}"
         raise SpecError(f"{name} cannot be shared: it pickles its own bytes. Use numpy.asarray(…) of it, or its parts.")
 
@@ -162,11 +169,12 @@ def _typed(items: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     return items.view(dtype)
 
 
-def _viewed(kind: type[np.ndarray[Any, Any]], array: NDArray[Any], attributes: dict[str, Any]) -> NDArray[Any]:
-    found = array.view(kind)
-    if attributes:
-        found.__dict__.update(attributes)
-    return found
+def _viewed(kind: type[np.ndarray[Any, Any]], array: NDArray[Any]) -> NDArray[Any]:
+    return array.view(kind)
+
+
+def _set_attributes(array: NDArray[Any], attributes: dict[str, Any]) -> None:
+    array.__dict__.update(attributes)
 
 
 def _masked(data: NDArray[Any], mask: NDArray[Any] | None, fill_value: Any, hard: bool) -> NDArray[Any]:

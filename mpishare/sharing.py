@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from mpishare import callers, mpi
 from mpishare.agreement import agree
+from mpishare.costs import told
 from mpishare.crates import Crate, Label, bring, is_label, unpacked
 from mpishare.errors import SpecError
 from mpishare.segments.allocation import allocate, allocate_known, known_slots, seal
@@ -164,7 +165,7 @@ def _crated(here: Topology, obj: object, root: int, kind: str | None) -> tuple[C
         raise SpecError(f"root {root} passed None, so there is nothing to share. Pass the object on that rank.")
     crate = Crate(obj)
     if crate.copies:
-        callers.warn("share(): " + " ".join(map(str, crate.copies)))
+        callers.warn(f"share(): {told(crate.copies)}")
     slots = known_slots(here, crate.label.nbytes, kind)
     if slots is not None:
         crate.write(slots.next_place(crate.label.nbytes))
@@ -185,6 +186,7 @@ def _share_object(
         bring(here, root, segment, label, crate)
         seal(here, segment)
     segment.copied_bytes = label.copied_bytes
+    here.end()  # all memory is taken, so that classes may share arrays when their objects are made again
     with agree(here.channel):
         return unpacked(segment, label)
 

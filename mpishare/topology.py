@@ -59,6 +59,7 @@ class Topology:
         pid: The process that is this rank; a fork of it is not.
         uid: A number that is the same on all ranks and differs between communicators.
         is_watched: Whether calls are compared, or waiting has an end.
+        further: Communicators of ours that were made later, and go with the others.
         pool: Memory for arrays over `comm`, kept by `segments.allocation`; None until the first.
         stocks: Where ranks claim tasks, kept by `claims`; None until the first.
         segments_made: How many segments were made over `comm`, the same on all ranks.
@@ -106,6 +107,7 @@ class Topology:
         self.loan_bytes = self.config.recycle_bytes(machine.memory_bytes()) // (2 * self.node_size)
         self.speeds: dict[int, float] = {}
         self.segments_made = 0
+        self.further: list[mpi.Intracomm] = []
         self.pool: object = None
         self.stocks: object = None
         self._is_in_call = False
@@ -188,7 +190,7 @@ class Topology:
         """Gives the communicators back. Collective over `comm`; called when `comm` is freed."""
         if self._lookout is not None:
             self._lookout.close()
-        for comm in (self.rail, self.node_comm, self.mail, self.parts):
+        for comm in (self.rail, self.node_comm, self.mail, self.parts, *self.further):
             if comm != mpi.COMM_NULL:  # the caller may have freed one that callers can see
                 comm.Free()
         self.channel = self.node_channel = cast("mpi.Intracomm", mpi.COMM_NULL)

@@ -190,7 +190,12 @@ def _relieve() -> None:
 
 
 def _is_refusal(topology: Topology, error: BaseException) -> bool:
-    """Whether all ranks, each of which has an error, have one of ours, so that they may go on together."""
+    """Whether all ranks, each of which has an error, have one of ours, so that they may go on together.
+
+    Not where this rank alone has one, from a signal's handler: the others do not ask.
+    """
+    if getattr(error, "known_to", 0) != topology.size:
+        return False
     is_ours = np.array(isinstance(error, MpishareError), np.int8)
     topology.channel.Allreduce(mpi.IN_PLACE, is_ours, mpi.MIN)
     return bool(is_ours)

@@ -138,7 +138,12 @@ _NO_KIND, _NO_ROOM, _FATAL = range(3)
 
 
 def _verdict(topology: Topology, error: BaseException) -> int:
-    """The worst of what the ranks of the node have met: a kind that does not do, too little room, or anything else."""
+    """The worst of what the ranks of the node have met: a kind that does not do, too little room, or anything else.
+
+    What this rank alone has met, from a signal's handler, it does not tell: the others do not ask.
+    """
+    if getattr(error, "known_to", 0) != topology.node_size:
+        return _FATAL
     mine = _NO_ROOM if isinstance(error, CapacityError) else _NO_KIND if isinstance(error, MpishareError) else _FATAL
     worst = np.array(mine, np.int8)
     topology.node_channel.Allreduce(mpi.IN_PLACE, worst, mpi.MAX)

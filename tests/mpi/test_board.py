@@ -262,3 +262,12 @@ def test_the_size_is_that_of_what_lies_on_it() -> None:
         found = bytes(memory[: board.size_bytes(ranks) // 2])
         assert [found.count(byte) for byte in (2, 3, 4, 255)] == [BROUGHT_BYTES, 8, BROUGHT_BYTES, 8]
         assert not any(memory[board.size_bytes(ranks) // 2 :])
+
+
+def test_communicators_that_callers_can_see_may_be_freed() -> None:
+    mine = MPI.COMM_WORLD.Dup()
+    ms.share(np.arange(3), comm=mine)
+    here = ms.topology(mine)
+    here.rail.Free()
+    assert ms.share(np.arange(3), comm=mine).tolist() == [0, 1, 2]
+    mine.Free()

@@ -285,3 +285,22 @@ def test_no_byte_of_an_array_is_pickled(comm: MPI.Intracomm, monkeypatch: pytest
 def test_ten_thousand_arrays(comm: MPI.Intracomm) -> None:
     found = shared(comm, lambda: {number: np.full(number % 7, number) for number in range(10_000)})
     assert all((array == number).all() and len(array) == number % 7 for number, array in found.items())
+
+
+class Nested:
+    """Makes an array of the node when it is made again."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.scratch = ms.zeros(4)
+
+
+def test_an_object_that_makes_an_array_when_it_is_made_again(comm: MPI.Intracomm) -> None:
+    def make() -> Nested:
+        found = Nested()
+        found.__dict__["weights"] = np.arange(3)
+        return found
+
+    for _ in range(2):
+        assert shared(comm, make).scratch.tolist() == [0, 0, 0, 0]
+    assert shared(comm, lambda: [1]) == [1]

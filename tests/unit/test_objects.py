@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from array import array as array_of_python
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from mpishare.costs import Copies
+from mpishare.costs import Copies, told
 from mpishare.crates import Crate, Label, is_label
 from mpishare.errors import SpecError
 from mpishare.objects import put_together, take_apart
@@ -23,7 +24,7 @@ from mpishare.spec import Spec
 def copied(obj: object) -> list[str]:
     copies = Copies()
     take_apart(obj, copies)
-    return [one.where for one in copies.found]
+    return [one.where.removesuffix(" holds Python objects") for one in copies.found]
 
 
 def test_what_holds_no_objects_is_not_told() -> None:
@@ -110,3 +111,51 @@ def test_dtypes_of_other_libraries() -> None:
 def test_what_cannot_be_pickled_says_why() -> None:
     with pytest.raises(SpecError, match="list cannot be pickled: cannot pickle 'generator' object"):
         take_apart([1, 2, (number for number in range(3))])
+
+
+def test_frames_with_several_levels() -> None:
+    rows = pd.MultiIndex.from_product([[1, 2], pd.Index(["a", "b", "c"], dtype=object)])
+    frame = pd.DataFrame(np.ones((6, 2)), index=rows)
+    assert copied(frame) == ["the index of a DataFrame"]
+    assert copied(frame[0]) == ["the index of a Series"]
+    for one in (frame, frame.T, frame[0]):
+        assert type(put_together(take_apart(one, Copies()))) is type(one)
+
+
+def test_what_an_object_costs_does_not_decide_whether_it_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Copies, obj: object) -> None:
+        raise ValueError("no idea")
+
+    monkeypatch.setattr(Copies, "see", fail)
+    assert put_together(take_apart({"a": np.array([None] * 3)}, Copies()))["a"].tolist() == [None] * 3
+
+
+def test_bytes_in_an_array_of_python_are_told() -> None:
+    assert copied([array_of_python("d", bytes(800))]) == ["an array.array"]
+
+
+def test_only_the_costliest_are_named() -> None:
+    frame = pd.DataFrame({number: pd.Series([None] * (number + 1), dtype=object) for number in range(9)})
+    copies = Copies()
+    take_apart(frame, copies)
+    words = told(copies.found)
+    assert len(copies.found) == 9
+    assert words.startswith("column ")
+    assert words.count("holds Python objects") == 5
+    assert "And 4 more, " in words
+
+
+class Field(np.ndarray[Any, Any]):
+    """An array with attributes."""
+
+    unit: str
+    mesh: dict[str, Any]
+
+
+def test_arrays_with_attributes_that_refer_back() -> None:
+    field = np.ones(3).view(Field)
+    field.unit, field.mesh = "K", {}
+    field.mesh["fields"] = [field]
+    (found,) = put_together(take_apart([field]))
+    assert (type(found), found.unit) == (Field, "K")
+    assert found.mesh["fields"][0] is found
