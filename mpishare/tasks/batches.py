@@ -129,6 +129,7 @@ class Packer:
         self._next = 0
         self._arrays: list[tuple[Spec, NDArray[Any], int]] = []
         self._array_bytes = 0
+        self._places: dict[int, tuple[Spec, int]] = {}  # of arrays that several items have, by their ids
 
     def extend(self, items: Iterable[Any]) -> None:
         """Adds items.
@@ -197,7 +198,10 @@ class Packer:
         return pickle.dumps(_Apart(bytes(parcel.skeleton), [self._placed(one) for one in parcel.arrays]), protocol=5)
 
     def _placed(self, array: Any) -> tuple[Spec, int]:
+        if not self._copies and id(array) in self._places:
+            return self._places[id(array)]
         spec, offset = Spec.of(array), self._array_bytes
+        self._places[id(array)] = spec, offset
         self._arrays.append((spec, array.copy(order="K") if self._copies else array, offset))
         self._array_bytes += _up(spec.nbytes)
         self.nbytes += spec.nbytes

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from mpishare import mpi
 from mpishare.errors import ArgumentError
 from mpishare.tasks.batches import Items
 
-__all__ = ["Failed", "called", "refuse_within_task", "within_task"]
+__all__ = ["Failed", "called", "is_named", "refuse_within_task", "within_task"]
 
 _local = threading.local()
 """`is_in_task` where this thread runs a task."""
@@ -53,6 +54,13 @@ def within_task(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return func(*args, **kwargs)
     finally:
         _local.is_in_task = was_in_task
+
+
+def is_named(func: Any) -> bool:
+    """Whether it is pickled by its name alone, so that the same function is always the same."""
+    if isinstance(func, BuiltinFunctionType):
+        return func.__self__ is None or isinstance(func.__self__, ModuleType)
+    return isinstance(func, FunctionType) and func.__closure__ is None and "<" not in func.__qualname__
 
 
 def refuse_within_task(comm: mpi.Comm | None) -> None:

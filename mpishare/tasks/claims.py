@@ -211,8 +211,9 @@ class Claims:
     def start(self) -> None:
         """From here on the root answers those that ask."""
         if self._open_groups and mpi.Query_thread() == mpi.THREAD_MULTIPLE:
-            self._thread = threading.Thread(target=self._serve_all, args=(self._stock.for_thread(),), daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._serve_all, args=(self._stock.for_thread(),), daemon=True)
+            thread.start()
+            self._thread = thread
 
     def next(self, pace: Pace, done: int) -> range:
         """Claims tasks, none where none is left; this rank has run `done` since the last time."""
@@ -247,8 +248,9 @@ class Claims:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        if self._thread_error is not None:
-            raise self._thread_error
+        error, self._thread_error = self._thread_error, None
+        if error is not None:
+            raise error
 
     @property
     def done(self) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Any
 
+from mpishare.objects import take_apart
 from mpishare.sharing import share
+from mpishare.spec import bytes_of
 from mpishare.topology import Topology
 
-__all__ = ["installed"]
+__all__ = ["digest_of", "installed"]
 
 
 def installed(here: Topology, obj: Any, root: int) -> Any:
@@ -23,3 +26,17 @@ def installed(here: Topology, obj: Any, root: int) -> Any:
     is_root = here.rank == root
     (found,) = share((obj,) if is_root else None, root=root, comm=here.comm)  # None alone cannot be shared
     return obj if is_root else found
+
+
+def digest_of(obj: Any) -> bytes:
+    """Differs where `obj` does, or what it holds.
+
+    Raises:
+        SpecError: It cannot be pickled.
+    """
+    parcel = take_apart(obj)
+    digest = blake2b(parcel.skeleton)
+    for array in parcel.arrays:
+        digest.update(f"{array.dtype} {array.shape} {array.strides}".encode())
+        digest.update(bytes_of(array).data if array.flags.forc else array.tobytes())
+    return digest.digest()

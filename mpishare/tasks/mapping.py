@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from types import MethodType
 from typing import Any
 
 from mpishare import mpi
@@ -17,11 +16,11 @@ from mpishare.errors import ArgumentError, SpecError
 from mpishare.progress import Bar, check_tqdm
 from mpishare.sharing import share
 from mpishare.tasks.batches import HEADER_BYTES, Items, delivered
-from mpishare.tasks.calling import Failed, called, refuse_within_task
+from mpishare.tasks.calling import Failed, called, is_named, refuse_within_task
 from mpishare.tasks.claims import Claims
 from mpishare.tasks.dealing import Pace
 from mpishare.tasks.failures import Failure, error_of
-from mpishare.tasks.installing import installed
+from mpishare.tasks.installing import digest_of, installed
 from mpishare.tasks.results import Found, Kind, collect, common_kind
 from mpishare.tasks.sources import Source, source_of
 from mpishare.topology import Topology, check_root, topology
@@ -63,7 +62,8 @@ def map(  # noqa: A001 - like Python's own
         func: On `root`, what to call with each item: a function of a module, a bound method of any object that can be
             pickled, a partial. The other ranks' copies have read-only arrays. Ignored elsewhere.
         items: On `root`, the items; ignored elsewhere. Of an array each task gets a row, read-only. Of an iterator, or
-            anything else whose length is not known, only a few are in memory at a time, and only the root iterates.
+            anything else whose length is not known, only a few are in memory at a time, and only the root iterates; a
+            list is shared more evenly.
         root: The rank that has `func` and `items`.
         comm: The ranks that share the work; MPI_COMM_WORLD when None.
         chunk: How many tasks a rank claims at a time; None for as many as take about 2 ms, and fewer near the end.
@@ -143,15 +143,22 @@ class Installation:
     def __init__(self, initializer: Callable[..., Any] | None = None, initargs: tuple[Any, ...] = ()) -> None:
         """`initializer` is what to call first, on the root."""
         self.func: Any = None
+        self._digest = b""
         self.initializer = initializer
         self._initargs = initargs
 
     def has(self, func: Any) -> bool:
-        """On the root: whether that function is here. Of an object's method, each look at it makes another one."""
-        mine = self.func
-        if isinstance(func, MethodType) and isinstance(mine, MethodType):
-            return func.__self__ is mine.__self__ and func.__func__ is mine.__func__
-        return func is mine and func is not None
+        """On the root: whether the others have that function, with the state that it has now.
+
+        From the second time on that it is asked, it compares digests, which takes as long as to pickle the state.
+        """
+        if self.func is None:
+            return False
+        if is_named(func):
+            return func is self.func
+        digest = digest_of(func)
+        is_same, self._digest = digest == self._digest, digest
+        return is_same
 
     def bring(self, here: Topology, root: int, func: Any) -> None:
         """Brings it to all ranks. Collective over `here.comm`."""
@@ -282,7 +289,7 @@ class _Run:
         if failure is None:
             try:
                 kind = found.kind()
-            except SpecError as error:
+            except Exception as error:  # what a class does when it is pickled may fail in any way
                 failure = Failure.of(Failed.by(error, found.first_unpicklable()), self._before)
         told, kinds = zip(*here.channel.allgather((failure and failure.told, kind)), strict=True)
         if any(told):

@@ -14,7 +14,7 @@ from typing import Any
 
 from mpishare import mpi
 from mpishare.agreement import NOTE_BYTES, agree
-from mpishare.errors import ArgumentError, MpishareError
+from mpishare.errors import ArgumentError
 from mpishare.tasks.calling import refuse_within_task, within_task
 from mpishare.tasks.mapping import Installation, Options, run
 from mpishare.tasks.submitting import Dispatcher, Worker, called
@@ -39,7 +39,7 @@ class Pool:
 
     On the root, `with` gives the pool, and the tasks of `map` run on it as well. On the other ranks, which serve the
     root until it leaves its block, `with` gives None. They sleep while the root computes. A function that `map` gets
-    several times in a row, the same object, travels once: what the root changes in it later the others do not see.
+    several times in a row, in the same state, stays with the others: to know that, its state is pickled, not sent.
 
     Args:
         comm: The ranks; MPI_COMM_WORLD when None.
@@ -88,7 +88,6 @@ class Pool:
                 together.note = bytes([initializer is not None]).ljust(NOTE_BYTES, b"\0")
         if together.note[0]:
             self._installation.initialize(self._here, self._root, per)
-        self._star: _Star | None = None
         self._dispatcher: Dispatcher | None = None
         self._is_open = True
         self._calls = 0
@@ -154,9 +153,7 @@ class Pool:
         self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
     ) -> list[Any]:
         """The same, with the parts of each item as the arguments."""
-        if self._star is None or self._star.func is not func:
-            self._star = _Star(func)
-        return self.map(self._star, iterable, chunksize)
+        return self.map(_Star(func), iterable, chunksize)
 
     def submit(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Has one of the other ranks call `func` while the root goes on; without such ranks, calls it at once.
@@ -214,8 +211,8 @@ class Pool:
         """Takes part in a `map` of the root, whose failures are the root's matter."""
         try:
             run(self._here, self._root, Options(), None, None, self._installation, "Pool.map")
-        except MpishareError as error:
-            if error.known_to != self._here.size:
+        except (Exception, SystemExit) as error:
+            if getattr(error, "known_to", 0) != self._here.size:
                 raise
 
     @property
@@ -244,6 +241,7 @@ class Pool:
             under_way.extend(islice(calls, 1))
 
     def _check_usable(self) -> None:
+        refuse_within_task(self._here.comm)
         if not self.is_root:
             raise ArgumentError(f"only the root, rank {self._root}, has tasks; the others are in `with` until it ends.")
         if not self._is_open:
@@ -276,6 +274,8 @@ class _Star:
 
 class _Each:
     """A function of a run of items."""
+
+    stays = True
 
     def __init__(self, func: Callable[[Any], Any]) -> None:
         self.func = func

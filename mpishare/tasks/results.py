@@ -122,7 +122,8 @@ class Found:
     def first_unpicklable(self) -> int:
         """The number of the item whose result cannot be pickled, where one cannot."""
         numbers = chain.from_iterable(self.portions)
-        return next(number for number, value in zip(numbers, self.values, strict=True) if not _can_be_pickled(value))
+        pairs = zip(numbers, self.values, strict=True)
+        return next((number for number, value in pairs if not _can_be_pickled(value)), self.portions[0].start)
 
     def sent(self) -> Parcel:
         """All that they are, taken apart."""
@@ -167,18 +168,21 @@ def _rows(
     numbers: list[NDArray[np.int64]],
 ) -> NDArray[Any] | None:
     """The results as the rows of one array."""
-    mine = kind.array_of(values) if values else None
+    places = {rank: _each(numbers[rank]) for rank in ranks}
+    with agree(here.channel):  # all memory that it takes
+        mine = kind.array_of(values) if values else None
+        array = np.empty((count if here.rank == root else 0, *kind.shape), kind.dtype)
+        most = max((len(places[rank]) for rank in ranks if here.rank == root != rank), default=0)
+        came = np.empty((most, *kind.shape), kind.dtype)
     if here.rank != root:
         if mine is not None:
             send_block(here.channel, bytes_of(mine), root, _RESULT_TAG)
         return None
-    array = np.empty((count, *kind.shape), kind.dtype)
     for rank in ranks:
-        places = _each(numbers[rank])
-        rows = mine if rank == root and mine is not None else np.empty((len(places), *kind.shape), kind.dtype)
+        rows = mine if rank == root else came[: len(places[rank])]
         if rank != root:
-            receive_block(here.channel, bytes_of(rows), rank, _RESULT_TAG)
-        array[places] = rows
+            receive_block(here.channel, bytes_of(came[: len(places[rank])]), rank, _RESULT_TAG)
+        array[places[rank]] = rows
     return array
 
 
@@ -221,6 +225,6 @@ def _made(parcel: Parcel | MpishareError, rank: int) -> Any:
 def _can_be_pickled(value: Any) -> bool:
     try:
         take_apart(value)
-    except SpecError:
+    except Exception:  # what a class does when it is pickled may fail in any way
         return False
     return True

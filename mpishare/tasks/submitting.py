@@ -15,6 +15,7 @@ from mpishare import mpi
 from mpishare.errors import MpishareError, SpecError, TaskError, words_of
 from mpishare.objects import put_together, take_apart
 from mpishare.parcels import Parcel
+from mpishare.tasks.calling import is_named
 from mpishare.tasks.post import receive_parcel, send_parcel
 from mpishare.topology import Topology
 
@@ -88,14 +89,15 @@ class Dispatcher:
         if not call.future.set_running_or_notify_cancel():
             return True
         rank = self._idle[-1]
-        func = None if self._last.get(rank) is call.func else call.func
+        is_same = rank in self._last and self._last[rank] is call.func
         try:
-            parcel = take_apart((func, call.args, call.kwargs))
+            parcel = take_apart((is_same, None if is_same else call.func, call.args, call.kwargs))
         except Exception as error:
             call.future.set_exception(error)
             return True
         self._idle.pop()
-        self._last[rank], self._under_way[rank] = call.func, call
+        self._under_way[rank] = call
+        self._last.pop(rank, None)  # until it is known that the call could be unpacked there
         self._announce(rank)
         send_parcel(self._here, self._here.parts, parcel, rank, _CALL_TAG)
         return True
@@ -109,23 +111,31 @@ class Dispatcher:
         came = receive_parcel(self._here, self._here.parts, rank, _RESULT_TAG)
         call = self._under_way.pop(rank)
         self._idle.append(rank)
-        _finish(call.future, came, call.number, rank, self._here.hosts[self._here.node_of(rank)])
+        is_well = _finish(call.future, came, call.number, rank, self._here.hosts[self._here.node_of(rank)])
+        if is_well and _stays(call.func):
+            self._last[rank] = call.func
         return True
 
 
-def _finish(future: Future[Any], came: Parcel | MpishareError, number: int, rank: int, host: str) -> None:
-    """Gives a future what came for it."""
+def _finish(future: Future[Any], came: Parcel | MpishareError, number: int, rank: int, host: str) -> bool:
+    """Gives a future what came for it; whether the call was well."""
     try:
         if isinstance(came, MpishareError):
             raise came
         is_well, value = put_together(came)
     except Exception as error:
         future.set_exception(error)
-        return
+        return False
     if is_well:
         future.set_result(value)
     else:
         future.set_exception(TaskError(number, rank, host, *value))
+    return bool(is_well)
+
+
+def _stays(func: Callable[..., Any]) -> bool:
+    """Whether a worker may keep it for the next call: it has no state, or is of one call of `imap`."""
+    return is_named(func) or getattr(func, "stays", False)
 
 
 class Worker:
@@ -146,10 +156,11 @@ class Worker:
         try:
             if isinstance(came, MpishareError):
                 raise came
-            func, args, kwargs = put_together(came)
-            self._func = func or self._func
+            is_same, func, args, kwargs = put_together(came)
+            if not is_same:
+                self._func = func
             return take_apart((True, run(self._func, *args, **kwargs)))
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a task does not end the rank that serves
             return take_apart((False, _told(error)))
 
 
@@ -165,7 +176,7 @@ def called(number: int, here: Topology, run: Callable[..., Any], *args: Any, **k
     return future
 
 
-def _told(error: Exception) -> tuple[str, str]:
+def _told(error: BaseException) -> tuple[str, str]:
     """What the root hears of an error."""
     reason = f"the result {error}" if isinstance(error, SpecError) else words_of(error)
     return reason, "".join(traceback.format_exception(error))

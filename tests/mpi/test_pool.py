@@ -18,6 +18,7 @@ import mpishare as ms
 from mpishare import mpi
 from mpishare.segments.segment import segment_of
 from mpishare.tasks import installing
+from mpishare.tasks.calling import within_task
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60)]
 
@@ -218,13 +219,94 @@ def test_the_same_function_travels_once(comm: MPI.Intracomm, monkeypatch: pytest
             state = State()
             for _ in range(5):
                 assert [one[0] for one in pool.map(state.look, range(9))] == list(range(9))
-            assert len(brought) == 1
+            assert len(brought) == 2  # a digest is made when the same is wanted again
             for _ in range(5):
                 assert pool.starmap(pow, [(2, 3)]) == [8]
-            assert len(brought) == 2
-            pool.map(State().look, range(9))
-            pool.map(State().look, range(9))
+            assert len(brought) == 3
+            for _ in range(5):
+                pool.map(abs, range(9))
             assert len(brought) == 4
+
+
+def test_what_the_root_changes_in_the_state_of_a_function_is_seen_by_all(comm: MPI.Intracomm) -> None:
+    with ms.Pool() as pool:
+        if pool is not None:
+            state = State()
+            for number in range(4):
+                state.array[:] = number
+                assert {one[0] for one in pool.map(state.look, range(40), 1)} == {number}
+                assert pool.submit(state.look, 3).result()[0] == number
+
+
+class Broken:
+    """Cannot be made again."""
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
+class Falsy:
+    """A function that is not true."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def __call__(self, number: int) -> int:
+        return -number
+
+
+def test_a_call_that_fails_leaves_no_function_behind(comm: MPI.Intracomm) -> None:
+    with ms.Pool() as pool:
+        if pool is not None:
+            assert pool.submit(abs, -1).result() == 1
+            assert pool.submit(round, Broken()).exception() is not None or comm.size == 1
+            assert pool.submit(round, 2.6).result() == 3
+            assert pool.submit(Falsy(), 3).result() == -3
+            assert pool.map(Falsy(), [3]) == [-3]
+
+
+def leave(number: int) -> None:
+    raise SystemExit(3)
+
+
+def test_a_task_that_leaves_ends_no_rank_that_serves(comm: MPI.Intracomm) -> None:
+    with ms.Pool() as pool:
+        if pool is not None and comm.size > 1:
+            with pytest.raises(ms.TaskError, match="SystemExit"):
+                pool.submit(leave, 1).result()
+            with pytest.raises((ms.PeerError, SystemExit)):
+                pool.map(leave, range(50), 1)
+            assert pool.map(abs, [-2]) == [2]
+
+
+class OnlyAtHome:
+    """A function that other ranks than the first cannot make again."""
+
+    def __init__(self) -> None:
+        self.number = 1
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if MPI.COMM_WORLD.rank:
+            raise KeyError("not here")
+        self.__dict__.update(state)
+
+    def __call__(self, number: int) -> int:
+        return number
+
+
+def test_a_function_that_cannot_be_made_again_is_the_roots_matter(comm: MPI.Intracomm) -> None:
+    with ms.Pool() as pool:
+        if pool is not None and comm.size > 1:
+            with pytest.raises(ms.PeerError, match="not here"):
+                pool.map(OnlyAtHome(), range(5))
+            assert pool.map(abs, [-2]) == [2]
+
+
+def test_a_map_of_the_pool_within_a_task_is_refused(comm: MPI.Intracomm) -> None:
+    with ms.Pool() as pool:
+        if pool is not None and comm.size > 1:
+            with pytest.raises(ms.ArgumentError, match="within a task"):
+                within_task(pool.map, abs, [1])
 
 
 def test_what_a_pool_refuses(comm: MPI.Intracomm) -> None:

@@ -19,7 +19,7 @@ import mpishare as ms
 from mpishare import mpi
 from mpishare.segments.segment import segment_of
 from mpishare.tasks import counters, sources
-from mpishare.tasks.batches import Batch
+from mpishare.tasks.batches import Batch, batch_of
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60)]
 
@@ -574,3 +574,26 @@ def test_a_bar_without_tqdm(raised: Raised, monkeypatch: pytest.MonkeyPatch) -> 
     told = raised(lambda: ms.map(abs, range(100), progress=True))
     assert told[0] == ("BackendError", "progress=True needs tqdm, which is not installed: pip install tqdm")
     assert {error for error, _ in told[1:]} <= {"PeerError"}
+
+
+class Locked:
+    """Its pickling fails as that of a lock of multiprocessing does."""
+
+    def __reduce__(self) -> Any:
+        raise RuntimeError("not now")
+
+
+def locked(number: int) -> Any:
+    """A result that cannot be pickled, for some items."""
+    return Locked() if number % 7 == 3 else number
+
+
+@pytest.mark.ranks(2)
+def test_a_result_whose_pickling_fails_in_its_own_way(comm: MPI.Intracomm) -> None:
+    with pytest.raises(ms.TaskError, match="not now"):
+        ms.map(locked, range(100), chunk=1)
+
+
+def test_items_that_hold_the_same_array_hold_it_once() -> None:
+    array = np.zeros(1000)
+    assert batch_of([(number, array) for number in range(50)]).array.nbytes < 50_000  # type: ignore[union-attr]
