@@ -35,7 +35,8 @@ def shown() -> str:
 def told() -> str:
     """What it should have."""
     rows = ["| what | measured | bound |", "|---|---|---|"]
-    rows += [f"| {what} | {measured} | {bound} |" for what, measured, bound in [*within(), *between(), *messages()]]
+    parts = [*within(), *between(), *messages(), *tables(), *tasks()]
+    rows += [f"| {what} | {measured} | {bound} |" for what, measured, bound in parts]
     return "\n".join([f"{ground()}\n", *rows]) + "\n"
 
 
@@ -132,6 +133,51 @@ def messages() -> list[tuple[str, str, str]]:
             '32 MiB between hosts with `compress="auto"`, over without: what shrinks, what does not',
             f"{compressed[0]} (lz4 makes {shrunk:.2f} of it), {compressed[1]}",
             "nearly lz4's, 1.03",
+        ),
+    ]
+
+
+def tables() -> list[tuple[str, str, str]]:
+    """Records for four processes, and a table for four ranks."""
+    figures = _kept("table")["figures"]
+
+    def each(what: str, form: str) -> str:
+        return ", ".join(f"{row[what]:{form}}" for row in figures["ways"].values())
+
+    rivals = "copies, shared_memory, joblib, ours"
+    megabytes = figures["records, bytes"] // 10**6
+    over = ", ".join(f"{row['gained less objects, over zero-copy']:.2f}" for row in figures["flights"].values())
+    return [
+        (f"{megabytes} MB of records for 4 processes: {rivals}", f"{each('seconds', '.2f')} s", ""),
+        ("the same, most memory held", f"{each('peak, MB', '.0f')} MB", ""),
+        ("memory of 4 ranks for the flights, over its bytes: texts in Arrow; as objects, less these", over, "1.1"),
+    ]
+
+
+def tasks() -> list[tuple[str, str, str]]:
+    """A map on two ranks."""
+    figures = _kept("pool")["figures"]
+    seconds = {name: row["seconds"] for name, row in figures["ways"].items()}
+    ours, pool, loop = (
+        seconds[name] for name in ("mpishare.map, bound method", "multiprocessing.Pool, bound method", "a loop")
+    )
+    overhead = figures["overhead"]
+    return [
+        (
+            "a million tasks through a cache of a million texts, 2 ranks; multiprocessing.Pool over it",
+            f"{ours:.1f} s, a loop {loop:.1f} s; {pool / ours:.1f}",
+            "10",
+        ),
+        (
+            "what a task costs besides its work, one at a time, by chunks",
+            f"{overhead['one at a time, us']:.1f} us, {overhead['by chunks, us']:.2f} us",
+            "15 us, 1 us",
+        ),
+        ("2 ranks over a loop, 20 us a task", f"{figures['work']['over a loop']:.2f}", "1.6"),
+        (
+            "how far apart ranks end where one task in a hundred is a hundred times longer",
+            f"{figures['uneven']['apart, longest tasks']:.2f} of a longest task",
+            "1",
         ),
     ]
 

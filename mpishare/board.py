@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import ctypes
 import platform
-from functools import reduce
-from operator import or_
 from os import sched_yield
 
 from mpi4py import MPI
@@ -128,19 +126,17 @@ class Side:
         self.came = self.numbers.cast("Q")
         end = _numbers_bytes(ranks)
         self.over = board[end - _NUMBER_BYTES : end]
-        self._brought = board[end : end + ranks * BROUGHT_BYTES]
-        self.mine = self._brought[place * BROUGHT_BYTES : (place + 1) * BROUGHT_BYTES]
+        starts = range(end, end + ranks * BROUGHT_BYTES, BROUGHT_BYTES)
+        self._brought = [board[start : start + BROUGHT_BYTES] for start in starts]
+        self.mine = self._brought[place]
         self.outcome = board[end + ranks * BROUGHT_BYTES :]
 
     def together(self) -> bytes:
         """What the ranks brought, put together by or."""
-        found = bytes(self._brought)
-        first = found[:BROUGHT_BYTES]
-        if found == first * self.ranks:
-            return first
-        starts = range(0, len(found), BROUGHT_BYTES)
-        every = (int.from_bytes(found[start : start + BROUGHT_BYTES], "little") for start in starts)
-        return reduce(or_, every).to_bytes(BROUGHT_BYTES, "little")
+        found = 0
+        for brought in self._brought:
+            found |= int.from_bytes(brought, "little")
+        return found.to_bytes(BROUGHT_BYTES, "little")
 
 
 def _side_bytes(ranks: int) -> int:
