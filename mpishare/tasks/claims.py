@@ -2,9 +2,10 @@
 
 The ranks of a node claim from a stock in the node's memory, which takes microseconds (`counters`). All tasks are in the
 stock of the root's node in the beginning. The stock of another node is filled from it, in blocks: the rank that finds
-it low asks the root and waits for the answer, while the other ranks of its node claim what is left. The root answers in
-a thread beside its tasks, where MPI allows threads, else between its chunks. Not by MPI's one-sided calls: over TCP
-they end only while the target is in MPI as well, and the root computes in Python.
+it low asks the root and waits for the answer, while the other ranks of its node claim what is left. The root answers
+between its chunks and, where MPI allows threads, in a thread beside its tasks, as soon as these let go of Python's
+lock. Not by MPI's one-sided calls: over TCP they end only while the target is in MPI as well, and the root computes in
+Python.
 
 A block is a part of what is left, as a chunk is (`dealing`), and at most `_BLOCK_S` long. So nodes end together, and
 each hears soon that a task has failed. Where the ranks of a node cannot open a common file, each has its own stock.
@@ -196,6 +197,7 @@ class Claims:
         self._has_all = found.group_of(here, here.rank) == found.group_of(here, root)
         self._ranks = here.size if self._has_all else self._group_size  # that claim from what is in the stock
         self._open_groups = 0  # others that may ask
+        self._serving = threading.Lock()
         self._thread: threading.Thread | None = None
         self._thread_error: BaseException | None = None
 
@@ -219,8 +221,8 @@ class Claims:
         """Claims tasks, none where none is left; this rank has run `done` since the last time."""
         looks = 0
         while True:
-            if self._open_groups and self._thread is None:
-                self._serve(self._stock)
+            if self._open_groups:
+                self._try_to_serve()
             found = self._stock.take(pace.wish, self._ranks, self._here.rank, done)
             done = 0
             if isinstance(found, range):
@@ -243,7 +245,7 @@ class Claims:
         """On the root: returns when all others know that there are no more tasks."""
         looks = 0
         while self._open_groups and self._thread is None:
-            self._serve(self._stock)
+            self._try_to_serve()
             looks = rest(looks)
         if self._thread is not None:
             self._thread.join()
@@ -282,10 +284,19 @@ class Claims:
         """The root's thread."""
         try:
             while self._open_groups:
-                self._serve(stock)
+                with self._serving:
+                    self._serve(stock)
                 time.sleep(_NAP_S)
         except BaseException as error:
             self._thread_error = error
+
+    def _try_to_serve(self) -> None:
+        """Answers between the root's chunks too: tasks that keep Python's lock keep the thread from it."""
+        if self._serving.acquire(blocking=False):
+            try:
+                self._serve(self._stock)
+            finally:
+                self._serving.release()
 
     def _serve(self, stock: Stock) -> None:
         """Answers all that have asked."""

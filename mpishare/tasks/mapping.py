@@ -21,6 +21,7 @@ from mpishare.tasks.claims import Claims
 from mpishare.tasks.dealing import Pace
 from mpishare.tasks.failures import Failure, error_of
 from mpishare.tasks.installing import digest_of, installed
+from mpishare.tasks.post import rest
 from mpishare.tasks.results import Found, Kind, collect, common_kind
 from mpishare.tasks.sources import Source, source_of
 from mpishare.topology import Topology, check_root, topology
@@ -259,7 +260,21 @@ class _Run:
             self._source.ran(time.perf_counter() - start)
             if self._bar is not None:
                 self._bar.end_round(count)
-        return found, failure
+        return found, self._waited() or failure
+
+    def _waited(self) -> Failure | None:
+        """Waits for the ranks that still have tasks, in a wait that a signal can end; what did, where one has."""
+        if self._here.is_watched:
+            return None  # it waits so in the next call, and not for ever
+        failure, looks, request = None, 0, self._here.parts.Ibarrier()
+        while True:
+            try:
+                while not request.Test():
+                    looks = rest(looks)
+                return failure
+            except BaseException as error:
+                failure = failure or Failure.of(error, self._before)
+                self._claims.cancel()
 
     def _finished(self) -> Failure | None:
         """On the root: waits until the others know that there is no more; what kept it from that, as a signal may."""

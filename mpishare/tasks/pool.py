@@ -15,7 +15,7 @@ from typing import Any
 from mpishare import mpi
 from mpishare.agreement import NOTE_BYTES, agree
 from mpishare.errors import ArgumentError
-from mpishare.tasks.calling import refuse_within_task, within_task
+from mpishare.tasks.calling import Failed, refuse_within_task, within_task
 from mpishare.tasks.mapping import Installation, Options, run
 from mpishare.tasks.submitting import Dispatcher, Worker, called
 from mpishare.topology import check_root, topology
@@ -161,13 +161,18 @@ class Pool:
         Returns:
             A future, as of concurrent.futures. Where the call failed, its result raises TaskError.
         """
+        number, self._calls = self._calls, self._calls + 1
+        return self._submit(number, func, args, kwargs)
+
+    def _submit(
+        self, number: int, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Future[Any]:
         self._check_usable()
-        self._calls += 1
         if not self._others or mpi.Query_thread() < mpi.THREAD_MULTIPLE:
-            return called(self._calls - 1, self._here, within_task, func, *args, **kwargs)
+            return called(number, self._here, within_task, func, *args, **kwargs)
         if self._dispatcher is None:
             self._dispatcher = Dispatcher(self._here, lambda rank: self._command(_CALL, rank))
-        return self._dispatcher.submit(func, args, kwargs)
+        return self._dispatcher.submit(number, func, args, kwargs)
 
     def imap(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
         """The results one after the other, in order, computed by the other ranks while the root uses them.
@@ -229,16 +234,27 @@ class Pool:
         """The calls for runs of items, each submitted when it is asked for."""
         if chunksize < 1:
             raise ArgumentError(f"chunksize {chunksize!r} is no number of items. Give one from 1 on.")
-        items, each = iter(iterable), _Each(func)
+        items, each, first = iter(iterable), _Each(func), 0
         while chunk := list(islice(items, chunksize)):
-            yield self.submit(each, chunk)
+            yield self._submit(first, each, (chunk,), {})
+            first += len(chunk)
 
     def _in_order(self, calls: Iterator[Future[Any]]) -> Iterator[Future[Any]]:
-        """The same calls, with some ahead of the one that is asked for."""
-        under_way = deque(islice(calls, self._ahead))
-        while under_way:
+        """The same calls, with some ahead of the one that is asked for; what the iterable raises comes after them."""
+        under_way, error = deque[Future[Any]](), None
+        while True:
+            try:
+                while error is None and len(under_way) < self._ahead:
+                    under_way.append(next(calls))
+            except StopIteration:
+                calls = iter(())
+            except Exception as raised:
+                error = raised
+            if not under_way:
+                break
             yield under_way.popleft()
-            under_way.extend(islice(calls, 1))
+        if error is not None:
+            raise error
 
     def _check_usable(self) -> None:
         refuse_within_task(self._here.comm)
@@ -281,4 +297,10 @@ class _Each:
         self.func = func
 
     def __call__(self, items: list[Any]) -> list[Any]:
-        return [self.func(item) for item in items]
+        found: list[Any] = []
+        for item in items:
+            try:
+                found.append(self.func(item))
+            except Exception as error:
+                raise Failed(len(found)) from error
+        return found

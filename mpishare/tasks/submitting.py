@@ -15,7 +15,7 @@ from mpishare import mpi
 from mpishare.errors import MpishareError, SpecError, TaskError, words_of
 from mpishare.objects import put_together, take_apart
 from mpishare.parcels import Parcel
-from mpishare.tasks.calling import is_named
+from mpishare.tasks.calling import Failed, is_named
 from mpishare.tasks.post import receive_parcel, send_parcel
 from mpishare.topology import Topology
 
@@ -48,17 +48,20 @@ class Dispatcher:
         self._idle = [rank for rank in range(here.size) if rank != here.rank]
         self._under_way: dict[int, _Call] = {}
         self._last: dict[int, Any] = {}  # the function that each worker has
-        self._made = 0
+        self._error: BaseException | None = None
         self._is_closing = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def submit(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
-        """Begins a call."""
+    def submit(
+        self, number: int, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Future[Any]:
+        """Begins a call; `number` is what its failure is to be known by."""
+        if self._error is not None:
+            raise MpishareError("the pool makes no more calls, since its thread has ended") from self._error
         future: Future[Any] = Future()
-        self._waiting.append(_Call(self._made, future, func, args, kwargs))
-        self._made += 1
+        self._waiting.append(_Call(number, future, func, args, kwargs))
         self._wake.set()
         return future
 
@@ -72,6 +75,15 @@ class Dispatcher:
         self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._dispatch()
+        except BaseException as error:  # such as that there is no memory for a result; nobody may wait for ever
+            self._error = error
+            for call in [*self._under_way.values(), *self._waiting]:
+                if not call.future.done():
+                    call.future.set_exception(error)
+
+    def _dispatch(self) -> None:
         while True:
             self._wake.wait()
             self._wake.clear()
@@ -85,7 +97,10 @@ class Dispatcher:
         """Hands the next call to a worker; whether there are both."""
         if not self._waiting or not self._idle:
             return False
-        call = self._waiting.popleft()
+        try:
+            call = self._waiting.popleft()
+        except IndexError:  # given up meanwhile
+            return False
         if not call.future.set_running_or_notify_cancel():
             return True
         rank = self._idle[-1]
@@ -129,7 +144,8 @@ def _finish(future: Future[Any], came: Parcel | MpishareError, number: int, rank
     if is_well:
         future.set_result(value)
     else:
-        future.set_exception(TaskError(number, rank, host, *value))
+        offset, *told = value
+        future.set_exception(TaskError(number + offset, rank, host, *told))
     return bool(is_well)
 
 
@@ -170,13 +186,17 @@ def called(number: int, here: Topology, run: Callable[..., Any], *args: Any, **k
     try:
         future.set_result(run(*args, **kwargs))
     except Exception as error:
-        failure = TaskError(number, here.rank, here.host, *_told(error))
-        failure.__cause__ = error
+        offset, *told = _told(error)
+        failure = TaskError(number + offset, here.rank, here.host, *told)
+        failure.__cause__ = error.__cause__ if isinstance(error, Failed) else error
         future.set_exception(failure)
     return future
 
 
-def _told(error: BaseException) -> tuple[str, str]:
-    """What the root hears of an error."""
+def _told(error: BaseException) -> tuple[int, str, str]:
+    """What the root hears of an error: in which item of the call, its words, and from where it came."""
+    offset = 0
+    if isinstance(error, Failed) and error.__cause__ is not None:
+        offset, error = error.item, error.__cause__
     reason = f"the result {error}" if isinstance(error, SpecError) else words_of(error)
-    return reason, "".join(traceback.format_exception(error))
+    return offset, reason, "".join(traceback.format_exception(error))

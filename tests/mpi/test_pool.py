@@ -416,3 +416,29 @@ def test_differential_evolution_unchanged(comm: MPI.Intracomm) -> None:
             alone = optimize.differential_evolution(rosenbrock, bounds, **words)
             assert (found.x == alone.x).all()
             assert found.fun == alone.fun
+
+
+def broken_after(number: int) -> Iterator[int]:
+    """Some items, and then an error."""
+    yield from range(number)
+    raise OSError("no more")
+
+
+def test_imap_gives_what_there_is_before_the_iterable_raises(comm: MPI.Intracomm) -> None:
+    with ms.Pool() as pool:
+        if pool is not None:
+            found: list[int] = []
+            with pytest.raises(OSError, match="no more"):
+                for one in pool.imap(abs, broken_after(3)):
+                    found.append(one)
+            assert found == [0, 1, 2]
+
+
+def test_imap_names_the_item_that_fails(comm: MPI.Intracomm) -> None:
+    with ms.Pool() as pool:
+        if pool is not None:
+            pool.submit(abs, 1).result()
+            for chunksize in (1, 4):
+                with pytest.raises(ms.TaskError) as told:
+                    list(pool.imap(partial(fail_at, item=6), range(10), chunksize))
+                assert told.value.item == 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import signal
 import sys
 import threading
 import time
@@ -597,3 +598,28 @@ def test_a_result_whose_pickling_fails_in_its_own_way(comm: MPI.Intracomm) -> No
 def test_items_that_hold_the_same_array_hold_it_once() -> None:
     array = np.zeros(1000)
     assert batch_of([(number, array) for number in range(50)]).array.nbytes < 50_000  # type: ignore[union-attr]
+
+
+def wait_long(number: int) -> None:
+    """The last rank's tasks take long."""
+    time.sleep(0.5 if MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1 else 0.001)
+
+
+@pytest.mark.ranks(2)
+def test_an_interrupt_while_the_others_have_tasks(comm: MPI.Intracomm) -> None:
+    """As of Ctrl-C on the root, which has none left."""
+    if ms.topology().is_watched:
+        return
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt("now")
+
+    usual = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        if comm.rank == 0:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt if comm.rank == 0 else ms.PeerError, match="now"):
+            ms.map(wait_long, range(2 * comm.size), chunk=1)
+    finally:
+        signal.signal(signal.SIGALRM, usual)
+    assert ms.map(abs, [-1], gather="all") == [1]
