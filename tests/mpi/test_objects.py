@@ -272,7 +272,8 @@ def test_no_byte_of_an_array_is_pickled(comm: MPI.Intracomm, monkeypatch: pytest
     loads = pickle.loads
 
     def counting(skeleton: memoryview, **words: Any) -> Any:
-        lengths.append(len(skeleton))
+        if "buffers" in words:  # ours, and not one of a collective of mpi4py
+            lengths.append(len(skeleton))
         return loads(skeleton, **words)
 
     monkeypatch.setattr("pickle.loads", counting)
