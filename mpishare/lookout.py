@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -119,8 +120,9 @@ class Lookout:
         Raises:
             StallError: It took longer than MPISHARE_TIMEOUT, here or on another rank.
         """
-        with abandoned_on_error([request]):
-            if not self._ends(request, _Standing(id(self), self._number, self._name, self._call, time.monotonic())):
+        standing = _Standing(id(self), self._number, self._name, self._call, time.monotonic())
+        with abandoned_on_error([request]), _standing(standing):  # while it asks the others, too
+            if not self._ends(request, standing):
                 self._give_up(ranks)
 
     def wait_alone(
@@ -138,8 +140,10 @@ class Lookout:
         """
         call = f"{call} at {place()}"
         status = MPI.Status() if status is None else status
-        if self._ends(request, _Standing(id(self), 0, call, call, time.monotonic()), status, but):
-            return
+        standing = _Standing(id(self), 0, call, call, time.monotonic())
+        with _standing(standing):
+            if self._ends(request, standing, status, but):
+                return
         assert self._timeout_s is not None
         try:
             missing = self._missing(ranks, (0, call))
@@ -156,30 +160,22 @@ class Lookout:
         but: Going | None = None,
     ) -> bool:
         """Waits for `request`, and lets all but `but` go on meanwhile; False when it takes too long."""
-        me, looked = threading.get_ident(), standing.since
-        before = _waiting.get(me)
-        _waiting[me] = standing
-        try:
-            while not request.Test(status):
-                go_on(but)
-                now = time.monotonic()
-                if now - standing.since < _SPIN_S:
-                    os.sched_yield()
-                    continue
-                time.sleep(_NAP_S)
-                if now - looked > _LOOK_S:
-                    looked = now
-                    _look_around()
-                    if self.stalled is not None:
-                        raise self.stalled.again()
-                    if self._timeout_s is not None and now - standing.since > self._timeout_s:
-                        return False
-            return True
-        finally:
-            if before is None:
-                del _waiting[me]
-            else:
-                _waiting[me] = before
+        looked = standing.since
+        while not request.Test(status):
+            go_on(but)
+            now = time.monotonic()
+            if now - standing.since < _SPIN_S:
+                os.sched_yield()
+                continue
+            time.sleep(_NAP_S)
+            if now - looked > _LOOK_S:
+                looked = now
+                _look_around()
+                if self.stalled is not None:
+                    raise self.stalled.again()
+                if self._timeout_s is not None and now - standing.since > self._timeout_s:
+                    return False
+        return True
 
     def _give_up(self, ranks: Sequence[int]) -> None:
         """Asks the other ranks where they are, tells all that it is over, and raises."""
@@ -244,6 +240,21 @@ class Lookout:
         status = MPI.Status()
         while (message := self._channel.improbe(MPI.ANY_SOURCE, tag, status)) is not None:
             yield status.Get_source(), message.recv()
+
+
+@contextmanager
+def _standing(standing: _Standing) -> Iterator[None]:
+    """Lets other ranks know meanwhile where this thread stands."""
+    me = threading.get_ident()
+    before = _waiting.get(me)
+    _waiting[me] = standing
+    try:
+        yield
+    finally:
+        if before is None:
+            del _waiting[me]
+        else:
+            _waiting[me] = before
 
 
 def _look_around() -> None:
