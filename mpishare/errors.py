@@ -17,8 +17,6 @@ __all__ = [
     "SpecError",
     "StallError",
     "TaskError",
-    "place_in",
-    "words_of",
 ]
 
 

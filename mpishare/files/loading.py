@@ -54,7 +54,7 @@ def load(
         path: The file. Relative names start at the folder of rank 0.
         dataset: A dataset or a group of an HDF5 file; None for all that is in the file.
         region: What of one array is wanted: integers, slices with any step, Ellipsis, None, or a tuple of these, as in
-            NumPy's basic indexing.
+            NumPy's basic indexing; None for all of it.
         read: "job", the file is on a file system that all nodes share, and each byte is read once; "node", each node
             has a file of that name, all alike, and reads its own.
         map: Whether to map the file instead of reading it, which takes no time and no memory but the kernel's. Each

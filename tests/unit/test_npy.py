@@ -63,7 +63,7 @@ def test_any_region_in_any_pieces(data: st.DataObject, tmp_path_factory: pytest.
     path = tmp_path_factory.getbasetemp() / "any.npy"
     shape = data.draw(hnp.array_shapes(max_dims=4, max_side=7))
     array = np.asarray(filled(np.dtype("i4"), shape), order=data.draw(st.sampled_from("CF")))
-    index = data.draw(hnp.basic_indices(shape, allow_newaxis=True))
+    index = data.draw(hnp.basic_indices(shape, allow_newaxis=True).filter(lambda one: one is not None))
     np.save(path, array)
     assert_same(loaded(path, region=index, piece_bytes=data.draw(st.integers(1, 200))), np.asarray(array[index]))
 
