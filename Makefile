@@ -84,7 +84,7 @@ $(MPICH_READY): $(READY)
 	@echo "mpishare: setting up $(VENV)-mpich, for the tests on a second MPI"
 	@rm -rf $(VENV)-mpich; $(PY) -m venv $(VENV)-mpich
 	@$(VENV)-mpich/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
-	  mpich cloudpickle emcee hypothesis lz4 pandas pyarrow pytest pytest-mpi pytest-timeout scikit-learn scipy tqdm
+	  mpich cloudpickle emcee h5py hypothesis lz4 pandas pyarrow pytest pytest-mpi pytest-timeout scikit-learn scipy tqdm
 	@touch $@
 
 clean:

@@ -8,6 +8,7 @@ from mpishare.errors import (
     ArgumentError,
     BackendError,
     CapacityError,
+    FileError,
     LaunchError,
     MismatchError,
     MpishareError,
@@ -18,6 +19,7 @@ from mpishare.errors import (
     TaskError,
 )
 from mpishare.exchange import Request, irecv, isend, recv, send, sendrecv
+from mpishare.files import Stored, load, stored
 from mpishare.making import empty, full, zeros
 from mpishare.report import Info, Report, info, report
 from mpishare.sharing import private, share
@@ -30,6 +32,7 @@ __all__ = [
     "ArgumentError",
     "BackendError",
     "CapacityError",
+    "FileError",
     "Info",
     "LaunchError",
     "MismatchError",
@@ -41,6 +44,7 @@ __all__ = [
     "Request",
     "SpecError",
     "StallError",
+    "Stored",
     "TaskError",
     "Topology",
     "bcast",
@@ -50,6 +54,7 @@ __all__ = [
     "info",
     "irecv",
     "isend",
+    "load",
     "map",
     "partition",
     "private",
@@ -58,6 +63,7 @@ __all__ = [
     "send",
     "sendrecv",
     "share",
+    "stored",
     "topology",
     "zeros",
 ]
