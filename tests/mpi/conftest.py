@@ -21,12 +21,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in few]
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """What is there by now stays; it need not be looked at each time that garbage is collected."""
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture
 def comm() -> MPI.Intracomm:
     """All ranks of the launch."""
@@ -68,6 +62,7 @@ def _leaves_nothing() -> Iterator[None]:
     ms.topology()
     MPI.COMM_WORLD.Barrier()
     before, files = _held(), _windows()
+    gc.freeze()  # what is there by now, modules that tests import among it, need not be looked at each time
     yield
     MPI.COMM_WORLD.Barrier()
     assert _windows() <= files
