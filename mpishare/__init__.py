@@ -18,8 +18,11 @@ from mpishare.errors import (
     TaskError,
 )
 from mpishare.exchange import Request, irecv, isend, recv, send, sendrecv
+from mpishare.gathering import allgather
 from mpishare.making import empty, full, zeros
+from mpishare.reducing import allreduce
 from mpishare.report import Info, Report, info, report
+from mpishare.scattering import gather, scatter
 from mpishare.sharing import private, share
 from mpishare.tasks import Pool, map  # noqa: A004 - like Python's own
 from mpishare.topology import Topology, topology
@@ -43,10 +46,13 @@ __all__ = [
     "StallError",
     "TaskError",
     "Topology",
+    "allgather",
+    "allreduce",
     "bcast",
     "empty",
     "fence",
     "full",
+    "gather",
     "info",
     "irecv",
     "isend",
@@ -55,6 +61,7 @@ __all__ = [
     "private",
     "recv",
     "report",
+    "scatter",
     "send",
     "sendrecv",
     "share",

@@ -2,20 +2,12 @@
 
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 
 import mpishare as ms
-
-
-def counters() -> np.ndarray:
-    """Bytes that this host's link has received and sent."""
-    lines = Path("/proc/self/net/dev").read_text().splitlines()
-    numbers = next(line for line in lines if "eth0:" in line).partition(":")[2].split()
-    return np.array([int(numbers[0]), int(numbers[8])])
-
+from tests.cluster.programs.traffic_counters import counters
 
 comm = MPI.COMM_WORLD
 here = ms.topology()
