@@ -20,8 +20,11 @@ from mpishare.errors import (
 )
 from mpishare.exchange import Request, irecv, isend, recv, send, sendrecv
 from mpishare.files import Stored, load, stored
+from mpishare.gathering import allgather
 from mpishare.making import empty, full, zeros
+from mpishare.reducing import allreduce
 from mpishare.report import Info, Report, info, report
+from mpishare.scattering import gather, scatter
 from mpishare.sharing import private, share
 from mpishare.tasks import Pool, map  # noqa: A004 - like Python's own
 from mpishare.topology import Topology, topology
@@ -47,10 +50,13 @@ __all__ = [
     "Stored",
     "TaskError",
     "Topology",
+    "allgather",
+    "allreduce",
     "bcast",
     "empty",
     "fence",
     "full",
+    "gather",
     "info",
     "irecv",
     "isend",
@@ -60,6 +66,7 @@ __all__ = [
     "private",
     "recv",
     "report",
+    "scatter",
     "send",
     "sendrecv",
     "share",

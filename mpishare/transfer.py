@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,7 +15,18 @@ from mpishare.abandoned import abandoned_on_error
 from mpishare.spec import Block, Spec, bytes_of, copy_bytes, extension_bytes
 from mpishare.topology import Topology
 
-__all__ = ["ArraySource", "Source", "announce", "copy_to_node", "fill", "relay", "replicate", "send_on_rails"]
+__all__ = [
+    "ArraySource",
+    "Source",
+    "announce",
+    "copy_to_node",
+    "fill",
+    "received",
+    "relay",
+    "replicate",
+    "send_on_rails",
+    "tell_node",
+]
 
 _CHUNK_TAG = 1
 _WINDOW = 4
@@ -157,7 +168,9 @@ def _feed(topology: Topology, root: int, block: Block, together: bool, source: S
 
 
 def copy_to_node(topology: Topology, root: int, block: Block, rails: int) -> None:
-    """Copies from the ranks that the rails reach on this node to the others, each of which has a block of its own.
+    """Copies from the ranks that the rails reach on this node, in the paths of `relay` from `root`, to the others.
+
+    Each has a block of its own.
 
     Collective:
         Over `topology.node_channel`.
@@ -165,9 +178,13 @@ def copy_to_node(topology: Topology, root: int, block: Block, rails: int) -> Non
     ranks = topology.ranks_of(topology.node)
     for rail in range(rails):
         first = next(ranks.index(rank) for rank in plan.chain(topology.layout, root, rail) if rank in ranks)
-        own = block[plan.byte_slice(block.nbytes, rails, rail)]
-        for part in plan.chunks(own.nbytes, plan.LARGEST_MESSAGE_BYTES):
-            topology.node_channel.Bcast([own[part], mpi.BYTE], first)
+        tell_node(topology, block[plan.byte_slice(block.nbytes, rails, rail)], first)
+
+
+def tell_node(topology: Topology, block: Block, node_rank: int) -> None:
+    """From one rank of this node to the others, each of which has a block of its own."""
+    for part in plan.chunks(block.nbytes, plan.LARGEST_MESSAGE_BYTES):
+        topology.node_channel.Bcast([block[part], mpi.BYTE], node_rank)
 
 
 def relay(
@@ -206,7 +223,7 @@ def relay(
     parts = list(plan.chunks(block.nbytes, links.chunk_bytes))
     pieces: Iterable[Block] = (sent[part] for part in parts) if until is None else _once_there(sent, parts, until)
     if links.parent is not None:
-        pieces = _received(topology.channel, path[links.parent], [block[part] for part in parts])
+        pieces = received(topology.channel, [(path[links.parent], block[part]) for part in parts], _CHUNK_TAG)
     leaving: deque[mpi.Request] = deque()
     with abandoned_on_error(leaving):
         for part, piece in zip(parts, pieces, strict=True):
@@ -227,14 +244,15 @@ def _once_there(block: Block, parts: list[slice], until: Callable[[int], None]) 
         yield block[part]
 
 
-def _received(channel: mpi.Intracomm, source: int, pieces: list[Block]) -> Iterator[Block]:
-    """Each piece once its bytes have come from `source`, with the next ones already asked for."""
+def received(channel: mpi.Intracomm, pieces: Sequence[tuple[int, Block]], tag: int) -> Iterator[Block]:
+    """Each piece once its bytes have come from the rank named with it, with the next ones already asked for."""
     waiting: deque[mpi.Request] = deque()
     asked = 0
     with abandoned_on_error(waiting):
-        for piece in pieces:
+        for _, piece in pieces:
             while asked < len(pieces) and len(waiting) < _WINDOW:
-                waiting.append(channel.Irecv([pieces[asked], mpi.BYTE], source, _CHUNK_TAG))
+                source, place = pieces[asked]
+                waiting.append(channel.Irecv([place, mpi.BYTE], source, tag))
                 asked += 1
             waiting[0].Wait()
             waiting.popleft()

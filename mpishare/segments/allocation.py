@@ -18,7 +18,7 @@ from mpishare.segments.segment import Segment
 from mpishare.segments.slots import Slot, Slots
 from mpishare.topology import Topology
 
-__all__ = ["allocate", "allocate_known", "known_slots", "seal"]
+__all__ = ["allocate", "allocate_known", "is_refusal", "known_slots", "seal"]
 
 
 _PATIENCE = 1000
@@ -121,7 +121,7 @@ class _Pool:
         try:
             obtained = self._new(topology, nbytes, topology.config.backend, writable=True)
         except BaseException as error:
-            if not _is_refusal(topology, error):
+            if not is_refusal(topology, error):
                 raise
             return
         if topology.is_leader:
@@ -157,7 +157,7 @@ class _Pool:
                     slots.add(self._new(topology, wanted, backend, writable=True), wanted)
                     self._slab_bytes_left -= wanted
                 except BaseException as error:
-                    if not _is_refusal(topology, error):
+                    if not is_refusal(topology, error):
                         raise
                     # What is wrong is told when the array gets a segment of its own.
                     self._refused_until[backend] = topology.segments_made + _PATIENCE
@@ -168,7 +168,7 @@ class _Pool:
         try:
             return _obtain(topology, nbytes, backend, writable)
         except BaseException as error:
-            if not _is_refusal(topology, error):
+            if not is_refusal(topology, error):
                 raise
             given = sum([slots.give_back(topology) for slots in self.slots.values()])
             if not given:
@@ -189,7 +189,7 @@ def _relieve() -> None:
     loans.give_back()
 
 
-def _is_refusal(topology: Topology, error: BaseException) -> bool:
+def is_refusal(topology: Topology, error: BaseException) -> bool:
     """Whether all ranks, each of which has an error, have one of ours, so that they may go on together.
 
     Not where this rank alone has one, from a signal's handler: the others do not ask.

@@ -71,3 +71,19 @@ def test_files_of_each_node_cross_no_link(make: Make) -> None:
     links, read = loaded(one, "node")
     assert links == {host: pytest.approx((0, 0), abs=0.05) for host in ("h1", "h2")}
     assert read == pytest.approx({"h1": 1, "h2": 1}, abs=0.02)
+
+
+@pytest.mark.parametrize(("call", "times"), [("allreduce", 2), ("allgather", 1)])
+@pytest.mark.parametrize("ranks", ["1", "2,1,3"])
+def test_the_least_that_must_cross(make: Make, call: str, times: int, ranks: str) -> None:
+    one = make(3, ranks=ranks, name=f"{call}-{ranks.count(',')}")
+    ended = one.mpiexec([sys.executable, "-m", "tests.cluster.programs.collectives", call, "24"])
+    assert ended.returncode == 0, ended.stderr
+    counts = [2, 1, 3] if "," in ranks else [1, 1, 1]
+    for host, (received, sent) in enumerate(json.loads(ended.stdout).values()):
+        if call == "allreduce":
+            parts = 2 / 3, 2 / 3
+        else:  # all but what is here comes in, all but what the next host has goes out
+            parts = 1 - counts[host] / sum(counts), 1 - counts[(host + 1) % 3] / sum(counts)
+        assert received / (24 << 20) == pytest.approx(times * parts[0], abs=0.07)
+        assert sent / (24 << 20) == pytest.approx(times * parts[1], abs=0.07)
