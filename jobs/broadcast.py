@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,10 @@ BLOCK_ITEMS = 1 << 20  # summed at a time, so that no rank makes a temporary cop
 PICKLE_LIMIT_BYTES = 2**31 - 1  # the largest MPI 3 message, and so the largest pickle that comm.bcast can send
 
 
-def main() -> int:
-    """The job; returns 0 when all ranks agree."""
+def main(words: Sequence[str] | None = None) -> int:
+    """The job, with `words` in place of the command line's; returns 0 when all ranks agree."""
     comm = MPI.COMM_WORLD
-    options = parse_options()
+    options = parse_options(words)
     array = on_root(comm, lambda: read(options))
     shared, times = timed(comm, lambda: ms.share(array))
     norms = comm.allgather(two_norm(shared).hex())
@@ -38,13 +38,13 @@ def main() -> int:
     return 0 if len(set(norms)) == 1 else 1
 
 
-def parse_options() -> argparse.Namespace:
+def parse_options(words: Sequence[str] | None) -> argparse.Namespace:
     """The command line, the same on every rank."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--data", metavar="FILE.npy", help="the array to share; only rank 0 reads the file")
     source.add_argument("--shape", default="512,512", help="share random float64 of this shape (default: %(default)s)")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def read(options: argparse.Namespace) -> np.ndarray[Any, Any]:

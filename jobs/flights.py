@@ -11,6 +11,7 @@ import argparse
 import csv
 import io
 import zipfile
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -53,11 +54,11 @@ def _number(text: str) -> float:
     return float(text) if text not in ("", "NA") else 0.0
 
 
-def main() -> None:
-    """Reads the table and writes the file."""
+def main(words: Sequence[str] | None = None) -> None:
+    """Reads the table and writes the file that `words` name, in place of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="where to write, e.g. build/flights.npy")
-    file = parser.parse_args().file
+    file = parser.parse_args(words).file
     table = read_columns(table_file())
     file.parent.mkdir(parents=True, exist_ok=True)
     np.save(file, table)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,10 @@ import mpishare as ms
 IMAGES, PIXELS = 70_000, 28 * 28
 
 
-def main() -> int:
-    """The job; returns 0 when all bits came back."""
+def main(words: Sequence[str] | None = None) -> int:
+    """The job, with `words` in place of the command line's; returns 0 when all bits came back."""
     comm = MPI.COMM_WORLD
-    options = parse_options()
+    options = parse_options(words)
     ms.topology()
     if not 0 < options.to < comm.size:
         words = f"round_trip: --to {options.to} is no other rank: start 2 ranks or more, and name one from 1 on"
@@ -37,13 +38,13 @@ def main() -> int:
     return int(comm.bcast(None))
 
 
-def parse_options() -> argparse.Namespace:
+def parse_options(words: Sequence[str] | None) -> argparse.Namespace:
     """The command line, the same on every rank."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", metavar="FILE.npy", help="the array to send; only rank 0 reads the file")
     parser.add_argument("--to", type=int, default=1, help="the rank that sends it back (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="round trips (default: %(default)s)")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def there_and_back(options: argparse.Namespace) -> int:

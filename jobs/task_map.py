@@ -13,6 +13,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,9 +41,9 @@ class Encoder:
         return np.frombuffer(self.texts[number].encode(), np.uint8) - ord("0")
 
 
-def main() -> int:
-    """The job; 0 when all is right."""
-    comm, options = MPI.COMM_WORLD, parse_options()
+def main(words: Sequence[str] | None = None) -> int:
+    """The job, with `words` in place of the command line's; returns 0 when all is right."""
+    comm, options = MPI.COMM_WORLD, parse_options(words)
     ms.topology()
     encoder, items = None, None
     if comm.rank == 0:
@@ -84,7 +85,7 @@ def tell(figures: dict[str, Any], is_right: bool, *, as_json: bool) -> None:
     print("  each number is the sum of its bits" if is_right else "  BITS ARE WRONG")
 
 
-def parse_options() -> argparse.Namespace:
+def parse_options(words: Sequence[str] | None) -> argparse.Namespace:
     """The command line, the same on every rank."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", type=int, default=1_000_000, help="how many numbers (default: %(default)s)")
@@ -96,7 +97,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--progress", action="store_true", help="show a bar; needs tqdm")
     parser.add_argument("--serial", action="store_true", help="do it in a loop on rank 0 as well, for comparison")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     if options.items < 0 or not 1 <= options.bits <= 24 or options.work < 0:
         parser.error("--items takes 0 or more, --bits 1 to 24, --work 0 or more")
     return options

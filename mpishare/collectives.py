@@ -13,10 +13,10 @@ from mpishare.agreement import agree
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.segments.segment import segment_of
 from mpishare.spec import Spec, address_of, bytes_of
-from mpishare.topology import check_root, topology
+from mpishare.topology import Topology, check_root, topology
 from mpishare.transfer import send_on_rails
 
-__all__ = ["bcast", "fence", "partition"]
+__all__ = ["among_mates", "bcast", "fence", "partition", "shared_name"]
 
 _SCOPES = ("node", "all")
 
@@ -60,7 +60,7 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
     here = topology(comm)
     with agree(here.channel, "bcast") as together:
         rank = check_root(root, here)
-        together.call = f"bcast({_name(array)}, root={rank})"
+        together.call = f"bcast({shared_name(array, writes=True)}, root={rank})"
     rails = plan.rail_count(here.layout, array.nbytes, here.config.rails)
     send_on_rails(here, rank, bytes_of(array), rails)
     here.node_channel.Barrier()
@@ -95,11 +95,10 @@ def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:
         [1.0, 0.0]
     """
     here = topology(comm)
-    spans_nodes = here.n_nodes > 1
-    with agree(here.node_channel if spans_nodes else here.channel, "fence") as together:
+    with agree(among_mates(here), "fence") as together:
         _check_scope(scope)
         together.call = f"fence(scope={scope!r})"
-    if spans_nodes and scope == "all":
+    if here.n_nodes > 1 and scope == "all":
         with agree(here.channel) as together:
             together.call = "fence(scope='all')"
 
@@ -145,16 +144,21 @@ def _check_scope(scope: str) -> None:
         raise ArgumentError(f"scope {scope!r} is unknown. Use 'node' or 'all'.")
 
 
-def _name(array: NDArray[Any]) -> str:
+def among_mates(here: Topology) -> mpi.Intracomm:
+    """Our communicator for calls of the ranks of a node; where it is the only node, that of all other calls as well."""
+    return here.node_channel if here.n_nodes > 1 else here.channel
+
+
+def shared_name(array: NDArray[Any], *, writes: bool) -> str:
     """Names the bytes of a node-shared array alike on all ranks, so that a difference between ranks shows.
 
     Raises:
-        SpecError: They cannot be refreshed in place.
+        SpecError: They are not in node-shared memory, are no one run, or may not be written to although the call does.
     """
     segment = segment_of(array) if isinstance(array, np.ndarray) else None
     if segment is None or segment.key is None:
         raise SpecError("this array cannot be traced to node-shared memory. Use one from empty, zeros or full.")
-    if not array.flags.writeable:
+    if writes and not array.flags.writeable:
         raise SpecError("this array is read-only, as those of share are. Use one from empty, zeros or full.")
     if not array.flags.forc:
         raise SpecError("this part of an array is not contiguous, so its bytes are no one run. Pass the whole array.")

@@ -7,11 +7,13 @@ import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import mpishare as ms
+from mpishare import kernels
 
 PACKAGE = Path(ms.__file__).parent
 README = (PACKAGE.parent / "README.md").read_text()
@@ -24,7 +26,7 @@ LAYERS = [
     {"loans", "segments", "pull", "transfer", "compression", "letters", "streams", "messages"}
     | {"objects", "crates", "ring", "rows", "operations", "reduction"},  # mechanism
     {"sharing", "making", "collectives", "gathering", "scattering", "reducing", "exchange"}
-    | {"files", "report", "progress", "tasks"},  # face
+    | {"files", "report", "progress", "tasks", "kernels"},  # face
     {"__init__"},
     {"cli", "__main__"},  # programs
 ]
@@ -72,17 +74,25 @@ def test_the_pure_layer_knows_nothing_of_mpi() -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
 def test_optional_packages_are_not_imported_with_the_module(file: Path) -> None:
+    allowed = {"numba"} if file.parent.name == "kernels" else set()
     for node in ast.parse(file.read_text()).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-            assert not {name.split(".")[0] for name in names} & OPTIONAL
+            assert not {name.split(".")[0] for name in names} & OPTIONAL - allowed
+
+
+def test_nothing_imports_the_kernels_but_their_user() -> None:
+    for file in FILES:
+        if file.parent.name != "kernels":
+            assert not [name for name in imports_of(file) if name.startswith("mpishare.kernels")], file
 
 
 def test_programs_use_the_public_face_only() -> None:
     jobs = (PACKAGE.parent / "jobs").glob("*.py")
     for file in [*jobs, *(PACKAGE / "cli").glob("*.py")]:
         for name in imports_of(file):
-            assert not name.startswith("mpishare.") or name.startswith("mpishare.cli"), (file, name)
+            is_public = name.startswith(("mpishare.cli", "mpishare.kernels"))
+            assert is_public or not name.startswith("mpishare."), (file, name)
         for name in re.findall(r"\bms\.(\w+)", file.read_text()):
             assert name in ms.__all__, (file, name)
 
@@ -92,6 +102,7 @@ def test_every_public_name_exists_and_is_in_the_readme() -> None:
     told = set(re.findall(r"^\| `(\w+)", README, re.MULTILINE))
     assert told == set(ms.__all__)
     assert all(hasattr(ms, name) for name in ms.__all__)
+    assert all(f"`kernels.{name}(" in README for name in kernels.__all__)
 
 
 def test_every_error_is_explained_in_the_readme() -> None:
@@ -101,14 +112,14 @@ def test_every_error_is_explained_in_the_readme() -> None:
             assert name in section, name
 
 
-def public_calls() -> list[str]:
+def public_calls() -> list[Callable[..., object]]:
     """The public functions."""
-    return [name for name in ms.__all__ if inspect.isfunction(getattr(ms, name))]
+    found = [getattr(module, name) for module in (ms, kernels) for name in module.__all__]
+    return [call for call in found if inspect.isfunction(call)]
 
 
-@pytest.mark.parametrize("name", public_calls())
-def test_docstrings_have_their_sections(name: str) -> None:
-    call = getattr(ms, name)
+@pytest.mark.parametrize("call", public_calls(), ids=lambda call: call.__name__)
+def test_docstrings_have_their_sections(call: Callable[..., object]) -> None:
     text = inspect.getdoc(call) or ""
     parameters = inspect.signature(call).parameters
     assert "Collective:" in text
@@ -129,7 +140,7 @@ def test_import_is_inert() -> None:
         "before = state()\n"
         "from mpishare import *\n"
         "import mpishare\n"
-        "assert 'mpi4py.MPI' not in sys.modules\n"
+        "assert not {'mpi4py.MPI', 'numba'} & set(sys.modules)\n"
         "assert state() == before\n"
         "import inspect, pydoc\n"
         "pydoc.render_doc(mpishare)\n"
