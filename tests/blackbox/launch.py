@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
+from mpishare.cli import run as launcher
 from mpishare.cli.clean import unused
 from tests.processes import shared_files
 
@@ -48,8 +49,11 @@ def run(command: list[str], environ: dict[str, str] | None = None, *, limit_s: f
 
 
 def run_ranks(size: int, words: list[str], environ: dict[str, str] | None = None, *, limit_s: float = 60) -> Ended:
-    """Runs words such as `prog.py` on `size` ranks with `mpishare run`."""
-    return run([sys.executable, "-m", "mpishare", "run", "-n", str(size), *words], environ, limit_s=limit_s)
+    """Runs words such as `prog.py` on `size` ranks: what `mpishare run` does, less the start of one more Python."""
+    request = launcher.parse(["-n", str(size), *words])
+    added = launcher.added_here(request, environment(environ or {}))
+    line = launcher.command(request, launcher.find_mpiexec())
+    return run(line, {**added, **(environ or {})}, limit_s=limit_s)
 
 
 def run_program(size: int, name: str, *words: str, limit_s: float = 60, nodes: str = "") -> Ended:
