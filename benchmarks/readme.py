@@ -35,7 +35,7 @@ def shown() -> str:
 def told() -> str:
     """What it should have."""
     rows = ["| what | measured | bound |", "|---|---|---|"]
-    parts = [*within(), *between(), *messages(), *tables(), *tasks()]
+    parts = [*within(), *between(), *messages(), *tables(), *tasks(), *additions()]
     rows += [f"| {what} | {measured} | {bound} |" for what, measured, bound in parts]
     return "\n".join([f"{ground()}\n", *rows]) + "\n"
 
@@ -178,6 +178,26 @@ def tasks() -> list[tuple[str, str, str]]:
             "how far apart ranks end where one task in a hundred is a hundred times longer",
             f"{figures['uneven']['apart, longest tasks']:.2f} of a longest task",
             "1",
+        ),
+    ]
+
+
+def additions() -> list[tuple[str, str, str]]:
+    """Of all ranks of a node into one histogram."""
+    figures = _kept("kernels")["figures"]
+    ways = figures["ways"]
+    ours, plain, fetch = (ways[name] for name in ("kernels.atomic_add", "plain +=", "MPI_Fetch_and_op, from Python"))
+    own = ways["a histogram a rank, += and Reduce"]
+    return [
+        (
+            f"{ours['additions']:,} atomic additions by {figures['ranks']} ranks: lost; by plain `+=`",
+            f"{ours['lost']:,}; {plain['lost']:,}",
+            "0",
+        ),
+        (
+            "millions of additions a second: ours, plain `+=`, a histogram a rank, MPI_Fetch_and_op",
+            ", ".join(f"{row['millions a second']:.3g}" for row in (ours, plain, own, fetch)),
+            "",
         ),
     ]
 

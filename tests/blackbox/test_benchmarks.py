@@ -1,4 +1,4 @@
-"""The benchmarks of messages run, and keep what they say that they measure; the figures mean nothing."""
+"""The benchmarks run, and keep what they say that they measure; the figures mean nothing."""
 
 from __future__ import annotations
 
@@ -56,3 +56,16 @@ def test_table(tmp_path: Path) -> None:
     shared = [table["zero-copy bytes"] for table in figures["flights"].values()]
     assert all(nbytes > 336_776 * 14 * 8 for nbytes in shared)
     assert figures["flights"]["flights, texts as objects"]["objects of all ranks, bytes"] > shared[0]
+
+
+def test_kernels(tmp_path: Path) -> None:
+    words = ["-m", "benchmarks.kernels", "--adds", "80000", "--bins", "10"]
+    with nothing_left():
+        ended = run_ranks(2, words, {"BENCHMARK_RESULTS": str(tmp_path)}, limit_s=60)
+    assert ended.returncode == 0, ended.stderr
+    figures = kept(tmp_path, "kernels")
+    assert (figures["ranks"], len(figures["ways"]), len(figures["checksum, GB/s"])) == (2, 9, 4)
+    assert figures["ways"]["kernels.atomic_add"]["additions"] == 80_000
+    for name, row in figures["ways"].items():
+        assert row["millions a second"] > 0
+        assert name == "plain +=" or row["lost"] == row["wrong"] == 0

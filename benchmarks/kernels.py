@@ -1,0 +1,207 @@
+"""Additions of all ranks of a node into one histogram: how many a second, and how many are lost.
+
+    mpishare run -n 4 -m benchmarks.kernels [--adds 100000000] [--bins 1000]
+
+Each rank adds 1 to bins chosen at random, its part of the additions, in a compiled loop where it is not said otherwise.
+The ways through MPI's windows take as long for one addition as others for thousands, so they make fewer. Lost is what
+is missing in the sum of all bins; wrong is the number of bins that differ from numpy.bincount's. Then the checksum of
+256 MiB by all ranks beside crc32 and BLAKE2 on one. Prints a table and keeps it as results/kernels.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import time
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from mpi4py.util.sync import Mutex
+from numba import njit
+from numpy.typing import NDArray
+
+import mpishare as ms
+from benchmarks.keep import keep
+from mpishare import kernels
+
+Array = NDArray[Any]
+
+CYCLE = 1 << 20  # numbers that a rank goes through again and again: 8 MiB, whatever the number of additions
+FEWER = 1000  # how many times fewer additions go through windows
+NBYTES = 256 << 20
+ROUNDS = 5
+
+
+def main() -> None:
+    """Measures all; rank 0 prints and keeps."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--adds", type=int, default=100_000_000)
+    parser.add_argument("--bins", type=int, default=1000)
+    options = parser.parse_args()
+    comm = MPI.COMM_WORLD
+    rows = {}
+    for name, (add, divisor, bins) in WAYS.items():
+        rows[name] = measured(comm, add, options.adds // divisor // comm.size, bins or options.bins)
+        if comm.rank == 0:
+            print(f"{name:38} " + "  ".join(f"{what} {value:,}" for what, value in rows[name].items()), flush=True)
+    sums = checksums(comm)
+    info = ms.info()
+    if comm.rank == 0:
+        print(f"{NBYTES >> 20} MiB, GB/s: {sums}")
+        keep("kernels", {"ranks": comm.size, "bins": options.bins, "ways": rows, "checksum, GB/s": sums}, info)
+
+
+def measured(comm: MPI.Intracomm, add: Callable[[Array, int, Array], None], count: int, bins: int) -> dict[str, Any]:
+    """How fast `count` additions of each rank are by one way, and what came of them."""
+    numbers = np.random.default_rng(comm.rank).integers(0, bins, min(count, CYCLE))
+    counts = ms.zeros(bins, "i8")
+    add(numbers, 0, counts)  # compiles, and makes what is made once
+    comm.Barrier()
+    start = time.perf_counter()
+    add(numbers, count, counts)
+    comm.Barrier()
+    seconds = time.perf_counter() - start
+    ms.fence()
+    expected = comm.allreduce(expected_counts(numbers, count, bins))
+    return {
+        "additions": count * comm.size,
+        "millions a second": round(count * comm.size / seconds / 1e6, 3),
+        "lost": int((expected - counts).sum()),
+        "wrong": int((expected != counts).sum()),
+    }
+
+
+def expected_counts(numbers: Array, count: int, bins: int) -> Array:
+    """What `count` numbers, taken again and again from the first on, come to."""
+    times, rest = divmod(count, len(numbers))
+    return times * np.bincount(numbers, minlength=bins) + np.bincount(numbers[:rest], minlength=bins)
+
+
+@njit
+def atomic(numbers: Array, count: int, counts: Array) -> None:
+    """Ours."""
+    for number in range(count):
+        kernels.atomic_add(counts, numbers[number % CYCLE], 1)
+
+
+@njit
+def plain(numbers: Array, count: int, counts: Array) -> None:
+    """As many would write it."""
+    for number in range(count):
+        counts[numbers[number % CYCLE]] += 1
+
+
+def at(numbers: Array, count: int, counts: Array) -> None:
+    """Ours, from Python, with the indices as arrays."""
+    for start in range(0, count, CYCLE):
+        kernels.add_at(counts, numbers[: min(CYCLE, count - start)])
+
+
+def own(numbers: Array, count: int, counts: Array) -> None:
+    """A histogram for each rank, all of them summed up by MPI."""
+    mine = np.zeros_like(counts)
+    plain(numbers, count, mine)
+    total = np.zeros_like(counts)
+    MPI.COMM_WORLD.Reduce(mine, total)
+    if MPI.COMM_WORLD.rank == 0:
+        counts += total
+
+
+def by_bincount(numbers: Array, count: int, counts: Array) -> None:
+    """The same by NumPy alone."""
+    mine = np.zeros_like(counts)
+    for start in range(0, count, CYCLE):
+        mine += np.bincount(numbers[: min(CYCLE, count - start)], minlength=len(counts))
+    total = np.zeros_like(counts)
+    MPI.COMM_WORLD.Reduce(mine, total)
+    if MPI.COMM_WORLD.rank == 0:
+        counts += total
+
+
+def by_fetch(numbers: Array, count: int, counts: Array) -> None:
+    """MPI_Fetch_and_op on a window of rank 0."""
+    one, before = np.ones(1, "i8"), np.zeros(1, "i8")
+    _in_window(numbers, count, counts, lambda window, bin_: window.Fetch_and_op(one, before, 0, bin_, MPI.SUM))
+
+
+def by_accumulate(numbers: Array, count: int, counts: Array) -> None:
+    """MPI_Accumulate on such a window."""
+    one = np.ones(1, "i8")
+    _in_window(numbers, count, counts, lambda window, bin_: window.Accumulate(one, 0, bin_, MPI.SUM))
+
+
+def _in_window(numbers: Array, count: int, counts: Array, add: Callable[[MPI.Win, int], None]) -> None:
+    comm = MPI.COMM_WORLD
+    window = MPI.Win.Allocate(counts.nbytes if comm.rank == 0 else 0, counts.itemsize, comm=comm)
+    there = np.asarray(window.tomemory()).view("i8")
+    there[:] = 0
+    comm.Barrier()
+    window.Lock_all()
+    for number in numbers[:count].tolist():
+        add(window, number)
+        window.Flush(0)
+    window.Unlock_all()
+    comm.Barrier()
+    if comm.rank == 0:
+        counts += there
+    window.Free()
+
+
+def by_mutex(numbers: Array, count: int, counts: Array) -> None:
+    """Under mpi4py's lock."""
+    mutex = Mutex(comm=MPI.COMM_WORLD)
+    for number in numbers[:count].tolist():
+        with mutex:
+            counts[number] += 1
+    MPI.COMM_WORLD.Barrier()
+    mutex.free()
+
+
+WAYS: dict[str, tuple[Callable[[Array, int, Array], None], int, int]] = {
+    "kernels.atomic_add": (atomic, 1, 0),
+    "kernels.atomic_add, all in one bin": (atomic, 10, 1),
+    "kernels.add_at": (at, 1, 0),
+    "plain +=": (plain, 1, 0),
+    "a histogram a rank, += and Reduce": (own, 1, 0),
+    "numpy.bincount a rank and Reduce": (by_bincount, 1, 0),
+    "MPI_Fetch_and_op, from Python": (by_fetch, FEWER, 0),
+    "MPI_Accumulate, from Python": (by_accumulate, FEWER, 0),
+    "mpi4py's Mutex, from Python": (by_mutex, 10 * FEWER, 0),
+}
+"""What adds, how many times fewer additions it makes, and the number of bins where it is not that asked for."""
+
+
+def checksums(comm: MPI.Intracomm) -> dict[str, float]:
+    """Billions of bytes a second: all ranks together, and what one rank does alone."""
+    array = ms.zeros(NBYTES // 8)
+    kernels.fill(array, 1.5)
+    found = {f"kernels.checksum, {comm.size} ranks": _speed(comm, lambda: kernels.checksum(array))}
+    alone: dict[str, Callable[[], object]] = {
+        "numpy.sum, 1 rank": array.sum,
+        "zlib.crc32, 1 rank": lambda: zlib.crc32(array.data.cast("B")),
+        "BLAKE2, 1 rank": lambda: hashlib.blake2b(array.data.cast("B")).digest(),
+    }
+    for name, call in alone.items():
+        speed = _speed(MPI.COMM_SELF, call) if comm.rank == 0 else 0.0
+        found[name] = comm.bcast(speed)
+    return found
+
+
+def _speed(comm: MPI.Intracomm, call: Callable[[], object]) -> float:
+    """Of the median of some calls after a first one."""
+    call()
+    taken = []
+    for _ in range(ROUNDS):
+        comm.Barrier()
+        start = time.perf_counter()
+        call()
+        comm.Barrier()
+        taken.append(time.perf_counter() - start)
+    return round(NBYTES / float(np.median(taken)) / 1e9, 2)
+
+
+if __name__ == "__main__":
+    main()

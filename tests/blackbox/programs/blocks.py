@@ -1,0 +1,39 @@
+"""Runs pieces of code, the texts of the JSON file argv[1], one after the other on all ranks; prints what came of each.
+
+Each has a namespace of its own with what is known before it, and the name of an empty folder.
+"""
+
+import gc
+import io
+import json
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+
+
+def outcome(code: str, folder: str) -> tuple[str, str]:
+    """What it prints, and what it raises."""
+    printed, raised = io.StringIO(), ""
+    known = {"__name__": "__main__", "folder": folder}
+    with redirect_stdout(printed):
+        try:
+            exec(compile(code, "block", "exec"), known)
+        except Exception as error:
+            raised = f"{type(error).__name__}: {error}"
+    known.clear()  # numba keeps the functions that it has compiled, and so what they could see
+    return printed.getvalue(), raised
+
+
+told = []
+for code in json.loads(Path(sys.argv[1]).read_text()):
+    with TemporaryDirectory() as folder:
+        printed, raised = outcome(code, folder)
+        told.append({"printed": comm.allgather(printed), "raised": comm.allgather(raised)})
+    gc.collect()
+if comm.rank == 0:
+    print(json.dumps(told))
