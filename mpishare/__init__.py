@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from mpishare._version import VERSION
+from mpishare.checkpoints import Checkpoint, Snapshot
 from mpishare.collectives import bcast, fence, partition
 from mpishare.errors import (
     ArgumentError,
     BackendError,
     CapacityError,
+    FileError,
     LaunchError,
     MismatchError,
     MpishareError,
@@ -18,6 +20,7 @@ from mpishare.errors import (
     TaskError,
 )
 from mpishare.exchange import Request, irecv, isend, recv, send, sendrecv
+from mpishare.files import Saved, save
 from mpishare.making import empty, full, zeros
 from mpishare.report import Info, Report, info, report
 from mpishare.sharing import private, share
@@ -30,6 +33,8 @@ __all__ = [
     "ArgumentError",
     "BackendError",
     "CapacityError",
+    "Checkpoint",
+    "FileError",
     "Info",
     "LaunchError",
     "MismatchError",
@@ -39,6 +44,8 @@ __all__ = [
     "Pool",
     "Report",
     "Request",
+    "Saved",
+    "Snapshot",
     "SpecError",
     "StallError",
     "TaskError",
@@ -55,6 +62,7 @@ __all__ = [
     "private",
     "recv",
     "report",
+    "save",
     "send",
     "sendrecv",
     "share",

@@ -23,7 +23,7 @@ LAYERS = [
     | {"lookout", "watched", "topology"},  # MPI facts
     {"loans", "segments", "pull", "transfer", "compression", "letters", "streams", "messages"}
     | {"objects", "crates"},  # mechanism
-    {"sharing", "making", "collectives", "exchange", "report", "progress", "tasks"},  # face
+    {"sharing", "making", "collectives", "exchange", "report", "progress", "tasks", "files", "checkpoints"},  # face
     {"__init__"},
     {"cli", "__main__"},  # programs
 ]
