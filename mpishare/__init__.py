@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mpishare._version import VERSION
+from mpishare.checkpoints import Checkpoint, Snapshot
 from mpishare.collectives import bcast, fence, partition
 from mpishare.errors import (
     ArgumentError,
@@ -19,7 +20,7 @@ from mpishare.errors import (
     TaskError,
 )
 from mpishare.exchange import Request, irecv, isend, recv, send, sendrecv
-from mpishare.files import Stored, load, stored
+from mpishare.files import Saved, Stored, load, save, stored
 from mpishare.gathering import allgather
 from mpishare.making import empty, full, zeros
 from mpishare.reducing import allreduce
@@ -35,6 +36,7 @@ __all__ = [
     "ArgumentError",
     "BackendError",
     "CapacityError",
+    "Checkpoint",
     "FileError",
     "Info",
     "LaunchError",
@@ -45,6 +47,8 @@ __all__ = [
     "Pool",
     "Report",
     "Request",
+    "Saved",
+    "Snapshot",
     "SpecError",
     "StallError",
     "Stored",
@@ -66,6 +70,7 @@ __all__ = [
     "private",
     "recv",
     "report",
+    "save",
     "scatter",
     "send",
     "sendrecv",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -39,6 +41,18 @@ def raised(comm: MPI.Intracomm) -> Callable[[Callable[[], object]], list[tuple[s
         return comm.allgather(("nothing", ""))
 
     return tell
+
+
+@pytest.fixture
+def shared_folder(comm: MPI.Intracomm) -> Iterator[Path]:
+    """A folder that all hosts see, the same one for all ranks."""
+    build = Path(__file__).parent.parent.parent / "build"
+    build.mkdir(exist_ok=True)
+    folder = comm.bcast(tempfile.mkdtemp(prefix="tests-", dir=build) if comm.rank == 0 else None)
+    yield Path(folder)
+    comm.Barrier()
+    if comm.rank == 0:
+        shutil.rmtree(folder)
 
 
 def _held() -> tuple[int, int, int]:

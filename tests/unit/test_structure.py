@@ -26,7 +26,7 @@ LAYERS = [
     {"loans", "segments", "pull", "transfer", "compression", "letters", "streams", "messages"}
     | {"objects", "crates", "ring", "rows", "operations", "reduction"},  # mechanism
     {"sharing", "making", "collectives", "gathering", "scattering", "reducing", "exchange"}
-    | {"files", "report", "progress", "tasks", "kernels"},  # face
+    | {"files", "checkpoints", "report", "progress", "tasks", "kernels"},  # face
     {"__init__"},
     {"cli", "__main__"},  # programs
 ]
