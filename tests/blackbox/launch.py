@@ -18,11 +18,14 @@ from tests.processes import shared_files
 ROOT = Path(__file__).parent.parent.parent
 PROGRAMS = "tests.blackbox.programs"
 
+OPEN_MPI = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_btl": "^ofi"}
+"""Patience, as ranks share cores; and no look for libfabric's networks, which takes 1 s of each MPI_Init (5.0.11)."""
+
 
 def environment(extra: dict[str, str]) -> dict[str, str]:
     """The environment of a shell in which this Python's folder comes first on PATH."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    return {**os.environ, "PATH": path, "OMPI_MCA_mpi_yield_when_idle": "1", **extra}
+    return {**OPEN_MPI, **os.environ, "PATH": path, **extra}
 
 
 Ended: TypeAlias = "subprocess.CompletedProcess[str]"

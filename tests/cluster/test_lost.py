@@ -19,9 +19,9 @@ OF_THE_LAUNCHER = ("/run/tmp/ompi.", "/run/tmp/prte.", "/run/tmp/pmix")
 
 # By itself Open MPI's mpiexec notices a host that went silent after 300 s + 9 probes of 20 s, its time limit or not.
 NOTICE_SOON = [
-    *("--prtemca", "oob_tcp_keepalive_time", "3"),
+    *("--prtemca", "oob_tcp_keepalive_time", "1"),
     *("--prtemca", "oob_tcp_keepalive_intvl", "1"),
-    *("--prtemca", "oob_tcp_keepalive_probes", "3"),
+    *("--prtemca", "oob_tcp_keepalive_probes", "2"),
 ]
 
 
