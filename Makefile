@@ -52,6 +52,7 @@ bench: $(BENCH_READY)
 	$(PY) -m benchmarks.ways
 	$(PY) -m benchmarks.pool
 	$(PY) -m benchmarks.table
+	$(PY) -m benchmarks.files
 
 # The only target that touches the system. libpmix-dev because Slurm opens libpmix.so by that name.
 cluster-packages:

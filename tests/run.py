@@ -30,7 +30,7 @@ MPI_TESTS = ["-m", "tests.mpi.session", "tests/mpi"]
 WITHOUT_LARGE = ["--ignore=tests/mpi/test_large.py"]
 _ONE_EACH = {1: [""], 2: [""], 3: ["block:2"], 4: [""], 5: ["sizes:1,3,1"]}
 _NODES = {1: [""], 2: ["", "block:1"], 3: ["", "block:2"], 4: ["block:2", "sizes:1,3"], 5: ["sizes:1,3,1"]}
-ABOVE = {"messages": _ONE_EACH, "objects": _ONE_EACH, "tasks": _NODES, "pool": _NODES}
+ABOVE = {"messages": _ONE_EACH, "objects": _ONE_EACH, "tasks": _NODES, "pool": _NODES, "files": _NODES}
 """Tests of what stands on the rest and knows little of placement: for each number of ranks where they run."""
 
 
