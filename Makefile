@@ -53,6 +53,7 @@ bench: $(BENCH_READY)
 	$(PY) -m benchmarks.pool
 	$(PY) -m benchmarks.table
 	$(RUN) -n 4 -m benchmarks.kernels
+	$(PY) -m benchmarks.files
 
 # The only target that touches the system. libpmix-dev because Slurm opens libpmix.so by that name.
 cluster-packages:

@@ -197,7 +197,7 @@ def over_hosts(path: Path, nbytes: int, rounds: int) -> None:
 
     comm = MPI.COMM_WORLD
     with TemporaryDirectory() as folder:
-        file = Path(folder, path.name)
+        file = Path(comm.bcast(folder), path.name)
         if comm.rank == 0:
             write(file, nbytes)
         room = np.ones(nbytes, np.uint8)
