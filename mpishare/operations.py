@@ -33,6 +33,10 @@ class Operation(Protocol):
     def commutes(self) -> bool:
         """Whether the ranks may come in any order."""
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it gives the same wherever and however often it is done."""
+
     def check(self, dtype: np.dtype[Any]) -> None:
         """Returns when it fits `dtype`.
 
@@ -41,7 +45,7 @@ class Operation(Protocol):
         """
         ...
 
-    def fold(self, inputs: Sequence[Array], out: Array) -> None:
+    def fold(self, inputs: Sequence[Array] | Array, out: Array) -> None:
         """All of `inputs`, at least one, into `out`, which is none of them."""
         ...
 
@@ -66,6 +70,7 @@ class _Function:
     function: np.ufunc
     kinds: str
     commutes: bool = True
+    is_known: bool = True
 
     def check(self, dtype: np.dtype[Any]) -> None:
         """By the table of MPI 3.1, section 5.9.2, with bool among what bits are in."""
@@ -73,7 +78,7 @@ class _Function:
             known = ", ".join(_KINDS[kind] for kind in self.kinds)
             raise SpecError(f"{self.name} does not fit dtype {dtype}: it takes {known}. {_cure(dtype)}")
 
-    def fold(self, inputs: Sequence[Array], out: Array) -> None:
+    def fold(self, inputs: Sequence[Array] | Array, out: Array) -> None:
         """See `Operation`."""
         if len(inputs) == 1:
             out[:] = inputs[0]
@@ -107,6 +112,7 @@ class _UsersOwn:
 
     op: mpi.Op
     commutes: bool
+    is_known: bool = False
 
     @property
     def name(self) -> str:
@@ -123,7 +129,7 @@ class _UsersOwn:
             words = f"{self.name} does not fit dtype {dtype}: MPI has no type for it. Use .astype('f4')."
             raise SpecError(words) from error
 
-    def fold(self, inputs: Sequence[Array], out: Array) -> None:
+    def fold(self, inputs: Sequence[Array] | Array, out: Array) -> None:
         """See `Operation`."""
         out[:] = inputs[-1]
         for one in inputs[-2::-1]:

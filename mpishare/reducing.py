@@ -11,16 +11,15 @@ from mpishare import mpi
 from mpishare.agreement import NOTE_BYTES, agree
 from mpishare.errors import MpishareError
 from mpishare.operations import operation_of
-from mpishare.reduction import Reduction, scratch_bytes
-from mpishare.segments.allocation import allocate, is_refusal, seal
+from mpishare.reduction import Reduction
+from mpishare.segments.allocation import allocate, allocate_known, is_refusal, next_slots, seal
 from mpishare.segments.registry import check_backend
 from mpishare.segments.segment import Segment
+from mpishare.segments.slots import Slots
 from mpishare.spec import Spec
 from mpishare.topology import Topology, topology
 
 __all__ = ["allreduce"]
-
-_IN_C_ORDER = bytes([1]).ljust(NOTE_BYTES, b"\0")
 
 
 def allreduce(
@@ -45,7 +44,7 @@ def allreduce(
     Returns:
         A `numpy.ndarray` of the shape and dtype of `local`, in Fortran order where all of them are, else in C order.
         It is read-only, as those of `share` are, and valid as long as it or a view of it exists. Integers wrap round,
-        NaN stays NaN in MIN and MAX, and a logical operation gives 0 and 1.
+        NaN stays NaN in MIN and MAX, and a logical operation of two ranks or more gives 0 and 1.
 
     Raises:
         SpecError: `local` is no array, or its dtype does not fit `op`.
@@ -82,29 +81,41 @@ def _allreduce(here: Topology, local: NDArray[Any], op: mpi.Op | None, backend: 
         kind = check_backend(backend, here)
         reduction = Reduction.of(here, operation, local, spec)
         together.call = f"allreduce({spec.dtype.str}{list(spec.shape)}, {operation.name}, backend={kind})"
-        if spec.order == "C" or reduction.own is not None:
-            together.note = _IN_C_ORDER
-    spec = replace(spec, order="C" if any(together.note) else "F")
+        slots = next_slots(here, reduction.scratch_bytes, kind) if reduction.can_show_early else None
+        if slots is not None:
+            reduction.show(local, slots.next_place(reduction.scratch_bytes))
+        together.note = _note(spec, reduction, slots)
+    in_c_order, is_late = together.note[:2]
+    scratch = _scratch(here, reduction.scratch_bytes, kind, None if is_late else slots)
     segment = allocate(here, spec.nbytes, backend=kind, label="allreduce", writable=False)
+    reduction.is_shown = not is_late
+    if in_c_order and spec.order == "F":
+        spec = reduction.spec = replace(spec, order="C")
     if spec.nbytes:
-        scratch = _scratch(here, spec.nbytes, kind)
         room = None if scratch is None else scratch.block()
-        replace(reduction, spec=spec).run(local, segment.block(), segment.origin.together, room)
-    seal(here, segment)
+        reduction.run(local, segment.block(), segment.origin.together, room)
+    seal(here, segment, is_filled=reduction.is_repeated)
     return segment.view(spec)
 
 
-def _scratch(here: Topology, nbytes: int, kind: str | None) -> Segment | None:
+def _note(spec: Spec, reduction: Reduction, slots: Slots | None) -> bytes:
+    """What one rank decides for all: that the result is in C order, and that what ranks have is not shown yet."""
+    in_c_order = spec.order == "C" or reduction.own is not None
+    return bytes([in_c_order, slots is None]).ljust(NOTE_BYTES, b"\0")
+
+
+def _scratch(here: Topology, nbytes: int, kind: str | None, known: Slots | None) -> Segment | None:
     """Memory in which the ranks of each node show each other what they have; None on all nodes where one has none.
 
     Collective:
         Over `here.comm`.
     """
-    wanted = scratch_bytes(here, nbytes)
-    if not wanted:
+    if not nbytes:
         return None
+    if known is not None:
+        return allocate_known(here, known, nbytes, "allreduce")
     try:
-        return allocate(here, wanted, backend=kind, label="allreduce", writable=True)
+        return allocate(here, nbytes, backend=kind, label="allreduce", writable=True)
     except MpishareError as error:
         if not is_refusal(here, error):
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,15 @@ from numpy.typing import NDArray
 
 from mpishare import mpi, plan, ringplan
 from mpishare.agreement import agree
+from mpishare.layout import Layout
 from mpishare.operations import Operation
 from mpishare.ring import Combine, circulate, exchange, pass_along, staging
 from mpishare.ringplan import LINE_BYTES
 from mpishare.spec import Block, Spec, bytes_of
 from mpishare.topology import Topology
-from mpishare.transfer import copy_to_node, relay
+from mpishare.transfer import copy_to_node, fill, relay
 
-__all__ = ["Reduction", "scratch_bytes"]
+__all__ = ["Reduction"]
 
 _STEP_BYTES = 512 << 10
 """What a rank shows the others of its node at a time: little enough to stay in caches, enough to be worth a meeting."""
@@ -27,23 +29,17 @@ _ALONE_BYTES = 8 << 10
 """Up to here the leader reduces what its node has by itself, which takes no longer than a meeting."""
 
 
-def scratch_bytes(topology: Topology, nbytes: int) -> int:
-    """How much memory each node takes to reduce so many bytes within it; the same on all nodes."""
-    most = max(map(len, topology.layout.nodes))
-    return _sides(nbytes) * most * _room_bytes(nbytes) if most > 1 else 0
+@lru_cache(maxsize=64)
+def _rooms(layout: Layout, nbytes: int) -> tuple[int, int, int]:
+    """Scratch memory of each node: how many places each rank has, to use in turn, for how many ranks, of what size.
+
+    It is the same on all nodes.
+    """
+    sides = 2 if nbytes > _STEP_BYTES else 1
+    return sides, max(map(len, layout.nodes)), -(-min(nbytes, _STEP_BYTES) // LINE_BYTES) * LINE_BYTES
 
 
-def _sides(nbytes: int) -> int:
-    """How many places a rank has there."""
-    return 2 if nbytes > _STEP_BYTES else 1
-
-
-def _room_bytes(nbytes: int) -> int:
-    """The size of each."""
-    return -(-min(nbytes, _STEP_BYTES) // LINE_BYTES) * LINE_BYTES
-
-
-@dataclass(frozen=True)
+@dataclass
 class Reduction:
     """One reduction on one rank.
 
@@ -51,23 +47,57 @@ class Reduction:
         topology: Where the ranks sit.
         operation: What puts two arrays together.
         spec: That of the array on each rank, and of the result.
-        stages: Memory for what comes from other nodes.
         own: This rank's array in memory that may be overwritten, where each rank must come in its turn.
+        stages: Memory for what comes from other nodes.
+        is_shown: Whether the ranks of each node have shown what they have, before they agreed that they reduce.
     """
 
     topology: Topology
     operation: Operation
     spec: Spec
-    stages: Sequence[Block]
     own: NDArray[Any] | None
+    stages: Sequence[Block] = ()
+    is_shown: bool = False
 
     @classmethod
     def of(cls, topology: Topology, operation: Operation, local: NDArray[Any], spec: Spec) -> Reduction:
         """Takes the memory that this rank needs for itself. Local, and may fail."""
         in_turn = not operation.commutes and not ringplan.is_in_order(topology.layout)
-        own = np.array(local, order="C") if in_turn else None
-        stages = staging(min(_piece_bytes(topology, spec.nbytes), spec.nbytes)) if topology.n_nodes > 1 else []
-        return cls(topology, operation, spec, stages, own)
+        made = cls(topology, operation, spec, np.array(local, order="C") if in_turn else None)
+        if topology.n_nodes > 1 and not made.is_little:
+            made.stages = staging(min(_piece_bytes(topology, spec.nbytes), spec.nbytes))
+        return made
+
+    @property
+    def scratch_bytes(self) -> int:
+        """How much scratch memory each node takes; the same on all nodes, 0 where none needs any."""
+        sides, ranks, room = _rooms(self.topology.layout, self.spec.nbytes)
+        return sides * ranks * room if ranks > 1 and self.own is None else 0
+
+    @property
+    def can_show_early(self) -> bool:
+        """Whether this rank may show what it has before it knows what the others have: few bytes, in their order."""
+        return 0 < self.spec.nbytes <= _STEP_BYTES and self.spec.order == "C" and self.scratch_bytes > 0
+
+    @property
+    def is_little(self) -> bool:
+        """Whether few bytes come from all nodes together."""
+        return self.own is None and ringplan.is_little(self.topology.n_nodes * self.spec.nbytes)
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether each rank does all the work for itself, so that it need not wait for another to do it.
+
+        All write the same bytes to the same place, which does no harm. It takes functions that are known to give the
+        same on all ranks, and less time than a meeting.
+        """
+        is_on_one_node = self.topology.n_nodes == 1 and self.topology.node_size > 1
+        return is_on_one_node and self.is_shown and self.operation.is_known and self.spec.nbytes <= _ALONE_BYTES
+
+    def show(self, local: NDArray[Any], place: memoryview) -> None:
+        """Writes this rank's items to scratch memory, where there is room for all of them."""
+        start = self.topology.node_rank * _rooms(self.topology.layout, self.spec.nbytes)[2]
+        fill(place[start : start + self.spec.nbytes], self.spec, local)
 
     def run(self, local: NDArray[Any], block: Block, together: bool, scratch: Block | None) -> None:
         """Reduces the arrays of all ranks into `block` on each node.
@@ -111,16 +141,20 @@ class Reduction:
 
         When all have come to a meeting, all have reduced what was shown before the meeting before.
         """
-        count = _room_bytes(self.spec.nbytes) // result.itemsize
-        sides = scratch.view(result.dtype).reshape(_sides(self.spec.nbytes), -1, count)
-        ranks = range(self.topology.node_size)
-        for number, part in enumerate(plan.chunks(result.size, count)):
+        count, ranks, room = _rooms(self.topology.layout, self.spec.nbytes)
+        sides = scratch.view(result.dtype).reshape(count, ranks, -1)[:, : self.topology.node_size]
+        for number, part in enumerate(plan.chunks(result.size, room // result.itemsize)):
             side, whole = sides[number % len(sides)], result[part]
-            side[self.topology.node_rank, : whole.size] = items[part]
-            self.topology.node_channel.Barrier()
+            if not self.is_shown:
+                side[self.topology.node_rank, : whole.size] = items[part]
+                self.topology.node_channel.Barrier()
             mine = self._mine(whole) if together else slice(0, whole.size)
-            if mine.stop > mine.start:
-                self.operation.fold([side[rank, mine] for rank in ranks], whole[mine])
+            if self.is_repeated:
+                found = np.empty_like(whole)
+                self.operation.fold(side[:, : whole.size], found)
+                whole[:] = found  # in one step: what is on its way to it must not be seen
+            elif mine.stop > mine.start:
+                self.operation.fold(side[:, mine], whole[mine])
 
     def _mine(self, whole: NDArray[Any]) -> slice:
         """Which of these items this rank reduces for its node."""
@@ -152,7 +186,7 @@ class Reduction:
     def _between(self, block: Block) -> tuple[int, int]:
         """Reduces what the nodes have; the root and the rails by which it came to them, as for `relay`."""
         here, layout = self.topology, self.topology.layout
-        if ringplan.is_little(here.n_nodes * block.nbytes):
+        if self.is_little:
             if here.is_leader:
                 found = exchange(here, plan.chain(layout, 0), block, [block.nbytes] * here.n_nodes)
                 self.operation.fold([one.view(self.spec.dtype) for one in found], block.view(self.spec.dtype))
