@@ -40,7 +40,18 @@ of ranks where they run."""
 MEMORY = ["board", "collectives", "errors", "make", "private", "property", "recycle", "report", "segments", "share"]
 """Tests of what can differ where MPISHARE_BACKEND and its kin choose other memory; these alone run there."""
 
-PLACEMENT = ["agreement", "allgather", "allreduce", "board", "collectives", "make", "pull", "rails", "share", "topology"]
+PLACEMENT = [
+    "agreement",
+    "allgather",
+    "allreduce",
+    "board",
+    "collectives",
+    "make",
+    "pull",
+    "rails",
+    "share",
+    "topology",
+]
 """Tests of what can differ from one placement of the ranks to another. tests/cluster runs these on all, all on one."""
 
 

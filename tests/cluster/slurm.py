@@ -18,7 +18,10 @@ _PLUGINS = "auth/munge"
 
 
 def config(spec: Spec) -> str:
-    """slurm.conf: everything in the cluster's own folder, one CPU a slot, answers within seconds."""
+    """slurm.conf: everything in the cluster's own folder, one CPU a slot, answers within seconds.
+
+    cred_expire is also how long a job that was requeued waits before it starts again.
+    """
     nodes = "".join(
         f"NodeName={host} NodeAddr={spec.address(host)} CPUs={count} RealMemory={_NODE_MEMORY_MIB} State=UNKNOWN\n"
         for host, count in zip(spec.hosts, spec.ranks, strict=True)
@@ -29,7 +32,7 @@ SlurmctldHost={HEAD}({spec.address(HEAD)})
 SlurmUser=root
 SlurmdUser=root
 AuthType={_PLUGINS}
-AuthInfo=socket={_SOCKET}
+AuthInfo=socket={_SOCKET},cred_expire=5
 CredType=cred/munge
 StateSaveLocation={ETC}/state
 SlurmdSpoolDir={ETC}/spool-%n

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -77,3 +79,13 @@ def test_compressed_messages_over_a_slow_link(make: Make) -> None:
     ended = one.mpiexec([sys.executable, "-c", COMPRESSED], limit_s=60)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == ["1", "True"]  # the link to the other node was found to carry 10 to 90 MB/s
+
+
+def test_files_and_checkpoints_over_hosts(make: Make, tmp_path: Path) -> None:
+    one = make(3, ranks="1,3,1", name="heat")
+    words = ["jobs/heat.py", "--size", "41,30", "--steps", "60", "--every", "20", "--check", "--json"]
+    words += ["--checkpoint", str(tmp_path / "run"), "--output", str(tmp_path / "heat.h5")]
+    ended = one.mpiexec([sys.executable, *words])
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    assert (told["nodes"], told["step"], told["right"]) == (3, 60, True)

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import h5py
 import pytest
 
 from tests.cluster.cluster import ROOT, Cluster
@@ -24,9 +25,9 @@ def slurm(make: Make) -> Cluster:
     return make(3, slurm=True, name="slurm")
 
 
-def submit(slurm: Cluster, *words: str) -> str:
-    """Submits a job from the project's folder; its number."""
-    ended = slurm.exec(HEAD, ["sbatch", "--parsable", f"--chdir={ROOT}", *words])
+def submit(slurm: Cluster, *words: str, environ: tuple[str, ...] = ()) -> str:
+    """Submits a job from the project's folder, with `environ` in its environment; its number."""
+    ended = slurm.exec(HEAD, ["env", *environ, "sbatch", "--parsable", f"--chdir={ROOT}", *words])
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.strip()
 
@@ -46,7 +47,7 @@ def wait(slurm: Cluster, job: str, wanted: tuple[str, ...] = ENDED, limit_s: flo
 
 
 def test_scripts_end_completed_with_their_own_check_passed(slurm: Cluster, tmp_path: Path) -> None:
-    assert {file.stem for file in (ROOT / "slurm").glob("*.sbatch")} == set(SCRIPTS)
+    assert {file.stem for file in (ROOT / "slurm").glob("*.sbatch")} == {*SCRIPTS, "resume"}
     words = f"--export=ALL,VIRTUAL_ENV={sys.prefix}", f"--output={tmp_path}/%x-%A_%a"
     jobs = {name: submit(slurm, *words, f"slurm/{name}.sbatch") for name in SCRIPTS}
     for name, job in jobs.items():
@@ -69,6 +70,31 @@ def assert_checked(name: str, output: str) -> None:
     ranks = 2 if name == "array" else 6
     assert f"all {ranks} ranks agree with rank 0 bit for bit" in output
     assert output.count("bytes held once") == ranks // 2
+
+
+def test_a_job_that_is_told_to_stop_is_requeued_and_goes_on(slurm: Cluster, tmp_path: Path) -> None:
+    heat = {"SIZE": "61,50", "STEPS": "3000", "FOLDER": f"{tmp_path}/run", "OUTPUT": f"{tmp_path}/heat.h5"}
+    environ = tuple(f"HEAT_{name}={value}" for name, value in heat.items())
+    output = tmp_path / "out"
+    words = [f"--export=ALL,VIRTUAL_ENV={sys.prefix}", f"--output={output}", "slurm/resume.sbatch"]
+    job = submit(slurm, *words, environ=environ)
+    deadline = time.monotonic() + 60
+    while "step " not in (output.read_text() if output.exists() else ""):
+        assert time.monotonic() < deadline, output.read_text() if output.exists() else states(slurm, job)
+        time.sleep(0.05)
+    assert slurm.exec(HEAD, ["scancel", "--signal=USR1", job]).returncode == 0  # as Slurm does before the time is up
+    found = wait(slurm, job, limit_s=90)
+    told = output.read_text()
+    assert found == ["COMPLETED"], told
+    assert told.count("requeued") == 1
+    first, step = (int(number) for number in re.findall(r"first (\d+), step (\d+)", told)[-1])
+    assert 0 < first < step == 3000
+    job_alone = ["jobs/heat.py", "--size", "61,50", "--steps", "3000", "--output", f"{tmp_path}/alone.h5"]
+    alone = slurm.mpiexec(["-n", "1", sys.executable, *job_alone])
+    assert alone.returncode == 0, alone.stderr
+    with h5py.File(tmp_path / "heat.h5") as one, h5py.File(tmp_path / "alone.h5") as other:
+        assert one["grid"][:].tobytes() == other["grid"][:].tobytes()
+    assert_nothing_left(slurm)
 
 
 def test_a_failing_rank_makes_the_job_failed(slurm: Cluster, tmp_path: Path) -> None:
