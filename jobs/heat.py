@@ -52,7 +52,7 @@ advance: Callable[[Grid, Grid, int, int], None] = by_numpy
 with suppress(ImportError):
     from numba import njit
 
-    advance = njit(by_loops)  # type: ignore[assignment]
+    advance = njit(by_loops)
 
 
 class Plate:

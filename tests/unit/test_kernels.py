@@ -48,13 +48,13 @@ def test_threads_lose_nothing(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", COUNTERS)
-def test_one_instruction_adds(dtype: str) -> None:
+def test_an_atomic_instruction_adds(dtype: str) -> None:
     """Threads may miss one another; what LLVM was told does not depend on it."""
     array = np.zeros(1, dtype)
     add(array, 0, 1)
     code = add.inspect_llvm((numba.typeof(array), numba.int64, numba.int64))
     word = "fadd" if dtype[0] == "f" else "add"
-    assert re.search(rf"atomicrmw {word} .* seq_cst", code)
+    assert re.search(rf"atomicrmw {word} .* seq_cst|cmpxchg .* seq_cst", code)  # what the processor lacks is a loop
 
 
 def test_the_item_as_it_was_before() -> None:
