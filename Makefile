@@ -53,6 +53,7 @@ bench: $(BENCH_READY)
 	$(PY) -m benchmarks.pool
 	$(PY) -m benchmarks.table
 	$(RUN) -n 4 -m benchmarks.kernels
+	$(PY) -m benchmarks.files
 
 # The only target that touches the system. libpmix-dev because Slurm opens libpmix.so by that name.
 cluster-packages:
@@ -85,7 +86,8 @@ $(MPICH_READY): $(READY)
 	@echo "mpishare: setting up $(VENV)-mpich, for the tests on a second MPI"
 	@rm -rf $(VENV)-mpich; $(PY) -m venv $(VENV)-mpich
 	@$(VENV)-mpich/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
-	  mpich cloudpickle emcee hypothesis lz4 numba pandas pyarrow pytest pytest-mpi pytest-timeout scikit-learn scipy tqdm
+	  mpich cloudpickle emcee h5py hypothesis lz4 numba pandas pyarrow pytest pytest-mpi pytest-timeout scikit-learn scipy \
+	  tqdm
 	@touch $@
 
 clean:

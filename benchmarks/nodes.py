@@ -132,10 +132,10 @@ def _rivals(comm: Any) -> dict[str, Way]:
         else:
             comm.Recv(room, 0)
 
-    return {SHARE: share, BCAST: bcast, BCAST_ALL: bcast_all, SENDS: sends, SOCKET: _socket(comm, here)}
+    return {SHARE: share, BCAST: bcast, BCAST_ALL: bcast_all, SENDS: sends, SOCKET: socket_way(comm, here)}
 
 
-def _socket(comm: Any, here: Any) -> Way:
+def socket_way(comm: Any, here: Any) -> Way:
     """One TCP connection from rank 0 to the last host, kept open."""
     far = here.ranks_of(here.n_nodes - 1)[0]
     connection: socket.socket | None = None
@@ -174,7 +174,7 @@ def _chunked(comm: Any) -> dict[str, Way]:
 
         found[f"chunks of {chunk}" if chunk else SHARE] = way
     del os.environ["MPISHARE_CHUNK"]
-    return {**found, SOCKET: _socket(comm, ms.topology())}
+    return {**found, SOCKET: socket_way(comm, ms.topology())}
 
 
 def _measure(comm: Any, ways: dict[str, Way], nbytes: int, rounds: int) -> Figures:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from mpishare._version import VERSION
+from mpishare.checkpoints import Checkpoint, Snapshot
 from mpishare.collectives import bcast, fence, partition
 from mpishare.errors import (
     ArgumentError,
     BackendError,
     CapacityError,
+    FileError,
     LaunchError,
     MismatchError,
     MpishareError,
@@ -18,8 +20,12 @@ from mpishare.errors import (
     TaskError,
 )
 from mpishare.exchange import Request, irecv, isend, recv, send, sendrecv
+from mpishare.files import Saved, Stored, load, save, stored
+from mpishare.gathering import allgather
 from mpishare.making import empty, full, zeros
+from mpishare.reducing import allreduce
 from mpishare.report import Info, Report, info, report
+from mpishare.scattering import gather, scatter
 from mpishare.sharing import private, share
 from mpishare.tasks import Pool, map  # noqa: A004 - like Python's own
 from mpishare.topology import Topology, topology
@@ -30,6 +36,8 @@ __all__ = [
     "ArgumentError",
     "BackendError",
     "CapacityError",
+    "Checkpoint",
+    "FileError",
     "Info",
     "LaunchError",
     "MismatchError",
@@ -39,25 +47,35 @@ __all__ = [
     "Pool",
     "Report",
     "Request",
+    "Saved",
+    "Snapshot",
     "SpecError",
     "StallError",
+    "Stored",
     "TaskError",
     "Topology",
+    "allgather",
+    "allreduce",
     "bcast",
     "empty",
     "fence",
     "full",
+    "gather",
     "info",
     "irecv",
     "isend",
+    "load",
     "map",
     "partition",
     "private",
     "recv",
     "report",
+    "save",
+    "scatter",
     "send",
     "sendrecv",
     "share",
+    "stored",
     "topology",
     "zeros",
 ]

@@ -8,6 +8,7 @@ __all__ = [
     "ArgumentError",
     "BackendError",
     "CapacityError",
+    "FileError",
     "LaunchError",
     "MismatchError",
     "MpishareError",
@@ -66,6 +67,25 @@ class CapacityError(MpishareError, MemoryError):
             f"{self.wanted:,} bytes do not fit in {self.where} of host {self.host}, "
             f"which has {self.free:,} bytes free. {self.cure}"
         )
+
+
+class FileError(MpishareError, OSError):
+    """A file cannot be read or written, or does not hold what is asked for.
+
+    Attributes:
+        path: The file.
+        dataset: What of it, None for the file itself.
+        reason: What is wrong.
+    """
+
+    def __init__(self, path: str, dataset: str | None, reason: str) -> None:
+        Exception.__init__(self, path, dataset, reason)  # an OSError would take the first for a number
+        self.path = path
+        self.dataset = dataset
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{place_in(self.path, self.dataset)}: {self.reason}"
 
 
 class LaunchError(MpishareError):
@@ -182,6 +202,11 @@ class TaskError(MpishareError):
     def __str__(self) -> str:
         head = f"item {self.item} failed on rank {self.rank} of host {self.host}: {self.reason}"
         return f"{head}\n\nThere:\n{self.traceback}" if self.traceback else head
+
+
+def place_in(path: str, dataset: str | None) -> str:
+    """Names a file, or a dataset of it."""
+    return path if dataset is None else f"dataset {dataset!r} of {path}"
 
 
 def words_of(error: BaseException) -> str:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from mpishare.layout import Layout
 
 __all__ = [
+    "EAGER_BYTES",
     "LARGEST_MESSAGE_BYTES",
     "LARGEST_PULL_RANKS",
     "LARGEST_SLOT_BYTES",
@@ -47,7 +48,7 @@ Chakraborty, H. Subramoni, D. K. Panda, "Contention-aware kernel-assisted MPI co
 _HUGE_BYTES = 2 << 20
 """The grain of parts that ranks fill, where it is not too coarse: the size of huge pages on nearly all machines."""
 
-_EAGER_BYTES = 60 << 10
+EAGER_BYTES = 60 << 10
 """A message up to this size leaves at once with Open MPI over TCP, whose limit is 64 KiB with its own header; a larger
 one first asks the receiver, which stalls a chain."""
 
@@ -153,8 +154,8 @@ def chunk_bytes(nbytes: int, n_nodes: int) -> int:
         experience", Concurrency and Computation 19 (2007).
     """
     best = math.isqrt(nbytes * _LARGE_COST_BYTES // max(n_nodes - 2, 1))
-    large = min(max(best, _EAGER_BYTES), _LARGEST_CHUNK_BYTES)
-    return min(_EAGER_BYTES, large, key=lambda chunk: _chain_cost(nbytes, n_nodes, chunk))
+    large = min(max(best, EAGER_BYTES), _LARGEST_CHUNK_BYTES)
+    return min(EAGER_BYTES, large, key=lambda chunk: _chain_cost(nbytes, n_nodes, chunk))
 
 
 def _chain_cost(nbytes: int, count: int, chunk: int) -> int:
@@ -163,7 +164,7 @@ def _chain_cost(nbytes: int, count: int, chunk: int) -> int:
 
 
 def _message_cost(nbytes: int) -> int:
-    return nbytes + (_EAGER_COST_BYTES if nbytes <= _EAGER_BYTES else _LARGE_COST_BYTES)
+    return nbytes + (_EAGER_COST_BYTES if nbytes <= EAGER_BYTES else _LARGE_COST_BYTES)
 
 
 def _tree(count: int, place: int) -> tuple[int | None, tuple[int, ...]]:

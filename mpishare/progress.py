@@ -11,18 +11,20 @@ __all__ = ["Bar", "check_tqdm"]
 
 
 class Bar:
-    """One bar for the tasks of all ranks, nothing where standard error is no terminal."""
+    """One bar for what all ranks do together, nothing where standard error is no terminal."""
 
-    def __init__(self, total: int | None) -> None:
-        self._bar = check_tqdm()(total=total, unit=" tasks", disable=None, file=sys.stderr)
+    def __init__(self, total: int | None, unit: str = " tasks") -> None:
+        """`total` is counted in `unit`; bytes, "B", are shown in larger ones."""
+        scale = {"unit_scale": True, "unit_divisor": 1024} if unit == "B" else {}
+        self._bar = check_tqdm()(total=total, unit=unit, disable=None, file=sys.stderr, **scale)
         self._before = 0
 
     def show(self, done: int) -> None:
-        """So many tasks of this batch have been run."""
+        """So much of this batch has been done."""
         self._bar.update(self._before + done - self._bar.n)
 
     def end_round(self, count: int) -> None:
-        """All of this batch have been run."""
+        """All of this batch has been done."""
         self.show(count)
         self._before += count
 

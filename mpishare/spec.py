@@ -112,11 +112,15 @@ class Spec:
             raise ArgumentError(f"order {order!r} is unknown. Use 'C' or 'F'.")
         none = _no_items(dtype)
         check_dtype(none.dtype)
-        return cls._checked((*_lengths(shape), *none.shape[1:]), none.dtype, "F" if order == "F" else "C")
+        return cls.checked((*_lengths(shape), *none.shape[1:]), none.dtype, "F" if order == "F" else "C")
 
     @classmethod
-    def _checked(cls, shape: tuple[int, ...], dtype: np.dtype[Any], order: Order) -> Spec:
-        """A spec that an array can have."""
+    def checked(cls, shape: tuple[int, ...], dtype: np.dtype[Any], order: Order = "C") -> Spec:
+        """A spec that an array can have, of a dtype as it is.
+
+        Raises:
+            SpecError: The shape is too long or too large for an address.
+        """
         spec = cls(dtype, shape, order)
         if len(shape) > MAX_DIMS:
             raise SpecError(f"shape has {len(shape)} dimensions; NumPy allows {MAX_DIMS}.")
@@ -186,7 +190,7 @@ class Spec:
                 dtype, shape = rebuild(told["dtype"]), told["shape"]
             else:
                 dtype, shape = rebuild(name.rstrip(b"\0").decode()), lengths[:ndim]
-            return cls._checked(_lengths(shape), dtype, "F" if flags & _IS_FORTRAN else "C")
+            return cls.checked(_lengths(shape), dtype, "F" if flags & _IS_FORTRAN else "C")
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error) as error:
             raise SpecError(f"a header from another rank cannot be read: {error}") from error
 

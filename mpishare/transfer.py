@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,7 +15,18 @@ from mpishare.abandoned import abandoned_on_error
 from mpishare.spec import Block, Spec, bytes_of, copy_bytes, extension_bytes
 from mpishare.topology import Topology
 
-__all__ = ["ArraySource", "Source", "announce", "fill", "replicate", "send_on_rails"]
+__all__ = [
+    "ArraySource",
+    "Source",
+    "announce",
+    "copy_to_node",
+    "fill",
+    "received",
+    "relay",
+    "replicate",
+    "send_on_rails",
+    "tell_node",
+]
 
 _CHUNK_TAG = 1
 _WINDOW = 4
@@ -113,7 +124,7 @@ def replicate(topology: Topology, root: int, block: Block, together: bool, sourc
     else:
         _feed(topology, root, block, together, source)
     if not together:
-        _copy_to_node(topology, root, block, rails)
+        copy_to_node(topology, root, block, rails)
 
 
 def _spread(topology: Topology, root: int, rails: int, block: Block, together: bool, source: Source | None) -> None:
@@ -126,7 +137,7 @@ def _spread(topology: Topology, root: int, rails: int, block: Block, together: b
                 source.write(block.data)
             topology.node_channel.Barrier()
         if not together:
-            _copy_to_node(topology, root, block, 1)
+            copy_to_node(topology, root, block, 1)
     send_on_rails(topology, root, block, rails)
 
 
@@ -156,18 +167,35 @@ def _feed(topology: Topology, root: int, block: Block, together: bool, source: S
         relay(topology, root, block)
 
 
-def _copy_to_node(topology: Topology, root: int, block: Block, rails: int) -> None:
-    """From the ranks that the rails reach on this node to the others, each of which has a block of its own."""
+def copy_to_node(topology: Topology, root: int, block: Block, rails: int) -> None:
+    """Copies from the ranks that the rails reach on this node, in the paths of `relay` from `root`, to the others.
+
+    Each has a block of its own.
+
+    Collective:
+        Over `topology.node_channel`.
+    """
     ranks = topology.ranks_of(topology.node)
     for rail in range(rails):
         first = next(ranks.index(rank) for rank in plan.chain(topology.layout, root, rail) if rank in ranks)
-        own = block[plan.byte_slice(block.nbytes, rails, rail)]
-        for part in plan.chunks(own.nbytes, plan.LARGEST_MESSAGE_BYTES):
-            topology.node_channel.Bcast([own[part], mpi.BYTE], first)
+        tell_node(topology, block[plan.byte_slice(block.nbytes, rails, rail)], first)
+
+
+def tell_node(topology: Topology, block: Block, node_rank: int) -> None:
+    """From one rank of this node to the others, each of which has a block of its own."""
+    for part in plan.chunks(block.nbytes, plan.LARGEST_MESSAGE_BYTES):
+        topology.node_channel.Bcast([block[part], mpi.BYTE], node_rank)
 
 
 def relay(
-    topology: Topology, root: int, block: Block, *, source: Block | None = None, keep: bool = False, rail: int = 0
+    topology: Topology,
+    root: int,
+    block: Block,
+    *,
+    source: Block | None = None,
+    keep: bool = False,
+    rail: int = 0,
+    until: Callable[[int], None] | None = None,
 ) -> None:
     """Brings bytes from `root` to one rank of each other node, straight into its `block`. Other ranks return at once.
 
@@ -181,6 +209,7 @@ def relay(
         source: On `root`, the bytes to send if these are not in `block`.
         keep: Whether `root` is to copy them to `block` too, which it does while they are on their way.
         rail: Which of several ranks of each node does it; on those from 1 on another of its node stands for `root`.
+        until: On `root`, called with the end of each chunk before it leaves; returns when its bytes are there.
 
     Source:
         J. L. Träff and A. Ripke, "Optimal broadcast for fully connected processor-node networks", J. Parallel Distrib.
@@ -192,9 +221,9 @@ def relay(
     sent = block if source is None else source
     links = plan.links(block.nbytes, len(path), path.index(topology.rank), topology.config.chunk_bytes)
     parts = list(plan.chunks(block.nbytes, links.chunk_bytes))
-    pieces: Iterable[Block] = [sent[part] for part in parts]
+    pieces: Iterable[Block] = (sent[part] for part in parts) if until is None else _once_there(sent, parts, until)
     if links.parent is not None:
-        pieces = _received(topology.channel, path[links.parent], [block[part] for part in parts])
+        pieces = received(topology.channel, [(path[links.parent], block[part]) for part in parts], _CHUNK_TAG)
     leaving: deque[mpi.Request] = deque()
     with abandoned_on_error(leaving):
         for part, piece in zip(parts, pieces, strict=True):
@@ -209,14 +238,21 @@ def relay(
             request.Wait()
 
 
-def _received(channel: mpi.Intracomm, source: int, pieces: list[Block]) -> Iterator[Block]:
-    """Each piece once its bytes have come from `source`, with the next ones already asked for."""
+def _once_there(block: Block, parts: list[slice], until: Callable[[int], None]) -> Iterator[Block]:
+    for part in parts:
+        until(part.stop)
+        yield block[part]
+
+
+def received(channel: mpi.Intracomm, pieces: Sequence[tuple[int, Block]], tag: int) -> Iterator[Block]:
+    """Each piece once its bytes have come from the rank named with it, with the next ones already asked for."""
     waiting: deque[mpi.Request] = deque()
     asked = 0
     with abandoned_on_error(waiting):
-        for piece in pieces:
+        for _, piece in pieces:
             while asked < len(pieces) and len(waiting) < _WINDOW:
-                waiting.append(channel.Irecv([pieces[asked], mpi.BYTE], source, _CHUNK_TAG))
+                source, place = pieces[asked]
+                waiting.append(channel.Irecv([place, mpi.BYTE], source, tag))
                 asked += 1
             waiting[0].Wait()
             waiting.popleft()

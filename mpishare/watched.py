@@ -61,6 +61,11 @@ class Watched(MPI.Intracomm):
         parts = [buffer[start:end].tobytes() for start, end in zip(starts.tolist(), ends, strict=True)]
         return [pickle.loads(part) for part in parts]  # noqa: S301 - ours
 
+    def wait_any(self, requests: Sequence[MPI.Request]) -> int:
+        first = _First(requests)
+        self._wait(first)
+        return first.number
+
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
         return _Request(super().Isend(buf, dest, tag), self, dest)
 
@@ -81,3 +86,22 @@ class _Request(MPI.Request):
     def Wait(self, status: MPI.Status | None = None) -> Any:
         self._comm._lookout.wait(self, [self._peer])
         return True
+
+
+class _First(MPI.Request):
+    """Ends when one of several requests does.
+
+    Attributes:
+        number: Which one.
+    """
+
+    def __new__(cls, *_: object) -> _First:
+        return super().__new__(cls)
+
+    def __init__(self, requests: Sequence[MPI.Request]) -> None:
+        self._requests = requests
+        self.number = 0
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        self.number, has_ended = MPI.Request.Testany(self._requests, status)
+        return has_ended

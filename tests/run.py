@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
 
+from tests.blackbox.launch import environment
 from tests.cluster.missing import missing, missing_strace
 
 ROOT = Path(__file__).parent.parent
@@ -21,17 +23,25 @@ TIME_LIMIT_S = 900  # a launch that takes longer hangs
 LAYOUTS = {
     1: [""],
     2: ["", "block:1"],
-    3: ["", "block:1", "block:2"],
-    4: ["", "block:2", "cyclic:2", "sizes:1,3"],
-    5: ["", "cyclic:2", "sizes:1,3,1"],
+    3: ["", "block:2"],
+    4: ["", "block:2", "cyclic:2"],
+    5: ["", "sizes:1,3,1"],
 }
 
-MPI_TESTS = ["-m", "tests.mpi.session", "tests/mpi"]
-WITHOUT_LARGE = ["--ignore=tests/mpi/test_large.py"]
 _ONE_EACH = {1: [""], 2: [""], 3: ["block:2"], 4: [""], 5: ["sizes:1,3,1"]}
-_NODES = {1: [""], 2: ["", "block:1"], 3: ["", "block:2"], 4: ["block:2", "sizes:1,3"], 5: ["sizes:1,3,1"]}
-ABOVE = {"messages": _ONE_EACH, "objects": _ONE_EACH, "tasks": _NODES, "pool": _NODES, "kernels": _ONE_EACH}
-"""Tests of what stands on the rest and knows little of placement: for each number of ranks where they run."""
+_NODES = {1: [""], 2: ["block:1"], 3: [""], 4: ["block:2"], 5: ["sizes:1,3,1"]}
+ABOVE = {
+    **dict.fromkeys(("checkpoint", "kernels", "messages", "objects", "property", "save"), _ONE_EACH),
+    **dict.fromkeys(("files", "gather", "pool", "tasks"), _NODES),
+}
+"""Tests of what stands on the rest and knows little of placement, or that place the ranks themselves: for each number
+of ranks where they run."""
+
+MEMORY = ["board", "collectives", "errors", "make", "private", "property", "recycle", "report", "segments", "share"]
+"""Tests of what can differ where MPISHARE_BACKEND and its kin choose other memory; these alone run there."""
+
+PLACEMENT = ["agreement", "allgather", "allreduce", "board", "collectives", "make", "pull", "rails", "share", "topology"]
+"""Tests of what can differ from one placement of the ranks to another. tests/cluster runs these on all, all on one."""
 
 
 @dataclass(frozen=True)
@@ -76,24 +86,25 @@ def main() -> int:
 def launches() -> list[Launch]:
     """All launches, the quickest first."""
     python = sys.executable
-    pytest = [python, "-m", "pytest", "-q"]
+    pytest = [python, "-m", "pytest", "-q", "--durations=10"]
     found = [
         Launch("unit", [*pytest, "tests/unit"], {}),
         Launch("examples in docstrings", [*pytest, "--doctest-modules", "mpishare", "-W", "ignore:private"], {}),
     ]
     for size in LAYOUTS:
-        found += [mpi_launch(size, layout) for layout in LAYOUTS[size]]
-    found.append(mpi_launch(3, "block:2", {"MPISHARE_RECYCLE": "0"}))
-    found.append(mpi_launch(3, "", {"MPISHARE_BACKEND": "window"}))
-    found.append(mpi_launch(3, "", {"MPISHARE_BACKEND": "window", "MPISHARE_SECOND_MAP": "0"}))
-    found.append(mpi_launch(3, "", {"MPISHARE_BACKEND": "memmap", "MPISHARE_DIR": gettempdir()}))
+        found += [mpi_launch(size, layout, leaves_out=left_out_of(size, layout)) for layout in LAYOUTS[size]]
+    found.append(mpi_launch(3, "block:2", {"MPISHARE_RECYCLE": "0"}, files=MEMORY))
+    found.append(mpi_launch(3, "", {"MPISHARE_BACKEND": "window"}, files=MEMORY))
+    found.append(mpi_launch(3, "", {"MPISHARE_BACKEND": "window", "MPISHARE_SECOND_MAP": "0"}, files=MEMORY))
+    found.append(mpi_launch(3, "", {"MPISHARE_BACKEND": "memmap", "MPISHARE_DIR": gettempdir()}, files=MEMORY))
     # An MPI that refuses windows.
-    found.append(mpi_launch(3, "sizes:1,2", {"OMPI_MCA_osc": "^ucx,sm", "MPISHARE_BACKEND": "window,memmap"}))
+    refused = {"OMPI_MCA_osc": "^ucx,sm", "MPISHARE_BACKEND": "window,memmap"}
+    found.append(mpi_launch(3, "sizes:1,2", refused, files=MEMORY))
     found.append(mpi_launch(3, "block:2", {"MPISHARE_CHECK": "1", "MPISHARE_TIMEOUT": "30"}))
     if MPICH.exists():
         found.append(mpich_launch(3))
-    found.append(mpi_launch(2, "", large=True))
-    found.append(mpi_launch(3, "sizes:2,1", large=True))
+    found.append(mpi_launch(2, "", files=["large"]))
+    found.append(mpi_launch(3, "sizes:2,1", files=["large"]))
     found.append(Launch("blackbox", [*pytest, "tests/blackbox"], {}))
     strace = ["--ignore=tests/faults/test_syscalls.py"] if missing_strace() else []
     found.append(Launch("faults", [*pytest, "tests/faults", *strace], {}))
@@ -114,25 +125,42 @@ def left_out() -> list[str]:
     return [*calls, *(f"left out: the tests under Slurm: {reason}" for reason in slurm[:1])]
 
 
-def mpi_launch(size: int, layout: str, environ: dict[str, str] | None = None, *, large: bool = False) -> Launch:
-    """tests/mpi on `size` ranks, placed as MPISHARE_NODES=`layout` says; only the large arrays, or all but these."""
-    chosen = [*MPI_TESTS[:2], "tests/mpi/test_large.py"] if large else [*MPI_TESTS, *WITHOUT_LARGE]
+def left_out_of(size: int, layout: str) -> list[str]:
+    """The tests that do not run in this placement."""
+    return [name for name, layouts in ABOVE.items() if layout not in layouts[size]]
+
+
+def mpi_launch(
+    size: int,
+    layout: str,
+    environ: dict[str, str] | None = None,
+    *,
+    files: Sequence[str] = (),
+    leaves_out: Sequence[str] = (),
+) -> Launch:
+    """Those `files` of tests/mpi, or all but some, on `size` ranks, placed as MPISHARE_NODES=`layout` says."""
+    chosen = chosen_tests(files, leaves_out)
     extra = {**({"MPISHARE_NODES": layout} if layout else {}), **(environ or {})}
-    for name, layouts in ABOVE.items():
-        if not large and (layout not in layouts[size] or (environ and "MPISHARE_CHECK" not in environ)):
-            chosen.append(f"--ignore=tests/mpi/test_{name}.py")
     words = [
         f"mpi, {size} ranks",
         *(f"{name.removeprefix('MPISHARE_').lower()}={value}" for name, value in extra.items()),
+        *(["large"] if files == ["large"] else []),
     ]
     command = [sys.executable, "-m", "mpishare", "run", "-n", str(size), "python", *chosen]
-    return Launch(", ".join([*words, *(["large"] if large else [])]), command, extra)
+    return Launch(", ".join(words), command, extra)
+
+
+def chosen_tests(files: Sequence[str] = (), leaves_out: Sequence[str] = ()) -> list[str]:
+    """The words that have Python run them, on each rank."""
+    named = [f"tests/mpi/test_{name}.py" for name in files]
+    ignored = [f"--ignore=tests/mpi/test_{name}.py" for name in ("large", *leaves_out)]
+    return ["-m", "tests.mpi.session", "--durations=5", *(named or ["tests/mpi", *ignored])]
 
 
 def mpich_launch(size: int) -> Launch:
     """tests/mpi on a second MPI, which `make test` sets up in a folder of its own."""
     path = os.pathsep.join([str(MPICH.parent), os.environ.get("PATH", os.defpath)])
-    command = [str(MPICH), "-m", "mpishare", "run", "-n", str(size), "python", *MPI_TESTS, *WITHOUT_LARGE]
+    command = [str(MPICH), "-m", "mpishare", "run", "-n", str(size), "python", *chosen_tests()]
     return Launch(f"mpi, {size} ranks, MPICH", command, {"PATH": path})
 
 
@@ -142,9 +170,9 @@ def run(launch: Launch) -> Outcome:
     shown = " ".join([*settings, *launch.command])
     print(f"\n== {launch.name}\n{shown}", flush=True)
     start = time.monotonic()
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    environ = {**os.environ, "PATH": path, "OMPI_MCA_mpi_yield_when_idle": "1", **launch.environ}
-    process = subprocess.Popen(launch.command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        launch.command, cwd=ROOT, env=environment(launch.environ), stdout=subprocess.PIPE, text=True
+    )
     try:
         output = process.communicate(timeout=TIME_LIMIT_S)[0]
     except subprocess.TimeoutExpired:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from mpishare.cli import bench, clean, info, run
+from mpishare.cli import bench, clean, info, plan, run
 
 __all__ = ["main"]
 
-_COMMANDS = {"bench": bench.main, "clean": clean.main, "info": info.main, "run": run.main}
+_COMMANDS = {"bench": bench.main, "clean": clean.main, "info": info.main, "plan": plan.main, "run": run.main}
 
 _USAGE = """\
 usage: mpishare COMMAND [options]
@@ -18,6 +18,8 @@ One copy per node of any array, as a plain NumPy view on every rank of an MPI jo
 commands:
   info [--json]                        versions, placement of the ranks, memory of each node, segment kinds
   bench [--mib N]                      how fast arrays are shared here, beside what else there is, and a verdict
+  plan FILE[:DATASET] -n RANKS -N NODES
+                                       what data take on each node, whether they fit, and the lines for sbatch
   clean [--dry-run]                    remove the shared memory that killed jobs of yours left on this host
   run -n N [mpiexec options] PROGRAM   start PROGRAM on N ranks with mpiexec
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Request", "additions", "command", "main", "parse"]
+__all__ = ["Request", "added_here", "additions", "command", "find_mpiexec", "main", "parse"]
 
 _USAGE = """\
 usage: mpishare run [-n N] [--dry-run] [mpiexec options] [--] PROGRAM [arguments]
@@ -62,11 +62,11 @@ def main(argv: list[str]) -> int:
         return 0
     try:
         request = parse(argv)
-        mpiexec = _find_mpiexec()
+        mpiexec = find_mpiexec()
     except ValueError as error:
         print(f"mpishare run: {error}", file=sys.stderr)
         return 2
-    added = additions(request, os.environ, is_root=os.geteuid() == 0, cores=len(os.sched_getaffinity(0)))
+    added = added_here(request, os.environ)
     line = command(request, mpiexec)
     if not request.dry_run:
         os.execve(mpiexec, line, {**os.environ, **added})  # noqa: S606 - to start a program is what it is for
@@ -108,6 +108,11 @@ def additions(request: Request, environ: Mapping[str, str], *, is_root: bool, co
     if request.ranks is not None and request.ranks > cores and not is_placed:
         added |= {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_mpi_yield_when_idle": "1"}
     return {name: value for name, value in added.items() if name not in environ}
+
+
+def added_here(request: Request, environ: Mapping[str, str]) -> dict[str, str]:
+    """The same for this user and this machine."""
+    return additions(request, environ, is_root=os.geteuid() == 0, cores=len(os.sched_getaffinity(0)))
 
 
 def command(request: Request, mpiexec: str) -> list[str]:
@@ -156,8 +161,12 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _find_mpiexec() -> str:
-    """The mpiexec installed beside this Python, which is that of its MPI; else the first on PATH."""
+def find_mpiexec() -> str:
+    """The mpiexec installed beside this Python, which is that of its MPI; else the first on PATH.
+
+    Raises:
+        ValueError: There is none.
+    """
     beside = str(Path(sys.executable).parent)
     found = shutil.which("mpiexec", path=os.pathsep.join([beside, os.environ.get("PATH", os.defpath)]))
     if found is None:

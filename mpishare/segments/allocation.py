@@ -18,7 +18,7 @@ from mpishare.segments.segment import Segment
 from mpishare.segments.slots import Slot, Slots
 from mpishare.topology import Topology
 
-__all__ = ["allocate", "allocate_known", "known_slots", "seal"]
+__all__ = ["allocate", "allocate_known", "is_refusal", "known_slots", "next_slots", "seal"]
 
 
 _PATIENCE = 1000
@@ -61,8 +61,13 @@ def known_slots(topology: Topology, nbytes: int, backend: str | None) -> Slots |
     The root can then write there early: nobody else reads or writes it yet, and the agreement shows the bytes to all.
     None where the ranks must find a place together, or where the bytes must go to other nodes as well.
     """
+    return next_slots(topology, nbytes, backend) if topology.n_nodes == 1 else None
+
+
+def next_slots(topology: Topology, nbytes: int, backend: str | None) -> Slots | None:
+    """The same for bytes that each node has of its own."""
     pool = topology.pool
-    if nbytes > plan.LARGEST_SLOT_BYTES or topology.n_nodes > 1 or not isinstance(pool, _Pool):
+    if nbytes > plan.LARGEST_SLOT_BYTES or not isinstance(pool, _Pool):
         return None
     slots = pool.slots.get((backend, plan.slot_bytes(nbytes)))
     return slots if slots is not None and slots.free else None
@@ -73,8 +78,13 @@ def allocate_known(topology: Topology, slots: Slots, nbytes: int, label: str) ->
     return _segment(topology, slots.take(), nbytes, label)
 
 
-def seal(topology: Topology, segment: Segment) -> None:
+def seal(topology: Topology, segment: Segment, *, is_filled: bool = False) -> None:
     """Makes a segment read-only once the ranks of this node have filled it.
+
+    Args:
+        topology: Where the ranks sit.
+        segment: What `allocate` gave.
+        is_filled: Whether this rank need not wait for others of its node.
 
     Raises:
         BackendError: The kernel cannot protect the pages.
@@ -84,7 +94,8 @@ def seal(topology: Topology, segment: Segment) -> None:
         Over `topology.comm`; over the node alone where nothing can fail.
     """
     if isinstance(segment.memory, Slot):
-        topology.node_channel.Barrier()
+        if not is_filled:
+            topology.node_channel.Barrier()
         segment.seal()
     else:
         with agree(topology.channel):
@@ -121,7 +132,7 @@ class _Pool:
         try:
             obtained = self._new(topology, nbytes, topology.config.backend, writable=True)
         except BaseException as error:
-            if not _is_refusal(topology, error):
+            if not is_refusal(topology, error):
                 raise
             return
         if topology.is_leader:
@@ -157,7 +168,7 @@ class _Pool:
                     slots.add(self._new(topology, wanted, backend, writable=True), wanted)
                     self._slab_bytes_left -= wanted
                 except BaseException as error:
-                    if not _is_refusal(topology, error):
+                    if not is_refusal(topology, error):
                         raise
                     # What is wrong is told when the array gets a segment of its own.
                     self._refused_until[backend] = topology.segments_made + _PATIENCE
@@ -168,7 +179,7 @@ class _Pool:
         try:
             return _obtain(topology, nbytes, backend, writable)
         except BaseException as error:
-            if not _is_refusal(topology, error):
+            if not is_refusal(topology, error):
                 raise
             given = sum([slots.give_back(topology) for slots in self.slots.values()])
             if not given:
@@ -189,7 +200,7 @@ def _relieve() -> None:
     loans.give_back()
 
 
-def _is_refusal(topology: Topology, error: BaseException) -> bool:
+def is_refusal(topology: Topology, error: BaseException) -> bool:
     """Whether all ranks, each of which has an error, have one of ours, so that they may go on together.
 
     Not where this rank alone has one, from a signal's handler: the others do not ask.

@@ -58,6 +58,18 @@ class Mapping:
         return cls(start, start, nbytes)
 
     @classmethod
+    def read_only(cls, descriptor: int, part: slice) -> Mapping:
+        """Some bytes of an open file, which may be closed afterwards, as the kernel has them.
+
+        Raises:
+            OSError: The file cannot be mapped, or the kernel gives no more maps.
+        """
+        start = part.start & -mmap.PAGESIZE
+        length = part.stop - start
+        address = syscalls.map_file(None, length, mmap.MAP_SHARED, descriptor, start, writable=False)
+        return cls(address + part.start - start, address, length)
+
+    @classmethod
     def of_pages(cls, address: int, nbytes: int) -> Mapping:
         """A second map of the shared pages that are mapped at `address`. It outlives the first.
 

@@ -77,13 +77,16 @@ def mmap_nothing(length: int) -> int:
     return _checked(_libc.mmap(None, length, _PROT_NONE, flags, -1, 0))
 
 
-def map_file(address: int | None, length: int, flags: int, descriptor: int, offset: int) -> int:
-    """A new map for reading and writing; where it begins. The descriptor is -1 for memory without a file.
+def map_file(
+    address: int | None, length: int, flags: int, descriptor: int, offset: int, *, writable: bool = True
+) -> int:
+    """A new map for reading, and for writing too; where it begins. The descriptor is -1 for memory without a file.
 
     Raises:
         OSError: The kernel refuses it.
     """
-    return _checked(_libc.mmap(address, length, mmap.PROT_READ | mmap.PROT_WRITE, flags, descriptor, offset))
+    access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+    return _checked(_libc.mmap(address, length, access, flags, descriptor, offset))
 
 
 def mremap_copy(start: int, length: int, target: int | None) -> int:

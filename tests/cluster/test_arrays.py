@@ -1,4 +1,4 @@
-"""Every array test of tests/mpi, on real hosts, evenly and unevenly filled, ranks placed by slot and by node."""
+"""The tests of tests/mpi on real hosts, evenly and unevenly filled, ranks placed by slot and by node."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import sys
 import pytest
 
 from tests.cluster.conftest import Make
+from tests.run import PLACEMENT, chosen_tests
 
-SESSION = [sys.executable, "-m", "tests.mpi.session", "tests/mpi", "--ignore=tests/mpi/test_large.py"]
 BY_SLOT, BY_NODE = ["--map-by", "slot"], ["--map-by", "slot", "--rank-by", "node"]
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("hosts", "ranks", "placed"),
-    [(2, "2", BY_SLOT), (3, "1,3,1", BY_NODE), (4, "1", BY_SLOT)],
+    ("hosts", "ranks", "placed", "files"),
+    [(2, "2", BY_SLOT, []), (3, "1,3,1", BY_NODE, PLACEMENT), (4, "1", BY_SLOT, PLACEMENT)],
     ids=["2 hosts even by slot", "3 hosts uneven by node", "4 hosts of one rank"],
 )
-def test_on_hosts(make: Make, hosts: int, ranks: str, placed: list[str]) -> None:
+def test_on_hosts(make: Make, hosts: int, ranks: str, placed: list[str], files: list[str]) -> None:
+    """All of them in one placement, and in the others those that know of it."""
     one = make(hosts, ranks=ranks, shm="256m", name=f"arrays-{hosts}")
-    ended = one.mpiexec([*placed, *SESSION], limit_s=280)
+    ended = one.mpiexec([*placed, sys.executable, *chosen_tests(files)], limit_s=280)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert " passed" in ended.stdout
     assert " skipped" not in ended.stdout

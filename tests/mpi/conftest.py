@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,12 +21,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     few = [item for item in items if any(mark.args[0] > MPI.COMM_WORLD.size for mark in item.iter_markers("ranks"))]
     config.hook.pytest_deselected(items=few)
     items[:] = [item for item in items if item not in few]
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """What is there by now stays; it need not be looked at each time that garbage is collected."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture
@@ -45,6 +41,18 @@ def raised(comm: MPI.Intracomm) -> Callable[[Callable[[], object]], list[tuple[s
         return comm.allgather(("nothing", ""))
 
     return tell
+
+
+@pytest.fixture
+def shared_folder(comm: MPI.Intracomm) -> Iterator[Path]:
+    """A folder that all hosts see, the same one for all ranks."""
+    build = Path(__file__).parent.parent.parent / "build"
+    build.mkdir(exist_ok=True)
+    folder = comm.bcast(tempfile.mkdtemp(prefix="tests-", dir=build) if comm.rank == 0 else None)
+    yield Path(folder)
+    comm.Barrier()
+    if comm.rank == 0:
+        shutil.rmtree(folder)
 
 
 def _held() -> tuple[int, int, int]:
@@ -68,6 +76,7 @@ def _leaves_nothing() -> Iterator[None]:
     ms.topology()
     MPI.COMM_WORLD.Barrier()
     before, files = _held(), _windows()
+    gc.freeze()  # what is there by now, modules that tests import among it, need not be looked at each time
     yield
     MPI.COMM_WORLD.Barrier()
     assert _windows() <= files

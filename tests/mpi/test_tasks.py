@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import signal
 import sys
@@ -594,9 +595,19 @@ def test_items_that_hold_the_same_array_hold_it_once() -> None:
     assert batch_of([(number, array) for number in range(50)]).array.nbytes < 50_000  # type: ignore[union-attr]
 
 
-def wait_long(number: int) -> None:
-    """The last rank's tasks take long."""
-    time.sleep(0.5 if MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1 else 0.001)
+_begun: list[MPI.Request] = []
+
+
+def wait_for_the_last(number: int) -> None:
+    """The last rank's first task takes until the root is interrupted, and all others until that has begun."""
+    comm = MPI.COMM_WORLD
+    if comm.rank != comm.size - 1:
+        _begun[0].Wait()
+    elif not _begun:
+        _begun.append(MPI.REQUEST_NULL)
+        for rank in range(comm.size - 1):
+            comm.send(None, rank)
+        comm.recv(source=0)
 
 
 @pytest.mark.ranks(2)
@@ -604,16 +615,24 @@ def test_an_interrupt_while_the_others_have_tasks(comm: MPI.Intracomm) -> None:
     """As of Ctrl-C on the root, which has none left."""
     if ms.topology().is_watched:
         return
+    looks = itertools.count()
 
     def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt("now")
+        """The second time that the last rank is found at work, this one has ended its own tasks."""
+        if _begun[0].Test() and next(looks):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            comm.send(None, comm.size - 1)
+            raise KeyboardInterrupt("now")
 
+    _begun[:] = [comm.irecv(source=comm.size - 1)] if comm.rank != comm.size - 1 else []
     usual = signal.signal(signal.SIGALRM, interrupt)
     try:
         if comm.rank == 0:
-            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
         with pytest.raises(KeyboardInterrupt if comm.rank == 0 else ms.PeerError, match="now"):
-            ms.map(wait_long, range(2 * comm.size), chunk=1)
+            ms.map(wait_for_the_last, range(10 * comm.size), chunk=1)
     finally:
         signal.signal(signal.SIGALRM, usual)
+    if comm.rank != comm.size - 1:
+        _begun[0].Wait()
     assert ms.map(abs, [-1], gather="all") == [1]

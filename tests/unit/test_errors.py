@@ -20,6 +20,7 @@ EXAMPLES = [
     ms.PeerCapacityError(3, ms.CapacityError("n1", "/dev/shm", 2000, 1000, "Share less."), 1),
     ms.StallError("share(root=0) at job.py:7", 2.5, {1: "on host n1 is in zeros() at job.py:9"}),
     ms.TaskError(7, 3, "n1", "ValueError: no", "Traceback (most recent call last):\n"),
+    ms.FileError("/data/a.h5", "delay", "is truncated"),
 ]
 
 
@@ -40,6 +41,7 @@ def test_they_are_also_what_python_programs_expect() -> None:
     assert issubclass(ms.SpecError, TypeError)
     assert issubclass(ms.CapacityError, MemoryError)
     assert issubclass(ms.ArgumentError, ValueError)
+    assert issubclass(ms.FileError, OSError)
 
 
 def test_capacity_names_the_host_and_the_numbers() -> None:
@@ -72,3 +74,8 @@ def test_stall_names_who_is_missing() -> None:
         "share(root=0) at job.py:7 has waited 2.5 s (MPISHARE_TIMEOUT) for ranks that have not come: "
         "rank 1 on host n1 is in zeros() at job.py:9"
     )
+
+
+def test_file_names_the_path_and_the_dataset() -> None:
+    assert str(EXAMPLES[10]) == "dataset 'delay' of /data/a.h5: is truncated"
+    assert str(ms.FileError("/data/a.h5", None, "is a folder")) == "/data/a.h5: is a folder"

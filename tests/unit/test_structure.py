@@ -19,13 +19,14 @@ PACKAGE = Path(ms.__file__).parent
 README = (PACKAGE.parent / "README.md").read_text()
 
 LAYERS = [
-    {"_version", "callers", "costs", "errors", "dtypes", "spec", "parcels", "layout", "plan", "config"}
+    {"_version", "callers", "costs", "errors", "dtypes", "spec", "parcels", "layout", "plan", "ringplan", "config"}
     | {"machine", "cgroups", "filesystems", "kernelfiles"},  # pure
     {"mpi", "abandoned", "meanwhile", "agreement", "board", "bridge", "ending"}
     | {"lookout", "watched", "topology"},  # MPI facts
     {"loans", "segments", "pull", "transfer", "compression", "letters", "streams", "messages"}
-    | {"objects", "crates"},  # mechanism
-    {"sharing", "making", "collectives", "exchange", "report", "progress", "tasks", "kernels"},  # face
+    | {"objects", "crates", "ring", "rows", "operations", "reduction"},  # mechanism
+    {"sharing", "making", "collectives", "gathering", "scattering", "reducing", "exchange"}
+    | {"files", "checkpoints", "report", "progress", "tasks", "kernels"},  # face
     {"__init__"},
     {"cli", "__main__"},  # programs
 ]

@@ -2,20 +2,12 @@
 
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 
 import mpishare as ms
-
-
-def counters() -> np.ndarray:
-    """Bytes that this host's link has received and sent."""
-    lines = Path("/proc/self/net/dev").read_text().splitlines()
-    numbers = next(line for line in lines if "eth0:" in line).partition(":")[2].split()
-    return np.array([int(numbers[0]), int(numbers[8])])
-
+from tests.cluster.programs.counters import link_bytes
 
 comm = MPI.COMM_WORLD
 here = ms.topology()
@@ -23,11 +15,11 @@ nbytes, root = int(sys.argv[1]) << 20, int(sys.argv[2])
 source = np.random.default_rng(1).integers(0, 256, nbytes, np.uint8) if comm.rank == root else None
 ms.share(np.arange(3) if comm.rank == root else None, root=root)  # opens the connections
 comm.Barrier()
-before = counters()
+before = link_bytes()
 comm.Barrier()
 shared = ms.share(source, root=root)
 comm.Barrier()
-mine = (counters() - before).tolist()
+mine = (link_bytes() - before).tolist()
 sums = comm.allgather(int(shared.sum(dtype=np.uint64)))
 assert len(set(sums)) == 1
 links = comm.allgather((here.node, mine))

@@ -1,14 +1,16 @@
-"""Rank argv[1] runs under strace, which has system call argv[2] fail with argv[3], first the first, then the second.
+"""Rank argv[1] runs under strace, which has each of the system calls argv[2] fail with each of the errors argv[3].
 
-Each time the ranks share and make an array. Every rank must get the right bits, or every rank an error of ours; and the
-next call must work. Prints on rank 0 how often a call failed, and what came of it. With argv[3] SIGKILL the rank dies
-at call number argv[4].
+Of each call first the first fails, then the second, until there is none. Each time the ranks share and make an array.
+Every rank must get the right bits, or every rank an error of ours; and the next call must work. Prints on rank 0, as
+JSON, how often each call failed with each error. With argv[3] SIGKILL the rank dies at call number argv[4].
 """
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +19,10 @@ from mpi4py import MPI
 import mpishare as ms
 
 comm = MPI.COMM_WORLD
-victim, call, fault = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+victim, calls, faults = int(sys.argv[1]), sys.argv[2].split(","), sys.argv[3].split(",")
 
 
-def attached(number: int, log: Path) -> subprocess.Popen[bytes]:
+def attached(call: str, fault: str, number: int, log: Path) -> subprocess.Popen[bytes]:
     """Strace on this process, once it is there."""
     inject = f"signal={fault}" if fault == "SIGKILL" else f"error={fault}"
     words = ["strace", "-f", "-p", str(os.getpid()), "-o", str(log), "-e", f"trace={call}"]
@@ -31,36 +33,43 @@ def attached(number: int, log: Path) -> subprocess.Popen[bytes]:
     return tracer
 
 
-def attempt(number: int) -> str:
+def attempt(number: int, own: MPI.Intracomm) -> str:
     """What came of one share and one array: "bits", or the class of the error."""
     try:
-        table = ms.share(np.full(300_000, number) if comm.rank == 0 else None)
-        grid = ms.full(1000, number)
+        table = ms.share(np.full(300_000, number) if comm.rank == 0 else None, comm=own)
+        grid = ms.full(1000, number, comm=own)
     except ms.MpishareError as error:
         return type(error).__name__
     return "bits" if (table == number).all() and (grid == number).all() else "wrong"
 
 
-ms.share(np.arange(3))  # what is made once is there
-counts: dict[str, int] = {}
-first = int(sys.argv[4]) if fault == "SIGKILL" else 1
-for number in range(first, 100):
+def failed(call: str, fault: str, number: int) -> bool:
+    """Whether there was a call of that number, which failed and was survived."""
+    own = comm.Dup()  # which keeps no memory from before
+    ms.share(np.arange(3), comm=own)  # what is made once is there
     with tempfile.NamedTemporaryFile() as log:
-        tracer = attached(number, Path(log.name)) if comm.rank == victim else None
+        tracer = attached(call, fault, number, Path(log.name)) if comm.rank == victim else None
         comm.Barrier()
-        outcome = attempt(number)
+        outcome = attempt(number, own)
         comm.Barrier()
         if tracer is not None:
             tracer.terminate()
             tracer.wait()
-        injected = comm.bcast("(INJECTED)" in Path(log.name).read_text(), victim)
+        injected: bool = comm.bcast("(INJECTED)" in Path(log.name).read_text(), victim)
     outcomes = set(comm.allgather(outcome))
     assert "wrong" not in outcomes, outcomes
     assert outcomes == {"bits"} or "bits" not in outcomes, outcomes
-    assert attempt(number) == "bits", "the next call works"
-    if not injected:
-        break
-    for name in outcomes:
-        counts[name] = counts.get(name, 0) + 1
+    assert attempt(number, own) == "bits", "the next call works"
+    own.Free()
+    return injected
+
+
+def times_failed(call: str, fault: str, first: int) -> int:
+    """Has call number `first` fail, then the next, until there is none; how many did."""
+    return next(number for number in count(first) if not failed(call, fault, number)) - first
+
+
+first = int(sys.argv[4]) if faults == ["SIGKILL"] else 1
+counts = {f"{call} {fault}": times_failed(call, fault, first) for call in calls for fault in faults}
 if comm.rank == 0:
-    print(number - first, counts)
+    print(json.dumps(counts))

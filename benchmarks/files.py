@@ -1,0 +1,231 @@
+"""What it costs to bring a file to every rank: our load beside what else there is, on one node and over hosts.
+
+    python -m benchmarks.files [--mib 1024] [--ranks 4] [--rounds 5] [--hosts 3] [--rate 400mbit] [--link-mib 64]
+
+One dataset, contiguous, and one of compressed chunks, in files that the kernel has in its page cache. Each way is a
+program of its own, whose processes are ready before the clock starts: the time until the last rank has the array, what
+all ranks read by system calls, and the most that they hold more than before. The limit is one process that reads with
+h5py into an array that it has used before. Then over hosts of one rank, by links that are held to a rate, from a file
+that is on the first alone, beside one raw TCP socket and bytes over bandwidth.
+Prints tables and keeps them as results/files.json, with a picture beside it.
+
+Bounds: the contiguous one on 4 ranks 1.3 times the limit, 1.05 times its bytes held, each byte read once; over hosts
+1.15 times bytes over bandwidth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from benchmarks.keep import keep
+from benchmarks.nodes import SOCKET, on_cluster, socket_way
+from benchmarks.picture import bars
+from benchmarks.watch import READY, watched
+
+LIMIT, EACH, BCAST, MPIO = (
+    "one process, h5py, warm array",
+    "every rank reads, h5py",
+    "rank 0 reads, MPI_Bcast",
+    "every rank reads, h5py mpio",
+)
+FRESH, RECYCLED = "mpishare.load", "mpishare.load, memory used again"
+CONTIGUOUS, CHUNKED = "contiguous", "chunked, shuffle and lzf"
+Way = Callable[[str, str], Any]
+"""Brings a dataset of a file."""
+
+
+def main() -> None:
+    """Runs each way as a program of its own, then the hosts."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--mib", type=int, default=1024)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--hosts", type=int, default=3, help="0 for none")
+    parser.add_argument("--rate", default="400mbit")
+    parser.add_argument("--link-mib", type=int, default=64)
+    parser.add_argument("--way", help=argparse.SUPPRESS)
+    parser.add_argument("--file", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.way:
+        in_program(options.way, options.file, options.rounds)
+    elif options.file:
+        over_hosts(Path(options.file), options.link_mib << 20, options.rounds)
+    else:
+        measure(options)
+
+
+def measure(options: argparse.Namespace) -> None:
+    """All of it, printed and kept."""
+    figures: dict[str, Any] = {"bytes": options.mib << 20, "ranks": options.ranks, "rounds": options.rounds}
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "file.h5")
+        write(path, options.mib << 20)
+        for name in (CONTIGUOUS, CHUNKED):
+            figures[name], ground = ways_of(path, name, options)
+            show(f"{options.mib} MiB, {name}", figures[name])
+    if options.hosts:
+        words = ["benchmarks.files", "--file", "hosts.h5", "--link-mib", str(options.link_mib)]
+        words += ["--rounds", str(options.rounds)]
+        figures["over hosts"] = on_cluster(options.hosts, "1", options.rate, words)
+        bare = (options.link_mib << 20) * 8 / (int(options.rate.removesuffix("mbit")) * 1e6)
+        for row in figures["over hosts"].values():
+            row["over bytes over bandwidth"] = round(row["seconds"] / bare, 3)
+        show(f"{options.link_mib} MiB to {options.hosts} hosts, {options.rate}", figures["over hosts"])
+    keep("files", figures, ground)
+    series = {name: {way: row["seconds"] for way, row in figures[name].items()} for name in (CONTIGUOUS, CHUNKED)}
+    bars("files", series, "seconds", f"{options.mib} MiB from the page cache to {options.ranks} ranks")
+
+
+def write(path: Path, nbytes: int) -> None:
+    """A file with both datasets, of numbers that can be compressed."""
+    import h5py
+
+    rows = np.arange(nbytes // 8).reshape(-1, 1 << 14)
+    with h5py.File(path, "w") as file:
+        file[CONTIGUOUS] = rows
+        file.create_dataset(CHUNKED, data=rows, chunks=(8, 1 << 14), shuffle=True, compression="lzf")
+
+
+def ways_of(path: Path, name: str, options: argparse.Namespace) -> tuple[dict[str, Any], Any]:
+    """The figures of each way to bring the dataset `name`, and the ground."""
+    root, nbytes = Path(__file__).parent.parent, options.mib << 20
+    words = ["-m", "benchmarks.files", "--rounds", str(options.rounds), "--file", f"{path}::{name}", "--way"]
+    found: dict[str, Any] = {}
+    ground = None
+    for way in [LIMIT, EACH, BCAST, FRESH, RECYCLED, *([MPIO] if has_mpio() else [])]:
+        ranks = "1" if way == LIMIT else str(options.ranks)
+        told, peak = watched([sys.executable, "-m", "mpishare", "run", "-n", ranks, *words, way], root)
+        ground = told["ground"]
+        seconds = statistics.median(told["seconds"])
+        found[way] = {"seconds": round(seconds, 4), "read, of the bytes": round(told["read"] / nbytes, 3)}
+        found[way]["peak, of the bytes"] = round(peak / nbytes, 3)
+        found[way]["of the limit"] = round(seconds / found[LIMIT]["seconds"], 3)
+    return found, ground
+
+
+def has_mpio() -> bool:
+    """Whether h5py is built with MPI."""
+    import h5py
+
+    return bool(h5py.get_config().mpi)
+
+
+def in_program(way: str, file: str, rounds: int) -> None:
+    """One way; rank 0 prints the seconds of each round, and what a round read."""
+    os.environ["MPISHARE_RECYCLE"] = "90%" if way == RECYCLED else "0"
+    from mpi4py import MPI
+
+    import mpishare as ms
+
+    comm = MPI.COMM_WORLD
+    path, _, name = file.partition("::")
+    bring = ways(comm, ms)[way]
+    ground = ms.info().as_dict()
+    ms.load(path, name, region=np.s_[:1])  # h5py is imported where it will be used
+    bring(path, name) if way in (LIMIT, RECYCLED) else None
+    if comm.rank == 0:
+        print(READY, flush=True)
+        sys.stdin.readline()
+    seconds = []
+    comm.Barrier()
+    before = read_bytes()
+    for _ in range(rounds):
+        comm.Barrier()
+        start = time.perf_counter()
+        found = bring(path, name)
+        seconds.append(comm.allreduce(time.perf_counter() - start, MPI.MAX))
+        assert found[-1, -1] == found.size - 1
+        del found
+    read = comm.allreduce(read_bytes() - before)
+    if comm.rank == 0:
+        print(json.dumps({"seconds": seconds, "read": read / rounds, "ground": ground}), flush=True)
+
+
+def ways(comm: Any, ms: Any) -> dict[str, Way]:
+    """By name."""
+    import h5py
+
+    warm: list[Any] = []
+
+    def limit(path: str, name: str) -> Any:
+        with h5py.File(path) as file:
+            if not warm:
+                warm.append(np.ones(file[name].shape, file[name].dtype))
+            file[name].read_direct(warm[0])
+        return warm[0]
+
+    def each(path: str, name: str) -> Any:
+        with h5py.File(path) as file:
+            return file[name][...]
+
+    def bcast(path: str, name: str) -> Any:
+        found = each(path, name) if comm.rank == 0 else None
+        told = comm.bcast(None if found is None else (found.shape, found.dtype))
+        found = np.empty(*told) if found is None else found
+        comm.Bcast(found)
+        return found
+
+    def mpio(path: str, name: str) -> Any:
+        with h5py.File(path, driver="mpio", comm=comm) as file:
+            return file[name][...]
+
+    return {LIMIT: limit, EACH: each, BCAST: bcast, MPIO: mpio, FRESH: ms.load, RECYCLED: ms.load}
+
+
+def read_bytes() -> int:
+    """What this process has read by system calls."""
+    words = Path("/proc/self/io").read_text().split()
+    return int(words[words.index("rchar:") + 1])
+
+
+def over_hosts(path: Path, nbytes: int, rounds: int) -> None:
+    """On all hosts, from a file of the first; rank 0 tells the figures as JSON."""
+    from mpi4py import MPI
+
+    import mpishare as ms
+
+    comm = MPI.COMM_WORLD
+    with TemporaryDirectory() as folder:
+        file = Path(comm.bcast(folder), path.name)
+        if comm.rank == 0:
+            write(file, nbytes)
+        room = np.ones(nbytes, np.uint8)
+        by_socket = socket_way(comm, ms.topology())
+        tries: dict[str, Callable[[], object]] = {
+            f"{FRESH}, {CONTIGUOUS}": lambda: ms.load(file, CONTIGUOUS),
+            f"{FRESH}, {CHUNKED}": lambda: ms.load(file, CHUNKED),
+            SOCKET: lambda: by_socket(None, room),
+        }
+        figures = {}
+        for name, call in tries.items():
+            seconds = []
+            for _ in range(rounds + 1):  # the first, in which everything is new, is left out
+                comm.Barrier()
+                start = time.perf_counter()
+                call()
+                seconds.append(comm.allreduce(time.perf_counter() - start, MPI.MAX))
+            figures[name] = {"seconds": round(statistics.median(seconds[1:]), 4)}
+    if comm.rank == 0:
+        print(json.dumps(figures))
+
+
+def show(title: str, figures: dict[str, dict[str, float]]) -> None:
+    """Prints one table."""
+    print(f"\n{title}")
+    for name, row in figures.items():
+        print(f"  {name:42} " + "  ".join(f"{value:8.3f} {what}" for what, value in row.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

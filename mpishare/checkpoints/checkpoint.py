@@ -1,0 +1,279 @@
+"""A folder with the last checkpoints of a computation, one file for each."""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from mpishare import callers, mpi
+from mpishare.agreement import NOTE_BYTES, agree
+from mpishare.checkpoints.filing import Filing
+from mpishare.checkpoints.snapshot import Known, Snapshot
+from mpishare.errors import ArgumentError, FileError, SpecError, place_in, words_of
+from mpishare.files.beside import telling
+from mpishare.files.datasets import check_h5py, check_stored
+from mpishare.files.replacing import Order, replace_file
+from mpishare.files.stacks import ROOT, Stack
+from mpishare.progress import check_tqdm
+from mpishare.spec import Spec
+from mpishare.topology import Topology, topology
+
+__all__ = ["Checkpoint"]
+
+_FILES = r"\d{12,}\.h5"
+_BAD = b"\1".ljust(NOTE_BYTES, b"\0")
+
+
+class Checkpoint:
+    """A folder with the last checkpoints of a computation, each of which is whole and checked, or not there.
+
+    A checkpoint is a file of HDF5, with the arrays in its group "arrays" and the values as JSON in "values", that is
+    written beside and takes its name when it is on the disk. Each byte of it is covered by a checksum, for the arrays
+    in runs of 4 MiB, so that all ranks check together, and a rank that reads some rows checks no more than these.
+
+    Args:
+        path: The folder, on a file system that all hosts see. It is made by the first `save`; its parent must be there.
+        keep: How many checkpoints stay.
+        comm: The ranks; MPI_COMM_WORLD when None.
+
+    Raises:
+        ArgumentError: `path` is no path, or `keep` is less than 1.
+        MismatchError: The ranks gave different arguments.
+        PeerError: Another rank raised one of these.
+
+    Collective:
+        Over `comm`, as all methods are.
+
+    Example:
+        >>> import mpishare as ms, numpy as np, os, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     checkpoint = ms.Checkpoint(os.path.join(folder, "run"))
+        ...     checkpoint.save(100, {"grid": np.ones((4, 3))}, values={"time": 0.5})
+        ...     found = checkpoint.latest()
+        ...     found.step, found.values, float(found.load("grid").sum())
+        (100, {'time': 0.5}, 12.0)
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, keep: int = 2, comm: mpi.Comm | None = None) -> None:
+        self._comm = comm
+        self._refused: set[int] = set()
+        with agree(topology(comm).channel, "Checkpoint") as together:
+            self.path = _folder(path)
+            self.keep = _number(keep, "keep", least=1)
+            together.call = f"Checkpoint({self.path}, keep={self.keep})"
+
+    def save(
+        self,
+        step: int,
+        arrays: Mapping[str, NDArray[Any] | None],
+        *,
+        distributed: Collection[str] = (),
+        values: Mapping[str, Any] | None = None,
+        progress: bool = False,
+    ) -> None:
+        """Saves a checkpoint, which is the latest from then on; removes those beyond `keep`, and any of later steps.
+
+        Args:
+            step: A number of 0 or more.
+            arrays: The arrays by name, the same names on all ranks. Those on rank 0 are saved; on the other ranks they
+                are ignored, unless `distributed` names them.
+            distributed: The names of those of which each rank has rows, stacked in rank order.
+            values: Small values by name, as JSON knows them: numbers, texts, lists, dicts. Those on rank 0 are saved.
+            progress: Whether rank 0 shows a bar; see `mpishare.save`.
+
+        Raises:
+            SpecError: An array cannot be stored in HDF5, or a value not as JSON.
+            ArgumentError: `step` or a name is none, or `distributed` names no array.
+            FileError: The file cannot be written. What was there before is there still.
+            BackendError: h5py or tqdm is wanted and not installed.
+            MismatchError: The ranks gave different arguments, or rows of different dtype or shape.
+            PeerError: Another rank raised one of these.
+        """
+        here = topology(self._comm)
+        specs: dict[str, Spec] = {}
+        text = ""
+        with agree(here.channel, "Checkpoint.save") as together:
+            number = _number(step, "step", least=0)
+            names = _names(arrays, distributed)
+            for name in arrays if here.rank == ROOT else names:
+                specs[name] = self._spec_of(name, arrays[name], is_stacked=name in names, checks=here.rank == ROOT)
+            if here.rank == ROOT:
+                check_h5py()
+                if progress:
+                    check_tqdm()
+                text = _text(values)
+                with telling(self.path, None):
+                    self.path.mkdir(exist_ok=True)
+            rows = {name: f"{specs[name].shape[1:]} {specs[name].dtype}" for name in names}
+            together.call = f"Checkpoint.save({self.path}, {number}, {[*arrays]}, distributed={rows}, {progress=})"
+        stacks = _stacks(here, list(arrays), specs, names)
+        filing = Filing(number, text, stacks)
+        order = Order(
+            path=self.path / f"{number:012}.h5",
+            stacks=list(stacks.values()),
+            lay_out=filing.lay_out,
+            distributed=bool(names),
+            complete=filing.complete,
+            names=_FILES,
+            progress=progress,
+        )
+        replace_file(here, order, [arrays[name] if name in specs else None for name in stacks])
+        with agree(here.channel), telling(self.path, None):
+            if here.rank == ROOT:
+                self._remove_old(number)
+
+    def latest(self) -> Snapshot | None:
+        """The checkpoint of the highest step that is as it was saved. All ranks read it once, together.
+
+        Each one that is not, because it was cut or altered, is told by a `RuntimeWarning` on rank 0, and the one before
+        it is taken.
+
+        Returns:
+            A `Snapshot`, None where there is no checkpoint.
+
+        Raises:
+            FileError: There are checkpoints, and none is as it was saved; or the folder cannot be read.
+            MismatchError: The ranks made different calls.
+            PeerError: Another rank raised one of these.
+        """
+        here = topology(self._comm)
+        steps: list[int] | None = None
+        with agree(here.channel, "Checkpoint.latest") as together:
+            together.call = f"Checkpoint.latest({self.path})"
+            if here.rank == ROOT:
+                with telling(self.path, None, "read"):
+                    steps = sorted(self._files(), reverse=True)
+        steps = here.channel.bcast(steps, ROOT)
+        assert steps is not None
+        for step in steps:
+            found = self._verified(here, step)
+            if found is not None:
+                return Snapshot(found, self._comm)
+        with agree(here.channel):
+            if steps:
+                told = f"of {len(steps)} checkpoints none is as it was saved. Remove the folder to begin anew."
+                raise FileError(str(self.path), None, told)
+        return None
+
+    def _files(self) -> dict[int, Path]:
+        """The checkpoints in the folder, by their steps."""
+        if not self.path.exists():
+            return {}
+        return {int(file.stem): file for file in self.path.iterdir() if re.fullmatch(_FILES, file.name)}
+
+    def _verified(self, here: Topology, step: int) -> Known | None:
+        """What the file of a step tells, None where it is not as it was saved; rank 0 warns then."""
+        known: Known | None = None
+        reason = ""
+        if here.rank == ROOT:
+            try:
+                known = Known.read(self._files()[step])
+            except (OSError, ValueError, TypeError, KeyError) as error:
+                reason = words_of(error)
+        known = here.channel.bcast(known, ROOT)
+        with agree(here.channel) as together:
+            try:
+                if known is not None:
+                    known.verify(here.size, here.rank)
+            except OSError as error:
+                reason = words_of(error)
+            together.note = _BAD if reason else together.note
+        if together.note == _BAD:
+            reasons = [words for words in here.channel.allgather(reason) if words]
+            self._refused.add(step)
+            if here.rank == ROOT:
+                callers.warn(f"the checkpoint of step {step} in {self.path} is left out: {reasons[0]}")
+            return None
+        return known
+
+    def _remove_old(self, step: int) -> None:
+        """Removes the files that stay no longer when that of `step` has been saved."""
+        files = self._files()
+        good = sorted((one for one in files if one <= step and one not in self._refused - {step}), reverse=True)
+        for one in files.keys() - set(good[: self.keep]):
+            files[one].unlink(missing_ok=True)
+        self._refused.clear()
+
+    def _spec_of(self, name: str, array: object, *, is_stacked: bool, checks: bool) -> Spec:
+        """That of an array, which `checks` whether it can be stored."""
+        try:
+            spec = Spec.of(array)
+            if is_stacked and not spec.shape:
+                raise SpecError("an array without axes has no rows. Give it one, e.g. numpy.atleast_1d(…).")
+            if checks:
+                check_stored(spec)
+        except SpecError as error:
+            raise SpecError(f"{place_in(str(self.path), name)} cannot be saved: {error}") from error
+        return spec
+
+
+def _stacks(here: Topology, names: list[str], specs: Mapping[str, Spec], stacked: list[str]) -> dict[str, Stack]:
+    """Who has what of each array. Collective over `here.comm`."""
+    of_root: dict[str, Spec] = here.channel.bcast(specs, ROOT)
+    lengths = here.channel.allgather([specs[name].shape[0] for name in stacked])
+    found = {}
+    for name in names:
+        if name in stacked:
+            found[name] = Stack.rows(of_root[name], [one[stacked.index(name)] for one in lengths])
+        else:
+            spec = of_root[name]
+            found[name] = Stack.whole(Spec(spec.dtype, spec.shape), here.size)
+    return found
+
+
+def _folder(path: object) -> Path:
+    try:
+        folder = Path(path).absolute()  # type: ignore[arg-type]
+    except TypeError as error:
+        raise ArgumentError(f"path {path!r} is no path: {error}") from error
+    if "\0" in str(folder):
+        raise ArgumentError(f"path {str(folder)!r} has a null byte in it.")
+    return folder
+
+
+def _number(given: object, name: str, *, least: int) -> int:
+    try:
+        number = operator.index(given)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise ArgumentError(f"{name} is {given!r}; give an integer of {least} or more.") from error
+    if number < least:
+        raise ArgumentError(f"{name} is {number}; give an integer of {least} or more.")
+    return number
+
+
+def _names(arrays: Mapping[str, object], distributed: Collection[str]) -> list[str]:
+    """The distributed ones, in the order of the arrays.
+
+    Raises:
+        ArgumentError: A name is none, or is of no array.
+    """
+    for name in arrays:
+        if not isinstance(name, str) or not name or name == "." or set("/\0") & set(name):
+            raise ArgumentError(f"{name!r} is no name of an array. Give a text without a slash, such as 'grid'.")
+    if isinstance(distributed, str) or not set(distributed) <= arrays.keys():
+        raise ArgumentError(f"distributed is {distributed!r}; give names of {', '.join(map(repr, arrays))}.")
+    return [name for name in arrays if name in distributed]
+
+
+def _text(values: Mapping[str, Any] | None) -> str:
+    """The values as JSON.
+
+    Raises:
+        SpecError: JSON does not know one of them.
+    """
+    try:
+        text = json.dumps(dict(values or {}))
+        if json.loads(text).keys() != dict(values or {}).keys():
+            raise TypeError("a name is no text")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SpecError(
+            f"values cannot be saved: {error}. Give numbers, texts, lists and dicts, e.g. int(…)."
+        ) from error
+    return text

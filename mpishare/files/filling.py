@@ -1,0 +1,182 @@
+"""The ranks of a node read disjoint pieces of a file into its memory, and its leader sends on what is there."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from mpishare import mpi, plan
+from mpishare.abandoned import abandoned_on_error
+from mpishare.files.looking import Part
+from mpishare.files.pieces import Cuttable, Piece, piece_bytes, pieces
+from mpishare.files.source import Source
+from mpishare.spec import Block
+from mpishare.topology import Topology
+from mpishare.transfer import copy_to_node, relay, send_on_rails
+
+__all__ = ["ROOT", "Reading", "Show", "bring", "laid_out"]
+
+ROOT = 0
+"""The rank that looks at the file, whose node reads it where it is read once a job."""
+
+_READY_TAG = 3
+"""Of what a reader tells its leader: one more of its pieces is there."""
+
+_ALIGNED_BYTES = 64
+"""A cache line, and what the widest vector instructions want."""
+
+Show = Callable[[int], None]
+"""Shows how many bytes are there."""
+
+
+def laid_out(parts: Sequence[Part]) -> tuple[list[int], int]:
+    """Where in a block each array begins, and the bytes of the block."""
+    offsets, end = [], 0
+    for part in parts:
+        at = -(-end // _ALIGNED_BYTES) * _ALIGNED_BYTES if part.spec.nbytes else end
+        offsets.append(at)
+        end = at + part.spec.nbytes
+    return offsets, end
+
+
+def bring(
+    here: Topology, source: Source, parts: Sequence[Part], block: Block, *, together: bool, once: bool, show: Show
+) -> Reading | None:
+    """Brings the arrays of a file to every node.
+
+    Args:
+        here: Where the ranks sit.
+        source: The file.
+        parts: The arrays, as they are laid out in the block.
+        block: The memory of this node.
+        together: Whether the ranks of this node see one `block`, or each has its own.
+        once: Whether the root's node alone reads, or each node a file of its own.
+        show: Shows on the root how many bytes are there.
+
+    Returns:
+        What this rank read, if its node reads: its `end` tells how it went.
+
+    Collective:
+        Over `here.comm`, but a rank may return before others have come.
+    """
+    rails = plan.rail_count(here.layout, block.nbytes, here.config.rails) if once else 1
+    streams = once and here.n_nodes > 1 and rails == 1  # each rail wants another part of the bytes first
+    reading = None
+    if not once or here.node == here.node_of(ROOT):
+        reading = Reading(here, source, parts, block, together=together, streams=streams, show=show)
+    if streams:
+        _stream(here, block, reading)
+    elif reading is not None:
+        reading.read_own()
+        here.node_channel.Barrier()
+    if not together and reading is not None:
+        copy_to_node(here, ROOT, block, 1)
+    if once and not streams:
+        send_on_rails(here, ROOT, block, rails)
+    if not together and reading is None:
+        copy_to_node(here, ROOT, block, rails)
+    return reading
+
+
+def _stream(here: Topology, block: Block, reading: Reading | None) -> None:
+    """The leader of the node that reads sends on what is there; on a node of several ranks the others read."""
+    if reading is None:
+        relay(here, ROOT, block)
+    elif here.is_leader:
+        relay(here, ROOT, block, until=reading.until)
+    else:
+        reading.read_and_tell()
+
+
+class Reading:
+    """What this rank does to read the arrays of a file into the block of its node.
+
+    An error ends the reading, but not the telling: it is raised by `end`, once no rank waits for bytes any more.
+    """
+
+    def __init__(
+        self,
+        here: Topology,
+        source: Source,
+        parts: Sequence[Part],
+        block: Block,
+        *,
+        together: bool,
+        streams: bool,
+        show: Show,
+    ) -> None:
+        """`streams` says whether the leader sends to other nodes meanwhile, `show` shows on the root what is there."""
+        offsets, nbytes = laid_out(parts)
+        ranks = range(here.node_size) if together else range(1)
+        self._readers = ranks[1:] if streams and len(ranks) > 1 else ranks
+        arrays = [Cuttable(at, part.cuts, part.cut_bytes) for at, part in zip(offsets, parts, strict=True)]
+        self._pieces = pieces(arrays, nbytes, piece_bytes(nbytes, len(self._readers)))
+        if len(self._pieces) == 1:
+            self._readers = range(1)  # which has the file open
+        self._here = here
+        self._source = source
+        self._parts = parts
+        self._blocks = [block[at : at + part.spec.nbytes] for at, part in zip(offsets, parts, strict=True)]
+        self._show = show
+        self._nbytes = nbytes
+        self._next = 0
+        self._ready = 0
+        self._error: Exception | None = None
+
+    @property
+    def _own(self) -> list[Piece]:
+        me = self._here.node_rank
+        return self._pieces[self._readers.index(me) :: len(self._readers)] if me in self._readers else []
+
+    def read_own(self) -> None:
+        """Reads the pieces of this rank."""
+        done = 0
+        for piece in self._own:
+            self._read(piece)
+            done += piece.nbytes
+            self._show(min(done * len(self._readers), self._nbytes))  # the others are about as far
+
+    def read_and_tell(self) -> None:
+        """The same, and tells the leader of each."""
+        leaving: deque[mpi.Request] = deque()
+        with abandoned_on_error(leaving):
+            for piece in self._own:
+                self._read(piece)
+                leaving.append(self._here.node_channel.Isend([b"", mpi.BYTE], 0, _READY_TAG))
+            for request in leaving:
+                request.Wait()
+
+    def until(self, stop: int) -> None:
+        """On the leader: returns when the bytes before `stop` are there, some of which it may read itself."""
+        while self._ready < stop:
+            piece = self._pieces[self._next]
+            reader = self._readers[self._next % len(self._readers)]
+            if reader == self._here.node_rank:
+                self._read(piece)
+            else:
+                self._await(reader)
+            self._next += 1
+            self._ready = piece.ready
+        self._show(self._ready)
+
+    def _await(self, reader: int) -> None:
+        request = self._here.node_channel.Irecv([bytearray(), mpi.BYTE], reader, _READY_TAG)
+        with abandoned_on_error([request]):
+            request.Wait()
+
+    def _read(self, piece: Piece) -> None:
+        if self._error is None:
+            try:
+                self._parts[piece.part].read(self._source, piece.box, self._blocks[piece.part])
+            except Exception as error:  # raised by `end`
+                self._error = error
+
+    def end(self) -> None:
+        """Returns when all that this rank read was read well, and the file is as it was.
+
+        Raises:
+            FileError: It was not.
+        """
+        if self._error is not None:
+            raise self._error
+        self._source.check()

@@ -1,0 +1,148 @@
+"""An array out of node memory into a file, once, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from mpishare import mpi
+from mpishare.agreement import agree
+from mpishare.dtypes import describe
+from mpishare.errors import SpecError, place_in
+from mpishare.files.formats import Format, chosen
+from mpishare.files.replacing import Order, replace_file
+from mpishare.files.stacks import ROOT, Stack
+from mpishare.progress import check_tqdm
+from mpishare.spec import Spec
+from mpishare.topology import topology
+from mpishare.transfer import announce
+
+__all__ = ["Saved", "save"]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What `save` did.
+
+    Attributes:
+        path: The file.
+        dataset: The dataset in it, None in a .npy file.
+        shape: The shape of the array in the file.
+        nbytes: Its bytes.
+        way: Who wrote them. "root": rank 0. "node": all ranks, which are on one node, each its part. "hosts": all
+            ranks, on a file system that lets several hosts write to one file at the same time. "streams": the ranks of
+            rank 0's node, to which the others sent theirs. "mpio": all ranks, by HDF5 through MPI.
+    """
+
+    path: Path
+    dataset: str | None
+    shape: tuple[int, ...]
+    nbytes: int
+    way: str
+
+
+def save(
+    path: str | os.PathLike[str],
+    array: NDArray[Any] | None,
+    dataset: str | None = None,
+    *,
+    distributed: bool = False,
+    progress: bool = False,
+    comm: mpi.Comm | None = None,
+) -> Saved:
+    """Saves an array that all ranks have, or the rows that each of them has, as .npy or in HDF5.
+
+    Whoever reads the file meanwhile, or after a rank or the host has died, sees what was there before, whole, or what
+    is there now: the bytes go to a new file in the same folder, which takes the name when it is on the disk. What a
+    killed save left there, the next one to `path` removes. No rank holds a second copy of the array.
+
+    Args:
+        path: The file. The suffix says the format: .npy; or .h5, .hdf5, .hdf, .he5, which takes h5py.
+        array: Without `distributed`, the array on rank 0, and ignored elsewhere. With it, the rows of each rank; they
+            are stacked in rank order, and may be none.
+        dataset: The name of the dataset, with slashes between groups, in HDF5. What else is in the file stays: it is
+            copied first, which takes time and room for all of it. What had the name before goes.
+        distributed: Whether each rank has rows of its own.
+        progress: Whether rank 0 shows a bar with bytes, rate and time left where standard error is a terminal; needs
+            tqdm.
+        comm: The ranks; MPI_COMM_WORLD when None.
+
+    Returns:
+        A `Saved`: what is in the file now, and in which way it came there. The way follows from what there is: the
+        nodes, the file system and the build of h5py.
+
+    Raises:
+        SpecError: The array holds Python objects, or the format has no name for its dtype.
+        ArgumentError: The suffix is unknown, or `dataset` is missing, or given for .npy.
+        FileError: The file cannot be written: no such folder, no permission, no room, a folder in its place, a file
+            that is no HDF5 or that another process writes to. It has the `errno`. What was there before is there still.
+        BackendError: h5py or tqdm is wanted and not installed.
+        MismatchError: The ranks gave different arguments, or rows of different dtype or shape.
+        PeerError: Another rank raised one of these.
+
+    Collective:
+        Over `comm`.
+
+    Source:
+        T. S. Pillai et al., "All file systems are not created equal", OSDI 2014; NumPy Enhancement Proposal 1.
+
+    Example:
+        >>> import mpishare as ms, numpy as np, os, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = os.path.join(folder, "rows.npy")
+        ...     saved = ms.save(file, np.arange(6.0).reshape(2, 3), distributed=True)
+        ...     np.load(file).tolist(), saved.way
+        ([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]], 'node')
+    """
+    here = topology(comm)
+    with agree(here.channel, "save") as together:
+        file, place = chosen(path, dataset)
+        extension, rows = b"", ""
+        if distributed or here.rank == ROOT:
+            with _naming(file, place):
+                mine = _spec_of(array, is_stacked=distributed)
+                stored = place.stored(mine) if here.rank == ROOT else mine
+            if distributed:
+                rows = f", rows of shape {mine.shape[1:]}, dtype {describe(mine.dtype)}"
+            else:
+                together.note, extension = stored.packed
+        if progress and here.rank == ROOT:
+            check_tqdm()
+        together.call = f"save({file}, {place.dataset}, distributed={distributed}, progress={progress}{rows})"
+    if distributed:
+        stack = Stack.rows(mine, here.channel.allgather(mine.shape[0]))
+    else:
+        stack = Stack.whole(announce(here, together.note, extension, ROOT), here.size)
+    order = Order(
+        path=file,
+        stacks=[stack],
+        lay_out=lambda new: [place.lay_out(new, stack.spec)],
+        distributed=distributed,
+        dataset=place.dataset,
+        progress=progress,
+    )
+    way = replace_file(here, order, [array if distributed or here.rank == ROOT else None])
+    return Saved(file, place.dataset, stack.spec.shape, stack.spec.nbytes, way)
+
+
+def _spec_of(array: object, *, is_stacked: bool) -> Spec:
+    """That of this rank's array."""
+    spec = Spec.of(array)
+    if is_stacked and not spec.shape:
+        raise SpecError("an array without axes has no rows. Give it one, e.g. numpy.atleast_1d(…).")
+    return spec
+
+
+@contextmanager
+def _naming(file: Path, place: Format) -> Iterator[None]:
+    """Has a SpecError tell what was to be saved."""
+    try:
+        yield
+    except SpecError as error:
+        raise SpecError(f"{place_in(str(file), place.dataset)} cannot be saved: {error}") from error

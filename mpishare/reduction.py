@@ -1,0 +1,232 @@
+"""How the arrays of all ranks become one on each node: within the node part by part, then between the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpishare import mpi, plan, ringplan
+from mpishare.agreement import agree
+from mpishare.layout import Layout
+from mpishare.operations import Operation
+from mpishare.ring import Combine, circulate, exchange, pass_along, staging
+from mpishare.ringplan import LINE_BYTES
+from mpishare.spec import Block, Spec, bytes_of
+from mpishare.topology import Topology
+from mpishare.transfer import copy_to_node, fill, relay
+
+__all__ = ["Reduction"]
+
+_STEP_BYTES = 512 << 10
+"""What a rank shows the others of its node at a time: little enough to stay in caches, enough to be worth a meeting."""
+
+_ALONE_BYTES = 8 << 10
+"""Up to here the leader reduces what its node has by itself, which takes no longer than a meeting."""
+
+
+@lru_cache(maxsize=64)
+def _rooms(layout: Layout, nbytes: int) -> tuple[int, int, int]:
+    """Scratch memory of each node: how many places each rank has, to use in turn, for how many ranks, of what size.
+
+    It is the same on all nodes.
+    """
+    sides = 2 if nbytes > _STEP_BYTES else 1
+    return sides, max(map(len, layout.nodes)), -(-min(nbytes, _STEP_BYTES) // LINE_BYTES) * LINE_BYTES
+
+
+@dataclass
+class Reduction:
+    """One reduction on one rank.
+
+    Attributes:
+        topology: Where the ranks sit.
+        operation: What puts two arrays together.
+        spec: That of the array on each rank, and of the result.
+        own: This rank's array in memory that may be overwritten, where each rank must come in its turn.
+        stages: Memory for what comes from other nodes.
+        is_shown: Whether the ranks of each node have shown what they have, before they agreed that they reduce.
+    """
+
+    topology: Topology
+    operation: Operation
+    spec: Spec
+    own: NDArray[Any] | None
+    stages: Sequence[Block] = ()
+    is_shown: bool = False
+
+    @classmethod
+    def of(cls, topology: Topology, operation: Operation, local: NDArray[Any], spec: Spec) -> Reduction:
+        """Takes the memory that this rank needs for itself. Local, and may fail."""
+        in_turn = not operation.commutes and not ringplan.is_in_order(topology.layout)
+        made = cls(topology, operation, spec, np.array(local, order="C") if in_turn else None)
+        if topology.n_nodes > 1 and not made.is_little:
+            made.stages = staging(min(_piece_bytes(topology, spec.nbytes), spec.nbytes))
+        return made
+
+    @property
+    def scratch_bytes(self) -> int:
+        """How much scratch memory each node takes; the same on all nodes, 0 where none needs any."""
+        sides, ranks, room = _rooms(self.topology.layout, self.spec.nbytes)
+        return sides * ranks * room if ranks > 1 and self.own is None else 0
+
+    @property
+    def can_show_early(self) -> bool:
+        """Whether this rank may show what it has before it knows what the others have: few bytes, in their order."""
+        return 0 < self.spec.nbytes <= _STEP_BYTES and self.spec.order == "C" and self.scratch_bytes > 0
+
+    @property
+    def is_little(self) -> bool:
+        """Whether few bytes come from all nodes together."""
+        return self.own is None and ringplan.is_little(self.topology.n_nodes * self.spec.nbytes)
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether each rank does all the work for itself, so that it need not wait for another to do it.
+
+        All write the same bytes to the same place, which does no harm. It takes functions that are known to give the
+        same on all ranks, and less time than a meeting.
+        """
+        is_on_one_node = self.topology.n_nodes == 1 and self.topology.node_size > 1
+        return is_on_one_node and self.is_shown and self.operation.is_known and self.spec.nbytes <= _ALONE_BYTES
+
+    def show(self, local: NDArray[Any], place: memoryview) -> None:
+        """Writes this rank's items to scratch memory, where there is room for all of them."""
+        start = self.topology.node_rank * _rooms(self.topology.layout, self.spec.nbytes)[2]
+        fill(place[start : start + self.spec.nbytes], self.spec, local)
+
+    def run(self, local: NDArray[Any], block: Block, together: bool, scratch: Block | None) -> None:
+        """Reduces the arrays of all ranks into `block` on each node.
+
+        Args:
+            local: This rank's array.
+            block: The bytes of the result.
+            together: Whether the ranks of this node see one `block`, or each has its own.
+            scratch: Memory that they all see; None where they have none, on all nodes.
+
+        Collective:
+            Over `topology.comm`, but a rank may return before others have come.
+        """
+        if self.own is not None:
+            root, rails = self._in_turn(bytes_of(self.own), block), 1
+        else:
+            self._within(local, block, together, scratch)
+            if self.topology.n_nodes == 1:
+                return
+            if self.spec.nbytes > _ALONE_BYTES:
+                self.topology.node_channel.Barrier()
+            root, rails = self._between(block)
+        if not together:
+            copy_to_node(self.topology, root, block, rails)
+
+    def _within(self, local: NDArray[Any], block: Block, together: bool, scratch: Block | None) -> None:
+        """Reduces what the ranks of this node have."""
+        if self.topology.node_size == 1:
+            np.copyto(self.spec.view(block), local)
+            return
+        array = local.T if self.spec.order == "F" else local
+        items = array.reshape(-1) if array.flags.c_contiguous else array.flat
+        result = block.view(self.spec.dtype)
+        if scratch is None:
+            self._by_turns(items, result, together)
+        else:
+            self._through(scratch, items, result, together)
+
+    def _through(self, scratch: Block, items: Any, result: NDArray[Any], together: bool) -> None:
+        """Each rank shows a part of its items at a time, in one of two places in turn, and reduces a part of that part.
+
+        When all have come to a meeting, all have reduced what was shown before the meeting before.
+        """
+        count, ranks, room = _rooms(self.topology.layout, self.spec.nbytes)
+        sides = scratch.view(result.dtype).reshape(count, ranks, -1)[:, : self.topology.node_size]
+        for number, part in enumerate(plan.chunks(result.size, room // result.itemsize)):
+            side, whole = sides[number % len(sides)], result[part]
+            if not self.is_shown:
+                side[self.topology.node_rank, : whole.size] = items[part]
+                self.topology.node_channel.Barrier()
+            mine = self._mine(whole) if together else slice(0, whole.size)
+            if self.is_repeated:
+                found = np.empty_like(whole)
+                self.operation.fold(side[:, : whole.size], found)
+                whole[:] = found  # in one step: what is on its way to it must not be seen
+            elif mine.stop > mine.start:
+                self.operation.fold(side[:, mine], whole[mine])
+
+    def _mine(self, whole: NDArray[Any]) -> slice:
+        """Which of these items this rank reduces for its node."""
+        if self.spec.nbytes <= _ALONE_BYTES:
+            return slice(0, whole.size if self.topology.is_leader else 0)
+        count, place = self.topology.node_size, self.topology.node_rank
+        part = plan.byte_slice(whole.nbytes, count, place, grain=LINE_BYTES)
+        return slice(part.start // whole.itemsize, part.stop // whole.itemsize)
+
+    def _by_turns(self, items: Any, result: NDArray[Any], together: bool) -> None:
+        """Each rank sends its items to all of the node."""
+        node_channel = self.topology.node_channel
+        step = _STEP_BYTES // result.itemsize
+        with agree(node_channel):
+            room = np.empty(min(step, result.size), result.dtype)
+        for part in plan.chunks(result.size, step):
+            piece = room[: part.stop - part.start]
+            for number, rank in enumerate(self.operation.begin_with(self.topology.node_size)):
+                if rank == self.topology.node_rank:
+                    piece[:] = items[part]
+                node_channel.Bcast([piece.view(np.uint8), mpi.BYTE], rank)
+                if together and not self.topology.is_leader:
+                    continue
+                if number:
+                    self.operation.add(piece, result[part])
+                else:
+                    result[part] = piece
+
+    def _between(self, block: Block) -> tuple[int, int]:
+        """Reduces what the nodes have; the root and the rails by which it came to them, as for `relay`."""
+        here, layout = self.topology, self.topology.layout
+        if self.is_little:
+            if here.is_leader:
+                found = exchange(here, plan.chain(layout, 0), block, [block.nbytes] * here.n_nodes)
+                self.operation.fold([one.view(self.spec.dtype) for one in found], block.view(self.spec.dtype))
+            return 0, 1
+        if not self.operation.commutes:
+            return self._along([layout.leader(node) for node in range(here.n_nodes)], block), 1
+        rails = plan.rail_count(layout, block.nbytes, here.config.rails)
+        if here.node_rank < rails:
+            path = plan.chain(layout, 0, here.node_rank)
+            run = ringplan.part_of(slice(0, block.nbytes), rails, here.node_rank)
+            piece = _piece_bytes(here, block.nbytes)
+            ring = ringplan.reduce_ring(run, here.n_nodes, here.node, piece)
+            circulate(here, path, block, ring, self._combine(), self.stages)
+        return 0, rails
+
+    def _in_turn(self, own: Block, block: Block) -> int:
+        """Reduces from each rank to the next; the last one, from which it came to the other nodes."""
+        ranks = range(self.topology.size)
+        self._along(ranks, own, into=block)
+        return ranks[-1]
+
+    def _along(self, path: Sequence[int], own: Block, into: Block | None = None) -> int:
+        """Reduces from each rank of `path` to the next, and brings what comes of it to all nodes; the last of them."""
+        here, last = self.topology, path[-1]
+        parts = list(plan.chunks(own.nbytes, _piece_bytes(here, own.nbytes)))
+        pass_along(here, path, own, parts, self._combine(), self.stages)
+        block = own if into is None else into
+        if into is not None and here.rank == last:
+            into[:] = own
+        relay(here, last, block)
+        return last
+
+    def _combine(self) -> Combine:
+        dtype, operation = self.spec.dtype, self.operation
+
+        def combine(lower: Block, upper: Block) -> None:
+            operation.into_upper(lower.view(dtype), upper.view(dtype))
+
+        return combine
+
+
+def _piece_bytes(topology: Topology, nbytes: int) -> int:
+    return ringplan.piece_bytes(nbytes // topology.n_nodes, topology.config.chunk_bytes)

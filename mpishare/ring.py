@@ -1,0 +1,197 @@
+"""How what each node has comes to all nodes: rings of messages among one rank a node, and fewer for few bytes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import TypeAlias
+
+import numpy as np
+
+from mpishare import mpi, ringplan
+from mpishare.abandoned import abandoned_on_error
+from mpishare.ringplan import Ring
+from mpishare.spec import Block
+from mpishare.topology import Topology
+from mpishare.transfer import received
+
+__all__ = ["Combine", "circulate", "exchange", "pass_along", "staging"]
+
+Combine: TypeAlias = Callable[[Block, Block], None]
+"""Puts what comes from places before, its first argument, together with what is here, and leaves it there."""
+
+_TAG = 2
+_WINDOW = 4
+"""Pieces on their way at a time, in each direction, as `transfer` has them."""
+
+
+def staging(nbytes: int) -> list[Block]:
+    """Memory for pieces of up to so many bytes that are to be put together with others."""
+    return [np.empty(nbytes, np.uint8) for _ in range(_WINDOW)]
+
+
+def circulate(
+    topology: Topology,
+    path: Sequence[int],
+    block: Block,
+    ring: Ring,
+    combine: Combine | None = None,
+    stages: Sequence[Block] = (),
+) -> None:
+    """Sends and receives all pieces of `ring`, which this rank has in the ring of the ranks in `path`.
+
+    Args:
+        topology: Where the ranks sit.
+        path: One rank of each node, this one among them.
+        block: The bytes on this node.
+        ring: What this rank sends and receives of them.
+        combine: What to do with the pieces that are to be reduced.
+        stages: Memory for these; see `staging`.
+    """
+    _Turning(topology.channel, path, path.index(topology.rank), block, ring, combine, stages).run()
+
+
+class _Turning:
+    """A ring at work on one rank: as many pieces as the window allows on their way in, and as many on their way out."""
+
+    def __init__(
+        self,
+        channel: mpi.Intracomm,
+        path: Sequence[int],
+        place: int,
+        block: Block,
+        ring: Ring,
+        combine: Combine | None,
+        stages: Sequence[Block],
+    ) -> None:
+        self._channel = channel
+        self._before, self._next = path[place - 1], path[(place + 1) % len(path)]
+        self._block = block
+        self._coming, self._sent, self._ready = ring.coming, ring.sent, len(ring.ready)
+        self._reduced = ring.reduced
+        self._combine = combine
+        self._stages = stages
+        self._asked = self._came = self._left = self._gone = 0
+        self._receiving: deque[mpi.Request] = deque()
+        self._sending: deque[mpi.Request] = deque()
+
+    def run(self) -> None:
+        """Returns when all that is coming has come and all that is sent has gone."""
+        with abandoned_on_error(self._receiving), abandoned_on_error(self._sending):
+            while self._came < len(self._coming) or self._gone < len(self._sent):
+                while self._may_ask():
+                    self._ask()
+                while self._may_send():
+                    self._send()
+                self._wait()
+
+    def _may_ask(self) -> bool:
+        if self._asked == len(self._coming) or len(self._receiving) == _WINDOW:
+            return False
+        is_overwritten = self._asked >= self._reduced > 0  # by what comes back of it
+        return not is_overwritten or self._gone > self._asked - self._reduced
+
+    def _ask(self) -> None:
+        place = self._place(self._asked)
+        self._receiving.append(self._channel.Irecv([place, mpi.BYTE], self._before, _TAG))
+        self._asked += 1
+
+    def _place(self, number: int) -> Block:
+        """Where a piece is received."""
+        piece = self._coming[number]
+        if number >= self._reduced:
+            return self._block[piece]
+        return self._stages[number % len(self._stages)][: piece.stop - piece.start]
+
+    def _may_send(self) -> bool:
+        is_there = self._left < min(self._ready + self._came, len(self._sent))
+        return is_there and len(self._sending) < _WINDOW
+
+    def _send(self) -> None:
+        piece = self._block[self._sent[self._left]]
+        self._sending.append(self._channel.Isend([piece, mpi.BYTE], self._next, _TAG))
+        self._left += 1
+
+    def _wait(self) -> None:
+        """Waits for the next piece to come or to go."""
+        queues = [queue for queue in (self._receiving, self._sending) if queue]
+        queue = queues[_first_ended(self._channel, [queue[0] for queue in queues])]
+        queue.popleft()
+        if queue is self._sending:
+            self._gone += 1
+            return
+        if self._came < self._reduced:
+            assert self._combine is not None
+            self._combine(self._place(self._came), self._block[self._coming[self._came]])
+        self._came += 1
+
+
+def _first_ended(channel: mpi.Intracomm, requests: list[mpi.Request]) -> int:
+    """Waits until one has ended; its number."""
+    wait_any = getattr(channel, "wait_any", None)  # of a `Watched` communicator
+    number: int = mpi.Request.Waitany(requests) if wait_any is None else wait_any(requests)
+    return number
+
+
+def exchange(topology: Topology, path: Sequence[int], mine: Block, sizes: Sequence[int]) -> list[Block]:
+    """What each rank of `path` has, in as few turns as can be; for few bytes, as all of them are copied.
+
+    Args:
+        topology: Where the ranks sit.
+        path: One rank of each node, this one among them.
+        mine: What this rank has.
+        sizes: The bytes that each has.
+
+    Returns:
+        For each rank of `path` its bytes.
+    """
+    count, place = len(path), path.index(topology.rank)
+    turned = [sizes[(place - step) % count] for step in range(count)]
+    ends = [0, *accumulate(turned)]
+    room = np.empty(ends[-1], np.uint8)
+    room[: ends[1]] = mine
+    for distance, places in ringplan.spread(count):
+        target, source = path[(place + distance) % count], path[(place - distance) % count]
+        coming = room[ends[distance] : ends[distance + places]]
+        requests = [
+            topology.channel.Irecv([coming, mpi.BYTE], source, _TAG),
+            topology.channel.Isend([room[: ends[places]], mpi.BYTE], target, _TAG),
+        ]
+        with abandoned_on_error(requests):
+            for request in requests:
+                request.Wait()
+    return [room[ends[step] : ends[step + 1]] for step in ((place - one) % count for one in range(count))]
+
+
+def pass_along(
+    topology: Topology,
+    path: Sequence[int],
+    block: Block,
+    pieces: Sequence[slice],
+    combine: Combine,
+    stages: Sequence[Block],
+) -> None:
+    """Reduces what the ranks of `path` have in their blocks, in this order, into the block of the last of them.
+
+    What the others have in theirs afterwards is the part of those before them. Ranks that are not in `path` return.
+    """
+    if topology.rank not in path:
+        return
+    place = path.index(topology.rank)
+    if place:
+        lengths = [piece.stop - piece.start for piece in pieces]
+        places = [stages[number % len(stages)][:length] for number, length in enumerate(lengths)]
+        coming = received(topology.channel, [(path[place - 1], one) for one in places], _TAG)
+    leaving: deque[mpi.Request] = deque()
+    with abandoned_on_error(leaving):
+        for piece in pieces:
+            if place:
+                combine(next(coming), block[piece])
+            if place + 1 < len(path):
+                leaving.append(topology.channel.Isend([block[piece], mpi.BYTE], path[place + 1], _TAG))
+            if len(leaving) > _WINDOW:
+                leaving[0].Wait()
+                leaving.popleft()
+        for request in leaving:
+            request.Wait()

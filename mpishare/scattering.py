@@ -1,0 +1,205 @@
+"""Rows to one rank and from one rank, as buffers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from typing import Any
+
+from numpy.typing import NDArray
+
+from mpishare import machine, mpi, plan
+from mpishare.abandoned import abandoned_on_error
+from mpishare.agreement import agree
+from mpishare.errors import CapacityError
+from mpishare.loans import borrow
+from mpishare.rows import note_rows, rows_of, told_row, told_rows
+from mpishare.spec import Block, Spec, bytes_of, copy_bytes
+from mpishare.topology import Topology, check_root, topology
+from mpishare.transfer import announce, received
+
+__all__ = ["gather", "scatter"]
+
+_TAG = 3
+_WINDOW = 4
+"""Messages on their way at a time, as in `transfer`."""
+
+
+def gather(local: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -> NDArray[Any] | None:
+    """Stacks the rows of all ranks, in the order of the ranks, on `root` alone.
+
+    Args:
+        local: This rank's rows: an array of one dimension or more. Its first length may differ between ranks, and be
+            0; the others and the dtype must be equal. Rows that are not contiguous are sent from a copy.
+        root: The rank that gets them.
+        comm: The ranks that gather; MPI_COMM_WORLD when None.
+
+    Returns:
+        On `root` a writable `numpy.ndarray` of its own, in C order, with the rows of rank 0 first; None elsewhere.
+
+    Raises:
+        SpecError: `local` is no array, has no dimension, or holds Python objects.
+        ArgumentError: `root` is no rank of `comm`.
+        CapacityError: `root` gets no memory for them; on the others as a `PeerCapacityError`.
+        MismatchError: The ranks gave rows of different shapes or dtypes, or made different calls.
+        PeerError: Another rank raised one of these.
+
+    Collective:
+        Over `comm`, but a rank other than `root` may return before others have come.
+
+    Source:
+        MPI 3.1, section 5.5 (MPI_Gatherv), without its limit of 2**31 items.
+
+    Example:
+        >>> import mpishare as ms, numpy as np
+        >>> from mpi4py import MPI
+        >>> comm = MPI.COMM_WORLD
+        >>> ends = ms.gather(np.array([comm.rank]), root=comm.size - 1)
+        >>> (ends is None) == (comm.rank != comm.size - 1)
+        True
+    """
+    found: NDArray[Any] | None = topology(comm).in_step(_gather, local, root)
+    return found
+
+
+def scatter(array: NDArray[Any] | None, *, root: int = 0, comm: mpi.Comm | None = None) -> NDArray[Any]:
+    """Gives each rank its part of the rows that `root` has: those that `partition` of their number names.
+
+    Args:
+        array: On `root`, an array of one dimension or more, any strides, any dtype without Python objects; ignored
+            elsewhere.
+        root: The rank that has the rows.
+        comm: The ranks that get them; MPI_COMM_WORLD when None.
+
+    Returns:
+        A writable `numpy.ndarray` of this rank's own, in C order; on `root` too it is a copy. Ranks get no rows where
+        there are fewer rows than ranks.
+
+    Raises:
+        SpecError: On `root`, `array` is no array, has no dimension, or holds Python objects.
+        ArgumentError: `root` is no rank of `comm`.
+        CapacityError: This process gets no memory for its rows; on the others as a `PeerCapacityError`.
+        MismatchError: The ranks gave different `root`, or made different calls.
+        PeerError: Another rank raised one of these.
+
+    Collective:
+        Over `comm`.
+
+    Source:
+        MPI 3.1, section 5.6 (MPI_Scatterv), without its limit of 2**31 items.
+
+    Example:
+        >>> import mpishare as ms, numpy as np
+        >>> from mpi4py import MPI
+        >>> comm = MPI.COMM_WORLD
+        >>> mine = ms.scatter(np.arange(10) if comm.rank == 0 else None)
+        >>> mine.tolist() == list(range(10))[ms.partition(10)]
+        True
+    """
+    found: NDArray[Any] = topology(comm).in_step(_scatter, array, root)
+    return found
+
+
+def _gather(here: Topology, local: NDArray[Any], root: int) -> NDArray[Any] | None:
+    with agree(here.channel, "gather") as together:
+        here.begin()
+        rank = check_root(root, here)
+        spec = rows_of(local)
+        run = _run(here, local, spec) if here.rank != rank else None
+        together.call = f"gather(rows of {told_row(spec)}, root={rank})"
+        together.note = note_rows(here, spec.shape[0])
+    ends = [0, *accumulate(told_rows(here, together.note, spec.shape[0]))]
+    whole = Spec(spec.dtype, (ends[-1], *spec.shape[1:]))
+    with agree(here.channel):
+        block = _memory(here, whole.nbytes) if here.rank == rank else None
+    if block is None:
+        _send(here, [] if run is None else [(rank, run)], _WINDOW)
+        return None
+    array = whole.view(block)
+    places = [(other, array[ends[other] : ends[other + 1]]) for other in range(here.size) if other != rank]
+    pieces = [(other, piece) for other, place in places for piece in _pieces(bytes_of(place))]
+    for _ in received(here.channel, pieces, _TAG):
+        pass
+    copy_bytes(array[ends[rank] : ends[rank + 1]], local)
+    return array
+
+
+def _scatter(here: Topology, array: NDArray[Any] | None, root: int) -> NDArray[Any]:
+    with agree(here.channel, "scatter") as together:
+        here.begin()
+        rank = check_root(root, here)
+        together.call = f"scatter(…, root={rank})"
+        extension = b""
+        if here.rank == rank:
+            together.note, extension = rows_of(array).packed
+    return _scattered(here, announce(here, together.note, extension, rank), array, rank)
+
+
+def _scattered(here: Topology, spec: Spec, array: NDArray[Any] | None, root: int) -> NDArray[Any]:
+    """This rank's rows of what `root` has, of which `spec` tells."""
+    parts = [plan.balanced_slice(spec.shape[0], here.size, rank) for rank in range(here.size)]
+    owns = [Spec(spec.dtype, (part.stop - part.start, *spec.shape[1:])) for part in parts]
+    own = owns[here.rank]
+    with agree(here.channel):
+        block = _memory(here, own.nbytes)
+        stage = None
+        if here.rank == root and array is not None and not array.flags.c_contiguous:
+            stage = _memory(here, max(one.nbytes for one in owns))
+    mine = own.view(block)
+    if here.rank != root or array is None:
+        for _ in received(here.channel, [(root, piece) for piece in _pieces(block)], _TAG):
+            pass
+        return mine
+    others = [rank for rank in range(here.size) if rank != root]
+    runs = ((rank, _staged(array[parts[rank]], owns[rank], stage)) for rank in others)
+    _send(here, runs, _WINDOW if stage is None else 0)
+    copy_bytes(mine, array[parts[root]])
+    return mine
+
+
+def _staged(rows: NDArray[Any], spec: Spec, stage: Block | None) -> Block:
+    """The bytes of rows in C order: their own, or where there is a stage, a copy on it."""
+    if stage is None:
+        return bytes_of(rows)
+    place = stage[: spec.nbytes]
+    copy_bytes(spec.view(place), rows)
+    return place
+
+
+def _run(here: Topology, local: NDArray[Any], spec: Spec) -> Block:
+    """The bytes of an array in C order."""
+    stage = None if local.flags.c_contiguous else _memory(here, spec.nbytes)
+    return _staged(local, Spec(spec.dtype, spec.shape), stage)
+
+
+def _memory(here: Topology, nbytes: int) -> Block:
+    """Memory of this rank's own.
+
+    Raises:
+        CapacityError: There is none.
+    """
+    try:
+        return borrow(nbytes, here.loan_bytes)
+    except (MemoryError, ValueError, OverflowError) as error:
+        free = machine.memory_room().free
+        cure = "Use allgather or share, which have one copy per node, or fewer rows at a time."
+        raise CapacityError(here.host, "the memory of this process", nbytes, free, cure) from error
+
+
+def _send(here: Topology, runs: Iterable[tuple[int, Block]], window: int) -> None:
+    """Sends each run of bytes to the rank named with it; the next one is asked for when `window` are on their way."""
+    leaving: deque[mpi.Request] = deque()
+    with abandoned_on_error(leaving):
+        for dest, run in runs:
+            for piece in _pieces(run):
+                leaving.append(here.channel.Isend([piece, mpi.BYTE], dest, _TAG))
+                while len(leaving) > window:
+                    leaving[0].Wait()
+                    leaving.popleft()
+        for request in leaving:
+            request.Wait()
+
+
+def _pieces(run: Block) -> Iterator[Block]:
+    return (run[part] for part in plan.chunks(run.nbytes, plan.LARGEST_MESSAGE_BYTES))

@@ -1,0 +1,66 @@
+"""Files that other programs write: netCDF4, PyTables, the HDFStore of pandas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+import pandas as pd
+import pytest
+import tables
+
+from mpishare.errors import SpecError
+from tests.arrays import bits
+from tests.files import loaded, looked
+
+RECORDS = np.array([(1, 2.5, b"ab"), (2, -1.0, b"c")], [("id", "i8"), ("mass", "f4"), ("name", "S3")])
+
+
+def test_netcdf(tmp_path: Path) -> None:
+    path = tmp_path / "a.nc"
+    heat = np.arange(24.0).reshape(4, 6)
+    with netCDF4.Dataset(path, "w") as file:
+        file.createDimension("time", None)
+        file.createDimension("place", 6)
+        file.createVariable("heat", "f4", ("time", "place"), zlib=True, fill_value=-1)[:] = heat
+        file.createVariable("plain", "i2", ("place",), contiguous=True)[:] = np.arange(6)
+        file.createVariable("names", str, ("place",))[:] = np.array([f"place {n}" for n in range(6)], object)
+        file.createGroup("model").createVariable("step", "f8", ())[:] = 0.5
+        file["heat"].units = "K"
+    found = loaded(path)
+    assert found["heat"].tolist() == heat.tolist()
+    assert found["plain"].tolist() == list(range(6))
+    assert found["names"].tolist() == [b"place %d" % n for n in range(6)]
+    assert float(found["model"]["step"]) == 0.5
+    told: Any = looked(path, "heat", attributes=True).attributes
+    assert told["units"] == b"K"
+    assert told["DIMENSION_LIST"] == [["/time"], ["/place"]]
+
+
+def test_pytables(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with tables.open_file(path, "w") as file:
+        file.create_table("/", "table", RECORDS)
+        file.create_array("/", "array", np.arange(5))
+        file.create_carray("/", "small", obj=np.arange(10_000).reshape(100, 100), filters=tables.Filters(5, "zlib"))
+        file.create_array("/", "strings", np.array([b"a", b"bcd"]))
+        file.create_vlarray("/", "rows", tables.Int32Atom()).append([1, 2])
+    assert bits(loaded(path, "table")) == bits(RECORDS)
+    assert loaded(path, "array").tolist() == list(range(5))
+    assert loaded(path, "small", np.s_[::-9, 3]).tolist() == list(range(9903, 0, -900))
+    assert loaded(path, "strings").tolist() == [b"a", b"bcd"]
+    with pytest.raises(SpecError, match=r"dataset '/rows' of .* arrays of any length"):
+        looked(path, "rows")
+
+
+def test_hdfstore(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    frame = pd.DataFrame({"x": np.arange(4.0), "y": np.arange(4.0) ** 2, "n": np.arange(4)})
+    frame.to_hdf(path, key="fixed", format="fixed")
+    frame.to_hdf(path, key="rows", format="table", data_columns=True)
+    found = loaded(path, "fixed")
+    assert found["block0_values"].tolist() == frame[["x", "y"]].to_numpy().tolist()
+    assert found["axis0"].tolist() == [b"x", b"y", b"n"]
+    assert loaded(path, "rows/table")["y"].tolist() == frame["y"].tolist()
