@@ -4,7 +4,7 @@
     mpiexec -n 4 python jobs/kmeans.py --data points.npy --clusters 16 --output found.npz --json
 
 Each rank finds the nearest center for its part of the points; the sums of what belongs to each center come together on
-all ranks by MPI_Allreduce. Rank 0 then does the same alone: labels must be equal, and centers, but for the order of
+all ranks by allreduce. Rank 0 then does the same alone: labels must be equal, and centers, but for the order of
 additions. A cluster that loses all its points keeps its center. Needs numba.
 """
 
@@ -97,9 +97,9 @@ def clusters(comm: MPI.Intracomm, points: Array, start: Array, options: argparse
     for number in range(1, options.rounds + 1):
         sums = np.zeros((len(centers), centers.shape[1] + 2))  # of points, then their number, then how many came
         assign(mine, centers, labels, sums)
-        comm.Allreduce(MPI.IN_PLACE, sums)
-        count, moved = sums[:, -2:-1], int(sums[:, -1].sum())
-        centers = np.where(count > 0, sums[:, :-2] / np.maximum(count, 1), centers)
+        total = ms.allreduce(sums, comm=comm)
+        count, moved = total[:, -2:-1], int(total[:, -1].sum())
+        centers = np.where(count > 0, total[:, :-2] / np.maximum(count, 1), centers)
         if options.progress and MPI.COMM_WORLD.rank == 0:
             print(f"round {number} on {comm.size} ranks: {moved:,} points moved", file=sys.stderr, flush=True)
         if moved == 0:
