@@ -97,10 +97,7 @@ def counted(values: Array, edges: Array, options: argparse.Namespace) -> Array:
             done = min(start + BLOCK, part.stop) - part.start
             print(f"{done:,} of {part.stop - part.start:,} values of rank 0", file=sys.stderr, flush=True)
     ms.fence()
-    mine = counts if ms.topology().is_leader else np.zeros_like(counts)  # a leader speaks for its node
-    total = np.empty_like(counts)
-    MPI.COMM_WORLD.Allreduce(mine, total)
-    return total
+    return ms.allreduce(counts if ms.topology().is_leader else np.zeros_like(counts))  # a leader speaks for its node
 
 
 @njit(nogil=True, cache=True)

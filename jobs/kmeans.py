@@ -4,7 +4,7 @@
     mpiexec -n 4 python jobs/kmeans.py --data points.npy --clusters 16 --output found.npz --json
 
 Each rank finds the nearest center for its part of the points; the sums of what belongs to each center come together on
-all ranks by MPI_Allreduce. Rank 0 then does the same alone: labels must be equal, and centers, but for the order of
+all ranks by allreduce. Rank 0 then does the same alone: labels must be equal, and centers, but for the order of
 additions. A cluster that loses all its points keeps its center. Needs numba.
 """
 
@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,9 +30,9 @@ Array = NDArray[Any]
 def main(words: Sequence[str] | None = None) -> int:
     """The job, with `words` in place of the command line's; returns 0 when one rank alone finds the same."""
     comm, options = MPI.COMM_WORLD, parse_options(words)
-    points = ms.share(on_root(comm, lambda: read(options)))
+    points = read(comm, options)
     chosen = np.random.default_rng(options.seed).choice(len(points), options.clusters, replace=False)
-    start, begin = points[chosen], time.perf_counter()
+    start, begin = points[chosen].astype(float), time.perf_counter()
     labels, centers, rounds = clusters(comm, points, start, options)
     seconds, parts = time.perf_counter() - begin, comm.gather(labels)
     is_same = True
@@ -60,34 +60,32 @@ def parse_options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", metavar="FILE.npz", help="where to write labels, centers and start")
     parser.add_argument("--progress", action="store_true", help="tell after each round how many points moved")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    return parser.parse_args(words)
+    options = parser.parse_args(words)
+    if min(options.points, options.dims, options.clusters) < 1:
+        parser.error("--points, --dims and --clusters take 1 or more")
+    return options
 
 
-def on_root(comm: MPI.Intracomm, build: Callable[[], Any]) -> Any:
-    """What `build` returns on rank 0, None elsewhere; where it fails, every rank ends with its words."""
-    built, words = None, None
-    if comm.rank == 0:
-        try:
-            built = build()
-        except (OSError, ValueError) as error:
-            words = f"kmeans: {type(error).__name__}: {error}"
-    words = comm.bcast(words)
-    if words is not None:
-        raise SystemExit(words if comm.rank == 0 else 1)
-    return built
-
-
-def read(options: argparse.Namespace) -> Array:
-    """The points, on the root: those of the file, or some around as many places as there are clusters to find."""
-    if options.data:
-        points: Array = np.load(options.data, allow_pickle=False).astype(float)
-    else:
-        rng = np.random.default_rng(options.seed)
-        places = rng.uniform(-10, 10, (options.clusters, options.dims))
-        points = rng.standard_normal((options.points, options.dims)) + places[np.arange(options.points) % len(places)]
-    if points.ndim != 2 or not 1 <= options.clusters <= len(points):
-        raise ValueError(f"{options.clusters} clusters of an array of shape {points.shape}: points are its rows")
+def read(comm: MPI.Intracomm, options: argparse.Namespace) -> Array:
+    """The points, one copy per node; where they cannot be had, every rank ends with the words."""
+    try:
+        points: Array = ms.load(options.data) if options.data else ms.share(made(options) if comm.rank == 0 else None)
+        if points.ndim != 2 or points.dtype.kind not in "iuf" or not 1 <= options.clusters <= len(points):
+            raise ValueError(
+                f"{options.clusters} clusters of {points.dtype} {points.shape}: points are rows of numbers"
+            )
+    except (ValueError, ms.MpishareError) as error:
+        words = f"kmeans: {type(error).__name__}: {error}"
+        raise SystemExit(words if comm.rank == 0 else 1) from error
     return points
+
+
+def made(options: argparse.Namespace) -> Array:
+    """Points around as many places as there are clusters to find."""
+    rng = np.random.default_rng(options.seed)
+    places = rng.uniform(-10, 10, (options.clusters, options.dims))
+    found: Array = places[np.arange(options.points) % len(places)]
+    return found + rng.standard_normal(found.shape)
 
 
 def clusters(comm: MPI.Intracomm, points: Array, start: Array, options: argparse.Namespace) -> tuple[Array, Array, int]:
@@ -97,9 +95,9 @@ def clusters(comm: MPI.Intracomm, points: Array, start: Array, options: argparse
     for number in range(1, options.rounds + 1):
         sums = np.zeros((len(centers), centers.shape[1] + 2))  # of points, then their number, then how many came
         assign(mine, centers, labels, sums)
-        comm.Allreduce(MPI.IN_PLACE, sums)
-        count, moved = sums[:, -2:-1], int(sums[:, -1].sum())
-        centers = np.where(count > 0, sums[:, :-2] / np.maximum(count, 1), centers)
+        total = ms.allreduce(sums, comm=comm)
+        count, moved = total[:, -2:-1], int(total[:, -1].sum())
+        centers = np.where(count > 0, total[:, :-2] / np.maximum(count, 1), centers)
         if options.progress and MPI.COMM_WORLD.rank == 0:
             print(f"round {number} on {comm.size} ranks: {moved:,} points moved", file=sys.stderr, flush=True)
         if moved == 0:

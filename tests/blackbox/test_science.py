@@ -99,7 +99,8 @@ def test_jobs_as_imports(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["kmeans", "--points", "3"], "10 clusters of an array of shape (3, 8)"),
+        (["kmeans", "--points", "3"], "10 clusters of float64 (3, 8)"),
+        (["kmeans", "--data", "nowhere.npy"], "kmeans: FileError"),
         (["histogram", "--data", "README.md"], "histogram: ValueError"),
     ],
 )
