@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -74,6 +75,7 @@ class Outcome:
     failed: int
     skipped: int
     seconds: float
+    cpu_s: float
 
 
 def main() -> int:
@@ -81,10 +83,9 @@ def main() -> int:
     outcomes = [run(launch) for launch in launches()]
     print("\n== summary")
     for outcome in outcomes:
-        print(
-            f"{outcome.launch.name:34} {outcome.passed:5} passed {outcome.failed:3} failed {outcome.skipped:3} skipped "
-            f"{outcome.seconds:6.1f} s" + ("" if outcome.status == 0 else f"  exit status {outcome.status}")
-        )
+        end = "" if outcome.status == 0 else f"  exit status {outcome.status}"
+        counts = f"{outcome.passed:5} passed {outcome.failed:3} failed {outcome.skipped:3} skipped"
+        print(f"{outcome.launch.name:34} {counts} {outcome.seconds:6.1f} s {outcome.cpu_s:6.1f} s of CPU{end}")
     passed, failed, skipped = (sum(getattr(one, name) for one in outcomes) for name in ("passed", "failed", "skipped"))
     broken = sum(outcome.status != 0 and outcome.failed == 0 for outcome in outcomes)
     lacking = left_out()
@@ -180,7 +181,7 @@ def run(launch: Launch) -> Outcome:
     settings = [f"{name}={value}" for name, value in launch.environ.items() if name != "PATH"]
     shown = " ".join([*settings, *launch.command])
     print(f"\n== {launch.name}\n{shown}", flush=True)
-    start = time.monotonic()
+    start, before_s = time.monotonic(), _cpu_s()
     process = subprocess.Popen(
         launch.command, cwd=ROOT, env=environment(launch.environ), stdout=subprocess.PIPE, text=True
     )
@@ -192,7 +193,14 @@ def run(launch: Launch) -> Outcome:
     print(output, end="", flush=True)
     counts = {name: _count(output, name) for name in ("passed", "failed", "error", "skipped")}
     failed = counts["failed"] + counts["error"]
-    return Outcome(launch, process.returncode, counts["passed"], failed, counts["skipped"], time.monotonic() - start)
+    seconds, cpu_s = time.monotonic() - start, _cpu_s() - before_s
+    return Outcome(launch, process.returncode, counts["passed"], failed, counts["skipped"], seconds, cpu_s)
+
+
+def _cpu_s() -> float:
+    """What the processes that were started here have taken so far, and those that they waited for."""
+    found = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return found.ru_utime + found.ru_stime
 
 
 def _count(output: str, word: str) -> int:

@@ -23,9 +23,12 @@ OPEN_MPI = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_btl": "^ofi"}
 
 
 def environment(extra: dict[str, str]) -> dict[str, str]:
-    """The environment of a shell in which this Python's folder comes first on PATH."""
+    """The environment of a shell in which this Python's folder comes first on PATH.
+
+    Bytecode is kept, so that pytest does not read and rewrite its plugins and the tests on each rank of each launch.
+    """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    return {**OPEN_MPI, **os.environ, "PATH": path, **extra}
+    return {**OPEN_MPI, **os.environ, "PATH": path, "PYTHONDONTWRITEBYTECODE": "", **extra}
 
 
 Ended: TypeAlias = "subprocess.CompletedProcess[str]"

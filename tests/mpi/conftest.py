@@ -7,6 +7,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -64,10 +65,16 @@ def _held() -> tuple[int, int, int]:
     return len(live_segments()), len(list(Path("/proc/self/fd").iterdir())), maps
 
 
+@cache
+def _job() -> str | None:
+    """The number that Open MPI has given this job, as in the name of a file that it maps; None where it maps none."""
+    found = re.search(r"sm_segment\.[\w.-]+\.([0-9a-f]+)\.\d+", Path("/proc/self/maps").read_text())
+    return found and found[1]
+
+
 def _windows() -> set[str]:
-    """The files of this job's windows in /dev/shm. Open MPI names them by its job number, as it does a map of ours."""
-    job = re.search(r"sm_segment\.[\w.-]+\.([0-9a-f]+)\.\d+", Path("/proc/self/maps").read_text())
-    return {file.name for file in Path("/dev/shm").iterdir() if job and f".{job[1]}." in file.name}
+    """The files of this job's windows in /dev/shm. Open MPI names them by its job number."""
+    return {file.name for file in Path("/dev/shm").iterdir() if _job() and f".{_job()}." in file.name}
 
 
 @pytest.fixture(autouse=True)
