@@ -77,11 +77,13 @@ def measure(options: argparse.Namespace) -> None:
     if options.hosts:
         words = ["benchmarks.files", "--file", "hosts.h5", "--link-mib", str(options.link_mib)]
         words += ["--rounds", str(options.rounds)]
-        figures["over hosts"] = on_cluster(options.hosts, "1", options.rate, words)
+        told = on_cluster(options.hosts, "1", options.rate, words)
         bare = (options.link_mib << 20) * 8 / (int(options.rate.removesuffix("mbit")) * 1e6)
-        for row in figures["over hosts"].values():
+        for row in told.values():
             row["over bytes over bandwidth"] = round(row["seconds"] / bare, 3)
-        show(f"{options.link_mib} MiB to {options.hosts} hosts, {options.rate}", figures["over hosts"])
+        show(f"{options.link_mib} MiB to {options.hosts} hosts, {options.rate}", told)
+        asked = {"bytes": options.link_mib << 20, "hosts": options.hosts, "rate": options.rate}
+        figures["over hosts"] = {**asked, **told}
     keep("files", figures, ground)
     series = {name: {way: row["seconds"] for way, row in figures[name].items()} for name in (CONTIGUOUS, CHUNKED)}
     bars("files", series, "seconds", f"{options.mib} MiB from the page cache to {options.ranks} ranks")
