@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import shutil
@@ -447,3 +448,25 @@ def test_pieces_are_shared_among_the_readers(
     assert sum(counts) == -(-LARGE.nbytes // (256 << 10))
     assert all((count > 0) == (rank in readers) for rank, count in enumerate(counts))
     assert max(counts) - min(counts[rank] for rank in readers) <= 1
+
+
+@pytest.mark.usefixtures("_next_call_works")
+def test_a_read_that_fails(comm: MPI.Intracomm, raised: Raised, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank's disk has an error in the midst of the file; all others go on to the end, and know."""
+    victim = max(ms.topology().ranks_of(0))
+    calls: list[int] = []
+    preadv = os.preadv
+
+    def failing(*words: Any) -> int:
+        calls.append(1)
+        if comm.rank == victim and len(calls) > 5:
+            raise OSError(errno.EIO, "Input/output error")
+        return preadv(*words)
+
+    monkeypatch.setattr(pieces, "_LARGEST_PIECE_BYTES", 100_000)
+    monkeypatch.setattr(pieces, "_SMALLEST_PIECE_BYTES", 100_000)
+    monkeypatch.setattr(os, "preadv", failing)
+    told = raised(lambda: ms.load(folder / "large.npy"))
+    monkeypatch.undo()
+    assert {rank for rank, (kind, _) in enumerate(told) if kind == "FileError"} == {victim}
+    assert all("large.npy: Input/output error" in words for _, words in told)
