@@ -30,8 +30,8 @@ faster."""
 _SIDE_BYTES = 32 << 20
 """What all ranks of a node show at a time, at most."""
 
-_ALONE_BYTES = 8 << 10
-"""Up to here the leader reduces what its node has by itself, which takes no longer than a meeting."""
+_ALONE_BYTES = 64 << 10
+"""Up to here, all ranks of a node together, one rank reduces them in no more time than a meeting takes."""
 
 
 @lru_cache(maxsize=64)
@@ -100,7 +100,12 @@ class Reduction:
         same on all ranks, and less time than a meeting.
         """
         is_on_one_node = self.topology.n_nodes == 1 and self.topology.node_size > 1
-        return is_on_one_node and self.is_shown and self.operation.is_known and self.spec.nbytes <= _ALONE_BYTES
+        return is_on_one_node and self.is_shown and self.operation.is_known and self._is_for_one
+
+    @property
+    def _is_for_one(self) -> bool:
+        """Whether the leader reduces what its node has by itself."""
+        return self.topology.node_size * self.spec.nbytes <= _ALONE_BYTES
 
     def show(self, local: NDArray[Any], place: memoryview) -> None:
         """Writes this rank's items to scratch memory, where there is room for all of them."""
@@ -125,7 +130,7 @@ class Reduction:
             self._within(local, block, together, scratch)
             if self.topology.n_nodes == 1:
                 return
-            if self.spec.nbytes > _ALONE_BYTES:
+            if not self._is_for_one:
                 self.topology.node_channel.Barrier()
             root, rails = self._between(block)
         if not together:
@@ -166,7 +171,7 @@ class Reduction:
 
     def _mine(self, whole: NDArray[Any]) -> slice:
         """Which of these items this rank reduces for its node."""
-        if self.spec.nbytes <= _ALONE_BYTES:
+        if self._is_for_one:
             return slice(0, whole.size if self.topology.is_leader else 0)
         count, place = self.topology.node_size, self.topology.node_rank
         part = plan.byte_slice(whole.nbytes, count, place, grain=LINE_BYTES)
