@@ -47,6 +47,7 @@ bench: $(BENCH_READY)
 	$(PY) -m benchmarks.nodes
 	$(PY) -m benchmarks.nodes --chunks --ranks 1 --powers 20,22,25
 	$(PY) -m benchmarks.growth
+	$(PY) -m benchmarks.collectives
 	$(RUN) -n 2 -m benchmarks.messages
 	$(PY) -m benchmarks.messages --hosts
 	$(PY) -m benchmarks.ways

@@ -25,8 +25,12 @@ __all__ = [
 LINE_BYTES = 64
 """A cache line. No number is cut on a multiple of it: the largest, a complex long double, has 32 bytes."""
 
-_LARGE_PIECE_BYTES = 1 << 20
-"""All links of a ring are busy from the first piece to the last, whatever its size: large ones cost the least each."""
+_LARGE_PIECES_BYTES = range(256 << 10, (1 << 20) + 1)
+"""Pieces that do not leave at once with MPI. Smaller ones cost more than those that do (see `plan`); as all links of
+a ring are busy from the first piece to the last, larger ones gain nothing."""
+
+_FEWEST_PIECES = 4
+"""So many make a part of the bytes, so that one is on its way while another is reduced."""
 
 _LITTLE_BYTES = 16 << 10
 """Up to here, all nodes together, it is the number of messages in turn that takes the time."""
@@ -115,9 +119,9 @@ def part_of(run: slice, parts: int, part: int, *, grain: int = plan.PAGE_BYTES) 
 
 def piece_bytes(nbytes: int, wanted: int | None) -> int:
     """Bytes of a message on a ring whose places have so many each: `wanted`, or where that is None what seems best."""
-    if wanted is not None:
-        return -(-wanted // LINE_BYTES) * LINE_BYTES
-    return _LARGE_PIECE_BYTES if nbytes >= 4 * _LARGE_PIECE_BYTES else plan.EAGER_BYTES
+    large = min(nbytes // _FEWEST_PIECES, _LARGE_PIECES_BYTES[-1])
+    best = large if large in _LARGE_PIECES_BYTES else plan.EAGER_BYTES
+    return -(-(wanted or best) // LINE_BYTES) * LINE_BYTES
 
 
 def is_little(nbytes: int) -> bool:

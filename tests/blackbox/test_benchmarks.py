@@ -69,3 +69,16 @@ def test_kernels(tmp_path: Path) -> None:
     for name, row in figures["ways"].items():
         assert row["millions a second"] > 0
         assert name == "plain +=" or row["lost"] == row["wrong"] == 0
+
+
+def test_collectives(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "benchmarks.collectives", "--hosts", "", "--powers", "10,16", "--rounds", "1"]
+    with nothing_left():
+        ended = run(words, {"BENCHMARK_RESULTS": str(tmp_path)}, limit_s=60)
+    assert ended.returncode == 0, ended.stderr
+    figures = kept(tmp_path, "collectives")["2 pretend nodes of 2"]
+    assert list(figures) == ["1,024 bytes", "65,536 bytes"]
+    for ways in figures.values():
+        assert len(ways) == 4
+        assert all(row["median, ms"] > 0 for row in ways.values())
+    assert all("held, results" in row for row in figures["65,536 bytes"].values())
