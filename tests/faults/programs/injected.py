@@ -2,7 +2,7 @@
 
 Each time the ranks share and make an array. Every rank must get the right bits, or every rank an error of ours; and the
 next call must work. Prints on rank 0 how often a call failed, and what came of it. With argv[3] SIGKILL the rank dies
-at call number argv[4].
+at call number argv[4]. With argv[5], a folder, the ranks save there instead, and what was there must be there still.
 """
 
 import os
@@ -11,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import h5py
 import numpy as np
 from mpi4py import MPI
 
@@ -31,7 +32,7 @@ def attached(number: int, log: Path) -> subprocess.Popen[bytes]:
     return tracer
 
 
-def attempt(number: int) -> str:
+def attempt_to_share(number: int) -> str:
     """What came of one share and one array: "bits", or the class of the error."""
     try:
         table = ms.share(np.full(300_000, number) if comm.rank == 0 else None)
@@ -41,6 +42,36 @@ def attempt(number: int) -> str:
     return "bits" if (table == number).all() and (grid == number).all() else "wrong"
 
 
+def attempt_to_save(number: int) -> str:
+    """What came of one save of each kind; "bits" where all are as they were saved now, or else before."""
+    rows, folder = np.full((50_000, 2), number), Path(sys.argv[5])
+    checkpoint = ms.Checkpoint(folder / "run", keep=1)
+    outcomes = []
+    for save in (
+        lambda: ms.save(folder / "a.npy", rows, distributed=True),
+        lambda: ms.save(folder / "a.h5", rows, "rows", distributed=True),
+        lambda: checkpoint.save(number, {"rows": rows}, distributed=["rows"]),
+    ):
+        try:
+            save()
+            outcomes.append("bits")
+        except ms.MpishareError as error:
+            outcomes.append(type(error).__name__)
+    found = checkpoint.latest()
+    with h5py.File(folder / "a.h5") as file:
+        whole = [np.load(folder / "a.npy"), file["rows"][:], None if found is None else found.load("rows")]
+    comm.Barrier()
+    for outcome, array in zip(outcomes, whole, strict=True):
+        if array is None or len(array) != 50_000 * comm.size or not (array == array[0, 0]).all():
+            return "wrong"
+        if outcome == "bits" and array[0, 0] != number:
+            return "wrong"
+    assert not list(folder.rglob("*.tmp.*"))
+    return next((outcome for outcome in outcomes if outcome != "bits"), "bits")
+
+
+attempt = attempt_to_save if len(sys.argv) > 5 else attempt_to_share
+attempt(0)
 ms.share(np.arange(3))  # what is made once is there
 counts: dict[str, int] = {}
 first = int(sys.argv[4]) if fault == "SIGKILL" else 1
