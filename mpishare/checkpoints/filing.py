@@ -38,7 +38,7 @@ class Filing:
         specs = {f"arrays/{name}": spec for name, spec in self._specs.items()}
         specs |= {f"checksums/{name}": Spec(np.dtype("<u4"), (count,)) for name, count in self._counts.items()}
         small = {"step": np.array(self._step), "values": np.array(self._values.encode())}
-        places = lay_out(new.temporary, specs, small=small, user_bytes=self._front_bytes)
+        places = lay_out(new.fd, specs, small=small, user_bytes=self._front_bytes)
         self._checks_at = {name: places[f"checksums/{name}"] for name in self._names}
         return [places[f"arrays/{name}"] for name in self._names]
 

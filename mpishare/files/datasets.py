@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from mpishare.errors import ArgumentError, BackendError, SpecError
+from mpishare.files.overlay import Overlay
 from mpishare.spec import Spec
 
 __all__ = ["check_h5py", "check_name", "check_stored", "has_mpio", "lay_out"]
@@ -55,7 +55,7 @@ def check_stored(spec: Spec) -> None:
 
 
 def lay_out(
-    file: Path,
+    fd: int,
     specs: Mapping[str, Spec],
     *,
     adds: bool = False,
@@ -65,7 +65,7 @@ def lay_out(
     """Makes datasets in a file, whatever had their names before.
 
     Args:
-        file: The file; it is made anew, or else added to.
+        fd: The open file; it is made anew, or else added to.
         specs: What the datasets are to hold.
         adds: Whether the file has others, which stay.
         small: Datasets with what they hold.
@@ -77,14 +77,16 @@ def lay_out(
     Raises:
         OSError: The file is none of HDF5, or cannot be written.
         SpecError: A dtype cannot be stored.
+        ArgumentError: A name is that of a group.
     """
     h5py = check_h5py()
+    overlay = Overlay(fd)
     created = {} if adds else {"userblock_size": user_bytes}
-    with _told_by_hdf5(), h5py.File(file, "r+" if adds else "w", locking=False, **created) as made:
+    with _told_by_hdf5(), h5py.File(overlay, "r+" if adds else "w", **created) as made:
         places = {name: _made(h5py, made, name, spec).get_offset() or 0 for name, spec in specs.items()}
         for name, content in (small or {}).items():
             made.create_dataset(name, data=content, track_times=False)
-        made.flush()
+    overlay.apply()
     return places
 
 

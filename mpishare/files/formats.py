@@ -78,7 +78,7 @@ class Hdf5:
         if has_old:
             new.copy_old()
         new.check_room(spec.nbytes + METADATA_BYTES)
-        return lay_out(new.temporary, {self.dataset: spec}, adds=has_old)[self.dataset]
+        return lay_out(new.fd, {self.dataset: spec}, adds=has_old)[self.dataset]
 
 
 def chosen(path: str | os.PathLike[str], dataset: str | None) -> tuple[Path, Format]:

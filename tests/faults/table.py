@@ -19,6 +19,7 @@ _MODULES = (
     "faults.test_signals",
     "faults.test_calls",
     "faults.test_space",
+    "faults.test_saving",
     "faults.test_syscalls",
     "blackbox.test_lives",
     "cluster.test_lost",

@@ -2,7 +2,8 @@
 
 Of each call first the first fails, then the second, until there is none. Each time the ranks share and make an array.
 Every rank must get the right bits, or every rank an error of ours; and the next call must work. Prints on rank 0, as
-JSON, how often each call failed with each error. With argv[3] SIGKILL the rank dies at call number argv[4].
+JSON, how often each call failed with each error. With argv[3] SIGKILL the rank dies at call number argv[4]. With
+argv[5], a folder, the ranks save there instead, and what was there must be there still.
 """
 
 import json
@@ -13,6 +14,7 @@ import tempfile
 from itertools import count
 from pathlib import Path
 
+import h5py
 import numpy as np
 from mpi4py import MPI
 
@@ -33,7 +35,7 @@ def attached(call: str, fault: str, number: int, log: Path) -> subprocess.Popen[
     return tracer
 
 
-def attempt(number: int, own: MPI.Intracomm) -> str:
+def attempt_to_share(number: int, own: MPI.Intracomm) -> str:
     """What came of one share and one array: "bits", or the class of the error."""
     try:
         table = ms.share(np.full(300_000, number) if comm.rank == 0 else None, comm=own)
@@ -41,6 +43,34 @@ def attempt(number: int, own: MPI.Intracomm) -> str:
     except ms.MpishareError as error:
         return type(error).__name__
     return "bits" if (table == number).all() and (grid == number).all() else "wrong"
+
+
+def attempt_to_save(number: int, own: MPI.Intracomm) -> str:
+    """What came of one save of each kind; "bits" where all are as they were saved now, or else before."""
+    rows, folder = np.full((50_000, 2), number), Path(sys.argv[5])
+    checkpoint = ms.Checkpoint(folder / "run", keep=1, comm=own)
+    outcomes = []
+    for save in (
+        lambda: ms.save(folder / "a.npy", rows, distributed=True, comm=own),
+        lambda: ms.save(folder / "a.h5", rows, "rows", distributed=True, comm=own),
+        lambda: checkpoint.save(number, {"rows": rows}, distributed=["rows"]),
+    ):
+        try:
+            save()
+            outcomes.append("bits")
+        except ms.MpishareError as error:
+            outcomes.append(type(error).__name__)
+    found = checkpoint.latest()
+    with h5py.File(folder / "a.h5") as file:
+        whole = [np.load(folder / "a.npy"), file["rows"][:], None if found is None else found.load("rows")]
+    comm.Barrier()
+    for outcome, array in zip(outcomes, whole, strict=True):
+        if array is None or len(array) != 50_000 * comm.size or not (array == array[0, 0]).all():
+            return "wrong"
+        if outcome == "bits" and array[0, 0] != number:
+            return "wrong"
+    assert not list(folder.rglob("*.tmp.*"))
+    return next((outcome for outcome in outcomes if outcome != "bits"), "bits")
 
 
 def failed(call: str, fault: str, number: int) -> bool:
@@ -69,6 +99,8 @@ def times_failed(call: str, fault: str, first: int) -> int:
     return next(number for number in count(first) if not failed(call, fault, number)) - first
 
 
+attempt = attempt_to_save if len(sys.argv) > 5 else attempt_to_share
+attempt(0, comm)  # so that there is something to lose
 first = int(sys.argv[4]) if faults == ["SIGKILL"] else 1
 counts = {f"{call} {fault}": times_failed(call, fault, first) for call in calls for fault in faults}
 if comm.rank == 0:
