@@ -1,6 +1,7 @@
 """What it costs to bring a file to every rank: our load beside what else there is, on one node and over hosts.
 
-    python -m benchmarks.files [--mib 1024] [--ranks 4] [--rounds 5] [--hosts 3] [--rate 400mbit] [--link-mib 64]
+    python -m benchmarks.files [--mib 1024] [--chunked-mib 256] [--ranks 4] [--rounds 5] [--hosts 3]
+        [--rate 400mbit] [--link-mib 64]
 
 One dataset, contiguous, and one of compressed chunks, in files that the kernel has in its page cache. Each way is a
 program of its own, whose processes are ready before the clock starts: the time until the last rank has the array, what
@@ -49,6 +50,7 @@ def main() -> None:
     """Runs each way as a program of its own, then the hosts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--mib", type=int, default=1024)
+    parser.add_argument("--chunked-mib", type=int, default=256)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--hosts", type=int, default=3, help="0 for none")
@@ -67,13 +69,14 @@ def main() -> None:
 
 def measure(options: argparse.Namespace) -> None:
     """All of it, printed and kept."""
-    figures: dict[str, Any] = {"bytes": options.mib << 20, "ranks": options.ranks, "rounds": options.rounds}
+    sizes = {CONTIGUOUS: options.mib << 20, CHUNKED: options.chunked_mib << 20}
+    figures: dict[str, Any] = {"bytes": sizes, "ranks": options.ranks, "rounds": options.rounds}
     with TemporaryDirectory() as folder:
         path = Path(folder, "file.h5")
-        write(path, options.mib << 20)
-        for name in (CONTIGUOUS, CHUNKED):
-            figures[name], ground = ways_of(path, name, options)
-            show(f"{options.mib} MiB, {name}", figures[name])
+        write(path, sizes)
+        for name, nbytes in sizes.items():
+            figures[name], ground = ways_of(path, name, nbytes, options)
+            show(f"{nbytes >> 20} MiB, {name}", figures[name])
     if options.hosts:
         words = ["benchmarks.files", "--file", "hosts.h5", "--link-mib", str(options.link_mib)]
         words += ["--rounds", str(options.rounds)]
@@ -86,22 +89,27 @@ def measure(options: argparse.Namespace) -> None:
         figures["over hosts"] = {**asked, **told}
     keep("files", figures, ground)
     series = {name: {way: row["seconds"] for way, row in figures[name].items()} for name in (CONTIGUOUS, CHUNKED)}
-    bars("files", series, "seconds", f"{options.mib} MiB from the page cache to {options.ranks} ranks")
+    bars(
+        "files",
+        series,
+        "seconds",
+        f"{' and '.join(f'{size >> 20} MiB' for size in sizes.values())} from the page cache to {options.ranks} ranks",
+    )
 
 
-def write(path: Path, nbytes: int) -> None:
-    """A file with both datasets, of numbers that can be compressed."""
+def write(path: Path, sizes: dict[str, int]) -> None:
+    """A file with both datasets, of so many bytes each, of numbers that can be compressed."""
     import h5py
 
-    rows = np.arange(nbytes // 8).reshape(-1, 1 << 14)
+    flat, chunked = (np.arange(sizes[name] // 8).reshape(-1, 1 << 14) for name in (CONTIGUOUS, CHUNKED))
     with h5py.File(path, "w") as file:
-        file[CONTIGUOUS] = rows
-        file.create_dataset(CHUNKED, data=rows, chunks=(8, 1 << 14), shuffle=True, compression="lzf")
+        file[CONTIGUOUS] = flat
+        file.create_dataset(CHUNKED, data=chunked, chunks=(8, 1 << 14), shuffle=True, compression="lzf")
 
 
-def ways_of(path: Path, name: str, options: argparse.Namespace) -> tuple[dict[str, Any], Any]:
+def ways_of(path: Path, name: str, nbytes: int, options: argparse.Namespace) -> tuple[dict[str, Any], Any]:
     """The figures of each way to bring the dataset `name`, and the ground."""
-    root, nbytes = Path(__file__).parent.parent, options.mib << 20
+    root = Path(__file__).parent.parent
     words = ["-m", "benchmarks.files", "--rounds", str(options.rounds), "--file", f"{path}::{name}", "--way"]
     found: dict[str, Any] = {}
     ground = None
@@ -201,7 +209,7 @@ def over_hosts(path: Path, nbytes: int, rounds: int) -> None:
     with TemporaryDirectory() as folder:
         file = Path(comm.bcast(folder), path.name)
         if comm.rank == 0:
-            write(file, nbytes)
+            write(file, {CONTIGUOUS: nbytes, CHUNKED: nbytes})
         room = np.ones(nbytes, np.uint8)
         by_socket = socket_way(comm, ms.topology())
         tries: dict[str, Callable[[], object]] = {
