@@ -9,6 +9,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/ready
 MPICH_READY := $(VENV)-mpich/ready
+MPIO_READY := $(VENV)-mpio/ready
+MPIO_H5PY := $(wildcard /usr/lib/python3/dist-packages/h5py/_debian_h5py_mpi)
 FLIGHTS := build/flights.npy
 
 help:
@@ -23,7 +25,7 @@ demo: $(READY) $(FLIGHTS)
 	@echo "mpishare: jobs/broadcast.py on 4 ranks, as 2 pretend nodes of 2"
 	@MPISHARE_NODES=block:2 $(PY) -m mpishare run -n 4 jobs/broadcast.py --data $(FLIGHTS)
 
-test: $(READY) $(MPICH_READY)
+test: $(READY) $(MPICH_READY) $(if $(MPIO_H5PY),$(MPIO_READY))
 	@$(PY) -m tests.run
 
 lint: $(READY)
@@ -56,11 +58,13 @@ bench: $(BENCH_READY)
 	$(RUN) -n 4 -m benchmarks.kernels
 	$(PY) -m benchmarks.files
 
-# The only target that touches the system. libpmix-dev because Slurm opens libpmix.so by that name.
+# The only target that touches the system. libpmix-dev because Slurm opens libpmix.so by that name; python3-h5py-mpi for
+# HDF5 that writes through MPI.
 cluster-packages:
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-	  slurm-wlm munge libpmix-dev iproute2 util-linux shellcheck strace
+	  slurm-wlm munge libpmix-dev iproute2 util-linux shellcheck strace \
+	  python3-h5py-mpi python3-mpi4py python3-venv openmpi-bin
 
 $(FLIGHTS): $(READY) jobs/flights.py
 	@$(PY) jobs/flights.py $@
@@ -91,5 +95,13 @@ $(MPICH_READY): $(READY)
 	  tqdm
 	@touch $@
 
+# The system's h5py, which writes through MPI, with the mpi4py and the NumPy that it was built for.
+$(MPIO_READY): $(READY)
+	@echo "mpishare: setting up $(VENV)-mpio, for the tests of HDF5 through MPI"
+	@rm -rf $(VENV)-mpio; /usr/bin/python3 -m venv --system-site-packages $(VENV)-mpio
+	@$(VENV)-mpio/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable . \
+	  iniconfig packaging pluggy pygments pytest pytest-mpi pytest-timeout tqdm
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-mpich build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-mpich $(VENV)-mpio build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -157,7 +157,7 @@ def operation_of(op: mpi.Op) -> Operation:
     """
     if not isinstance(op, mpi.Op):
         raise ArgumentError(f"op is {op!r}. Give an operation of mpi4py, such as MPI.SUM, or one of MPI.Op.Create.")
-    known = _known().get(op.handle)
+    known = _known().get(mpi.handle_of(op))
     if known is not None:
         return known
     if op == mpi.OP_NULL or op.is_predefined:
@@ -181,7 +181,7 @@ def _known() -> dict[int, _Function]:
         "BOR": (np.bitwise_or, "biu"),
         "BXOR": (np.bitwise_xor, "biu"),
     }
-    return {getattr(mpi, name).handle: _Function(f"MPI.{name}", *found) for name, found in table.items()}
+    return {mpi.handle_of(getattr(mpi, name)): _Function(f"MPI.{name}", *found) for name, found in table.items()}
 
 
 def _datatype(dtype: np.dtype[Any]) -> mpi.Datatype:

@@ -249,7 +249,7 @@ def _found(comm: mpi.Comm | None) -> Topology:
         end_job_on_exception()
         found = Topology(caller)
         caller.Set_attr(_keyval(), found)
-        _known[caller.handle] = found
+        _known[mpi.handle_of(caller)] = found
         if caller == mpi.COMM_WORLD:
             _known[None] = found
     if found.pid != os.getpid():
@@ -296,7 +296,7 @@ def _keyval() -> int:
     """The key of our attribute. No copy function, so that a duplicate of a communicator does not inherit it."""
 
     def give_back(comm: mpi.Comm, _keyval: int, found: Topology) -> None:
-        _known.pop(comm.handle, None)
+        _known.pop(mpi.handle_of(comm), None)
         if not mpi.Is_finalized():
             found.free()
 
