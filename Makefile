@@ -1,7 +1,7 @@
 # Two commands for a newcomer, `make demo` and `make test`. Each sets up what it needs in .venv first.
 # All paths are relative, so that the folder's own path may hold spaces.
 
-.PHONY: demo test lint bench cluster-packages clean help
+.PHONY: demo test lint bench cluster-packages mpio clean help
 .DEFAULT_GOAL := help
 .SUFFIXES:
 
@@ -9,6 +9,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/ready
 MPICH_READY := $(VENV)-mpich/ready
+MPIO_READY := $(VENV)-mpio/ready
+PARALLEL_HDF5 := $(wildcard /usr/lib/*/hdf5/openmpi)
 FLIGHTS := build/flights.npy
 
 help:
@@ -17,13 +19,14 @@ help:
 	@echo "make bench  set up .venv, then make every benchmark again, with its pictures (an hour)"
 	@echo "make lint   check style, format and types"
 	@echo "make cluster-packages   as root on Debian or Ubuntu: bring Slurm and the tools for several hosts on one machine"
+	@echo "make mpio   set up an h5py that writes through MPI, for its tests; after cluster-packages"
 	@echo "make clean  remove what these made"
 
 demo: $(READY) $(FLIGHTS)
 	@echo "mpishare: jobs/broadcast.py on 4 ranks, as 2 pretend nodes of 2"
 	@MPISHARE_NODES=block:2 $(PY) -m mpishare run -n 4 jobs/broadcast.py --data $(FLIGHTS)
 
-test: $(READY) $(MPICH_READY)
+test: $(READY) $(MPICH_READY) $(if $(PARALLEL_HDF5),$(MPIO_READY))
 	@$(PY) -m tests.run
 
 lint: $(READY)
@@ -53,11 +56,12 @@ bench: $(BENCH_READY)
 	$(PY) -m benchmarks.pool
 	$(PY) -m benchmarks.table
 
-# The only target that touches the system. libpmix-dev because Slurm opens libpmix.so by that name.
+# The only target that touches the system. libpmix-dev because Slurm opens libpmix.so by that name; libhdf5-openmpi-dev
+# for `make mpio`.
 cluster-packages:
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-	  slurm-wlm munge libpmix-dev iproute2 util-linux shellcheck strace
+	  slurm-wlm munge libpmix-dev iproute2 util-linux shellcheck strace libhdf5-openmpi-dev openmpi-bin
 
 $(FLIGHTS): $(READY) jobs/flights.py
 	@$(PY) jobs/flights.py $@
@@ -87,5 +91,19 @@ $(MPICH_READY): $(READY)
 	  mpich cloudpickle emcee hypothesis lz4 pandas pyarrow pytest pytest-mpi pytest-timeout scikit-learn scipy tqdm
 	@touch $@
 
+# h5py of a build that writes through MPI, from source, on the parallel HDF5 and the Open MPI of Debian or Ubuntu. With
+# build isolation pip would compile an old mpi4py first; and its cache does not tell such a build from another.
+mpio: $(MPIO_READY)
+
+$(MPIO_READY): $(READY)
+	@test -n "$(PARALLEL_HDF5)" || { echo "mpishare: no parallel HDF5; make cluster-packages brings it"; exit 1; }
+	@echo "mpishare: setting up $(VENV)-mpio, for the tests of HDF5 through MPI; h5py is compiled"
+	@rm -rf $(VENV)-mpio; $(PY) -m venv $(VENV)-mpio
+	@$(VENV)-mpio/bin/python -m pip install --quiet --disable-pip-version-check \
+	  'setuptools>=77' wheel cython pkgconfig numpy 'mpi4py>=4.1' pytest pytest-mpi pytest-timeout tqdm
+	@CC=mpicc HDF5_MPI=ON HDF5_DIR=$(PARALLEL_HDF5) $(VENV)-mpio/bin/python -m pip install --quiet \
+	  --disable-pip-version-check --no-cache-dir --no-build-isolation --no-binary=h5py --editable . h5py
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-mpich build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-mpich $(VENV)-mpio build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

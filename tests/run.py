@@ -15,6 +15,7 @@ from tests.cluster.missing import missing, missing_strace
 
 ROOT = Path(__file__).parent.parent
 MPICH = ROOT / ".venv-mpich" / "bin" / "python"
+MPIO = ROOT / ".venv-mpio" / "bin" / "python"
 TIME_LIMIT_S = 900  # a launch that takes longer hangs
 
 # For each number of ranks, the placements on pretended nodes; "" is all on the real one.
@@ -95,6 +96,8 @@ def launches() -> list[Launch]:
     found.append(mpi_launch(3, "block:2", {"MPISHARE_CHECK": "1", "MPISHARE_TIMEOUT": "30"}))
     if MPICH.exists():
         found.append(mpich_launch(3))
+    if MPIO.exists():
+        found.append(mpio_launch(3, "block:2"))
     found.append(mpi_launch(2, "", large=True))
     found.append(mpi_launch(3, "sizes:2,1", large=True))
     found.append(Launch("blackbox", [*pytest, "tests/blackbox"], {}))
@@ -112,6 +115,8 @@ def left_out() -> list[str]:
     calls = [f"left out: the tests of failing system calls: {reason}" for reason in missing_strace()]
     if not MPICH.exists():
         calls.append("left out: the tests on a second MPI: .venv-mpich is not there; make test brings it")
+    if not MPIO.exists():
+        calls.append("left out: the tests of HDF5 through MPI: .venv-mpio is not there; make mpio brings it")
     if hosts:
         return [*calls, *(f"left out: all tests on several hosts: {reason}" for reason in hosts[:1])]
     return [*calls, *(f"left out: the tests under Slurm: {reason}" for reason in slurm[:1])]
@@ -137,6 +142,18 @@ def mpich_launch(size: int) -> Launch:
     path = os.pathsep.join([str(MPICH.parent), os.environ.get("PATH", os.defpath)])
     command = [str(MPICH), "-m", "mpishare", "run", "-n", str(size), "python", *MPI_TESTS, *WITHOUT_LARGE]
     return Launch(f"mpi, {size} ranks, MPICH", command, {"PATH": path})
+
+
+def mpio_launch(size: int, layout: str) -> Launch:
+    """The tests of files with an h5py that writes through MPI, which `make mpio` sets up in a folder of its own.
+
+    Its MPI is the system's, whose launcher is beside no Python.
+    """
+    words = ["/usr/bin/mpiexec", "--oversubscribe", "-n", str(size), str(MPIO), "-m", "mpi4py"]
+    files = ["tests/mpi/test_save.py", "tests/mpi/test_checkpoint.py"]
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    environ = {**root, "MPISHARE_NODES": layout, "OMPI_MCA_osc": "^ucx"}
+    return Launch(f"mpi, {size} ranks, HDF5 through MPI", [*words, *MPI_TESTS[:2], *files], environ)
 
 
 def run(launch: Launch) -> Outcome:
