@@ -125,6 +125,7 @@ def test_any_byte_that_is_altered_is_found(comm: MPI.Intracomm, folder: Path, mo
     changes = [flipped(at) for at in comm.bcast(np.random.default_rng().integers(0, size, 40).tolist())]
     changes += [flipped(0), flipped(size - 1), lambda content: content.pop(), lambda content: content.append(0)]
     changes += [lambda content: content.clear(), lambda content: content.__delitem__(slice(700, None))]
+    changes.append(lambda content: content.__setitem__(content.index(b'"step": 2') + 8, ord("3")))
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for change in changes:
