@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import resource
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -288,6 +290,17 @@ def test_calls_that_differ(comm: MPI.Intracomm, folder: Path, raised: Raised) ->
 def test_a_bar_is_quiet_without_a_terminal(comm: MPI.Intracomm, folder: Path, capfd: Any) -> None:
     ms.save(folder / "a.npy", np.ones(1000), distributed=True, progress=True)
     assert capfd.readouterr().err == ""
+
+
+def test_a_bar_that_cannot_be_shown_keeps_nobody_waiting(
+    comm: MPI.Intracomm, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    ms.save(folder / "a.npy", np.ones(1000), distributed=True, progress=True)
+    monkeypatch.undo()
+    assert np.load(folder / "a.npy").size == 1000 * comm.size
 
 
 def test_an_array_mapped_from_the_file_that_is_replaced(comm: MPI.Intracomm, folder: Path) -> None:
