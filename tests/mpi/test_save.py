@@ -189,6 +189,8 @@ REFUSED: dict[str, tuple[Any, Any, str | None, str, str]] = {
     "dataset of npy": ("a.npy", np.ones(3), "x", "ArgumentError", "one array without a name"),
     "empty name": ("a.h5", np.ones(3), "a//b", "ArgumentError", "dataset 'a//b' is no name"),
     "group": ("old.h5", np.ones(3), "group", "ArgumentError", "'group' is a group"),
+    "link to another file": ("old.h5", np.ones(3), "far/y", "ArgumentError", "'far' leads to another file"),
+    "link to such a link": ("old.h5", np.ones(3), "near/deep/y", "ArgumentError", "'near' leads to another file"),
     "within a dataset": ("old.h5", np.ones(3), "x/y", "FileError", "dataset 'x/y' of"),
     "objects": ("a.npy", np.array([None]), None, "SpecError", "holds Python objects"),
     "text": ("a.h5", np.array(["a"]), "x", "SpecError", "dataset 'x' of"),
@@ -212,6 +214,9 @@ def test_what_cannot_be_saved(comm: MPI.Intracomm, folder: Path, raised: Raised,
         with h5py.File(folder / "old.h5", "w") as made:
             made["x"] = 1
             made.create_group("group")
+            made["far"] = h5py.ExternalLink("other.h5", "/")
+            made["near"] = h5py.SoftLink("/far")
+        h5py.File(folder / "other.h5", "w").close()
     comm.Barrier()
     before = {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
     path = folder / file if isinstance(file, str) else file
