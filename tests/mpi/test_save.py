@@ -148,6 +148,19 @@ def test_hosts_that_write_to_one_file(comm: MPI.Intracomm, folder: Path, monkeyp
     assert_same(read(folder / "a.npy"), whole)
 
 
+def test_the_file_system_is_that_of_the_file_itself(
+    comm: MPI.Intracomm, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if comm.rank == 0:
+        (folder / "lustre").mkdir()
+        (folder / "lustre/a.npy").symlink_to(folder / "a.npy")
+    comm.Barrier()
+    monkeypatch.setattr("mpishare.files.replacing.type_of", lambda folder: Path(folder).name)
+    saved = ms.save(folder / "lustre/a.npy", np.ones(3), distributed=True)
+    assert saved.way == ("node" if ms.topology().n_nodes == 1 else "streams")
+    assert np.load(folder / "a.npy").size == 3 * comm.size
+
+
 def test_what_else_is_in_the_file_stays(comm: MPI.Intracomm, folder: Path) -> None:
     file = folder / "a.h5"
     if comm.rank == 0:
