@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from mpishare.errors import BackendError
@@ -11,17 +13,26 @@ __all__ = ["Bar", "check_tqdm"]
 
 
 class Bar:
-    """One bar for what all ranks do together, nothing where standard error is no terminal."""
+    """One bar for what all ranks do together, nothing where standard error is no terminal, or one that fails.
+
+    It raises nothing once it is made: the other ranks would wait for the one that shows it.
+    """
 
     def __init__(self, total: int | None, unit: str = " tasks") -> None:
         """`total` is counted in `unit`; bytes, "B", are shown in larger ones."""
+        make = check_tqdm()
         scale = {"unit_scale": True, "unit_divisor": 1024} if unit == "B" else {}
-        self._bar = check_tqdm()(total=total, unit=unit, disable=None, file=sys.stderr, **scale)
+        self._bar: Any = None
         self._before = 0
+        with self._for_show_only():
+            if sys.stderr is not None and sys.stderr.isatty():
+                self._bar = make(total=total, unit=unit, file=sys.stderr, **scale)
 
     def show(self, done: int) -> None:
         """So much of this batch has been done."""
-        self._bar.update(self._before + done - self._bar.n)
+        with self._for_show_only():
+            if self._bar is not None:
+                self._bar.update(self._before + done - self._bar.n)
 
     def end_round(self, count: int) -> None:
         """All of this batch has been done."""
@@ -32,7 +43,17 @@ class Bar:
         pass
 
     def __exit__(self, *_: object) -> None:
-        self._bar.close()
+        with self._for_show_only():
+            if self._bar is not None:
+                self._bar.close()
+
+    @contextmanager
+    def _for_show_only(self) -> Iterator[None]:
+        """An error, of a stream that was closed say, is the end of the bar and of nothing else."""
+        try:
+            yield
+        except Exception:
+            self._bar = None
 
 
 def check_tqdm() -> Any:

@@ -50,8 +50,12 @@ class Beside:
         self.temporary, self.fd = _made(self.path.with_name(_stem(self.path)))
         self._is_there = True
         self._adds = False
-        if self.old is not None:
-            os.fchmod(self.fd, stat.S_IMODE(self.old.st_mode))
+        try:
+            if self.old is not None:
+                os.fchmod(self.fd, stat.S_IMODE(self.old.st_mode))
+        except OSError:
+            self._give_back()
+            raise
 
     def check_room(self, nbytes: int) -> None:
         """Returns when the folder has room for so many.
@@ -100,10 +104,15 @@ class Beside:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._is_there:
-            self._is_there = False
-            self.temporary.unlink(missing_ok=True)
-        os.close(self.fd)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        try:
+            if self._is_there:
+                self._is_there = False
+                self.temporary.unlink(missing_ok=True)
+        finally:
+            os.close(self.fd)
 
 
 def _target(path: Path) -> Path:
@@ -112,7 +121,7 @@ def _target(path: Path) -> Path:
     Raises:
         OSError: It is a folder, or something else that cannot be replaced by a file, or may not be written.
     """
-    file = path.resolve()
+    file = Path(os.path.realpath(path))  # Path.resolve has an error of its own for links in a circle
     status = _status(file)
     if status is None:
         return file

@@ -92,6 +92,7 @@ def lay_out(
 
 def _made(h5py: Any, file: Any, name: str, spec: Spec) -> Any:
     """A dataset whose bytes have their place at once and are not written by HDF5."""
+    _check_groups(h5py, file, name)
     if name in file:
         if not isinstance(file[name], h5py.Dataset):
             raise ArgumentError(f"{name!r} is a group, so that no dataset can have the name.")
@@ -106,6 +107,21 @@ def _made(h5py: Any, file: Any, name: str, spec: Spec) -> Any:
     links.set_char_encoding(h5py.h5t.CSET_UTF8)
     space = h5py.h5s.create_simple(spec.shape) if spec.shape else h5py.h5s.create(h5py.h5s.SCALAR)
     return h5py.h5d.create(file.id, name.encode(), _type_of(spec), space, how, links)
+
+
+def _check_groups(h5py: Any, file: Any, name: str) -> None:
+    """Returns when the groups that the dataset is to be in are of this file, as its bytes will be.
+
+    Raises:
+        ArgumentError: One is behind a link to another file.
+    """
+    for end in (at for at, letter in enumerate(name) if letter == "/"):
+        group = name[:end]
+        link = file.get(group, getlink=True)
+        if link is None:
+            return
+        if isinstance(link, h5py.ExternalLink) or (group in file and file[group].file.filename != file.filename):
+            raise ArgumentError(f"{group!r} leads to another file, so that no dataset of this one can be in it.")
 
 
 def _type_of(spec: Spec) -> Any:

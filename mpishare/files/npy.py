@@ -52,7 +52,7 @@ def stored_in(source: Source) -> Stored:
         spec = parsed(text, head[len(MAGIC)])
     except SpecError as error:
         raise SpecError(f"{place_in(source.path, None)}: {error}") from error
-    except (ValueError, TypeError, SyntaxError, KeyError, MemoryError, RecursionError) as error:
+    except (ValueError, TypeError, SyntaxError, LookupError, MemoryError, RecursionError) as error:
         raise FileError(source.path, None, f"its header is no .npy header: {error}") from error
     source.check_end(begin + length + spec.nbytes)
     return Stored(None, spec, len(spec.shape), "npy", offset=begin + length)
@@ -69,7 +69,7 @@ def parsed(text: bytes, version: int) -> Spec:
 
     Raises:
         SpecError: The array holds Python objects.
-        ValueError, TypeError, SyntaxError, KeyError, MemoryError, RecursionError: It is no header.
+        ValueError, TypeError, SyntaxError, LookupError, MemoryError, RecursionError: It is no header.
     """
     told = _literal(text.decode(_ENCODINGS[version]))
     if set(told) != {"descr", "fortran_order", "shape"}:

@@ -110,7 +110,7 @@ def _begun(here: Topology, order: Order, new: Beside) -> _Begun:
     """Makes room in the new file, on the root."""
     new.check_room(order.nbytes)
     places = order.lay_out(new)
-    filesystem = type_of(str(order.path.parent))
+    filesystem = type_of(str(new.path.parent))  # which may be another where a link leads to the file
     way = choose(here.layout, filesystem, distributed=order.distributed, mpio=order.mpio)
     return _Begun(new.temporary, places, way)
 

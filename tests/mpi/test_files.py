@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import gc
+import io
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -212,6 +214,18 @@ def test_relative_names_are_those_of_rank_0(
 def test_a_bar_is_quiet_where_there_is_no_terminal(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert_loaded(ms.load(folder / "large.npy", progress=True), LARGE)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_bar_that_cannot_be_shown_keeps_nobody_waiting(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed if is_there else None)
+    found = ms.load(folder / "large.npy", progress=True)
+    monkeypatch.undo()
+    assert_loaded(found, LARGE)
 
 
 @pytest.mark.parametrize(("read", "way"), [("job", {}), ("node", {})])

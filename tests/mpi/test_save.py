@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import resource
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -146,6 +148,19 @@ def test_hosts_that_write_to_one_file(comm: MPI.Intracomm, folder: Path, monkeyp
     assert_same(read(folder / "a.npy"), whole)
 
 
+def test_the_file_system_is_that_of_the_file_itself(
+    comm: MPI.Intracomm, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if comm.rank == 0:
+        (folder / "lustre").mkdir()
+        (folder / "lustre/a.npy").symlink_to(folder / "a.npy")
+    comm.Barrier()
+    monkeypatch.setattr("mpishare.files.replacing.type_of", lambda folder: Path(folder).name)
+    saved = ms.save(folder / "lustre/a.npy", np.ones(3), distributed=True)
+    assert saved.way == ("node" if ms.topology().n_nodes == 1 else "streams")
+    assert np.load(folder / "a.npy").size == 3 * comm.size
+
+
 def test_what_else_is_in_the_file_stays(comm: MPI.Intracomm, folder: Path) -> None:
     file = folder / "a.h5"
     if comm.rank == 0:
@@ -187,6 +202,8 @@ REFUSED: dict[str, tuple[Any, Any, str | None, str, str]] = {
     "dataset of npy": ("a.npy", np.ones(3), "x", "ArgumentError", "one array without a name"),
     "empty name": ("a.h5", np.ones(3), "a//b", "ArgumentError", "dataset 'a//b' is no name"),
     "group": ("old.h5", np.ones(3), "group", "ArgumentError", "'group' is a group"),
+    "link to another file": ("old.h5", np.ones(3), "far/y", "ArgumentError", "'far' leads to another file"),
+    "link to such a link": ("old.h5", np.ones(3), "near/deep/y", "ArgumentError", "'near' leads to another file"),
     "within a dataset": ("old.h5", np.ones(3), "x/y", "FileError", "dataset 'x/y' of"),
     "objects": ("a.npy", np.array([None]), None, "SpecError", "holds Python objects"),
     "text": ("a.h5", np.array(["a"]), "x", "SpecError", "dataset 'x' of"),
@@ -210,6 +227,9 @@ def test_what_cannot_be_saved(comm: MPI.Intracomm, folder: Path, raised: Raised,
         with h5py.File(folder / "old.h5", "w") as made:
             made["x"] = 1
             made.create_group("group")
+            made["far"] = h5py.ExternalLink("other.h5", "/")
+            made["near"] = h5py.SoftLink("/far")
+        h5py.File(folder / "other.h5", "w").close()
     comm.Barrier()
     before = {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
     path = folder / file if isinstance(file, str) else file
@@ -288,6 +308,17 @@ def test_calls_that_differ(comm: MPI.Intracomm, folder: Path, raised: Raised) ->
 def test_a_bar_is_quiet_without_a_terminal(comm: MPI.Intracomm, folder: Path, capfd: Any) -> None:
     ms.save(folder / "a.npy", np.ones(1000), distributed=True, progress=True)
     assert capfd.readouterr().err == ""
+
+
+def test_a_bar_that_cannot_be_shown_keeps_nobody_waiting(
+    comm: MPI.Intracomm, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    ms.save(folder / "a.npy", np.ones(1000), distributed=True, progress=True)
+    monkeypatch.undo()
+    assert np.load(folder / "a.npy").size == 1000 * comm.size
 
 
 def test_an_array_mapped_from_the_file_that_is_replaced(comm: MPI.Intracomm, folder: Path) -> None:

@@ -42,6 +42,29 @@ def test_it_goes_where_something_fails(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
+def refuses(*_: object) -> None:
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+def test_it_holds_nothing_where_it_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.npy"
+    path.write_bytes(b"old")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    monkeypatch.setattr(os, "fchmod", refuses)
+    with pytest.raises(PermissionError):
+        Beside(path)
+    assert list(tmp_path.iterdir()) == [path]
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_it_holds_no_descriptor_where_it_cannot_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(PermissionError), Beside(tmp_path / "a.npy"):
+        monkeypatch.setattr(os, "unlink", refuses)
+    monkeypatch.undo()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_leftovers_of_the_same_file_go_and_nothing_else(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
@@ -82,7 +105,9 @@ def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "circle").symlink_to("circle")
     for path, number in (
+        (tmp_path / "circle", errno.ELOOP),
         (tmp_path, errno.EISDIR),
         (tmp_path / "pipe", errno.EINVAL),
         (tmp_path / "nowhere" / "a.npy", errno.ENOENT),
@@ -93,7 +118,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
             Beside(path)
         assert raised.value.errno == number
         assert f"dataset 'grid' of {path}" in str(raised.value)
-    assert {file.name for file in tmp_path.iterdir()} == {"pipe"}
+    assert {file.name for file in tmp_path.iterdir()} == {"pipe", "circle"}
 
 
 def test_more_than_there_is_room_for(tmp_path: Path) -> None:

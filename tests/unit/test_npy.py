@@ -100,6 +100,8 @@ HEADERS = {
     "a list for a shape": (b"{'descr': '<f8', 'fortran_order': False, 'shape': [1]}", "its shape is [1]"),
     "no order": (b"{'descr': '<f8', 'fortran_order': 2, 'shape': ()}", "fortran_order is 2"),
     "no dtype": (b"{'descr': 'what', 'fortran_order': False, 'shape': ()}", "what"),
+    "an empty dtype": (b"{'descr': (), 'fortran_order': False, 'shape': ()}", "out of range"),
+    "half a dtype": (b"{'descr': ('<f8',), 'fortran_order': False, 'shape': ()}", "out of range"),
     "lengths in the dtype": (b"{'descr': '(2,)<f8', 'fortran_order': False, 'shape': ()}", "lengths of its own"),
     "too large": (b"{'descr': '<f8', 'fortran_order': False, 'shape': (2**70,)}", "malformed"),
     "deep": (b"(" * 5000, "its header is no .npy header"),

@@ -84,7 +84,7 @@ def test_a_colon_in_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert planned(capsys, str(tmp_path / "a:b.npy"), "-n", "1", "-N", "1")[0] == 0
 
 
-@pytest.mark.parametrize("name", ["missing.h5", "run.h5:nothing"])
+@pytest.mark.parametrize("name", ["missing.h5", "run.h5:nothing", f"{'x' * 300}.h5:grid"])
 def test_what_is_not_there(file: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(file.parent / name), "-n", "1", "-N", "1", "--memory", "1G"]) == 2
     assert capsys.readouterr().err.startswith("mpishare plan: ")
