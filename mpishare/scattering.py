@@ -21,7 +21,7 @@ from mpishare.transfer import announce, received
 
 __all__ = ["gather", "scatter"]
 
-_TAG = 3
+_TAG = 15
 _WINDOW = 4
 """Messages on their way at a time, as in `transfer`."""
 

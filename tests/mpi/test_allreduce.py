@@ -16,6 +16,7 @@ import mpishare as ms
 from mpishare import plan, ringplan
 from mpishare.segments import registry
 from mpishare.segments.private import Private
+from mpishare.streams import ANSWER_TAG
 from tests.mpi.test_errors import assert_refused
 from tests.mpi.test_segments import use
 
@@ -150,6 +151,20 @@ def test_one_copy_per_node(comm: MPI.Intracomm) -> None:
     gc.collect()
     made = [one for one in ms.report().segments if one.made_by == "allreduce"]
     assert [(one.nbytes, one.copies) for one in made] == [(kept.nbytes, 1)]
+
+
+@pytest.mark.ranks(2)
+def test_beside_a_send_that_waits_for_an_answer(comm: MPI.Intracomm) -> None:
+    parts, others = ms.topology().parts, [rank for rank in range(comm.size) if rank != comm.rank]
+    waiting = [parts.Irecv([bytearray(1), MPI.BYTE], rank, ANSWER_TAG) for rank in others]
+    for count in (3, 100_000):
+        assert (ms.allreduce(np.ones(count)) == comm.size).all()
+        assert ms.allgather(np.full(count, comm.rank))[::count].tolist() == list(range(comm.size))
+    assert not MPI.Request.Testany(waiting)[1]
+    comm.Barrier()
+    for rank in others:
+        parts.Send([b"", MPI.BYTE], rank, ANSWER_TAG)
+    MPI.Request.Waitall(waiting)
 
 
 def _join(lower: Any, upper: Any, _datatype: MPI.Datatype) -> None:
