@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 import mpishare as ms
 from mpishare import plan, ringplan
+from mpishare.errors import CapacityError
+from mpishare.reduction import Reduction
 from mpishare.segments import registry
 from mpishare.segments.private import Private
 from mpishare.streams import ANSWER_TAG
@@ -105,6 +107,21 @@ def test_where_each_rank_has_its_own_copy(comm: MPI.Intracomm, monkeypatch: pyte
     monkeypatch.setattr(registry, "KINDS", tuple(kind for kind in registry.KINDS if isinstance(kind, Private)))
     inputs = [numbers("f8", rank, count) for rank in range(comm.size)]
     assert_reduced(ms.allreduce(inputs[comm.rank]), expected(inputs, np.add), comm)
+
+
+def test_no_memory_on_one_rank(comm: MPI.Intracomm, raised: Raised, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Reduction) -> None:
+        raise CapacityError("here", "nothing", 1, 0, "")
+
+    use(monkeypatch)
+    monkeypatch.setattr(registry, "KINDS", tuple(kind for kind in registry.KINDS if isinstance(kind, Private)))
+    if comm.rank == comm.size - 1:
+        monkeypatch.setattr(Reduction, "take_room", refuse)
+    told = raised(lambda: ms.allreduce(np.ones(3000)))
+    has_pairs = max(map(len, ms.topology().layout.nodes)) > 1  # else no rank needs any
+    assert {error for error, _ in told} <= ({"CapacityError", "PeerCapacityError"} if has_pairs else {"nothing"})
+    monkeypatch.undo()
+    assert ms.allreduce(np.ones(1)).tolist() == [comm.size]
 
 
 def test_strides_and_orders(comm: MPI.Intracomm) -> None:
