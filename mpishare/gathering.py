@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,10 @@ from numpy.typing import NDArray
 from mpishare import mpi, plan, ringplan
 from mpishare.agreement import agree
 from mpishare.ring import circulate, exchange
-from mpishare.rows import note_rows, rows_of, told_row, told_rows
+from mpishare.rows import note_rows, rows_of, stacked, told_row
 from mpishare.segments.allocation import allocate, seal
 from mpishare.segments.registry import check_backend
-from mpishare.spec import Block, Spec, copy_bytes
+from mpishare.spec import Block, copy_bytes
 from mpishare.topology import Topology, topology
 from mpishare.transfer import copy_to_node, tell_node
 
@@ -38,7 +37,8 @@ def allgather(local: NDArray[Any], *, comm: mpi.Comm | None = None, backend: str
         as long as it or a view of it exists.
 
     Raises:
-        SpecError: `local` is no array, has no dimension, or holds Python objects.
+        SpecError: `local` is no array, has no dimension, or holds Python objects; or the rows of all ranks are more
+            than an array can have.
         ArgumentError: `backend` is unknown.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
         BackendError: The segment kind that was asked for cannot be used on this node.
@@ -71,8 +71,7 @@ def _allgather(here: Topology, local: NDArray[Any], backend: str | None) -> NDAr
         kind = check_backend(backend, here)
         together.call = f"allgather(rows of {told_row(spec)}, backend={kind})"
         together.note = note_rows(here, spec.shape[0])
-    ends = [0, *accumulate(told_rows(here, together.note, spec.shape[0]))]
-    whole = Spec(spec.dtype, (ends[-1], *spec.shape[1:]))
+    ends, whole = stacked(here, together.note, spec)
     segment = allocate(here, whole.nbytes, backend=kind, label="allgather", writable=False)
     copy_bytes(segment.view(whole)[ends[here.rank] : ends[here.rank + 1]], local)
     if whole.nbytes:

@@ -88,6 +88,9 @@ def _allreduce(here: Topology, local: NDArray[Any], op: mpi.Op | None, backend: 
     in_c_order, is_late = together.note[:2]
     scratch = _scratch(here, reduction.scratch_bytes, kind, None if is_late else slots)
     segment = allocate(here, spec.nbytes, backend=kind, label="allreduce", writable=False)
+    if reduction.scratch_bytes and scratch is None:
+        with agree(here.channel):
+            reduction.take_room()
     reduction.is_shown = not is_late
     if in_c_order and spec.order == "F":
         spec = reduction.spec = replace(spec, order="C")

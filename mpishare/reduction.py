@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare import mpi, plan, ringplan
-from mpishare.agreement import agree
 from mpishare.layout import Layout
 from mpishare.operations import Operation
 from mpishare.ring import Combine, circulate, exchange, pass_along, staging
@@ -55,6 +54,7 @@ class Reduction:
         spec: That of the array on each rank, and of the result.
         own: This rank's array in memory that may be overwritten, where each rank must come in its turn.
         stages: Memory for what comes from other nodes.
+        room: Memory for what comes from others of this node, where they see none together.
         is_shown: Whether the ranks of each node have shown what they have, before they agreed that they reduce.
     """
 
@@ -63,6 +63,7 @@ class Reduction:
     spec: Spec
     own: NDArray[Any] | None
     stages: Sequence[Block] = ()
+    room: Block | None = None
     is_shown: bool = False
 
     @classmethod
@@ -106,6 +107,10 @@ class Reduction:
     def _is_for_one(self) -> bool:
         """Whether the leader reduces what its node has by itself."""
         return self.topology.node_size * self.spec.nbytes <= _ALONE_BYTES
+
+    def take_room(self) -> None:
+        """Takes what is needed where the ranks of a node see no scratch memory. Local, and may fail."""
+        self.room = np.empty(min(self.spec.nbytes, _STEP_BYTES), np.uint8)
 
     def show(self, local: NDArray[Any], place: memoryview) -> None:
         """Writes this rank's items to scratch memory, where there is room for all of them."""
@@ -180,10 +185,9 @@ class Reduction:
     def _by_turns(self, items: Any, result: NDArray[Any], together: bool) -> None:
         """Each rank sends its items to all of the node."""
         node_channel = self.topology.node_channel
-        step = _STEP_BYTES // result.itemsize
-        with agree(node_channel):
-            room = np.empty(min(step, result.size), result.dtype)
-        for part in plan.chunks(result.size, step):
+        assert self.room is not None
+        room = self.room.view(result.dtype)
+        for part in plan.chunks(result.size, room.size):
             piece = room[: part.stop - part.start]
             for number, rank in enumerate(self.operation.begin_with(self.topology.node_size)):
                 if rank == self.topology.node_rank:

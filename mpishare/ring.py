@@ -21,7 +21,7 @@ __all__ = ["Combine", "circulate", "exchange", "pass_along", "staging"]
 Combine: TypeAlias = Callable[[Block, Block], None]
 """Puts what comes from places before, its first argument, together with what is here, and leaves it there."""
 
-_TAG = 2
+_TAG = 14
 _WINDOW = 4
 """Pieces on their way at a time, in each direction, as `transfer` has them."""
 

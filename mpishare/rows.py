@@ -1,18 +1,19 @@
-"""How many rows each rank brings."""
+"""How many rows each rank brings, and the array of all of them."""
 
 from __future__ import annotations
 
 import struct
+from itertools import accumulate
 
 import numpy as np
 
 from mpishare import mpi
-from mpishare.agreement import NOTE_BYTES
+from mpishare.agreement import NOTE_BYTES, known_to
 from mpishare.errors import SpecError
 from mpishare.spec import Spec
 from mpishare.topology import Topology
 
-__all__ = ["note_rows", "rows_of", "told_row", "told_rows"]
+__all__ = ["note_rows", "rows_of", "stacked", "told_row"]
 
 _COUNT = struct.Struct("<q")
 _NOTED_RANKS = NOTE_BYTES // _COUNT.size
@@ -43,12 +44,30 @@ def note_rows(here: Topology, count: int) -> bytes:
     return (bytes(_COUNT.size * here.rank) + _COUNT.pack(count)).ljust(NOTE_BYTES, b"\0")
 
 
-def told_rows(here: Topology, note: bytes, count: int) -> list[int]:
-    """The counts of all ranks, from the note that they agreed on.
+def stacked(here: Topology, note: bytes, spec: Spec) -> tuple[list[int], Spec]:
+    """Where the rows of each rank begin, and those of the last one end; and the spec of all of them.
+
+    Args:
+        here: Where the ranks sit.
+        note: What the ranks agreed on.
+        spec: That of this rank's rows.
+
+    Raises:
+        SpecError: They are too many together, on all ranks.
 
     Collective:
         Over `here.comm`.
     """
+    ends = [0, *accumulate(_told_rows(here, note, spec.shape[0]))]
+    try:
+        return ends, Spec.checked((ends[-1], *spec.shape[1:]), spec.dtype)
+    except SpecError as error:
+        known_to(here.channel, error)
+        raise
+
+
+def _told_rows(here: Topology, note: bytes, count: int) -> list[int]:
+    """The counts of all ranks."""
     if here.size <= _NOTED_RANKS:
         return [_COUNT.unpack_from(note, _COUNT.size * rank)[0] for rank in range(here.size)]
     counts = np.zeros(here.size, np.int64)

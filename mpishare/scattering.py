@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
 from typing import Any
 
 from numpy.typing import NDArray
@@ -14,14 +13,14 @@ from mpishare.abandoned import abandoned_on_error
 from mpishare.agreement import agree
 from mpishare.errors import CapacityError
 from mpishare.loans import borrow
-from mpishare.rows import note_rows, rows_of, told_row, told_rows
+from mpishare.rows import note_rows, rows_of, stacked, told_row
 from mpishare.spec import Block, Spec, bytes_of, copy_bytes
 from mpishare.topology import Topology, check_root, topology
 from mpishare.transfer import announce, received
 
 __all__ = ["gather", "scatter"]
 
-_TAG = 3
+_TAG = 15
 _WINDOW = 4
 """Messages on their way at a time, as in `transfer`."""
 
@@ -39,7 +38,8 @@ def gather(local: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) 
         On `root` a writable `numpy.ndarray` of its own, in C order, with the rows of rank 0 first; None elsewhere.
 
     Raises:
-        SpecError: `local` is no array, has no dimension, or holds Python objects.
+        SpecError: `local` is no array, has no dimension, or holds Python objects; or the rows of all ranks are more
+            than an array can have.
         ArgumentError: `root` is no rank of `comm`.
         CapacityError: `root` gets no memory for them; on the others as a `PeerCapacityError`.
         MismatchError: The ranks gave rows of different shapes or dtypes, or made different calls.
@@ -109,8 +109,7 @@ def _gather(here: Topology, local: NDArray[Any], root: int) -> NDArray[Any] | No
         run = _run(here, local, spec) if here.rank != rank else None
         together.call = f"gather(rows of {told_row(spec)}, root={rank})"
         together.note = note_rows(here, spec.shape[0])
-    ends = [0, *accumulate(told_rows(here, together.note, spec.shape[0]))]
-    whole = Spec(spec.dtype, (ends[-1], *spec.shape[1:]))
+    ends, whole = stacked(here, together.note, spec)
     with agree(here.channel):
         block = _memory(here, whole.nbytes) if here.rank == rank else None
     if block is None:

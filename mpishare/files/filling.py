@@ -19,7 +19,7 @@ __all__ = ["ROOT", "Reading", "Show", "bring", "laid_out"]
 ROOT = 0
 """The rank that looks at the file, whose node reads it where it is read once a job."""
 
-_READY_TAG = 3
+_READY_TAG = 10
 """Of what a reader tells its leader: one more of its pieces is there."""
 
 _ALIGNED_BYTES = 64

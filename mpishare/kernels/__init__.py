@@ -4,7 +4,7 @@ from __future__ import annotations
 
 try:
     import numba  # noqa: F401 - so that what is missing is named before any part of it is asked for
-except ImportError as error:
+except ModuleNotFoundError as error:  # other errors are numba's own to tell, such as of a NumPy that is too new
     raise ImportError("mpishare.kernels needs numba, which is not installed: pip install 'mpishare[numba]'") from error
 
 from mpishare.kernels.atomics import add_at, atomic_add

@@ -51,7 +51,8 @@ def atomic_add(array: NDArray[Any], index: int | tuple[int, ...], value: float) 
     Raises:
         SpecError: `array` is read-only, of another dtype, or not aligned.
         ArgumentError: `index` has not one integer for each dimension, or `value` does not fit the dtype. In compiled
-            code all these are numba's TypingError, when the function is compiled, but for the alignment, a ValueError.
+            code all these are numba's TypingError, when the function is compiled, but for the alignment, a ValueError,
+            and for integers that are too large, which lose their upper bits, as everywhere in such code.
         IndexError: The item is outside of the array.
 
     Collective:
@@ -108,9 +109,10 @@ def add_at(array: NDArray[Any], indices: ArrayLike, values: ArrayLike = 1) -> No
     where = np.asarray(indices)
     if where.dtype.kind not in "iu" and where.size:
         raise ArgumentError(f"indices are of dtype {where.dtype}; an index is an integer.")
-    where = np.ascontiguousarray(where).reshape(-1)
+    where = np.ascontiguousarray(where, where.dtype.newbyteorder("=")).reshape(-1)
     amounts = _amounts(array, values, where.size)
-    wrong = _add_all(array, _sealed(where), _sealed(amounts), int(amounts.size > 1)) if where.size else -1
+    step = int(amounts.size > 1)
+    wrong = _add_all(array, _sealed(where, array), _sealed(amounts, array), step) if where.size else -1
     if wrong >= 0:
         raise IndexError(f"add_at: index {where[wrong]} at {wrong} is outside of an array of {array.size} items")
 
@@ -133,13 +135,15 @@ def _places(array: NDArray[Any], index: int | tuple[int, ...]) -> tuple[int, ...
         raise ArgumentError(f"index {index!r} is no integer, nor a tuple of integers.") from error
     if len(found) != array.ndim:
         raise ArgumentError(f"index {index!r} has {len(found)} integers; an item of this array has {array.ndim}.")
+    if not all(-length <= place < length for place, length in zip(found, array.shape, strict=True)):
+        raise IndexError(_OUTSIDE)
     return found
 
 
 def _amount(array: NDArray[Any], value: Any) -> Any:
     """`value` as an item of `array`."""
     try:
-        return array.dtype.type(operator.index(value) if array.dtype.kind in "iu" else value)
+        return array.dtype.type(operator.index(value) if array.dtype.kind in "iu" else float(value))
     except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(f"value {value!r} cannot be added to items of {array.dtype}: {error}") from error
 
@@ -153,12 +157,18 @@ def _amounts(array: NDArray[Any], values: ArrayLike, count: int) -> NDArray[Any]
         return np.array([_amount(array, given.reshape(-1)[0])])
     if not np.can_cast(given.dtype, array.dtype, "same_kind"):
         raise ArgumentError(f"values of {given.dtype} cannot be added to items of {array.dtype}.")
-    return np.ascontiguousarray(given, array.dtype).reshape(-1)
+    amounts = np.ascontiguousarray(given, array.dtype)
+    if array.dtype.kind in "iu" and not np.array_equal(amounts, given):
+        raise ArgumentError(f"values of {given.dtype} cannot be added to items of {array.dtype}: some are too large.")
+    return amounts.reshape(-1)
 
 
-def _sealed(array: NDArray[Any]) -> NDArray[Any]:
-    """A read-only view, so that the caller's flags do not each make a function to compile."""
-    view = array.view()
+def _sealed(given: NDArray[Any], array: NDArray[Any]) -> NDArray[Any]:
+    """A read-only view, so that the caller's flags do not each make a function to compile.
+
+    Of a copy where adding to `array` would change it.
+    """
+    view = given.copy() if np.may_share_memory(given, array) else given.view()
     view.flags.writeable = False
     return view
 
@@ -245,4 +255,5 @@ def _in_compiled_code(array: Any, index: Any, value: Any) -> Any:  # noqa: ARG00
     return _add_one
 
 
-overload(atomic_add)(_in_compiled_code)
+# Within the caller's code: numba loses the arrays of a caller when what it calls raises.
+overload(atomic_add, inline="always")(_in_compiled_code)

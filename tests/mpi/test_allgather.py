@@ -12,6 +12,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import mpishare as ms
+from mpishare import rows as rows_module
 from mpishare.segments import registry
 from mpishare.segments.private import Private
 from tests.arrays import DTYPES, bits, filled, layouts
@@ -89,6 +90,23 @@ def test_one_copy_per_node(comm: MPI.Intracomm) -> None:
     kept = ms.allgather(np.arange(300_000.0))
     largest = ms.report().segments[0]
     assert (largest.nbytes, largest.made_by, largest.copies) == (kept.nbytes, "allgather", 1)
+
+
+@pytest.mark.ranks(2)
+def test_more_rows_than_an_array_can_have(raised: Raised) -> None:
+    none, many = np.empty((2**62, 0), "u1"), np.broadcast_to(np.uint8(1), (2**62,))
+    for call in (lambda: ms.allgather(none), lambda: ms.gather(none), lambda: ms.allgather(many)):
+        told = raised(call)
+        assert {error for error, _ in told} == {"SpecError"}
+        assert "exceed the address space" in told[0][1]
+    assert ms.allgather(np.ones(1)).size == ms.topology().size
+
+
+def test_counts_that_have_no_room_in_the_note(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_module, "_NOTED_RANKS", 0)  # as if there were many ranks
+    assert_gathered(comm, np.arange(3 * comm.rank) + comm.rank)
+    found = ms.gather(np.full(comm.rank, comm.rank))
+    assert found is None or found.tolist() == [rank for rank in range(comm.size) for _ in range(rank)]
 
 
 BAD: dict[str, tuple[Any, str, str]] = {

@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 
 import mpishare as ms
 from mpishare import plan, ringplan
+from mpishare.errors import CapacityError
+from mpishare.reduction import Reduction
 from mpishare.segments import registry
 from mpishare.segments.private import Private
+from mpishare.streams import ANSWER_TAG
 from tests.mpi.test_errors import assert_refused
 from tests.mpi.test_segments import use
 
@@ -106,6 +109,21 @@ def test_where_each_rank_has_its_own_copy(comm: MPI.Intracomm, monkeypatch: pyte
         assert_reduced(ms.allreduce(inputs[comm.rank]), expected(inputs, np.add), comm)
 
 
+def test_no_memory_on_one_rank(comm: MPI.Intracomm, raised: Raised, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Reduction) -> None:
+        raise CapacityError("here", "nothing", 1, 0, "")
+
+    use(monkeypatch)
+    monkeypatch.setattr(registry, "KINDS", tuple(kind for kind in registry.KINDS if isinstance(kind, Private)))
+    if comm.rank == comm.size - 1:
+        monkeypatch.setattr(Reduction, "take_room", refuse)
+    told = raised(lambda: ms.allreduce(np.ones(3000)))
+    has_pairs = max(map(len, ms.topology().layout.nodes)) > 1  # else no rank needs any
+    assert {error for error, _ in told} <= ({"CapacityError", "PeerCapacityError"} if has_pairs else {"nothing"})
+    monkeypatch.undo()
+    assert ms.allreduce(np.ones(1)).tolist() == [comm.size]
+
+
 def test_strides_and_orders(comm: MPI.Intracomm) -> None:
     table = np.arange(60_000.0).reshape(200, 300) * (comm.rank + 1)
     factor = comm.size * (comm.size + 1) // 2
@@ -150,6 +168,20 @@ def test_one_copy_per_node(comm: MPI.Intracomm) -> None:
     gc.collect()
     made = [one for one in ms.report().segments if one.made_by == "allreduce"]
     assert [(one.nbytes, one.copies) for one in made] == [(kept.nbytes, 1)]
+
+
+@pytest.mark.ranks(2)
+def test_beside_a_send_that_waits_for_an_answer(comm: MPI.Intracomm) -> None:
+    parts, others = ms.topology().parts, [rank for rank in range(comm.size) if rank != comm.rank]
+    waiting = [parts.Irecv([bytearray(1), MPI.BYTE], rank, ANSWER_TAG) for rank in others]
+    for count in (3, 100_000):
+        assert (ms.allreduce(np.ones(count)) == comm.size).all()
+        assert ms.allgather(np.full(count, comm.rank))[::count].tolist() == list(range(comm.size))
+    assert not MPI.Request.Testany(waiting)[1]
+    comm.Barrier()
+    for rank in others:
+        parts.Send([b"", MPI.BYTE], rank, ANSWER_TAG)
+    MPI.Request.Waitall(waiting)
 
 
 def _join(lower: Any, upper: Any, _datatype: MPI.Datatype) -> None:

@@ -43,6 +43,12 @@ def count(rounds: int, counts: Any) -> None:
         kernels.atomic_add(counts, number % counts.size, 1)
 
 
+@numba.njit
+def add_one(counts: Any, place: int) -> None:
+    """One addition, whose index may be wrong."""
+    kernels.atomic_add(counts, place, 1)
+
+
 def test_views_go_in_as_they_are(comm: MPI.Intracomm) -> None:
     table = ms.share(np.arange(10.0) if comm.rank == 0 else None)
     grid = ms.zeros(10)
@@ -166,6 +172,11 @@ def test_refused_on_one_rank(comm: MPI.Intracomm, raised: Any) -> None:
     for one in differing:
         for rank, (kind, _) in enumerate(raised(one)):
             assert kind == ("MismatchError" if len(here.ranks_of(here.node_of(rank))) > 1 else "nothing")
+
+
+def test_a_wrong_index_in_compiled_code_keeps_no_array() -> None:
+    with pytest.raises(IndexError, match="outside"):
+        add_one(ms.zeros(3), 5)
 
 
 def test_mpi4pys_locks_and_counters_go_with_fence(comm: MPI.Intracomm) -> None:

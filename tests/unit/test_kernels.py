@@ -83,6 +83,8 @@ def test_outside(index: int) -> None:
         with pytest.raises(IndexError, match="outside"):
             call(array, index, 1)
     with pytest.raises(IndexError, match="outside"):
+        kernels.atomic_add(array, index * 2**62, 1)
+    with pytest.raises(IndexError, match="outside"):
         add(array, np.uint64(2**64 - 1), 1)
     with pytest.raises(IndexError, match=f"index {index} at 1 is outside of an array of 3"):
         kernels.add_at(array, [0, index])
@@ -102,6 +104,8 @@ REFUSED: list[tuple[Any, Any, Any, str]] = [
     (np.zeros(3), (0, 0), 1, "integer"),
     (np.zeros(3, "i8"), 0, 1.5, "cannot be added to items of"),
     (np.zeros(3), 0, "a", "cannot be added to items of"),
+    (np.zeros(3), 0, None, "cannot be added to items of"),
+    (np.zeros(3), 0, [1.0, 2.0], "cannot be added to items of"),
 ]
 
 
@@ -123,6 +127,8 @@ def test_refused(array: Any, index: Any, value: Any, told: str) -> None:
         (np.zeros(3), [0, 1, 2], [1, 2], "2 values for 3 indices"),
         (np.zeros(3, "i8"), [0, 1], [1.5, 2], "values of float64"),
         (np.zeros(3, "i4"), [0], 2**40, "cannot be added to items of int32"),
+        (np.zeros(3, "i4"), [0, 1], [2**40, 1], "some are too large"),
+        (np.zeros(3, "i8"), [0, 1], np.array([2**64 - 1, 1], "u8"), "some are too large"),
         ([0, 0], [0], 1, "list"),
     ],
 )
@@ -140,8 +146,21 @@ def test_add_at_is_numpys(values: Any) -> None:
         kernels.add_at(ours, indices, given)
         np.add.at(theirs, indices, given)
         assert ours.tolist() == theirs.tolist()
+    kernels.add_at(ours, indices.astype(">i2"), given)
+    np.add.at(theirs, indices, given)
     kernels.add_at(ours, [])
     kernels.add_at(ours, np.zeros(0, "i4"), np.zeros(0))
+    assert ours.tolist() == theirs.tolist()
+
+
+def test_add_at_of_indices_and_values_that_it_changes() -> None:
+    ours = np.array([[1, 2, 0, 3, 4], [4, 4, 4, 4, 4]])
+    theirs = ours.copy()
+    for one, other in zip(ours, theirs, strict=True):
+        kernels.add_at(one, one)
+        np.add.at(other, other, 1)
+        kernels.add_at(one, np.arange(5)[::-1], one)
+        np.add.at(other, np.arange(5)[::-1], other)
     assert ours.tolist() == theirs.tolist()
 
 
@@ -181,6 +200,20 @@ def test_kept_where_the_package_lies() -> None:
     kernels.add_at(np.zeros(3), [0])
     kept = Path(kernels.__file__).parent / "__pycache__"
     assert list(kept.glob("atomics._add_all-*.nbi"))
+
+
+def test_what_numba_says_of_itself_is_passed_on() -> None:
+    code = (
+        "import importlib.abc, sys\n"
+        "class Finder(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'numba':\n"
+        "            raise ImportError('Numba needs NumPy 2.2 or less')\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "import mpishare.kernels\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.stderr.splitlines()[-1] == "ImportError: Numba needs NumPy 2.2 or less"
 
 
 def test_without_numba_it_says_what_to_install() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import mpishare as ms
 from mpishare import kernels
+from mpishare.letters import FIRST_TAG
 
 PACKAGE = Path(ms.__file__).parent
 README = (PACKAGE.parent / "README.md").read_text()
@@ -79,6 +80,20 @@ def test_optional_packages_are_not_imported_with_the_module(file: Path) -> None:
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
             assert not {name.split(".")[0] for name in names} & OPTIONAL - allowed
+
+
+def tags_of(file: Path) -> list[int]:
+    """The numbers that a file gives to tags."""
+    nodes = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.Assign)]
+    named = [node.value for node in nodes if re.search(r"TAG\b", ast.unparse(node.targets[0]))]
+    found = [one for value in named for one in (value.elts if isinstance(value, ast.Tuple) else [value])]
+    return [one.value for one in found if isinstance(one, ast.Constant) and isinstance(one.value, int)]
+
+
+def test_no_message_is_taken_for_another() -> None:
+    tags = sorted(tag for file in FILES for tag in tags_of(file))
+    assert len(tags) == len(set(tags))
+    assert tags[-1] == FIRST_TAG  # from which on messages of the caller's are numbered
 
 
 def test_nothing_imports_the_kernels_but_their_user() -> None:
