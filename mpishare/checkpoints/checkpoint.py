@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import operator
 import os
@@ -29,6 +30,12 @@ __all__ = ["Checkpoint"]
 
 _FILES = r"\d{12,}\.h5"
 _BAD = b"\1".ljust(NOTE_BYTES, b"\0")
+
+_DAMAGE = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What comes of reading a file that is not as it was saved."""
+
+_BAD_DISK = frozenset({errno.EIO, errno.EUCLEAN, errno.EBADMSG})
+"""The system has lost bytes of the file. Any other error of it says nothing of the file, which may be good."""
 
 
 class Checkpoint:
@@ -116,7 +123,7 @@ class Checkpoint:
         stacks = _stacks(here, list(arrays), specs, names)
         filing = Filing(number, text, stacks)
         order = Order(
-            path=self.path / f"{number:012}.h5",
+            path=self._file(number),
             stacks=list(stacks.values()),
             lay_out=filing.lay_out,
             distributed=bool(names),
@@ -125,7 +132,7 @@ class Checkpoint:
             progress=progress,
         )
         replace_file(here, order, [arrays[name] if name in specs else None for name in stacks])
-        with agree(here.channel), telling(self.path, None):
+        with agree(here.channel), telling(self.path, None, "rid of older checkpoints"):
             if here.rank == ROOT:
                 self._remove_old(number)
 
@@ -133,13 +140,13 @@ class Checkpoint:
         """The checkpoint of the highest step that is as it was saved. All ranks read it once, together.
 
         Each one that is not, because it was cut or altered, is told by a `RuntimeWarning` on rank 0, and the one before
-        it is taken.
+        it is taken. The next `save` removes it. One that a rank may not or cannot read is an error, and stays.
 
         Returns:
             A `Snapshot`, None where there is no checkpoint.
 
         Raises:
-            FileError: There are checkpoints, and none is as it was saved; or the folder cannot be read.
+            FileError: There are checkpoints, and none is as it was saved; or the folder or a file cannot be read.
             MismatchError: The ranks made different calls.
             PeerError: Another rank raised one of these.
         """
@@ -166,30 +173,36 @@ class Checkpoint:
         """The checkpoints in the folder, by their steps."""
         if not self.path.exists():
             return {}
-        return {int(file.stem): file for file in self.path.iterdir() if re.fullmatch(_FILES, file.name)}
+        named = {int(file.stem): file for file in self.path.iterdir() if re.fullmatch(_FILES, file.name)}
+        return {step: file for step, file in named.items() if file == self._file(step) and file.is_file()}
+
+    def _file(self, step: int) -> Path:
+        return self.path / f"{step:012}.h5"
 
     def _verified(self, here: Topology, step: int) -> Known | None:
         """What the file of a step tells, None where it is not as it was saved; rank 0 warns then."""
         known: Known | None = None
         reason = ""
-        if here.rank == ROOT:
+        with agree(here.channel), telling(self._file(step), None, "read"):
             try:
-                known = Known.read(self._files()[step])
-            except (OSError, ValueError, TypeError, KeyError) as error:
-                reason = words_of(error)
+                if here.rank == ROOT:
+                    known = Known.read(self._file(step))
+            except _DAMAGE as error:
+                reason = _damage(error)
         known = here.channel.bcast(known, ROOT)
-        with agree(here.channel) as together:
+        with agree(here.channel) as together, telling(self._file(step), None, "read"):
             try:
                 if known is not None:
                     known.verify(here.size, here.rank)
-            except OSError as error:
-                reason = words_of(error)
+            except _DAMAGE as error:
+                reason = _damage(error)
             together.note = _BAD if reason else together.note
         if together.note == _BAD:
             reasons = [words for words in here.channel.allgather(reason) if words]
             self._refused.add(step)
-            if here.rank == ROOT:
-                callers.warn(f"the checkpoint of step {step} in {self.path} is left out: {reasons[0]}")
+            with agree(here.channel):  # where warnings are errors
+                if here.rank == ROOT:
+                    callers.warn(f"the checkpoint of step {step} in {self.path} is left out: {reasons[0]}")
             return None
         return known
 
@@ -212,6 +225,17 @@ class Checkpoint:
         except SpecError as error:
             raise SpecError(f"{place_in(str(self.path), name)} cannot be saved: {error}") from error
         return spec
+
+
+def _damage(error: BaseException) -> str:
+    """What is wrong with a file, in words.
+
+    Raises:
+        OSError: Nothing may be, but it cannot be read.
+    """
+    if isinstance(error, OSError) and not isinstance(error, FileError) and error.errno not in _BAD_DISK:
+        raise error
+    return words_of(error)
 
 
 def _stacks(here: Topology, names: list[str], specs: Mapping[str, Spec], stacked: list[str]) -> dict[str, Stack]:
@@ -252,14 +276,20 @@ def _names(arrays: Mapping[str, object], distributed: Collection[str]) -> list[s
     """The distributed ones, in the order of the arrays.
 
     Raises:
-        ArgumentError: A name is none, or is of no array.
+        ArgumentError: A name is none, or is of no array; or the arrays have no names.
     """
+    if not isinstance(arrays, Mapping):
+        raise ArgumentError(f"arrays is of {type(arrays).__name__}; give a dict of arrays by name.")
     for name in arrays:
         if not isinstance(name, str) or not name or name == "." or set("/\0") & set(name):
             raise ArgumentError(f"{name!r} is no name of an array. Give a text without a slash, such as 'grid'.")
-    if isinstance(distributed, str) or not set(distributed) <= arrays.keys():
+    try:
+        wanted = None if isinstance(distributed, str) else set(distributed)  # once: it may be a generator
+    except TypeError:
+        wanted = None
+    if wanted is None or not wanted <= arrays.keys():
         raise ArgumentError(f"distributed is {distributed!r}; give names of {', '.join(map(repr, arrays))}.")
-    return [name for name in arrays if name in distributed]
+    return [name for name in arrays if name in wanted]
 
 
 def _text(values: Mapping[str, Any] | None) -> str:
@@ -270,10 +300,25 @@ def _text(values: Mapping[str, Any] | None) -> str:
     """
     try:
         text = json.dumps(dict(values or {}))
-        if json.loads(text).keys() != dict(values or {}).keys():
-            raise TypeError("a name is no text")
+        _check_names(dict(values or {}))
     except (TypeError, ValueError, RecursionError) as error:
         raise SpecError(
             f"values cannot be saved: {error}. Give numbers, texts, lists and dicts, e.g. int(…)."
         ) from error
     return text
+
+
+def _check_names(value: object) -> None:
+    """Returns when all dicts within have texts as names, which JSON would make of others.
+
+    Raises:
+        TypeError: One has another.
+    """
+    if isinstance(value, dict):
+        for name in value:
+            if not isinstance(name, str):
+                raise TypeError(f"the name {name!r} is no text")
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for one in value:
+            _check_names(one)

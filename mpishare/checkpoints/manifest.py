@@ -132,7 +132,7 @@ class Manifest:
         if size != found.nbytes:
             raise ValueError(f"it has {size:,} bytes instead of {found.nbytes:,}")
         for gap in found.gaps:
-            if crc32(read_all(fd, gap.at, gap.nbytes)) != gap.check:
+            if gap.at + gap.nbytes > size or crc32(read_all(fd, gap.at, gap.nbytes)) != gap.check:
                 raise ValueError(f"its bytes from {gap.at:,} on, {gap.nbytes:,} of them, are not those that were saved")
         if found.gaps[0].at != user_bytes:
             raise ValueError("its front is of another size")
@@ -149,7 +149,7 @@ def _front(fd: int) -> tuple[bytes, int]:
     if len(head) < _HEAD.size or not head.startswith(_MAGIC):
         raise ValueError("it does not begin as a checkpoint does")
     _, version, check, length, user_bytes = _HEAD.unpack(head)
-    if version != _VERSION or not length <= user_bytes <= _LARGEST_BYTES:
+    if version != _VERSION or not length <= user_bytes <= min(_LARGEST_BYTES, os.fstat(fd).st_size):
         raise ValueError(f"it begins as one of version {version}, with {length:,} bytes of text")
     block = read_all(fd, _HEAD.size, user_bytes - _HEAD.size)
     text = block[:length]

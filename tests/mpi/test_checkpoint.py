@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
+from zlib import crc32
 
 import h5py
 import numpy as np
@@ -13,6 +17,7 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
+from mpishare.checkpoints import manifest
 from mpishare.files import stacks
 from tests.arrays import DTYPES, bits, filled
 
@@ -81,6 +86,14 @@ def test_rows_for_another_number_of_ranks(
         assert bits(found.load("grid", region=slice(-5, None))) == bits(grid[-5:])
         assert bits(found.load("grid")) == bits(grid)
         some.Free()
+
+
+def test_names_that_can_be_told_only_once(comm: MPI.Intracomm, folder: Path) -> None:
+    names: Any = (name for name in ["x"])
+    ms.Checkpoint(folder).save(1, {"x": np.ones((2, 3))}, distributed=names)
+    found = ms.Checkpoint(folder).latest()
+    assert found is not None
+    assert found.shape("x") == (2 * comm.size, 3)
 
 
 def test_the_last_ones_stay(comm: MPI.Intracomm, folder: Path) -> None:
@@ -168,6 +181,89 @@ def test_a_refused_one_does_not_take_the_place_of_a_good_one(comm: MPI.Intracomm
     assert sorted(file.name for file in folder.iterdir()) == ["000000000001.h5", "000000000003.h5"]
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_warning_that_is_an_error_is_one_on_all(comm: MPI.Intracomm, folder: Path) -> None:
+    checkpoint = ms.Checkpoint(folder)
+    for step in (1, 2):
+        checkpoint.save(step, {"x": np.full(3, step)})
+    damaged(comm, folder / "000000000002.h5", flipped(20))
+    with pytest.raises((RuntimeWarning, ms.PeerError), match="the checkpoint of step 2 in"):
+        checkpoint.latest()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = checkpoint.latest()
+    assert found is not None
+    assert found.step == 1
+
+
+@pytest.mark.parametrize("victim", [0, -1])
+def test_one_that_cannot_be_read_is_not_taken_for_a_bad_one(
+    comm: MPI.Intracomm, folder: Path, raised: Raised, victim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = ms.Checkpoint(folder)
+    for step in (1, 2):
+        checkpoint.save(step, {"x": np.full(3, step)})
+    opens = os.open
+
+    def refuses(path: Any, *words: Any, **options: Any) -> int:
+        if str(path).endswith("2.h5"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opens(path, *words, **options)
+
+    with monkeypatch.context() as patched:
+        if comm.rank == victim % comm.size:
+            patched.setattr(os, "open", refuses)
+        told = raised(checkpoint.latest)
+    assert sorted({error for error, _ in told}) == ["FileError", "PeerError"][: comm.size]
+    assert all("000000000002.h5: Permission denied; it was not read" in text for _, text in told)
+    found = checkpoint.latest()
+    assert found is not None
+    assert found.step == 2
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "no gaps": lambda told: told.update(gaps=[]),
+    "a list of arrays": lambda told: told.update(arrays=[]),
+    "a gap beyond the end": lambda told: told["gaps"][0].__setitem__(1, 1 << 61),
+    "a place that is no number": lambda told: told["arrays"]["x"].update(checks_at=1 << 70),
+    "deep": lambda told: told["arrays"]["x"].update(dtype=["f8", *[[1]] * 3]),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.filterwarnings("ignore:the checkpoint of step")
+def test_a_front_that_another_program_wrote(comm: MPI.Intracomm, folder: Path, name: str) -> None:
+    """Its checksum is right, and what it tells is not."""
+
+    def change(content: bytearray) -> None:
+        magic, version, _, length, user_bytes = manifest._HEAD.unpack_from(content)
+        told = json.loads(content[manifest._HEAD.size : manifest._HEAD.size + length])
+        CHANGES[name](told)
+        text = json.dumps(told).encode()
+        front = manifest._HEAD.pack(magic, version, crc32(text), len(text), user_bytes) + text
+        content[:user_bytes] = front.ljust(user_bytes, b"\0")
+
+    checkpoint = ms.Checkpoint(folder)
+    for step in (1, 2):
+        checkpoint.save(step, {"x": np.full(3, step)})
+    damaged(comm, folder / "000000000002.h5", change)
+    found = checkpoint.latest()
+    assert found is not None
+    assert found.step == 1
+
+
+def test_a_folder_with_the_name_of_a_checkpoint(comm: MPI.Intracomm, folder: Path) -> None:
+    if comm.rank == 0:
+        (folder / "000000000009.h5").mkdir(parents=True)
+    comm.Barrier()
+    checkpoint = ms.Checkpoint(folder, keep=1)
+    for step in (1, 2):
+        checkpoint.save(step, {"x": np.full(3, step)})
+    found = checkpoint.latest()
+    assert found is not None
+    assert found.step == 2
+
+
 @pytest.mark.filterwarnings("ignore:the checkpoint of step")
 def test_none_that_is_good(comm: MPI.Intracomm, folder: Path, raised: Raised) -> None:
     checkpoint = ms.Checkpoint(folder)
@@ -204,7 +300,15 @@ BAD: dict[str, tuple[Callable[[ms.Checkpoint], object], str, str]] = {
     "objects": (lambda one: one.save(1, {"x": np.array([None])}), "SpecError", "dataset 'x' of"),
     "dates": (lambda one: one.save(1, {"x": ONES.astype("M8[s]")}), "SpecError", ".view('i8')"),
     "values": (lambda one: one.save(1, {"x": ONES}, values={"a": ONES}), "SpecError", "values cannot be saved"),
-    "names of values": (lambda one: one.save(1, {}, values={1: 2}), "SpecError", "a name is no text"),  # type: ignore[dict-item]
+    "names of values": (lambda one: one.save(1, {}, values={1: 2}), "SpecError", "the name 1 is no text"),  # type: ignore[dict-item]
+    "names within values": (lambda one: one.save(1, {}, values={"a": [{1: 2}]}), "SpecError", "the name 1 is no text"),
+    "arrays without names": (lambda one: one.save(1, [ONES]), "ArgumentError", "arrays is of list"),  # type: ignore[arg-type]
+    "no arrays": (lambda one: one.save(1, None), "ArgumentError", "arrays is of NoneType"),  # type: ignore[arg-type]
+    "distributed number": (
+        lambda one: one.save(1, {"x": ONES}, distributed=3),  # type: ignore[arg-type]
+        "ArgumentError",
+        "distributed is 3",
+    ),
 }
 
 
