@@ -14,7 +14,7 @@ import argparse
 import json
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -135,15 +135,14 @@ def run(plate: Plate, options: argparse.Namespace, checkpoint: ms.Checkpoint | N
             print(f"step {plate.step:,} of {options.steps:,}", flush=True)
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """The job; 0 when it came to the end, and to the right bits where it checks them."""
-    options, start = parse_options(), time.perf_counter()
+    options, start = parse_options(words), time.perf_counter()
     signal.signal(signal.SIGUSR1, lambda *_: stops.append(1))
     here = ms.topology()
     order = [rank for node in range(here.n_nodes) for rank in here.ranks_of(node)]
-    comm = cast(
-        "MPI.Intracomm", MPI.COMM_WORLD.Split(0, order.index(here.rank))
-    )  # neighbours in rank are neighbours on the plate
+    # Neighbours in rank are to be neighbours on the plate.
+    comm = cast("MPI.Intracomm", MPI.COMM_WORLD.Split(0, order.index(here.rank)))
     checkpoint = ms.Checkpoint(options.checkpoint, comm=comm) if options.checkpoint else None
     found = None if checkpoint is None else checkpoint.latest()
     shape = options.size if found is None else found.shape("grid")
@@ -182,7 +181,7 @@ def draw(options: argparse.Namespace) -> None:
         matplotlib.image.imsave(options.picture, file["grid"][()], cmap="inferno")
 
 
-def parse_options() -> argparse.Namespace:
+def parse_options(words: Sequence[str] | None) -> argparse.Namespace:
     """The command line, the same on every rank."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", default="256,256", help="rows and columns (default: %(default)s)")
@@ -194,7 +193,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="compare with the same on rank 0 alone")
     parser.add_argument("--progress", action="store_true", help="tell the steps as they go")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     try:
         options.size = tuple(map(int, options.size.split(",")))
     except ValueError:
