@@ -13,7 +13,7 @@ from mpishare.files.source import Source, telling
 from mpishare.files.stored import Stored
 from mpishare.spec import Spec
 
-__all__ = ["Tree", "attributes_of", "check_filters", "found_in", "is_group", "stored_of", "tree_of"]
+__all__ = ["Tree", "attributes_of", "check_filters", "found_in", "is_group", "path_of", "stored_of", "tree_of"]
 
 Tree: TypeAlias = "int | Mapping[str, Tree]"
 """The number of a dataset, or what a group has by name."""
@@ -44,6 +44,11 @@ def _names(source: Source) -> str:
     return ", ".join(map(repr, names[:_SHOWN_NAMES])) + more if names else "none"
 
 
+def path_of(name: str) -> str:
+    """The one name for all that mean the same. What h5py has for it is another one behind a link to another file."""
+    return "/" + "/".join(part for part in name.split("/") if part not in ("", "."))
+
+
 def is_group(found: Any) -> bool:
     """Whether it is a group."""
     import h5py
@@ -51,8 +56,8 @@ def is_group(found: Any) -> bool:
     return isinstance(found, h5py.Group)
 
 
-def tree_of(group: Any, datasets: list[Any], above: tuple[Any, ...] = ()) -> Mapping[str, Tree]:
-    """What a group has, by name; its datasets are added to `datasets`, and those of its groups.
+def tree_of(path: str, group: Any, datasets: dict[str, Any], above: tuple[Any, ...] = ()) -> Mapping[str, Tree]:
+    """What the group at `path` has, by name; its datasets are added to `datasets` by path, and those of its groups.
 
     What soft and external links lead to is left out, and a group within itself.
     """
@@ -62,17 +67,17 @@ def tree_of(group: Any, datasets: list[Any], above: tuple[Any, ...] = ()) -> Map
     for name in group:
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):
             continue
-        one = group[name]
+        one, inner = group[name], path_of(f"{path}/{name}")
         if isinstance(one, h5py.Dataset):
             found[name] = len(datasets)
-            datasets.append(one)
+            datasets[inner] = one
         elif isinstance(one, h5py.Group) and one not in (*above, group):
-            found[name] = tree_of(one, datasets, (*above, group))
+            found[name] = tree_of(inner, one, datasets, (*above, group))
     return found
 
 
-def stored_of(source: Source, dataset: Any) -> Stored:
-    """What the file says of a dataset.
+def stored_of(source: Source, name: str, dataset: Any) -> Stored:
+    """What the file says of the dataset of that name.
 
     Raises:
         SpecError: Its items have no fixed size, or NumPy has no such dtype.
@@ -80,17 +85,16 @@ def stored_of(source: Source, dataset: Any) -> Stored:
     """
     from h5py import h5d
 
-    name = dataset.name
     if dataset.shape is None:
         raise SpecError(f"{place_in(source.path, name)} is empty, an HDF5 null dataspace: there is no array to load.")
-    dtype = _dtype_of(source, dataset)
+    dtype = _dtype_of(place_in(source.path, name), dataset)
     is_text = dtype.hasobject
     base, inner = (np.dtype("S1"), ()) if is_text else (dtype.base, dtype.shape)
     spec = Spec.checked((*dataset.shape, *inner), base)
     plist = dataset.id.get_create_plist()
     layouts = {h5d.COMPACT: "compact", h5d.CONTIGUOUS: "contiguous", h5d.CHUNKED: "chunked", h5d.VIRTUAL: "virtual"}
     layout = "external" if plist.get_external_count() else layouts[plist.get_layout()]
-    offset = _offset_of(source, dataset, spec) if layout == "contiguous" and not is_text else None
+    offset = _offset_of(source, name, dataset, spec) if layout == "contiguous" and not is_text else None
     filters = tuple(_filter_name(plist.get_filter(number)) for number in range(plist.get_nfilters()))
     return Stored(name, spec, len(dataset.shape), layout, offset, dataset.chunks, filters, is_text)
 
@@ -100,7 +104,7 @@ def _filter_name(told: tuple[Any, ...]) -> str:
     return name.decode(errors="replace") or str(code)
 
 
-def _offset_of(source: Source, dataset: Any, spec: Spec) -> int | None:
+def _offset_of(source: Source, name: str, dataset: Any, spec: Spec) -> int | None:
     """Where in this file the bytes of a contiguous dataset begin; None where they are not those of the array."""
     from h5py import h5t
 
@@ -110,15 +114,14 @@ def _offset_of(source: Source, dataset: Any, spec: Spec) -> int | None:
         return None  # nothing was written yet, so that there are fill values to read
     if not dataset.id.get_type().equal(h5t.py_create(dataset.dtype, logical=True)):
         return None
-    source.check_end(offset + spec.nbytes, dataset.name)
+    source.check_end(offset + spec.nbytes, name)
     return offset
 
 
-def _dtype_of(source: Source, dataset: Any) -> np.dtype[Any]:
+def _dtype_of(place: str, dataset: Any) -> np.dtype[Any]:
     """The dtype, without what h5py notes in it; that of objects where these are texts of any length."""
     import h5py
 
-    place = place_in(source.path, dataset.name)
     try:
         dtype: np.dtype[Any] = dataset.dtype
     except (TypeError, ValueError) as error:

@@ -51,7 +51,8 @@ def load(
     the file has that; they are read twice. References, arrays of any length and Python objects are refused.
 
     Args:
-        path: The file. Relative names start at the folder of rank 0.
+        path: The file. Relative names start at the folder of rank 0; at that of the first rank of each node where each
+            node has a file of its own.
         dataset: A dataset or a group of an HDF5 file; None for all that is in the file.
         region: What of one array is wanted: integers, slices with any step, Ellipsis, None, or a tuple of these, as in
             NumPy's basic indexing; None for all of it.

@@ -81,8 +81,8 @@ def stored(path: str | os.PathLike[str], dataset: str | None = None) -> dict[str
         dataset: A dataset or a group of an HDF5 file; None for all that is in it.
 
     Returns:
-        For each array its `Stored`, by the name of its dataset; "" for that of a `.npy` file. The bytes of texts of any
-        length are not known before they are read, and left out.
+        For each array its `Stored`, by the name of its dataset; "" for that of a `.npy` file. Texts of any length
+        count as one byte each, as no more is known before they are read.
 
     Raises:
         ArgumentError: `path` or `dataset` is no text.
@@ -106,12 +106,13 @@ def stored(path: str | os.PathLike[str], dataset: str | None = None) -> dict[str
         if _is_npy(source, name):
             return {"": npy.stored_in(source)}
         found = hdf5.found_in(source, name or "/")
-        datasets = [found]
+        inner = hdf5.path_of(name or "/")
+        datasets = {inner: found}
         if hdf5.is_group(found):
             datasets.clear()
             with telling(source.path, name):
-                hdf5.tree_of(found, datasets)
-        return {one.name: hdf5.stored_of(source, one) for one in datasets}
+                hdf5.tree_of(inner, found, datasets)
+        return {at: hdf5.stored_of(source, at, one) for at, one in datasets.items()}
 
 
 def look(source: Source, name: str | None, region: Any, *, attributes: bool) -> Contents:
@@ -133,16 +134,16 @@ def look(source: Source, name: str | None, region: Any, *, attributes: bool) -> 
         part = _part(source, npy.stored_in(source), region)
         return Contents(path, source.stamp, (part,), 0, {})
     found = hdf5.found_in(source, name or "/")
-    stamp = source.stamp
+    stamp, inner = source.stamp, hdf5.path_of(name or "/")
     with telling(source.path, name):
         if not hdf5.is_group(found):
             kept = hdf5.attributes_of(found) if attributes else {}
-            return Contents(path, stamp, (_dataset(source, found, region),), 0, kept)
+            return Contents(path, stamp, (_dataset(source, inner, found, region),), 0, kept)
         if region is not None:
             raise ArgumentError(f"region {region!r} is of an array, but {name or '/'!r} of {path} is a group.")
-        datasets: list[Any] = []
-        tree = hdf5.tree_of(found, datasets)
-        parts = tuple(_dataset(source, one, None) for one in datasets)
+        datasets: dict[str, Any] = {}
+        tree = hdf5.tree_of(inner, found, datasets)
+        parts = tuple(_dataset(source, at, one, None) for at, one in datasets.items())
         return Contents(path, stamp, parts, tree, dict(_attributes(found, tree, "")) if attributes else {})
 
 
@@ -176,8 +177,8 @@ def _is_npy(source: Source, name: str | None) -> bool:
     return True
 
 
-def _dataset(source: Source, dataset: Any, region: Any) -> Part:
-    found = hdf5.stored_of(source, dataset)
+def _dataset(source: Source, name: str, dataset: Any, region: Any) -> Part:
+    found = hdf5.stored_of(source, name, dataset)
     hdf5.check_filters(source, found, dataset)
     return _part(source, found, region)
 

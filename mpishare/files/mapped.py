@@ -27,7 +27,7 @@ def check_flat(path: str, parts: Sequence[Part]) -> None:
     """
     for part in parts:
         if not isinstance(part, Flat):
-            reason = "cannot be mapped: it is chunked, compressed or converted. Load it without map=True."
+            reason = "cannot be mapped: it is chunked, compressed, converted or elsewhere. Load it without map=True."
             raise FileError(path, part.name, reason)
 
 

@@ -17,7 +17,8 @@ ROOT = 0
 """The rank that makes the file, and whose array is saved where all have the same. It leads the first node."""
 
 BLOCK_BYTES = 4 << 20
-"""How much is written, sent or checked at a time: little memory, and enough that the cost of a call does not show."""
+"""How much is written, sent or checked at a time: little memory, and enough that the cost of a call does not show.
+A checkpoint has a checksum for each, so that another number makes another version of its front."""
 
 _SHARED_BY_HOSTS = frozenset({"lustre", "gpfs", "beegfs", "fhgfs", "ceph", "pvfs2", "wekafs", "panfs"})
 """File systems on which hosts may write parts of one file at the same time, wherever the parts meet. On NFS the caches

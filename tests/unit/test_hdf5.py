@@ -224,6 +224,8 @@ def test_links(path: Path, tmp_path: Path) -> None:
     """Those asked for by name are followed, into another file as well; a group has what is its own."""
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["far"] = np.arange(7)
+        file["group/a"] = np.arange(3) + 10
+        file.create_dataset("group/inner/b", data=["text"])
     with h5py.File(path, "w") as file:
         file["group/a"] = np.arange(3)
         file["group/itself"] = file["group"]
@@ -231,10 +233,15 @@ def test_links(path: Path, tmp_path: Path) -> None:
         file["soft"] = h5py.SoftLink("/group/a")
         file["broken"] = h5py.SoftLink("/none")
         file["far"] = h5py.ExternalLink("other.h5", "far")
+        file["other"] = h5py.ExternalLink("other.h5", "group")
         file["kind"] = np.dtype("f8")
     assert loaded(path, "soft").tolist() == [0, 1, 2]
     assert loaded(path, "far").tolist() == list(range(7))
     assert not is_flat(path, "far")
+    assert loaded(path, "other/a").tolist() == [10, 11, 12]  # its name in the other file is that of one in this
+    assert loaded(path, "other//./inner/b").tolist() == [b"text"]
+    assert list(stored(path, "other")) == ["/other/a", "/other/inner/b"]
+    assert loaded(path, "other")["a"].tolist() == [10, 11, 12]
     found = loaded(path)
     assert list(found) == ["group"]
     assert {name: array.tolist() for name, array in found["group"].items()} == {"a": [0, 1, 2], "again": [0, 1, 2]}
