@@ -60,7 +60,10 @@ def parse_options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", metavar="FILE.npz", help="where to write labels, centers and start")
     parser.add_argument("--progress", action="store_true", help="tell after each round how many points moved")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    return parser.parse_args(words)
+    options = parser.parse_args(words)
+    if min(options.points, options.dims, options.clusters, options.rounds) < 1 or options.seed < 0:
+        parser.error("--points, --dims, --clusters and --rounds take 1 or more, --seed 0 or more")
+    return options
 
 
 def on_root(comm: MPI.Intracomm, build: Callable[[], Any]) -> Any:
@@ -69,7 +72,7 @@ def on_root(comm: MPI.Intracomm, build: Callable[[], Any]) -> Any:
     if comm.rank == 0:
         try:
             built = build()
-        except (OSError, ValueError) as error:
+        except Exception as error:  # whatever it is, the others wait for word of it
             words = f"kmeans: {type(error).__name__}: {error}"
     words = comm.bcast(words)
     if words is not None:
@@ -85,8 +88,10 @@ def read(options: argparse.Namespace) -> Array:
         rng = np.random.default_rng(options.seed)
         places = rng.uniform(-10, 10, (options.clusters, options.dims))
         points = rng.standard_normal((options.points, options.dims)) + places[np.arange(options.points) % len(places)]
-    if points.ndim != 2 or not 1 <= options.clusters <= len(points):
+    if points.ndim != 2 or options.clusters > len(points):
         raise ValueError(f"{options.clusters} clusters of an array of shape {points.shape}: points are its rows")
+    if not np.isfinite(points).all():
+        raise ValueError(f"{options.data} has values that are not finite: these are near no center")
     return points
 
 

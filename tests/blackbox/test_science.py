@@ -100,11 +100,17 @@ def test_jobs_as_imports(tmp_path: Path) -> None:
     ("words", "told"),
     [
         (["kmeans", "--points", "3"], "10 clusters of an array of shape (3, 8)"),
+        (["kmeans", "--data", "EMPTY"], "kmeans: EOFError"),
         (["histogram", "--data", "README.md"], "histogram: ValueError"),
+        (["histogram", "--data", "EMPTY"], "histogram: EOFError"),
+        (["broadcast", "--data", "EMPTY"], "broadcast: EOFError"),
     ],
 )
-def test_bad_input_ends_everywhere(words: list[str], told: str) -> None:
-    ended = run_ranks(3, [f"jobs/{words[0]}.py", *words[1:]], limit_s=30)
+def test_bad_input_ends_everywhere(words: list[str], told: str, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.npy"
+    empty.touch()
+    given = [str(empty) if word == "EMPTY" else word for word in words[1:]]
+    ended = run_ranks(3, ["--", sys.executable, f"jobs/{words[0]}.py", *given], limit_s=30)
     assert ended.returncode != 0
     assert told in ended.stderr
     assert "Traceback" not in ended.stderr
