@@ -78,12 +78,15 @@ def test_histogram_of_made_values_within_a_range() -> None:
 
 def test_jobs_as_imports(tmp_path: Path) -> None:
     """All of them, and those that compute at the edges of what they take."""
-    twice, found, images = (tmp_path / name for name in ("twice.npy", "found.npz", "images.npy"))
+    names = ("twice.npy", "found.npz", "images.npy", "halves.npy")
+    twice, found, images, halves = (tmp_path / name for name in names)
+    np.save(halves, np.arange(300, dtype="f2"))
     np.save(twice, np.repeat([[0.0], [5.0]], 4, axis=0))
     np.save(images, np.zeros((10, 28, 28)))
     calls = [
         ("kmeans", ["--data", str(twice), "--clusters", "8", "--output", str(found)]),
         *(("histogram", ["--values", str(values)]) for values in (0, 1, 7)),
+        ("histogram", ["--data", str(halves)]),
         ("broadcast", ["--shape", "20,20"]),
         ("task_map", ["--items", "100", "--bits", "5"]),
         ("round_trip", ["--data", str(images), "--repeats", "1"]),
