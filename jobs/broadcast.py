@@ -64,7 +64,7 @@ def on_root(comm: MPI.Intracomm, build: Callable[[], Any]) -> Any:
     if comm.rank == 0:
         try:
             built = build()
-        except (OSError, ValueError) as error:
+        except Exception as error:  # whatever it is, the others wait for word of it
             words = f"broadcast: {type(error).__name__}: {error}"
     words = comm.bcast(words)
     if words is not None:

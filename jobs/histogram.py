@@ -67,7 +67,7 @@ def on_root(comm: MPI.Intracomm, build: Callable[[], Any]) -> Any:
     if comm.rank == 0:
         try:
             built = build()
-        except (OSError, ValueError, IndexError) as error:
+        except Exception as error:  # whatever it is, the others wait for word of it
             words = f"histogram: {type(error).__name__}: {error}"
     words = comm.bcast(words)
     if words is not None:
@@ -83,8 +83,8 @@ def read(options: argparse.Namespace) -> tuple[Array, Array]:
         values = table.reshape(-1) if options.column is None else table[:, options.column]
         if values.dtype.kind not in "iuf" or not np.isfinite(values).all():
             raise ValueError(f"{options.data} has {values.dtype}, or values that are not finite: these have no bin")
-    span = tuple(options.range) if options.range else None
-    return values.astype(float), np.histogram_bin_edges(values, options.bins, span)
+    values, span = values.astype(float), tuple(options.range) if options.range else None
+    return values, np.histogram_bin_edges(values, options.bins, span)
 
 
 def counted(values: Array, edges: Array, options: argparse.Namespace) -> Array:

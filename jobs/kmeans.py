@@ -61,8 +61,8 @@ def parse_options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--progress", action="store_true", help="tell after each round how many points moved")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args(words)
-    if min(options.points, options.dims, options.clusters) < 1:
-        parser.error("--points, --dims and --clusters take 1 or more")
+    if min(options.points, options.dims, options.clusters, options.rounds) < 1 or options.seed < 0:
+        parser.error("--points, --dims, --clusters and --rounds take 1 or more, --seed 0 or more")
     return options
 
 
@@ -70,13 +70,15 @@ def read(comm: MPI.Intracomm, options: argparse.Namespace) -> Array:
     """The points, one copy per node; where they cannot be had, every rank ends with the words."""
     try:
         points: Array = ms.load(options.data) if options.data else ms.share(made(options) if comm.rank == 0 else None)
-        if points.ndim != 2 or points.dtype.kind not in "iuf" or not 1 <= options.clusters <= len(points):
+        if points.ndim != 2 or points.dtype.kind not in "iuf" or options.clusters > len(points):
             raise ValueError(
                 f"{options.clusters} clusters of {points.dtype} {points.shape}: points are rows of numbers"
             )
+        if not np.isfinite(points).all():
+            raise ValueError(f"{options.data} has values that are not finite: these are near no center")
     except (ValueError, ms.MpishareError) as error:
-        words = f"kmeans: {type(error).__name__}: {error}"
-        raise SystemExit(words if comm.rank == 0 else 1) from error
+        told = f"kmeans: {type(error).__name__}: {error}"
+        raise SystemExit(told if comm.rank == 0 else 1) from error
     return points
 
 

@@ -78,12 +78,15 @@ def test_histogram_of_made_values_within_a_range() -> None:
 
 def test_jobs_as_imports(tmp_path: Path) -> None:
     """All of them, and those that compute at the edges of what they take."""
-    twice, found, images = (tmp_path / name for name in ("twice.npy", "found.npz", "images.npy"))
+    names = ("twice.npy", "found.npz", "images.npy", "halves.npy")
+    twice, found, images, halves = (tmp_path / name for name in names)
+    np.save(halves, np.arange(300, dtype="f2"))
     np.save(twice, np.repeat([[0.0], [5.0]], 4, axis=0))
     np.save(images, np.zeros((10, 28, 28)))
     calls = [
         ("kmeans", ["--data", str(twice), "--clusters", "8", "--output", str(found)]),
         *(("histogram", ["--values", str(values)]) for values in (0, 1, 7)),
+        ("histogram", ["--data", str(halves)]),
         ("broadcast", ["--shape", "20,20"]),
         ("task_map", ["--items", "100", "--bits", "5"]),
         ("round_trip", ["--data", str(images), "--repeats", "1"]),
@@ -101,11 +104,17 @@ def test_jobs_as_imports(tmp_path: Path) -> None:
     [
         (["kmeans", "--points", "3"], "10 clusters of float64 (3, 8)"),
         (["kmeans", "--data", "nowhere.npy"], "kmeans: FileError"),
+        (["kmeans", "--data", "EMPTY"], "kmeans: FileError"),
         (["histogram", "--data", "README.md"], "histogram: ValueError"),
+        (["histogram", "--data", "EMPTY"], "histogram: EOFError"),
+        (["broadcast", "--data", "EMPTY"], "broadcast: EOFError"),
     ],
 )
-def test_bad_input_ends_everywhere(words: list[str], told: str) -> None:
-    ended = run_ranks(3, [f"jobs/{words[0]}.py", *words[1:]], limit_s=30)
+def test_bad_input_ends_everywhere(words: list[str], told: str, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.npy"
+    empty.touch()
+    given = [str(empty) if word == "EMPTY" else word for word in words[1:]]
+    ended = run_ranks(3, ["--", sys.executable, f"jobs/{words[0]}.py", *given], limit_s=30)
     assert ended.returncode != 0
     assert told in ended.stderr
     assert "Traceback" not in ended.stderr
