@@ -19,7 +19,7 @@ from mpishare.checkpoints.filing import Filing
 from mpishare.checkpoints.snapshot import Known, Snapshot
 from mpishare.errors import ArgumentError, FileError, SpecError, place_in, words_of
 from mpishare.files.beside import telling
-from mpishare.files.datasets import check_h5py, check_stored
+from mpishare.files.h5layout import check_h5py, check_stored
 from mpishare.files.replacing import Order, replace_file
 from mpishare.files.stacks import ROOT, Stack
 from mpishare.progress import check_tqdm

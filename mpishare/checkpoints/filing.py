@@ -10,8 +10,8 @@ import numpy as np
 
 from mpishare.checkpoints.manifest import Entry, Gap, Manifest, between, read_all
 from mpishare.files.beside import Beside
-from mpishare.files.datasets import lay_out
 from mpishare.files.formats import METADATA_BYTES
+from mpishare.files.h5layout import lay_out
 from mpishare.files.replacing import Checks
 from mpishare.files.stacks import Stack
 from mpishare.files.writing import put

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from mpishare.errors import ArgumentError
 from mpishare.files.beside import Beside
-from mpishare.files.datasets import check_name, check_stored, lay_out
+from mpishare.files.h5layout import check_name, check_stored, lay_out
 from mpishare.files.headers import header
 from mpishare.files.writing import put
 from mpishare.spec import Spec

@@ -12,7 +12,7 @@ from mpishare import plan
 from mpishare.agreement import agree
 from mpishare.errors import BackendError
 from mpishare.files.beside import telling
-from mpishare.files.datasets import check_h5py, has_mpio
+from mpishare.files.h5layout import check_h5py, has_mpio
 from mpishare.files.stacks import BLOCK_BYTES, Stack
 from mpishare.topology import Topology
 

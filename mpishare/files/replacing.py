@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mpishare.agreement import agree
 from mpishare.files import mpio
 from mpishare.files.beside import Beside, telling
-from mpishare.files.datasets import has_mpio
+from mpishare.files.h5layout import has_mpio
 from mpishare.files.stacks import ROOT, Stack, choose, writers
 from mpishare.files.writing import Writer
 from mpishare.filesystems import type_of

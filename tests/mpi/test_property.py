@@ -23,7 +23,7 @@ from tests.arrays import bits, filled
 
 pytestmark = pytest.mark.mpi
 
-EXAMPLES = 25  # a launch, of which there are more than 20, each with a seed of its own
+EXAMPLES = 40  # a launch, of which there are 12 or so, each with a seed of its own
 SIZE = MPI.COMM_WORLD.size
 SEED = crc32(f"{SIZE} {os.environ.get('MPISHARE_NODES')} {os.environ.get('MPISHARE_BACKEND')}".encode())
 RULES = ["", "block:1", "block:2", "cyclic:2", f"sizes:{SIZE}", *([f"sizes:1,{SIZE - 1}"] if SIZE > 1 else [])]
