@@ -274,7 +274,7 @@ def test_what_does_not_fit_together(comm: MPI.Intracomm, raised: Raised, larger:
         (lambda: ms.allreduce(np.ones(2, "f4" if is_last else "f8")), "allreduce(<f4[2]"),
         (lambda: ms.allreduce(np.ones(2), MPI.MAX if is_last else MPI.SUM), "MPI.MAX"),
         (lambda: ms.allreduce(np.ones(2), larger if is_last else MPI.SUM), "an operation of the user's"),
-        (lambda: ms.allreduce(np.ones(2)) if is_last else ms.allgather(np.ones(2)), "allreduce("),
+        (lambda: ms.allreduce(np.ones(2)) if is_last else ms.allgather(np.ones(2)), "allreduce"),
     ):
         told = raised(call)
         assert {error for error, _ in told} == {"MismatchError"}
