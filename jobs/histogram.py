@@ -100,7 +100,7 @@ def counted(values: Array, edges: Array, options: argparse.Namespace) -> Array:
     return ms.allreduce(counts if ms.topology().is_leader else np.zeros_like(counts))  # a leader speaks for its node
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def add_values(values: Array, edges: Array, counts: Array) -> None:
     """Adds 1 to the bin of each value; the last bin has its upper edge, as NumPy's."""
     last = len(counts) - 1

@@ -107,7 +107,7 @@ def clusters(comm: MPI.Intracomm, points: Array, start: Array, options: argparse
     return labels, centers, number
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def assign(points: Array, centers: Array, labels: Array, sums: Array) -> None:
     """Labels each point with its nearest center, and adds it to the sums of that."""
     for row in range(len(points)):
