@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.collectives import GATHER, HELD, LEAST, MPI_GATHER, MPI_REDUCE, PRETENDED, REDUCE
+from benchmarks.files import CHUNKED, CONTIGUOUS, EACH, FRESH, RECYCLED
 from benchmarks.keep import RESULTS
 from benchmarks.messages import AUTO, KNOWN, OURS, OURS_OUT, PICKLED
 
@@ -36,7 +37,7 @@ def shown() -> str:
 def told() -> str:
     """What it should have."""
     rows = ["| what | measured | bound |", "|---|---|---|"]
-    parts = [*within(), *between(), *results(), *messages(), *tables(), *tasks(), *additions()]
+    parts = [*within(), *between(), *results(), *messages(), *files(), *tables(), *tasks(), *additions()]
     rows += [f"| {what} | {measured} | {bound} |" for what, measured, bound in parts]
     return "\n".join([f"{ground()}\n", *rows]) + "\n"
 
@@ -218,6 +219,37 @@ def additions() -> list[tuple[str, str, str]]:
             "millions of additions a second: ours, plain `+=`, a histogram a rank, MPI_Fetch_and_op",
             ", ".join(f"{row['millions a second']:.3g}" for row in (ours, plain, own, fetch)),
             "",
+        ),
+    ]
+
+
+def files() -> list[tuple[str, str, str]]:
+    """From a file in the page cache, on one node and over hosts."""
+    figures = _kept("files")["figures"]
+
+    def at(name: str, way: str, what: str) -> float:
+        found: float = figures[name][way][what]
+        return found
+
+    def size(name: str) -> str:
+        return f"{figures['bytes'][name] >> 20} MiB of HDF5 to {figures['ranks']} ranks"
+
+    def over(name: str) -> str:
+        found = [at(name, way, "of the limit") for way in (FRESH, RECYCLED, EACH)]
+        return f"{found[0]:.2f}; {found[1]:.2f} in memory used again; every rank for itself {found[2]:.1f}"
+
+    held = [at(CONTIGUOUS, FRESH, what) for what in ("peak, of the bytes", "read, of the bytes")]
+    hosts = figures["over hosts"]
+    links = [hosts[f"{FRESH}, {name}"]["over bytes over bandwidth"] for name in (CONTIGUOUS, CHUNKED)]
+    between = f"{hosts['bytes'] >> 20} MiB from a file to {hosts['hosts']} hosts, over bytes / {hosts['rate']}"
+    return [
+        (f"{size(CONTIGUOUS)}, contiguous, over one process with h5py and a warm array", over(CONTIGUOUS), "1.3"),
+        (f"{size(CHUNKED)}, compressed chunks, over the same", over(CHUNKED), ""),
+        ("most memory held, and read from the file, over the bytes", f"{held[0]:.2f}, {held[1]:.2f}", "1.05, 1"),
+        (
+            f"{between}: contiguous, chunked",
+            ", ".join(f"{one:.2f}" for one in links),
+            "1.15",
         ),
     ]
 
