@@ -23,6 +23,7 @@ from mpishare.files.h5layout import check_h5py, check_stored
 from mpishare.files.replacing import Order, replace_file
 from mpishare.files.stacks import ROOT, Stack
 from mpishare.progress import check_tqdm
+from mpishare.rows import rows_of
 from mpishare.spec import Spec
 from mpishare.topology import Topology, topology
 
@@ -217,9 +218,7 @@ class Checkpoint:
     def _spec_of(self, name: str, array: object, *, is_stacked: bool, checks: bool) -> Spec:
         """That of an array, which `checks` whether it can be stored."""
         try:
-            spec = Spec.of(array)
-            if is_stacked and not spec.shape:
-                raise SpecError("an array without axes has no rows. Give it one, e.g. numpy.atleast_1d(…).")
+            spec = rows_of(array) if is_stacked else Spec.of(array)
             if checks:
                 check_stored(spec)
         except SpecError as error:

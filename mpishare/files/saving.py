@@ -19,6 +19,7 @@ from mpishare.files.formats import Format, chosen
 from mpishare.files.replacing import Order, replace_file
 from mpishare.files.stacks import ROOT, Stack
 from mpishare.progress import check_tqdm
+from mpishare.rows import rows_of
 from mpishare.spec import Spec
 from mpishare.topology import topology
 from mpishare.transfer import announce
@@ -106,7 +107,7 @@ def save(
         extension, rows = b"", ""
         if distributed or here.rank == ROOT:
             with _naming(file, place):
-                mine = _spec_of(array, is_stacked=distributed)
+                mine = rows_of(array) if distributed else Spec.of(array)
                 stored = place.stored(mine) if here.rank == ROOT else mine
             if distributed:
                 rows = f", rows of shape {mine.shape[1:]}, dtype {describe(mine.dtype)}"
@@ -129,14 +130,6 @@ def save(
     )
     way = replace_file(here, order, [array if distributed or here.rank == ROOT else None])
     return Saved(file, place.dataset, stack.spec.shape, stack.spec.nbytes, way)
-
-
-def _spec_of(array: object, *, is_stacked: bool) -> Spec:
-    """That of this rank's array."""
-    spec = Spec.of(array)
-    if is_stacked and not spec.shape:
-        raise SpecError("an array without axes has no rows. Give it one, e.g. numpy.atleast_1d(…).")
-    return spec
 
 
 @contextmanager
