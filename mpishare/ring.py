@@ -14,7 +14,7 @@ from mpishare.abandoned import abandoned_on_error
 from mpishare.ringplan import Ring
 from mpishare.spec import Block
 from mpishare.topology import Topology
-from mpishare.transfer import received
+from mpishare.transfer import WINDOW, received
 
 __all__ = ["Combine", "circulate", "exchange", "pass_along", "staging"]
 
@@ -22,13 +22,11 @@ Combine: TypeAlias = Callable[[Block, Block], None]
 """Puts what comes from places before, its first argument, together with what is here, and leaves it there."""
 
 _TAG = 14
-_WINDOW = 4
-"""Pieces on their way at a time, in each direction, as `transfer` has them."""
 
 
 def staging(nbytes: int) -> list[Block]:
     """Memory for pieces of up to so many bytes that are to be put together with others."""
-    return [np.empty(nbytes, np.uint8) for _ in range(_WINDOW)]
+    return [np.empty(nbytes, np.uint8) for _ in range(WINDOW)]
 
 
 def circulate(
@@ -87,7 +85,7 @@ class _Turning:
                 self._wait()
 
     def _may_ask(self) -> bool:
-        if self._asked == len(self._coming) or len(self._receiving) == _WINDOW:
+        if self._asked == len(self._coming) or len(self._receiving) == WINDOW:
             return False
         is_overwritten = self._asked >= self._reduced > 0  # by what comes back of it
         return not is_overwritten or self._gone > self._asked - self._reduced
@@ -106,7 +104,7 @@ class _Turning:
 
     def _may_send(self) -> bool:
         is_there = self._left < min(self._ready + self._came, len(self._sent))
-        return is_there and len(self._sending) < _WINDOW
+        return is_there and len(self._sending) < WINDOW
 
     def _send(self) -> None:
         piece = self._block[self._sent[self._left]]
@@ -190,7 +188,7 @@ def pass_along(
                 combine(next(coming), block[piece])
             if place + 1 < len(path):
                 leaving.append(topology.channel.Isend([block[piece], mpi.BYTE], path[place + 1], _TAG))
-            if len(leaving) > _WINDOW:
+            if len(leaving) > WINDOW:
                 leaving[0].Wait()
                 leaving.popleft()
         for request in leaving:

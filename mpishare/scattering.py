@@ -16,13 +16,11 @@ from mpishare.loans import borrow
 from mpishare.rows import note_rows, rows_of, stacked, told_row
 from mpishare.spec import Block, Spec, bytes_of, copy_bytes
 from mpishare.topology import Topology, check_root, topology
-from mpishare.transfer import announce, received
+from mpishare.transfer import WINDOW, announce, received
 
 __all__ = ["gather", "scatter"]
 
 _TAG = 15
-_WINDOW = 4
-"""Messages on their way at a time, as in `transfer`."""
 
 
 def gather(local: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -> NDArray[Any] | None:
@@ -113,7 +111,7 @@ def _gather(here: Topology, local: NDArray[Any], root: int) -> NDArray[Any] | No
     with agree(here.channel):
         block = _memory(here, whole.nbytes) if here.rank == rank else None
     if block is None:
-        _send(here, [] if run is None else [(rank, run)], _WINDOW)
+        _send(here, [] if run is None else [(rank, run)], WINDOW)
         return None
     array = whole.view(block)
     places = [(other, array[ends[other] : ends[other + 1]]) for other in range(here.size) if other != rank]
@@ -152,7 +150,7 @@ def _scattered(here: Topology, spec: Spec, array: NDArray[Any] | None, root: int
         return mine
     others = [rank for rank in range(here.size) if rank != root]
     runs = ((rank, _staged(array[parts[rank]], owns[rank], stage)) for rank in others)
-    _send(here, runs, _WINDOW if stage is None else 0)
+    _send(here, runs, WINDOW if stage is None else 0)
     copy_bytes(mine, array[parts[root]])
     return mine
 
