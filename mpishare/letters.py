@@ -23,6 +23,7 @@ from mpishare import machine, plan
 from mpishare.compression import FRAME_BYTES, SMALLEST_BYTES, unpack
 from mpishare.dtypes import BUILT_IN
 from mpishare.errors import ArgumentError, CapacityError, MpishareError, SpecError
+from mpishare.loans import SMALLEST_BYTES as SMALLEST_LOAN_BYTES
 from mpishare.loans import borrow
 from mpishare.parcels import Parcel, check_length, listed, write_list
 from mpishare.segments.mapping import SINK_BYTES, Mapping
@@ -42,11 +43,10 @@ __all__ = [
     "Letter",
     "Place",
     "Steps",
-    "array_in",
+    "array_for",
     "fits",
     "is_run_of",
     "is_timed",
-    "memory_for",
     "new_tag",
     "opened",
     "pieces",
@@ -336,13 +336,6 @@ def is_run_of(out: NDArray[Any], spec: Spec) -> bool:
     return out.flags.c_contiguous if spec.order == "C" else out.flags.f_contiguous
 
 
-def array_in(block: Block | bytearray, spec: Spec) -> NDArray[Any]:
-    """The same as `spec.view`, for plain numbers in fewer steps."""
-    if spec.order == "C":
-        return np.ndarray(spec.shape, spec.dtype, block)
-    return np.ndarray(spec.shape, spec.dtype, block, order="F")
-
-
 def _put(spec: Spec, block: Block | bytearray, out: NDArray[Any] | None) -> NDArray[Any]:
     """The array of these bytes; `out` with them in it if there is one."""
     array = spec.view(block)
@@ -378,6 +371,17 @@ def memory_for(here: Topology, nbytes: int) -> Block:
         cure = "The message is lost; the next one is not. Send less at a time."
         free = machine.memory_room().free
         raise CapacityError(here.host, "the memory of this process", nbytes, free, cure) from error
+
+
+def array_for(here: Topology, spec: Spec) -> NDArray[Any]:
+    """A fresh array of plain numbers.
+
+    Raises:
+        CapacityError, MemoryError: This process gets no memory for it.
+    """
+    if spec.nbytes < SMALLEST_LOAN_BYTES:
+        return np.empty(spec.shape, spec.dtype, spec.order)
+    return spec.view(memory_for(here, spec.nbytes))
 
 
 def _check_tag(here: Topology, tag: int, how: int) -> None:

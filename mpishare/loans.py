@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,16 +29,27 @@ _WASTE = 1.25
 """How much larger than an array the memory may be that it gets."""
 
 
-class _Piece(NamedTuple):
-    """Memory that is lent to one array after the other."""
+class _Piece:
+    """Memory that is lent to one array after the other.
 
-    block: Block
-    address: int
-    nbytes: int
+    Attributes:
+        block: The bytes.
+        address: Where they are.
+        nbytes: How many.
+        shown: What it was lent as the last time, in the words of NumPy's array interface; mostly the same each time.
+    """
 
-    def fits(self, nbytes: int) -> bool:
-        """Whether it is large enough, and not much too large."""
-        return nbytes <= self.nbytes <= nbytes * _WASTE
+    __slots__ = ("address", "block", "nbytes", "shown")
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.address = address_of(block)
+        self.nbytes = block.nbytes
+        self.shown = self.show(block.nbytes)
+
+    def show(self, nbytes: int) -> dict[str, Any]:
+        """The first `nbytes` of it."""
+        return {"data": (self.address, False), "shape": (nbytes,), "typestr": "|u1", "version": 3}
 
 
 _kept: dict[int, _Piece] = {}
@@ -50,14 +61,16 @@ class _Loan:
 
     __slots__ = ("__array_interface__", "_limit", "_piece")
 
-    def __init__(self, piece: _Piece, nbytes: int, limit: int) -> None:
+    def __init__(self, piece: _Piece, limit: int) -> None:
         self._piece = piece
         self._limit = limit
-        self.__array_interface__ = {"data": (piece.address, False), "shape": (nbytes,), "typestr": "|u1", "version": 3}
+        self.__array_interface__ = piece.shown
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
-            _keep(self._piece, self._limit)
+            if _kept:
+                _make_room(self._limit - self._piece.nbytes)
+            _kept[self._piece.address] = self._piece
 
 
 def borrow(nbytes: int, limit: int) -> Block:
@@ -68,7 +81,12 @@ def borrow(nbytes: int, limit: int) -> Block:
     """
     if not SMALLEST_BYTES <= nbytes <= limit:
         return np.empty(nbytes, np.uint8)
-    return np.asarray(_Loan(_found(nbytes) or _made(nbytes), nbytes, limit))
+    piece = _found(nbytes) if _kept else None
+    if piece is None:
+        piece = _made(nbytes)
+    if piece.shown["shape"] != (nbytes,):
+        piece.shown = piece.show(nbytes)
+    return np.asarray(_Loan(piece, limit))
 
 
 def give_back() -> None:
@@ -79,7 +97,8 @@ def give_back() -> None:
 def _found(nbytes: int) -> _Piece | None:
     """A piece that is kept and fits, the newest first."""
     for piece in list(_kept.values())[::-1]:
-        if piece.fits(nbytes) and _kept.pop(piece.address, None) is not None:  # else another thread was faster
+        fits = nbytes <= piece.nbytes <= nbytes * _WASTE
+        if fits and _kept.pop(piece.address, None) is not None:  # else another thread was faster
             return piece
     return None
 
@@ -87,17 +106,15 @@ def _found(nbytes: int) -> _Piece | None:
 def _made(nbytes: int) -> _Piece:
     room = np.empty(nbytes + _PAGE_BYTES, np.uint8)
     start = (_PLACE_IN_PAGE - address_of(room)) % _PAGE_BYTES
-    block = room[start : start + nbytes]
-    return _Piece(block, address_of(block), nbytes)
+    return _Piece(room[start : start + nbytes])
 
 
-def _keep(piece: _Piece, limit: int) -> None:
-    """Keeps it, and of the others as many of the newest as are within the limit with it."""
-    total = piece.nbytes
-    for one in list(_kept.values()):
-        total += one.nbytes
-    if total > limit:
-        for one in list(_kept.values()):
-            if total > limit and _kept.pop(one.address, None) is not None:
-                total -= one.nbytes
-    _kept[piece.address] = piece
+def _make_room(limit: int) -> None:
+    """Of what is kept, leaves as many of the newest as are within the limit."""
+    pieces = list(_kept.values())
+    total = sum([one.nbytes for one in pieces])
+    for one in pieces:
+        if total <= limit:
+            return
+        if _kept.pop(one.address, None) is not None:
+            total -= one.nbytes

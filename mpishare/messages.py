@@ -8,8 +8,9 @@ from the right one.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +27,9 @@ from mpishare.letters import (
     TAGGED_BYTES,
     Letter,
     Steps,
-    array_in,
+    array_for,
     fits,
     is_run_of,
-    memory_for,
     new_tag,
     opened,
     pieces,
@@ -46,18 +46,31 @@ __all__ = ["Receiving", "Request", "Sending", "Sent", "receive", "send", "send_q
 _heads: list[_Head] = []
 """Memory for heads, to be used again. As many as there were threads in `receive` at a time."""
 
-_MOST_SHOWN = 256
-"""Headers that are remembered with a head."""
+_Known: TypeAlias = tuple[int, Spec | None, NDArray[Any] | None]
+"""What a header tells of an array of plain numbers: the length of a head that begins with it, the array's spec, and the
+array as it lies behind the header, or None if it comes by itself. (0, None, None) for anything else."""
 
-_left: list[Sending] = []
-"""Messages on their way that nobody holds any more. MPI still reads or writes their bytes."""
+_headers: dict[tuple[np.dtype[Any], tuple[int, ...], bool], tuple[bytes, int]] = {}
+"""The header and the bytes of arrays that were sent before, by dtype, shape, and whether they are C contiguous."""
+
+_MOST_KNOWN = 256
+"""Headers that are remembered, here and with each head."""
+
+_ways: set[_Way] = set()
+"""All that is on its way from this rank, from before MPI hears of it, so that no signal can lose what MPI reads."""
+
+_dropped: list[_Way] = []
+"""Of these, what nobody holds any more."""
+
+_sweeping = threading.RLock()
+"""Held by the thread that looks at them, so that it need not take one out of the list, where a signal could lose it."""
 
 
 def send(here: Topology, letter: Letter, dest: int, tag: int) -> None:
     """Sends, and returns when the bytes may be changed."""
     if dest == here.rank:  # MPI would wait for a receive that cannot come
         parts = [part.copy() for part in letter.parts]
-        _left.append(Sending(here, letter._replace(parts=parts), dest, tag))
+        Sending(here, letter._replace(parts=parts), dest, tag)
     elif letter.how:
         Stream(here, letter, dest, tag).wait()
     else:
@@ -69,112 +82,120 @@ def send_quickly(here: Topology, array: object, dest: object, tag: object) -> bo
 
     A small message is sent in a microsecond, of which each call and each look at an attribute is a twentieth.
     """
-    if (
-        type(array) is not np.ndarray
-        or not (type(dest) is int is type(tag))
-        or not (0 <= dest < here.size and 0 <= tag <= here.largest_tag)
-        or dest == here.rank
-        or here.is_watched
-        or under_way
-    ):
+    if not (type(array) is np.ndarray and type(dest) is int is type(tag)) or under_way or here.is_watched:
         return False
-    is_fortran = array.flags.fnc
-    simple = simple_head(array.dtype, array.shape, "F" if is_fortran else "C")
-    if simple is None:
+    if not (0 <= dest < here.size and 0 <= tag <= here.largest_tag) or dest == here.rank:
+        return False
+    flags = array.flags
+    is_c = flags.c_contiguous
+    simple = _headers.get((array.dtype, array.shape, is_c)) or _header(array)
+    if simple is None or not (is_c or flags.f_contiguous):
         return False
     header, nbytes = simple
     if nbytes <= INLINE_BYTES:
-        here.mail.Send([header + array.tobytes("A" if is_fortran else "C"), mpi.BYTE], dest, tag)
+        here.mail.Send([header + array.tobytes("A"), mpi.BYTE], dest, tag)
         return True
-    if nbytes > plan.LARGEST_MESSAGE_BYTES or not array.flags.forc:
-        return False
     rest = new_tag(here)
-    request = here.parts.Isend([array, mpi.BYTE], dest, rest)  # before the head, so that no signal comes in between
+    request = None
     try:
         here.mail.Send([header + TAG.pack(rest, 0), mpi.BYTE], dest, tag)
+        request = here.parts.Isend([array, mpi.BYTE], dest, rest)  # while the receiver reads the head
         request.Wait()
-    except BaseException:
-        abandon([request])
+    except mpi.Exception:
+        raise
+    except BaseException:  # a signal: where the head has left, the receiver waits for the rest
+        abandon([request or here.parts.Isend([array, mpi.BYTE], dest, rest)])
         raise
     return True
+
+
+def _header(array: NDArray[Any]) -> tuple[bytes, int] | None:
+    """The header and the bytes of an array of plain numbers that is sent in one or two messages; None for any other."""
+    simple = simple_head(array.dtype, array.shape, "C" if array.flags.c_contiguous else "F")
+    if simple is None or simple[1] > plan.LARGEST_MESSAGE_BYTES:
+        return None
+    if len(_headers) >= _MOST_KNOWN:
+        _headers.clear()
+    _headers[array.dtype, array.shape, array.flags.c_contiguous] = simple
+    return simple
 
 
 class _Head:
     """Where the head of a message arrives.
 
     Attributes:
-        inside: By their headers, arrays of plain numbers as they lie behind the header, for a copy in one step.
+        known: What headers tell that came before, as `read` returns it.
     """
 
-    __slots__ = ("content", "header", "inside", "message", "status")
+    __slots__ = ("content", "header", "known", "message", "status")
 
     def __init__(self) -> None:
-        self.inside: dict[bytes, NDArray[Any]] = {}
+        self.known: dict[bytes, _Known] = {}
         self.content = bytearray(HEAD_BYTES)
         self.header = memoryview(self.content)[:HEADER_BYTES]
         self.message = [self.content, mpi.BYTE]
         self.status = mpi.Status()
 
-    def show(self, header: bytes, spec: Spec) -> NDArray[Any]:
-        """The array that `header` tells of, where the next one with that header will be too."""
-        if len(self.inside) == _MOST_SHOWN:
-            self.inside.clear()
-        array = self.inside[header] = np.ndarray(spec.shape, spec.dtype, self.content, HEADER_BYTES)
-        return array
+    def read(self, header: bytes) -> _Known:
+        """What the header tells that has come, to be told again where the same one comes."""
+        if len(self.known) >= _MOST_KNOWN:
+            self.known.clear()
+        spec = simple_spec(header)
+        known: _Known = (0, None, None)
+        if spec is not None and spec.nbytes <= INLINE_BYTES:
+            inside = np.ndarray(spec.shape, spec.dtype, self.content, HEADER_BYTES, order=spec.order)
+            known = HEADER_BYTES + spec.nbytes, spec, inside
+        elif spec is not None and spec.nbytes <= plan.LARGEST_MESSAGE_BYTES:
+            known = TAGGED_BYTES, spec, None
+        self.known[header] = known
+        return known
 
 
 def receive(here: Topology, source: int, tag: int, out: NDArray[Any] | None, status: mpi.Status | None) -> Any:
     """Waits for a message; the array, or the `Parcel`, that it brought. Raises what `letters.opened` does."""
     head = _heads.pop() if _heads else _Head()
-    filled = head.status if status is None else status
-    head.content[0] = 0
+    content, filled = head.content, head.status if status is None else status
+    content[0] = 0
+    found: NDArray[Any] | None = None
     try:
         if here.is_watched or under_way:
             _wait_or_cancel(here, here.mail.Irecv(head.message, source, tag), source, filled)
         else:
             here.mail.Recv(head.message, source, tag, filled)
-        nbytes = filled.count
-        header = bytes(head.header)
-        shown = head.inside.get(header)
-        if shown is not None and out is None and shown.nbytes == nbytes - HEADER_BYTES:
-            found: NDArray[Any] | None = shown.copy()
-        else:
-            found = _simple(here, head, header, nbytes, out, filled.source)
+        header = head.header.tobytes()
+        length, spec, inside = head.known.get(header) or head.read(header)
+        if length == filled.count and spec is not None and (out is None or fits(spec, out)):  # the fewest steps
+            if inside is None:
+                found = _rest(here, content, spec, out, filled.source)
+            elif out is None:
+                found = inside.copy("K")
+            else:
+                out[...] = inside
+                found = out
     except BaseException:
-        if head.content[0]:  # a signal came with the head: what follows it must not keep the sender waiting
-            Receiving.after(here, bytes(head.content[: filled.count]), None, filled.source)
+        if content[0]:  # a signal came with the head: what follows it must not keep the sender waiting
+            Receiving.after(here, bytes(content[: filled.count]), None, filled.source)
         raise
-    if found is None:
-        rest = Receiving.after(here, bytes(head.content[:nbytes]), out, filled.source)
+    if found is not None:
         _heads.append(head)
-        return rest.wait()
+        return found
+    came = bytes(content[: filled.count])
     _heads.append(head)
-    return found
+    return Receiving.after(here, came, out, filled.source).wait()
 
 
-def _simple(
-    here: Topology, head: _Head, header: bytes, nbytes: int, out: NDArray[Any] | None, source: int
-) -> NDArray[Any] | None:
-    """Receives an array of plain numbers that fits, in fewer steps; None for any other."""
-    spec = simple_spec(header)
-    if spec is None:
+def _rest(here: Topology, content: bytearray, spec: Spec, out: NDArray[Any] | None, source: int) -> NDArray[Any] | None:
+    """Receives the bytes that follow a head in one message; None where it takes more."""
+    tag, how = TAG.unpack_from(content, HEADER_BYTES)
+    if how or not FIRST_TAG <= tag < here.largest_tag or under_way or here.is_watched:
         return None
-    if out is None and spec.order == "C" and spec.nbytes == nbytes - HEADER_BYTES:
-        return head.show(header, spec).copy()
-    if nbytes != TAGGED_BYTES or not INLINE_BYTES < spec.nbytes <= plan.LARGEST_MESSAGE_BYTES:
-        return None
-    if here.is_watched or under_way:
-        return None
-    if out is not None and not (fits(spec, out) and is_run_of(out, spec)):
-        return None
-    tag, how = TAG.unpack_from(head.content, HEADER_BYTES)
-    if how or not FIRST_TAG <= tag < here.largest_tag:
+    if out is not None and not is_run_of(out, spec):
         return None
     try:
-        array = array_in(memory_for(here, spec.nbytes), spec) if out is None else out
-    except CapacityError:
+        array = array_for(here, spec) if out is None else out
+    except (CapacityError, MemoryError):
         return None
-    head.content[0] = 0  # from here on nothing follows
+    content[0] = 0  # from here on nothing follows
     here.parts.Recv([array, mpi.BYTE], source, tag)
     return array
 
@@ -264,34 +285,58 @@ class Sent(Request):
         return True, self._found
 
 
+class _Way(weakref.ref["Sending"]):
+    """What MPI does for a `Sending`, which may go before it has been done.
+
+    Attributes:
+        requests: MPI's.
+        held: What has the bytes.
+    """
+
+    __slots__ = ("held", "requests")
+
+    requests: list[mpi.Request]
+    held: list[object]
+
+    def has_ended(self) -> bool:
+        """Whether all has left, without waiting."""
+        if not mpi.Request.Testall(self.requests):
+            return False
+        self.end()
+        return True
+
+    def end(self) -> None:
+        """All has left."""
+        self.requests.clear()
+        self.held.clear()
+        _ways.discard(self)
+
+
 class Sending(Request):
     """A message from this rank."""
 
     def __init__(self, here: Topology, letter: Letter, dest: int, tag: int) -> None:
         """Begins to send, the head last, so that where it comes all else comes too."""
-        self._requests: list[mpi.Request] = []
         _sweep()
         self._here = here
         self._dest = dest
-        self._letter = letter
-        self._requests += [here.parts.Isend([piece, mpi.BYTE], dest, letter.tag) for piece in _all_pieces(letter)]
-        self._requests.append(here.mail.Isend([letter.head, mpi.BYTE], dest, tag))
+        self._way = way = _Way(self, _dropped.append)  # called by the interpreter itself, where no signal comes between
+        way.requests, way.held = [], [letter]
+        _ways.add(way)
+        for piece in _all_pieces(letter):
+            way.held.append(piece)
+            way.requests.append(here.parts.Isend([piece, mpi.BYTE], dest, letter.tag))
+        way.requests.append(here.mail.Isend([letter.head, mpi.BYTE], dest, tag))
 
     def wait(self) -> None:
         """See `Request.wait`."""
-        for request in self._requests:
+        for request in self._way.requests:
             self._here.wait_for_message(request, self._dest, "send to")
-        self._requests.clear()
+        self._way.end()
 
     def test(self) -> tuple[bool, None]:
         """See `Request.test`."""
-        if mpi.Request.Testall(self._requests):
-            self._requests.clear()
-        return not self._requests, None
-
-    def __del__(self) -> None:
-        if self._requests:
-            _left.append(self)
+        return self._way.has_ended(), None
 
 
 _LOST = "an exception from outside, such as a signal's, ended this receive in its midst. Its message is lost."
@@ -434,11 +479,8 @@ class Receiving(Request):
 
 def _sweep() -> None:
     """Lets go of messages that have been sent meanwhile, and lets those go on that are to come."""
-    for _ in range(len(_left)):
-        try:
-            one = _left.pop(0)
-        except IndexError:  # another thread was faster
-            return
-        if not one.test()[0]:
-            _left.append(one)
+    with _sweeping:
+        for way in list(_dropped):
+            if way.has_ended():
+                _dropped.remove(way)
     meanwhile.go_on()
