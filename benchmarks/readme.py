@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.collectives import GATHER, HELD, LEAST, MPI_GATHER, MPI_REDUCE, PRETENDED, REDUCE
-from benchmarks.files import CHUNKED, CONTIGUOUS, EACH, FRESH, RECYCLED
+from benchmarks.files import CHUNKED, CONTIGUOUS, EACH, FRESH, MPIO_PARTS, RECYCLED
 from benchmarks.keep import RESULTS
 from benchmarks.messages import AUTO, KNOWN, OURS, OURS_OUT, PICKLED
 
@@ -236,7 +236,10 @@ def files() -> list[tuple[str, str, str]]:
 
     def over(name: str) -> str:
         found = [at(name, way, "of the limit") for way in (FRESH, RECYCLED, EACH)]
-        return f"{found[0]:.2f}; {found[1]:.2f} in memory used again; every rank for itself {found[2]:.1f}"
+        told = f"{found[0]:.2f}; {found[1]:.2f} in memory used again; every rank for itself {found[2]:.1f}"
+        if MPIO_PARTS in figures[name]:
+            told += f"; a part each through MPI {at(name, MPIO_PARTS, 'of the limit'):.1f}"
+        return told
 
     held = [at(CONTIGUOUS, FRESH, what) for what in ("peak, of the bytes", "read, of the bytes")]
     hosts = figures["over hosts"]

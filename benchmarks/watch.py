@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import threading
 import time
@@ -19,18 +20,28 @@ READY = "ready"
 _LOOK_S = 0.02
 
 
-def watched(command: list[str], cwd: Path) -> tuple[dict[str, Any], int]:
+def watched(
+    command: list[str], cwd: Path, *, environ: dict[str, str] | None = None, looks: bool = True
+) -> tuple[dict[str, Any], int]:
     """Runs a program; what it printed last, as JSON, and how many bytes more than when it was ready it held at most.
 
-    Proportional set sizes (PSS), so that what several processes share is counted once, looked at every 20 ms.
+    Proportional set sizes (PSS), so that what several processes share is counted once, looked at every 20 ms. Each look
+    goes over all their pages, and holds up whoever maps more: without `looks`, for times, there is none, and 0 bytes.
     """
-    with subprocess.Popen(command, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+    with subprocess.Popen(
+        command,
+        cwd=cwd,
+        env={**os.environ, **(environ or {})},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as program:
         assert program.stdin is not None
         assert program.stdout is not None
         while program.stdout.readline().strip() != READY:
             if program.poll() is not None:
                 raise RuntimeError(f"{' '.join(command)} ended with {program.returncode} before it was ready")
-        before, peak, is_over = held_bytes(program.pid), 0, threading.Event()
+        before, peak, is_over = held_bytes(program.pid) if looks else 0, 0, threading.Event()
 
         def look() -> None:
             nonlocal peak
@@ -39,14 +50,16 @@ def watched(command: list[str], cwd: Path) -> tuple[dict[str, Any], int]:
                 time.sleep(_LOOK_S)
 
         thread = threading.Thread(target=look)
-        thread.start()
+        if looks:
+            thread.start()
         try:
             program.stdin.write("go\n")
             program.stdin.flush()
             told = program.stdout.readline()
         finally:
             is_over.set()
-            thread.join()
+            if looks:
+                thread.join()
         program.stdin.close()
         program.wait()
     found: dict[str, Any] = json.loads(told)

@@ -30,8 +30,8 @@ LAYOUTS = {
     5: ["", "sizes:1,3,1"],
 }
 
-_ONE_EACH = {1: [""], 2: [""], 3: ["block:2"], 4: [""], 5: ["sizes:1,3,1"]}
-_NODES = {1: [""], 2: ["block:1"], 3: [""], 4: ["block:2"], 5: ["sizes:1,3,1"]}
+_ONE_EACH = {1: [""], 2: [""], 3: ["block:2"], 4: [], 5: ["sizes:1,3,1"]}
+_NODES = {1: [""], 2: ["block:1"], 3: [], 4: ["block:2"], 5: ["sizes:1,3,1"]}
 ABOVE = {
     **dict.fromkeys(("checkpoint", "kernels", "messages", "objects", "property", "save"), _ONE_EACH),
     **dict.fromkeys(("files", "gather", "pool", "tasks"), _NODES),

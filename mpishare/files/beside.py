@@ -91,12 +91,19 @@ class Beside:
 
         Raises:
             OSError: Another process has written or replaced the file that was copied, which would be lost.
+            FileError: It has the name, but that may not be on the disk yet.
         """
         if self._adds and _identity(_status(self.path)) != _identity(self.old):
             raise OSError(errno.EBUSY, "another process has changed the file meanwhile")
         self.temporary.replace(self.path)
         self._is_there = False
-        _sync_folder(self.path.parent)
+        try:
+            _sync_folder(self.path.parent)
+        except OSError as error:
+            what = f"{error.strerror}; it was saved, but a loss of power may bring back what was there before"
+            failure = FileError(str(self.path), None, what)
+            failure.errno = error.errno
+            raise failure from error
 
     def __enter__(self) -> Beside:
         return self

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mpishare.files.pieces import Box, Cut, boxes
 from mpishare.files.region import Axis, Region
-from mpishare.files.source import Source, telling
+from mpishare.files.source import Source, naming
 from mpishare.files.stored import Stored
 from mpishare.spec import Block, Spec, copy_bytes
 
@@ -72,7 +72,7 @@ class InHdf5:
         Raises:
             FileError: h5py cannot.
         """
-        with telling(source.path, self.name):
+        with naming(source.path, self.name):
             if self.is_text:
                 self.spec.view(block).reshape(self._lengths)[box] = self._texts(source, box)
             elif all(cut.axis.step > 0 for cut in self.cuts):
@@ -112,7 +112,7 @@ class InHdf5:
         """Texts as objects of bytes."""
         axes = self._rising(box)
         words = tuple(slice(axis.start, axis.start + axis.step * axis.count, axis.step) for axis in axes)
-        with telling(source.path, self.name):
+        with naming(source.path, self.name):
             found: NDArray[Any] = np.empty(tuple(axis.count for axis in axes), object)
             found[...] = source.hdf5[self.name][words]
         turned: NDArray[Any] = found[self._turns()] if axes else found

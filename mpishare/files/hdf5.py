@@ -9,7 +9,7 @@ import numpy as np
 
 from mpishare.dtypes import check_dtype, describe, rebuild
 from mpishare.errors import FileError, SpecError, place_in
-from mpishare.files.source import Source, telling
+from mpishare.files.source import Source, naming
 from mpishare.files.stored import Stored
 from mpishare.spec import Spec
 
@@ -29,7 +29,7 @@ def found_in(source: Source, name: str) -> Any:
     """
     import h5py
 
-    with telling(source.path, name):
+    with naming(source.path, name):
         if name not in source.hdf5:
             raise FileError(source.path, name, f"there is no such dataset or group; the file has {_names(source)}.")
         found = source.hdf5[name]

@@ -14,7 +14,7 @@ from mpishare.files.flat import Flat
 from mpishare.files.hdf5 import Tree
 from mpishare.files.pieces import Box, Cut
 from mpishare.files.region import Region
-from mpishare.files.source import Source, Stamp, telling
+from mpishare.files.source import Source, Stamp, naming
 from mpishare.files.stored import Stored
 from mpishare.spec import Block, Spec
 
@@ -110,7 +110,7 @@ def stored(path: str | os.PathLike[str], dataset: str | None = None) -> dict[str
         datasets = {inner: found}
         if hdf5.is_group(found):
             datasets.clear()
-            with telling(source.path, name):
+            with naming(source.path, name):
                 hdf5.tree_of(inner, found, datasets)
         return {at: hdf5.stored_of(source, at, one) for at, one in datasets.items()}
 
@@ -135,7 +135,7 @@ def look(source: Source, name: str | None, region: Any, *, attributes: bool) -> 
         return Contents(path, source.stamp, (part,), 0, {})
     found = hdf5.found_in(source, name or "/")
     stamp, inner = source.stamp, hdf5.path_of(name or "/")
-    with telling(source.path, name):
+    with naming(source.path, name):
         if not hdf5.is_group(found):
             kept = hdf5.attributes_of(found) if attributes else {}
             return Contents(path, stamp, (_dataset(source, inner, found, region),), 0, kept)

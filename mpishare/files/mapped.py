@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from mpishare.errors import FileError
 from mpishare.files.flat import Flat
 from mpishare.files.looking import Part
-from mpishare.files.source import Source, telling
+from mpishare.files.source import Source, naming
 from mpishare.segments.mapping import Mapping
 from mpishare.segments.segment import Origin, Segment
 from mpishare.topology import Topology
@@ -50,7 +50,7 @@ def _view(source: Source, part: Flat, origin: Origin, key: int) -> NDArray[Any]:
         nothing = part.view(np.empty(0, np.uint8))
         nothing.flags.writeable = False
         return nothing
-    with telling(source.path, part.name):
+    with naming(source.path, part.name):
         memory = Mapping.read_only(source.descriptor, span)
     segment = Segment(memory, span.stop - span.start, origin, key)
     segment.seal()

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from mpishare.errors import BackendError, FileError, MpishareError
 
-__all__ = ["Source", "Stamp", "telling"]
+__all__ = ["Source", "Stamp", "naming"]
 
 _FOREIGN = (OSError, KeyError, RuntimeError, ValueError, TypeError)
 """What h5py raises where a file is broken or lacks what is asked for."""
@@ -32,7 +32,7 @@ class Stamp(NamedTuple):
 
 
 @contextmanager
-def telling(path: str, dataset: str | None = None) -> Iterator[None]:
+def naming(path: str, dataset: str | None = None) -> Iterator[None]:
     """A block whose errors are told with the names of the file and the dataset.
 
     Raises:
@@ -89,7 +89,7 @@ class Source:
         Raises:
             FileError: It cannot be, or is no regular file, or is another than the one that was looked at.
         """
-        with telling(self.path):
+        with naming(self.path):
             if not stat.S_ISREG(os.stat(self.path).st_mode):  # noqa: PTH116 - to open a pipe would wait for its writer
                 is_folder = stat.S_ISDIR(os.stat(self.path).st_mode)  # noqa: PTH116
                 raise FileError(self.path, None, "is a folder" if is_folder else "is no regular file")
@@ -118,7 +118,7 @@ class Source:
             raise BackendError(
                 f"{self.path} can be read with h5py, which is not installed: pip install h5py"
             ) from error
-        with telling(self.path):
+        with naming(self.path):
             found = h5py.File(self.path, "r", locking="best-effort")
             self._stack.callback(found.close)
             self._note(found.id.get_vfd_handle())
@@ -145,7 +145,7 @@ class Source:
         Raises:
             FileError: It was written meanwhile, or another has taken its name.
         """
-        with telling(self.path):
+        with naming(self.path):
             for descriptor in self._opened:
                 self._check(descriptor)
 
@@ -162,7 +162,7 @@ class Source:
             FileError: They cannot be read, or the file ends before.
         """
         done = 0
-        with telling(self.path):
+        with naming(self.path):
             while done < len(place):
                 count = os.preadv(self.descriptor, [place[done:]], offset + done)
                 if not count:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,23 @@ def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
         new.commit()
     assert link.is_symlink()
     assert target.read_bytes() == b"new"
+
+
+def test_a_folder_that_cannot_be_synced_has_the_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error must not say that nothing was saved."""
+    path, usual = tmp_path / "a.npy", os.fsync
+
+    def fsync(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        usual(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(FileError, match="it was saved, but") as raised, telling(path, None), Beside(path) as new:
+        os.write(new.fd, b"new")
+        new.commit()
+    assert raised.value.errno == errno.EIO
+    assert path.read_bytes() == b"new"
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
