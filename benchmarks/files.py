@@ -124,8 +124,9 @@ def ways_of(path: Path, name: str, nbytes: int, options: argparse.Namespace) -> 
         ranks = 1 if way == LIMIT else options.ranks
         words = ["-m", "benchmarks.files", "--file", f"{path}::{name}", "--way", way, "--rounds"]
         timed = [*launch(way, ranks), *words, str(options.rounds)]
-        told, _ = watched(timed, _ROOT, environ=_MPIO_ENVIRON, looks=False)
-        _, peak = watched([*launch(way, ranks), *words, str(_WATCHED_ROUNDS)], _ROOT, environ=_MPIO_ENVIRON)
+        environ = _MPIO_ENVIRON if way in (MPIO, MPIO_PARTS) else None
+        told, _ = watched(timed, _ROOT, environ=environ, looks=False)
+        _, peak = watched([*launch(way, ranks), *words, str(_WATCHED_ROUNDS)], _ROOT, environ=environ)
         ground = told["ground"] if way == FRESH else ground
         seconds = statistics.median(told["seconds"])
         found[way] = {"seconds": round(seconds, 4), "read, of the bytes": round(told["read"] / nbytes, 3)}

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpishare import meanwhile, mpi, plan
-from mpishare.abandoned import abandon
+from mpishare.abandoned import abandon, abandoned_on_error, begin
 from mpishare.compression import FRAME_BYTES, packed
 from mpishare.errors import CapacityError, MpishareError, StallError
 from mpishare.letters import (
@@ -56,8 +57,8 @@ _headers: dict[tuple[np.dtype[Any], tuple[int, ...], bool], tuple[bytes, int]] =
 _MOST_KNOWN = 256
 """Headers that are remembered, here and with each head."""
 
-_ways: set[_Way] = set()
-"""All that is on its way from this rank, from before MPI hears of it, so that no signal can lose what MPI reads."""
+_ways: dict[int, _Way] = {}
+"""All that is on its way from this rank, by id, from before MPI hears of it: no signal can lose what MPI reads."""
 
 _dropped: list[_Way] = []
 """Of these, what nobody holds any more."""
@@ -96,15 +97,18 @@ def send_quickly(here: Topology, array: object, dest: object, tag: object) -> bo
         here.mail.Send([header + array.tobytes("A"), mpi.BYTE], dest, tag)
         return True
     rest = new_tag(here)
-    request = None
+    head, message = [header + TAG.pack(rest, 0), mpi.BYTE], [array, mpi.BYTE]
+    requests: list[mpi.Request] = []
     try:
-        here.mail.Send([header + TAG.pack(rest, 0), mpi.BYTE], dest, tag)
-        request = here.parts.Isend([array, mpi.BYTE], dest, rest)  # while the receiver reads the head
-        request.Wait()
+        here.mail.Send(head, dest, tag)
+        begin(requests, here.parts.Isend, message, dest, rest)  # while the receiver reads the head
+        requests[0].Wait()
     except mpi.Exception:
         raise
     except BaseException:  # a signal: where the head has left, the receiver waits for the rest
-        abandon([request or here.parts.Isend([array, mpi.BYTE], dest, rest)])
+        if not requests:
+            begin(requests, here.parts.Isend, message, dest, rest)
+        abandon(requests)
         raise
     return True
 
@@ -147,19 +151,23 @@ class _Head:
             known = HEADER_BYTES + spec.nbytes, spec, inside
         elif spec is not None and spec.nbytes <= plan.LARGEST_MESSAGE_BYTES:
             known = TAGGED_BYTES, spec, None
-        self.known[header] = known
+        if spec is not None:  # of other things than arrays no two headers are the same
+            self.known[header] = known
         return known
 
 
 def receive(here: Topology, source: int, tag: int, out: NDArray[Any] | None, status: mpi.Status | None) -> Any:
     """Waits for a message; the array, or the `Parcel`, that it brought. Raises what `letters.opened` does."""
-    head = _heads.pop() if _heads else _Head()
+    try:
+        head = _heads.pop()
+    except IndexError:
+        head = _Head()
     content, filled = head.content, head.status if status is None else status
     content[0] = 0
     found: NDArray[Any] | None = None
     try:
         if here.is_watched or under_way:
-            _wait_or_cancel(here, here.mail.Irecv(head.message, source, tag), source, filled)
+            _wait_or_cancel(here, head, source, tag, filled)
         else:
             here.mail.Recv(head.message, source, tag, filled)
         header = head.header.tobytes()
@@ -200,14 +208,17 @@ def _rest(here: Topology, content: bytearray, spec: Spec, out: NDArray[Any] | No
     return array
 
 
-def _wait_or_cancel(here: Topology, request: mpi.Request, source: int, status: mpi.Status) -> None:
+def _wait_or_cancel(here: Topology, head: _Head, source: int, tag: int, status: mpi.Status) -> None:
     """Waits for a head; where an exception ends that, what comes later is for the next receive."""
+    requests: list[mpi.Request] = []
     try:
-        here.wait_for_message(request, source, "recv from", status)
+        begin(requests, here.mail.Irecv, head.message, source, tag)
+        here.wait_for_message(requests[0], source, "recv from", status)
     except BaseException:
-        if request != mpi.REQUEST_NULL:
-            request.Cancel()
-            request.Wait(status)
+        for request in requests:
+            if request != mpi.REQUEST_NULL:
+                request.Cancel()
+                request.Wait(status)
         raise
 
 
@@ -293,10 +304,8 @@ class _Way(weakref.ref["Sending"]):
         held: What has the bytes.
     """
 
-    __slots__ = ("held", "requests")
-
-    requests: list[mpi.Request]
-    held: list[object]
+    requests: Sequence[mpi.Request] = ()
+    held: Sequence[object] = ()
 
     def has_ended(self) -> bool:
         """Whether all has left, without waiting."""
@@ -307,9 +316,8 @@ class _Way(weakref.ref["Sending"]):
 
     def end(self) -> None:
         """All has left."""
-        self.requests.clear()
-        self.held.clear()
-        _ways.discard(self)
+        self.requests = self.held = ()
+        _ways.pop(id(self), None)
 
 
 class Sending(Request):
@@ -320,23 +328,32 @@ class Sending(Request):
         _sweep()
         self._here = here
         self._dest = dest
-        self._way = way = _Way(self, _dropped.append)  # called by the interpreter itself, where no signal comes between
-        way.requests, way.held = [], [letter]
-        _ways.add(way)
+        way = _Way(self, _dropped.append)  # called by the interpreter itself, where no signal comes between
+        self._way: _Way | None = way  # until all has left
+        requests: list[mpi.Request] = []
+        held: list[object] = [letter]
+        way.requests, way.held = requests, held
+        _ways[id(way)] = way
         for piece in _all_pieces(letter):
-            way.held.append(piece)
-            way.requests.append(here.parts.Isend([piece, mpi.BYTE], dest, letter.tag))
-        way.requests.append(here.mail.Isend([letter.head, mpi.BYTE], dest, tag))
+            held.append(piece)
+            begin(requests, here.parts.Isend, [piece, mpi.BYTE], dest, letter.tag)
+        begin(requests, here.mail.Isend, [letter.head, mpi.BYTE], dest, tag)
 
     def wait(self) -> None:
         """See `Request.wait`."""
-        for request in self._way.requests:
-            self._here.wait_for_message(request, self._dest, "send to")
-        self._way.end()
+        way = self._way
+        if way is not None:
+            for request in way.requests:
+                self._here.wait_for_message(request, self._dest, "send to")
+            way.end()
+            self._way = None
 
     def test(self) -> tuple[bool, None]:
         """See `Request.test`."""
-        return self._way.has_ended(), None
+        way = self._way
+        if way is not None and way.has_ended():
+            self._way = None
+        return self._way is None, None
 
 
 _LOST = "an exception from outside, such as a signal's, ended this receive in its midst. Its message is lost."
@@ -372,8 +389,11 @@ class Receiving(Request):
         """Begins to receive."""
         _sweep()
         self = cls(here, source, out, finish)
-        self._request = here.mail.Irecv([self._head, mpi.BYTE], source, tag)
-        meanwhile.join(self)
+        requests: list[mpi.Request] = []
+        with abandoned_on_error(requests):
+            begin(requests, here.mail.Irecv, [self._head, mpi.BYTE], source, tag)
+            self._request = requests[0]
+            meanwhile.join(self)
         return self
 
     @classmethod
@@ -435,17 +455,20 @@ class Receiving(Request):
 
     def _go_on(self) -> None:
         """What was waited for has come: begins to receive the next."""
+        requests: list[mpi.Request] = []
         try:
             if self._coming is None:
                 self._source = self._status.source
                 self._coming = self._pieces(opened(self._here, bytes(self._head[: self._status.count]), self._out))
             piece, tag = next(self._coming)
-            self._request = self._here.parts.Irecv([piece, mpi.BYTE], self._source, tag)  # which keeps the piece
+            begin(requests, self._here.parts.Irecv, [piece, mpi.BYTE], self._source, tag)
+            self._request = requests[0]  # which keeps the piece
         except StopIteration:
             self._end_with(None if self._has_found else MpishareError(_LOST))
         except Exception as error:
             self._end_with(error)
         except BaseException:  # from outside, such as a KeyboardInterrupt
+            abandon(requests)
             self._end_with(MpishareError(_LOST))
             raise
 
@@ -481,6 +504,11 @@ def _sweep() -> None:
     """Lets go of messages that have been sent meanwhile, and lets those go on that are to come."""
     with _sweeping:
         for way in list(_dropped):
-            if way.has_ended():
-                _dropped.remove(way)
+            try:
+                has_ended = way.has_ended()
+            except mpi.Exception:  # of a message that nobody waits for
+                has_ended = True
+            if has_ended:
+                with suppress(ValueError):  # the handler of a signal has swept
+                    _dropped.remove(way)
     meanwhile.go_on()

@@ -124,7 +124,7 @@ class Spec:
         spec = cls(dtype, shape, order)
         if len(shape) > MAX_DIMS:
             raise SpecError(f"shape has {len(shape)} dimensions; NumPy allows {MAX_DIMS}.")
-        if max(spec.nbytes, *shape, 0) > sys.maxsize:
+        if max(math.prod(length for length in shape if length) * dtype.itemsize, *shape, 0) > sys.maxsize:
             raise SpecError(
                 f"shape {shape} of {dtype} cannot be shared: its {spec.nbytes:,} bytes or one of its lengths exceed "
                 f"the address space of {sys.maxsize:,}."

@@ -9,9 +9,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mpishare import meanwhile, mpi, plan
+from mpishare.abandoned import begin
 from mpishare.compression import FRAME_BYTES, SMALLEST_BYTES, packed, pays
 from mpishare.letters import IS_FRAMED, IS_TIMED, TIMED_BYTES, Letter, is_timed, pieces
 from mpishare.spec import Block
@@ -152,9 +153,8 @@ class Stream:
             block = packed(step.block) if step.is_frame and self._does_pay else step.block
             self._put(self._here.parts.Isend, block, self._letter.tag)
 
-    def _put(self, begin: Callable[[Any, int, int], mpi.Request], content: Block | bytes | bytearray, tag: int) -> None:
-        """Begins a message and notes it, in one call of C, in which no handler of a signal runs."""
-        self._requests.extend(map(begin, [[content, mpi.BYTE]], [self._dest], [tag]))
+    def _put(self, call: Callable[..., mpi.Request], content: Block | bytes | bytearray, tag: int) -> None:
+        begin(self._requests, call, [content, mpi.BYTE], self._dest, tag)
 
     def _judge(self, step: _Step) -> None:
         """Notes the speed of the link, where it has just been found out, and whether it pays to compress."""

@@ -196,7 +196,7 @@ def relay(
     source: Block | None = None,
     keep: bool = False,
     rail: int = 0,
-    until: Callable[[int], None] | None = None,
+    until: Callable[[int], bool] | None = None,
 ) -> None:
     """Brings bytes from `root` to one rank of each other node, straight into its `block`. Other ranks return at once.
 
@@ -210,7 +210,8 @@ def relay(
         source: On `root`, the bytes to send if these are not in `block`.
         keep: Whether `root` is to copy them to `block` too, which it does while they are on their way.
         rail: Which of several ranks of each node does it; on those from 1 on another of its node stands for `root`.
-        until: On `root`, called with the end of each chunk before it leaves; returns when its bytes are there.
+        until: On `root`, called with the end of each chunk before it leaves; returns when its bytes are there, and
+            whether they are worth sending. Where they are not, nothing is sent in their place.
 
     Source:
         J. L. Träff and A. Ripke, "Optimal broadcast for fully connected processor-node networks", J. Parallel Distrib.
@@ -239,15 +240,18 @@ def relay(
             request.Wait()
 
 
-def _once_there(block: Block, parts: list[slice], until: Callable[[int], None]) -> Iterator[Block]:
+def _once_there(block: Block, parts: list[slice], until: Callable[[int], bool]) -> Iterator[Block]:
     for part in parts:
-        until(part.stop)
-        yield block[part]
+        yield block[part] if until(part.stop) else block[:0]
 
 
 def received(channel: mpi.Intracomm, pieces: Sequence[tuple[int, Block]], tag: int) -> Iterator[Block]:
-    """Each piece once its bytes have come from the rank named with it, with the next ones already asked for."""
+    """Each piece once its bytes have come from the rank named with it, with the next ones already asked for.
+
+    A piece of which less was sent is so much shorter.
+    """
     waiting: deque[mpi.Request] = deque()
+    status = mpi.Status()
     asked = 0
     with abandoned_on_error(waiting):
         for _, piece in pieces:
@@ -255,6 +259,6 @@ def received(channel: mpi.Intracomm, pieces: Sequence[tuple[int, Block]], tag: i
                 source, place = pieces[asked]
                 waiting.append(channel.Irecv([place, mpi.BYTE], source, tag))
                 asked += 1
-            waiting[0].Wait()
+            waiting[0].Wait(status)
             waiting.popleft()
-            yield piece
+            yield piece[: status.count]

@@ -99,7 +99,7 @@ class Checkpoint:
         Raises:
             SpecError: An array cannot be stored in HDF5, or a value not as JSON.
             ArgumentError: `step` or a name is none, or `distributed` names no array.
-            FileError: The file cannot be written. What was there before is there still.
+            FileError: The file cannot be written. What was there before is there still, or else the error says so.
             BackendError: h5py or tqdm is wanted and not installed.
             MismatchError: The ranks gave different arguments, or rows of different dtype or shape.
             PeerError: Another rank raised one of these.

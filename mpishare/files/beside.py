@@ -100,7 +100,7 @@ class Beside:
         try:
             _sync_folder(self.path.parent)
         except OSError as error:
-            what = f"{error.strerror}; it was saved, but a loss of power may bring back what was there before"
+            what = f"{error.strerror or error}; it was saved, but a loss of power may bring back what was there before"
             failure = FileError(str(self.path), None, what)
             failure.errno = error.errno
             raise failure from error

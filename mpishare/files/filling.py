@@ -20,7 +20,7 @@ ROOT = 0
 """The rank that looks at the file, whose node reads it where it is read once a job."""
 
 _READY_TAG = 10
-"""Of what a reader tells its leader: one more of its pieces is there."""
+"""Of what a reader tells its leader: one more of its pieces is there, or, by a byte, that it cannot be read."""
 
 _ALIGNED_BYTES = 64
 """A cache line, and what the widest vector instructions want."""
@@ -91,7 +91,8 @@ def _stream(here: Topology, block: Block, reading: Reading | None) -> None:
 class Reading:
     """What this rank does to read the arrays of a file into the block of its node.
 
-    An error ends the reading, but not the telling: it is raised by `end`, once no rank waits for bytes any more.
+    An error ends the reading, but not the telling: it is raised by `end`, once no rank waits for bytes any more. Those
+    that would go to other nodes after it stay here.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class Reading:
         self._next = 0
         self._ready = 0
         self._error: Exception | None = None
+        self._lacks = False
 
     @property
     def _own(self) -> list[Piece]:
@@ -142,12 +144,17 @@ class Reading:
         with abandoned_on_error(leaving):
             for piece in self._own:
                 self._read(piece)
-                leaving.append(self._here.node_channel.Isend([b"", mpi.BYTE], 0, _READY_TAG))
+                word = b"" if self._error is None else b"x"
+                leaving.append(self._here.node_channel.Isend([word, mpi.BYTE], 0, _READY_TAG))
             for request in leaving:
                 request.Wait()
 
-    def until(self, stop: int) -> None:
-        """On the leader: returns when the bytes before `stop` are there, some of which it may read itself."""
+    def until(self, stop: int) -> bool:
+        """On the leader: returns when the bytes before `stop` are there, some of which it may read itself.
+
+        Returns:
+            Whether all of them could be read.
+        """
         while self._ready < stop:
             piece = self._pieces[self._next]
             reader = self._readers[self._next % len(self._readers)]
@@ -158,11 +165,14 @@ class Reading:
             self._next += 1
             self._ready = piece.ready
         self._show(self._ready)
+        return self._error is None and not self._lacks
 
     def _await(self, reader: int) -> None:
-        request = self._here.node_channel.Irecv([bytearray(), mpi.BYTE], reader, _READY_TAG)
+        word, status = bytearray(1), mpi.Status()
+        request = self._here.node_channel.Irecv([word, mpi.BYTE], reader, _READY_TAG)
         with abandoned_on_error([request]):
-            request.Wait()
+            request.Wait(status)
+        self._lacks = self._lacks or status.count > 0
 
     def _read(self, piece: Piece) -> None:
         if self._error is None:

@@ -78,7 +78,7 @@ def replace_file(here: Topology, order: Order, arrays: Sequence[NDArray[Any] | N
     """Carries out `order` with this rank's part of each array; returns the way, see `stacks.choose`.
 
     Raises:
-        FileError: The file cannot be written. What was there before is there still.
+        FileError: The file cannot be written. What was there before is there still, or else the error says so.
         PeerError: The same on another rank.
 
     Collective:

@@ -82,7 +82,8 @@ def save(
         SpecError: The array holds Python objects, or the format has no name for its dtype.
         ArgumentError: The suffix is unknown, or `dataset` is missing, or given for .npy.
         FileError: The file cannot be written: no such folder, no permission, no room, a folder in its place, a file
-            that is no HDF5 or that another process writes to. It has the `errno`. What was there before is there still.
+            that is no HDF5 or that another process writes to. It has the `errno`. What was there before is there still,
+            or else the error says so: where only the folder could not be synced, the new file is there.
         BackendError: h5py or tqdm is wanted and not installed.
         MismatchError: The ranks gave different arguments, or rows of different dtype or shape.
         PeerError: Another rank raised one of these.

@@ -66,6 +66,17 @@ def test_a_file_is_read_once_and_crosses_each_link_once(make: Make) -> None:
     assert read == pytest.approx({"h1": 1, "h2": 0, "h3": 0}, abs=0.05)
 
 
+def test_what_follows_a_broken_chunk_crosses_no_link(make: Make) -> None:
+    """The error is known at the beginning, and none waits for 64 MiB that are of no use."""
+    one = make(3, ranks="3,1,2", name="broken")
+    ended = one.mpiexec([sys.executable, "-m", "tests.cluster.programs.broken", str(NBYTES >> 20)])
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    assert max(told["links"].values()) < NBYTES / 4
+    assert all("dataset '/numbers' of" in error for error in told["errors"])
+    assert sorted(error.split()[0] for error in told["errors"]) == ["FileError"] + ["PeerError"] * 5
+
+
 def test_files_of_each_node_cross_no_link(make: Make) -> None:
     one = make(2, ranks="2", name="load-node")
     links, read = loaded(one, "node")
