@@ -114,15 +114,15 @@ class Lookout:
                     self.outer.allgather((f"!{name}", self._call, len(comms)))
                 raise MismatchError({rank: call[1] for rank, call in zip(comm.ranks, calls, strict=True)})
 
-    def wait(self, request: MPI.Request, ranks: Sequence[int]) -> None:
-        """Waits for a request of a collective that `ranks` take part in.
+    def wait(self, request: MPI.Request, ranks: Sequence[int], status: MPI.Status | None = None) -> None:
+        """Waits for a request of a collective that `ranks` take part in, and fills in `status`.
 
         Raises:
             StallError: It took longer than MPISHARE_TIMEOUT, here or on another rank.
         """
         standing = _Standing(id(self), self._number, self._name, self._call, time.monotonic())
         with abandoned_on_error([request]), _standing(standing):  # while it asks the others, too
-            if not self._ends(request, standing):
+            if not self._ends(request, standing, status):
                 self._give_up(ranks)
 
     def wait_alone(

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare import meanwhile, mpi, plan
-from mpishare.abandoned import abandon, abandoned_on_error, begin
+from mpishare.abandoned import abandon, begin
 from mpishare.compression import FRAME_BYTES, packed
 from mpishare.errors import CapacityError, MpishareError, StallError
 from mpishare.letters import (
@@ -215,11 +215,16 @@ def _wait_or_cancel(here: Topology, head: _Head, source: int, tag: int, status: 
         begin(requests, here.mail.Irecv, head.message, source, tag)
         here.wait_for_message(requests[0], source, "recv from", status)
     except BaseException:
-        for request in requests:
-            if request != mpi.REQUEST_NULL:
-                request.Cancel()
-                request.Wait(status)
+        _cancel(requests, status)
         raise
+
+
+def _cancel(requests: list[mpi.Request], status: mpi.Status) -> None:
+    """Gives up receives that have not ended."""
+    for request in requests:
+        if request != mpi.REQUEST_NULL:
+            request.Cancel()
+            request.Wait(status)
 
 
 def _all_pieces(letter: Letter) -> Iterator[Block | bytes]:
@@ -390,10 +395,14 @@ class Receiving(Request):
         _sweep()
         self = cls(here, source, out, finish)
         requests: list[mpi.Request] = []
-        with abandoned_on_error(requests):
+        try:
             begin(requests, here.mail.Irecv, [self._head, mpi.BYTE], source, tag)
             self._request = requests[0]
             meanwhile.join(self)
+        except BaseException:
+            meanwhile.leave(self)
+            _cancel(requests, self._status)
+            raise
         return self
 
     @classmethod
@@ -412,7 +421,8 @@ class Receiving(Request):
             with self._lock:
                 if not self._is_done:
                     try:
-                        self._here.wait_for_message(self._request, self._source, "recv from", self._state, self)
+                        if self._request != mpi.REQUEST_NULL:  # else a signal came when it had ended
+                            self._here.wait_for_message(self._request, self._source, "recv from", self._state, self)
                     except (StallError, mpi.Exception) as error:
                         self._end_with(error)
                     else:
@@ -428,7 +438,7 @@ class Receiving(Request):
         """Lets it go on, without waiting, unless another thread does."""
         if not self._is_done and self._lock.acquire(blocking=False):
             try:
-                while not self._is_done and self._request.Test(self._state):
+                while not self._is_done and (self._request == mpi.REQUEST_NULL or self._request.Test(self._state)):
                     self._go_on()
             except mpi.Exception as error:  # which concerns whoever waits for this one, and no other call
                 self._end_with(error)
@@ -466,6 +476,7 @@ class Receiving(Request):
         except StopIteration:
             self._end_with(None if self._has_found else MpishareError(_LOST))
         except Exception as error:
+            abandon(requests)  # where it is one that a signal's handler raised
             self._end_with(error)
         except BaseException:  # from outside, such as a KeyboardInterrupt
             abandon(requests)

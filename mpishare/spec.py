@@ -124,9 +124,10 @@ class Spec:
         spec = cls(dtype, shape, order)
         if len(shape) > MAX_DIMS:
             raise SpecError(f"shape has {len(shape)} dimensions; NumPy allows {MAX_DIMS}.")
-        if max(math.prod(length for length in shape if length) * dtype.itemsize, *shape, 0) > sys.maxsize:
+        nbytes = math.prod(length for length in shape if length) * dtype.itemsize  # as NumPy counts those of no items
+        if max(nbytes, *shape, 0) > sys.maxsize:
             raise SpecError(
-                f"shape {shape} of {dtype} cannot be shared: its {spec.nbytes:,} bytes or one of its lengths exceed "
+                f"shape {shape} of {dtype} cannot be shared: its {nbytes:,} bytes or one of its lengths exceed "
                 f"the address space of {sys.maxsize:,}."
             )
         return spec

@@ -84,7 +84,7 @@ class _Request(MPI.Request):
         self._peer = comm.ranks[peer]
 
     def Wait(self, status: MPI.Status | None = None) -> Any:
-        self._comm._lookout.wait(self, [self._peer])
+        self._comm._lookout.wait(self, [self._peer], status)
         return True
 
 

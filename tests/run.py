@@ -113,7 +113,9 @@ def launches() -> list[Launch]:
     # An MPI that refuses windows.
     refused = {"OMPI_MCA_osc": "^ucx,sm", "MPISHARE_BACKEND": "window,memmap"}
     found.append(mpi_launch(3, "sizes:1,2", refused, files=MEMORY))
-    found.append(mpi_launch(3, "block:2", {"MPISHARE_CHECK": "1", "MPISHARE_TIMEOUT": "30"}))
+    watched = {"MPISHARE_CHECK": "1", "MPISHARE_TIMEOUT": "30"}
+    found.append(mpi_launch(3, "block:2", watched))
+    found.append(mpi_launch(3, "block:1", watched, files=["allreduce", "checkpoint", "share"]))  # a node in the midst
     if MPICH.exists():
         found.append(mpich_launch(3))
     if MPIO.exists():
