@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.keep import keep
 from benchmarks.nodes import SHARE, SOCKET, on_cluster
 from benchmarks.picture import lines
-from mpishare import plan
+from mpishare.transfer import plan
 
 POWERS = (22, 23, 24, 25)
 NODE_POWERS = (10, 16, 20, 22, 24, 26, 28)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from mpishare._version import VERSION
+from mpishare.allgather import allgather
+from mpishare.allreduce import allreduce
 from mpishare.checkpoints import Checkpoint, Snapshot
 from mpishare.collectives import bcast, fence, partition
+from mpishare.comm.context import topology
+from mpishare.comm.topology import Topology
+from mpishare.creation import empty, full, zeros
 from mpishare.errors import (
     ArgumentError,
     BackendError,
@@ -19,16 +24,12 @@ from mpishare.errors import (
     StallError,
     TaskError,
 )
-from mpishare.exchange import Request, irecv, isend, recv, send, sendrecv
 from mpishare.files import Saved, Stored, load, save, stored
-from mpishare.gathering import allgather
-from mpishare.making import empty, full, zeros
-from mpishare.reducing import allreduce
+from mpishare.gather_scatter import gather, scatter
+from mpishare.point_to_point import Request, irecv, isend, recv, send, sendrecv
 from mpishare.report import Info, Report, info, report
-from mpishare.scattering import gather, scatter
 from mpishare.sharing import private, share
 from mpishare.tasks import Pool, map  # noqa: A004 - like Python's own
-from mpishare.topology import Topology, topology
 
 __version__ = VERSION
 

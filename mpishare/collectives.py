@@ -8,15 +8,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare import mpi, plan
-from mpishare.agreement import agree
+from mpishare.arrays.spec import Spec, address_of, bytes_of
+from mpishare.comm import mpi
+from mpishare.comm.agreement import agree
+from mpishare.comm.collective import collective
+from mpishare.comm.collective_comm import CollectiveComm
+from mpishare.comm.context import Context, context_of
+from mpishare.comm.topology import check_root
 from mpishare.errors import ArgumentError, SpecError
-from mpishare.segments.segment import segment_of
-from mpishare.spec import Spec, address_of, bytes_of
-from mpishare.topology import Topology, check_root, topology
-from mpishare.transfer import send_on_rails
+from mpishare.memory.segment import segment_of
+from mpishare.transfer import plan
+from mpishare.transfer.pipeline import send_on_rails
 
-__all__ = ["among_mates", "bcast", "fence", "partition", "shared_name"]
+__all__ = ["bcast", "fence", "node_comm_of", "partition", "shared_name"]
 
 _SCOPES = ("node", "all")
 
@@ -57,13 +61,14 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
         >>> ms.bcast(model).tolist()
         [0.5, 0.5, 0.5, 0.5]
     """
-    here = topology(comm)
-    with agree(here.channel, "bcast") as together:
-        rank = check_root(root, here)
-        together.call = f"bcast({shared_name(array, writes=True)}, root={rank})"
-    rails = plan.rail_count(here.layout, array.nbytes, here.config.rails)
-    send_on_rails(here, rank, bytes_of(array), rails)
-    here.node_channel.Barrier()
+    with collective("bcast", comm) as call:
+        context = call.context
+        with call.begin() as agreement:
+            rank = check_root(root, context.topology.size)
+            agreement.call = f"bcast({shared_name(array, writes=True)}, root={rank})"
+        rails = plan.rail_count(context.topology.placement, array.nbytes, context.config.rails)
+        send_on_rails(context, rank, bytes_of(array), rails)
+        context.node_collective_comm.barrier()
     return array
 
 
@@ -94,13 +99,14 @@ def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:
         >>> ours.tolist()
         [1.0, 0.0]
     """
-    here = topology(comm)
-    with agree(among_mates(here), "fence") as together:
-        _check_scope(scope)
-        together.call = f"fence(scope={scope!r})"
-    if here.n_nodes > 1 and scope == "all":
-        with agree(here.channel) as together:
-            together.call = "fence(scope='all')"
+    with collective("fence", comm) as call:
+        context = call.context
+        with call.begin(node_comm_of(context)) as agreement:
+            _check_scope(scope)
+            agreement.call = f"fence(scope={scope!r})"
+        if context.topology.n_nodes > 1 and scope == "all":
+            with agree(context.collective_comm) as agreement:
+                agreement.call = "fence(scope='all')"
 
 
 def partition(n: int, *, comm: mpi.Comm | None = None, scope: str = "all") -> slice:
@@ -126,7 +132,7 @@ def partition(n: int, *, comm: mpi.Comm | None = None, scope: str = "all") -> sl
         >>> ms.partition(10, comm=MPI.COMM_SELF)
         slice(0, 10, None)
     """
-    here = topology(comm)
+    topology = context_of(comm).topology
     _check_scope(scope)
     try:
         count = operator.index(n)
@@ -135,8 +141,8 @@ def partition(n: int, *, comm: mpi.Comm | None = None, scope: str = "all") -> sl
     if count < 0:
         raise ArgumentError(f"n is {count}; a number of items is 0 or more.")
     if scope == "node":
-        return plan.balanced_slice(count, here.node_size, here.node_rank)
-    return plan.balanced_slice(count, here.size, here.rank)
+        return plan.balanced_slice(count, topology.node_size, topology.node_rank)
+    return plan.balanced_slice(count, topology.size, topology.rank)
 
 
 def _check_scope(scope: str) -> None:
@@ -144,9 +150,9 @@ def _check_scope(scope: str) -> None:
         raise ArgumentError(f"scope {scope!r} is unknown. Use 'node' or 'all'.")
 
 
-def among_mates(here: Topology) -> mpi.Intracomm:
-    """Our communicator for calls of the ranks of a node; where it is the only node, that of all other calls as well."""
-    return here.node_channel if here.n_nodes > 1 else here.channel
+def node_comm_of(context: Context) -> CollectiveComm:
+    """The communicator for calls of one node. On a single node it is that of all other calls, so that they compare."""
+    return context.node_collective_comm if context.topology.n_nodes > 1 else context.collective_comm
 
 
 def shared_name(array: NDArray[Any], *, writes: bool) -> str:

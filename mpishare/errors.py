@@ -209,7 +209,7 @@ def place_in(path: str, dataset: str | None) -> str:
     return path if dataset is None else f"dataset {dataset!r} of {path}"
 
 
-def words_of(error: BaseException) -> str:
+def text_of_error(error: BaseException) -> str:
     """The class and the words of an error, also of one that cannot tell itself."""
     try:
         return f"{type(error).__name__}: {error}"

@@ -10,14 +10,13 @@ from typing import Any
 import mpi4py
 import numpy as np
 
-from mpishare import mpi
 from mpishare._version import VERSION
-from mpishare.agreement import agree
-from mpishare.machine import Machine
-from mpishare.segments.hugepages import huge_areas, huge_bytes
-from mpishare.segments.registry import probe
-from mpishare.segments.segment import Segment, live_segments
-from mpishare.topology import topology
+from mpishare.comm import mpi
+from mpishare.comm.collective import collective
+from mpishare.host.memory import Machine
+from mpishare.memory.hugepages import huge_areas, huge_bytes
+from mpishare.memory.segment import Segment, live_segments
+from mpishare.memory.selection import probe
 
 __all__ = ["Info", "NodeInfo", "Report", "SegmentReport", "info", "report"]
 
@@ -119,7 +118,7 @@ def report() -> Report:
             backend=segment.origin.kind,
             nbytes=segment.nbytes,
             node_size=segment.origin.node_size,
-            copies=1 if segment.origin.together else segment.origin.node_size,
+            copies=1 if segment.origin.is_shared else segment.origin.node_size,
             page_bytes=_page_bytes(segment, areas),
             refusals=dict(segment.origin.refusals),
             bytes_copied=segment.copied_bytes,
@@ -199,13 +198,14 @@ def info(*, comm: mpi.Comm | None = None) -> Info:
         >>> ms.info().size == ms.topology().size
         True
     """
-    here = topology(comm)
-    with agree(here.channel, "info") as together:
-        together.call = "info()"
-    mine = NodeInfo(here.hosts[here.node], here.ranks_of(here.node), Machine.here(), probe(here))
-    all_nodes = here.channel.allgather(mine if here.is_leader else None)
-    nodes = tuple(node for node in all_nodes if node is not None)
-    return Info(_versions(), str(here.config), here.size, nodes)
+    with collective("info", comm) as call:
+        context, topology = call.context, call.context.topology
+        with call.begin() as agreement:
+            agreement.call = "info()"
+        own = NodeInfo(topology.host, topology.ranks_of(topology.node), Machine.here(), probe(context))
+        all_nodes = context.collective_comm.allgather_obj(own if topology.is_leader else None)
+        nodes = tuple(node for node in all_nodes if node is not None)
+        return Info(_versions(), str(context.config), topology.size, nodes)
 
 
 def _versions() -> dict[str, str]:

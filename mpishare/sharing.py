@@ -7,18 +7,20 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
-from mpishare import callers, mpi
-from mpishare.agreement import agree
-from mpishare.costs import told
-from mpishare.crates import Crate, Label, bring, is_label, unpacked
+from mpishare.arrays.spec import PLAIN_CLASSES, Spec
+from mpishare.comm import callsite, mpi
+from mpishare.comm.agreement import agree
+from mpishare.comm.collective import collective
+from mpishare.comm.context import Context
+from mpishare.comm.topology import check_root
 from mpishare.errors import SpecError
-from mpishare.segments.allocation import allocate, allocate_known, known_slots, seal
-from mpishare.segments.registry import check_backend
-from mpishare.segments.segment import Segment, segment_of
-from mpishare.segments.slots import Slots
-from mpishare.spec import PLAIN_CLASSES, Spec
-from mpishare.topology import Topology, check_root, topology
-from mpishare.transfer import ArraySource, announce, fill, replicate
+from mpishare.memory.allocation import allocate, allocate_known, known_slots, seal
+from mpishare.memory.segment import Segment, segment_of
+from mpishare.memory.selection import check_backend
+from mpishare.memory.slab import Slab
+from mpishare.objects.packing import PackedHeader, PackedObject, bring, is_packed_header, unpacked
+from mpishare.objects.unshared import told
+from mpishare.transfer.pipeline import ArraySource, announce, fill, replicate
 
 __all__ = ["private", "share"]
 
@@ -74,8 +76,9 @@ def share(obj: _T | None, *, root: int = 0, comm: mpi.Comm | None = None, backen
         >>> model["name"], model["weights"].flags.writeable
         ('line', False)
     """
-    found: _T = topology(comm).in_step(_share, obj, root, backend)
-    return found
+    with collective("share", comm) as call:
+        result: _T = _share(call, obj, root, backend)
+        return result
 
 
 def private(array: NDArray[Any]) -> NDArray[Any]:
@@ -116,41 +119,41 @@ def private(array: NDArray[Any]) -> NDArray[Any]:
         return view
     if array.nbytes:
         told = f"private(): the kernel gives no copy-on-write view here, so {array.nbytes:,} bytes were copied"
-        callers.warn(told)
+        callsite.warn(told)
     return array.copy()
 
 
-def _share(here: Topology, obj: Any, root: int, backend: str | None) -> Any:
-    with agree(here.channel, "share") as together:
-        here.begin()
-        rank = check_root(root, here)
-        kind = check_backend(backend, here)
-        together.call = _share_call(rank, kind)
+def _share(call: collective, obj: Any, root: int, backend: str | None) -> Any:
+    context = call.context
+    with call.begin() as agreement:
+        rank = check_root(root, context.topology.size)
+        kind = check_backend(backend, context)
+        agreement.call = _share_call(rank, kind)
         crate, mine, slots, extension = None, None, None, b""
-        if here.rank == rank:
+        if context.topology.rank == rank:
             if type(obj) in PLAIN_CLASSES:
                 mine = obj
                 spec = Spec.of(mine)
-                together.note, extension = spec.packed
-                slots = known_slots(here, spec.nbytes, kind)
+                agreement.note, extension = spec.packed
+                slots = known_slots(context, spec.nbytes, kind)
                 if slots is not None:
                     fill(slots.next_place(spec.nbytes), spec, mine)
             else:
-                crate, slots = _crated(here, obj, rank, kind)
-                together.note = crate.label.pack()
-    if is_label(together.note):
-        return _share_object(here, Label.read(together.note), crate, slots, rank, kind)
-    spec = announce(here, together.note, extension, rank)
-    if here.rank != rank:
-        slots = known_slots(here, spec.nbytes, kind)
+                crate, slots = _crated(context, obj, rank, kind)
+                agreement.note = crate.label.pack()
+    if is_packed_header(agreement.note):
+        return _share_object(call, PackedHeader.read(agreement.note), crate, slots, rank, kind)
+    spec = announce(context, agreement.note, extension, rank)
+    if context.topology.rank != rank:
+        slots = known_slots(context, spec.nbytes, kind)
     if slots is not None:
-        segment = allocate_known(here, slots, spec.nbytes, "share")
+        segment = allocate_known(context, slots, spec.nbytes, "share")
         segment.seal()
     else:
-        segment = allocate(here, spec.nbytes, backend=kind, label="share", writable=False)
+        segment = allocate(context, spec.nbytes, backend=kind, label="share", writable=False)
         source = None if mine is None else ArraySource(spec, mine)
-        replicate(here, rank, segment.block(), segment.origin.together, source)
-        seal(here, segment)
+        replicate(context, rank, segment.block(), segment.origin.is_shared, source)
+        seal(context, segment)
     return segment.view(spec)
 
 
@@ -159,35 +162,36 @@ def _share_call(root: int, backend: str | None) -> str:
     return f"share(…, root={root}, backend={backend})"
 
 
-def _crated(here: Topology, obj: object, root: int, kind: str | None) -> tuple[Crate, Slots | None]:
+def _crated(context: Context, obj: object, root: int, kind: str | None) -> tuple[PackedObject, Slab | None]:
     """The object on its root, in its place already where all ranks know that."""
     if obj is None:
         raise SpecError(f"root {root} passed None, so there is nothing to share. Pass the object on that rank.")
-    crate = Crate(obj)
+    crate = PackedObject(obj)
     if crate.copies:
-        callers.warn(f"share(): {told(crate.copies)}")
-    slots = known_slots(here, crate.label.nbytes, kind)
+        callsite.warn(f"share(): {told(crate.copies)}")
+    slots = known_slots(context, crate.label.nbytes, kind)
     if slots is not None:
         crate.write(slots.next_place(crate.label.nbytes))
     return crate, slots
 
 
 def _share_object(
-    here: Topology, label: Label, crate: Crate | None, slots: Slots | None, root: int, kind: str | None
+    call: collective, label: PackedHeader, crate: PackedObject | None, slots: Slab | None, root: int, kind: str | None
 ) -> Any:
     """Shares what `label` tells of, which `root` has in `crate`, and in `slots` if these are known."""
-    if here.rank != root:
-        slots = known_slots(here, label.nbytes, kind)
+    context = call.context
+    if context.topology.rank != root:
+        slots = known_slots(context, label.nbytes, kind)
     if slots is not None:
-        segment = allocate_known(here, slots, label.nbytes, "share")
+        segment = allocate_known(context, slots, label.nbytes, "share")
         segment.seal()
     else:
-        segment = allocate(here, label.nbytes, backend=kind, label="share", writable=False)
-        bring(here, root, segment, label, crate)
-        seal(here, segment)
+        segment = allocate(context, label.nbytes, backend=kind, label="share", writable=False)
+        bring(context, root, segment, label, crate)
+        seal(context, segment)
     segment.copied_bytes = label.copied_bytes
-    here.end()  # all memory is taken, so that classes may share arrays when their objects are made again
-    with agree(here.channel):
+    call.release()  # all memory is taken, so that classes may share arrays when their objects are made again
+    with agree(context.collective_comm):
         return unpacked(segment, label)
 
 

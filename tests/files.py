@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.files.filling import laid_out
-from mpishare.files.hdf5 import Tree
-from mpishare.files.looking import Contents, look
+from mpishare.files.hdf5_read import Tree
+from mpishare.files.inspect import Contents, look
+from mpishare.files.parallel_read import laid_out
 from mpishare.files.pieces import Cuttable, pieces
 from mpishare.files.source import Source
 

@@ -105,7 +105,7 @@ def launches() -> list[Launch]:
         Launch("examples in docstrings", [*pytest, "--doctest-modules", "mpishare", "-W", "ignore:private"], {}),
     ]
     for size in LAYOUTS:
-        found += [mpi_launch(size, layout, leaves_out=left_out_of(size, layout)) for layout in LAYOUTS[size]]
+        found += [mpi_launch(size, placement, leaves_out=left_out_of(size, placement)) for placement in LAYOUTS[size]]
     found.append(mpi_launch(3, "block:2", {"MPISHARE_RECYCLE": "0"}, files=MEMORY))
     found.append(mpi_launch(3, "", {"MPISHARE_BACKEND": "window"}, files=MEMORY))
     found.append(mpi_launch(3, "", {"MPISHARE_BACKEND": "window", "MPISHARE_SECOND_MAP": "0"}, files=MEMORY))
@@ -144,14 +144,14 @@ def left_out() -> list[str]:
     return [*calls, *(f"left out: the tests under Slurm: {reason}" for reason in slurm[:1])]
 
 
-def left_out_of(size: int, layout: str) -> list[str]:
+def left_out_of(size: int, placement: str) -> list[str]:
     """The tests that do not run in this placement."""
-    return [name for name, layouts in ABOVE.items() if layout not in layouts[size]]
+    return [name for name, layouts in ABOVE.items() if placement not in layouts[size]]
 
 
 def mpi_launch(
     size: int,
-    layout: str,
+    placement: str,
     environ: dict[str, str] | None = None,
     *,
     files: Sequence[str] = (),
@@ -159,7 +159,7 @@ def mpi_launch(
 ) -> Launch:
     """Those `files` of tests/mpi, or all but some, on `size` ranks, placed as MPISHARE_NODES=`layout` says."""
     chosen = chosen_tests(files, leaves_out)
-    extra = {**({"MPISHARE_NODES": layout} if layout else {}), **(environ or {})}
+    extra = {**({"MPISHARE_NODES": placement} if placement else {}), **(environ or {})}
     words = [
         f"mpi, {size} ranks",
         *(f"{name.removeprefix('MPISHARE_').lower()}={value}" for name, value in extra.items()),
@@ -183,11 +183,11 @@ def mpich_launch(size: int) -> Launch:
     return Launch(f"mpi, {size} ranks, MPICH", command, {"PATH": path})
 
 
-def mpio_launch(size: int, layout: str) -> Launch:
+def mpio_launch(size: int, placement: str) -> Launch:
     """The tests of files with the system's h5py, which writes through MPI; its launcher is beside no Python."""
     words = ["/usr/bin/mpiexec", "--oversubscribe", "-n", str(size), str(MPIO), "-m", "mpi4py"]
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
-    environ = {**root, "MPISHARE_NODES": layout, "OMPI_MCA_osc": "^ucx"}
+    environ = {**root, "MPISHARE_NODES": placement, "OMPI_MCA_osc": "^ucx"}
     tests = chosen_tests(["files", "save", "checkpoint"])
     return Launch(f"mpi, {size} ranks, HDF5 through MPI", [*words, *tests], environ)
 

@@ -13,19 +13,20 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from mpishare import callers, mpi
-from mpishare.agreement import NOTE_BYTES, agree
-from mpishare.checkpoints.filing import Filing
+from mpishare.arrays.spec import Spec
 from mpishare.checkpoints.snapshot import Known, Snapshot
-from mpishare.errors import ArgumentError, FileError, SpecError, place_in, words_of
-from mpishare.files.beside import telling
-from mpishare.files.h5layout import check_h5py, check_stored
-from mpishare.files.replacing import Order, replace_file
-from mpishare.files.stacks import ROOT, Stack
-from mpishare.progress import check_tqdm
-from mpishare.rows import rows_of
-from mpishare.spec import Spec
-from mpishare.topology import Topology, topology
+from mpishare.checkpoints.writer import Filing
+from mpishare.comm import callsite, mpi
+from mpishare.comm.agreement import NOTE_BYTES, agree
+from mpishare.comm.collective import collective
+from mpishare.comm.context import Context
+from mpishare.errors import ArgumentError, FileError, SpecError, place_in, text_of_error
+from mpishare.files.atomic_file import telling
+from mpishare.files.hdf5_write import check_h5py, check_stored
+from mpishare.files.replace_file import Order, replace_file
+from mpishare.files.row_blocks import ROOT, RowBlocks
+from mpishare.progress_bar import check_tqdm
+from mpishare.transfer.rows import rows_of
 
 __all__ = ["Checkpoint"]
 
@@ -72,10 +73,10 @@ class Checkpoint:
     def __init__(self, path: str | os.PathLike[str], *, keep: int = 2, comm: mpi.Comm | None = None) -> None:
         self._comm = comm
         self._refused: set[int] = set()
-        with agree(topology(comm).channel, "Checkpoint") as together:
+        with collective("Checkpoint", comm) as call, call.begin() as agreement:
             self.path = _folder(path)
             self.keep = _number(keep, "keep", least=1)
-            together.call = f"Checkpoint({self.path}, keep={self.keep})"
+            agreement.call = f"Checkpoint({self.path}, keep={self.keep})"
 
     def save(
         self,
@@ -104,15 +105,30 @@ class Checkpoint:
             MismatchError: The ranks gave different arguments, or rows of different dtype or shape.
             PeerError: Another rank raised one of these.
         """
-        here = topology(self._comm)
+        with collective("Checkpoint.save", self._comm) as call:
+            self._save(call, step, arrays, distributed, values, progress=progress)
+
+    def _save(
+        self,
+        call: collective,
+        step: int,
+        arrays: Mapping[str, NDArray[Any] | None],
+        distributed: Collection[str],
+        values: Mapping[str, Any] | None,
+        *,
+        progress: bool,
+    ) -> None:
+        context = call.context
         specs: dict[str, Spec] = {}
         text = ""
-        with agree(here.channel, "Checkpoint.save") as together:
+        with call.begin() as agreement:
             number = _number(step, "step", least=0)
             names = _names(arrays, distributed)
-            for name in arrays if here.rank == ROOT else names:
-                specs[name] = self._spec_of(name, arrays[name], is_stacked=name in names, checks=here.rank == ROOT)
-            if here.rank == ROOT:
+            for name in arrays if context.topology.rank == ROOT else names:
+                specs[name] = self._spec_of(
+                    name, arrays[name], is_stacked=name in names, checks=context.topology.rank == ROOT
+                )
+            if context.topology.rank == ROOT:
                 check_h5py()
                 if progress:
                     check_tqdm()
@@ -120,8 +136,8 @@ class Checkpoint:
                 with telling(self.path, None):
                     self.path.mkdir(exist_ok=True)
             rows = {name: f"{specs[name].shape[1:]} {specs[name].dtype}" for name in names}
-            together.call = f"Checkpoint.save({self.path}, {number}, {[*arrays]}, distributed={rows}, {progress=})"
-        stacks = _stacks(here, list(arrays), specs, names)
+            agreement.call = f"Checkpoint.save({self.path}, {number}, {[*arrays]}, distributed={rows}, {progress=})"
+        stacks = _stacks(context, list(arrays), specs, names)
         filing = Filing(number, text, stacks)
         order = Order(
             path=self._file(number),
@@ -132,9 +148,9 @@ class Checkpoint:
             names=_FILES,
             progress=progress,
         )
-        replace_file(here, order, [arrays[name] if name in specs else None for name in stacks])
-        with agree(here.channel), telling(self.path, None, "rid of older checkpoints"):
-            if here.rank == ROOT:
+        replace_file(context, order, [arrays[name] if name in specs else None for name in stacks])
+        with agree(context.collective_comm), telling(self.path, None, "rid of older checkpoints"):
+            if context.topology.rank == ROOT:
                 self._remove_old(number)
 
     def latest(self) -> Snapshot | None:
@@ -151,20 +167,24 @@ class Checkpoint:
             MismatchError: The ranks made different calls.
             PeerError: Another rank raised one of these.
         """
-        here = topology(self._comm)
+        with collective("Checkpoint.latest", self._comm) as call:
+            return self._latest(call)
+
+    def _latest(self, call: collective) -> Snapshot | None:
+        context = call.context
         steps: list[int] | None = None
-        with agree(here.channel, "Checkpoint.latest") as together:
-            together.call = f"Checkpoint.latest({self.path})"
-            if here.rank == ROOT:
+        with call.begin() as agreement:
+            agreement.call = f"Checkpoint.latest({self.path})"
+            if context.topology.rank == ROOT:
                 with telling(self.path, None, "read"):
                     steps = sorted(self._files(), reverse=True)
-        steps = here.channel.bcast(steps, ROOT)
+        steps = context.collective_comm.bcast_obj(steps, ROOT)
         assert steps is not None
         for step in steps:
-            found = self._verified(here, step)
+            found = self._verified(context, step)
             if found is not None:
                 return Snapshot(found, self._comm)
-        with agree(here.channel):
+        with agree(context.collective_comm):
             if steps:
                 told = f"of {len(steps)} checkpoints none is as it was saved. Remove the folder to begin anew."
                 raise FileError(str(self.path), None, told)
@@ -180,30 +200,30 @@ class Checkpoint:
     def _file(self, step: int) -> Path:
         return self.path / f"{step:012}.h5"
 
-    def _verified(self, here: Topology, step: int) -> Known | None:
+    def _verified(self, context: Context, step: int) -> Known | None:
         """What the file of a step tells, None where it is not as it was saved; rank 0 warns then."""
         known: Known | None = None
         reason = ""
-        with agree(here.channel), telling(self._file(step), None, "read"):
+        with agree(context.collective_comm), telling(self._file(step), None, "read"):
             try:
-                if here.rank == ROOT:
+                if context.topology.rank == ROOT:
                     known = Known.read(self._file(step))
             except _DAMAGE as error:
                 reason = _damage(error)
-        known = here.channel.bcast(known, ROOT)
-        with agree(here.channel) as together, telling(self._file(step), None, "read"):
+        known = context.collective_comm.bcast_obj(known, ROOT)
+        with agree(context.collective_comm) as agreement, telling(self._file(step), None, "read"):
             try:
                 if known is not None:
-                    known.verify(here.size, here.rank)
+                    known.verify(context.topology.size, context.topology.rank)
             except _DAMAGE as error:
                 reason = _damage(error)
-            together.note = _BAD if reason else together.note
-        if together.note == _BAD:
-            reasons = [words for words in here.channel.allgather(reason) if words]
+            agreement.note = _BAD if reason else agreement.note
+        if agreement.note == _BAD:
+            reasons = [words for words in context.collective_comm.allgather_obj(reason) if words]
             self._refused.add(step)
-            with agree(here.channel):  # where warnings are errors
-                if here.rank == ROOT:
-                    callers.warn(f"the checkpoint of step {step} in {self.path} is left out: {reasons[0]}")
+            with agree(context.collective_comm):  # where warnings are errors
+                if context.topology.rank == ROOT:
+                    callsite.warn(f"the checkpoint of step {step} in {self.path} is left out: {reasons[0]}")
             return None
         return known
 
@@ -234,20 +254,20 @@ def _damage(error: BaseException) -> str:
     """
     if isinstance(error, OSError) and not isinstance(error, FileError) and error.errno not in _BAD_DISK:
         raise error
-    return words_of(error)
+    return text_of_error(error)
 
 
-def _stacks(here: Topology, names: list[str], specs: Mapping[str, Spec], stacked: list[str]) -> dict[str, Stack]:
-    """Who has what of each array. Collective over `here.comm`."""
-    of_root: dict[str, Spec] = here.channel.bcast(specs, ROOT)
-    lengths = here.channel.allgather([specs[name].shape[0] for name in stacked])
+def _stacks(context: Context, names: list[str], specs: Mapping[str, Spec], stacked: list[str]) -> dict[str, RowBlocks]:
+    """Who has what of each array. Collective over the communicator."""
+    of_root: dict[str, Spec] = context.collective_comm.bcast_obj(specs, ROOT)
+    lengths = context.collective_comm.allgather_obj([specs[name].shape[0] for name in stacked])
     found = {}
     for name in names:
         if name in stacked:
-            found[name] = Stack.rows(of_root[name], [one[stacked.index(name)] for one in lengths])
+            found[name] = RowBlocks.rows(of_root[name], [one[stacked.index(name)] for one in lengths])
         else:
             spec = of_root[name]
-            found[name] = Stack.whole(Spec(spec.dtype, spec.shape), here.size)
+            found[name] = RowBlocks.whole(Spec(spec.dtype, spec.shape), context.topology.size)
     return found
 
 

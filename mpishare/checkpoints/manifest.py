@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from mpishare.dtypes import describe, rebuild
-from mpishare.files.stacks import Run, Stack
-from mpishare.spec import Spec
+from mpishare.arrays.dtypes import describe, rebuild
+from mpishare.arrays.spec import Spec
+from mpishare.files.row_blocks import RowBlocks, Run
 
 __all__ = ["Entry", "Gap", "Manifest", "between", "read_all"]
 
@@ -48,7 +48,7 @@ class Entry:
         checks_at: Where the CRC-32 of each run begins, four bytes each, little-endian.
     """
 
-    stack: Stack
+    stack: RowBlocks
     checks_at: int
 
     def runs(self) -> Iterator[Run]:
@@ -75,7 +75,7 @@ class Entry:
             ValueError, TypeError, KeyError: It is none of ours.
         """
         spec = Spec(rebuild(told["dtype"]), tuple(told["shape"]))
-        return cls(Stack(spec, tuple(told["starts"]), told["at"]), told["checks_at"])
+        return cls(RowBlocks(spec, tuple(told["starts"]), told["at"]), told["checks_at"])
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,10 @@ class Manifest:
         return _HEAD.pack(_MAGIC, _VERSION, crc32(text), len(text), user_bytes) + text
 
     @classmethod
-    def room(cls, step: int, values: str, stacks: Mapping[str, Stack]) -> int:
+    def room(cls, step: int, values: str, stacks: Mapping[str, RowBlocks]) -> int:
         """How much room to leave for the front of a file with such arrays, whatever their places: a power of two."""
         at = _LARGEST_NUMBER
-        entries = {name: Entry(Stack(stack.spec, stack.starts, at), at) for name, stack in stacks.items()}
+        entries = {name: Entry(RowBlocks(stack.spec, stack.starts, at), at) for name, stack in stacks.items()}
         gaps = [Gap(at, at, at)] * (len(stacks) + 1)
         return max(_SMALLEST_BYTES, 1 << (len(cls(step, values, at, entries, gaps).pack(at)) - 1).bit_length())
 
@@ -158,7 +158,7 @@ def _front(fd: int) -> tuple[bytes, int]:
     return text, user_bytes
 
 
-def between(stacks: Sequence[Stack], begin: int, end: int) -> Iterator[Run]:
+def between(stacks: Sequence[RowBlocks], begin: int, end: int) -> Iterator[Run]:
     """The bytes of a file from `begin` to `end` that are of none of the arrays."""
     at = begin
     for stack in sorted((stack for stack in stacks if stack.spec.nbytes), key=lambda stack: stack.at):

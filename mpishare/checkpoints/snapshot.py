@@ -14,15 +14,16 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare import mpi, plan
-from mpishare.agreement import agree
 from mpishare.checkpoints.manifest import Manifest, read_all
+from mpishare.comm import mpi
+from mpishare.comm.agreement import agree
+from mpishare.comm.collective import collective
 from mpishare.errors import ArgumentError, FileError
-from mpishare.files.beside import telling
-from mpishare.files.stacks import Run
-from mpishare.segments.allocation import allocate, seal
-from mpishare.segments.registry import check_backend
-from mpishare.topology import Topology, topology
+from mpishare.files.atomic_file import telling
+from mpishare.files.row_blocks import Run
+from mpishare.memory.allocation import allocate, seal
+from mpishare.memory.selection import check_backend
+from mpishare.transfer import plan
 
 __all__ = ["Known", "Snapshot"]
 
@@ -172,17 +173,19 @@ class Snapshot:
         Collective:
             Over the ranks that the `Checkpoint` was made for.
         """
-        here = topology(self._comm)
-        if region is None:
-            found: NDArray[Any] = here.in_step(_load_whole, self, name, out, backend)
-            return found
-        with agree(here.channel, "Snapshot.load") as together:
-            together.call = f"Snapshot.load({name!r}, region=…)"
+        with collective("Snapshot.load", self._comm) as call:
+            if region is None:
+                return _load_whole(call, self, name, out, backend)
+            return self._load_rows(call, name, region, out)
+
+    def _load_rows(self, call: collective, name: str, region: slice, out: NDArray[Any] | None) -> NDArray[Any]:
+        with call.begin() as agreement:
+            agreement.call = f"Snapshot.load({name!r}, region=…)"
             stored = self._stored(name)
             rows = _checked_rows(region, stored.spec.shape)
             spec = replace(stored.spec, shape=(rows.stop - rows.start, *stored.spec.shape[1:]))
             place = np.empty(spec.shape, spec.dtype) if out is None else _checked_out(out, spec.shape, spec.dtype)
-        with agree(here.channel), telling(self.path, name, "read"):
+        with agree(call.context.collective_comm), telling(self.path, name, "read"):
             row_bytes = replace(stored.spec, shape=stored.spec.shape[1:]).nbytes
             if place.nbytes:
                 stored.read(rows.start * row_bytes, place.reshape(-1).view(np.uint8).data)
@@ -199,23 +202,23 @@ class Snapshot:
         return f"<Snapshot of step {self.step} with {', '.join(self.names) or 'no array'} in {self.path}>"
 
 
-def _load_whole(here: Topology, snapshot: Snapshot, name: str, out: object, backend: str | None) -> NDArray[Any]:
+def _load_whole(call: collective, snapshot: Snapshot, name: str, out: object, backend: str | None) -> NDArray[Any]:
     """The whole of an array, of which the ranks of each node read disjoint parts."""
-    with agree(here.channel, "Snapshot.load") as together:
-        here.begin()
-        kind = check_backend(backend, here)
+    context = call.context
+    with call.begin() as agreement:
+        kind = check_backend(backend, context)
         if out is not None:
             raise ArgumentError("out is for this rank's rows: give their region as well, e.g. region=partition(n).")
         stored = snapshot._stored(name)
-        together.call = f"Snapshot.load({name!r}, region=None, backend={kind})"
-    segment = allocate(here, stored.spec.nbytes, backend=kind, label="load", writable=False)
-    with agree(here.channel), telling(snapshot.path, name, "read"):
-        parts, part = (here.node_size, here.node_rank) if segment.origin.together else (1, 0)
+        agreement.call = f"Snapshot.load({name!r}, region=None, backend={kind})"
+    segment = allocate(context, stored.spec.nbytes, backend=kind, label="load", writable=False)
+    with agree(context.collective_comm), telling(snapshot.path, name, "read"):
+        parts, part = (context.topology.node_size, context.topology.node_rank) if segment.origin.is_shared else (1, 0)
         mine = stored.runs[plan.balanced_slice(len(stored.runs), parts, part)]
         if mine:
             start = mine[0].at - stored.runs[0].at
             stored.read(start, segment.block()[start : start + sum(run.nbytes for run in mine)].data)
-    seal(here, segment)
+    seal(context, segment)
     return segment.view(stored.spec)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mpishare.files.loading import load
-from mpishare.files.looking import stored
-from mpishare.files.saving import Saved, save
+from mpishare.files.inspect import stored
+from mpishare.files.load import load
+from mpishare.files.save import Saved, save
 from mpishare.files.stored import Stored
 
 __all__ = ["Saved", "Stored", "load", "save", "stored"]

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from mpishare.arrays.spec import Spec
 from mpishare.errors import ArgumentError
-from mpishare.files.beside import Beside
-from mpishare.files.h5layout import check_name, check_stored, lay_out
-from mpishare.files.headers import header
-from mpishare.files.writing import put
-from mpishare.spec import Spec
+from mpishare.files.atomic_file import AtomicFile
+from mpishare.files.hdf5_write import check_name, check_stored, lay_out
+from mpishare.files.npy_header import header
+from mpishare.files.parallel_write import put
 
 __all__ = ["METADATA_BYTES", "Format", "chosen"]
 
@@ -39,7 +39,7 @@ class Format(Protocol):
         """
         ...
 
-    def lay_out(self, new: Beside, spec: Spec) -> int:
+    def lay_out(self, new: AtomicFile, spec: Spec) -> int:
         """Makes the place in a new file; returns where the bytes begin."""
         ...
 
@@ -54,7 +54,7 @@ class Npy:
         header(spec)
         return spec
 
-    def lay_out(self, new: Beside, spec: Spec) -> int:
+    def lay_out(self, new: AtomicFile, spec: Spec) -> int:
         """Writes the header."""
         before = header(spec)
         put(new.fd, 0, memoryview(before))
@@ -72,7 +72,7 @@ class Hdf5:
         check_stored(spec)
         return replace(spec, order="C")
 
-    def lay_out(self, new: Beside, spec: Spec) -> int:
+    def lay_out(self, new: AtomicFile, spec: Spec) -> int:
         """Makes the dataset in a copy of the old file."""
         has_old = new.old is not None and new.old.st_size > 0
         if has_old:

@@ -8,18 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare import plan
-from mpishare.agreement import agree
+from mpishare.comm.agreement import agree
+from mpishare.comm.context import Context
 from mpishare.errors import BackendError
-from mpishare.files.beside import telling
-from mpishare.files.h5layout import check_h5py, has_mpio
-from mpishare.files.stacks import BLOCK_BYTES, Stack
-from mpishare.topology import Topology
+from mpishare.files.atomic_file import telling
+from mpishare.files.hdf5_write import check_h5py, has_mpio
+from mpishare.files.row_blocks import BLOCK_BYTES, RowBlocks
+from mpishare.transfer import plan
 
 __all__ = ["write"]
 
 
-def write(here: Topology, file: Path, target: Path, dataset: str, stack: Stack, array: NDArray[Any] | None) -> None:
+def write(
+    context: Context, file: Path, target: Path, dataset: str, stack: RowBlocks, array: NDArray[Any] | None
+) -> None:
     """Writes this rank's rows to their place in `file`, which is to be `target` in the end.
 
     The ranks write by themselves, so that one that fails keeps none waiting.
@@ -30,28 +32,28 @@ def write(here: Topology, file: Path, target: Path, dataset: str, stack: Stack, 
         PeerError: The same on another rank.
 
     Collective:
-        Over `here.comm`.
+        Over the communicator.
 
     Source:
         The HDF5 reference, H5Pset_fapl_mpio and H5Pset_dxpl_mpio.
     """
-    with agree(here.channel):
+    with agree(context.collective_comm):
         h5py = check_h5py()
         if not has_mpio():
             raise BackendError("the root's h5py writes through MPI, but that of this rank does not: use one build.")
-    with agree(here.channel), telling(target, dataset):
-        made = h5py.File(file, "r+", driver="mpio", comm=here.parts)
+    with agree(context.collective_comm), telling(target, dataset):
+        made = h5py.File(file, "r+", driver="mpio", comm=context.data_comm)
     try:
-        with agree(here.channel), telling(target, dataset):
+        with agree(context.collective_comm), telling(target, dataset):
             if array is not None and array.nbytes:
-                _write_rows(h5py, made[dataset].id, stack, here.rank, array)
-        with agree(here.channel), telling(target, dataset):
+                _write_rows(h5py, made[dataset].id, stack, context.topology.rank, array)
+        with agree(context.collective_comm), telling(target, dataset):
             made.flush()
     finally:
         made.close()
 
 
-def _write_rows(h5py: Any, dataset: Any, stack: Stack, rank: int, array: NDArray[Any]) -> None:
+def _write_rows(h5py: Any, dataset: Any, stack: RowBlocks, rank: int, array: NDArray[Any]) -> None:
     """Some rows at a time, so that those which must be put in order first take little memory."""
     row_bytes = array.nbytes // len(array)
     first = stack.starts[rank] // row_bytes

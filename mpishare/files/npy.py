@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from mpishare.dtypes import check_dtype
+from mpishare.arrays.dtypes import check_dtype
+from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError, place_in
 from mpishare.files.source import Source
 from mpishare.files.stored import Stored
-from mpishare.spec import Spec
 
 __all__ = ["MAGIC", "parsed", "stored_in"]
 

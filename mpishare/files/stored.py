@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mpishare.spec import Spec
+from mpishare.arrays.spec import Spec
 
 __all__ = ["Stored"]
 

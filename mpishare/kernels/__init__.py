@@ -8,6 +8,6 @@ except ModuleNotFoundError as error:  # other errors are numba's own to tell, su
     raise ImportError("mpishare.kernels needs numba, which is not installed: pip install 'mpishare[numba]'") from error
 
 from mpishare.kernels.atomics import add_at, atomic_add
-from mpishare.kernels.parts import checksum, fill
+from mpishare.kernels.node_parts import checksum, fill
 
 __all__ = ["add_at", "atomic_add", "checksum", "fill"]

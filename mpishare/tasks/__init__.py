@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpishare.tasks.mapping import map  # noqa: A004 - like Python's own
+from mpishare.tasks.map import map  # noqa: A004 - like Python's own
 from mpishare.tasks.pool import Pool
 
 __all__ = ["Pool", "map"]

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpishare import mpi
-from mpishare.segments.mapping import Mapping
+from mpishare.comm.agreement import any_rank
+from mpishare.memory.mapping import Mapping
 
 if TYPE_CHECKING:
-    from mpishare.topology import Topology
+    from mpishare.comm.context import Context
 
 __all__ = ["Counters"]
 
@@ -53,15 +53,14 @@ class Counters:
         return cls(memoryview(bytearray(count * _NUMBER_BYTES)).cast("q"), threading.Lock())
 
     @classmethod
-    def of_node(cls, here: Topology, count: int) -> Counters | None:
+    def of_node(cls, context: Context, count: int) -> Counters | None:
         """Of each node; None on all ranks where on some node the leader's file cannot be made or opened. Collective."""
-        made = _made(count * _NUMBER_BYTES) if here.is_leader else None
-        path, inode = here.node_channel.bcast((None, 0) if made is None else _place(made))
+        made = _made(count * _NUMBER_BYTES) if context.topology.is_leader else None
+        path, inode = context.node_collective_comm.bcast_obj((None, 0) if made is None else _place(made), 0)
         descriptor = made if made is not None or path is None else _opened(path, inode)
         found = None if descriptor is None else cls._in_file(descriptor, count)
-        has = np.array(found is not None, np.int8)
-        here.channel.Allreduce(mpi.IN_PLACE, has, mpi.MIN)
-        return found if has else None
+        is_missing = any_rank(context.collective_comm, np.array([found is None]))[0]
+        return None if is_missing else found
 
     @classmethod
     def _in_file(cls, descriptor: int, count: int) -> Counters | None:

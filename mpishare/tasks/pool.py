@@ -12,17 +12,18 @@ from itertools import islice
 from types import TracebackType
 from typing import Any
 
-from mpishare import mpi
-from mpishare.agreement import NOTE_BYTES, agree
+from mpishare.comm import mpi
+from mpishare.comm.agreement import NOTE_BYTES, is_known
+from mpishare.comm.collective import collective
+from mpishare.comm.tags import Tag
+from mpishare.comm.topology import check_root
 from mpishare.errors import ArgumentError
-from mpishare.tasks.calling import Failed, refuse_within_task, within_task
-from mpishare.tasks.mapping import Installation, Options, run
-from mpishare.tasks.submitting import Dispatcher, Worker, called
-from mpishare.topology import check_root, topology
+from mpishare.tasks.calls import Failed, refuse_within_task, within_task
+from mpishare.tasks.map import Installation, Options, run
+from mpishare.tasks.submit import Dispatcher, Worker, called
 
 __all__ = ["Pool"]
 
-_COMMAND_TAG = 6
 _MAP, _CALL, _CLOSE = b"M", b"S", b"C"
 
 _SPIN_S = 0.002
@@ -77,17 +78,19 @@ class Pool:
         per: str = "rank",
     ) -> None:
         refuse_within_task(comm)
-        self._here = topology(comm)
         self._installation = Installation(initializer, initargs)
-        with agree(self._here.channel, "Pool") as together:
-            self._root = check_root(root, self._here)
-            Options(per=per).check()
-            together.call = f"Pool(root={self._root}, per={per!r})"
-            self.is_root = self._here.rank == self._root
-            if self.is_root:
-                together.note = bytes([initializer is not None]).ljust(NOTE_BYTES, b"\0")
-        if together.note[0]:
-            self._installation.initialize(self._here, self._root, per)
+        with collective("Pool", comm) as call:
+            self._context = call.context
+            with call.begin() as agreement:
+                self._root = check_root(root, self._context.topology.size)
+                Options(per=per).check()
+                agreement.call = f"Pool(root={self._root}, per={per!r})"
+                self.is_root = self._context.topology.rank == self._root
+                if self.is_root:
+                    agreement.note = bytes([initializer is not None]).ljust(NOTE_BYTES, b"\0")
+            call.release()  # what follows shares arrays by calls of its own
+            if agreement.note[0]:
+                self._installation.initialize(self._context, self._root, per)
         self._dispatcher: Dispatcher | None = None
         self._is_open = True
         self._calls = 0
@@ -97,7 +100,7 @@ class Pool:
     @property
     def size(self) -> int:
         """How many ranks run tasks of `map`, the root among them."""
-        return self._here.size
+        return self._context.topology.size
 
     def __enter__(self) -> Pool | None:
         if self.is_root:
@@ -113,7 +116,7 @@ class Pool:
 
     def serve(self) -> None:
         """On a rank other than the root: runs tasks until the root closes the pool."""
-        worker = Worker(self._here, self._root)
+        worker = Worker(self._context, self._root)
         while self._is_open:
             command = self._next_command()
             if command == _MAP:
@@ -146,8 +149,7 @@ class Pool:
         for rank in self._others:
             self._command(_MAP, rank)
         options = Options(chunksize, progress=progress)
-        found = run(self._here, self._root, options, func, iterable, self._installation, "Pool.map")
-        return found or []
+        return self._run(options, func, iterable) or []
 
     def starmap(
         self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
@@ -169,9 +171,9 @@ class Pool:
     ) -> Future[Any]:
         self._check_usable()
         if not self._others or mpi.Query_thread() < mpi.THREAD_MULTIPLE:
-            return called(number, self._here, within_task, func, *args, **kwargs)
+            return called(number, self._context, within_task, func, *args, **kwargs)
         if self._dispatcher is None:
-            self._dispatcher = Dispatcher(self._here, lambda rank: self._command(_CALL, rank))
+            self._dispatcher = Dispatcher(self._context, lambda rank: self._command(_CALL, rank))
         return self._dispatcher.submit(number, func, args, kwargs)
 
     def imap(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
@@ -185,10 +187,10 @@ class Pool:
     def imap_unordered(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
         """The same, but each as soon as it is there."""
         chunks = self._chunks(func, iterable, chunksize)
-        under_way = set(islice(chunks, self._ahead))
-        while under_way:
-            done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
-            under_way |= set(islice(chunks, len(done)))
+        pending = set(islice(chunks, self._ahead))
+        while pending:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            pending |= set(islice(chunks, len(done)))
             for future in done:
                 yield from future.result()
 
@@ -215,14 +217,19 @@ class Pool:
     def _join_map(self) -> None:
         """Takes part in a `map` of the root, whose failures are the root's matter."""
         try:
-            run(self._here, self._root, Options(), None, None, self._installation, "Pool.map")
+            self._run(Options(), None, None)
         except (Exception, SystemExit) as error:
-            if getattr(error, "known_to", 0) != self._here.size:
+            if not is_known(error, self._context.topology.size):
                 raise
+
+    def _run(self, options: Options, func: Any, items: Any) -> list[Any] | None:
+        """One map, on all ranks."""
+        with collective("Pool.map", self._context.topology.comm) as call:
+            return run(call, self._root, options, func, items, self._installation, compares=False)
 
     @property
     def _others(self) -> list[int]:
-        return [rank for rank in range(self._here.size) if rank != self._root]
+        return [rank for rank in range(self._context.topology.size) if rank != self._root]
 
     @property
     def _ahead(self) -> int:
@@ -241,40 +248,40 @@ class Pool:
 
     def _in_order(self, calls: Iterator[Future[Any]]) -> Iterator[Future[Any]]:
         """The same calls, with some ahead of the one that is asked for; what the iterable raises comes after them."""
-        under_way, error = deque[Future[Any]](), None
+        pending, error = deque[Future[Any]](), None
         while True:
             try:
-                while error is None and len(under_way) < self._ahead:
-                    under_way.append(next(calls))
+                while error is None and len(pending) < self._ahead:
+                    pending.append(next(calls))
             except StopIteration:
                 calls = iter(())
             except Exception as raised:
                 error = raised
-            if not under_way:
+            if not pending:
                 break
-            yield under_way.popleft()
+            yield pending.popleft()
         if error is not None:
             raise error
 
     def _check_usable(self) -> None:
-        refuse_within_task(self._here.comm)
+        refuse_within_task(self._context.topology.comm)
         if not self.is_root:
             raise ArgumentError(f"only the root, rank {self._root}, has tasks; the others are in `with` until it ends.")
         if not self._is_open:
             raise ArgumentError("the pool has been closed. Make another one, on all ranks.")
 
     def _command(self, command: bytes, rank: int) -> None:
-        self._here.parts.Send([command, mpi.BYTE], rank, _COMMAND_TAG)
+        self._context.data_comm.Send([command, mpi.BYTE], rank, Tag.POOL_COMMAND)
 
     def _next_command(self) -> bytes:
         """Waits for the root: awake at first, then asleep most of the time."""
-        parts, begin, command = self._here.parts, time.monotonic(), bytearray(1)
-        while not parts.Iprobe(self._root, _COMMAND_TAG):
+        parts, begin, command = self._context.data_comm, time.monotonic(), bytearray(1)
+        while not parts.Iprobe(self._root, Tag.POOL_COMMAND):
             if time.monotonic() - begin < _SPIN_S:
                 os.sched_yield()
             else:
                 time.sleep(_NAP_S)
-        parts.Recv([command, mpi.BYTE], self._root, _COMMAND_TAG)
+        parts.Recv([command, mpi.BYTE], self._root, Tag.POOL_COMMAND)
         return bytes(command)
 
 

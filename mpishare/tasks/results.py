@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.agreement import agree
-from mpishare.errors import MpishareError, SpecError, words_of
-from mpishare.objects import put_together, take_apart
-from mpishare.parcels import Parcel
-from mpishare.spec import PLAIN_CLASSES, bytes_of
-from mpishare.tasks.post import receive_block, receive_parcel, send_block, send_parcel
-from mpishare.topology import Topology
+from mpishare.arrays.spec import PLAIN_CLASSES, bytes_of
+from mpishare.comm.agreement import agree
+from mpishare.comm.context import Context
+from mpishare.comm.tags import Tag
+from mpishare.errors import MpishareError, SpecError, text_of_error
+from mpishare.objects.pickled import PickledObject
+from mpishare.objects.pickling import pickle_object, unpickle_object
+from mpishare.tasks.object_transport import receive_block, receive_object, send_block, send_object
 
 __all__ = ["Found", "Kind", "collect", "common_kind"]
-
-_RESULT_TAG = 5
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class Found:
     def __init__(self) -> None:
         self.portions: list[range] = []
         self.values: list[Any] = []
-        self.parcel: Parcel | None = None
+        self.parcel: PickledObject | None = None
 
     def add(self, portion: range, values: list[Any]) -> None:
         """Adds those of one portion."""
@@ -111,7 +110,7 @@ class Found:
             return None
         kind = Kind.of(self.values)
         if kind.item is None:
-            self.parcel = take_apart(self.values)
+            self.parcel = pickle_object(self.values)
         return kind
 
     @property
@@ -125,9 +124,9 @@ class Found:
         pairs = zip(numbers, self.values, strict=True)
         return next((number for number, value in pairs if not _can_be_pickled(value)), self.portions[0].start)
 
-    def sent(self) -> Parcel:
+    def sent(self) -> PickledObject:
         """All that they are, taken apart."""
-        return self.parcel or take_apart(self.values)
+        return self.parcel or pickle_object(self.values)
 
 
 def common_kind(kinds: Iterable[Kind | None]) -> Kind:
@@ -136,7 +135,7 @@ def common_kind(kinds: Iterable[Kind | None]) -> Kind:
     return (common.pop() if len(common) == 1 else None) or Kind(None)
 
 
-def collect(here: Topology, root: int, count: int, found: Found, kinds: Sequence[Kind | None]) -> Any:
+def collect(context: Context, root: int, count: int, found: Found, kinds: Sequence[Kind | None]) -> Any:
     """The results of all ranks on the root; `kinds` are those of the ranks.
 
     Returns:
@@ -146,20 +145,22 @@ def collect(here: Topology, root: int, count: int, found: Found, kinds: Sequence
         SpecError: A result cannot be made again on the root.
 
     Collective:
-        Over `here.comm`.
+        Over the communicator.
     """
     kind = common_kind(kinds)
     if kind.item is type(None):
-        return [None] * count if here.rank == root else None
-    numbers = [np.frombuffer(told, np.int64).reshape(-1, 2) for told in here.channel.allgather(found.numbers)]
-    ranks = [rank for rank in range(here.size) if kinds[rank] is not None]
+        return [None] * count if context.topology.rank == root else None
+    numbers = [
+        np.frombuffer(told, np.int64).reshape(-1, 2) for told in context.collective_comm.allgather_obj(found.numbers)
+    ]
+    ranks = [rank for rank in range(context.topology.size) if kinds[rank] is not None]
     if kind.item is None:
-        return _objects(here, root, count, found, ranks, numbers)
-    return _rows(here, root, count, kind, found.values, ranks, numbers)
+        return _objects(context, root, count, found, ranks, numbers)
+    return _rows(context, root, count, kind, found.values, ranks, numbers)
 
 
 def _rows(
-    here: Topology,
+    context: Context,
     root: int,
     count: int,
     kind: Kind,
@@ -169,19 +170,19 @@ def _rows(
 ) -> NDArray[Any] | None:
     """The results as the rows of one array."""
     places = {rank: _each(numbers[rank]) for rank in ranks}
-    with agree(here.channel):  # all memory that it takes
+    with agree(context.collective_comm):  # all memory that it takes
         mine = kind.array_of(values) if values else None
-        array = np.empty((count if here.rank == root else 0, *kind.shape), kind.dtype)
-        most = max((len(places[rank]) for rank in ranks if here.rank == root != rank), default=0)
+        array = np.empty((count if context.topology.rank == root else 0, *kind.shape), kind.dtype)
+        most = max((len(places[rank]) for rank in ranks if context.topology.rank == root != rank), default=0)
         came = np.empty((most, *kind.shape), kind.dtype)
-    if here.rank != root:
+    if context.topology.rank != root:
         if mine is not None:
-            send_block(here.channel, bytes_of(mine), root, _RESULT_TAG)
+            send_block(context.collective_comm, bytes_of(mine), root, Tag.MAP_RESULT)
         return None
     for rank in ranks:
         rows = mine if rank == root else came[: len(places[rank])]
         if rank != root:
-            receive_block(here.channel, bytes_of(came[: len(places[rank])]), rank, _RESULT_TAG)
+            receive_block(context.collective_comm, bytes_of(came[: len(places[rank])]), rank, Tag.MAP_RESULT)
         array[places[rank]] = rows
     return array
 
@@ -195,15 +196,15 @@ def _each(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _objects(
-    here: Topology, root: int, count: int, found: Found, ranks: list[int], numbers: list[NDArray[np.int64]]
+    context: Context, root: int, count: int, found: Found, ranks: list[int], numbers: list[NDArray[np.int64]]
 ) -> list[Any] | None:
     """The results as any objects, their arrays as buffers."""
-    if here.rank != root and found.values:
-        send_parcel(here, here.channel, found.sent(), root, _RESULT_TAG)
-    others = [rank for rank in ranks if rank != root] if here.rank == root else []
-    came = {rank: receive_parcel(here, here.channel, rank, _RESULT_TAG) for rank in others}
-    with agree(here.channel):
-        if here.rank != root:
+    if context.topology.rank != root and found.values:
+        send_object(context, context.collective_comm, found.sent(), root, Tag.MAP_RESULT)
+    others = [rank for rank in ranks if rank != root] if context.topology.rank == root else []
+    came = {rank: receive_object(context, context.collective_comm, rank, Tag.MAP_RESULT) for rank in others}
+    with agree(context.collective_comm):
+        if context.topology.rank != root:
             return None
         collected: list[Any] = [None] * count
         for rank in ranks:
@@ -213,18 +214,20 @@ def _objects(
     return collected
 
 
-def _made(parcel: Parcel | MpishareError, rank: int) -> Any:
+def _made(parcel: PickledObject | MpishareError, rank: int) -> Any:
     if isinstance(parcel, MpishareError):
         raise parcel
     try:
-        return put_together(parcel)
+        return unpickle_object(parcel)
     except Exception as error:  # what a class does when it is made again may fail in any way
-        raise SpecError(f"what rank {rank} returned cannot be made again on the root: {words_of(error)}") from error
+        raise SpecError(
+            f"what rank {rank} returned cannot be made again on the root: {text_of_error(error)}"
+        ) from error
 
 
 def _can_be_pickled(value: Any) -> bool:
     try:
-        take_apart(value)
+        pickle_object(value)
     except Exception:  # what a class does when it is pickled may fail in any way
         return False
     return True

@@ -247,7 +247,7 @@ assert MPI.Query_thread() == MPI.THREAD_MULTIPLE and not wrong, wrong
 )
 def test_messages_that_come_after_a_stall() -> None:
     code = """
-from mpishare import transfer
+from mpishare.transfer import pipeline
 other = comm.Dup()
 source = None
 if rank == 0:

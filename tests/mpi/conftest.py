@@ -14,7 +14,8 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare.segments.segment import live_segments
+from mpishare.comm.context import context_of
+from mpishare.memory.segment import live_segments
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -59,7 +60,7 @@ def shared_folder(comm: MPI.Intracomm) -> Iterator[Path]:
 def _held() -> tuple[int, int, int]:
     """Segments, descriptors and maps of unlinked shared files that this process holds, but for those kept for later."""
     gc.collect()
-    config = ms.topology().config
+    config = context_of().config
     keeps_maps = config.recycle != "0" or not config.second_map
     maps = 0 if keeps_maps else Path("/proc/self/maps").read_text().count("(deleted)")
     return len(live_segments()), len(list(Path("/proc/self/fd").iterdir())), maps

@@ -10,7 +10,7 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare.agreement import NOTE_BYTES, agree, any_rank
+from mpishare.comm.agreement import NOTE_BYTES, agree, any_rank
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(20)]
 
@@ -84,7 +84,7 @@ def test_any_rank(comm: MPI.Intracomm, places: int) -> None:
 @pytest.mark.ranks(2)
 def test_an_error_that_only_a_node_knows_leaves_the_ranks_out_of_step() -> None:
     here = ms.topology(duplicate := MPI.COMM_WORLD.Dup())
-    with pytest.raises((ValueError, ms.PeerError)) as caught, agree(here.node_channel):
+    with pytest.raises((ValueError, ms.PeerError)) as caught, agree(context.node_collective_comm):
         here.begin()
         if here.is_leader:
             raise ValueError

@@ -12,9 +12,9 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import mpishare as ms
-from mpishare import rows as rows_module
-from mpishare.segments import registry
-from mpishare.segments.private import Private
+from mpishare.memory import selection
+from mpishare.memory.private import Private
+from mpishare.transfer import rows as rows_module
 from tests.arrays import DTYPES, bits, filled, layouts
 from tests.mpi.test_errors import assert_refused
 from tests.mpi.test_segments import use
@@ -81,7 +81,7 @@ def test_sizes_and_ways(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, se
 
 def test_where_each_rank_has_its_own_copy(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch)
-    monkeypatch.setattr(registry, "KINDS", tuple(kind for kind in registry.KINDS if isinstance(kind, Private)))
+    monkeypatch.setattr(selection, "KINDS", tuple(kind for kind in selection.KINDS if isinstance(kind, Private)))
     for count in (2, 100_000):
         assert_gathered(comm, filled(np.dtype("i4"), (count + comm.rank, 2)) + np.int32(comm.rank))
 

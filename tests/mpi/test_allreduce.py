@@ -13,12 +13,13 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import mpishare as ms
-from mpishare import plan, ringplan
+from mpishare.comm.context import context_of
 from mpishare.errors import CapacityError
-from mpishare.reduction import Reduction
-from mpishare.segments import registry
-from mpishare.segments.private import Private
-from mpishare.streams import ANSWER_TAG
+from mpishare.memory import selection
+from mpishare.memory.private import Private
+from mpishare.messages.frames import ANSWER_TAG
+from mpishare.transfer import plan, ring_plan
+from mpishare.transfer.node_reduce import Reduction
 from tests.mpi.test_errors import assert_refused
 from tests.mpi.test_segments import use
 
@@ -56,15 +57,15 @@ def expected(inputs: Sequence[Array], function: Any) -> Array:
     def fold(arrays: Sequence[Array]) -> Array:
         return reduce(lambda one, two: function(one, two).astype(one.dtype), arrays)
 
-    layout = ms.topology().layout
+    placement = ms.topology().placement
     with np.errstate(all="ignore"):
-        nodes = [fold([inputs[rank].ravel() for rank in ranks]) for ranks in layout.nodes]
+        nodes = [fold([inputs[rank].ravel() for rank in ranks]) for ranks in placement.nodes]
         count, nbytes = len(nodes), inputs[0].nbytes
         if count * nbytes <= 16 << 10:
             return fold(nodes).reshape(inputs[0].shape)
         found = np.empty_like(nodes[0])
         for part in range(count):
-            cut = plan.byte_slice(nbytes, count, part, grain=ringplan.LINE_BYTES)
+            cut = plan.byte_slice(nbytes, count, part, grain=ring_plan.LINE_BYTES)
             items = slice(cut.start // found.itemsize, cut.stop // found.itemsize)
             found[items] = fold([nodes[(part + step) % count][items] for step in range(count)])
     return found.reshape(inputs[0].shape)
@@ -103,7 +104,7 @@ def test_sizes_and_ways(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, se
 
 def test_where_each_rank_has_its_own_copy(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch)
-    monkeypatch.setattr(registry, "KINDS", tuple(kind for kind in registry.KINDS if isinstance(kind, Private)))
+    monkeypatch.setattr(selection, "KINDS", tuple(kind for kind in selection.KINDS if isinstance(kind, Private)))
     for count in (1000, 300_000):
         inputs = [numbers("f8", rank, count) for rank in range(comm.size)]
         assert_reduced(ms.allreduce(inputs[comm.rank]), expected(inputs, np.add), comm)
@@ -114,11 +115,11 @@ def test_no_memory_on_one_rank(comm: MPI.Intracomm, raised: Raised, monkeypatch:
         raise CapacityError("here", "nothing", 1, 0, "")
 
     use(monkeypatch)
-    monkeypatch.setattr(registry, "KINDS", tuple(kind for kind in registry.KINDS if isinstance(kind, Private)))
+    monkeypatch.setattr(selection, "KINDS", tuple(kind for kind in selection.KINDS if isinstance(kind, Private)))
     if comm.rank == comm.size - 1:
         monkeypatch.setattr(Reduction, "take_room", refuse)
     told = raised(lambda: ms.allreduce(np.ones(3000)))
-    has_pairs = max(map(len, ms.topology().layout.nodes)) > 1  # else no rank needs any
+    has_pairs = max(map(len, ms.topology().placement.nodes)) > 1  # else no rank needs any
     assert {error for error, _ in told} <= ({"CapacityError", "PeerCapacityError"} if has_pairs else {"nothing"})
     monkeypatch.undo()
     assert ms.allreduce(np.ones(1)).tolist() == [comm.size]
@@ -172,7 +173,7 @@ def test_one_copy_per_node(comm: MPI.Intracomm) -> None:
 
 @pytest.mark.ranks(2)
 def test_beside_a_send_that_waits_for_an_answer(comm: MPI.Intracomm) -> None:
-    parts, others = ms.topology().parts, [rank for rank in range(comm.size) if rank != comm.rank]
+    parts, others = context_of().data_comm, [rank for rank in range(comm.size) if rank != comm.rank]
     waiting = [parts.Irecv([bytearray(1), MPI.BYTE], rank, ANSWER_TAG) for rank in others]
     for count in (3, 100_000):
         assert (ms.allreduce(np.ones(count)) == comm.size).all()
@@ -218,7 +219,7 @@ def test_users_operations(
 ) -> None:
     use(monkeypatch)
     if own:
-        monkeypatch.setattr(registry, "KINDS", tuple(kind for kind in registry.KINDS if isinstance(kind, Private)))
+        monkeypatch.setattr(selection, "KINDS", tuple(kind for kind in selection.KINDS if isinstance(kind, Private)))
     for count in (5, 3000, 150_000):
         found = ms.allreduce(np.full(count, comm.rank * 257, "i4"), join)
         assert (found == comm.size - 1).all()

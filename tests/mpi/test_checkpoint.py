@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.checkpoints import manifest
-from mpishare.files import stacks
+from mpishare.files import row_blocks
 from tests.arrays import DTYPES, bits, filled
 
 pytestmark = pytest.mark.mpi
@@ -70,7 +70,7 @@ def test_arrays_and_values_come_back(comm: MPI.Intracomm, folder: Path) -> None:
 def test_rows_for_another_number_of_ranks(
     comm: MPI.Intracomm, folder: Path, block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stacks, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(row_blocks, "BLOCK_BYTES", block_bytes)
     grid = filled(np.dtype(">f4"), (47, 3))
     ms.Checkpoint(folder).save(0, {"grid": grid[part(47, comm.size, comm.rank)]}, distributed=["grid"])
     for ranks in range(1, comm.size + 1):
@@ -129,7 +129,7 @@ def flipped(at: int) -> Callable[[bytearray], object]:
 
 
 def test_any_byte_that_is_altered_is_found(comm: MPI.Intracomm, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(row_blocks, "BLOCK_BYTES", 64)
     checkpoint = ms.Checkpoint(folder)
     checkpoint.save(1, {"grid": np.ones((9, 4)), "more": np.ones(3)}, values={"a": 1})
     checkpoint.save(2, {"grid": np.zeros((9, 4)), "more": np.ones(3)}, values={"a": 2})

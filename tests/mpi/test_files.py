@@ -20,8 +20,8 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import mpishare as ms
-from mpishare.files import flat, loading, pieces
-from mpishare.segments.segment import segment_of
+from mpishare.files import pieces
+from mpishare.memory.segment import segment_of
 from tests.arrays import bits, filled
 from tests.files import INDICES
 from tests.mpi.test_segments import use
@@ -237,7 +237,7 @@ def test_the_bar_reaches_the_end(
     comm: MPI.Intracomm, folder: Path, monkeypatch: pytest.MonkeyPatch, read: str, way: dict[str, Any]
 ) -> None:
     seen: list[int] = []
-    monkeypatch.setattr("mpishare.progress.Bar.show", lambda bar, done: seen.append(done))
+    monkeypatch.setattr("mpishare.progress_bar.Bar.show", lambda bar, done: seen.append(done))
     ms.load(folder / "large.npy", progress=True, read=read)
     assert seen == sorted(seen)
     assert (seen[-1:] == [LARGE.nbytes]) == (comm.rank == 0)
@@ -323,7 +323,7 @@ MISSING: dict[str, tuple[tuple[Any, ...], dict[str, Any], str, tuple[str, ...]]]
 def test_what_is_not_there(raised: Raised, folder: Path, name: str) -> None:
     (file, *more), options, error, words = MISSING[name]
     told = raised(lambda: ms.load(folder / file, *more, **options))
-    leaders = {ranks[0] for ranks in ms.topology().layout.nodes} if "read" in options or "map" in options else {0}
+    leaders = {ranks[0] for ranks in ms.topology().placement.nodes} if "read" in options or "map" in options else {0}
     assert {rank for rank, (kind, _) in enumerate(told) if kind == error} == leaders
     assert_refused([told[0], *(one for rank, one in enumerate(told) if rank not in leaders)], error, *words)
 

@@ -11,8 +11,8 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import mpishare as ms
-from mpishare import plan, scattering
 from mpishare.errors import CapacityError
+from mpishare.transfer import plan
 from tests.arrays import DTYPES, bits, filled, layouts
 from tests.mpi.test_errors import assert_refused
 

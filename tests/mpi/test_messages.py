@@ -20,8 +20,12 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import mpishare as ms
-from mpishare import compression, letters, meanwhile, messages, objects, parcels, plan, streams
-from mpishare.loans import borrow
+from mpishare.comm import progress
+from mpishare.comm.context import context_of
+from mpishare.memory.buffer_pool import acquire
+from mpishare.messages import compression, frames, requests, wire
+from mpishare.objects import pickled, pickling
+from mpishare.transfer import plan
 from tests.arrays import DTYPES, bits, layouts
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60)]
@@ -156,7 +160,7 @@ def test_no_memory_loses_one_message(comm: MPI.Intracomm, monkeypatch: pytest.Mo
         raise MemoryError
 
     with monkeypatch.context() as patch, pytest.raises(ms.CapacityError) as caught:
-        patch.setattr(letters, "borrow", refuse)
+        patch.setattr(wire, "borrow", refuse)
         ms.recv(left)
     assert caught.value.wanted == 9_000_000
     assert (ms.recv(left) == pattern(5000, 1)).all()
@@ -177,10 +181,10 @@ def test_no_memory_for_a_part_of_an_object_loses_one_message(
     def refuse(nbytes: int, limit: int) -> Any:
         if nbytes >= refused:
             raise MemoryError
-        return borrow(nbytes, limit)
+        return acquire(nbytes, limit)
 
     with monkeypatch.context() as patch, pytest.raises(ms.CapacityError) as caught:
-        patch.setattr(letters, "borrow", refuse)
+        patch.setattr(wire, "borrow", refuse)
         request = ms.irecv(left) if is_later else None
         ms.recv(left) if request is None else request.wait()
     assert caught.value.wanted >= refused
@@ -231,7 +235,7 @@ def test_messages_of_one_pair_keep_their_order(comm: MPI.Intracomm) -> None:
 def test_many_shapes_and_none_shares_memory_with_the_next(comm: MPI.Intracomm) -> None:
     """More headers than are remembered, each twice."""
     left, right = neighbours(comm)
-    counts = [1 + number // 2 for number in range(2 * messages._MOST_KNOWN + 20)]
+    counts = [1 + number // 2 for number in range(2 * requests._MOST_KNOWN + 20)]
     sending = [ms.isend(np.full(count, number), right) for number, count in enumerate(counts)]
     found = [ms.recv(left) for _ in counts]
     assert [array.tolist() for array in found] == [[number] * count for number, count in enumerate(counts)]
@@ -321,7 +325,7 @@ def test_a_request_can_be_asked(comm: MPI.Intracomm, nbytes: int) -> None:
 
 
 def test_a_request_keeps_its_bytes(comm: MPI.Intracomm) -> None:
-    given_up = set(map(id, messages._dropped))  # by signals, in another test: what follows a head that did not leave
+    given_up = set(map(id, requests._dropped))  # by signals, in another test: what follows a head that did not leave
     left, right = neighbours(comm)
     requests = [ms.isend(pattern(700_000, number), right) for number in range(8)]
     for number in range(4):
@@ -333,8 +337,8 @@ def test_a_request_keeps_its_bytes(comm: MPI.Intracomm) -> None:
         ms.recv(left, tag=1)
     for request in requests:
         request.wait()
-    while set(map(id, messages._dropped)) - given_up or meanwhile.under_way:
-        messages._sweep()
+    while set(map(id, requests._dropped)) - given_up or progress.pending:
+        requests._sweep()
 
 
 def test_a_receive_can_be_given_up(comm: MPI.Intracomm) -> None:
@@ -401,12 +405,12 @@ def test_no_byte_of_an_array_is_pickled(comm: MPI.Intracomm, monkeypatch: pytest
     left, right = neighbours(comm)
     pickled: list[int] = []
 
-    def counting(obj: object) -> parcels.Parcel:
-        parcel = objects.take_apart(obj)
+    def counting(obj: object) -> pickled.PickledObject:
+        parcel = pickling.pickle_object(obj)
         pickled.append(len(parcel.skeleton))
         return parcel
 
-    monkeypatch.setattr("mpishare.exchange.take_apart", counting)
+    monkeypatch.setattr("mpishare.point_to_point.take_apart", counting)
     for count in (10, 1_000_000):
         array = np.arange(float(count))
         ms.sendrecv(array, right, source=left)
@@ -466,8 +470,8 @@ def test_bad_input_is_told_at_once(comm: MPI.Intracomm, name: str) -> None:
 )
 def test_a_hostile_head_is_an_error(comm: MPI.Intracomm, head: bytes) -> None:
     left, right = neighbours(comm)
-    here = ms.topology()
-    sending = here.mail.Isend([head, MPI.BYTE], right, 0)
+    here, context = ms.topology(), context_of()
+    sending = context.head_comm.Isend([head, MPI.BYTE], right, 0)
     with pytest.raises(ms.SpecError, match="cannot be read"):
         ms.recv(left)
     sending.Wait()
@@ -481,7 +485,7 @@ def test_compressed_bytes_arrive_as_they_were(
 ) -> None:
     """Over a link that is told to be slow, so that all is compressed that shrinks."""
     left, right = neighbours(comm)
-    here = ms.topology()
+    here, context = ms.topology(), context_of()
     monkeypatch.setattr(here, "speeds", dict.fromkeys(range(here.n_nodes), 1e3))
     array = np.zeros(nbytes, np.uint8) if kind == "zeros" else pattern(nbytes, 1)
     if kind == "both":
@@ -510,11 +514,11 @@ def _exchange(array: Any, left: int, right: int, **words: Any) -> Any:
 
 def test_the_speed_of_a_link_is_found_out(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
     left, right = neighbours(comm)
-    here = ms.topology()
+    here, context = ms.topology(), context_of()
     monkeypatch.setattr(here, "speeds", {})
     array = np.zeros(6_000_000, np.uint8)
     assert (_exchange([np.arange(3), array], left, right)[1] == array).all()
-    assert set(here.speeds) == {here.node_of(right)} - {here.node}
+    assert set(context.link_speeds) == {here.node_of(right)} - {here.node}
     assert (_exchange(array, left, right) == array).all()
 
 
@@ -525,18 +529,18 @@ class Interrupted(Exception):
 @pytest.fixture
 def slow(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Links that are told to be so slow, even inside a node, that all is sent in frames; the bytes of each packed."""
-    here = ms.topology()
+    here, context = ms.topology(), context_of()
     monkeypatch.setattr(here, "speeds", dict.fromkeys(range(here.n_nodes), 1e3))
-    monkeypatch.setattr("mpishare.exchange.choose", lambda *_, **__: letters.IS_FRAMED)
+    monkeypatch.setattr("mpishare.point_to_point.choose", lambda *_, **__: wire.IS_FRAMED)
     lengths: list[int] = []
 
     def counting(frame: NDArray[np.uint8]) -> Any:
         lengths.append(frame.nbytes)
         return compression.packed(frame)
 
-    monkeypatch.setattr(streams, "packed", counting)
+    monkeypatch.setattr(frames, "packed", counting)
     yield lengths
-    while meanwhile.go_on():
+    while progress.advance_all():
         pass
 
 
@@ -550,14 +554,14 @@ def half_noise(nbytes: int) -> NDArray[np.uint8]:
 def test_few_compressed_frames_are_held(comm: MPI.Intracomm, slow: list[int]) -> None:
     left, right = neighbours(comm)
     here, array = ms.topology(), half_noise(30 << 20)
-    stream = streams.Stream(here, letters.write(here, array, lambda _: letters.IS_FRAMED), right, 0)
+    stream = frames.Stream(here, wire.write(here, array, lambda _: wire.IS_FRAMED), right, 0)
     for _ in range(1000):
-        stream.go_on()
+        stream.advance()
     assert 0 < len(slow) <= 5  # nobody receives
     comm.Barrier()
-    meanwhile.join(stream)
+    progress.add(stream)
     assert (ms.recv(left) == array).all()
-    while meanwhile.go_on():
+    while progress.advance_all():
         pass
     assert sum(slow) == array.nbytes
 
@@ -587,7 +591,7 @@ def test_an_exception_in_a_large_send_keeps_the_receiver_not_waiting(
     found = request.wait()
     assert (found["first"] == array).all()
     assert (found["second"] == array[::2]).all()
-    while meanwhile.go_on():
+    while progress.advance_all():
         pass
     assert _exchange(np.arange(5), left, right).tolist() == [0, 1, 2, 3, 4]
 
@@ -610,7 +614,7 @@ def test_what_never_comes_is_given_up(
     with pytest.raises(ms.StallError, match="recv from rank"):
         ms.recv(left, comm=duplicate)
     comm.Barrier()
-    monkeypatch.setattr(ms.topology(duplicate)._lookout, "_timeout_s", 30.0)
+    monkeypatch.setattr(context_of(duplicate)._watchdog, "_timeout_s", 30.0)
     assert ms.sendrecv(np.arange(70_000), right, source=left, comm=duplicate).size == 70_000
     assert ms.share(np.arange(3), comm=duplicate).size == 3
 
@@ -672,8 +676,8 @@ def test_a_dropped_receive_keeps_nobody_waiting(comm: MPI.Intracomm) -> None:
     lost = ms.isend(np.arange(500_000), right, tag=1)
     second = ms.isend(np.arange(3), right, tag=2)
     assert ms.recv(left, tag=2).size == 3
-    while meanwhile.under_way:
-        messages._sweep()
+    while progress.pending:
+        requests._sweep()
     lost.wait()
     second.wait()
 
@@ -715,8 +719,8 @@ def test_an_open_request_of_a_freed_communicator_is_an_error(comm: MPI.Intracomm
 
 def duplicate_head(comm: MPI.Intracomm, to: int) -> MPI.Request:
     """The head of a large message, the rest of which will not come."""
-    here = ms.topology(comm)
-    return here.mail.Isend([letters.write(here, np.arange(100_000)).head, MPI.BYTE], to)
+    here, context = ms.topology(comm), context_of(comm)
+    return context.head_comm.Isend([wire.write(here, np.arange(100_000)).head, MPI.BYTE], to)
 
 
 def test_a_signal_while_a_message_comes_keeps_its_sender_not_waiting(
@@ -730,10 +734,10 @@ def test_a_signal_while_a_message_comes_keeps_its_sender_not_waiting(
 
     sending = ms.isend(np.arange(300_011), right)  # of a shape that no head has told of before
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(messages, "simple_spec", interrupt)
+        patch.setattr(requests, "simple_spec", interrupt)
         ms.recv(left)
-    while meanwhile.under_way:
-        messages._sweep()
+    while progress.pending:
+        requests._sweep()
     sending.wait()
     assert ms.sendrecv(np.arange(2), right, source=left).tolist() == [0, 1]
 
@@ -746,7 +750,7 @@ def test_what_comes_after_the_time_is_for_the_next(
         found = ms.recv(left, comm=duplicate) if comm.rank else None
     except ms.StallError:
         found = None
-    monkeypatch.setattr(ms.topology(duplicate)._lookout, "_timeout_s", 30.0)
+    monkeypatch.setattr(context_of(duplicate)._watchdog, "_timeout_s", 30.0)
     comm.Barrier()
     sending = ms.isend(np.arange(3), right, comm=duplicate)
     found = ms.recv(left, comm=duplicate) if found is None else found
@@ -760,9 +764,9 @@ def test_an_object_lets_go_of_its_arrays(comm: MPI.Intracomm) -> None:
         array = np.arange(1000)
         watch = weakref.ref(array)
         ms.send([array], comm.rank)
-        messages._sweep()
+        requests._sweep()
         ms.recv(comm.rank)
-        messages._sweep()
+        requests._sweep()
         del array
         assert watch() is None
     finally:
@@ -774,9 +778,9 @@ def test_parts_that_look_like_no_arrays() -> None:
     numbers = array_module.array("d", [1.0] * 10_000)
     record = np.rec.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")])
     obj = {"row": wide[1], "numbers": numbers, "masked": np.ma.masked, "record": record}
-    parcel = objects.take_apart(obj)
+    parcel = pickling.pickle_object(obj)
     assert len(parcel.skeleton) < 1000
-    found = objects.put_together(parcel)
+    found = pickling.unpickle_object(parcel)
     assert found["row"].tobytes() == wide[1].tobytes()
     assert found["numbers"] == obj["numbers"]
     assert found["masked"] is np.ma.masked

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LinearRegression
 
 import mpishare as ms
-from mpishare.plan import SMALLEST_PULL_BYTES
-from mpishare.segments.segment import Segment, segment_of
+from mpishare.memory.segment import Segment, segment_of
+from mpishare.transfer.plan import SMALLEST_PULL_BYTES
 from tests.arrays import DTYPES, bits, layouts
 
 pytestmark = pytest.mark.mpi

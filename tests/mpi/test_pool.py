@@ -15,10 +15,10 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare import mpi
-from mpishare.segments.segment import segment_of
-from mpishare.tasks import installing
-from mpishare.tasks.calling import within_task
+from mpishare.comm import mpi
+from mpishare.memory.segment import segment_of
+from mpishare.tasks import install
+from mpishare.tasks.calls import within_task
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60)]
 
@@ -213,7 +213,7 @@ def test_the_same_function_travels_once(comm: MPI.Intracomm, monkeypatch: pytest
         brought.append(obj)
         return ms.share(obj, **words)
 
-    monkeypatch.setattr(installing, "share", noted)
+    monkeypatch.setattr(install, "share", noted)
     with ms.Pool() as pool:
         if pool is not None:
             state = State()

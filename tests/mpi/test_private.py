@@ -11,6 +11,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import mpishare as ms
+from mpishare.comm.context import context_of
 from tests.arrays import bits, filled
 from tests.processes import anonymous_bytes, may_reopen_maps
 
@@ -50,7 +51,7 @@ def test_memory_is_used_for_changed_pages_only(comm: MPI.Intracomm) -> None:
     shared = ms.share(np.ones(nbytes, "u1") if comm.rank == 0 else None)
     before = anonymous_bytes()
     mine, copy_on_write = private(shared)
-    assert copy_on_write == (may_reopen_maps() and ms.topology().config.second_map)
+    assert copy_on_write == (may_reopen_maps() and context_of().config.second_map)
     mine[: 1 << 20] = 2
     comm.Barrier()
     assert anonymous_bytes() - before < (2 << 20) + (0 if copy_on_write else nbytes)

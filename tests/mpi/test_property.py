@@ -17,8 +17,9 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import mpishare as ms
-from mpishare.segments import registry
-from mpishare.segments.protocol import Kind
+from mpishare.comm.context import context_of
+from mpishare.memory import selection
+from mpishare.memory.kinds import Kind
 from tests.arrays import bits, filled
 
 pytestmark = pytest.mark.mpi
@@ -62,8 +63,8 @@ def comms() -> Iterator[dict[str, MPI.Intracomm]]:
     for rule in RULES:
         os.environ["MPISHARE_NODES"] = rule
         found[rule] = MPI.COMM_WORLD.Dup()
-        here = ms.topology(found[rule])
-        here.config = replace(here.config, backend=None, directory=None)  # the tests name the kind
+        here, context = ms.topology(found[rule]), context_of(found[rule])
+        context.config = replace(context.config, backend=None, directory=None)  # the tests name the kind
     if before is None:
         del os.environ["MPISHARE_NODES"]
     else:
@@ -76,7 +77,7 @@ def comms() -> Iterator[dict[str, MPI.Intracomm]]:
 def kinds() -> list[Kind]:
     """The segment kinds that work in this launch."""
     makes_windows = dict(os.environ).get("OMPI_MCA_osc") != "^ucx,sm"
-    return [kind for kind in registry.KINDS if kind.name != "window" or makes_windows]
+    return [kind for kind in selection.KINDS if kind.name != "window" or makes_windows]
 
 
 # Every rank draws the same, so nothing may depend on time or on what one rank alone finds.
@@ -98,11 +99,11 @@ def test_same_bits_everywhere(
     comm = comms[rule]
     drawn = comm.allgather(f"{array.dtype} {array.shape} {array.strides} {root} {kind.title}")
     assert len(set(drawn)) == 1, "the ranks drew different examples"
-    found, registry.KINDS = registry.KINDS, (kind,)
+    found, selection.KINDS = selection.KINDS, (kind,)
     try:
         shared = ms.share(array if comm.rank == root else None, root=root, comm=comm, backend=kind.name)
     finally:
-        registry.KINDS = found
+        selection.KINDS = found
     same = (shared.dtype, shared.shape) == (array.dtype, array.shape) and bits(shared) == bits(array)
     assert comm.allgather(same) == [True] * SIZE
 
@@ -115,7 +116,7 @@ def test_refreshed_bits_everywhere(
 ) -> None:
     comm = comms[rule]
     grid = ms.zeros(array.shape, array.dtype, order=order, comm=comm)
-    here = ms.topology(comm)
+    here, context = ms.topology(comm), context_of(comm)
     if here.node == here.node_of(root) and here.is_leader:
         grid[...] = array
     ms.fence(comm=comm)

@@ -9,8 +9,9 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare import pull
-from mpishare.segments import syscalls
+from mpishare.comm.context import context_of
+from mpishare.memory import syscalls
+from mpishare.transfer import cma
 
 pytestmark = pytest.mark.mpi
 
@@ -33,8 +34,10 @@ def test_the_root_copies_where_a_rank_may_not_read(why: str, monkeypatch: pytest
     if comm.rank == comm.size - 1:
         monkeypatch.setattr(syscalls, "read_process", read)
     results = [share_from(root, comm) for root in range(comm.size)]
-    here = ms.topology(comm)
+    here, context = ms.topology(comm), context_of(comm)
     ranks = here.ranks_of(here.node)
     assert all(results)
-    assert (here in pull._refusing) == (len(ranks) > 1 and comm.size - 1 in ranks and here.config.backend != "private")
+    assert (here in cma._refusing) == (
+        len(ranks) > 1 and comm.size - 1 in ranks and context.config.backend != "private"
+    )
     comm.Free()

@@ -16,9 +16,10 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import mpishare as ms
-from mpishare.segments import recycle, registry
-from mpishare.segments.protocol import Kind
-from mpishare.segments.segment import segment_of
+from mpishare.comm.context import context_of
+from mpishare.memory import selection
+from mpishare.memory.kinds import Kind
+from mpishare.memory.segment import segment_of
 from tests.mpi.test_segments import HERE, permissions, use
 
 pytestmark = pytest.mark.mpi
@@ -33,7 +34,7 @@ def kind(request: pytest.FixtureRequest, keeping: Callable[[str], None], monkeyp
     """Each kind in turn, as the only one that there is."""
     keeping("64M")
     found: Kind = request.param
-    monkeypatch.setattr(registry, "KINDS", (found,))
+    monkeypatch.setattr(selection, "KINDS", (found,))
     return found
 
 
@@ -62,7 +63,7 @@ def shared(number: int, count: int = 100) -> NDArray[Any]:
 
 def recycles() -> bool:
     """Whether the kind in force is one that several arrays can use in turn, on all nodes."""
-    return all(kind.together for kind in registry.KINDS) or max(map(len, ms.topology().layout.nodes)) == 1
+    return all(kind.is_shared for kind in selection.KINDS) or max(map(len, ms.topology().placement.nodes)) == 1
 
 
 def test_live_arrays_keep_their_bits_whoever_drops_what_when(kind: Kind, comm: MPI.Intracomm) -> None:
@@ -117,7 +118,7 @@ def test_zeros_are_zero_in_used_memory(keeping: Callable[[str], None]) -> None:
 def test_pages_of_share_are_read_only_and_those_of_zeros_writable(kind: Kind, count: int) -> None:
     for _ in range(2):
         array = shared(1, count)
-        if ms.topology().config.second_map:
+        if context_of().config.second_map:
             assert permissions(address(array)).startswith("r--")
         del array
         if recycles():
@@ -128,7 +129,7 @@ def test_pages_of_share_are_read_only_and_those_of_zeros_writable(kind: Kind, co
 
 
 def test_no_more_is_kept_than_allowed(keeping: Callable[[str], None]) -> None:
-    if not ms.topology().config.second_map:
+    if not context_of().config.second_map:
         return  # a window of MPI stays
     keeping("12M")
     arrays = [shared(number, LARGE // 8) for number in range(5)]
@@ -176,12 +177,12 @@ def test_a_private_view_keeps_what_it_shows(keeping: Callable[[str], None], coun
 
 
 def test_freed_communicators_keep_nothing(comm: MPI.Intracomm, keeping: Callable[[str], None]) -> None:
-    if not ms.topology().config.second_map:
+    if not context_of().config.second_map:
         return
     keeping("64M")
     duplicate = comm.Dup()
-    here = ms.topology(duplicate)
-    here.config = replace(here.config, recycle="64M", backend=None)
+    here, context = ms.topology(duplicate), context_of(duplicate)
+    context.config = replace(context.config, recycle="64M", backend=None)
     array = ms.share(np.arange(LARGE) if comm.rank == 0 else None, comm=duplicate)
     where = address(array)
     del array, here
@@ -206,7 +207,7 @@ def test_many_live_small_arrays_take_few_maps(keeping: Callable[[str], None]) ->
 def test_free_slots_are_given_back_where_there_is_no_room(
     keeping: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not ms.topology().config.second_map:
+    if not context_of().config.second_map:
         return
     keeping("64M")
     kept, dropped = shared(1), [shared(number, 100_000) for number in range(5)]
@@ -227,8 +228,8 @@ def test_a_call_that_a_signal_ended_on_one_rank_is_the_last(
 ) -> None:
     """What a signal handler raises can come anywhere. Here it comes once the ranks have agreed, on the last of them."""
     duplicate = comm.Dup()
-    here = ms.topology(duplicate)
-    if here.n_nodes > 1 or here.config.recycle == "0":  # the others would wait for the rank, as MPI does
+    here, context = ms.topology(duplicate), context_of(duplicate)
+    if here.n_nodes > 1 or context.config.recycle == "0":  # the others would wait for the rank, as MPI does
         duplicate.Free()
         return
     live = [ms.share(np.full(100, 7) if comm.rank == 0 else None, comm=duplicate) for _ in range(2)]

@@ -10,8 +10,8 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare.segments.hugepages import huge_areas, huge_bytes
-from mpishare.segments.registry import KINDS
+from mpishare.memory.hugepages import huge_areas, huge_bytes
+from mpishare.memory.selection import KINDS
 
 pytestmark = pytest.mark.mpi
 

@@ -17,8 +17,8 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import mpishare as ms
-from mpishare.files import stacks
-from mpishare.spec import Order
+from mpishare.arrays.spec import Order
+from mpishare.files import row_blocks
 from tests.arrays import DTYPES, bits, filled, layouts
 
 pytestmark = pytest.mark.mpi
@@ -132,7 +132,7 @@ def test_rows_of_each_rank(comm: MPI.Intracomm, folder: Path, name: str) -> None
 @pytest.mark.parametrize("name", ["a.npy", "a.h5"])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_many_runs(comm: MPI.Intracomm, folder: Path, name: str, order: Order, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(row_blocks, "BLOCK_BYTES", 1000)
     whole = filled(np.dtype("f8"), (997, 5))
     dataset = "x" if name.endswith(".h5") else None
     saved = ms.save(folder / name, rows_of(whole, comm, empty=1).copy(order), dataset, distributed=True)
@@ -141,7 +141,7 @@ def test_many_runs(comm: MPI.Intracomm, folder: Path, name: str, order: Order, m
 
 
 def test_hosts_that_write_to_one_file(comm: MPI.Intracomm, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpishare.files.replacing.type_of", lambda folder: "lustre")
+    monkeypatch.setattr("mpishare.files.replace_file.type_of", lambda folder: "lustre")
     whole = filled(np.dtype("f8"), (100, 5))
     saved = ms.save(folder / "a.npy", rows_of(whole, comm), distributed=True)
     assert saved.way == ("node" if ms.topology().n_nodes == 1 else "hosts")
@@ -155,7 +155,7 @@ def test_the_file_system_is_that_of_the_file_itself(
         (folder / "lustre").mkdir()
         (folder / "lustre/a.npy").symlink_to(folder / "a.npy")
     comm.Barrier()
-    monkeypatch.setattr("mpishare.files.replacing.type_of", lambda folder: Path(folder).name)
+    monkeypatch.setattr("mpishare.files.replace_file.type_of", lambda folder: Path(folder).name)
     saved = ms.save(folder / "lustre/a.npy", np.ones(3), distributed=True)
     assert saved.way == ("node" if ms.topology().n_nodes == 1 else "streams")
     assert np.load(folder / "a.npy").size == 3 * comm.size
@@ -283,7 +283,7 @@ def test_one_rank_that_cannot_write(
     def fails(fd: int, piece: object, at: int) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(stacks, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(row_blocks, "BLOCK_BYTES", 1000)
     ms.save(folder / "a.npy", np.arange(5))
     with monkeypatch.context() as patched:
         if comm.rank == victim % comm.size:

@@ -14,11 +14,12 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare.segments import allocation, registry
-from mpishare.segments.memmap import MemmapInFolder
-from mpishare.segments.protocol import Kind
-from mpishare.segments.segment import Segment, live_segments, segment_of
-from mpishare.segments.window import KeptWindow, Window
+from mpishare.comm.context import context_of
+from mpishare.memory import allocation, selection
+from mpishare.memory.kinds import Kind
+from mpishare.memory.memmap import MemmapInFolder
+from mpishare.memory.segment import Segment, live_segments, segment_of
+from mpishare.memory.window import KeptWindow, Window
 from tests.arrays import bits, filled
 
 pytestmark = pytest.mark.mpi
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.mpi
 
 # Where MPI is told to make no windows, all other kinds must serve.
 MAKES_WINDOWS = dict(os.environ).get("OMPI_MCA_osc") != "^ucx,sm"
-HERE = [one for one in registry.KINDS if one.name != "window" or MAKES_WINDOWS]
+HERE = [one for one in selection.KINDS if one.name != "window" or MAKES_WINDOWS]
 
 
 @pytest.fixture(params=HERE, ids=lambda kind: kind.title)
@@ -34,16 +35,16 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kin
     """Each kind in turn, as the only one that there is, with fresh memory for each array."""
     found: Kind = request.param
     use(monkeypatch, recycle="0", directory=None)
-    monkeypatch.setattr(registry, "KINDS", (found,))
+    monkeypatch.setattr(selection, "KINDS", (found,))
     return found
 
 
 def use(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
     """Other settings for COMM_WORLD, and no memory from before."""
-    here = ms.topology()
-    monkeypatch.setattr(here, "channel", here.channel)  # a new pool may make boards for these
-    monkeypatch.setattr(here, "node_channel", here.node_channel)
-    monkeypatch.setattr(here, "config", replace(here.config, backend=None, **settings))
+    here, context = ms.topology(), context_of()
+    monkeypatch.setattr(here, "channel", context.collective_comm)  # a new pool may make boards for these
+    monkeypatch.setattr(here, "node_channel", context.node_collective_comm)
+    monkeypatch.setattr(here, "config", replace(context.config, backend=None, **settings))
     monkeypatch.setattr(here, "pool", None)
 
 
@@ -54,23 +55,23 @@ def allocate(nbytes: int) -> Segment:
 
 def test_it_fits_here(kind: Kind) -> None:
     kind.check(ms.topology(), 1 << 20)
-    assert registry.probe(ms.topology())[kind.title].startswith("fits")
+    assert selection.probe(ms.topology())[kind.title].startswith("fits")
 
 
 @pytest.mark.parametrize("nbytes", [1, 4095, 4097, 5 << 20])
 def test_ranks_of_a_node_see_one_copy_or_each_its_own(kind: Kind, nbytes: int) -> None:
-    here = ms.topology()
+    here, context = ms.topology(), context_of()
     block = allocate(nbytes).block()
     assert block.shape == (nbytes,)
-    if here.is_leader or not kind.together:
-        block[:] = 1 + (here.node if kind.together else here.rank)
+    if here.is_leader or not kind.is_shared:
+        block[:] = 1 + (here.node if kind.is_shared else here.rank)
     ms.fence()
-    assert (block == 1 + (here.node if kind.together else here.rank)).all()
+    assert (block == 1 + (here.node if kind.is_shared else here.rank)).all()
 
 
 def test_writing_is_refused_where_the_others_would_not_see_it(kind: Kind) -> None:
-    here = ms.topology()
-    if kind.together or max(map(len, here.layout.nodes)) == 1:
+    here, context = ms.topology(), context_of()
+    if kind.is_shared or max(map(len, here.placement.nodes)) == 1:
         assert ms.zeros(3).tolist() == [0, 0, 0]
     else:
         with pytest.raises((ms.BackendError, ms.PeerError), match="write to a copy of its own"):
@@ -91,7 +92,7 @@ def test_sealed_pages_are_read_only(kind: Kind) -> None:
     segment.seal()
     block = segment.block()
     assert not block.flags.writeable
-    if ms.topology().config.second_map:
+    if context_of().config.second_map:
         assert permissions(segment.address).startswith("r--")
 
 
@@ -107,7 +108,7 @@ def test_memory_goes_with_the_last_view(kind: Kind) -> None:
     del view
     gc.collect()
     assert len(live_segments()) == count
-    if ms.topology().config.second_map:
+    if context_of().config.second_map:
         assert not permissions(address)
 
 
@@ -121,16 +122,16 @@ def test_keys_are_agreed_and_differ(kind: Kind, comm: MPI.Intracomm) -> None:
 def test_it_refuses_what_cannot_fit(kind: Kind) -> None:
     with pytest.raises(ms.CapacityError, match="bytes do not fit") as caught:
         allocate(1 << 55)
-    wanted = {(1 << 55) * (1 if kind.together else len(ranks)) for ranks in ms.topology().layout.nodes}
+    wanted = {(1 << 55) * (1 if kind.is_shared else len(ranks)) for ranks in ms.topology().placement.nodes}
     assert caught.value.wanted in wanted
 
 
 def test_it_is_told_in_the_report(kind: Kind) -> None:
     array = ms.share(np.arange(1000))
-    here = ms.topology()
+    here, context = ms.topology(), context_of()
     one = next(one for one in ms.report().segments if one.nbytes == array.nbytes)
     assert (one.backend, one.refusals) == (kind.title, {})
-    assert one.copies == (1 if kind.together else here.node_size)
+    assert one.copies == (1 if kind.is_shared else here.node_size)
     assert one.bytes_saved == array.nbytes * (here.node_size - one.copies)
 
 
@@ -149,7 +150,7 @@ class Refusing:
 
 def test_the_next_kind_serves_where_one_fails(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, recycle="0")
-    monkeypatch.setattr(registry, "KINDS", (Refusing(), *registry.KINDS))
+    monkeypatch.setattr(selection, "KINDS", (Refusing(), *selection.KINDS))
     shared = ms.share(np.arange(1000) if comm.rank == 0 else None)
     assert shared.tolist() == list(range(1000))
     one = next(one for one in ms.report().segments if one.nbytes == 8000)
@@ -158,14 +159,14 @@ def test_the_next_kind_serves_where_one_fails(comm: MPI.Intracomm, monkeypatch: 
 
 
 def test_where_no_kind_fits_all_ranks_are_told_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = ms.topology()
-    monkeypatch.setattr(here, "config", replace(here.config, backend=None))
+    here, context = ms.topology(), context_of()
+    monkeypatch.setattr(here, "config", replace(context.config, backend=None))
     with pytest.raises(ms.CapacityError) as caught:
         ms.share(np.broadcast_to(np.zeros(1), 1 << 57))
     assert caught.value.wanted == 1 << 60
     assert 0 < caught.value.free < 1 << 60
     assert caught.value.host in here.hosts
-    unnamed = [kind for kind in registry.KINDS if f"{kind.title}: " not in str(caught.value)]
+    unnamed = [kind for kind in selection.KINDS if f"{kind.title}: " not in str(caught.value)]
     assert len(unnamed) == 1  # the words of this one are those of the error itself
 
 
@@ -174,17 +175,17 @@ def test_where_no_kind_fits_all_ranks_are_told_of_each(monkeypatch: pytest.Monke
     [("/no/such/folder", "there is no folder"), ("/proc", "/proc is on proc"), ("/sys", "/sys is on sysfs")],
 )
 def test_folders_that_do_not_do(folder: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = ms.topology()
-    monkeypatch.setattr(here, "config", replace(here.config, directory=folder))
-    monkeypatch.setattr(registry, "KINDS", (MemmapInFolder(),))
+    here, context = ms.topology(), context_of()
+    monkeypatch.setattr(here, "config", replace(context.config, directory=folder))
+    monkeypatch.setattr(selection, "KINDS", (MemmapInFolder(),))
     with pytest.raises((ms.BackendError, ms.PeerError), match=words):
         allocate(1000)
 
 
 def test_all_ranks_of_a_node_keep_a_window_that_one_cannot_map_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = ms.topology()
+    here, context = ms.topology(), context_of()
     if here.node_rank == here.node_size - 1:
-        monkeypatch.setattr("mpishare.segments.window._second_map", lambda address, nbytes: None)
+        monkeypatch.setattr("mpishare.memory.window._second_map", lambda address, nbytes: None)
     if not MAKES_WINDOWS and here.node_size > 1:
         with pytest.raises(ms.BackendError, match="this MPI makes no shared-memory windows"):
             Window().allocate(here, 10_000)
@@ -227,8 +228,8 @@ def test_what_nobody_expects_ends_the_call_on_all_ranks(
     count: int, recycle: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(monkeypatch, recycle=recycle)
-    here = ms.topology()
-    monkeypatch.setattr(registry, "KINDS", (Broken(), *registry.KINDS))
+    here, context = ms.topology(), context_of()
+    monkeypatch.setattr(selection, "KINDS", (Broken(), *selection.KINDS))
     is_culprit = here.node_rank == here.node_size - 1
     with pytest.raises(ZeroDivisionError if is_culprit else ms.MpishareError):
         ms.zeros(count)

@@ -17,10 +17,11 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare import mpi
-from mpishare.segments.segment import segment_of
-from mpishare.tasks import counters, sources
-from mpishare.tasks.batches import Batch, batch_of
+from mpishare.comm import mpi
+from mpishare.comm.context import context_of
+from mpishare.memory.segment import segment_of
+from mpishare.tasks import counters, item_source
+from mpishare.tasks.items import Batch, batch_of
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60)]
 
@@ -413,10 +414,10 @@ def test_an_iterator_that_raises(comm: MPI.Intracomm) -> None:
 
 
 def test_an_iterator_is_read_a_window_at_a_time(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_WINDOW_BYTES", 10_000)
-    read, counts, real = [0], list[int](), sources.Lazy._filled
+    monkeypatch.setattr(item_source, "_WINDOW_BYTES", 10_000)
+    read, counts, real = [0], list[int](), item_source.Lazy._filled
 
-    def noted(lazy: sources.Lazy) -> tuple[Batch, bool]:
+    def noted(lazy: item_source.Lazy) -> tuple[Batch, bool]:
         before = read[0]
         found = real(lazy)
         counts.append(read[0] - before)
@@ -427,7 +428,7 @@ def test_an_iterator_is_read_a_window_at_a_time(comm: MPI.Intracomm, monkeypatch
             read[0] += 1
             yield np.full(100, number)
 
-    monkeypatch.setattr(sources.Lazy, "_filled", noted)
+    monkeypatch.setattr(item_source.Lazy, "_filled", noted)
     found = ms.map(np.sum, rows(), gather="all")
     assert found == [100 * number for number in range(500)]
     assert read[0] == (500 if comm.rank == 0 else 0)
@@ -613,7 +614,7 @@ def wait_for_the_last(number: int) -> None:
 @pytest.mark.ranks(2)
 def test_an_interrupt_while_the_others_have_tasks(comm: MPI.Intracomm) -> None:
     """As of Ctrl-C on the root, which has none left."""
-    if ms.topology().is_watched:
+    if context_of().is_watched:
         return
     looks = itertools.count()
 

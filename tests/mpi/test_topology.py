@@ -6,13 +6,14 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare.layout import Layout, pretended_node
+from mpishare.comm.context import context_of
+from mpishare.comm.placement import Placement, pretend_node
 
 pytestmark = pytest.mark.mpi
 
 
 def test_facts_agree_with_one_another(comm: MPI.Intracomm) -> None:
-    here = ms.topology()
+    here, context = ms.topology(), context_of()
     assert (here.rank, here.size) == (comm.rank, comm.size)
     assert here.node_of(here.rank) == here.node
     assert here.ranks_of(here.node)[here.node_rank] == here.rank
@@ -26,18 +27,18 @@ def test_facts_agree_with_one_another(comm: MPI.Intracomm) -> None:
 
 
 def test_pretended_nodes_are_as_the_rule_says(comm: MPI.Intracomm) -> None:
-    here = ms.topology()
-    rule = here.config.nodes
+    here, context = ms.topology(), context_of()
+    rule = context.config.nodes
     if rule is None:
         assert here.hosts[here.node] == MPI.Get_processor_name()
         return
-    expected = Layout.from_labels([pretended_node(rule, rank, comm.size) for rank in range(comm.size)])
-    assert here.layout == expected
+    expected = Placement.from_labels([pretend_node(rule, rank, comm.size) for rank in range(comm.size)])
+    assert here.placement == expected
     assert len(set(here.hosts)) == here.n_nodes
 
 
 def test_communicators(comm: MPI.Intracomm) -> None:
-    here = ms.topology()
+    here, context = ms.topology(), context_of()
     assert here.node_comm.allgather(here.rank) == list(here.ranks_of(here.node))
     assert here.rail.allgather(here.node) == [
         node for node in range(here.n_nodes) if len(here.ranks_of(node)) > here.node_rank
@@ -59,11 +60,11 @@ def test_a_duplicate_gets_its_own_and_both_are_freed(comm: MPI.Intracomm) -> Non
     first.Free()
     for _ in range(50):
         own = comm.Dup()
-        here = ms.topology(own)
+        here, context = ms.topology(own), context_of(own)
         assert here is not ms.topology(comm)
-        assert here.uid != ms.topology(comm).uid
+        assert context.uid != context_of(comm).uid
         own.Free()
-        assert here.channel == MPI.COMM_NULL
+        assert context.collective_comm == MPI.COMM_NULL
     last = comm.Dup()
     assert last.py2f() == index
     last.Free()
@@ -72,7 +73,7 @@ def test_a_duplicate_gets_its_own_and_both_are_freed(comm: MPI.Intracomm) -> Non
 def test_a_node_does_not_depend_on_the_communicator(comm: MPI.Intracomm) -> None:
     world = ms.topology()
     reversed_comm = comm.Split(0, -comm.rank)
-    here = ms.topology(reversed_comm)
+    here, context = ms.topology(reversed_comm), context_of(reversed_comm)
     mates = here.node_comm.allgather(world.node)
     assert set(mates) == {world.node}
     assert here.node_size == world.node_size
@@ -85,22 +86,22 @@ def test_it_tells_itself_in_words() -> None:
 
 def test_it_is_freed_even_when_the_caller_freed_a_part(comm: MPI.Intracomm) -> None:
     own = comm.Dup()
-    here = ms.topology(own)
+    here, context = ms.topology(own), context_of(own)
     here.node_comm.Free()
     own.Free()
-    assert here.channel == MPI.COMM_NULL
+    assert context.collective_comm == MPI.COMM_NULL
 
 
 def test_errors_of_mpi_are_raised_whatever_the_callers_handler(comm: MPI.Intracomm) -> None:
     own = comm.Dup()
     own.Set_errhandler(MPI.ERRORS_ARE_FATAL)
-    assert ms.topology(own).channel.Get_errhandler() == MPI.ERRORS_RETURN
+    assert context_of(own).collective_comm.Get_errhandler() == MPI.ERRORS_RETURN
     own.Free()
 
 
 def test_watching_costs_nothing_where_it_is_off() -> None:
-    here = ms.topology()
-    watched = here.config.check or here.config.timeout_s is not None
-    assert here.is_watched == watched
-    assert (type(here.channel).__name__ == "Watched") == watched
-    assert (type(here.node_channel).__name__ == "Watched") == watched
+    here, context = ms.topology(), context_of()
+    watched = context.config.check or context.config.timeout_s is not None
+    assert context.is_watched == watched
+    assert (type(context.collective_comm).__name__ == "Watched") == watched
+    assert (type(context.node_collective_comm).__name__ == "Watched") == watched

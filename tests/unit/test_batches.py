@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mpishare.errors import SpecError
-from mpishare.tasks.batches import _HEADER, Packer, _Unpacked, batch_of
+from mpishare.tasks.items import _HEADER, Packer, _Unpacked, batch_of
 
 ITEMS: list[Any] = [
     *range(70),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mpishare.errors import FileError
-from mpishare.files.beside import Beside, telling
+from mpishare.files.atomic_file import AtomicFile, telling
 
 HOSTILE = ["a.npy", "with space.h5", "(a|b)*.npy", "größe-名.h5", "x" * 250 + ".h5", "-n.npy"]
 
@@ -21,7 +21,7 @@ def test_it_takes_the_name_when_it_is_whole(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(b"old")
     path.chmod(0o640)
-    with Beside(path) as new:
+    with AtomicFile(path) as new:
         os.write(new.fd, b"new")
         assert path.read_bytes() == b"old"
         assert new.temporary.parent == tmp_path
@@ -35,7 +35,7 @@ def test_it_goes_where_something_fails(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     path.write_bytes(b"old")
     before = len(list(Path("/proc/self/fd").iterdir()))
-    with pytest.raises(KeyboardInterrupt), Beside(path) as new:
+    with pytest.raises(KeyboardInterrupt), AtomicFile(path) as new:
         os.write(new.fd, b"ne")
         raise KeyboardInterrupt
     assert path.read_bytes() == b"old"
@@ -53,14 +53,14 @@ def test_it_holds_nothing_where_it_cannot_be_made(tmp_path: Path, monkeypatch: p
     before = len(list(Path("/proc/self/fd").iterdir()))
     monkeypatch.setattr(os, "fchmod", refuses)
     with pytest.raises(PermissionError):
-        Beside(path)
+        AtomicFile(path)
     assert list(tmp_path.iterdir()) == [path]
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_it_holds_no_descriptor_where_it_cannot_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
-    with pytest.raises(PermissionError), Beside(tmp_path / "a.npy"):
+    with pytest.raises(PermissionError), AtomicFile(tmp_path / "a.npy"):
         monkeypatch.setattr(os, "unlink", refuses)
     monkeypatch.undo()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
@@ -69,7 +69,7 @@ def test_it_holds_no_descriptor_where_it_cannot_go(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_leftovers_of_the_same_file_go_and_nothing_else(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    with Beside(path) as new:
+    with AtomicFile(path) as new:
         stem = new.temporary.name[:-16]
     left = tmp_path / f"{stem}0123456789abcdef"
     others = [
@@ -78,14 +78,14 @@ def test_leftovers_of_the_same_file_go_and_nothing_else(tmp_path: Path, name: st
     others = [other for other in others if other != left]
     for file in [left, *others]:
         file.write_bytes(b"left")
-    with Beside(path):
+    with AtomicFile(path):
         assert not left.exists()
     assert all(file.exists() for file in others)
 
 
 def test_one_that_is_being_written_stays(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
-    with Beside(path) as first, Beside(path) as second:
+    with AtomicFile(path) as first, AtomicFile(path) as second:
         assert first.temporary.exists()
         first.commit()
         second.commit()
@@ -97,7 +97,7 @@ def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
     target, link = tmp_path / "there/data.npy", tmp_path / "link.npy"
     target.write_bytes(b"old")
     link.symlink_to(target)
-    with Beside(link) as new:
+    with AtomicFile(link) as new:
         os.write(new.fd, b"new")
         new.commit()
     assert link.is_symlink()
@@ -114,7 +114,7 @@ def test_a_folder_that_cannot_be_synced_has_the_new_file(tmp_path: Path, monkeyp
         usual(fd)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    with pytest.raises(FileError, match="it was saved, but") as raised, telling(path, None), Beside(path) as new:
+    with pytest.raises(FileError, match="it was saved, but") as raised, telling(path, None), AtomicFile(path) as new:
         os.write(new.fd, b"new")
         new.commit()
     assert raised.value.errno == errno.EIO
@@ -133,7 +133,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
         (tmp_path / ("x" * 300), errno.ENAMETOOLONG),
     ):
         with pytest.raises(FileError, match="not saved") as raised, telling(path, "grid"):
-            Beside(path)
+            AtomicFile(path)
         assert raised.value.errno == number
         assert f"dataset 'grid' of {path}" in str(raised.value)
     assert {file.name for file in tmp_path.iterdir()} == {"pipe", "circle"}
@@ -141,7 +141,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 
 def test_more_than_there_is_room_for(tmp_path: Path) -> None:
     with (
-        Beside(tmp_path / "a.npy") as new,
+        AtomicFile(tmp_path / "a.npy") as new,
         pytest.raises(OSError, match=r"bytes are to be written and [\d,]+ are free"),
     ):
         new.check_room(1 << 60)
@@ -156,14 +156,14 @@ def old(tmp_path: Path) -> Path:
 
 
 def test_it_begins_with_the_old_bytes(old: Path) -> None:
-    with Beside(old) as new:
+    with AtomicFile(old) as new:
         new.copy_old()
         assert new.temporary.read_bytes() == old.read_bytes()
         new.commit()
 
 
 def test_what_another_process_writes_meanwhile_is_not_lost(old: Path) -> None:
-    with pytest.raises(OSError, match="another process has changed the file"), Beside(old) as new:
+    with pytest.raises(OSError, match="another process has changed the file"), AtomicFile(old) as new:
         new.copy_old()
         old.write_bytes(b"other")
         new.commit()
@@ -173,5 +173,5 @@ def test_what_another_process_writes_meanwhile_is_not_lost(old: Path) -> None:
 def test_a_file_that_is_open_for_writing_is_not_copied(old: Path) -> None:
     with old.open("rb+") as other:
         fcntl.flock(other, fcntl.LOCK_EX)  # as HDF5 does
-        with pytest.raises(OSError, match="open for writing"), Beside(old) as new:
+        with pytest.raises(OSError, match="open for writing"), AtomicFile(old) as new:
             new.copy_old()

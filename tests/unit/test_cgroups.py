@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mpishare.cgroups import memory_left, memory_limit
+from mpishare.host.cgroups import memory_left, memory_limit
 
 
 def write(file: Path, text: str) -> None:

@@ -9,33 +9,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpishare.tasks.dealing import CHUNK_S, Pace, Wish, portion
+from mpishare.tasks.self_scheduling import CHUNK_S, ChunkRequest, ChunkSizer, portion
 
 
 @given(st.integers(0, 10**6), st.integers(1, 100), st.integers(1, 10**6), st.integers(1, 100))
 def test_a_portion_is_of_what_is_left(left: int, ranks: int, wanted: int, claimers: int) -> None:
-    found = portion(left, ranks, Wish(wanted), min(claimers, ranks))
+    found = portion(left, ranks, ChunkRequest(wanted), min(claimers, ranks))
     assert min(left, 1) <= found <= min(left, wanted)
     assert found <= max(1, left * claimers / ranks)
 
 
 def test_even_the_rank_that_is_alone_leaves_some_for_later() -> None:
-    assert [portion(left, 1, Wish(10**9)) for left in (80, 40, 9, 1, 0)] == [10, 5, 1, 1, 0]
+    assert [portion(left, 1, ChunkRequest(10**9)) for left in (80, 40, 9, 1, 0)] == [10, 5, 1, 1, 0]
 
 
 def test_in_the_end_it_is_careful() -> None:
-    wish = Wish(50, 3, 100)
+    wish = ChunkRequest(50, 3, 100)
     assert [portion(left, 4, wish) for left in (10_000, 401, 400, 1)] == [50, 12, 3, 1]
 
 
 def test_a_chunk_that_was_chosen_stays() -> None:
-    pace = Pace(7)
+    pace = ChunkSizer(7)
     pace.ran(7, 1e-6)
     assert pace.wish == (7, 7, 0)
 
 
 def test_chunks_take_their_time() -> None:
-    pace = Pace(None)
+    pace = ChunkSizer(None)
     assert pace.wish.wanted == 1
     for _ in range(20):
         pace.ran(pace.wish.wanted, pace.wish.wanted * 1e-5)
@@ -47,13 +47,13 @@ def test_chunks_take_their_time() -> None:
 
 
 def test_a_chunk_grows_by_steps() -> None:
-    pace = Pace(None)
+    pace = ChunkSizer(None)
     pace.ran(1, 0)
     assert 1 < pace.wish.wanted < 100
 
 
 def test_a_block_is_for_all_ranks_of_a_node() -> None:
-    pace = Pace(None)
+    pace = ChunkSizer(None)
     assert pace.block(3, 0.5).wanted == 3
     pace.ran(10, 1.0)
     assert pace.block(3, 0.5).wanted == 15
@@ -62,7 +62,7 @@ def test_a_block_is_for_all_ranks_of_a_node() -> None:
 def ends(task_s: list[float], ranks: int, claim_s: float = 1e-5) -> list[float]:
     """When each rank ends that claims from one stock, in a simulation."""
     free = [(0.0, rank) for rank in range(ranks)]
-    paces, at, ended = [Pace(None) for _ in range(ranks)], 0, [0.0] * ranks
+    paces, at, ended = [ChunkSizer(None) for _ in range(ranks)], 0, [0.0] * ranks
     while free:
         now, rank = heapq.heappop(free)
         count = portion(len(task_s) - at, ranks, paces[rank].wish)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mpishare.filesystems import is_node_local, room, type_of
+from mpishare.host.filesystems import is_node_local, room, type_of
 
 MOUNTS = """\
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from mpishare.errors import ArgumentError, FileError, SpecError
-from mpishare.files.flat import Flat
-from mpishare.files.looking import stored
+from mpishare.files.contiguous_part import Flat
+from mpishare.files.inspect import stored
 from tests.arrays import DTYPES, bits, filled
 from tests.files import INDICES, loaded, looked
 
@@ -131,9 +131,9 @@ def make_partly_written(file: Any) -> None:
 
 def make_virtual(file: Any) -> None:
     file["source"] = np.arange(6.0)
-    layout = h5py.VirtualLayout((2, 6), "f8")
-    layout[1] = h5py.VirtualSource(".", "source", (6,))
-    file.create_virtual_dataset("a", layout, fillvalue=-1)
+    placement = h5py.VirtualLayout((2, 6), "f8")
+    placement[1] = h5py.VirtualSource(".", "source", (6,))
+    file.create_virtual_dataset("a", placement, fillvalue=-1)
 
 
 def make_padded_by_spaces(file: Any) -> None:
@@ -194,14 +194,14 @@ def test_what_is_said_of_a_dataset(path: Path) -> None:
     found = stored(path)
     assert list(found) == ["/a", "/b/c"]
     one = found["/a"]
-    assert (one.layout, one.chunks, one.filters, one.offset, one.nbytes) == (
+    assert (one.placement, one.chunks, one.filters, one.offset, one.nbytes) == (
         "chunked",
         (3, 2),
         ("shuffle", "deflate"),
         None,
         288,
     )
-    assert stored(path, "b/c")["/b/c"].layout == "contiguous"
+    assert stored(path, "b/c")["/b/c"].placement == "contiguous"
     assert list(stored(path, "b")) == ["/b/c"]
 
 
@@ -209,7 +209,7 @@ def test_an_external_file(path: Path, tmp_path: Path) -> None:
     np.arange(8.0).tofile(tmp_path / "raw")
     with h5py.File(path, "w") as file:
         file.create_dataset("a", (8,), "f8", external=[(str(tmp_path / "raw"), 0, 64)])
-    assert stored(path)["/a"].layout == "external"
+    assert stored(path)["/a"].placement == "external"
     assert loaded(path, "a").tolist() == list(range(8))
 
 

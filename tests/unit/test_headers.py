@@ -7,9 +7,9 @@ import io
 import numpy as np
 import pytest
 
+from mpishare.arrays.spec import Order, Spec
 from mpishare.errors import SpecError
-from mpishare.files.headers import header
-from mpishare.spec import Order, Spec
+from mpishare.files.npy_header import header
 from tests.arrays import DTYPES, bits, filled
 
 REFUSED = {"overlap"}

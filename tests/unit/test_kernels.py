@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import mpishare as ms
 from mpishare import kernels
 from mpishare.kernels.compiling import compiled
-from mpishare.kernels.parts import _part_sum
+from mpishare.kernels.node_parts import _part_sum
 
 COUNTERS = ("i4", "i8", "u4", "u8", "f4", "f8")
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from mpishare.comm.placement import Placement, pretend_node
 from mpishare.errors import ArgumentError
-from mpishare.layout import Layout, pretended_node
 
 
 def test_nodes_are_numbered_by_their_lowest_rank() -> None:
-    layout = Layout.from_labels(["b", "a", "b", "c", "a"])
-    assert layout.nodes == ((0, 2), (1, 4), (3,))
-    assert [layout.node_of[rank] for rank in range(5)] == [0, 1, 0, 2, 1]
-    assert [layout.leader(node) for node in range(3)] == [0, 1, 3]
+    placement = Placement.from_labels(["b", "a", "b", "c", "a"])
+    assert placement.nodes == ((0, 2), (1, 4), (3,))
+    assert [placement.node_of[rank] for rank in range(5)] == [0, 1, 0, 2, 1]
+    assert [placement.leader(node) for node in range(3)] == [0, 1, 3]
 
 
 @pytest.mark.parametrize(
@@ -27,15 +27,15 @@ def test_nodes_are_numbered_by_their_lowest_rank() -> None:
     ],
 )
 def test_rules(rule: str, expected: list[int]) -> None:
-    assert [pretended_node(rule, rank, 5) for rank in range(5)] == expected
+    assert [pretend_node(rule, rank, 5) for rank in range(5)] == expected
 
 
 @pytest.mark.parametrize("rule", ["", "block", "block:", "block:0", "block:x", "block:2,2", "sizes:2,-1,4", "rack:2"])
 def test_rules_that_are_not_understood(rule: str) -> None:
     with pytest.raises(ArgumentError, match="MPISHARE_NODES"):
-        pretended_node(rule, 0, 5)
+        pretend_node(rule, 0, 5)
 
 
 def test_sizes_must_add_up() -> None:
     with pytest.raises(ArgumentError, match="places 4 ranks, but MPI_COMM_WORLD has 5"):
-        pretended_node("sizes:2,2", 0, 5)
+        pretend_node("sizes:2,2", 0, 5)

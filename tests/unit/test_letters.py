@@ -11,17 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from mpishare import compression, plan
 from mpishare.errors import ArgumentError, BackendError, CapacityError, MpishareError
-from mpishare.letters import HEAD_BYTES, IS_FRAMED, Letter, opened, pieces, simple_head, simple_spec, write
-from mpishare.objects import put_together, take_apart
+from mpishare.messages import compression
+from mpishare.messages.wire import HEAD_BYTES, IS_FRAMED, Message, opened, pieces, simple_head, simple_spec, write
+from mpishare.objects.pickling import pickle_object, unpickle_object
+from mpishare.transfer import plan
 from tests.arrays import DTYPES, bits, layouts
 
 HERE: Any = SimpleNamespace(host="here", largest_tag=1 << 20, loan_bytes=0)
 MOST_PLACES = 10_000
 
 
-def read(letter: Letter, out: NDArray[Any] | None = None) -> Any:
+def read(letter: Message, out: NDArray[Any] | None = None) -> Any:
     """What the receiver makes of a letter, the parts of which are put in the places that it names."""
     parts: list[NDArray[np.uint8]] = []
     for part in letter.parts:
@@ -75,7 +76,7 @@ def test_a_contiguous_array_is_not_copied() -> None:
 
 def test_parcels_of_many_arrays() -> None:
     obj = [np.full(number % 50, number) for number in range(500)]
-    found = put_together(read(write(HERE, take_apart(obj))))
+    found = unpickle_object(read(write(HERE, pickle_object(obj))))
     assert all((one == other).all() for one, other in zip(obj, found, strict=True))
 
 
@@ -84,8 +85,8 @@ HEADS = [
     write(HERE, np.arange(5000)).head,
     write(HERE, np.zeros(3, DTYPES["nested"])).head,
     write(HERE, np.zeros(3000, DTYPES["nested"])).head,
-    write(HERE, take_apart({"a": np.arange(3), "b": [np.arange(9000)]})).head,
-    write(HERE, take_apart([np.zeros(1)] * 3 + [np.zeros((2, 1, 2, 1, 2))] * 100)).head,
+    write(HERE, pickle_object({"a": np.arange(3), "b": [np.arange(9000)]})).head,
+    write(HERE, pickle_object([np.zeros(1)] * 3 + [np.zeros((2, 1, 2, 1, 2))] * 100)).head,
 ]
 
 
@@ -126,7 +127,7 @@ def test_no_turned_bit_breaks_the_reader(head: bytes) -> None:
 def test_no_cut_breaks_the_reader(head: bytes) -> None:
     for length in range(min(len(head), 400)):
         with pytest.raises(MpishareError):
-            read(Letter(head[:length]))
+            read(Message(head[:length]))
 
 
 def test_more_than_there_is_memory_for_is_an_error() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mpishare.errors import CapacityError
-from mpishare.machine import Machine, check_memory, memory_room
+from mpishare.host.memory import Machine, check_memory, memory_room
 
 
 def test_this_machine() -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpishare.segments.hugepages import huge_areas, huge_bytes
-from mpishare.segments.mapping import Mapping
-from mpishare.segments.segment import Origin, Segment
-from mpishare.spec import Block
+from mpishare.arrays.spec import Block
+from mpishare.memory.hugepages import huge_areas, huge_bytes
+from mpishare.memory.mapping import Mapping
+from mpishare.memory.segment import Origin, Segment
 
 
 def bytes_at(mapping: Mapping, nbytes: int) -> Block:

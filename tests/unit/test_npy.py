@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from mpishare.errors import ArgumentError, FileError, MpishareError, SpecError
-from mpishare.files.flat import Flat
-from mpishare.files.looking import stored
+from mpishare.files.contiguous_part import Flat
+from mpishare.files.inspect import stored
 from mpishare.files.npy import parsed
 from tests.arrays import DTYPES, bits, filled, layouts
 from tests.files import INDICES, loaded, looked

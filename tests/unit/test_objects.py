@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from mpishare.costs import Copies, told
-from mpishare.crates import Crate, Label, is_label
+from mpishare.arrays.spec import Spec
 from mpishare.errors import SpecError
-from mpishare.objects import put_together, take_apart
-from mpishare.parcels import listed, write_list
-from mpishare.spec import Spec
+from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_header
+from mpishare.objects.pickled import listed, write_list
+from mpishare.objects.pickling import pickle_object, unpickle_object
+from mpishare.objects.unshared import Copies, told
 
 
 def copied(obj: object) -> list[str]:
     copies = Copies()
-    take_apart(obj, copies)
+    pickle_object(obj, copies)
     return [one.where.removesuffix(" holds Python objects") for one in copies.found]
 
 
@@ -46,43 +46,43 @@ def test_columns_are_told_once_and_by_name() -> None:
 def test_the_cost_counts_each_object_once() -> None:
     text = "a long text" * 100
     copies = Copies()
-    take_apart({"names": np.array([text] * 1000, object)}, copies)
+    pickle_object({"names": np.array([text] * 1000, object)}, copies)
     assert copies.found[0].nbytes == 8 * 1000 + -(-sys.getsizeof(text) // 16) * 16
 
 
 def test_labels() -> None:
-    label = Label(1 << 40, 4096, 100, 50, 7)
-    assert is_label(label.pack())
+    label = PackedHeader(1 << 40, 4096, 100, 50, 7)
+    assert is_packed_header(label.pack())
     assert len(label.pack()) == 64
-    assert Label.read(label.pack()) == label
-    assert not is_label(Spec.of(np.zeros(3)).packed[0])
+    assert PackedHeader.read(label.pack()) == label
+    assert not is_packed_header(Spec.of(np.zeros(3)).packed[0])
 
 
 def laid_out(obj: object) -> Any:
     """The object, written where a crate says and read from there."""
-    crate = Crate(obj)
+    crate = PackedObject(obj)
     memory = np.full(crate.label.nbytes, 0xAA, np.uint8)
     crate.write(memory[: crate.label.front_bytes].data)
     specs = listed(memory[: crate.label.list_bytes].tobytes())
-    layout = crate._layout
+    placement = crate._layout
     taken = [(0, crate.label.list_bytes + crate.label.skeleton_bytes)]
-    for number, (spec, at) in enumerate(zip(specs, layout.offsets, strict=True)):
+    for number, (spec, at) in enumerate(zip(specs, placement.offsets, strict=True)):
         taken.append((at, at + spec.nbytes))
         assert at % 64 == 0
-        assert (at >= layout.front_bytes) == (number in layout.large) or not spec.nbytes
+        assert (at >= placement.front_bytes) == (number in placement.large) or not spec.nbytes
     taken = sorted(span for span in taken if span[0] < span[1])
     assert all(one[1] <= other[0] for one, other in pairwise(taken))
     assert taken[-1][1] <= crate.label.nbytes
-    return memory, specs, layout
+    return memory, specs, placement
 
 
 @settings(max_examples=50, deadline=None)
 @given(some.lists(some.sampled_from([0, 1, 63, 64, 65, (4 << 20) - 1, 4 << 20, (4 << 20) + 1]), max_size=8))
 def test_arrays_lie_apart_and_aligned(lengths: list[int]) -> None:
     arrays = [np.full(length, number + 1, np.uint8) for number, length in enumerate(lengths)]
-    memory, _, layout = laid_out(arrays)
-    for number, (array, at) in enumerate(zip(arrays, layout.offsets, strict=True)):
-        if number not in layout.large:
+    memory, _, placement = laid_out(arrays)
+    for number, (array, at) in enumerate(zip(arrays, placement.offsets, strict=True)):
+        if number not in placement.large:
             assert (memory[at : at + array.nbytes] == number + 1).all()
 
 
@@ -101,16 +101,16 @@ def test_dtypes_of_other_libraries() -> None:
     titled = np.dtype({"names": ["a"], "formats": ["f8"], "titles": [b"x"]})
     array = np.zeros(100_000, titled)
     array["a"] = np.arange(100_000)
-    parcel = take_apart([array])
+    parcel = pickle_object([array])
     assert len(parcel.skeleton) < 1000
-    (found,) = put_together(parcel)
+    (found,) = unpickle_object(parcel)
     assert found.dtype == titled
     assert found["a"][-1] == 99_999
 
 
 def test_what_cannot_be_pickled_says_why() -> None:
     with pytest.raises(SpecError, match="list cannot be pickled: cannot pickle 'generator' object"):
-        take_apart([1, 2, (number for number in range(3))])
+        pickle_object([1, 2, (number for number in range(3))])
 
 
 def test_frames_with_several_levels() -> None:
@@ -119,7 +119,7 @@ def test_frames_with_several_levels() -> None:
     assert copied(frame) == ["the index of a DataFrame"]
     assert copied(frame[0]) == ["the index of a Series"]
     for one in (frame, frame.T, frame[0]):
-        assert type(put_together(take_apart(one, Copies()))) is type(one)
+        assert type(unpickle_object(pickle_object(one, Copies()))) is type(one)
 
 
 def test_what_an_object_costs_does_not_decide_whether_it_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_what_an_object_costs_does_not_decide_whether_it_is_shared(monkeypatch: 
         raise ValueError("no idea")
 
     monkeypatch.setattr(Copies, "see", fail)
-    assert put_together(take_apart({"a": np.array([None] * 3)}, Copies()))["a"].tolist() == [None] * 3
+    assert unpickle_object(pickle_object({"a": np.array([None] * 3)}, Copies()))["a"].tolist() == [None] * 3
 
 
 def test_bytes_in_an_array_of_python_are_told() -> None:
@@ -137,7 +137,7 @@ def test_bytes_in_an_array_of_python_are_told() -> None:
 def test_only_the_costliest_are_named() -> None:
     frame = pd.DataFrame({number: pd.Series([None] * (number + 1), dtype=object) for number in range(9)})
     copies = Copies()
-    take_apart(frame, copies)
+    pickle_object(frame, copies)
     words = told(copies.found)
     assert len(copies.found) == 9
     assert words.startswith("column ")
@@ -156,6 +156,6 @@ def test_arrays_with_attributes_that_refer_back() -> None:
     field = np.ones(3).view(Field)
     field.unit, field.mesh = "K", {}
     field.mesh["fields"] = [field]
-    (found,) = put_together(take_apart([field]))
+    (found,) = unpickle_object(pickle_object([field]))
     assert (type(found), found.unit) == (Field, "K")
     assert found.mesh["fields"][0] is found

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from mpishare import plan
-from mpishare.layout import Layout
+from mpishare.comm.placement import Placement
+from mpishare.transfer import plan
 
 COUNTS = [0, 1, 2, 3, 7, 100, 4095, 4096, 4097, 2**31 + 5, 2**40 + 3]
 
@@ -84,25 +84,25 @@ def test_slots_hold_their_arrays_and_waste_little() -> None:
 
 @pytest.mark.parametrize("labels", ["aabb", "abab", "aaabbbb", "abbacc"])
 def test_rails_are_disjoint_and_begin_on_the_roots_node(labels: str) -> None:
-    layout = Layout.from_labels(list(labels))
+    placement = Placement.from_labels(list(labels))
     for root in range(len(labels)):
-        rails = plan.rail_count(layout, 1 << 30, 5)
+        rails = plan.rail_count(placement, 1 << 30, 5)
         assert rails == min(labels.count(one) for one in labels)
-        paths = [plan.chain(layout, root, rail) for rail in range(rails)]
-        assert len({rank for path in paths for rank in path}) == rails * len(layout.nodes)
-        assert {layout.node_of[path[0]] for path in paths} == {layout.node_of[root]}
+        paths = [plan.chain(placement, root, rail) for rail in range(rails)]
+        assert len({rank for path in paths for rank in path}) == rails * len(placement.nodes)
+        assert {placement.node_of[path[0]] for path in paths} == {placement.node_of[root]}
         assert paths[0][0] == root
 
 
 def test_few_bytes_take_one_rail() -> None:
-    assert plan.rail_count(Layout.from_labels(list("aabb")), 1000, 2) == 1
+    assert plan.rail_count(Placement.from_labels(list("aabb")), 1000, 2) == 1
 
 
 @pytest.mark.parametrize("labels", ["aaaa", "abcd", "abab", "abbb", "aabc", "a"])
 def test_a_chain_begins_at_the_root_and_visits_each_node_once(labels: str) -> None:
-    layout = Layout.from_labels(list(labels))
+    placement = Placement.from_labels(list(labels))
     for root in range(len(labels)):
-        path = plan.chain(layout, root)
+        path = plan.chain(placement, root)
         assert path[0] == root
-        assert sorted(layout.node_of[rank] for rank in path) == list(range(len(layout.nodes)))
-        assert all(rank == layout.leader(layout.node_of[rank]) for rank in path[1:])
+        assert sorted(placement.node_of[rank] for rank in path) == list(range(len(placement.nodes)))
+        assert all(rank == placement.leader(placement.node_of[rank]) for rank in path[1:])

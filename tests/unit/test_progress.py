@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mpishare.progress import Bar
+from mpishare.progress_bar import Bar
 
 
 class Terminal(io.StringIO):

@@ -22,7 +22,7 @@ def test_the_summary_names_every_launch() -> None:
 def test_the_launches_cover_every_size_and_placement() -> None:
     assert sorted(LAYOUTS) == [1, 2, 3, 4, 5]
     for kind in ("block", "cyclic", "sizes"):
-        assert any(layout.startswith(kind) for layouts in LAYOUTS.values() for layout in layouts)
+        assert any(placement.startswith(kind) for layouts in LAYOUTS.values() for placement in layouts)
 
 
 def test_the_results_are_those_that_are_kept() -> None:

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from mpishare import ringplan
-from mpishare.layout import Layout
-from mpishare.ringplan import LINE_BYTES, Ring, gather_ring, reduce_ring, runs, spread
+from mpishare.comm.placement import Placement
+from mpishare.transfer import ring_plan
+from mpishare.transfer.ring_plan import LINE_BYTES, Ring, gather_ring, reduce_ring, runs, spread
 
 Held = list[list[Counter[int]]]
 """For each place and each byte, whose bytes are in it, and how often."""
@@ -105,11 +105,11 @@ def test_runs_join_and_skip() -> None:
 def test_pieces_cut_no_number() -> None:
     for nbytes in (1, 100_000, 1 << 22, 1 << 40):
         for wanted in (None, 1, 7, 64, 1 << 20):
-            piece = ringplan.piece_bytes(nbytes, wanted)
+            piece = ring_plan.piece_bytes(nbytes, wanted)
             assert piece % LINE_BYTES == 0
             assert piece >= (wanted or 1)
 
 
 @pytest.mark.parametrize(("labels", "is_in_order"), [("aabb", True), ("abab", False), ("abbb", True), ("aba", False)])
 def test_ranks_in_order(labels: str, is_in_order: bool) -> None:
-    assert ringplan.is_in_order(Layout.from_labels(labels)) == is_in_order
+    assert ring_plan.is_in_order(Placement.from_labels(labels)) == is_in_order

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mpishare.arrays.spec import HEADER_BYTES, Spec, bytes_of, copy_bytes, extension_bytes
 from mpishare.errors import SpecError
-from mpishare.spec import HEADER_BYTES, Spec, bytes_of, copy_bytes, extension_bytes
 from tests.arrays import DTYPES, bits, filled, layouts
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import mpishare as ms
 from mpishare import kernels
-from mpishare.letters import FIRST_TAG
+from mpishare.messages.wire import FIRST_TAG
 
 PACKAGE = Path(ms.__file__).parent
 README = (PACKAGE.parent / "README.md").read_text()

@@ -1,0 +1,126 @@
+"""The sum, or another reduction, of what all ranks have: one result per node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from mpishare.arrays.spec import Spec
+from mpishare.comm import mpi
+from mpishare.comm.agreement import NOTE_BYTES, agree
+from mpishare.comm.collective import collective
+from mpishare.comm.context import Context
+from mpishare.errors import MpishareError
+from mpishare.memory.allocation import allocate, allocate_known, is_refusal, next_slots, seal
+from mpishare.memory.segment import Segment
+from mpishare.memory.selection import check_backend
+from mpishare.memory.slab import Slab
+from mpishare.transfer.node_reduce import Reduction
+from mpishare.transfer.operations import operation_of
+
+__all__ = ["allreduce"]
+
+
+def allreduce(
+    local: NDArray[Any], op: mpi.Op | None = None, *, comm: mpi.Comm | None = None, backend: str | None = None
+) -> NDArray[Any]:
+    """Reduces the arrays of all ranks, item by item, to one array per node, which all ranks of the node see.
+
+    The result is the same to the bit on all ranks, and from run to run with the same ranks on the same nodes. Within a
+    node the ranks are taken in rising order: ((a0 + a1) + a2) + a3. Between nodes few bytes, up to 16 KiB over all
+    nodes, are taken in the order of the nodes; of more, each of as many equal parts as there are nodes is taken from
+    the node of its number on, and round. An operation made by MPI.Op.Create is taken from the last rank of a node to
+    the first, as a0 + (a1 + (a2 + a3)); if it does not commute, strictly in the order of the ranks.
+
+    Args:
+        local: This rank's array of numbers, of one shape and dtype on all ranks, in any strides. NumPy reduces, so
+            that float16, long doubles and numbers in foreign byte order will do.
+        op: MPI.SUM, the same as None, or PROD, MIN and MAX; LAND, LOR, LXOR, BAND, BOR and BXOR, for bool and integers;
+            or one made by MPI.Op.Create, for numbers that MPI has types for. An exception in its function ends the job.
+        comm: The ranks that reduce; MPI_COMM_WORLD when None.
+        backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
+
+    Returns:
+        A `numpy.ndarray` of the shape and dtype of `local`, in Fortran order where all of them are, else in C order.
+        It is read-only, as those of `share` are, and valid as long as it or a view of it exists. Integers wrap round,
+        NaN stays NaN in MIN and MAX, and a logical operation of two ranks or more gives 0 and 1.
+
+    Raises:
+        SpecError: `local` is no array, or its dtype does not fit `op`.
+        ArgumentError: `op` is no operation on arrays of numbers, or `backend` is unknown.
+        CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
+        BackendError: The segment kind that was asked for cannot be used on this node.
+        MismatchError: The ranks gave different shapes, dtypes or operations, or made different calls.
+        PeerError: Another rank raised one of these.
+
+    Collective:
+        Over `comm`.
+
+    Source:
+        MPI 3.1, section 5.9.6 (MPI_Allreduce); P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for
+        clusters of workstations", J. Parallel Distrib. Comput. 69 (2009).
+
+    Example:
+        >>> import mpishare as ms, numpy as np
+        >>> from mpi4py import MPI
+        >>> counts = ms.allreduce(np.ones(3, "i8"))
+        >>> counts[0] == MPI.COMM_WORLD.size, counts.flags.writeable
+        (np.True_, False)
+    """
+    with collective("allreduce", comm) as call:
+        return _allreduce(call, local, op, backend)
+
+
+def _allreduce(call: collective, local: NDArray[Any], op: mpi.Op | None, backend: str | None) -> NDArray[Any]:
+    context = call.context
+    with call.begin() as agreement:
+        operation = operation_of(mpi.SUM if op is None else op)
+        spec = Spec.of(local)
+        operation.check(spec.dtype)
+        kind = check_backend(backend, context)
+        reduction = Reduction.of(context, operation, local, spec)
+        agreement.call = f"allreduce({spec.dtype.str}{list(spec.shape)}, {operation.name}, backend={kind})"
+        slots = next_slots(context, reduction.scratch_bytes, kind) if reduction.can_show_early else None
+        if slots is not None:
+            reduction.show(local, slots.next_place(reduction.scratch_bytes))
+        agreement.note = _note(spec, reduction, slots)
+    in_c_order, is_late = agreement.note[:2]
+    scratch = _scratch(context, reduction.scratch_bytes, kind, None if is_late else slots)
+    segment = allocate(context, spec.nbytes, backend=kind, label="allreduce", writable=False)
+    if reduction.scratch_bytes and scratch is None:
+        with agree(context.collective_comm):
+            reduction.take_room()
+    reduction.is_shown = not is_late
+    if in_c_order and spec.order == "F":
+        spec = reduction.spec = replace(spec, order="C")
+    if spec.nbytes:
+        room = None if scratch is None else scratch.block()
+        reduction.run(local, segment.block(), segment.origin.is_shared, room)
+    seal(context, segment, is_filled=reduction.is_repeated)
+    return segment.view(spec)
+
+
+def _note(spec: Spec, reduction: Reduction, slots: Slab | None) -> bytes:
+    """What one rank decides for all: that the result is in C order, and that what ranks have is not shown yet."""
+    in_c_order = spec.order == "C" or reduction.own is not None
+    return bytes([in_c_order, slots is None]).ljust(NOTE_BYTES, b"\0")
+
+
+def _scratch(context: Context, nbytes: int, kind: str | None, known: Slab | None) -> Segment | None:
+    """Memory in which the ranks of each node show each other what they have; None on all nodes where one has none.
+
+    Collective:
+        Over the communicator.
+    """
+    if not nbytes:
+        return None
+    if known is not None:
+        return allocate_known(context, known, nbytes, "allreduce")
+    try:
+        return allocate(context, nbytes, backend=kind, label="allreduce", writable=True)
+    except MpishareError as error:
+        if not is_refusal(context, error):
+            raise
+        return None

@@ -1,0 +1,165 @@
+"""Makes one rank's error every rank's error, so that no rank waits for one that has failed."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpishare.comm import mpi
+from mpishare.errors import CapacityError, MismatchError, MpishareError, PeerCapacityError, PeerError, text_of_error
+
+if TYPE_CHECKING:
+    from mpishare.comm.collective import collective
+    from mpishare.comm.collective_comm import CollectiveComm
+
+__all__ = ["NOTE_BYTES", "Severity", "agree", "any_rank", "is_known", "mark_known", "severity_of"]
+
+NOTE_BYTES = 64
+"""Size of the note that ranks can exchange with an agreement."""
+
+_FLAGS = struct.Struct("<QII")
+"""Whether this rank has failed; the checksum of its call; the same checksum with every bit inverted."""
+
+_Error = TypeVar("_Error", bound=BaseException)
+
+
+class Severity(IntEnum):
+    """How bad an error is. An agreement tells every rank the worst of all ranks."""
+
+    REFUSAL = 0
+    """An error of ours: another way may work."""
+    NO_ROOM = 1
+    """The same, for lack of memory: it may work when memory has been released."""
+    FATAL = 2
+    """Any other exception, or one that not all ranks know of."""
+
+
+class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
+    """A block of local work that may fail on any rank of `comm`.
+
+    Leaving the block is collective over `comm`. Where every rank left it without an error, all go on. A rank whose work
+    raised raises that same error; every other rank raises `PeerError`, or `PeerCapacityError`, with its text. So no
+    rank waits in a later collective for one that does not come.
+
+    When the block sets `call` to a text, the texts of all ranks must be equal, or all ranks raise `MismatchError`.
+    When it sets `note`, to `NOTE_BYTES` bytes, then after the block `note` is the bitwise OR of the notes of all ranks.
+
+    Without an error it costs one MPI_Allreduce of 80 bytes by MPI_BOR: whether a rank has failed, the checksum of the
+    call, the inverted checksum, and the note. Equal checksums come out as they went in. It also orders memory: what any
+    rank of a node wrote to node memory before, every rank of the node sees after.
+    """
+
+    call = ""
+    note = bytes(NOTE_BYTES)
+    _where = ""
+
+    def __init__(self, comm: CollectiveComm, opens: collective | None = None) -> None:
+        """`opens` is the public call whose first agreement this is; see `collective.begin`."""
+        self._comm = comm
+        self._opens = opens
+
+    def __enter__(self) -> agree:
+        if self._opens is not None:
+            where = self._opens.enter(self._comm)
+            self._where = f" at {where}" if where else ""
+            try:
+                self._opens.check_usable()
+            except MpishareError as error:
+                self.__exit__(type(error), error, error.__traceback__)
+                raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        flags = _flags(self.call, error is not None)
+        result = self._comm.allreduce_or(flags + self.note)
+        if error is not None or not result.startswith(flags):
+            if _FLAGS.unpack_from(result)[0]:
+                _exchange_failures(self._comm, error)
+            else:
+                calls = self._comm.allgather_obj(self.call + self._where)
+                raise mark_known(self._comm, MismatchError(dict(enumerate(calls))))
+        self.note = result[_FLAGS.size :]
+
+
+def any_rank(comm: CollectiveComm, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Element-wise OR of `flags`, shape (n,), over all ranks. Collective over `comm`."""
+    packed = np.packbits(flags).tobytes()
+    if len(packed) <= NOTE_BYTES:
+        with agree(comm) as agreement:
+            agreement.note = packed.ljust(NOTE_BYTES, b"\0")
+        result = agreement.note
+    else:
+        result = comm.allreduce_or(packed)
+    return np.unpackbits(np.frombuffer(result, np.uint8), count=flags.size).view(np.bool_)
+
+
+@lru_cache(maxsize=256)
+def _flags(call: str, has_failed: bool) -> bytes:
+    checksum = crc32(call.encode(errors="surrogatepass"))
+    return _FLAGS.pack(has_failed, checksum, ~checksum & 0xFFFFFFFF)
+
+
+def _exchange_failures(comm: CollectiveComm, error: BaseException | None) -> None:
+    """Raises `PeerError` on ranks that did not fail; returns on the others, whose own error goes on."""
+    own = None if error is None else _Failure.of(error)
+    failures = {rank: failure for rank, failure in enumerate(comm.allgather_obj(own)) if failure is not None}
+    severity = max(failure.severity for failure in failures.values())
+    if error is None:
+        rank = min(failures)
+        raise mark_known(comm, failures[rank].for_peers(rank, others=len(failures) - 1), severity)
+    mark_known(comm, error, severity)
+
+
+def mark_known(comm: CollectiveComm, error: _Error, severity: Severity = Severity.REFUSAL) -> _Error:
+    """Marks an error that all ranks of `comm` have, with the worst severity among them."""
+    with suppress(AttributeError):  # an exception class with slots
+        error.known_to = comm.size, severity  # type: ignore[attr-defined]
+    return error
+
+
+def is_known(error: BaseException, size: int) -> bool:
+    """Whether all of `size` ranks have the error, or a `PeerError` for it."""
+    ranks, _ = getattr(error, "known_to", (0, Severity.FATAL))
+    return bool(ranks == size)
+
+
+def severity_of(error: BaseException, size: int) -> Severity:
+    """The worst severity that any of `size` ranks met; FATAL if the error is of this rank alone."""
+    return Severity(error.known_to[1]) if is_known(error, size) else Severity.FATAL  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """What a rank that failed tells the others."""
+
+    host: str
+    text: str
+    lack: CapacityError | None
+    severity: Severity
+
+    @classmethod
+    def of(cls, error: BaseException) -> _Failure:
+        lack = error.alone() if isinstance(error, CapacityError) else None
+        severity = Severity.REFUSAL if isinstance(error, MpishareError) else Severity.FATAL
+        host = mpi.Get_processor_name()
+        return cls(host, text_of_error(error), lack, severity if lack is None else Severity.NO_ROOM)
+
+    def for_peers(self, rank: int, *, others: int) -> PeerError:
+        """The error of the ranks that did not fail, of a class that tells what to do."""
+        if self.lack is not None:
+            return PeerCapacityError(rank, self.lack, others)
+        return PeerError(rank, self.host, self.text, others)

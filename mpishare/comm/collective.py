@@ -1,0 +1,80 @@
+"""The entry of every public collective: it finds the context, and notes whether the call ended on all ranks alike."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from mpishare.comm import mpi
+from mpishare.comm.agreement import agree, is_known
+from mpishare.comm.collective_comm import CollectiveComm
+from mpishare.comm.context import Context, context_of
+from mpishare.errors import MpishareError
+
+__all__ = ["collective"]
+
+
+class collective:  # noqa: N801 - used as `with collective("share", comm) as call:`
+    """One public collective call on `comm`.
+
+    Its first agreement is `call.begin()`. It tells the watchdog, and refuses a communicator on which this rank is out
+    of step: an exception that not all ranks know of, such as one from a signal handler, ended an earlier call, so that
+    this rank does not know which memory and which messages the others took.
+
+    Attributes:
+        context: That of the communicator.
+    """
+
+    def __init__(self, name: str, comm: mpi.Comm | None) -> None:
+        self._name = name
+        self.context: Context = context_of(comm)
+        self._ranks = 0  # that take part, from the first agreement on
+        self._has_begun = False
+
+    def __enter__(self) -> collective:
+        return self
+
+    def begin(self, comm: CollectiveComm | None = None) -> agree:
+        """The call's first agreement, to be used as `agree` is: over all ranks, or over those of `comm`."""
+        return agree(self.context.collective_comm if comm is None else comm, self)
+
+    def enter(self, comm: CollectiveComm) -> str:
+        """Called by the first agreement: the file and line of the call, where the watchdog needs to know it.
+
+        Raises:
+            MpishareError: This rank is in another call on the communicator. Local: the other ranks are not.
+            MismatchError, StallError: See `WatchedComm.enter`.
+        """
+        if self.context.current_call:
+            raise MpishareError(
+                f"{self._name} was called while this rank is in {self.context.current_call} on the same communicator, "
+                "as in a signal handler. Call it when that call has ended, or on another communicator."
+            )
+        where = comm.enter(self._name)
+        self._ranks = comm.size
+        return where
+
+    def check_usable(self) -> None:
+        """Called by the first agreement, which tells the other ranks.
+
+        Raises:
+            MpishareError: This rank is out of step on the communicator.
+        """
+        if self.context.is_out_of_step:
+            raise MpishareError(
+                "an exception from outside, such as a signal handler's, ended an earlier call on this rank before the "
+                "call had ended. The ranks are out of step on this communicator: end the job, or use a new one."
+            )
+        self.context.current_call = self._name
+        self._has_begun = True
+
+    def release(self) -> None:
+        """Allows other calls on the communicator from here on, such as those of classes that are being unpickled."""
+        self.context.current_call = ""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._has_begun:
+            self.release()
+            if error is not None and not is_known(error, self._ranks):
+                self.context.is_out_of_step = True

@@ -1,0 +1,73 @@
+"""The communicator that mpishare's collectives run on: the few calls that they make, and no others.
+
+`WatchedComm` has the same calls, with an end to the waiting. All ranks of a communicator have one of the two kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mpishare.comm import mpi, progress
+
+__all__ = ["CollectiveComm"]
+
+
+class CollectiveComm:
+    """A communicator of mpi4py with the calls that mpishare makes. Blocks are one-dimensional uint8 arrays, or bytes.
+
+    Attributes:
+        rank: This process's rank.
+        size: Number of ranks.
+    """
+
+    def __init__(self, comm: mpi.Intracomm) -> None:
+        self._comm = comm
+        self.rank: int = comm.rank
+        self.size: int = comm.size
+
+    def enter(self, call: str) -> str:
+        """Notes that a public call begins on this communicator; where it was called, for errors, if that is known."""
+        return ""
+
+    def allreduce(self, array: Any, op: mpi.Op) -> None:
+        """Reduces `array` of all ranks in place."""
+        self._comm.Allreduce(mpi.IN_PLACE, array, op)
+
+    def allreduce_or(self, data: bytes) -> bytes:
+        """The bitwise OR of the same number of bytes from each rank. Receives that have begun go on meanwhile."""
+        result = bytearray(data)
+        progress.run_blocking(self._comm.Allreduce, mpi.IN_PLACE, [result, mpi.BYTE], mpi.BOR)
+        return bytes(result)
+
+    def bcast(self, block: Any, root: int) -> None:
+        """Fills `block` on all ranks from that of `root`."""
+        self._comm.Bcast([block, mpi.BYTE], root)
+
+    def barrier(self) -> None:
+        """Returns when all ranks have come."""
+        self._comm.Barrier()
+
+    def bcast_obj(self, obj: Any, root: int) -> Any:
+        """The object of `root`, pickled."""
+        return self._comm.bcast(obj, root)
+
+    def allgather_obj(self, obj: Any) -> list[Any]:
+        """The objects of all ranks, pickled, by rank."""
+        return self._comm.allgather(obj)
+
+    def isend(self, block: Any, rank: int, tag: int) -> mpi.Request:
+        """Begins to send."""
+        return self._comm.Isend([block, mpi.BYTE], rank, tag)
+
+    def irecv(self, block: Any, rank: int, tag: int) -> mpi.Request:
+        """Begins to receive."""
+        return self._comm.Irecv([block, mpi.BYTE], rank, tag)
+
+    def wait(self, request: mpi.Request, rank: int, status: mpi.Status | None = None) -> None:
+        """Waits for a message to or from `rank`."""
+        request.Wait(status)
+
+    def wait_any(self, requests: Sequence[mpi.Request]) -> int:
+        """Waits until one of `requests` has ended; its index."""
+        return mpi.Request.Waitany(requests)

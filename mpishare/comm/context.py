@@ -1,0 +1,284 @@
+"""What mpishare keeps for one communicator: facts, settings, its own communicators, and the state of each mechanism."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar, cast
+
+from mpishare.comm import mpi, progress
+from mpishare.comm.abort import abort_on_exception
+from mpishare.comm.agreement import agree
+from mpishare.comm.collective_comm import CollectiveComm
+from mpishare.comm.pending import kept_alive_on_error
+from mpishare.comm.placement import pretend_node
+from mpishare.comm.topology import Topology, find_topology
+from mpishare.comm.watchdog import Watchdog
+from mpishare.comm.watched_comm import WatchedComm
+from mpishare.config import Config
+from mpishare.errors import ArgumentError, LaunchError, StallError
+from mpishare.host import memory as host_memory
+
+__all__ = ["Context", "context_of", "topology"]
+
+_T = TypeVar("_T")
+
+_LOOK_S = 0.0005
+"""How often the first call on a communicator looks whether the other ranks have come, under MPISHARE_TIMEOUT."""
+
+
+class Context:
+    """What mpishare keeps for one communicator, from its first use until it is freed.
+
+    Attributes:
+        topology: The facts about its nodes, which users see.
+        config: The settings read from the environment when the communicator was first used.
+        collective_comm: mpishare's own duplicate of the communicator, for collectives; see `comm.tags`.
+        node_collective_comm: The same for the ranks of this node. It is what users see as `topology.node_comm`, so
+            only collectives run on it.
+        head_comm: Another duplicate, for the heads of users' messages alone, as a receive with any tag takes any.
+        data_comm: The duplicate of `collective_comm` as mpi4py has it, for what follows a head.
+        max_tag: The largest tag that MPI allows.
+        recycle_bytes: How much memory each node may keep for arrays to come, in bytes: what the smallest node allows.
+        buffer_pool_bytes: How much memory this rank may keep for messages to come, in bytes.
+        link_speeds: Bytes a second to other nodes, by node, as far as messages have measured it.
+        segment_count: How many segments were made over the communicator, the same on all ranks.
+        uid: A number that is the same on all ranks and differs between communicators.
+        pid: The process that is this rank; a fork of it is not a rank.
+        is_watched: Whether calls are compared, or waits end (MPISHARE_CHECK, MPISHARE_TIMEOUT).
+        is_out_of_step: Whether an exception ended a collective on this rank alone; see `comm.collective`.
+        current_call: The public call that this rank is in; "" if it is in none.
+    """
+
+    def __init__(self, comm: mpi.Intracomm) -> None:
+        """Collective over `comm`."""
+        self.pid = os.getpid()
+        duplicate = _duplicate(comm)
+        duplicate.Set_errhandler(mpi.ERRORS_RETURN)
+        self.collective_comm = CollectiveComm(duplicate)
+        try:
+            with agree(self.collective_comm) as agreement:
+                self.config = Config.read()
+                agreement.call = self.config.common
+                _check_launch(self.config)
+                pretend = _pretend(self.config)
+        except BaseException:
+            duplicate.Free()
+            raise
+        self.topology = find_topology(comm, duplicate, pretend)
+        self.node_collective_comm = CollectiveComm(self.topology.node_comm)
+        self.data_comm = duplicate
+        self.head_comm: mpi.Intracomm = duplicate.Dup()
+        self.max_tag = cast("int", mpi.COMM_WORLD.Get_attr(mpi.TAG_UB))
+        self.uid: int = duplicate.bcast(int.from_bytes(os.urandom(7), "little"))
+        node_bytes = self.config.recycle_bytes(host_memory.memory_bytes())
+        self.recycle_bytes: int = duplicate.allreduce(node_bytes, mpi.MIN)
+        self.buffer_pool_bytes = node_bytes // (2 * self.topology.node_size)
+        self.link_speeds: dict[int, float] = {}
+        self.segment_count = 0
+        self.is_out_of_step = False
+        self.current_call = ""
+        self._kept: dict[Callable[[Context], Any], Any] = {}
+        self.is_watched = self.config.check or self.config.timeout_s is not None
+        self._watchdog = self._watch(duplicate) if self.is_watched else None
+
+    def _watch(self, comm: mpi.Intracomm) -> Watchdog:
+        """From now on the calls of the ranks are compared, or their waits end."""
+        facts = self.topology
+        hosts = [facts.hosts[facts.node_of(rank)] for rank in range(facts.size)]
+        watchdog = Watchdog(comm, hosts, compares=self.config.check, timeout_s=self.config.timeout_s)
+        node_comm = WatchedComm(facts.node_comm, watchdog, facts.ranks_of(facts.node))
+        self.node_collective_comm = node_comm
+        self.collective_comm = watchdog.outer = WatchedComm(comm, watchdog, range(facts.size), node_comm)
+        return watchdog
+
+    def keep(self, make: Callable[[Context], _T]) -> _T:
+        """What `make(context)` returns, made once for this communicator and kept until it is freed.
+
+        `make` is a class or a function that a higher layer gives: so each mechanism has its state here, typed.
+        """
+        try:
+            return cast("_T", self._kept[make])
+        except KeyError:
+            made = self._kept[make] = make(self)
+            return made
+
+    def wait_for_message(
+        self,
+        request: mpi.Request,
+        rank: int,
+        call: str,
+        status: mpi.Status | None = None,
+        excluded: progress.Pending | None = None,
+    ) -> None:
+        """Waits for one message of a user. All pending operations but `excluded`, whose message it is, are advanced.
+
+        Args:
+            request: The message. An exception keeps its buffer alive.
+            rank: The rank at its other end, or MPI_ANY_SOURCE.
+            call: What this rank does, for errors, such as "recv from".
+            status: Filled in.
+            excluded: The pending operation that waits.
+
+        Raises:
+            StallError: MPISHARE_TIMEOUT has passed. A message that has not begun to come is given up.
+        """
+        with kept_alive_on_error([request]):
+            if self._watchdog is None:
+                progress.wait(request, status, excluded)
+                return
+            is_any = rank == mpi.ANY_SOURCE
+            ranks = range(self.topology.size) if is_any else [rank]
+            text = f"{call} {'any rank' if is_any else f'rank {rank}'}"
+            self._watchdog.wait_for_message(request, ranks, text, status, excluded)
+
+    def free(self) -> None:
+        """Frees mpishare's communicators. Collective over the communicator; called when that is freed."""
+        if self._watchdog is not None:
+            self._watchdog.close()
+        self._kept.clear()
+        for comm in (self.topology.rail, self.topology.node_comm, self.head_comm, self.data_comm):
+            if comm != mpi.COMM_NULL:  # users may have freed one that they can see
+                comm.Free()
+
+
+def topology(comm: mpi.Comm | None = None) -> Topology:
+    """Tells which ranks of `comm` share a node. Asks MPI once for each communicator, then remembers.
+
+    Args:
+        comm: An intracommunicator; MPI_COMM_WORLD when None.
+
+    Returns:
+        The topology of `comm`. It is kept on `comm` as an MPI attribute and freed with it; a duplicate of `comm` gets
+        its own.
+
+    Raises:
+        ArgumentError: `comm` is not an intracommunicator, MPISHARE_NODES cannot be understood, or this process is a
+            fork of a rank.
+        StallError: Other ranks did not call within MPISHARE_TIMEOUT.
+        LaunchError: Several processes were started, but each is alone in MPI_COMM_WORLD.
+        MismatchError: The ranks run with different MPISHARE variables.
+        PeerError: Another rank raised one of these.
+
+    Collective:
+        Over `comm` the first time; local after that.
+
+    Source:
+        MPI 3.1, sections 6.4.2 (MPI_Comm_split_type) and 6.7.2 (attributes of communicators).
+
+    Example:
+        >>> import mpishare as ms
+        >>> nodes = ms.topology()
+        >>> nodes.ranks_of(nodes.node)[nodes.node_rank] == nodes.rank
+        True
+    """
+    return context_of(comm).topology
+
+
+def context_of(comm: mpi.Comm | None = None) -> Context:
+    """The context of `comm`, of MPI_COMM_WORLD when None; made at its first use.
+
+    Raises:
+        See `topology`.
+
+    Collective:
+        Over `comm` the first time; local after that.
+    """
+    known = _contexts.get(comm if comm is None else getattr(comm, "handle", -1))
+    return _find_context(comm) if known is None or mpi.Is_finalized() else known
+
+
+_contexts: dict[int | None, Context] = {}
+"""Contexts by the handle of the communicator, a short cut to its attribute. MPI_COMM_WORLD is there under None too.
+Empty in a forked child."""
+
+
+def _find_context(comm: mpi.Comm | None) -> Context:
+    """The context as the communicator has it, or a new one."""
+    checked = _checked(comm)
+    context = checked.Get_attr(_keyval())
+    if not isinstance(context, Context):
+        abort_on_exception()
+        context = Context(checked)
+        checked.Set_attr(_keyval(), context)
+        _contexts[mpi.handle_of(checked)] = context
+        if checked == mpi.COMM_WORLD:
+            _contexts[None] = context
+    if context.pid != os.getpid():
+        raise ArgumentError(
+            f"this process was forked from rank {context.topology.rank} and is not a rank of its own. Read arrays in "
+            "it, call mpishare in its parent, and end it with os._exit, as multiprocessing does."
+        )
+    return context
+
+
+def _checked(comm: mpi.Comm | None) -> mpi.Intracomm:
+    """`comm`, or MPI_COMM_WORLD for None.
+
+    Raises:
+        ArgumentError: It is not a communicator whose ranks can share.
+    """
+    if mpi.Is_finalized() or not mpi.Is_initialized():
+        state = "ended" if mpi.Is_initialized() else "not begun"
+        raise ArgumentError(f"MPI has {state}. Call mpishare between MPI_Init and MPI_Finalize.")
+    if comm is None:
+        return mpi.COMM_WORLD
+    if not isinstance(comm, mpi.Intracomm) or comm == mpi.COMM_NULL:
+        raise ArgumentError(f"comm must be an intracommunicator of mpi4py, not {comm!r}.")
+    return comm
+
+
+@cache
+def _keyval() -> int:
+    """The key of our attribute. It has no copy function, so that a duplicate of a communicator does not inherit it."""
+
+    def free(comm: mpi.Comm, _keyval: int, context: Context) -> None:
+        _contexts.pop(mpi.handle_of(comm), None)
+        if not mpi.Is_finalized():
+            context.free()
+
+    os.register_at_fork(after_in_child=_contexts.clear)
+    return mpi.Comm.Create_keyval(delete_fn=free)
+
+
+def _duplicate(comm: mpi.Intracomm) -> mpi.Intracomm:
+    """Our own duplicate of `comm`.
+
+    Raises:
+        StallError: The other ranks did not come within MPISHARE_TIMEOUT.
+    """
+    timeout_s = Config.read_timeout()
+    duplicate, request = comm.Idup()
+    if timeout_s is None:
+        progress.wait(request)
+        return duplicate
+    end = time.monotonic() + timeout_s
+    while not request.Test():
+        if time.monotonic() > end:
+            raise StallError("the first call on a communicator", timeout_s, {})
+        progress.advance_all()
+        time.sleep(_LOOK_S)
+    return duplicate
+
+
+def _check_launch(config: Config) -> None:
+    """Refuses processes that were started together but do not know of each other: each would do the whole work.
+
+    Raises:
+        LaunchError: MPI_COMM_WORLD has one rank, but the launcher started several processes.
+    """
+    if config.launched > 1 and mpi.COMM_WORLD.size == 1 and not config.singletons:
+        raise LaunchError(
+            f"{config.launched} processes were started together, but MPI sees each of them alone, because the launcher "
+            "is not that of this MPI library: use srun --mpi=pmix (srun --mpi=list tells what there is) or the "
+            "library's own mpiexec, or set MPISHARE_SINGLETONS=1 if each is meant to be alone."
+        )
+
+
+def _pretend(config: Config) -> int | None:
+    """The pretend node of this process; None for real nodes. It follows MPI_COMM_WORLD, as a real node would."""
+    if config.nodes is None:
+        return None
+    return pretend_node(config.nodes, mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size)

@@ -1,0 +1,114 @@
+"""Messages that have begun and not ended, and what happens to their memory when an exception comes.
+
+The rule: an exception from outside, such as a signal handler's, leaves alive until the process ends what MPI may still
+read or write. Nothing else is repaired here; the communicator is refused from then on (`comm.collective`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mpishare.comm import mpi
+    from mpishare.comm.collective_comm import CollectiveComm
+
+__all__ = ["InFlight", "keep_alive", "kept_alive_on_error", "start"]
+
+_kept_alive: list[object] = []
+
+
+def keep_alive(objects: Collection[object]) -> None:
+    """Keeps requests or buffers until the process ends."""
+    _kept_alive.extend(objects)
+
+
+def start(requests: list[mpi.Request], call: Callable[..., mpi.Request], message: Any, rank: int, tag: int) -> None:
+    """Begins a message and appends its request, in one call of C: no signal handler runs between the two."""
+    requests.extend(map(call, (message,), (rank,), (tag,)))
+
+
+@contextmanager
+def kept_alive_on_error(objects: Collection[object]) -> Iterator[None]:
+    """Keeps what `objects` holds by then where an exception ends the block."""
+    try:
+        yield
+    except BaseException:
+        keep_alive(objects)
+        raise
+
+
+class InFlight:
+    """The messages of one call that have begun and not ended, the oldest first.
+
+    Leaving the block waits for all of them; an exception keeps their buffers alive instead. Each is noted before MPI
+    hears of it, so that no signal between the two can lose its buffer.
+    """
+
+    def __init__(self, comm: CollectiveComm, tag: int) -> None:
+        """Messages on `comm` with `tag`."""
+        self._comm = comm
+        self._tag = tag
+        self._messages: deque[_Message] = deque()
+
+    def __enter__(self) -> InFlight:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.wait_until(0)
+        finally:
+            keep_alive(self._messages)
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def send(self, block: Any, rank: int) -> None:
+        """Begins to send."""
+        message = _Message(block, rank)
+        self._messages.append(message)
+        message.request = self._comm.isend(block, rank, self._tag)
+
+    def receive(self, block: Any, rank: int) -> None:
+        """Begins to receive."""
+        message = _Message(block, rank)
+        self._messages.append(message)
+        message.request = self._comm.irecv(block, rank, self._tag)
+
+    @property
+    def oldest(self) -> mpi.Request:
+        """The request of the oldest message."""
+        request = self._messages[0].request
+        assert request is not None
+        return request
+
+    def wait_oldest(self, status: mpi.Status | None = None) -> None:
+        """Waits for the oldest message."""
+        self._comm.wait(self.oldest, self._messages[0].rank, status)
+        self._messages.popleft()
+
+    def drop_oldest(self) -> None:
+        """Forgets the oldest message, which is known to have ended."""
+        self._messages.popleft()
+
+    def wait_until(self, count: int) -> None:
+        """Waits until no more than `count` messages are left."""
+        while len(self._messages) > count:
+            self.wait_oldest()
+
+
+class _Message:
+    """One message: its buffer, the other rank, and MPI's request once that has begun."""
+
+    __slots__ = ("block", "rank", "request")
+
+    def __init__(self, block: Any, rank: int) -> None:
+        self.block = block
+        self.rank = rank
+        self.request: mpi.Request | None = None

@@ -1,0 +1,87 @@
+"""The progress engine: advances user messages that have begun while this rank waits in a call of mpishare.
+
+A large message arrives in several parts, and MPI receives the next part only when asked to. So whoever waits in a loop
+calls `advance_all` between looks, and a call that blocks inside MPI is made by `run_blocking`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from mpishare.comm import mpi
+
+__all__ = ["Pending", "add", "advance_all", "pending", "remove", "run_blocking", "wait"]
+
+_SLEEP_S = 0.0001
+
+
+class Pending(Protocol):
+    """An operation that has begun and not ended."""
+
+    def advance(self) -> None:
+        """Does what can be done now, without waiting and without raising."""
+
+
+pending: dict[int, Pending] = {}
+"""All pending operations, by id, whether or not the user still holds them. Looked at on hot paths: empty mostly."""
+
+
+def add(operation: Pending) -> None:
+    """Advances `operation` from now on."""
+    pending[id(operation)] = operation
+
+
+def remove(operation: Pending) -> None:
+    """`operation` has ended."""
+    pending.pop(id(operation), None)
+
+
+def advance_all(excluded: Pending | None = None) -> bool:
+    """Advances all pending operations but `excluded`; whether there are any."""
+    if not pending:
+        return False
+    operations = [operation for operation in list(pending.values()) if operation is not excluded]
+    for operation in operations:
+        operation.advance()
+    return bool(operations)
+
+
+def wait(request: mpi.Request, status: mpi.Status | None = None, excluded: Pending | None = None) -> None:
+    """Waits for `request`, inside MPI as soon as nothing else is pending."""
+    while not request.Test(status):
+        if not advance_all(excluded):
+            request.Wait(status)
+            return
+        os.sched_yield()
+
+
+def run_blocking(function: Callable[..., object], *args: Any) -> None:
+    """Calls what blocks inside MPI; where MPI allows threads, another thread advances what is pending meanwhile.
+
+    A nonblocking collective and a loop would need no thread. But MPI matches no blocking collective with a nonblocking
+    one (MPI 3.1, section 5.12), so all ranks would have to use it, at up to twice the time; and only this rank knows
+    what is pending here.
+    """
+    if not pending or mpi.Query_thread() < mpi.THREAD_MULTIPLE:
+        function(*args)
+        return
+    has_ended = threading.Event()
+    thread = threading.Thread(target=_advance_until, args=(has_ended,))
+    try:
+        thread.start()
+    except RuntimeError:  # the system gives this process no more threads
+        function(*args)
+        return
+    try:
+        function(*args)
+    finally:
+        has_ended.set()
+    thread.join()
+
+
+def _advance_until(has_ended: threading.Event) -> None:
+    while advance_all() and not has_ended.wait(_SLEEP_S):
+        pass

@@ -1,0 +1,29 @@
+"""The tags of mpishare's own messages. All of them travel on communicators that only mpishare can see."""
+
+from __future__ import annotations
+
+from enum import IntEnum, unique
+
+__all__ = ["Tag"]
+
+
+@unique
+class Tag(IntEnum):
+    """One number for each kind of message on the collective communicator, which is the data communicator too."""
+
+    CHUNK = 1  # transfer/pipeline: a chunk of an array, from node to node
+    FRAME_ANSWER = 2  # messages/frames: a timed frame has arrived
+    BLOCK_REQUEST = 3  # tasks/work_queue: a node asks the root for a block of tasks
+    BLOCK = 4  # tasks/work_queue: the block
+    MAP_RESULT = 5  # tasks/results: what the tasks of one rank returned
+    POOL_COMMAND = 6  # tasks/pool: what a worker does next
+    POOL_CALL = 7  # tasks/submit: one call for a worker
+    POOL_RESULT = 8  # tasks/submit: what it returned
+    ROW_BLOCK = 9  # files/parallel_write: rows on their way to the node that writes
+    PIECE_READY = 10  # files/parallel_read: a reader tells its leader that a piece is in memory
+    STALL_QUESTION = 11  # comm/watchdog: which call do you wait in?
+    STALL_ANSWER = 12  # comm/watchdog: the answer
+    STALLED = 13  # comm/watchdog: a rank gave up
+    RING = 14  # transfer/ring: a piece on its way round the nodes
+    ROWS = 15  # gather_scatter: rows to or from the root
+    FIRST_OF_MESSAGES = 16  # messages/wire: this and all above, what follows the head of a user's message

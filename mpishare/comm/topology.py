@@ -1,0 +1,127 @@
+"""The facts about a communicator's nodes: who sits where, and the communicators along and across nodes."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import cast
+
+from mpishare.comm import mpi
+from mpishare.comm.placement import Placement
+from mpishare.errors import ArgumentError
+
+__all__ = ["Topology", "check_root", "find_topology"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Topology:
+    """The nodes of a communicator. Nodes are numbered by their lowest rank, which is their leader.
+
+    Attributes:
+        comm: The communicator that it describes, as the caller gave it.
+        rank: This process's rank in `comm`.
+        size: Number of ranks in `comm`.
+        node: The node of this rank.
+        n_nodes: Number of nodes.
+        node_rank: This process's rank within its node.
+        node_size: Number of ranks of `comm` on this node.
+        hosts: The host name of each node; pretend nodes have their number behind a "~".
+        host: The host name of this rank's node.
+        is_leader: Whether this rank is the lowest of its node.
+        node_comm: Communicator of the ranks of this node. mpishare runs only collectives on it.
+        leaders: Communicator of the leaders, in the order of the nodes; MPI_COMM_NULL on the other ranks.
+        rail: Communicator of the ranks that have this node rank on their nodes, in the order of the nodes.
+            Nodes with fewer ranks are missing from the higher rails. mpishare runs only collectives on it.
+        placement: The ranks of each node, as plain data.
+    """
+
+    comm: mpi.Intracomm
+    rank: int
+    size: int
+    node: int
+    n_nodes: int
+    node_rank: int
+    node_size: int
+    hosts: tuple[str, ...]
+    host: str
+    is_leader: bool
+    node_comm: mpi.Intracomm
+    leaders: mpi.Intracomm
+    rail: mpi.Intracomm
+    placement: Placement
+
+    def node_of(self, rank: int) -> int:
+        """The node of `rank`."""
+        return self.placement.node_of[rank]
+
+    def ranks_of(self, node: int) -> tuple[int, ...]:
+        """The ranks of `node`, in rising order."""
+        return self.placement.nodes[node]
+
+    def __repr__(self) -> str:
+        nodes = ", ".join(
+            f"{host}: {','.join(map(str, ranks))}" for host, ranks in zip(self.hosts, self.placement.nodes, strict=True)
+        )
+        return f"<Topology of {self.size} ranks on {self.n_nodes} nodes ({nodes})>"
+
+
+def find_topology(comm: mpi.Intracomm, duplicate: mpi.Intracomm, pretend: int | None) -> Topology:
+    """Asks MPI which ranks can share memory.
+
+    Args:
+        comm: The caller's communicator.
+        duplicate: mpishare's own duplicate of it, which is asked.
+        pretend: The pretend node of this process; None for real nodes.
+
+    Collective:
+        Over `duplicate`.
+    """
+    rank = duplicate.rank
+    node_comm = _split_by_node(duplicate, pretend)
+    rail = cast("mpi.Intracomm", duplicate.Split(node_comm.rank, rank))
+    host = mpi.Get_processor_name() + ("" if pretend is None else f"~{pretend}")
+    leaders, hosts = zip(*duplicate.allgather((node_comm.bcast(rank), host)), strict=True)
+    placement = Placement.from_labels(leaders)
+    node = placement.node_of[rank]
+    node_hosts = tuple(hosts[ranks[0]] for ranks in placement.nodes)
+    return Topology(
+        comm=comm,
+        rank=rank,
+        size=duplicate.size,
+        node=node,
+        n_nodes=len(placement.nodes),
+        node_rank=node_comm.rank,
+        node_size=node_comm.size,
+        hosts=node_hosts,
+        host=node_hosts[node],
+        is_leader=node_comm.rank == 0,
+        node_comm=node_comm,
+        leaders=rail if node_comm.rank == 0 else cast("mpi.Intracomm", mpi.COMM_NULL),
+        rail=rail,
+        placement=placement,
+    )
+
+
+def _split_by_node(comm: mpi.Intracomm, pretend: int | None) -> mpi.Intracomm:
+    """The ranks that can share memory, split further by pretend nodes: a pretend node never spans real ones."""
+    real = cast("mpi.Intracomm", comm.Split_type(mpi.COMM_TYPE_SHARED, comm.rank))
+    if pretend is None:
+        return real
+    node_comm = cast("mpi.Intracomm", real.Split(pretend, comm.rank))
+    real.Free()
+    return node_comm
+
+
+def check_root(root: int, size: int) -> int:
+    """`root` as a Python int.
+
+    Raises:
+        ArgumentError: It is not a rank of a communicator of `size` ranks.
+    """
+    try:
+        rank = operator.index(root)
+    except TypeError as error:
+        raise ArgumentError(f"root {root!r} is not a rank. Give an integer from 0 to {size - 1}.") from error
+    if not 0 <= rank < size:
+        raise ArgumentError(f"root {rank} is not a rank of the communicator. Give an integer from 0 to {size - 1}.")
+    return rank

@@ -1,0 +1,269 @@
+"""Watches the waits on a communicator: ranks that do not come are named, and a wait ends after MPISHARE_TIMEOUT.
+
+Used where MPISHARE_CHECK or MPISHARE_TIMEOUT is set. Every wait is a loop that looks at a clock and answers the ranks
+that have waited too long and ask: which call do you wait in?
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mpishare.comm import mpi, progress
+from mpishare.comm.callsite import call_site
+from mpishare.comm.pending import kept_alive_on_error
+from mpishare.comm.tags import Tag
+from mpishare.errors import StallError
+
+if TYPE_CHECKING:
+    from mpishare.comm.collective_comm import CollectiveComm
+
+__all__ = ["Watchdog"]
+
+_ANSWER_WITHIN_S = 0.5
+"""A rank that waits looks for questions every `_LOOK_S`, so that an answer comes well within this."""
+_LOOK_S = 0.01
+_SPIN_S = 0.01
+_SLEEP_S = 0.0001
+"""A wait yields the core for `_SPIN_S`; after that it sleeps `_SLEEP_S` between looks."""
+
+
+class _Testable(Protocol):
+    """What a watchdog calls of a request."""
+
+    def Test(self, status: mpi.Status | None = None) -> bool:  # noqa: N802 - as mpi4py names it
+        """Whether it has ended."""
+
+
+@dataclass(frozen=True)
+class _Wait:
+    """One thread's wait.
+
+    Attributes:
+        watchdog: The `id` of the watchdog of its communicator.
+        number: The number of the call on that communicator; 0 for a message.
+        name: The call.
+        call: The call with its file and line.
+        since: When it began, of time.monotonic.
+    """
+
+    watchdog: int
+    number: int
+    name: str
+    call: str
+    since: float
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a rank does: the number and name of the call it waits in on the communicator asked about, and a text."""
+
+    call: tuple[int, str]
+    text: str
+
+
+_SILENT = _Answer((0, ""), "is in no call of mpishare, or does not run")
+
+_waits: dict[int, _Wait] = {}
+"""The wait of each thread that waits, by thread."""
+
+_watchdogs: weakref.WeakSet[Watchdog] = weakref.WeakSet()
+
+
+class Watchdog:
+    """Watches one communicator over all nodes, and the communicator of this node that belongs to it.
+
+    Attributes:
+        compares: Whether the ranks' calls are compared (MPISHARE_CHECK).
+        call: The call that this rank is in, with its file and line.
+        stalled: The error that ended the use of this communicator; None while it is in use.
+        outer: The watched communicator over all nodes; None until it is made.
+    """
+
+    def __init__(self, comm: mpi.Intracomm, hosts: Sequence[str], *, compares: bool, timeout_s: float | None) -> None:
+        """Begins to watch `comm`. `hosts` has the host name of each rank; no end to the waiting without `timeout_s`."""
+        self._comm = comm
+        self._hosts = hosts
+        self._timeout_s = timeout_s
+        self._number = 0
+        self._name = ""
+        self._sent: list[mpi.Request] = []
+        self.compares = compares
+        self.call = ""
+        self.stalled: StallError | None = None
+        self.outer: CollectiveComm | None = None
+        _watchdogs.add(self)
+
+    def enter(self, name: str) -> str:
+        """Notes that this rank begins a public call; its file and line.
+
+        Raises:
+            StallError: A rank gave up waiting on this communicator before.
+        """
+        if self.stalled is not None:
+            raise self.stalled.again()
+        self._number += 1
+        self._name = name
+        where = call_site()
+        self.call = f"{name} at {where}"
+        return where
+
+    def wait(self, request: _Testable, ranks: Sequence[int], status: mpi.Status | None = None) -> None:
+        """Waits for a request of a collective that `ranks` take part in.
+
+        Raises:
+            StallError: It took longer than MPISHARE_TIMEOUT, here or on another rank.
+        """
+        wait = _Wait(id(self), self._number, self._name, self.call, time.monotonic())
+        with kept_alive_on_error([request]), _noted(wait):
+            if not self._ends_in_time(request, wait, status):
+                self._give_up(ranks)
+
+    def wait_for_message(
+        self,
+        request: mpi.Request,
+        ranks: Sequence[int],
+        call: str,
+        status: mpi.Status | None,
+        excluded: progress.Pending | None,
+    ) -> None:
+        """Waits for one message from or to one of `ranks`. One that does not come is given up; the communicator is not.
+
+        Args:
+            request: The message.
+            ranks: The ranks at its other end.
+            call: The call that waits, for errors.
+            status: Filled in.
+            excluded: The pending operation whose message this is; all others are advanced meanwhile.
+
+        Raises:
+            StallError: It took longer than MPISHARE_TIMEOUT, or another rank gave up a collective.
+        """
+        call = f"{call} at {call_site()}"
+        status = mpi.Status() if status is None else status
+        wait = _Wait(id(self), 0, call, call, time.monotonic())
+        with _noted(wait):
+            if self._ends_in_time(request, wait, status, excluded):
+                return
+        assert self._timeout_s is not None
+        try:
+            missing = self._missing(ranks, (0, call))
+        finally:
+            request.Cancel()  # a receive; MPI takes back no message that was sent
+        if not request.Test(status) or status.Is_cancelled():
+            raise StallError(call, self._timeout_s, missing)
+
+    def _ends_in_time(
+        self,
+        request: _Testable,
+        wait: _Wait,
+        status: mpi.Status | None = None,
+        excluded: progress.Pending | None = None,
+    ) -> bool:
+        """Waits for `request`; False after MPISHARE_TIMEOUT."""
+        looked = wait.since
+        while not request.Test(status):
+            progress.advance_all(excluded)
+            now = time.monotonic()
+            if now - wait.since < _SPIN_S:
+                os.sched_yield()
+                continue
+            time.sleep(_SLEEP_S)
+            if now - looked > _LOOK_S:
+                looked = now
+                _answer_everywhere()
+                if self.stalled is not None:
+                    raise self.stalled.again()
+                if self._timeout_s is not None and now - wait.since > self._timeout_s:
+                    return False
+        return True
+
+    def _give_up(self, ranks: Sequence[int]) -> None:
+        """Asks the other ranks what they do, tells all ranks that the communicator is stalled, and raises."""
+        assert self._timeout_s is not None
+        missing = self._missing(ranks, (self._number, self._name))
+        self.stalled = StallError(self.call, self._timeout_s, missing)
+        for rank in range(self._comm.size):
+            if rank != self._comm.rank:
+                self._send(self.stalled.args, rank, Tag.STALLED)
+        raise self.stalled.again()
+
+    def _missing(self, ranks: Sequence[int], call: tuple[int, str]) -> dict[int, str]:
+        """What those of `ranks` do that do not wait in `call`; what all do if all wait in it."""
+        others = [rank for rank in ranks if rank != self._comm.rank]
+        answers = self._ask(others)
+        if self.stalled is not None:  # another rank gave up meanwhile and knows more
+            raise self.stalled.again()
+        all_answers = {rank: answers.get(rank, _SILENT) for rank in others}
+        absent = {rank: answer for rank, answer in all_answers.items() if answer.call != call}
+        return {rank: f"on host {self._hosts[rank]} {answer.text}" for rank, answer in (absent or all_answers).items()}
+
+    def _ask(self, ranks: Sequence[int]) -> dict[int, _Answer]:
+        """The answers of `ranks`; those that do not answer in time are missing."""
+        for rank in ranks:
+            self._send(None, rank, Tag.STALL_QUESTION)
+        answers: dict[int, _Answer] = {}
+        end = time.monotonic() + _ANSWER_WITHIN_S
+        while len(answers) < len(ranks) and time.monotonic() < end:
+            _answer_everywhere()
+            answers.update(self._received(Tag.STALL_ANSWER))
+            time.sleep(_SLEEP_S)
+        return answers
+
+    def close(self) -> None:
+        """Stops watching, before the communicator is freed."""
+        _watchdogs.discard(self)
+
+    def answer(self) -> None:
+        """Answers the ranks that ask, and notes that a rank gave up."""
+        for rank, _ in self._received(Tag.STALL_QUESTION):
+            self._send(self._answer(), rank, Tag.STALL_ANSWER)
+        for _, args in self._received(Tag.STALLED):
+            self.stalled = StallError(*args)
+
+    def _answer(self) -> _Answer:
+        """What the threads of this process wait for: on this communicator, or else on others."""
+        waits = list(_waits.values())
+        waits_on_this = [wait for wait in waits if wait.watchdog == id(self)]
+        elsewhere = "" if waits_on_this else " on another communicator"
+        now = time.monotonic()
+        texts = [f"waits in {wait.call}{elsewhere}, for {now - wait.since:.1f} s" for wait in waits_on_this or waits]
+        call = max(((wait.number, wait.name) for wait in waits_on_this), default=(0, ""))
+        return _Answer(call, "; ".join(texts))
+
+    def _send(self, obj: object, rank: int, tag: int) -> None:
+        self._sent = [request for request in self._sent if not request.Test()]
+        self._sent.append(self._comm.isend(obj, rank, tag))
+
+    def _received(self, tag: int) -> Iterator[tuple[int, Any]]:
+        """The messages with `tag` that have come: the rank that sent each, and its object."""
+        status = mpi.Status()
+        while (message := self._comm.improbe(mpi.ANY_SOURCE, tag, status)) is not None:
+            yield status.Get_source(), message.recv()
+
+
+@contextmanager
+def _noted(wait: _Wait) -> Iterator[None]:
+    """Answers of this process name `wait` until the block ends."""
+    thread = threading.get_ident()
+    before = _waits.get(thread)
+    _waits[thread] = wait
+    try:
+        yield
+    finally:
+        if before is None:
+            del _waits[thread]
+        else:
+            _waits[thread] = before
+
+
+def _answer_everywhere() -> None:
+    """Answers questions on every communicator: a rank that waits on one is asked on all."""
+    for watchdog in list(_watchdogs):
+        watchdog.answer()

@@ -1,0 +1,192 @@
+"""Arrays of which each node has one, writable by all of its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from mpishare.arrays.spec import ShapeLike, Spec, copy_bytes, scalar, zero
+from mpishare.comm import mpi
+from mpishare.comm.collective import collective
+from mpishare.memory.allocation import allocate
+from mpishare.memory.selection import check_backend
+from mpishare.transfer import plan
+
+__all__ = ["empty", "full", "zeros"]
+
+
+def empty(
+    shape: ShapeLike,
+    dtype: DTypeLike = float,
+    *,
+    order: str = "C",
+    comm: mpi.Comm | None = None,
+    backend: str | None = None,
+) -> NDArray[Any]:
+    """Makes an array of which each node has one, writable by all ranks of the node; its contents are arbitrary.
+
+    Each rank of a node sees what the others write once all of them have called `fence`. Nodes differ until `bcast`.
+
+    Args:
+        shape: One length or several, in items.
+        dtype: Any dtype without Python objects.
+        order: "C" or "F".
+        comm: The ranks that share; MPI_COMM_WORLD when None.
+        backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
+
+    Returns:
+        A writable `numpy.ndarray` of `shape` and `dtype`, valid as long as it or a view of it exists.
+
+    Raises:
+        SpecError: The shape is negative or too large, or the dtype has no fixed size.
+        ArgumentError: `order` or `backend` is unknown.
+        CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
+        BackendError: The segment kind that was asked for cannot be used on this node.
+        MismatchError: The ranks gave different arguments, or made different calls.
+        PeerError: Another rank raised one of these.
+
+    Collective:
+        Over `comm`.
+
+    Source:
+        MPI 3.1, section 11.2.3 (MPI_Win_allocate_shared).
+
+    Example:
+        >>> import mpishare as ms
+        >>> grid = ms.empty((4, 3))
+        >>> grid[ms.partition(4, scope="node")] = 1.0  # each rank of the node its rows
+        >>> ms.fence()
+        >>> float(grid.sum())
+        12.0
+    """
+    return _make("empty", shape, dtype, order, comm, backend)
+
+
+def zeros(
+    shape: ShapeLike,
+    dtype: DTypeLike = float,
+    *,
+    order: str = "C",
+    comm: mpi.Comm | None = None,
+    backend: str | None = None,
+) -> NDArray[Any]:
+    """Like `empty`, with every byte zero. The ranks of a node clear disjoint parts at the same time.
+
+    Args:
+        shape: One length or several, in items.
+        dtype: Any dtype without Python objects.
+        order: "C" or "F".
+        comm: The ranks that share; MPI_COMM_WORLD when None.
+        backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
+
+    Returns:
+        A writable `numpy.ndarray` of `shape` and `dtype`, valid as long as it or a view of it exists.
+
+    Raises:
+        SpecError: The shape is negative or too large, or the dtype has no fixed size.
+        ArgumentError: `order` or `backend` is unknown.
+        CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
+        BackendError: The segment kind that was asked for cannot be used on this node.
+        MismatchError: The ranks gave different arguments, or made different calls.
+        PeerError: Another rank raised one of these.
+
+    Collective:
+        Over `comm`.
+
+    Source:
+        MPI 3.1, section 11.2.3 (MPI_Win_allocate_shared).
+
+    Example:
+        >>> import mpishare as ms
+        >>> ms.zeros(3, "i4").tolist()
+        [0, 0, 0]
+    """
+    return _make("zeros", shape, dtype, order, comm, backend, item_of=lambda: zero(dtype))
+
+
+def full(
+    shape: ShapeLike,
+    value: ArrayLike,
+    dtype: DTypeLike | None = None,
+    *,
+    order: str = "C",
+    comm: mpi.Comm | None = None,
+    backend: str | None = None,
+) -> NDArray[Any]:
+    """Like `empty`, with every item equal to `value`. The ranks of a node fill disjoint parts at the same time.
+
+    Args:
+        shape: One length or several, in items.
+        value: One item; a tuple where `dtype` has columns.
+        dtype: Any dtype without Python objects; that of `value` when None.
+        order: "C" or "F".
+        comm: The ranks that share; MPI_COMM_WORLD when None.
+        backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
+
+    Returns:
+        A writable `numpy.ndarray` of `shape` and `dtype`, valid as long as it or a view of it exists.
+
+    Raises:
+        SpecError: The shape is negative or too large, the dtype has no fixed size, or `value` is no item of it.
+        ArgumentError: `order` or `backend` is unknown.
+        CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
+        BackendError: The segment kind that was asked for cannot be used on this node.
+        MismatchError: The ranks gave different arguments, or made different calls.
+        PeerError: Another rank raised one of these.
+
+    Collective:
+        Over `comm`.
+
+    Source:
+        MPI 3.1, section 11.2.3 (MPI_Win_allocate_shared).
+
+    Example:
+        >>> import mpishare as ms
+        >>> ms.full((2, 2), 7).tolist()
+        [[7, 7], [7, 7]]
+    """
+    return _make("full", shape, dtype, order, comm, backend, item_of=lambda: scalar(value, dtype))
+
+
+def _make(
+    name: str,
+    shape: ShapeLike,
+    dtype: DTypeLike | None,
+    order: str,
+    comm: mpi.Comm | None,
+    backend: str | None,
+    *,
+    item_of: Callable[[], NDArray[Any]] | None = None,
+) -> NDArray[Any]:
+    """What `empty`, `zeros` and `full` have in common; with `item_of`, every item is like the one it makes."""
+    with collective(name, comm) as call:
+        return _made(call, name, shape, dtype, order, backend, item_of)
+
+
+def _made(
+    call: collective,
+    name: str,
+    shape: ShapeLike,
+    dtype: DTypeLike | None,
+    order: str,
+    backend: str | None,
+    item_of: Callable[[], NDArray[Any]] | None,
+) -> NDArray[Any]:
+    context = call.context
+    with call.begin() as agreement:
+        item = None if item_of is None else item_of()
+        spec = Spec.make(shape, item.dtype if dtype is None and item is not None else dtype, order)
+        kind = check_backend(backend, context)
+        value = "" if item is None else f", value={item.tolist()!r}"
+        agreement.call = f"{name}({spec}{value}, backend={kind})"
+    array = allocate(context, spec.nbytes, backend=kind, label=name, writable=True).view(spec)
+    if item is not None:
+        mine = array.ravel(order="K")[
+            plan.balanced_slice(spec.count, context.topology.node_size, context.topology.node_rank)
+        ]
+        copy_bytes(mine, np.broadcast_to(item, mine.shape))
+        context.node_collective_comm.barrier()
+    return array

@@ -1,0 +1,353 @@
+"""Messages from one rank to another: arrays as their bytes, objects as a skeleton and their arrays."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpishare.arrays.spec import PLAIN_CLASSES
+from mpishare.comm import mpi
+from mpishare.comm.context import Context, context_of
+from mpishare.errors import ArgumentError, MpishareError, SpecError, StallError
+from mpishare.messages.compression import check_compress
+from mpishare.messages.frames import choose
+from mpishare.messages.requests import Receiving, Request, Sending, Sent, send_quickly
+from mpishare.messages.requests import receive as receive_message
+from mpishare.messages.requests import send as send_message
+from mpishare.messages.wire import Message, write
+from mpishare.objects.pickled import PickledObject
+from mpishare.objects.pickling import pickle_object, unpickle_object
+
+__all__ = ["Request", "irecv", "isend", "recv", "send", "sendrecv"]
+
+
+def send(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, compress: str | None = None) -> None:
+    """Sends an array, or an object with arrays in it, to another rank, which need not know dtype or shape.
+
+    Args:
+        array: An array of any shape, any strides and any dtype without Python objects. One that is C or Fortran
+            contiguous leaves from its own memory, any other from a copy. Or an object: each of its arrays travels like
+            this, and what is left of it as a small pickle.
+        dest: The rank to send to; MPI.PROC_NULL for none.
+        tag: A number of 0 or more that the receiver may choose by.
+        comm: The ranks; MPI_COMM_WORLD when None.
+        compress: "auto" to compress, by lz4, what goes to another node over a slow link, from 10 kB on and where a
+            sample of it says that it arrives sooner. The speed of the link is found out by the first message of more
+            than 2 MiB.
+
+    Raises:
+        SpecError: The array holds Python objects, or the object cannot be pickled.
+        ArgumentError: `dest` is no rank of `comm`, `tag` is negative or too large, or `compress` is unknown.
+        BackendError: lz4 is wanted and not installed.
+        StallError: The receiver did not come within MPISHARE_TIMEOUT.
+
+    Collective:
+        No; with `recv` or `irecv` on `dest`, for which it waits where the array is large. But over `comm` the first
+        time that `comm` is used: call `topology(comm)` on all its ranks before.
+
+    Source:
+        MPI 3.1, section 3.2.1 (MPI_Send).
+
+    Example:
+        >>> import mpishare as ms, numpy as np
+        >>> from mpi4py import MPI
+        >>> ms.send(np.arange(3), MPI.COMM_WORLD.rank)
+        >>> ms.recv(MPI.COMM_WORLD.rank)
+        array([0, 1, 2])
+    """
+    context = context_of(comm)
+    if compress is None and send_quickly(context, array, dest, tag):
+        return
+    rank, number = _checked_rank(dest, context), _checked_tag(tag, context)
+    letter = _letter(context, array, rank, compress, can_wait=True)
+    if rank != mpi.PROC_NULL:
+        send_message(context, letter, rank, number)
+
+
+def isend(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, compress: str | None = None) -> Request:
+    """Like `send`, but returns at once. The array must not be changed until the request has ended.
+
+    Args:
+        array: What to send; see `send`.
+        dest: The rank to send to; MPI.PROC_NULL for none.
+        tag: A number of 0 or more that the receiver may choose by.
+        comm: The ranks; MPI_COMM_WORLD when None.
+        compress: "auto" to compress what a sample and the speed of the link speak for, before it returns. The speed is
+            found out by `send`.
+
+    Returns:
+        A `Request` whose `wait` returns None.
+
+    Raises:
+        SpecError: The array holds Python objects, or the object cannot be pickled.
+        ArgumentError: `dest` is no rank of `comm`, `tag` is negative or too large, or `compress` is unknown.
+        BackendError: lz4 is wanted and not installed.
+
+    Collective:
+        No; with `recv` or `irecv` on `dest`. But over `comm` the first time that `comm` is used.
+
+    Source:
+        MPI 3.1, section 3.7.2 (MPI_Isend).
+
+    Example:
+        >>> import mpishare as ms, numpy as np
+        >>> from mpi4py import MPI
+        >>> request = ms.isend(np.zeros(1_000_000), MPI.COMM_WORLD.rank)
+        >>> ms.recv(MPI.COMM_WORLD.rank).nbytes
+        8000000
+        >>> request.wait()
+    """
+    context = context_of(comm)
+    rank, number = _checked_rank(dest, context), _checked_tag(tag, context)
+    letter = _letter(context, array, rank, compress, can_wait=False)
+    return Sent() if rank == mpi.PROC_NULL else Sending(context, letter, rank, number)
+
+
+def recv(
+    source: int | None = None,
+    *,
+    tag: int | None = None,
+    out: NDArray[Any] | None = None,
+    comm: mpi.Comm | None = None,
+    status: mpi.Status | None = None,
+) -> Any:
+    """Receives what `send` or `isend` of another rank sent.
+
+    Args:
+        source: The rank to receive from; None or MPI.ANY_SOURCE for whichever sends first, MPI.PROC_NULL for none.
+        tag: That of the message; None or MPI.ANY_TAG for any.
+        out: A writable array of the shape and dtype that come, into which they go. If it is contiguous, in the order
+            that the sender's is, nothing is copied. None for a fresh array.
+        comm: The ranks; MPI_COMM_WORLD when None.
+        status: Filled in where given: who sent, with which tag, and the bytes of the array.
+
+    Returns:
+        `out`; or else a fresh writable array with the bits, dtype and shape of the sender's, in Fortran order where
+        that is, else in C order; or the object with such arrays in it. From MPI.PROC_NULL, `out`.
+
+    Raises:
+        SpecError: What came does not fit `out`, or `out` is no writable array.
+        ArgumentError: `source` is no rank of `comm`, `tag` is negative or too large, or an object came where there is
+            an `out`.
+        CapacityError: This process gets no memory for it.
+        StallError: Nothing came within MPISHARE_TIMEOUT.
+
+        What came is then lost, and the next message is not.
+
+    Collective:
+        No; with `send` or `isend` on `source`. But over `comm` the first time that `comm` is used: call
+        `topology(comm)` on all its ranks before.
+
+    Source:
+        MPI 3.1, section 3.2.4 (MPI_Recv).
+
+    Example:
+        >>> import mpishare as ms, numpy as np
+        >>> from mpi4py import MPI
+        >>> ms.send({"rows": np.ones(2), "name": "ones"}, MPI.COMM_WORLD.rank, tag=7)
+        >>> ms.recv(tag=7)
+        {'rows': array([1., 1.]), 'name': 'ones'}
+    """
+    context = context_of(comm)
+    rank = source if type(source) is int and 0 <= source < context.topology.size else _checked_source(source, context)
+    number = mpi.ANY_TAG if tag is None else _checked_choice(tag, context)
+    if out is not None:
+        _check_out(out)
+    if rank == mpi.PROC_NULL:
+        _tell_nobody(status)
+        return out
+    found = receive_message(context, rank, number, out, status)
+    return found if status is None and type(found) is np.ndarray else _finished(found, status)
+
+
+def irecv(
+    source: int | None = None,
+    *,
+    tag: int | None = None,
+    out: NDArray[Any] | None = None,
+    comm: mpi.Comm | None = None,
+    status: mpi.Status | None = None,
+) -> Request:
+    """Like `recv`, but returns at once. Large messages go on within calls of mpishare that wait for other ranks.
+
+    Args:
+        source: The rank to receive from; None or MPI.ANY_SOURCE for whichever sends first, MPI.PROC_NULL for none.
+        tag: That of the message; None or MPI.ANY_TAG for any.
+        out: A writable array of the shape and dtype that come; None for a fresh one. See `recv`.
+        comm: The ranks; MPI_COMM_WORLD when None.
+        status: Filled in at the end where given.
+
+    Returns:
+        A `Request` whose `wait` returns, and raises, what `recv` would.
+
+    Raises:
+        SpecError: `out` is no writable array.
+        ArgumentError: `source` is no rank of `comm`, or `tag` is negative or too large.
+
+    Collective:
+        No; with `send` or `isend` on `source`. But over `comm` the first time that `comm` is used. The sender of a
+        large message waits while this rank is in no call of mpishare: end the request before calls of other libraries
+        that wait for that sender. In calls of all ranks it goes on until all have come; over several nodes, or more
+        ranks than a board is for, only under MPI_THREAD_MULTIPLE, which mpi4py asks for.
+
+    Source:
+        MPI 3.1, section 3.7.2 (MPI_Irecv).
+
+    Example:
+        >>> import mpishare as ms, numpy as np
+        >>> from mpi4py import MPI
+        >>> request = ms.irecv(MPI.COMM_WORLD.rank)
+        >>> ms.send(np.arange(3), MPI.COMM_WORLD.rank)
+        >>> request.wait()
+        array([0, 1, 2])
+    """
+    context = context_of(comm)
+    rank, number = _checked_source(source, context), _checked_choice(tag, context)
+    if out is not None:
+        _check_out(out)
+    if rank == mpi.PROC_NULL:
+        _tell_nobody(status)
+        return Sent(out)
+    return Receiving.begun(context, rank, number, out, lambda found, filled: _finished(found, _copied(filled, status)))
+
+
+def sendrecv(
+    array: Any,
+    dest: int,
+    *,
+    source: int | None = None,
+    sendtag: int = 0,
+    recvtag: int | None = None,
+    out: NDArray[Any] | None = None,
+    comm: mpi.Comm | None = None,
+    status: mpi.Status | None = None,
+) -> Any:
+    """Sends and receives at the same time, as in a ring or a halo exchange, where `send` on all ranks would wait.
+
+    Args:
+        array: What to send; see `send`.
+        dest: The rank to send to; MPI.PROC_NULL for none.
+        source: The rank to receive from; None or MPI.ANY_SOURCE for any, MPI.PROC_NULL for none.
+        sendtag: The tag of what is sent.
+        recvtag: The tag of what is received; None or MPI.ANY_TAG for any.
+        out: Where to receive, other memory than `array`; None for a fresh array. See `recv`.
+        comm: The ranks; MPI_COMM_WORLD when None.
+        status: Filled in for what was received, where given.
+
+    Returns:
+        What was received; see `recv`.
+
+    Raises:
+        SpecError, ArgumentError, CapacityError, StallError: As `send` and `recv` do. `array` has been sent all the
+            same; after a StallError it may still be read.
+
+    Collective:
+        No; with a send on `source` and a receive on `dest`. But over `comm` the first time that `comm` is used.
+
+    Source:
+        MPI 3.1, section 3.10 (MPI_Sendrecv).
+
+    Example:
+        >>> import mpishare as ms, numpy as np
+        >>> from mpi4py import MPI
+        >>> comm = MPI.COMM_WORLD
+        >>> left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+        >>> ms.sendrecv(np.full(2, left), right, source=left)[0] == (comm.rank - 2) % comm.size
+        np.True_
+    """
+    context = context_of(comm)
+    _checked_source(source, context), _checked_choice(recvtag, context)  # before anything is sent
+    if out is not None:
+        _check_out(out)
+    sending = isend(array, dest, tag=sendtag, comm=comm)
+    try:
+        found = recv(source, tag=recvtag, out=out, comm=comm, status=status)
+    except MpishareError as error:
+        if not isinstance(error, StallError):
+            sending.wait()  # so that the caller may change the array
+        raise
+    sending.wait()
+    return found
+
+
+def _letter(context: Context, array: Any, dest: int, compress: str | None, *, can_wait: bool) -> Message:
+    content = array if type(array) in PLAIN_CLASSES else pickle_object(array)
+    if not check_compress(compress) or dest == mpi.PROC_NULL:
+        return write(context, content)
+    return write(context, content, lambda parts: choose(context, dest, parts, can_wait=can_wait))
+
+
+def _finished(found: Any, status: mpi.Status | None) -> Any:
+    """What the caller gets of what came; fills in its size."""
+    parcel = found if isinstance(found, PickledObject) else None
+    arrays = [found] if parcel is None else parcel.arrays
+    if status is not None:
+        status.Set_elements(mpi.BYTE, sum(array.nbytes for array in arrays))
+    return found if parcel is None else unpickle_object(parcel)
+
+
+def _copied(filled: mpi.Status, status: mpi.Status | None) -> mpi.Status | None:
+    """The caller's status, with who sent and with which tag."""
+    if status is not None:
+        status.source, status.tag = filled.source, filled.tag
+    return status
+
+
+def _tell_nobody(status: mpi.Status | None) -> None:
+    """What MPI says of a message from no rank (MPI 3.1, section 3.11)."""
+    if status is not None:
+        status.source, status.tag = mpi.PROC_NULL, mpi.ANY_TAG
+        status.Set_elements(mpi.BYTE, 0)
+
+
+def _checked_rank(dest: int, context: Context) -> int:
+    if type(dest) is int and 0 <= dest < context.topology.size:
+        return dest
+    try:
+        rank = operator.index(dest)
+    except TypeError as error:
+        raise ArgumentError(
+            f"rank {dest!r} is no rank. Give an integer from 0 to {context.topology.size - 1}."
+        ) from error
+    if not 0 <= rank < context.topology.size and rank != mpi.PROC_NULL:
+        raise ArgumentError(
+            f"rank {rank} is no rank of the communicator. Give an integer from 0 to {context.topology.size - 1}."
+        )
+    return rank
+
+
+def _checked_source(source: int | None, context: Context) -> int:
+    if source is None or _is(source, mpi.ANY_SOURCE):
+        return mpi.ANY_SOURCE
+    return _checked_rank(source, context)
+
+
+def _checked_tag(tag: int, context: Context) -> int:
+    if type(tag) is int and 0 <= tag <= context.max_tag:
+        return tag
+    try:
+        number = operator.index(tag)
+    except TypeError as error:
+        raise ArgumentError(f"tag {tag!r} is no tag. Give an integer from 0 to {context.max_tag}.") from error
+    if not 0 <= number <= context.max_tag:
+        raise ArgumentError(f"tag {number} is no tag. Give an integer from 0 to {context.max_tag}.")
+    return number
+
+
+def _checked_choice(tag: int | None, context: Context) -> int:
+    if tag is None or _is(tag, mpi.ANY_TAG):
+        return mpi.ANY_TAG
+    return _checked_tag(tag, context)
+
+
+def _is(number: object, wanted: int) -> bool:
+    return isinstance(number, int | np.integer) and int(number) == wanted
+
+
+def _check_out(out: NDArray[Any]) -> None:
+    if type(out) not in PLAIN_CLASSES or not out.flags.writeable:
+        what = "a read-only array" if type(out) in PLAIN_CLASSES else f"a {type(out).__name__}"
+        raise SpecError(f"out is {what}. Give a numpy.ndarray that may be written, such as numpy.empty(shape, dtype).")

@@ -1,0 +1,179 @@
+"""Who does which part: slices of items, chunks of bytes, the path between nodes. Plain functions of plain data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from mpishare.comm.placement import Placement
+
+__all__ = [
+    "EAGER_BYTES",
+    "LARGEST_MESSAGE_BYTES",
+    "LARGEST_PULL_RANKS",
+    "LARGEST_SLOT_BYTES",
+    "PAGE_BYTES",
+    "SMALLEST_PULL_BYTES",
+    "Links",
+    "balanced_slice",
+    "byte_slice",
+    "chain",
+    "chunk_bytes",
+    "chunks",
+    "fill_slice",
+    "links",
+    "rail_count",
+    "slot_bytes",
+]
+
+PAGE_BYTES = 4096
+"""The smallest page of any Linux that MPI runs on; a multiple of it is only a better cut, never a need."""
+
+LARGEST_MESSAGE_BYTES = 1 << 30
+"""A round number below 2**31 - 1, the largest count of MPI 3."""
+
+LARGEST_SLOT_BYTES = 2 << 20
+"""A larger array has a segment of its own, whose pages are made read-only and writable again each time. Up to here that
+would cost more than to copy: each small page that becomes writable takes a page fault."""
+
+SMALLEST_PULL_BYTES = 4 << 20
+"""Below it the root alone fills its node: measured, it takes no longer than to tell the others."""
+
+LARGEST_PULL_RANKS = 8
+"""Ranks that read the root's memory at the same time. The kernel's lock on it is what more would wait for (S.
+Chakraborty, H. Subramoni, D. K. Panda, "Contention-aware kernel-assisted MPI collectives", IEEE Cluster 2017)."""
+
+_HUGE_BYTES = 2 << 20
+"""The grain of parts that ranks fill, where it is not too coarse: the size of huge pages on nearly all machines."""
+
+EAGER_BYTES = 60 << 10
+"""A message up to this size leaves at once with Open MPI over TCP, whose limit is 64 KiB with its own header; a larger
+one first asks the receiver, which stalls a chain."""
+
+_EAGER_COST_BYTES, _LARGE_COST_BYTES = 560, 14 << 10
+"""Bytes that a link carries in the time that such a message, and a larger one, costs besides its bytes: 11 and 270 us,
+measured at 400 Mbit/s (benchmarks/results/nodes-chunks.json). A faster link carries more in it."""
+
+_LARGEST_CHUNK_BYTES = 16 << 20
+_LARGEST_TREE_BYTES = 1 << 20
+_SMALLEST_RAIL_BYTES = 4 << 20
+
+
+def balanced_slice(count: int, parts: int, part: int) -> slice:
+    """Part number `part` of `count` items cut into `parts` runs whose lengths differ by at most one."""
+    return slice(count * part // parts, count * (part + 1) // parts)
+
+
+def byte_slice(nbytes: int, parts: int, part: int, *, grain: int = PAGE_BYTES) -> slice:
+    """Like `balanced_slice`, in bytes, with the inner cuts on multiples of `grain` so that no page has two owners."""
+    grains = balanced_slice(-(-nbytes // grain), parts, part)
+    return slice(min(grains.start * grain, nbytes), min(grains.stop * grain, nbytes))
+
+
+@lru_cache(maxsize=1024)
+def slot_bytes(nbytes: int) -> int:
+    """The size of the slot for a small array: a multiple of 64, a cache line, and at most 64 or a quarter too large."""
+    grain = max(64, 1 << max(nbytes - 1, 1).bit_length() >> 3)
+    return -(-nbytes // grain) * grain
+
+
+def fill_slice(nbytes: int, parts: int, part: int) -> slice:
+    """Like `byte_slice`, with huge pages as grain if each part has some."""
+    return byte_slice(nbytes, parts, part, grain=_HUGE_BYTES if nbytes >= parts * _HUGE_BYTES else PAGE_BYTES)
+
+
+def chunks(nbytes: int, chunk: int) -> Iterator[slice]:
+    """The bytes from 0 to `nbytes` in runs of `chunk`, the last one shorter."""
+    for start in range(0, nbytes, chunk):
+        yield slice(start, min(start + chunk, nbytes))
+
+
+def rail_count(placement: Placement, nbytes: int, wanted: int) -> int:
+    """How many ranks of each node bring `nbytes` to the next at the same time: no more than any node has."""
+    if nbytes < _SMALLEST_RAIL_BYTES:
+        return 1
+    return min(wanted, *map(len, placement.nodes))
+
+
+def chain(placement: Placement, root: int, rail: int = 0) -> tuple[int, ...]:
+    """The ranks along which bytes, or the part of one rail of them, travel so that each node receives them once.
+
+    The root speaks for its own node, so that it need not be the leader, and others of its node on the further rails;
+    then that many ranks of the other nodes follow in the order of the nodes, from the root's on and round, which keeps
+    neighbours of the machine file neighbours.
+    """
+    first = placement.node_of[root]
+    count = len(placement.nodes)
+    own = [root, *(rank for rank in placement.nodes[first] if rank != root)]
+    return (own[rail], *(placement.nodes[(first + step) % count][rail] for step in range(1, count)))
+
+
+@dataclass(frozen=True)
+class Links:
+    """Where a place on the path between nodes gets its bytes from and sends them to.
+
+    Attributes:
+        parent: The place that it gets them from, None where they begin.
+        children: The places that it sends them to, in this order.
+        chunk_bytes: How many travel as one message, at most 2**31 - 1, MPI's largest count.
+    """
+
+    parent: int | None
+    children: tuple[int, ...]
+    chunk_bytes: int
+
+
+def links(nbytes: int, count: int, place: int, chunk: int | None = None) -> Links:
+    """How `nbytes` travel over `count` places, from the first on: down a tree if few, along a chain if many.
+
+    Args:
+        nbytes: How many.
+        count: Places on the path, at least two.
+        place: Whose links.
+        chunk: Bytes of a message, always along a chain; None for what the model says.
+    """
+    best = chunk or chunk_bytes(nbytes, count)
+    tree_cost = (count - 1).bit_length() * _message_cost(nbytes)
+    if chunk is None and nbytes <= _LARGEST_TREE_BYTES and tree_cost <= _chain_cost(nbytes, count, best):
+        return Links(*_tree(count, place), max(nbytes, 1))
+    return Links(place - 1 if place else None, (place + 1,) if place + 1 < count else (), best)
+
+
+def chunk_bytes(nbytes: int, n_nodes: int) -> int:
+    """Bytes that travel between nodes as one message, from a model of a pipelined chain.
+
+    With p nodes and k chunks, each of which costs a time `a` besides the time of its bytes, a chain of N bytes ends
+    after (p - 2 + k) (a + N b / k), b the time of a byte. That is least for chunks of sqrt(N (a / b) / (p - 2)) bytes.
+    Messages that leave at once cost less than larger ones, so that the best of those is compared with them.
+    `benchmarks/nodes.py --chunks` compares the choice with others on a link.
+
+    Source:
+        E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn, "Collective communication: theory, practice, and
+        experience", Concurrency and Computation 19 (2007).
+    """
+    best = math.isqrt(nbytes * _LARGE_COST_BYTES // max(n_nodes - 2, 1))
+    large = min(max(best, EAGER_BYTES), _LARGEST_CHUNK_BYTES)
+    return min(EAGER_BYTES, large, key=lambda chunk: _chain_cost(nbytes, n_nodes, chunk))
+
+
+def _chain_cost(nbytes: int, count: int, chunk: int) -> int:
+    """In the time of a byte."""
+    return (count - 2 + -(-nbytes // chunk)) * _message_cost(min(chunk, nbytes))
+
+
+def _message_cost(nbytes: int) -> int:
+    return nbytes + (_EAGER_COST_BYTES if nbytes <= EAGER_BYTES else _LARGE_COST_BYTES)
+
+
+def _tree(count: int, place: int) -> tuple[int | None, tuple[int, ...]]:
+    """Parent and children of `place` in a binomial tree, which ends after log2 of `count` messages in turn.
+
+    Source:
+        R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", Int. J.
+        High Perform. Comput. Appl. 19 (2005), section 4.3.
+    """
+    lowest = place & -place if place else 1 << (count - 1).bit_length()
+    steps = [1 << bit for bit in reversed(range(lowest.bit_length() - 1))]
+    return place - lowest if place else None, tuple(place + step for step in steps if place + step < count)
