@@ -5,7 +5,8 @@ from __future__ import annotations
 from mpishare._version import VERSION
 from mpishare.allgather import allgather
 from mpishare.allreduce import allreduce
-from mpishare.checkpoints import Checkpoint, Snapshot
+from mpishare.checkpoints.checkpoint import Checkpoint
+from mpishare.checkpoints.snapshot import Snapshot
 from mpishare.collectives import bcast, fence, partition
 from mpishare.comm.context import topology
 from mpishare.comm.topology import Topology
@@ -24,12 +25,17 @@ from mpishare.errors import (
     StallError,
     TaskError,
 )
-from mpishare.files import Saved, Stored, load, save, stored
+from mpishare.files.inspect import stored
+from mpishare.files.load import load
+from mpishare.files.save import Saved, save
+from mpishare.files.stored import Stored
 from mpishare.gather_scatter import gather, scatter
-from mpishare.point_to_point import Request, irecv, isend, recv, send, sendrecv
+from mpishare.messages.requests import Request
+from mpishare.point_to_point import irecv, isend, recv, send, sendrecv
 from mpishare.report import Info, Report, info, report
 from mpishare.sharing import private, share
-from mpishare.tasks import Pool, map  # noqa: A004 - like Python's own
+from mpishare.tasks.map import map  # noqa: A004 - like Python's own
+from mpishare.tasks.pool import Pool
 
 __version__ = VERSION
 

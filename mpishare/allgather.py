@@ -19,8 +19,6 @@ from mpishare.transfer.pipeline import copy_to_node, tell_node
 from mpishare.transfer.ring import circulate, exchange
 from mpishare.transfer.rows import note_rows, rows_of, stacked, told_row
 
-__all__ = ["allgather"]
-
 
 def allgather(local: NDArray[Any], *, comm: mpi.Comm | None = None, backend: str | None = None) -> NDArray[Any]:
     """Stacks the rows of all ranks, in the order of the ranks, to one array per node, which all ranks of the node see.

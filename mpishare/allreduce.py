@@ -20,8 +20,6 @@ from mpishare.memory.slab import Slab
 from mpishare.transfer.node_reduce import Reduction
 from mpishare.transfer.operations import operation_of
 
-__all__ = ["allreduce"]
-
 
 def allreduce(
     local: NDArray[Any], op: mpi.Op | None = None, *, comm: mpi.Comm | None = None, backend: str | None = None

@@ -20,8 +20,6 @@ from mpishare.memory.segment import segment_of
 from mpishare.transfer import plan
 from mpishare.transfer.pipeline import send_on_rails
 
-__all__ = ["bcast", "fence", "node_comm_of", "partition", "shared_name"]
-
 _SCOPES = ("node", "all")
 
 

@@ -9,9 +9,6 @@ from dataclasses import dataclass
 
 from mpishare.errors import ArgumentError
 
-__all__ = ["Config"]
-
-
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _LARGEST_PERCENT = 90
 _LARGEST_CHUNK_BYTES = 1 << 30

@@ -15,8 +15,6 @@ from mpishare.memory.allocation import allocate
 from mpishare.memory.selection import check_backend
 from mpishare.transfer import plan
 
-__all__ = ["empty", "full", "zeros"]
-
 
 def empty(
     shape: ShapeLike,

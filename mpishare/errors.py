@@ -4,21 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = [
-    "ArgumentError",
-    "BackendError",
-    "CapacityError",
-    "FileError",
-    "LaunchError",
-    "MismatchError",
-    "MpishareError",
-    "PeerCapacityError",
-    "PeerError",
-    "SpecError",
-    "StallError",
-    "TaskError",
-]
-
 
 class MpishareError(Exception):
     """Base of every error that mpishare raises on purpose."""

@@ -22,8 +22,6 @@ from mpishare.transfer import plan
 from mpishare.transfer.pipeline import WINDOW, announce, received
 from mpishare.transfer.rows import note_rows, rows_of, stacked, told_row
 
-__all__ = ["gather", "scatter"]
-
 
 def gather(local: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -> NDArray[Any] | None:
     """Stacks the rows of all ranks, in the order of the ranks, on `root` alone.

@@ -21,8 +21,6 @@ from mpishare.messages.wire import Message, write
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import pickle_object, unpickle_object
 
-__all__ = ["Request", "irecv", "isend", "recv", "send", "sendrecv"]
-
 
 def send(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, compress: str | None = None) -> None:
     """Sends an array, or an object with arrays in it, to another rank, which need not know dtype or shape.

@@ -9,8 +9,6 @@ from typing import Any
 
 from mpishare.errors import BackendError
 
-__all__ = ["Bar", "check_tqdm"]
-
 
 class Bar:
     """One bar for what all ranks do together, nothing where standard error is no terminal, or one that fails.

@@ -18,8 +18,6 @@ from mpishare.memory.hugepages import huge_areas, huge_bytes
 from mpishare.memory.segment import Segment, live_segments
 from mpishare.memory.selection import probe
 
-__all__ = ["Info", "NodeInfo", "Report", "SegmentReport", "info", "report"]
-
 
 @dataclass(frozen=True)
 class SegmentReport:

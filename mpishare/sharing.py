@@ -22,8 +22,6 @@ from mpishare.objects.packing import PackedHeader, PackedObject, bring, is_packe
 from mpishare.objects.unshared import told
 from mpishare.transfer.pipeline import ArraySource, announce, fill, replicate
 
-__all__ = ["private", "share"]
-
 _T = TypeVar("_T")
 
 

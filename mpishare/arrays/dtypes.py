@@ -9,8 +9,6 @@ import numpy as np
 
 from mpishare.errors import SpecError
 
-__all__ = ["BUILT_IN", "check_dtype", "describe", "rebuild"]
-
 # What dtype.str gives for the dtypes that can be shared. numpy.dtype itself takes far more, and evaluates some of it.
 _DTYPE_STR = re.compile(r"[<>|][biufcSUVmM]\d{0,10}(\[\d{0,10}[a-zA-Zμ]+\])?")
 

@@ -18,21 +18,6 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from mpishare.arrays.dtypes import BUILT_IN, check_dtype, describe, rebuild
 from mpishare.errors import ArgumentError, SpecError
 
-__all__ = [
-    "HEADER_BYTES",
-    "NUMBERS",
-    "Block",
-    "Order",
-    "ShapeLike",
-    "Spec",
-    "address_of",
-    "bytes_of",
-    "copy_bytes",
-    "extension_bytes",
-    "scalar",
-    "zero",
-]
-
 Order = Literal["C", "F"]
 ShapeLike: TypeAlias = SupportsIndex | Iterable[SupportsIndex]
 Block = NDArray[np.uint8]

@@ -1,8 +1,5 @@
-"""Checkpoints: named arrays and small values that a later job goes on with, on whatever ranks and nodes it has."""
+"""Checkpoints: named arrays and small values that a later job goes on with, on any ranks and nodes.
 
-from __future__ import annotations
-
-from mpishare.checkpoints.checkpoint import Checkpoint
-from mpishare.checkpoints.snapshot import Snapshot
-
-__all__ = ["Checkpoint", "Snapshot"]
+It answers what a checkpoint's file looks like (`manifest`), which one is the latest good one, and which go
+(`checkpoint`). Only `mpishare` itself calls it. It must never remove a checkpoint that could still be needed.
+"""

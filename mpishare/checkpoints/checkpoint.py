@@ -28,8 +28,6 @@ from mpishare.files.row_blocks import ROOT, RowBlocks
 from mpishare.progress_bar import check_tqdm
 from mpishare.transfer.rows import rows_of
 
-__all__ = ["Checkpoint"]
-
 _FILES = r"\d{12,}\.h5"
 _BAD = b"\1".ljust(NOTE_BYTES, b"\0")
 

@@ -19,8 +19,6 @@ from mpishare.arrays.dtypes import describe, rebuild
 from mpishare.arrays.spec import Spec
 from mpishare.files.row_blocks import RowBlocks, Run
 
-__all__ = ["Entry", "Gap", "Manifest", "between", "read_all"]
-
 _HEAD = struct.Struct("<8sIIQQ")
 """Magic, version, CRC-32 of the text, length of the text, size of the user block."""
 

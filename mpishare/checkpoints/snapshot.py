@@ -25,8 +25,6 @@ from mpishare.memory.allocation import allocate, seal
 from mpishare.memory.selection import check_backend
 from mpishare.transfer import plan
 
-__all__ = ["Known", "Snapshot"]
-
 
 @dataclass(frozen=True)
 class Known:

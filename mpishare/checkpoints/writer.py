@@ -17,8 +17,6 @@ from mpishare.files.parallel_write import put
 from mpishare.files.replace_file import Checks
 from mpishare.files.row_blocks import RowBlocks
 
-__all__ = ["Filing"]
-
 
 class Filing:
     """One checkpoint, from its arrays without places to the whole file."""

@@ -6,8 +6,6 @@ import sys
 
 from mpishare.cli import bench, clean, info, plan, run
 
-__all__ = ["main"]
-
 _COMMANDS = {"bench": bench.main, "clean": clean.main, "info": info.main, "plan": plan.main, "run": run.main}
 
 _USAGE = """\

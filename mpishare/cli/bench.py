@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 import mpishare as ms
 
-__all__ = ["main"]
-
 _SMALL_BYTES = 1 << 10
 _ROUNDS = 5
 _SMALL_REPEATS = 100

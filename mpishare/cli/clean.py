@@ -7,8 +7,6 @@ import os
 import re
 from pathlib import Path
 
-__all__ = ["leftovers", "main", "unused"]
-
 # How Open MPI 5 and 4 and MPICH name the files behind windows and behind messages within a host. mpishare itself makes
 # no file with a name.
 _NAMES = re.compile(r"(osc_sm|sm_segment|vader_segment)\.[\w.-]+|mpich_shar_tmp\w+")

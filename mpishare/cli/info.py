@@ -9,8 +9,6 @@ import sys
 
 import mpishare as ms
 
-__all__ = ["main"]
-
 
 def main(argv: list[str]) -> int:
     """Prints the facts once, on rank 0."""

@@ -12,8 +12,6 @@ from typing import Any
 
 import mpishare as ms
 
-__all__ = ["Plan", "main", "parse_bytes"]
-
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 """As Slurm's --mem takes them."""
 

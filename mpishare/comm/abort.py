@@ -14,8 +14,6 @@ from types import TracebackType
 
 from mpishare.comm import mpi
 
-__all__ = ["abort_on_exception"]
-
 
 @cache
 def abort_on_exception() -> None:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from mpishare.comm.collective import collective
     from mpishare.comm.collective_comm import CollectiveComm
 
-__all__ = ["NOTE_BYTES", "Severity", "agree", "any_rank", "is_known", "mark_known", "severity_of"]
-
 NOTE_BYTES = 64
 """Size of the note that ranks can exchange with an agreement."""
 

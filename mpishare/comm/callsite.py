@@ -8,8 +8,6 @@ import warnings
 from pathlib import Path
 from types import FrameType
 
-__all__ = ["call_site", "warn"]
-
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 

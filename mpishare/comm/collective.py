@@ -10,8 +10,6 @@ from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context, context_of
 from mpishare.errors import MpishareError
 
-__all__ = ["collective"]
-
 
 class collective:  # noqa: N801 - used as `with collective("share", comm) as call:`
     """One public collective call on `comm`.

@@ -10,8 +10,6 @@ from typing import Any
 
 from mpishare.comm import mpi, progress
 
-__all__ = ["CollectiveComm"]
-
 
 class CollectiveComm:
     """A communicator of mpi4py with the calls that mpishare makes. Blocks are one-dimensional uint8 arrays, or bytes.

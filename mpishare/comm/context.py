@@ -21,8 +21,6 @@ from mpishare.config import Config
 from mpishare.errors import ArgumentError, LaunchError, StallError
 from mpishare.host import memory as host_memory
 
-__all__ = ["Context", "context_of", "topology"]
-
 _T = TypeVar("_T")
 
 _LOOK_S = 0.0005

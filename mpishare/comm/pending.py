@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from mpishare.comm import mpi
     from mpishare.comm.collective_comm import CollectiveComm
 
-__all__ = ["InFlight", "keep_alive", "kept_alive_on_error", "start"]
-
 _kept_alive: list[object] = []
 
 

@@ -8,8 +8,6 @@ from functools import cached_property
 
 from mpishare.errors import ArgumentError
 
-__all__ = ["Placement", "pretend_node"]
-
 
 @dataclass(frozen=True)
 class Placement:

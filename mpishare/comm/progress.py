@@ -13,8 +13,6 @@ from typing import Any, Protocol
 
 from mpishare.comm import mpi
 
-__all__ = ["Pending", "add", "advance_all", "pending", "remove", "run_blocking", "wait"]
-
 _SLEEP_S = 0.0001
 
 

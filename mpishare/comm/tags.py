@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import IntEnum, unique
 
-__all__ = ["Tag"]
-
 
 @unique
 class Tag(IntEnum):

@@ -10,8 +10,6 @@ from mpishare.comm import mpi
 from mpishare.comm.placement import Placement
 from mpishare.errors import ArgumentError
 
-__all__ = ["Topology", "check_root", "find_topology"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Topology:

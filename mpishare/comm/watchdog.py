@@ -24,8 +24,6 @@ from mpishare.errors import StallError
 if TYPE_CHECKING:
     from mpishare.comm.collective_comm import CollectiveComm
 
-__all__ = ["Watchdog"]
-
 _ANSWER_WITHIN_S = 0.5
 """A rank that waits looks for questions every `_LOOK_S`, so that an answer comes well within this."""
 _LOOK_S = 0.01

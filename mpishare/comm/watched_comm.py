@@ -13,8 +13,6 @@ from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.watchdog import Watchdog
 from mpishare.errors import MismatchError
 
-__all__ = ["WatchedComm"]
-
 
 class WatchedComm(CollectiveComm):
     """Makes each blocking call in its nonblocking form and waits under a watchdog."""

@@ -1,10 +1,6 @@
-"""Arrays out of files into node memory, and back."""
+"""Arrays out of files into node memory, and back: `load`, `save` and `stored`, for .npy and HDF5.
 
-from __future__ import annotations
-
-from mpishare.files.inspect import stored
-from mpishare.files.load import load
-from mpishare.files.save import Saved, save
-from mpishare.files.stored import Stored
-
-__all__ = ["Saved", "Stored", "load", "save", "stored"]
+It answers what a file holds (`inspect`), which rank reads or writes which bytes (`pieces`, `row_blocks`), and how a new
+file takes the place of an old one (`atomic_file`). `checkpoints` and `mpishare` itself may call it. It must never
+leave half a file under the name of a good one, and never import h5py before a file needs it.
+"""

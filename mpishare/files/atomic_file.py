@@ -16,8 +16,6 @@ from types import TracebackType
 from mpishare.errors import FileError
 from mpishare.host.filesystems import room
 
-__all__ = ["AtomicFile", "telling"]
-
 _TEMPORARY = r"\.tmp\.[0-9a-f]{16}"
 """What follows the name of a file while a new one is written beside it."""
 

@@ -17,8 +17,6 @@ from mpishare.files.source import Source
 from mpishare.files.stored import Stored
 from mpishare.transfer.plan import chunks
 
-__all__ = ["Flat"]
-
 _STAGED_BYTES = 1 << 20
 """Items that are strewn over so many bytes of a file are read with what lies between them, by one call."""
 

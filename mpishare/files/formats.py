@@ -14,8 +14,6 @@ from mpishare.files.hdf5_write import check_name, check_stored, lay_out
 from mpishare.files.npy_header import header
 from mpishare.files.parallel_write import put
 
-__all__ = ["METADATA_BYTES", "Format", "chosen"]
-
 _NPY = ".npy"
 _HDF5 = (".h5", ".hdf5", ".hdf", ".he5")
 

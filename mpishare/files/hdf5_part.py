@@ -15,8 +15,6 @@ from mpishare.files.region import Axis, Region
 from mpishare.files.source import Source, naming
 from mpishare.files.stored import Stored
 
-__all__ = ["InHdf5"]
-
 _TEXTS_AT_A_TIME = 1 << 16
 
 

@@ -13,8 +13,6 @@ from mpishare.errors import FileError, SpecError, place_in
 from mpishare.files.source import Source, naming
 from mpishare.files.stored import Stored
 
-__all__ = ["Tree", "attributes_of", "check_filters", "found_in", "is_group", "path_of", "stored_of", "tree_of"]
-
 Tree: TypeAlias = "int | Mapping[str, Tree]"
 """The number of a dataset, or what a group has by name."""
 

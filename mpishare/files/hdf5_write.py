@@ -12,8 +12,6 @@ from mpishare.arrays.spec import Spec
 from mpishare.errors import ArgumentError, BackendError, SpecError
 from mpishare.files.write_buffer import WriteBuffer
 
-__all__ = ["check_h5py", "check_name", "check_stored", "has_mpio", "lay_out"]
-
 
 def check_h5py() -> Any:
     """The module.

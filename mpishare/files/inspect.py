@@ -18,8 +18,6 @@ from mpishare.files.region import Region
 from mpishare.files.source import Source, Stamp, naming
 from mpishare.files.stored import Stored
 
-__all__ = ["Contents", "Part", "checked_name", "checked_path", "look", "stored"]
-
 
 class Part(Protocol):
     """An array in a file, or a part of one, that is to be loaded. It can be pickled."""

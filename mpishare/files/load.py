@@ -24,8 +24,6 @@ from mpishare.memory.allocation import allocate, seal
 from mpishare.memory.selection import check_backend
 from mpishare.progress_bar import Bar, check_tqdm
 
-__all__ = ["load"]
-
 _READS = ("job", "node")
 
 

@@ -16,8 +16,6 @@ from mpishare.files.source import Source, naming
 from mpishare.memory.mapping import Mapping
 from mpishare.memory.segment import Origin, Segment
 
-__all__ = ["check_flat", "mapped"]
-
 
 def check_flat(path: str, parts: Sequence[Part]) -> None:
     """Returns when all arrays can be mapped.

@@ -16,8 +16,6 @@ from mpishare.files.hdf5_write import check_h5py, has_mpio
 from mpishare.files.row_blocks import BLOCK_BYTES, RowBlocks
 from mpishare.transfer import plan
 
-__all__ = ["write"]
-
 
 def write(
     context: Context, file: Path, target: Path, dataset: str, stack: RowBlocks, array: NDArray[Any] | None

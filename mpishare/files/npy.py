@@ -15,8 +15,6 @@ from mpishare.errors import FileError, SpecError, place_in
 from mpishare.files.source import Source
 from mpishare.files.stored import Stored
 
-__all__ = ["MAGIC", "parsed", "stored_in"]
-
 MAGIC = b"\x93NUMPY"
 
 _LENGTHS = {1: struct.Struct("<H"), 2: struct.Struct("<I"), 3: struct.Struct("<I")}

@@ -9,8 +9,6 @@ from numpy.lib import format as npy
 from mpishare.arrays.spec import Spec
 from mpishare.errors import SpecError
 
-__all__ = ["header"]
-
 _LARGEST_OF_VERSION_1 = 0xFFFF
 _ALIGNED_BYTES = 64
 """The array begins at a multiple of it, so that it can be mapped."""

@@ -15,8 +15,6 @@ from mpishare.files.source import Source
 from mpishare.transfer import plan
 from mpishare.transfer.pipeline import copy_to_node, relay, send_on_rails
 
-__all__ = ["ROOT", "Reading", "Show", "bring", "laid_out"]
-
 ROOT = 0
 """The rank that looks at the file, whose node reads it where it is read once a job."""
 

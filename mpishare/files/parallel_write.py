@@ -18,8 +18,6 @@ from mpishare.comm.tags import Tag
 from mpishare.files.row_blocks import RowBlocks, Run, senders
 from mpishare.transfer import plan
 
-__all__ = ["Writer", "pieces", "put"]
-
 _WINDOW = 2
 """Runs on their way from one rank at a time: one is received while the one before it is written."""
 

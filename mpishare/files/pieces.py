@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from mpishare.files.region import Axis
 
-__all__ = ["Box", "Cut", "Piece", "boxes", "offset_of", "piece_bytes", "pieces"]
-
 Box = tuple[slice, ...]
 """For each axis of an array a run of its items."""
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from mpishare.errors import ArgumentError
 
-__all__ = ["Axis", "Region"]
-
 
 @dataclass(frozen=True)
 class Axis:

@@ -22,8 +22,6 @@ from mpishare.files.row_blocks import ROOT, RowBlocks, choose, writers
 from mpishare.host.filesystems import type_of
 from mpishare.progress_bar import Bar
 
-__all__ = ["Checks", "Order", "replace_file"]
-
 _STAT_BLOCK_BYTES = 512
 """The unit of st_blocks in stat(2)."""
 

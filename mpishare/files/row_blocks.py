@@ -11,8 +11,6 @@ from mpishare.arrays.spec import Spec
 from mpishare.comm.placement import Placement
 from mpishare.transfer import plan
 
-__all__ = ["BLOCK_BYTES", "ROOT", "RowBlocks", "Run", "choose", "senders", "writers"]
-
 ROOT = 0
 """The rank that makes the file, and whose array is saved where all have the same. It leads the first node."""
 

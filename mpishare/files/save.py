@@ -23,8 +23,6 @@ from mpishare.progress_bar import check_tqdm
 from mpishare.transfer.pipeline import announce
 from mpishare.transfer.rows import rows_of
 
-__all__ = ["Saved", "save"]
-
 
 @dataclass(frozen=True)
 class Saved:

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 from mpishare.errors import BackendError, FileError, MpishareError
 
-__all__ = ["Source", "Stamp", "naming"]
-
 _FOREIGN = (OSError, KeyError, RuntimeError, ValueError, TypeError)
 """What h5py raises where a file is broken or lacks what is asked for."""
 

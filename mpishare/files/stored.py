@@ -9,8 +9,6 @@ import numpy as np
 
 from mpishare.arrays.spec import Spec
 
-__all__ = ["Stored"]
-
 
 @dataclass(frozen=True)
 class Stored:

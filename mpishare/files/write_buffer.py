@@ -12,8 +12,6 @@ from typing import Any
 
 from mpishare.files.parallel_write import put
 
-__all__ = ["WriteBuffer"]
-
 _PAGE_BYTES = 4096
 
 

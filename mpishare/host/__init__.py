@@ -1,1 +1,4 @@
-"""host."""
+"""What Linux says about this host: memory, control groups, file systems, /proc.
+
+Everybody may call it. It must never import MPI, and never change anything on the host.
+"""

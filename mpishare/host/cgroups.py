@@ -7,8 +7,6 @@ from pathlib import Path
 
 from mpishare.host.procfs import text_of
 
-__all__ = ["memory_left", "memory_limit"]
-
 _PROC = Path("/proc/self/cgroup")
 _ROOT = Path("/sys/fs/cgroup")
 _NO_LIMIT_BYTES = 1 << 60

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from mpishare.host.procfs import text_of
 
-__all__ = ["Room", "is_node_local", "room", "type_of"]
-
 _NODE_LOCAL = frozenset(
     {"tmpfs", "ramfs", "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "jfs", "reiserfs"}
 )

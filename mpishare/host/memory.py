@@ -11,8 +11,6 @@ from mpishare.host.cgroups import memory_left, memory_limit
 from mpishare.host.filesystems import Room, room
 from mpishare.host.procfs import text_of
 
-__all__ = ["SHM_DIR", "Machine", "check_memory", "memory_bytes", "memory_room"]
-
 SHM_DIR = "/dev/shm"  # noqa: S108 - asked for its size; no file is made in it by name
 _LARGE_BYTES = 1 << 20
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["text_of"]
-
 
 def text_of(file: Path | str) -> str:
     """What a file of the kernel says; nothing where there is no such file, or it is not for us to read."""

@@ -15,8 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.kernels.compiling import compiled
 
-__all__ = ["add_at", "atomic_add"]
-
 _NAMES = ("int32", "int64", "uint32", "uint64", "float32", "float64")
 _TYPES = frozenset(from_dtype(np.dtype(name)) for name in _NAMES)
 _ALLOWED = f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}"

@@ -7,8 +7,6 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-__all__ = ["compiled"]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 

@@ -15,8 +15,6 @@ from mpishare.comm.collective import collective
 from mpishare.kernels.compiling import compiled
 from mpishare.transfer import plan
 
-__all__ = ["checksum", "fill"]
-
 _WORD_BYTES = 8
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -15,9 +15,6 @@ from mpishare.memory.selection import Obtained, obtain
 from mpishare.memory.slab import Slab, Slot
 from mpishare.transfer import plan
 
-__all__ = ["allocate", "allocate_known", "is_refusal", "known_slots", "next_slots", "seal"]
-
-
 _PATIENCE = 1000
 """For so many arrays no slab is asked for where the last one was refused."""
 

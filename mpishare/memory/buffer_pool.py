@@ -15,8 +15,6 @@ import numpy as np
 
 from mpishare.arrays.spec import Block, address_of
 
-__all__ = ["SMALLEST_BYTES", "acquire", "give_back"]
-
 SMALLEST_BYTES = 1 << 20
 """Below it the C library is as good."""
 

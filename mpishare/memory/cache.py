@@ -20,8 +20,6 @@ from mpishare.host import memory as host_memory
 from mpishare.memory.kinds import Backing
 from mpishare.memory.selection import Obtained
 
-__all__ = ["CachedLease", "SegmentCache", "after_fork_in_child", "give_back"]
-
 _WASTE = 1.25
 """How much larger than an array the segment may be that it gets."""
 

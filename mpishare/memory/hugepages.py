@@ -12,8 +12,6 @@ from functools import cache
 from mpishare.host.procfs import text_of
 from mpishare.memory import syscalls
 
-__all__ = ["aligned_range", "collapse", "huge_areas", "huge_bytes"]
-
 
 @cache
 def huge_bytes() -> int:

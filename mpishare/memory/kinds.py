@@ -6,8 +6,6 @@ from typing import Protocol
 
 from mpishare.comm.context import Context
 
-__all__ = ["Backing", "Kind", "Memory"]
-
 
 class Backing(Protocol):
     """A run of bytes in this rank's address space that is one array's, as long as the object is."""

@@ -14,8 +14,6 @@ from pathlib import Path
 from mpishare.memory import syscalls
 from mpishare.memory.hugepages import aligned_range, collapse, huge_bytes
 
-__all__ = ["SINK_BYTES", "Mapping", "populate"]
-
 SINK_BYTES = 4 << 20
 """The memory that a sink takes, whatever its length."""
 

@@ -21,8 +21,6 @@ from mpishare.host import memory as host_memory
 from mpishare.memory.kinds import Memory
 from mpishare.memory.mapping import Mapping
 
-__all__ = ["MemmapInFolder", "MemmapInMemory"]
-
 
 @dataclass(frozen=True)
 class _File:

@@ -7,8 +7,6 @@ from mpishare.host import memory as host_memory
 from mpishare.memory.kinds import Memory
 from mpishare.memory.mapping import Mapping
 
-__all__ = ["Private"]
-
 
 class Private:
     """Memory of each rank's own, filled on every rank. It satisfies `Kind`."""

@@ -14,8 +14,6 @@ from mpishare.arrays.spec import Block, Spec, address_of
 from mpishare.errors import BackendError
 from mpishare.memory.kinds import Backing
 
-__all__ = ["Origin", "Segment", "live_segments", "segment_of"]
-
 
 @dataclass(frozen=True)
 class Origin:

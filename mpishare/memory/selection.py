@@ -17,8 +17,6 @@ from mpishare.memory.segment import Origin
 from mpishare.memory.window import Window
 from mpishare.transfer import plan
 
-__all__ = ["KINDS", "Obtained", "check_backend", "obtain", "probe"]
-
 KINDS: tuple[Kind, ...] = (MemmapInMemory(), Window(), MemmapInFolder(), Private())
 """In the order in which a node tries them.
 

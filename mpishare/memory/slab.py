@@ -17,8 +17,6 @@ from mpishare.comm.context import Context
 from mpishare.memory.kinds import Backing, Memory
 from mpishare.memory.selection import Obtained
 
-__all__ = ["Slab", "Slot"]
-
 _SLAB_BYTES = 2 << 20
 """The largest slab. Slots of a size begin with a small one and double until slabs are so large."""
 _FIRST_SLAB_BYTES = 64 << 10

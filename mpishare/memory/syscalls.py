@@ -7,19 +7,6 @@ import mmap
 import os
 from typing import NoReturn
 
-__all__ = [
-    "MADV_COLLAPSE",
-    "MADV_POPULATE_WRITE",
-    "MAP_FIXED",
-    "madvise",
-    "map_file",
-    "mmap_nothing",
-    "mprotect",
-    "mremap_copy",
-    "munmap",
-    "read_process",
-]
-
 # Numbers from the kernel's uapi/asm-generic/mman-common.h and uapi/linux/mman.h.
 MAP_FIXED = 0x10
 MADV_POPULATE_WRITE = 23  # since Linux 5.14

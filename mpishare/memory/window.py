@@ -19,8 +19,6 @@ from mpishare.memory.kinds import Memory
 from mpishare.memory.mapping import Mapping, populate
 from mpishare.transfer import plan
 
-__all__ = ["Window"]
-
 _SLACK_BYTES = 64 << 10
 """What an MPI adds to a window for itself. Open MPI 5.0: a page, and 128 bytes a rank."""
 

@@ -12,8 +12,6 @@ from typing import Any
 from mpishare.arrays.spec import Block
 from mpishare.errors import ArgumentError, BackendError
 
-__all__ = ["FRAME_BYTES", "SMALLEST_BYTES", "check_compress", "packed", "pays", "unpack"]
-
 SMALLEST_BYTES = 10_000
 """Below it nothing is compressed."""
 

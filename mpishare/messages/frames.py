@@ -20,8 +20,6 @@ from mpishare.messages.compression import FRAME_BYTES, SMALLEST_BYTES, packed, p
 from mpishare.messages.wire import IS_FRAMED, IS_TIMED, TIMED_BYTES, Message, is_timed, pieces
 from mpishare.transfer import plan
 
-__all__ = ["Stream", "choose"]
-
 _WINDOW = 4
 """Frames on their way while the next is compressed."""
 

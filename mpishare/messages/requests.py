@@ -43,8 +43,6 @@ from mpishare.messages.wire import (
 )
 from mpishare.transfer import plan
 
-__all__ = ["Receiving", "Request", "Sending", "Sent", "receive", "send", "send_quickly"]
-
 _heads: list[_Head] = []
 """Memory for heads, to be used again. As many as there were threads in `receive` at a time."""
 

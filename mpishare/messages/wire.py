@@ -33,29 +33,6 @@ from mpishare.messages.compression import FRAME_BYTES, SMALLEST_BYTES, unpack
 from mpishare.objects.pickled import PickledObject, check_length, listed, write_list
 from mpishare.transfer import plan
 
-__all__ = [
-    "HEAD_BYTES",
-    "INLINE_BYTES",
-    "IS_FRAMED",
-    "IS_TIMED",
-    "TAG",
-    "TAGGED_BYTES",
-    "TIMED_BYTES",
-    "Message",
-    "Place",
-    "Steps",
-    "array_for",
-    "fits",
-    "is_run_of",
-    "is_timed",
-    "new_tag",
-    "opened",
-    "pieces",
-    "simple_head",
-    "simple_spec",
-    "write",
-]
-
 HEAD_BYTES = 4096 - 64
 """The largest first message: what Open MPI sends at once through shared memory, and what is copied in no time."""
 

@@ -21,8 +21,6 @@ from mpishare.objects.unshared import Copied, Copies
 from mpishare.transfer import plan
 from mpishare.transfer.pipeline import ArraySource, fill, replicate
 
-__all__ = ["PackedHeader", "PackedObject", "bring", "is_packed_header", "unpacked"]
-
 _ALIGNED_BYTES = 64
 """A cache line, and what the widest vector instructions want."""
 

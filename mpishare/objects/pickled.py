@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from mpishare.arrays.spec import HEADER_BYTES, Spec, extension_bytes
 from mpishare.errors import SpecError
 
-__all__ = ["PickledObject", "check_length", "listed", "write_list"]
-
 _COUNT = struct.Struct("<I")
 """How many arrays there are. Their headers follow, each with its extension."""
 

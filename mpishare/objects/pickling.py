@@ -22,8 +22,6 @@ from mpishare.errors import SpecError
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.unshared import Copies
 
-__all__ = ["pickle_object", "unpickle_object"]
-
 _CANNOT = (pickle.PicklingError, TypeError, AttributeError, ValueError, BufferError, RecursionError)
 """What pickle raises where a part of an object cannot be pickled."""
 

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Copied", "Copies", "told"]
-
 _BLOCK_BYTES = 16
 """Python gives small objects memory in such steps (CPython, Objects/obmalloc.c)."""
 

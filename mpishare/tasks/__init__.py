@@ -1,8 +1,5 @@
-"""Tasks: a function applied to many items by all ranks, at once or for one rank that drives them."""
+"""Tasks: a function applied to many items by all ranks (`map`), or for one rank that drives the others (`pool`).
 
-from __future__ import annotations
-
-from mpishare.tasks.map import map  # noqa: A004 - like Python's own
-from mpishare.tasks.pool import Pool
-
-__all__ = ["Pool", "map"]
+It answers who runs which tasks (`work_queue`, `self_scheduling`), how items and results travel (`items`, `results`),
+and what a failed task does (`errors`). Only `mpishare` itself calls it. It must never pickle a function with each task.
+"""

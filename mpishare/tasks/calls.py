@@ -11,8 +11,6 @@ from mpishare.comm import mpi
 from mpishare.errors import ArgumentError
 from mpishare.tasks.items import Items
 
-__all__ = ["Failed", "called", "is_named", "refuse_within_task", "within_task"]
-
 _local = threading.local()
 """`is_in_task` where this thread runs a task."""
 

@@ -29,8 +29,6 @@ from mpishare.memory.mapping import Mapping
 if TYPE_CHECKING:
     from mpishare.comm.context import Context
 
-__all__ = ["Counters"]
-
 _NUMBER_BYTES = 8
 
 

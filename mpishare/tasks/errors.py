@@ -12,8 +12,6 @@ from mpishare.comm.context import Context
 from mpishare.errors import PeerError, TaskError, text_of_error
 from mpishare.tasks.calls import Failed
 
-__all__ = ["Failure", "Told", "error_of"]
-
 
 class Told(NamedTuple):
     """What the other ranks hear of a failure; `item` is None where it was no task's."""

@@ -10,8 +10,6 @@ from mpishare.comm.context import Context
 from mpishare.objects.pickling import pickle_object
 from mpishare.sharing import share
 
-__all__ = ["digest_of", "installed"]
-
 
 def installed(context: Context, obj: Any, root: int) -> Any:
     """The root's `obj` on every rank; on the root itself the same object.

@@ -9,8 +9,6 @@ from typing import Any
 from mpishare.errors import ArgumentError
 from mpishare.tasks.items import Batch, Packer, batch_of
 
-__all__ = ["Lazy", "Source", "Whole", "source_of"]
-
 _WINDOW_S = 1.0
 """How long all ranks together should have work with one window. Between two windows each waits for the slowest."""
 _FILL_S = 0.5

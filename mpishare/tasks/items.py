@@ -25,8 +25,6 @@ from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import pickle_object, unpickle_object
 from mpishare.sharing import share
 
-__all__ = ["HEADER_BYTES", "Batch", "Items", "Packer", "batch_of", "delivered"]
-
 _TOGETHER = 32
 """Plain items in one pickle, which takes 0.1 us for each instead of 1 us."""
 _SHORT = 256

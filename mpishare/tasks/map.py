@@ -28,8 +28,6 @@ from mpishare.tasks.results import Found, Kind, collect, common_kind
 from mpishare.tasks.self_scheduling import ChunkSizer
 from mpishare.tasks.work_queue import WorkQueue
 
-__all__ = ["Installation", "Options", "map", "run"]
-
 _GATHERS = ("root", "all", "none")
 _PERS = ("rank", "node")
 

@@ -15,8 +15,6 @@ from mpishare.errors import MpishareError
 from mpishare.messages.wire import Message, opened, pieces, write
 from mpishare.objects.pickled import PickledObject
 
-__all__ = ["receive_block", "receive_object", "rest", "send_block", "send_object"]
-
 _YIELDS = 1000
 _REST_S = 0.00005
 """Who waits for another rank yields the core so many times and then sleeps so long between looks."""

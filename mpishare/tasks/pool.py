@@ -22,8 +22,6 @@ from mpishare.tasks.calls import Failed, refuse_within_task, within_task
 from mpishare.tasks.map import Installation, Options, run
 from mpishare.tasks.submit import Dispatcher, Worker, called
 
-__all__ = ["Pool"]
-
 _MAP, _CALL, _CLOSE = b"M", b"S", b"C"
 
 _SPIN_S = 0.002

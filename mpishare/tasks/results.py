@@ -19,8 +19,6 @@ from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import pickle_object, unpickle_object
 from mpishare.tasks.object_transport import receive_block, receive_object, send_block, send_object
 
-__all__ = ["Found", "Kind", "collect", "common_kind"]
-
 
 @dataclass(frozen=True)
 class Kind:

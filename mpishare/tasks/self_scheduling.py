@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["CHUNK_S", "ChunkRequest", "ChunkSizer", "portion"]
-
 CHUNK_S = 0.002
 """How long a chunk should take: a claim costs a few microseconds, so that this is some hundred times as long, and a
 rank still looks several hundred times a second whether the rest has been given up."""

@@ -21,9 +21,6 @@ from mpishare.objects.pickling import pickle_object, unpickle_object
 from mpishare.tasks.calls import Failed, is_named
 from mpishare.tasks.object_transport import receive_object, send_object
 
-__all__ = ["Dispatcher", "Worker", "called"]
-
-
 _NAP_S = 0.0002
 """How long the root's thread sleeps between looks while calls are under way. When there is none it waits for one."""
 

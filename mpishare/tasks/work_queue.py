@@ -30,9 +30,6 @@ from mpishare.tasks.self_scheduling import ChunkRequest, ChunkSizer, portion
 if TYPE_CHECKING:
     from mpishare.comm.context import Context
 
-__all__ = ["TaskQueues", "WorkQueue", "task_queues"]
-
-
 _BLOCK_S = 0.25
 """How long a node takes for a block, as far as is known. To fetch one takes about a millisecond."""
 

@@ -15,8 +15,6 @@ from mpishare.comm.context import Context
 from mpishare.memory import syscalls
 from mpishare.transfer import plan
 
-__all__ = ["Offer", "offer", "take"]
-
 _TOLD = struct.Struct(f"<qQQ16s{NOTE_BYTES - 40}x")
 """Process, address of the bytes, address of a token, and the token: who reads it there reads the right process."""
 

@@ -19,8 +19,6 @@ from mpishare.transfer.pipeline import copy_to_node, fill, relay
 from mpishare.transfer.ring import Combine, circulate, exchange, pass_along, staging
 from mpishare.transfer.ring_plan import LINE_BYTES
 
-__all__ = ["Reduction"]
-
 _STEP_BYTES = 1 << 20
 """What a rank shows the others of its node at a time: little enough to stay in caches, enough to be worth a meeting.
 With more ranks than cores a meeting takes long: half as much made 64 MiB on 4 ranks a quarter slower, twice as much no

@@ -15,8 +15,6 @@ from mpishare.arrays.spec import NUMBERS
 from mpishare.comm import mpi
 from mpishare.errors import ArgumentError, SpecError
 
-__all__ = ["Operation", "operation_of"]
-
 Array = NDArray[Any]
 
 _KINDS = {"b": "bool", "i": "integers", "u": "unsigned integers", "f": "floats", "c": "complex numbers"}

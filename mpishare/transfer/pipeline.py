@@ -17,20 +17,6 @@ from mpishare.comm.pending import InFlight
 from mpishare.comm.tags import Tag
 from mpishare.transfer import cma, plan
 
-__all__ = [
-    "WINDOW",
-    "ArraySource",
-    "Source",
-    "announce",
-    "copy_to_node",
-    "fill",
-    "received",
-    "relay",
-    "replicate",
-    "send_on_rails",
-    "tell_node",
-]
-
 WINDOW = 4
 """Chunks on their way at a time, in each direction. Measured: 4 keep a link of 400 Mbit/s full over 8 nodes."""
 

@@ -9,25 +9,6 @@ from functools import lru_cache
 
 from mpishare.comm.placement import Placement
 
-__all__ = [
-    "EAGER_BYTES",
-    "LARGEST_MESSAGE_BYTES",
-    "LARGEST_PULL_RANKS",
-    "LARGEST_SLOT_BYTES",
-    "PAGE_BYTES",
-    "SMALLEST_PULL_BYTES",
-    "Links",
-    "balanced_slice",
-    "byte_slice",
-    "chain",
-    "chunk_bytes",
-    "chunks",
-    "fill_slice",
-    "links",
-    "rail_count",
-    "slot_bytes",
-]
-
 PAGE_BYTES = 4096
 """The smallest page of any Linux that MPI runs on; a multiple of it is only a better cut, never a need."""
 

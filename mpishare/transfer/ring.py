@@ -17,8 +17,6 @@ from mpishare.transfer import ring_plan
 from mpishare.transfer.pipeline import WINDOW, received
 from mpishare.transfer.ring_plan import Ring
 
-__all__ = ["Combine", "circulate", "exchange", "pass_along", "staging"]
-
 Combine: TypeAlias = Callable[[Block, Block], None]
 """Puts what comes from places before, its first argument, together with what is here, and leaves it there."""
 

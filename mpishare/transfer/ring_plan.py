@@ -9,19 +9,6 @@ from itertools import chain
 from mpishare.comm.placement import Placement
 from mpishare.transfer import plan
 
-__all__ = [
-    "LINE_BYTES",
-    "Ring",
-    "gather_ring",
-    "is_in_order",
-    "is_little",
-    "part_of",
-    "piece_bytes",
-    "reduce_ring",
-    "runs",
-    "spread",
-]
-
 LINE_BYTES = 64
 """A cache line. No number is cut on a multiple of it: the largest, a complex long double, has 32 bytes."""
 

@@ -13,8 +13,6 @@ from mpishare.comm.agreement import NOTE_BYTES, mark_known
 from mpishare.comm.context import Context
 from mpishare.errors import SpecError
 
-__all__ = ["note_rows", "rows_of", "stacked", "told_row"]
-
 _COUNT = struct.Struct("<q")
 _NOTED_RANKS = NOTE_BYTES // _COUNT.size
 """So many ranks have room for their counts in the note of an agreement."""
