@@ -1,4 +1,4 @@
-"""What can go wrong, one class for each kind of blame."""
+"""The errors that mpishare raises, one class for each kind of cause."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ from collections.abc import Mapping
 class MpishareError(Exception):
     """Base of every error that mpishare raises on purpose."""
 
-    known_to = 0
-    """On how many ranks one agreement raised. Where these are all of a communicator, they are in step."""
-
 
 class ArgumentError(MpishareError, ValueError):
-    """An argument is outside what the call allows, such as a root that is no rank of the communicator."""
+    """An argument is outside what the call allows, such as a root that is not a rank of the communicator."""
 
 
 class SpecError(MpishareError, TypeError):
-    """This array cannot be shared: its dtype, shape or class does not fit fixed-size bytes."""
+    """The array or object cannot be shared: its dtype, shape or class is not bytes of a fixed size."""
 
 
 class BackendError(MpishareError):
-    """The segment kind that was asked for is unknown, or cannot be used on this node."""
+    """A segment kind, or an optional package, cannot be used on this node."""
 
 
 class CapacityError(MpishareError, MemoryError):
@@ -44,7 +41,7 @@ class CapacityError(MpishareError, MemoryError):
         self.cure = cure
 
     def alone(self) -> CapacityError:
-        """The same facts, without the frames in which it was raised."""
+        """A copy without the traceback."""
         return CapacityError(self.host, self.where, self.wanted, self.free, self.cure)
 
     def __str__(self) -> str:
@@ -59,12 +56,12 @@ class FileError(MpishareError, OSError):
 
     Attributes:
         path: The file.
-        dataset: What of it, None for the file itself.
+        dataset: The dataset, None for the file itself.
         reason: What is wrong.
     """
 
     def __init__(self, path: str, dataset: str | None, reason: str) -> None:
-        Exception.__init__(self, path, dataset, reason)  # an OSError would take the first for a number
+        Exception.__init__(self, path, dataset, reason)  # OSError would take the first for an error number
         self.path = path
         self.dataset = dataset
         self.reason = reason
@@ -92,8 +89,8 @@ class MismatchError(MpishareError):
         ranks_of: dict[str, list[int]] = {}
         for rank, call in self.calls.items():
             ranks_of.setdefault(call, []).append(rank)
-        told = "; ".join(f"{_name_ranks(ranks)}: {call}" for call, ranks in ranks_of.items())
-        return f"all ranks of the communicator must make the same call, but came with {told}"
+        calls = "; ".join(f"{_name_ranks(ranks)}: {call}" for call, ranks in ranks_of.items())
+        return f"all ranks of the communicator must make the same call, but came with {calls}"
 
 
 class PeerError(MpishareError):
@@ -102,8 +99,8 @@ class PeerError(MpishareError):
     Attributes:
         rank: The lowest rank that failed.
         host: The host it runs on.
-        reason: What it raised: the class and the words of its error.
-        others: How many further ranks failed as well.
+        reason: The class and the text of its error.
+        others: Number of other ranks that failed as well.
     """
 
     def __init__(self, rank: int, host: str, reason: str, others: int = 0) -> None:
@@ -121,7 +118,7 @@ class PeerError(MpishareError):
 class PeerCapacityError(PeerError, CapacityError):
     """The bytes do not fit where another rank runs, so no rank has them.
 
-    It is a `CapacityError`, so that all ranks can catch the same, with the attributes of both classes.
+    It has the attributes of both base classes. As a `CapacityError`, it is caught as such on all ranks.
     """
 
     def __init__(self, rank: int, lack: CapacityError, others: int = 0) -> None:
@@ -142,38 +139,38 @@ class StallError(MpishareError, TimeoutError):
     Attributes:
         call: The call that waited, and where it was made.
         seconds: How long it waited.
-        missing: For each rank that has not come, its host and what it was found to do.
+        missing: For each rank that has not come, its host and what it does instead.
     """
 
     def __init__(self, call: str, seconds: float, missing: Mapping[int, str]) -> None:
-        Exception.__init__(self, call, seconds, dict(missing))  # an OSError would take them for a number and a file
+        Exception.__init__(self, call, seconds, dict(missing))  # OSError would take them for an error number and a file
         self.call = call
         self.seconds = seconds
         self.missing = dict(missing)
 
     def again(self) -> StallError:
-        """The same facts, to be raised once more."""
+        """A copy, to be raised again."""
         return StallError(self.call, self.seconds, self.missing)
 
     def __str__(self) -> str:
-        told = "; ".join(f"rank {rank} {words}" for rank, words in self.missing.items())
-        unknown = "which ones can be told from the second call on a communicator on"
+        missing = "; ".join(f"rank {rank} {doing}" for rank, doing in self.missing.items())
+        unknown = "which ones is known from the second call on a communicator on"
         head = f"{self.call} has waited {self.seconds:g} s (MPISHARE_TIMEOUT) for ranks that have not come"
-        return f"{head}: {told or unknown}"
+        return f"{head}: {missing or unknown}"
 
 
 class TaskError(MpishareError):
-    """A task of `map` or of a `Pool` failed, and the others were given up.
+    """A task of `map` or of a `Pool` failed, and the tasks that had not begun were dropped.
 
-    On the rank that failed, its error is the `__cause__`. Elsewhere there is its text alone, so that it may be one that
-    cannot be pickled.
+    On the rank that failed, the task's own error is the `__cause__`. The other ranks have its text alone, as not every
+    exception can be pickled.
 
     Attributes:
-        item: The number of the item, from 0 on.
-        rank: Where its task ran.
+        item: The index of the item, from 0 on.
+        rank: The rank that ran its task.
         host: The host of that rank.
-        reason: The class and the words of the error.
-        traceback: The traceback as text, frame by frame, as it was on that rank.
+        reason: The class and the text of the error.
+        traceback: The traceback on that rank, as text.
     """
 
     def __init__(self, item: int, rank: int, host: str, reason: str, traceback: str) -> None:
@@ -190,20 +187,20 @@ class TaskError(MpishareError):
 
 
 def place_in(path: str, dataset: str | None) -> str:
-    """Names a file, or a dataset of it."""
+    """A file, or a dataset in it, for error messages."""
     return path if dataset is None else f"dataset {dataset!r} of {path}"
 
 
 def text_of_error(error: BaseException) -> str:
-    """The class and the words of an error, also of one that cannot tell itself."""
+    """The class and the text of an error, even of one whose `__str__` raises."""
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # it must not keep the other ranks waiting
-        return f"{type(error).__name__}, which cannot be put in words"
+    except Exception:  # the other ranks wait for the text
+        return f"{type(error).__name__}, whose text cannot be made"
 
 
 def _name_ranks(ranks: list[int], most: int = 8) -> str:
-    """Names ranks as a person would: 'rank 3', 'ranks 0, 2', 'ranks 0, 1, 2 and 509 more'."""
+    """Ranks for error messages: 'rank 3', 'ranks 0, 2', 'ranks 0, 1, 2 and 509 more'."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     named = ", ".join(str(rank) for rank in ranks[:most])
