@@ -1,17 +1,19 @@
-"""Every environment variable that mpishare reads, and nowhere else."""
+"""Every environment variable that mpishare reads. No other module reads the environment."""
 
 from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mpishare.errors import ArgumentError
 
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_LARGEST_PERCENT = 90
-_LARGEST_CHUNK_BYTES = 1 << 30
+_MAX_PERCENT = 90
+_MAX_CHUNK_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -19,20 +21,19 @@ class Config:
     """The settings of one communicator, read from the environment when it is first used.
 
     Attributes:
-        backend: `MPISHARE_BACKEND`, the segment kinds to try, with commas between; None lets each node choose.
+        backend: `MPISHARE_BACKEND`, the segment kinds to try, separated by commas; None lets each node choose.
         nodes: `MPISHARE_NODES`, pretend nodes for tests and debugging; None for the real ones.
         second_map: `MPISHARE_SECOND_MAP`, whether window pages may be mapped a second time; "0" keeps each window
             until MPI_Finalize instead.
-        directory: `MPISHARE_DIR`, where the files of memmaps go; None for memory, and then the temporary folder.
-        chunk_bytes: `MPISHARE_CHUNK`, how much travels between nodes as one message, such as "256K"; None for the
-            choice of the model in `plan`.
-        rails: `MPISHARE_RAILS`, how many ranks of a node send to the next node at the same time.
-        check: `MPISHARE_CHECK`, "1" to compare what the ranks call before each collective.
+        directory: `MPISHARE_DIR`, the folder for the files of memmaps; None for memory, and then the temporary folder.
+        chunk_bytes: `MPISHARE_CHUNK`, the size of a message between nodes, such as "256K"; None for the choice of the
+            model in `transfer.plan`.
+        check: `MPISHARE_CHECK`, "1" to compare the ranks' calls before each collective.
         recycle: `MPISHARE_RECYCLE`, how much memory a node keeps for arrays to come, as given, such as "5%" or "2G".
-        timeout_s: `MPISHARE_TIMEOUT`, how long a collective waits for ranks that do not come; None for ever.
+        timeout_s: `MPISHARE_TIMEOUT`, how long a collective waits for ranks that do not come; None for no limit.
         temporary: `TMPDIR`, the temporary folder.
         window_dir: `OMPI_MCA_osc_sm_backing_directory`, where Open MPI is told to put its windows; None for /dev/shm.
-        launched: How many processes the launcher says that it started together, 1 where it says nothing.
+        launched: The number of processes that the launcher started together; 1 where it does not say.
         singletons: `MPISHARE_SINGLETONS`, "1" where each of these is meant to be alone.
     """
 
@@ -55,14 +56,14 @@ class Config:
         """Reads the environment.
 
         Raises:
-            ArgumentError: A variable has a value that it does not take.
+            ArgumentError: A variable has a value that is not allowed.
         """
         return cls(
             backend=environ.get("MPISHARE_BACKEND") or None,
             nodes=environ.get("MPISHARE_NODES") or None,
             second_map=_switch(environ, "MPISHARE_SECOND_MAP", default="1"),
             directory=environ.get("MPISHARE_DIR") or None,
-            recycle=_size(environ, "MPISHARE_RECYCLE", default=cls.recycle),
+            recycle=_recycle(environ, "MPISHARE_RECYCLE"),
             chunk_bytes=_chunk_bytes(environ, "MPISHARE_CHUNK"),
             rails=_positive(environ, "MPISHARE_RAILS", default=cls.rails),
             check=_switch(environ, "MPISHARE_CHECK", default="0"),
@@ -75,16 +76,16 @@ class Config:
 
     @staticmethod
     def read_timeout(environ: Mapping[str, str] = os.environ) -> float | None:
-        """`MPISHARE_TIMEOUT` alone, None also where it cannot be understood, which `read` tells."""
+        """`MPISHARE_TIMEOUT` alone; None also where it cannot be understood, which `read` reports."""
         try:
             return _seconds(environ, "MPISHARE_TIMEOUT")
         except ArgumentError:
             return None
 
     def recycle_bytes(self, memory_bytes: int) -> int:
-        """How much a node with `memory_bytes` of memory keeps for arrays to come."""
-        number, unit = _split_size(self.recycle)
-        return int(number * (memory_bytes / 100 if unit == "%" else _UNITS[unit]))
+        """How much a node with `memory_bytes` of memory keeps for arrays to come, in bytes."""
+        percent = _percent(self.recycle)
+        return parse_bytes(self.recycle) if percent is None else int(percent * memory_bytes / 100)
 
     @property
     def folder(self) -> str:
@@ -106,6 +107,18 @@ class Config:
         return f"{self.common} MPISHARE_DIR={self.directory or ''}"
 
 
+def parse_bytes(text: str) -> int:
+    """The bytes of a size such as "256K", "64G" or "1.5 GiB"; suffixes are powers of 1024.
+
+    Raises:
+        ValueError: `text` is not a size.
+    """
+    match = _SIZE.fullmatch(text.strip().upper())
+    if match is None:
+        raise ValueError(f"{text!r} is not a size. Give bytes, with a suffix K, M, G or T, such as 800M or 1.5T.")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
 def _switch(environ: Mapping[str, str], name: str, *, default: str) -> bool:
     text = environ.get(name) or default
     if text not in ("0", "1"):
@@ -113,18 +126,24 @@ def _switch(environ: Mapping[str, str], name: str, *, default: str) -> bool:
     return text == "1"
 
 
-def _size(environ: Mapping[str, str], name: str, *, default: str) -> str:
-    text = environ.get(name) or default
+def _recycle(environ: Mapping[str, str], name: str) -> str:
+    text = environ.get(name) or Config.recycle
     try:
-        number, unit = _split_size(text)
+        percent = _percent(text)
+        is_allowed = parse_bytes(text) >= 0 if percent is None else 0 <= percent <= _MAX_PERCENT
     except ValueError:
-        number, unit = math.nan, ""
-    if not 0 <= number < math.inf or (unit == "%" and number > _LARGEST_PERCENT):
+        is_allowed = False
+    if not is_allowed:
         raise ArgumentError(
-            f"{name}={text!r} is not understood. Use bytes with K, M, G or T behind, or a part of the node's memory up "
-            f"to {_LARGEST_PERCENT}%, or 0."
+            f"{name}={text!r} is not understood. Use bytes with the suffix K, M, G or T, a percentage of the node's "
+            f"memory up to {_MAX_PERCENT}%, or 0."
         )
     return text
+
+
+def _percent(text: str) -> float | None:
+    """The number before a percent sign; None without one."""
+    return float(text[:-1]) if text.endswith("%") else None
 
 
 def _chunk_bytes(environ: Mapping[str, str], name: str) -> int | None:
@@ -132,25 +151,19 @@ def _chunk_bytes(environ: Mapping[str, str], name: str) -> int | None:
     if not text:
         return None
     try:
-        number, unit = _split_size(text)
-        nbytes = int(number * _UNITS[unit])
-    except (ValueError, KeyError, OverflowError):
+        nbytes = parse_bytes(text)
+    except ValueError:
         nbytes = 0
-    if not 1 <= nbytes <= _LARGEST_CHUNK_BYTES:
-        raise ArgumentError(f"{name}={text!r} is not understood. Use bytes, with K, M or G behind, up to 1G.")
+    if not 1 <= nbytes <= _MAX_CHUNK_BYTES:
+        raise ArgumentError(f"{name}={text!r} is not understood. Use bytes, with the suffix K, M or G, up to 1G.")
     return nbytes
 
 
 def _positive(environ: Mapping[str, str], name: str, *, default: int) -> int:
     text = environ.get(name) or str(default)
     if not text.isdecimal() or int(text) < 1:
-        raise ArgumentError(f"{name}={text!r} is not understood. Use a number from 1 on.")
+        raise ArgumentError(f"{name}={text!r} is not understood. Use an integer from 1 on.")
     return int(text)
-
-
-def _split_size(text: str) -> tuple[float, str]:
-    unit = text[-1:].upper()
-    return (float(text[:-1]), unit) if unit in _UNITS or unit == "%" else (float(text), "")
 
 
 def _seconds(environ: Mapping[str, str], name: str) -> float | None:
@@ -169,7 +182,7 @@ def _seconds(environ: Mapping[str, str], name: str) -> float | None:
 def _launched(environ: Mapping[str, str]) -> int:
     """The number of processes by the variables that Open MPI's mpiexec, MPICH's and Slurm's srun set.
 
-    srun's comes last: mpiexec in a batch job starts its daemons by srun, and then that number is of daemons.
+    srun's comes last: mpiexec in a batch job starts its daemons by srun, and then it counts daemons.
     """
     for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):
         text = environ.get(name, "")

@@ -160,7 +160,7 @@ class StallError(MpishareError, TimeoutError):
 
 
 class TaskError(MpishareError):
-    """A task of `map` or of a `Pool` failed, and the tasks that had not begun were dropped.
+    """A task of `map` or of a `Pool` failed, and the tasks that had not begun were cancelled.
 
     On the rank that failed, the task's own error is the `__cause__`. The other ranks have its text alone, as not every
     exception can be pickled.

@@ -55,7 +55,7 @@ def test_arrays_that_cannot_be_shared(comm: MPI.Intracomm, raised: Raised, name:
 
 
 @pytest.mark.parametrize(
-    ("root", "words"), [(-1, "root -1 is no rank"), (99, "root 99"), ("0", "root '0'"), (0.0, "root 0.0")]
+    ("root", "words"), [(-1, "root -1 is not a rank"), (99, "root 99"), ("0", "root '0'"), (0.0, "root 0.0")]
 )
 def test_wrong_root(raised: Raised, root: Any, words: str) -> None:
     told = raised(lambda: ms.share(np.arange(3), root=root))

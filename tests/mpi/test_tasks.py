@@ -307,7 +307,7 @@ def fail_strangely(number: int) -> None:
 
 
 def test_an_error_that_cannot_be_pickled(comm: MPI.Intracomm) -> None:
-    with pytest.raises(ms.TaskError, match=r"item 30 failed.*StrangeError, which cannot be put in words"):
+    with pytest.raises(ms.TaskError, match=r"item 30 failed.*StrangeError, whose text cannot be made"):
         ms.map(fail_strangely, range(100))
 
 
@@ -501,7 +501,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "chunk -1": ({"chunk": -1}, "chunk -1"),
     "chunk 1.5": ({"chunk": 1.5}, "chunk 1.5"),
     "chunk huge": ({"chunk": 2**70}, "no number of tasks"),
-    "root": ({"root": 99}, "root 99 is no rank"),
+    "root": ({"root": 99}, "root 99 is not a rank"),
 }
 
 
