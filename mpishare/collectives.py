@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mpishare.arrays import slices
 from mpishare.arrays.spec import Spec, address_of, bytes_of
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
@@ -139,8 +140,8 @@ def partition(n: int, *, comm: mpi.Comm | None = None, scope: str = "all") -> sl
     if count < 0:
         raise ArgumentError(f"n is {count}; a number of items is 0 or more.")
     if scope == "node":
-        return plan.balanced_slice(count, topology.node_size, topology.node_rank)
-    return plan.balanced_slice(count, topology.size, topology.rank)
+        return slices.balanced_slice(count, topology.node_size, topology.node_rank)
+    return slices.balanced_slice(count, topology.size, topology.rank)
 
 
 def _check_scope(scope: str) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from mpishare.arrays import slices
 from mpishare.arrays.spec import ShapeLike, Spec, copy_bytes, scalar, zero
 from mpishare.comm import mpi
 from mpishare.comm.collective import collective
 from mpishare.memory.allocation import allocate
 from mpishare.memory.selection import check_backend
-from mpishare.transfer import plan
 
 
 def empty(
@@ -183,7 +183,7 @@ def _made(
     array = allocate(context, spec.nbytes, backend=kind, label=name, writable=True).view(spec)
     if item is not None:
         mine = array.ravel(order="K")[
-            plan.balanced_slice(spec.count, context.topology.node_size, context.topology.node_rank)
+            slices.balanced_slice(spec.count, context.topology.node_size, context.topology.node_rank)
         ]
         copy_bytes(mine, np.broadcast_to(item, mine.shape))
         context.node_collective_comm.barrier()

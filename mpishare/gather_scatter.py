@@ -7,6 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from mpishare.arrays import slices
 from mpishare.arrays.spec import Block, Spec, bytes_of, copy_bytes
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
@@ -135,7 +136,7 @@ def _scatter(call: collective, array: NDArray[Any] | None, root: int) -> NDArray
 
 def _scattered(context: Context, spec: Spec, array: NDArray[Any] | None, root: int) -> NDArray[Any]:
     """This rank's rows of what `root` has, of which `spec` tells."""
-    parts = [plan.balanced_slice(spec.shape[0], context.topology.size, rank) for rank in range(context.topology.size)]
+    parts = [slices.balanced_slice(spec.shape[0], context.topology.size, rank) for rank in range(context.topology.size)]
     owns = [Spec(spec.dtype, (part.stop - part.start, *spec.shape[1:])) for part in parts]
     own = owns[context.topology.rank]
     with agree(context.collective_comm):
@@ -194,4 +195,4 @@ def _send(context: Context, runs: Iterable[tuple[int, Block]], window: int) -> N
 
 
 def _pieces(run: Block) -> Iterator[Block]:
-    return (run[part] for part in plan.chunks(run.nbytes, plan.LARGEST_MESSAGE_BYTES))
+    return (run[part] for part in slices.chunks(run.nbytes, plan.LARGEST_MESSAGE_BYTES))

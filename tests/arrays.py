@@ -1,7 +1,11 @@
-"""Arrays of every dtype and layout that can be shared, with bytes that tell one from another."""
+"""Arrays of every dtype and layout that can be shared, with bytes that tell one from another.
+
+`every_array` is for the tests of the spec alone. All other tests take the six of `REPRESENTATIVES`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -82,6 +86,28 @@ def layouts(dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
         "no items": filled(dtype, (0, 3)),
         "one item": filled(dtype, (1, 1)),
     }
+
+
+def every_array() -> Iterator[tuple[str, NDArray[Any]]]:
+    """An array of each dtype in each layout, with its name."""
+    for name, dtype in DTYPES.items():
+        for layout, array in layouts(dtype).items():
+            yield f"{name}, {layout}", array
+
+
+REPRESENTATIVES: dict[str, NDArray[Any]] = {
+    f"{name}, {layout}": layouts(DTYPES[name])[layout]
+    for name, layout in [
+        ("f8", "C"),
+        (">c16", "Fortran"),
+        ("struct", "strided"),
+        ("gaps", "reversed"),
+        ("M8[ns]", "0-d"),
+        ("S5", "no items"),
+    ]
+}
+"""One array for each way in which the library treats arrays differently: contiguous or not, a dtype that the header
+holds or that needs an extension, padding, no dimension, no bytes."""
 
 
 def bits(array: NDArray[Any]) -> bytes:

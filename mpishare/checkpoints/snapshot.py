@@ -14,6 +14,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from mpishare.arrays import slices
 from mpishare.checkpoints.manifest import Manifest, read_all
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
@@ -23,7 +24,6 @@ from mpishare.files.atomic_file import telling
 from mpishare.files.row_blocks import Run
 from mpishare.memory.allocation import allocate, seal
 from mpishare.memory.selection import check_backend
-from mpishare.transfer import plan
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Known:
         try:
             for name in self.manifest.entries:
                 stored = Stored(self, name)
-                for number in range(*plan.balanced_slice(len(stored.runs), parts, part).indices(len(stored.runs))):
+                for number in range(*slices.balanced_slice(len(stored.runs), parts, part).indices(len(stored.runs))):
                     stored.read_run(fd, number, memoryview(bytearray(stored.runs[number].nbytes)))
         finally:
             os.close(fd)
@@ -212,7 +212,7 @@ def _load_whole(call: collective, snapshot: Snapshot, name: str, out: object, ba
     segment = allocate(context, stored.spec.nbytes, backend=kind, label="load", writable=False)
     with agree(context.collective_comm), telling(snapshot.path, name, "read"):
         parts, part = (context.topology.node_size, context.topology.node_rank) if segment.origin.is_shared else (1, 0)
-        mine = stored.runs[plan.balanced_slice(len(stored.runs), parts, part)]
+        mine = stored.runs[slices.balanced_slice(len(stored.runs), parts, part)]
         if mine:
             start = mine[0].at - stored.runs[0].at
             stored.read(start, segment.block()[start : start + sum(run.nbytes for run in mine)].data)

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mpishare.arrays.slices import chunks
 from mpishare.arrays.spec import Block, Order, Spec
 from mpishare.files.pieces import Box, Cut
 from mpishare.files.region import Axis, Region
 from mpishare.files.source import Source
 from mpishare.files.stored import Stored
-from mpishare.transfer.plan import chunks
 
 _STAGED_BYTES = 1 << 20
 """Items that are strewn over so many bytes of a file are read with what lies between them, by one call."""

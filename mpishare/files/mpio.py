@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mpishare.arrays import slices
 from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
 from mpishare.errors import BackendError
 from mpishare.files.atomic_file import telling
 from mpishare.files.hdf5_write import check_h5py, has_mpio
 from mpishare.files.row_blocks import BLOCK_BYTES, RowBlocks
-from mpishare.transfer import plan
 
 
 def write(
@@ -55,7 +55,7 @@ def _write_rows(h5py: Any, dataset: Any, stack: RowBlocks, rank: int, array: NDA
     """Some rows at a time, so that those which must be put in order first take little memory."""
     row_bytes = array.nbytes // len(array)
     first = stack.starts[rank] // row_bytes
-    for part in plan.chunks(len(array), max(BLOCK_BYTES // row_bytes, 1)):
+    for part in slices.chunks(len(array), max(BLOCK_BYTES // row_bytes, 1)):
         rows = np.ascontiguousarray(array[part])
         place = dataset.get_space()
         place.select_hyperslab((first + part.start, *(0,) * (rows.ndim - 1)), rows.shape)

@@ -11,12 +11,12 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from mpishare.arrays import slices
 from mpishare.arrays.spec import bytes_of
 from mpishare.comm.context import Context
 from mpishare.comm.pending import InFlight
 from mpishare.comm.tags import Tag
 from mpishare.files.row_blocks import RowBlocks, Run, senders
-from mpishare.transfer import plan
 
 _WINDOW = 2
 """Runs on their way from one rank at a time: one is received while the one before it is written."""
@@ -169,12 +169,12 @@ def pieces(array: NDArray[Any], order: str, block_bytes: int) -> Iterator[memory
         return
     if array.flags.c_contiguous if order == "C" else array.flags.f_contiguous:
         data = bytes_of(array).data
-        for part in plan.chunks(data.nbytes, block_bytes):
+        for part in slices.chunks(data.nbytes, block_bytes):
             yield data[part]
         return
     items = array.view(np.dtype((np.void, array.itemsize)))  # with all their bytes, padding included
     flat = (items if order == "C" else items.T).flat
-    for part in plan.chunks(items.size, block_bytes // array.itemsize):
+    for part in slices.chunks(items.size, block_bytes // array.itemsize):
         yield flat[part].view(np.uint8).data
 
 

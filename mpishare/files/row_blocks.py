@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
+from mpishare.arrays import slices
 from mpishare.arrays.spec import Spec
 from mpishare.comm.placement import Placement
-from mpishare.transfer import plan
 
 ROOT = 0
 """The rank that makes the file, and whose array is saved where all have the same. It leads the first node."""
@@ -65,7 +65,7 @@ class RowBlocks:
     def runs(self, rank: int) -> Iterator[Run]:
         """The bytes of a rank, run by run."""
         start, stop = self.starts[rank], self.starts[rank + 1]
-        for part in plan.chunks(stop - start, self.block_bytes):
+        for part in slices.chunks(stop - start, self.block_bytes):
             yield Run(self.at + start + part.start, part.stop - part.start)
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mpishare.arrays import slices
 from mpishare.arrays.spec import bytes_of, scalar
 from mpishare.collectives import node_comm_of, shared_name
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.kernels.compiling import compiled
-from mpishare.transfer import plan
 
 _WORD_BYTES = 8
 
@@ -60,7 +60,7 @@ def fill(array: NDArray[Any], value: ArrayLike, *, comm: mpi.Comm | None = None)
             name = shared_name(array, writes=True)
             item = scalar(value, array.dtype)
             agreement.call = f"fill({name}, {item.tolist()!r})"
-        part = plan.balanced_slice(array.size, context.topology.node_size, context.topology.node_rank)
+        part = slices.balanced_slice(array.size, context.topology.node_size, context.topology.node_rank)
         array.ravel(order="K")[part] = item
         context.node_collective_comm.barrier()
 
@@ -122,7 +122,7 @@ def _part_sum(block: NDArray[np.uint8], parts: int, part: int) -> int:
     whole = block.size // _WORD_BYTES
     words = block[: whole * _WORD_BYTES].view(np.uint64)
     words.flags.writeable = False  # or the kernel would be compiled for both
-    mine = plan.balanced_slice(whole, parts, part)
+    mine = slices.balanced_slice(whole, parts, part)
     total = int(_mixed_sum(words[mine], mine.start))
     if part == parts - 1 and block.size % _WORD_BYTES:
         rest = block[whole * _WORD_BYTES :].tobytes().ljust(_WORD_BYTES, b"\0")

@@ -12,8 +12,7 @@ from mpishare.memory import buffer_pool
 from mpishare.memory.cache import CachedLease, SegmentCache, after_fork_in_child, give_back
 from mpishare.memory.segment import Segment
 from mpishare.memory.selection import Obtained, obtain
-from mpishare.memory.slab import Slab, Slot
-from mpishare.transfer import plan
+from mpishare.memory.slab import LARGEST_SLOT_BYTES, Slab, Slot, slot_bytes
 
 _PATIENCE = 1000
 """For so many arrays no slab is asked for where the last one was refused."""
@@ -58,9 +57,9 @@ def known_slots(context: Context, nbytes: int, backend: str | None) -> Slab | No
 
 def next_slots(context: Context, nbytes: int, backend: str | None) -> Slab | None:
     """The same for bytes that each node has of its own."""
-    if nbytes > plan.LARGEST_SLOT_BYTES:
+    if nbytes > LARGEST_SLOT_BYTES:
         return None
-    slots = context.keep(_Pool).slots.get((backend, plan.slot_bytes(nbytes)))
+    slots = context.keep(_Pool).slots.get((backend, slot_bytes(nbytes)))
     return slots if slots is not None and slots.free else None
 
 
@@ -116,8 +115,8 @@ class _Pool:
 
     def take(self, context: Context, nbytes: int, backend: str | None, writable: bool) -> Slot | CachedLease:
         """Memory for one array. Collective over the communicator."""
-        if nbytes <= plan.LARGEST_SLOT_BYTES:
-            slot = self._slot(context, plan.slot_bytes(nbytes), backend)
+        if nbytes <= LARGEST_SLOT_BYTES:
+            slot = self._slot(context, slot_bytes(nbytes), backend)
             if slot is not None:
                 return slot
         lease = self._wholes.take(context, nbytes, backend)

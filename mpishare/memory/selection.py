@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from mpishare.arrays import slices
 from mpishare.comm.agreement import Severity, agree, severity_of
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, BackendError, CapacityError, MpishareError
@@ -15,7 +16,6 @@ from mpishare.memory.memmap import MemmapInFolder, MemmapInMemory
 from mpishare.memory.private import Private
 from mpishare.memory.segment import Origin
 from mpishare.memory.window import Window
-from mpishare.transfer import plan
 
 KINDS: tuple[Kind, ...] = (MemmapInMemory(), Window(), MemmapInFolder(), Private())
 """In the order in which a node tries them.
@@ -59,7 +59,7 @@ def probe(context: Context) -> dict[str, str]:
 
 def _tell(kind: Kind, context: Context) -> str:
     try:
-        memory = _attempt(kind, context, plan.PAGE_BYTES, writable=False)
+        memory = _attempt(kind, context, slices.PAGE_BYTES, writable=False)
     except MpishareError as error:
         return f"does not fit: {error}"
     own = "is copy-on-write" if memory.private() is not None else "copies"
@@ -154,7 +154,7 @@ def _attempt(kind: Kind, context: Context, nbytes: int, *, writable: bool) -> Me
         kind.check(context, nbytes)
     part = slice(0, nbytes)
     if kind.is_shared:
-        part = plan.fill_slice(nbytes, context.topology.node_size, context.topology.node_rank)
+        part = slices.fill_slice(nbytes, context.topology.node_size, context.topology.node_rank)
     with agree(context.node_collective_comm):
         try:
             memory = kind.allocate(context, nbytes)

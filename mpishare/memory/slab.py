@@ -9,19 +9,33 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
+from mpishare.arrays.slices import round_up
 from mpishare.comm.agreement import any_rank
 from mpishare.comm.context import Context
 from mpishare.memory.kinds import Backing, Memory
 from mpishare.memory.selection import Obtained
+
+LARGEST_SLOT_BYTES = 2 << 20
+"""A larger array has a segment of its own, whose pages become read-only and writable again each time it is used. Up to
+this size that costs more than a copy: each small page that becomes writable again takes a page fault."""
+
+_CACHE_LINE_BYTES = 64
 
 _SLAB_BYTES = 2 << 20
 """The largest slab. Slots of a size begin with a small one and double until slabs are so large."""
 _FIRST_SLAB_BYTES = 64 << 10
 _SPARE = 4
 """A slab is added when fewer than one slot in so many is free, so that notes are put together seldom."""
+
+
+@lru_cache(maxsize=1024)
+def slot_bytes(nbytes: int) -> int:
+    """The size of the slot for an array of `nbytes`: whole cache lines, at most 63 bytes or a quarter too large."""
+    return round_up(nbytes, max(_CACHE_LINE_BYTES, 1 << max(nbytes - 1, 1).bit_length() >> 3))
 
 
 class Slab:

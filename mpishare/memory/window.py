@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from mpishare.arrays import slices
 from mpishare.comm import mpi
 from mpishare.comm.agreement import any_rank
 from mpishare.comm.context import Context
@@ -17,7 +18,6 @@ from mpishare.host import memory as host_memory
 from mpishare.memory.hugepages import huge_bytes
 from mpishare.memory.kinds import Memory
 from mpishare.memory.mapping import Mapping, populate
-from mpishare.transfer import plan
 
 _SLACK_BYTES = 64 << 10
 """What an MPI adds to a window for itself. Open MPI 5.0: a page, and 128 bytes a rank."""
@@ -88,7 +88,7 @@ def _refusal_of_mpi(context: Context) -> str:
         Over the ranks of this node.
     """
     try:
-        _window(context, plan.PAGE_BYTES).Free()
+        _window(context, slices.PAGE_BYTES).Free()
     except mpi.Exception as error:
         return f"this MPI makes no shared-memory windows: {error}"
     return ""

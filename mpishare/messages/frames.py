@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from mpishare.arrays import slices
 from mpishare.arrays.spec import Block
 from mpishare.comm import mpi, progress
 from mpishare.comm.context import Context
@@ -18,7 +19,6 @@ from mpishare.comm.pending import start
 from mpishare.comm.tags import Tag
 from mpishare.messages.compression import FRAME_BYTES, SMALLEST_BYTES, packed, pays
 from mpishare.messages.wire import IS_FRAMED, IS_TIMED, TIMED_BYTES, Message, is_timed, pieces
-from mpishare.transfer import plan
 
 _WINDOW = 4
 """Frames on their way while the next is compressed."""
@@ -69,7 +69,7 @@ def _steps(letter: Message) -> Iterator[_Step]:
 def _frames(part: Block, how: int) -> Iterator[_Step]:
     """Those that are timed are awaited one by one: from one answer to the next, it is no matter who came late."""
     was_timed = False
-    for frame in plan.chunks(part.nbytes, FRAME_BYTES):
+    for frame in slices.chunks(part.nbytes, FRAME_BYTES):
         ends_time = was_timed and not is_timed(how, frame)
         is_judged = frame.start == 0 or ends_time
         window = 0 if was_timed else _WINDOW

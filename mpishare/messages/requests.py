@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from mpishare.arrays import slices
 from mpishare.arrays.spec import HEADER_BYTES, Block, Spec
 from mpishare.comm import mpi, progress
 from mpishare.comm.context import Context
@@ -232,7 +233,7 @@ def _all_pieces(letter: Message) -> Iterator[Block | bytes]:
     """All that follows the head, the frames compressed."""
     for part in letter.parts:
         if letter.is_framed(part):
-            yield from (packed(part[frame]) for frame in plan.chunks(part.nbytes, FRAME_BYTES))
+            yield from (packed(part[frame]) for frame in slices.chunks(part.nbytes, FRAME_BYTES))
         else:
             yield from pieces(part)
 

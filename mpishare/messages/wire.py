@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mpishare.arrays import slices
 from mpishare.arrays.dtypes import BUILT_IN
 from mpishare.arrays.spec import HEADER_BYTES, NUMBERS, Block, Order, Spec, bytes_of, copy_bytes, extension_bytes
 from mpishare.comm.context import Context
@@ -179,7 +180,7 @@ def pieces(block: Block) -> Iterator[Block]:
     """The bytes as MPI can send them."""
     if block.nbytes <= plan.LARGEST_MESSAGE_BYTES:
         return iter((block,))
-    return (block[part] for part in plan.chunks(block.nbytes, plan.LARGEST_MESSAGE_BYTES))
+    return (block[part] for part in slices.chunks(block.nbytes, plan.LARGEST_MESSAGE_BYTES))
 
 
 def _sinks(nbytes: int) -> Iterator[Block]:
@@ -189,7 +190,7 @@ def _sinks(nbytes: int) -> Iterator[Block]:
         sink: Block = np.empty(length, np.uint8)
     else:
         sink = Segment(Mapping.sink(length), length, Origin("sink", "recv", node_size=1), key=None).block()
-    return (sink[: part.stop - part.start] for part in plan.chunks(nbytes, length))
+    return (sink[: part.stop - part.start] for part in slices.chunks(nbytes, length))
 
 
 def opened(context: Context, head: bytes, out: NDArray[Any] | None) -> Steps:
@@ -280,7 +281,7 @@ def _coming(context: Context, spec: Spec, tag: int, how: int, out: NDArray[Any] 
 def _framed(block: Block, tag: int, how: int) -> Steps:
     """Receives frames into `block`, each where its bytes go, and expands those that are compressed."""
     error: MpishareError | None = None
-    for part in plan.chunks(block.nbytes, FRAME_BYTES):
+    for part in slices.chunks(block.nbytes, FRAME_BYTES):
         frame = block[part]
         length = yield Place(tag, frame.nbytes, frame, answer=is_timed(how, part))
         if length != frame.nbytes:
@@ -300,7 +301,7 @@ def is_timed(how: int, part: slice) -> bool:
 def _lost(nbytes: int, tag: int, how: int) -> Steps:
     """Receives what has no place."""
     if how and nbytes >= SMALLEST_BYTES:
-        for part in plan.chunks(nbytes, FRAME_BYTES):
+        for part in slices.chunks(nbytes, FRAME_BYTES):
             yield Place(tag, part.stop - part.start, None, answer=is_timed(how, part))
     elif nbytes:
         yield Place(tag, nbytes, None)

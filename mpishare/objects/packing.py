@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from mpishare.arrays import slices
 from mpishare.arrays.spec import Block, Spec
 from mpishare.comm.context import Context
 from mpishare.memory.segment import Segment
@@ -126,7 +127,7 @@ class _Layout(NamedTuple):
                 offsets[number], at = at, _rounded(at + spec.nbytes, _ALIGNED_BYTES)
         front_bytes = at
         for number in large:
-            offsets[number] = _rounded(at, plan.PAGE_BYTES)
+            offsets[number] = _rounded(at, slices.PAGE_BYTES)
             at = offsets[number] + specs[number].nbytes
         return cls(offsets, large, front_bytes, at)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mpishare.arrays import slices
 from mpishare.arrays.spec import Block, address_of
 from mpishare.comm.agreement import NOTE_BYTES, agree, any_rank
 from mpishare.comm.context import Context
@@ -92,7 +93,7 @@ def take(context: Context, root: int, found: Offer, block: Block, source: Block 
     helpers = [rank for rank in ranks if root_helps or rank != root][: plan.LARGEST_PULL_RANKS]
     failed = False
     if context.topology.rank in helpers:
-        part = plan.fill_slice(block.nbytes, len(helpers), helpers.index(context.topology.rank))
+        part = slices.fill_slice(block.nbytes, len(helpers), helpers.index(context.topology.rank))
         if source is not None:
             block[part] = source[part]
         else:

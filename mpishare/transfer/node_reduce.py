@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mpishare.arrays import slices
 from mpishare.arrays.spec import Block, Spec, bytes_of
 from mpishare.comm.context import Context
 from mpishare.comm.placement import Placement
@@ -159,7 +160,7 @@ class Reduction:
         """
         count, ranks, room = _rooms(self.context.topology.placement, self.spec.nbytes)
         sides = scratch.view(result.dtype).reshape(count, ranks, -1)[:, : self.context.topology.node_size]
-        for number, part in enumerate(plan.chunks(result.size, room // result.itemsize)):
+        for number, part in enumerate(slices.chunks(result.size, room // result.itemsize)):
             side, whole = sides[number % len(sides)], result[part]
             if not self.is_shown:
                 side[self.context.topology.node_rank, : whole.size] = items[part]
@@ -177,14 +178,14 @@ class Reduction:
         if self._is_for_one:
             return slice(0, whole.size if self.context.topology.is_leader else 0)
         count, place = self.context.topology.node_size, self.context.topology.node_rank
-        part = plan.byte_slice(whole.nbytes, count, place, grain=LINE_BYTES)
+        part = slices.byte_slice(whole.nbytes, count, place, grain=LINE_BYTES)
         return slice(part.start // whole.itemsize, part.stop // whole.itemsize)
 
     def _by_turns(self, items: Any, result: NDArray[Any], is_shared: bool) -> None:
         """Each rank sends its items to all of the node."""
         assert self.room is not None
         room = self.room.view(result.dtype)
-        for part in plan.chunks(result.size, room.size):
+        for part in slices.chunks(result.size, room.size):
             piece = room[: part.stop - part.start]
             for number, rank in enumerate(self.operation.begin_with(self.context.topology.node_size)):
                 if rank == self.context.topology.node_rank:
@@ -225,7 +226,7 @@ class Reduction:
     def _along(self, path: Sequence[int], own: Block, into: Block | None = None) -> int:
         """Reduces from each rank of `path` to the next, and brings what comes of it to all nodes; the last of them."""
         context, last = self.context, path[-1]
-        parts = list(plan.chunks(own.nbytes, _piece_bytes(context, own.nbytes)))
+        parts = list(slices.chunks(own.nbytes, _piece_bytes(context, own.nbytes)))
         pass_along(context, path, own, parts, self._combine(), self.stages)
         block = own if into is None else into
         if into is not None and context.topology.rank == last:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mpishare.arrays import slices
 from mpishare.arrays.spec import Block, Spec, bytes_of, copy_bytes, extension_bytes
 from mpishare.comm import mpi
 from mpishare.comm.collective_comm import CollectiveComm
@@ -132,7 +133,7 @@ def _spread(context: Context, root: int, rails: int, block: Block, is_shared: bo
 def send_on_rails(context: Context, root: int, block: Block, rails: int) -> None:
     """Brings the bytes of `root`'s node, which all its ranks see, to the other nodes; see `relay`."""
     for rail in range(rails):
-        part = plan.byte_slice(block.nbytes, rails, rail)
+        part = slices.byte_slice(block.nbytes, rails, rail)
         relay(context, root, block[part], rail=rail)
 
 
@@ -166,12 +167,12 @@ def copy_to_node(context: Context, root: int, block: Block, rails: int) -> None:
     ranks = context.topology.ranks_of(context.topology.node)
     for rail in range(rails):
         first = next(ranks.index(rank) for rank in plan.chain(context.topology.placement, root, rail) if rank in ranks)
-        tell_node(context, block[plan.byte_slice(block.nbytes, rails, rail)], first)
+        tell_node(context, block[slices.byte_slice(block.nbytes, rails, rail)], first)
 
 
 def tell_node(context: Context, block: Block, node_rank: int) -> None:
     """From one rank of this node to the others, each of which has a block of its own."""
-    for part in plan.chunks(block.nbytes, plan.LARGEST_MESSAGE_BYTES):
+    for part in slices.chunks(block.nbytes, plan.LARGEST_MESSAGE_BYTES):
         context.node_collective_comm.bcast(block[part], node_rank)
 
 
@@ -209,7 +210,7 @@ def relay(
         return
     sent = block if source is None else source
     links = plan.links(block.nbytes, len(path), path.index(context.topology.rank), context.config.chunk_bytes)
-    parts = list(plan.chunks(block.nbytes, links.chunk_bytes))
+    parts = list(slices.chunks(block.nbytes, links.chunk_bytes))
     pieces: Iterable[Block] = (sent[part] for part in parts) if until is None else _once_there(sent, parts, until)
     if links.parent is not None:
         pieces = received(context.collective_comm, [(path[links.parent], block[part]) for part in parts], Tag.CHUNK)

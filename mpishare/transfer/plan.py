@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 from mpishare.comm.placement import Placement
 
-PAGE_BYTES = 4096
-"""The smallest page of any Linux that MPI runs on; a multiple of it is only a better cut, never a need."""
-
 LARGEST_MESSAGE_BYTES = 1 << 30
 """A round number below 2**31 - 1, the largest count of MPI 3."""
-
-LARGEST_SLOT_BYTES = 2 << 20
-"""A larger array has a segment of its own, whose pages are made read-only and writable again each time. Up to here that
-would cost more than to copy: each small page that becomes writable takes a page fault."""
 
 SMALLEST_PULL_BYTES = 4 << 20
 """Below it the root alone fills its node: measured, it takes no longer than to tell the others."""
@@ -25,9 +16,6 @@ SMALLEST_PULL_BYTES = 4 << 20
 LARGEST_PULL_RANKS = 8
 """Ranks that read the root's memory at the same time. The kernel's lock on it is what more would wait for (S.
 Chakraborty, H. Subramoni, D. K. Panda, "Contention-aware kernel-assisted MPI collectives", IEEE Cluster 2017)."""
-
-_HUGE_BYTES = 2 << 20
-"""The grain of parts that ranks fill, where it is not too coarse: the size of huge pages on nearly all machines."""
 
 EAGER_BYTES = 60 << 10
 """A message up to this size leaves at once with Open MPI over TCP, whose limit is 64 KiB with its own header; a larger
@@ -40,35 +28,6 @@ measured at 400 Mbit/s (benchmarks/results/nodes-chunks.json). A faster link car
 _LARGEST_CHUNK_BYTES = 16 << 20
 _LARGEST_TREE_BYTES = 1 << 20
 _SMALLEST_RAIL_BYTES = 4 << 20
-
-
-def balanced_slice(count: int, parts: int, part: int) -> slice:
-    """Part number `part` of `count` items cut into `parts` runs whose lengths differ by at most one."""
-    return slice(count * part // parts, count * (part + 1) // parts)
-
-
-def byte_slice(nbytes: int, parts: int, part: int, *, grain: int = PAGE_BYTES) -> slice:
-    """Like `balanced_slice`, in bytes, with the inner cuts on multiples of `grain` so that no page has two owners."""
-    grains = balanced_slice(-(-nbytes // grain), parts, part)
-    return slice(min(grains.start * grain, nbytes), min(grains.stop * grain, nbytes))
-
-
-@lru_cache(maxsize=1024)
-def slot_bytes(nbytes: int) -> int:
-    """The size of the slot for a small array: a multiple of 64, a cache line, and at most 64 or a quarter too large."""
-    grain = max(64, 1 << max(nbytes - 1, 1).bit_length() >> 3)
-    return -(-nbytes // grain) * grain
-
-
-def fill_slice(nbytes: int, parts: int, part: int) -> slice:
-    """Like `byte_slice`, with huge pages as grain if each part has some."""
-    return byte_slice(nbytes, parts, part, grain=_HUGE_BYTES if nbytes >= parts * _HUGE_BYTES else PAGE_BYTES)
-
-
-def chunks(nbytes: int, chunk: int) -> Iterator[slice]:
-    """The bytes from 0 to `nbytes` in runs of `chunk`, the last one shorter."""
-    for start in range(0, nbytes, chunk):
-        yield slice(start, min(start + chunk, nbytes))
 
 
 def rail_count(placement: Placement, nbytes: int, wanted: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from mpishare.arrays import slices
 from mpishare.comm.placement import Placement
 from mpishare.transfer import plan
 
@@ -94,13 +95,13 @@ def reduce_ring(run: slice, count: int, place: int, piece: int) -> Ring:
 
 def _cut(parts: Iterable[slice], piece: int) -> Iterator[slice]:
     for part in parts:
-        for one in plan.chunks(part.stop - part.start, piece):
+        for one in slices.chunks(part.stop - part.start, piece):
             yield slice(part.start + one.start, part.start + one.stop)
 
 
-def part_of(run: slice, parts: int, part: int, *, grain: int = plan.PAGE_BYTES) -> slice:
-    """Part number `part` of a run of bytes; see `plan.byte_slice`."""
-    found = plan.byte_slice(run.stop - run.start, parts, part, grain=grain)
+def part_of(run: slice, parts: int, part: int, *, grain: int = slices.PAGE_BYTES) -> slice:
+    """Part number `part` of a run of bytes; see `slices.byte_slice`."""
+    found = slices.byte_slice(run.stop - run.start, parts, part, grain=grain)
     return slice(run.start + found.start, run.start + found.stop)
 
 

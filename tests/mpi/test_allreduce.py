@@ -13,12 +13,13 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import mpishare as ms
+from mpishare.arrays import slices
 from mpishare.comm.context import context_of
 from mpishare.errors import CapacityError
 from mpishare.memory import selection
 from mpishare.memory.private import Private
 from mpishare.messages.frames import ANSWER_TAG
-from mpishare.transfer import plan, ring_plan
+from mpishare.transfer import ring_plan
 from mpishare.transfer.node_reduce import Reduction
 from tests.mpi.test_errors import assert_refused
 from tests.mpi.test_segments import use
@@ -65,7 +66,7 @@ def expected(inputs: Sequence[Array], function: Any) -> Array:
             return fold(nodes).reshape(inputs[0].shape)
         found = np.empty_like(nodes[0])
         for part in range(count):
-            cut = plan.byte_slice(nbytes, count, part, grain=ring_plan.LINE_BYTES)
+            cut = slices.byte_slice(nbytes, count, part, grain=ring_plan.LINE_BYTES)
             items = slice(cut.start // found.itemsize, cut.stop // found.itemsize)
             found[items] = fold([nodes[(part + step) % count][items] for step in range(count)])
     return found.reshape(inputs[0].shape)

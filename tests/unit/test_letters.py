@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from mpishare.arrays import slices
 from mpishare.errors import ArgumentError, BackendError, CapacityError, MpishareError
 from mpishare.messages import compression
 from mpishare.messages.wire import HEAD_BYTES, IS_FRAMED, Message, opened, pieces, simple_head, simple_spec, write
 from mpishare.objects.pickling import pickle_object, unpickle_object
-from mpishare.transfer import plan
 from tests.arrays import DTYPES, bits, layouts
 
 HERE: Any = SimpleNamespace(host="here", largest_tag=1 << 20, loan_bytes=0)
@@ -26,7 +26,7 @@ def read(letter: Message, out: NDArray[Any] | None = None) -> Any:
     """What the receiver makes of a letter, the parts of which are put in the places that it names."""
     parts: list[NDArray[np.uint8]] = []
     for part in letter.parts:
-        frames = plan.chunks(part.nbytes, compression.FRAME_BYTES) if letter.is_framed(part) else ()
+        frames = slices.chunks(part.nbytes, compression.FRAME_BYTES) if letter.is_framed(part) else ()
         parts += [np.frombuffer(compression.packed(part[frame]), np.uint8) for frame in frames] or pieces(part)
     steps = opened(HERE, letter.head, out)
     try:

@@ -2,42 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 
 from mpishare.comm.placement import Placement
 from mpishare.transfer import plan
 
 COUNTS = [0, 1, 2, 3, 7, 100, 4095, 4096, 4097, 2**31 + 5, 2**40 + 3]
-
-
-@pytest.mark.parametrize("parts", [1, 2, 3, 5, 128])
-@pytest.mark.parametrize("count", COUNTS)
-def test_balanced_slices_cover_and_balance(count: int, parts: int) -> None:
-    slices = [plan.balanced_slice(count, parts, part) for part in range(parts)]
-    lengths = [one.stop - one.start for one in slices]
-    assert slices[0].start == 0
-    assert slices[-1].stop == count
-    assert all(one.stop == two.start for one, two in pairwise(slices))
-    assert max(lengths) - min(lengths) <= 1
-
-
-@pytest.mark.parametrize("parts", [1, 2, 3, 5, 128])
-@pytest.mark.parametrize("count", COUNTS)
-def test_byte_slices_cover_and_share_no_page(count: int, parts: int) -> None:
-    slices = [plan.byte_slice(count, parts, part) for part in range(parts)]
-    assert slices[0].start == 0
-    assert slices[-1].stop == count
-    assert all(one.stop == two.start for one, two in pairwise(slices))
-    assert all(one.stop % plan.PAGE_BYTES == 0 or one.stop == count for one in slices)
-
-
-@pytest.mark.parametrize("nbytes", [0, 1, 9, 10, 11, 1001])
-def test_chunks_cover(nbytes: int) -> None:
-    parts = list(plan.chunks(nbytes, 10))
-    assert [byte for part in parts for byte in range(nbytes)[part]] == list(range(nbytes))
-    assert all(part.stop - part.start == 10 for part in parts[:-1])
 
 
 @pytest.mark.parametrize("n_nodes", [2, 3, 4, 5, 8, 100, 1000])
@@ -72,14 +42,6 @@ def test_chunks_grow_with_the_bytes_and_shrink_with_the_nodes() -> None:
     sizes = [plan.chunk_bytes(1 << power, 4) for power in range(10, 40)]
     assert sizes == sorted(sizes)
     assert plan.chunk_bytes(1 << 30, 1000) < plan.chunk_bytes(1 << 30, 3)
-
-
-def test_slots_hold_their_arrays_and_waste_little() -> None:
-    for nbytes in [*range(1, 3000), 65_537, 200_000, plan.LARGEST_SLOT_BYTES]:
-        slot = plan.slot_bytes(nbytes)
-        assert slot % 64 == 0
-        assert nbytes <= slot <= max(nbytes + 63, nbytes * 1.25)
-        assert plan.slot_bytes(slot) == slot
 
 
 @pytest.mark.parametrize("labels", ["aabb", "abab", "aaabbbb", "abbacc"])
