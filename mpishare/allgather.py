@@ -15,7 +15,7 @@ from mpishare.comm.context import Context
 from mpishare.memory.allocation import allocate, seal
 from mpishare.memory.selection import check_backend
 from mpishare.transfer import plan, ring_plan
-from mpishare.transfer.pipeline import copy_to_node, tell_node
+from mpishare.transfer.pipeline import copy_to_node
 from mpishare.transfer.ring import circulate, exchange
 from mpishare.transfer.rows import note_rows, rows_of, stacked, told_row
 
@@ -83,30 +83,27 @@ def _allgather(call: collective, local: NDArray[Any], backend: str | None) -> ND
 def _fill(context: Context, block: Block, starts: Sequence[int], *, is_shared: bool) -> None:
     """Brings what all ranks have in `block`, each from its place of `starts` on, to all nodes."""
     if not is_shared:
-        for node_rank, rank in enumerate(context.topology.ranks_of(context.topology.node)):
+        for rank in context.topology.ranks_of(context.topology.node):
             for run in ring_plan.runs([rank], starts):
-                tell_node(context, block[run], node_rank)
+                copy_to_node(context, rank, block[run])
     if context.topology.n_nodes == 1:
         return
     context.node_collective_comm.barrier()
-    rails = plan.rail_count(context.topology.placement, block.nbytes, context.config.rails)
-    if context.topology.node_rank < rails:
-        _between(context, block, starts, rails)
+    if context.topology.is_leader:
+        _between(context, block, starts)
     if not is_shared:
-        copy_to_node(context, 0, block, rails)
+        copy_to_node(context, 0, block)
 
 
-def _between(context: Context, block: Block, starts: Sequence[int], rails: int) -> None:
-    """Brings what the nodes have to all nodes, or a part of it on each of several rails."""
-    rail = context.topology.node_rank
-    path = plan.chain(context.topology.placement, 0, rail)
+def _between(context: Context, block: Block, starts: Sequence[int]) -> None:
+    """Brings what the nodes have to all nodes."""
+    path = plan.chain(context.topology.placement, 0)
     runs = [ring_plan.runs(ranks, starts) for ranks in context.topology.placement.nodes]
     if ring_plan.is_little(block.nbytes):
         _exchange(context, path, block, runs)
         return
-    parts = [[ring_plan.part_of(run, rails, rail) for run in one] for one in runs]
-    most = max(sum(part.stop - part.start for part in one) for one in parts)
-    ring = ring_plan.gather_ring(parts, context.topology.node, ring_plan.piece_bytes(most, context.config.chunk_bytes))
+    most = max(sum(run.stop - run.start for run in one) for one in runs)
+    ring = ring_plan.gather_ring(runs, context.topology.node, ring_plan.piece_bytes(most, context.config.chunk_bytes))
     circulate(context, path, block, ring)
 
 

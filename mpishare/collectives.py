@@ -19,7 +19,7 @@ from mpishare.comm.topology import check_root
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.memory.segment import segment_of
 from mpishare.transfer import plan
-from mpishare.transfer.pipeline import send_on_rails
+from mpishare.transfer.pipeline import relay
 
 _SCOPES = ("node", "all")
 
@@ -65,8 +65,7 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
         with call.begin() as agreement:
             rank = check_root(root, context.topology.size)
             agreement.call = f"bcast({shared_name(array, writes=True)}, root={rank})"
-        rails = plan.rail_count(context.topology.placement, array.nbytes, context.config.rails)
-        send_on_rails(context, rank, bytes_of(array), rails)
+        relay(context, rank, bytes_of(array))
         context.node_collective_comm.barrier()
     return array
 

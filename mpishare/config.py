@@ -43,7 +43,6 @@ class Config:
     directory: str | None = None
     recycle: str = "5%"
     chunk_bytes: int | None = None
-    rails: int = 1
     check: bool = False
     timeout_s: float | None = None
     temporary: str = "/tmp"  # noqa: S108 - nameless files only
@@ -65,7 +64,6 @@ class Config:
             directory=environ.get("MPISHARE_DIR") or None,
             recycle=_recycle(environ, "MPISHARE_RECYCLE"),
             chunk_bytes=_chunk_bytes(environ, "MPISHARE_CHUNK"),
-            rails=_positive(environ, "MPISHARE_RAILS", default=cls.rails),
             check=_switch(environ, "MPISHARE_CHECK", default="0"),
             timeout_s=_seconds(environ, "MPISHARE_TIMEOUT"),
             temporary=environ.get("TMPDIR") or cls.temporary,
@@ -99,8 +97,7 @@ class Config:
             f"MPISHARE_BACKEND={self.backend or ''} MPISHARE_NODES={self.nodes or ''} "
             f"MPISHARE_CHECK={self.check:d} MPISHARE_TIMEOUT={self.timeout_s or ''} "
             f"MPISHARE_SECOND_MAP={self.second_map:d} MPISHARE_SINGLETONS={self.singletons:d} "
-            f"MPISHARE_RECYCLE={self.recycle} MPISHARE_CHUNK={self.chunk_bytes or ''} "
-            f"MPISHARE_RAILS={self.rails}"
+            f"MPISHARE_RECYCLE={self.recycle} MPISHARE_CHUNK={self.chunk_bytes or ''}"
         )
 
     def __str__(self) -> str:
@@ -157,13 +154,6 @@ def _chunk_bytes(environ: Mapping[str, str], name: str) -> int | None:
     if not 1 <= nbytes <= _MAX_CHUNK_BYTES:
         raise ArgumentError(f"{name}={text!r} is not understood. Use bytes, with the suffix K, M or G, up to 1G.")
     return nbytes
-
-
-def _positive(environ: Mapping[str, str], name: str, *, default: int) -> int:
-    text = environ.get(name) or str(default)
-    if not text.isdecimal() or int(text) < 1:
-        raise ArgumentError(f"{name}={text!r} is not understood. Use an integer from 1 on.")
-    return int(text)
 
 
 def _seconds(environ: Mapping[str, str], name: str) -> float | None:

@@ -50,7 +50,6 @@ PLACEMENT = [
     "collectives",
     "make",
     "pull",
-    "rails",
     "share",
     "topology",
 ]

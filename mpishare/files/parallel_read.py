@@ -12,8 +12,7 @@ from mpishare.comm.tags import Tag
 from mpishare.files.inspect import Part
 from mpishare.files.pieces import Cuttable, Piece, piece_bytes, pieces
 from mpishare.files.source import Source
-from mpishare.transfer import plan
-from mpishare.transfer.pipeline import copy_to_node, relay, send_on_rails
+from mpishare.transfer.pipeline import copy_to_node, relay
 
 ROOT = 0
 """The rank that looks at the file, whose node reads it where it is read once a job."""
@@ -55,8 +54,7 @@ def bring(
     Collective:
         Over the communicator, but a rank may return before others have come.
     """
-    rails = plan.rail_count(context.topology.placement, block.nbytes, context.config.rails) if once else 1
-    streams = once and context.topology.n_nodes > 1 and rails == 1  # each rail wants another part of the bytes first
+    streams = once and context.topology.n_nodes > 1
     reading = None
     if not once or context.topology.node == context.topology.node_of(ROOT):
         reading = Reading(context, source, parts, block, is_shared=is_shared, streams=streams, show=show)
@@ -65,12 +63,8 @@ def bring(
     elif reading is not None:
         reading.read_own()
         context.node_collective_comm.barrier()
-    if not is_shared and reading is not None:
-        copy_to_node(context, ROOT, block, 1)
-    if once and not streams:
-        send_on_rails(context, ROOT, block, rails)
-    if not is_shared and reading is None:
-        copy_to_node(context, ROOT, block, rails)
+    if not is_shared:
+        copy_to_node(context, ROOT, block)
     return reading
 
 

@@ -129,16 +129,16 @@ class Reduction:
             Over the communicator, but a rank may return before others have come.
         """
         if self.own is not None:
-            root, rails = self._in_turn(bytes_of(self.own), block), 1
+            root = self._in_turn(bytes_of(self.own), block)
         else:
             self._within(local, block, is_shared, scratch)
             if self.context.topology.n_nodes == 1:
                 return
             if not self._is_for_one:
                 self.context.node_collective_comm.barrier()
-            root, rails = self._between(block)
+            root = self._between(block)
         if not is_shared:
-            copy_to_node(self.context, root, block, rails)
+            copy_to_node(self.context, root, block)
 
     def _within(self, local: NDArray[Any], block: Block, is_shared: bool, scratch: Block | None) -> None:
         """Reduces what the ranks of this node have."""
@@ -198,24 +198,22 @@ class Reduction:
                 else:
                     result[part] = piece
 
-    def _between(self, block: Block) -> tuple[int, int]:
-        """Reduces what the nodes have; the root and the rails by which it came to them, as for `relay`."""
+    def _between(self, block: Block) -> int:
+        """Reduces what the nodes have; the root from which it came to them, as for `relay`."""
         context, placement = self.context, self.context.topology.placement
         if self.is_little:
             if context.topology.is_leader:
                 found = exchange(context, plan.chain(placement, 0), block, [block.nbytes] * context.topology.n_nodes)
                 self.operation.fold([one.view(self.spec.dtype) for one in found], block.view(self.spec.dtype))
-            return 0, 1
+            return 0
         if not self.operation.commutes:
-            return self._along([placement.leader(node) for node in range(context.topology.n_nodes)], block), 1
-        rails = plan.rail_count(placement, block.nbytes, context.config.rails)
-        if context.topology.node_rank < rails:
-            path = plan.chain(placement, 0, context.topology.node_rank)
-            run = ring_plan.part_of(slice(0, block.nbytes), rails, context.topology.node_rank)
+            return self._along([placement.leader(node) for node in range(context.topology.n_nodes)], block)
+        if context.topology.is_leader:
+            path = plan.chain(placement, 0)
             piece = _piece_bytes(context, block.nbytes)
-            ring = ring_plan.reduce_ring(run, context.topology.n_nodes, context.topology.node, piece)
+            ring = ring_plan.reduce_ring(slice(0, block.nbytes), context.topology.n_nodes, context.topology.node, piece)
             circulate(context, path, block, ring, self._combine(), self.stages)
-        return 0, rails
+        return 0
 
     def _in_turn(self, own: Block, block: Block) -> int:
         """Reduces from each rank to the next; the last one, from which it came to the other nodes."""

@@ -105,36 +105,12 @@ def replicate(context: Context, root: int, block: Block, is_shared: bool, source
     """
     if context.topology.n_nodes == 1 and source is None and is_shared and block.nbytes < plan.SMALLEST_PULL_BYTES:
         return  # the root does all
-    rails = plan.rail_count(context.topology.placement, block.nbytes, context.config.rails)
-    if rails > 1:
-        _spread(context, root, rails, block, is_shared, source)
-    elif context.topology.node_of(root) != context.topology.node:
+    if context.topology.node_of(root) != context.topology.node:
         relay(context, root, block)
     else:
         _feed(context, root, block, is_shared, source)
     if not is_shared:
-        copy_to_node(context, root, block, rails)
-
-
-def _spread(context: Context, root: int, rails: int, block: Block, is_shared: bool, source: Source | None) -> None:
-    """Fills `root`'s node, whose ranks then feed the other nodes on several rails."""
-    if context.topology.node_of(root) == context.topology.node:
-        run = None if source is None else source.run
-        offered = cma.offer(context, run) if is_shared else None
-        if offered is None or not cma.take(context, root, offered, block, run, root_helps=True):
-            if source is not None:
-                source.write(block.data)
-            context.node_collective_comm.barrier()
-        if not is_shared:
-            copy_to_node(context, root, block, 1)
-    send_on_rails(context, root, block, rails)
-
-
-def send_on_rails(context: Context, root: int, block: Block, rails: int) -> None:
-    """Brings the bytes of `root`'s node, which all its ranks see, to the other nodes; see `relay`."""
-    for rail in range(rails):
-        part = slices.byte_slice(block.nbytes, rails, rail)
-        relay(context, root, block[part], rail=rail)
+        copy_to_node(context, root, block)
 
 
 def _feed(context: Context, root: int, block: Block, is_shared: bool, source: Source | None) -> None:
@@ -156,22 +132,14 @@ def _feed(context: Context, root: int, block: Block, is_shared: bool, source: So
         relay(context, root, block)
 
 
-def copy_to_node(context: Context, root: int, block: Block, rails: int) -> None:
-    """Copies from the ranks that the rails reach on this node, in the paths of `relay` from `root`, to the others.
-
-    Each has a block of its own.
+def copy_to_node(context: Context, root: int, block: Block) -> None:
+    """Copies `block` of `root`, or of the leader on a node other than `root`'s, to the blocks of the node's ranks.
 
     Collective:
         Over the ranks of this node.
     """
     ranks = context.topology.ranks_of(context.topology.node)
-    for rail in range(rails):
-        first = next(ranks.index(rank) for rank in plan.chain(context.topology.placement, root, rail) if rank in ranks)
-        tell_node(context, block[slices.byte_slice(block.nbytes, rails, rail)], first)
-
-
-def tell_node(context: Context, block: Block, node_rank: int) -> None:
-    """From one rank of this node to the others, each of which has a block of its own."""
+    node_rank = ranks.index(root) if root in ranks else 0
     for part in slices.chunks(block.nbytes, plan.LARGEST_MESSAGE_BYTES):
         context.node_collective_comm.bcast(block[part], node_rank)
 
@@ -183,7 +151,6 @@ def relay(
     *,
     source: Block | None = None,
     keep: bool = False,
-    rail: int = 0,
     until: Callable[[int], bool] | None = None,
 ) -> None:
     """Brings bytes from `root` to one rank of each other node, straight into its `block`. Other ranks return at once.
@@ -197,7 +164,6 @@ def relay(
         block: The bytes on this node, of one length everywhere.
         source: On `root`, the bytes to send if these are not in `block`.
         keep: Whether `root` is to copy them to `block` too, which it does while they are on their way.
-        rail: Which of several ranks of each node does it; on those from 1 on another of its node stands for `root`.
         until: On `root`, called with the end of each chunk before it leaves; returns when its bytes are there, and
             whether they are worth sending. Where they are not, nothing is sent in their place.
 
@@ -205,7 +171,7 @@ def relay(
         J. L. Träff and A. Ripke, "Optimal broadcast for fully connected processor-node networks", J. Parallel Distrib.
         Comput. 68 (2008): a linear pipeline is optimal in bandwidth.
     """
-    path = plan.chain(context.topology.placement, root, rail)
+    path = plan.chain(context.topology.placement, root)
     if context.topology.rank not in path or len(path) == 1:
         return
     sent = block if source is None else source

@@ -27,27 +27,17 @@ measured at 400 Mbit/s (benchmarks/results/nodes-chunks.json). A faster link car
 
 _LARGEST_CHUNK_BYTES = 16 << 20
 _LARGEST_TREE_BYTES = 1 << 20
-_SMALLEST_RAIL_BYTES = 4 << 20
 
 
-def rail_count(placement: Placement, nbytes: int, wanted: int) -> int:
-    """How many ranks of each node bring `nbytes` to the next at the same time: no more than any node has."""
-    if nbytes < _SMALLEST_RAIL_BYTES:
-        return 1
-    return min(wanted, *map(len, placement.nodes))
+def chain(placement: Placement, root: int) -> tuple[int, ...]:
+    """The ranks along which bytes travel so that each node receives them once.
 
-
-def chain(placement: Placement, root: int, rail: int = 0) -> tuple[int, ...]:
-    """The ranks along which bytes, or the part of one rail of them, travel so that each node receives them once.
-
-    The root speaks for its own node, so that it need not be the leader, and others of its node on the further rails;
-    then that many ranks of the other nodes follow in the order of the nodes, from the root's on and round, which keeps
-    neighbours of the machine file neighbours.
+    The root stands for its own node, so it need not be the leader. The leaders of the other nodes follow in the order
+    of the nodes, from the root's node on and round: neighbours in the machine file stay neighbours.
     """
     first = placement.node_of[root]
     count = len(placement.nodes)
-    own = [root, *(rank for rank in placement.nodes[first] if rank != root)]
-    return (own[rail], *(placement.nodes[(first + step) % count][rail] for step in range(1, count)))
+    return (root, *(placement.leader((first + step) % count) for step in range(1, count)))
 
 
 @dataclass(frozen=True)

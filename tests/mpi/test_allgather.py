@@ -64,9 +64,7 @@ def test_no_rows_at_all(comm: MPI.Intracomm) -> None:
     assert_gathered(comm, np.empty((3, 0), "i2"))
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"chunk_bytes": 1000}, {"rails": 2, "chunk_bytes": 1 << 18}], ids=["", "chunks", "rails"]
-)
+@pytest.mark.parametrize("settings", [{}, {"chunk_bytes": 1000}, {"chunk_bytes": 1 << 18}], ids=["", "1000", "256K"])
 def test_sizes_and_ways(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, settings: dict[str, int]) -> None:
     use(monkeypatch, **settings)
     counts = (1, 17, 5000) if settings.get("chunk_bytes") == 1000 else (1, 17, 5000, 200_001)

@@ -112,12 +112,9 @@ def test_fortran_order(folder: Path) -> None:
     assert found.flags.fnc
 
 
-@pytest.mark.parametrize("rails", [1, 2])
 @pytest.mark.parametrize("chunk_bytes", [None, 100_000])
-def test_other_ways_between_nodes(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, rails: int, chunk_bytes: int | None
-) -> None:
-    use(monkeypatch, rails=rails, chunk_bytes=chunk_bytes)
+def test_other_ways_between_nodes(folder: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int | None) -> None:
+    use(monkeypatch, chunk_bytes=chunk_bytes)
     assert_loaded(ms.load(folder / "large.npy"), LARGE)
     assert_loaded(ms.load(folder / "a.h5", "chunked", backend="private"), LARGE)
 

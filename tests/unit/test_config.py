@@ -28,14 +28,13 @@ def test_all_set() -> None:
         "MPISHARE_TIMEOUT": "2.5",
         "MPISHARE_RECYCLE": "1.5G",
         "MPISHARE_CHUNK": "256k",
-        "MPISHARE_RAILS": "3",
         "TMPDIR": "/local",
         "OMPI_MCA_osc_sm_backing_directory": "/tmp",
     }
     config = Config.read(environ)
     assert (config.backend, config.nodes, config.second_map, config.window_dir) == ("window", "block:2", False, "/tmp")
     assert (config.directory, config.folder, config.check, config.timeout_s) == ("/scratch", "/scratch", True, 2.5)
-    assert (config.recycle, config.chunk_bytes, config.rails) == ("1.5G", 256 << 10, 3)
+    assert (config.recycle, config.chunk_bytes) == ("1.5G", 256 << 10)
     assert Config.read({"TMPDIR": "/local"}).folder == "/local"
 
 
@@ -78,12 +77,6 @@ def test_folders_may_differ_between_nodes() -> None:
 )
 def test_how_many_were_launched(environ: dict[str, str], launched: int) -> None:
     assert Config.read(environ).launched == launched
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "many", "1.5"])
-def test_bad_rails(text: str) -> None:
-    with pytest.raises(ArgumentError, match="MPISHARE_RAILS"):
-        Config.read({"MPISHARE_RAILS": text})
 
 
 def test_bad_switch() -> None:

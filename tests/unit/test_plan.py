@@ -44,22 +44,6 @@ def test_chunks_grow_with_the_bytes_and_shrink_with_the_nodes() -> None:
     assert plan.chunk_bytes(1 << 30, 1000) < plan.chunk_bytes(1 << 30, 3)
 
 
-@pytest.mark.parametrize("labels", ["aabb", "abab", "aaabbbb", "abbacc"])
-def test_rails_are_disjoint_and_begin_on_the_roots_node(labels: str) -> None:
-    placement = Placement.from_labels(list(labels))
-    for root in range(len(labels)):
-        rails = plan.rail_count(placement, 1 << 30, 5)
-        assert rails == min(labels.count(one) for one in labels)
-        paths = [plan.chain(placement, root, rail) for rail in range(rails)]
-        assert len({rank for path in paths for rank in path}) == rails * len(placement.nodes)
-        assert {placement.node_of[path[0]] for path in paths} == {placement.node_of[root]}
-        assert paths[0][0] == root
-
-
-def test_few_bytes_take_one_rail() -> None:
-    assert plan.rail_count(Placement.from_labels(list("aabb")), 1000, 2) == 1
-
-
 @pytest.mark.parametrize("labels", ["aaaa", "abcd", "abab", "abbb", "aabc", "a"])
 def test_a_chain_begins_at_the_root_and_visits_each_node_once(labels: str) -> None:
     placement = Placement.from_labels(list(labels))
