@@ -18,7 +18,6 @@ from mpishare.comm.context import Context, context_of
 from mpishare.comm.topology import check_root
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.memory.segment import segment_of
-from mpishare.transfer import plan
 from mpishare.transfer.pipeline import relay
 
 _SCOPES = ("node", "all")
