@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.spec import Block, Spec, copy_bytes
+from mpishare.files.errors import file_errors
 from mpishare.files.pieces import Box, Cut, boxes
 from mpishare.files.region import Axis, Region
-from mpishare.files.source import Source, naming
+from mpishare.files.source import Source
 from mpishare.files.stored import Stored
 
 _TEXTS_AT_A_TIME = 1 << 16
@@ -70,7 +71,7 @@ class InHdf5:
         Raises:
             FileError: h5py cannot.
         """
-        with naming(source.path, self.name):
+        with file_errors(source.path, self.name):
             if self.is_text:
                 self.spec.view(block).reshape(self._lengths)[box] = self._texts(source, box)
             elif all(cut.axis.step > 0 for cut in self.cuts):
@@ -110,7 +111,7 @@ class InHdf5:
         """Texts as objects of bytes."""
         axes = self._rising(box)
         words = tuple(slice(axis.start, axis.start + axis.step * axis.count, axis.step) for axis in axes)
-        with naming(source.path, self.name):
+        with file_errors(source.path, self.name):
             found: NDArray[Any] = np.empty(tuple(axis.count for axis in axes), object)
             found[...] = source.hdf5[self.name][words]
         turned: NDArray[Any] = found[self._turns()] if axes else found

@@ -10,7 +10,8 @@ import numpy as np
 from mpishare.arrays.dtypes import check_dtype, describe, rebuild
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError, place_in
-from mpishare.files.source import Source, naming
+from mpishare.files.errors import file_errors
+from mpishare.files.source import Source
 from mpishare.files.stored import Stored
 
 Tree: TypeAlias = "int | Mapping[str, Tree]"
@@ -27,7 +28,7 @@ def found_in(source: Source, name: str) -> Any:
     """
     import h5py
 
-    with naming(source.path, name):
+    with file_errors(source.path, name):
         if name not in source.hdf5:
             raise FileError(source.path, name, f"there is no such dataset or group; the file has {_names(source)}.")
         found = source.hdf5[name]

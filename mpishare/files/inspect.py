@@ -11,11 +11,12 @@ from mpishare.arrays.spec import Block, Spec
 from mpishare.errors import ArgumentError, FileError
 from mpishare.files import hdf5_read, npy
 from mpishare.files.contiguous_part import Flat
+from mpishare.files.errors import file_errors
 from mpishare.files.hdf5_part import InHdf5
 from mpishare.files.hdf5_read import Tree
 from mpishare.files.pieces import Box, Cut
 from mpishare.files.region import Region
-from mpishare.files.source import Source, Stamp, naming
+from mpishare.files.source import Source, Stamp
 from mpishare.files.stored import Stored
 
 
@@ -108,7 +109,7 @@ def stored(path: str | os.PathLike[str], dataset: str | None = None) -> dict[str
         datasets = {inner: found}
         if hdf5_read.is_group(found):
             datasets.clear()
-            with naming(source.path, name):
+            with file_errors(source.path, name):
                 hdf5_read.tree_of(inner, found, datasets)
         return {at: hdf5_read.stored_of(source, at, one) for at, one in datasets.items()}
 
@@ -133,7 +134,7 @@ def look(source: Source, name: str | None, region: Any, *, attributes: bool) -> 
         return Contents(path, source.stamp, (part,), 0, {})
     found = hdf5_read.found_in(source, name or "/")
     stamp, inner = source.stamp, hdf5_read.path_of(name or "/")
-    with naming(source.path, name):
+    with file_errors(source.path, name):
         if not hdf5_read.is_group(found):
             kept = hdf5_read.attributes_of(found) if attributes else {}
             return Contents(path, stamp, (_dataset(source, inner, found, region),), 0, kept)

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from mpishare.comm.context import Context
 from mpishare.errors import FileError
 from mpishare.files.contiguous_part import Flat
+from mpishare.files.errors import file_errors
 from mpishare.files.inspect import Part
-from mpishare.files.source import Source, naming
+from mpishare.files.source import Source
 from mpishare.memory.mapping import Mapping
 from mpishare.memory.segment import Origin, Segment
 
@@ -48,7 +49,7 @@ def _view(source: Source, part: Flat, origin: Origin, key: int) -> NDArray[Any]:
         nothing = part.view(np.empty(0, np.uint8))
         nothing.flags.writeable = False
         return nothing
-    with naming(source.path, part.name):
+    with file_errors(source.path, part.name):
         memory = Mapping.read_only(source.descriptor, span)
     segment = Segment(memory, span.stop - span.start, origin, key)
     segment.seal()

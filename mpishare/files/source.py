@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import cached_property
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from mpishare.errors import BackendError, FileError, MpishareError
-
-_FOREIGN = (OSError, KeyError, RuntimeError, ValueError, TypeError)
-"""What h5py raises where a file is broken or lacks what is asked for."""
+from mpishare.errors import BackendError, FileError
+from mpishare.files.errors import file_errors
 
 
 class Stamp(NamedTuple):
@@ -29,26 +26,19 @@ class Stamp(NamedTuple):
         return cls(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-@contextmanager
-def naming(path: str, dataset: str | None = None) -> Iterator[None]:
-    """A block whose errors are told with the names of the file and the dataset.
+def read_exactly(fd: int, offset: int, buffer: memoryview) -> None:
+    """Fills `buffer` with the bytes of an open file from `offset` on.
 
     Raises:
-        FileError: The system or h5py refused something.
+        OSError: They cannot be read.
+        EOFError: The file ends before them.
     """
-    try:
-        yield
-    except MpishareError:
-        raise
-    except _FOREIGN as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else _first_line(error)
-        raise FileError(path, dataset, reason) from error
-
-
-def _first_line(error: BaseException) -> str:
-    """The words of an error without their repeats: h5py adds the traceback of the HDF5 library."""
-    words = error.args[0] if isinstance(error, KeyError) and error.args else error
-    return (str(words).splitlines() or [type(error).__name__])[0]
+    end = offset + buffer.nbytes
+    while buffer.nbytes:
+        count = os.preadv(fd, [buffer], offset)
+        if not count:
+            raise EOFError(f"the file ends at byte {offset:,}, but its contents go on to byte {end:,}")
+        buffer, offset = buffer[count:], offset + count
 
 
 class Source:
@@ -87,7 +77,7 @@ class Source:
         Raises:
             FileError: It cannot be, or is no regular file, or is another than the one that was looked at.
         """
-        with naming(self.path):
+        with file_errors(self.path):
             if not stat.S_ISREG(os.stat(self.path).st_mode):  # noqa: PTH116 - to open a pipe would wait for its writer
                 is_folder = stat.S_ISDIR(os.stat(self.path).st_mode)  # noqa: PTH116
                 raise FileError(self.path, None, "is a folder" if is_folder else "is no regular file")
@@ -116,7 +106,7 @@ class Source:
             raise BackendError(
                 f"{self.path} can be read with h5py, which is not installed: pip install h5py"
             ) from error
-        with naming(self.path):
+        with file_errors(self.path):
             found = h5py.File(self.path, "r", locking="best-effort")
             self._stack.callback(found.close)
             self._note(found.id.get_vfd_handle())
@@ -143,7 +133,7 @@ class Source:
         Raises:
             FileError: It was written meanwhile, or another has taken its name.
         """
-        with naming(self.path):
+        with file_errors(self.path):
             for descriptor in self._opened:
                 self._check(descriptor)
 
@@ -159,10 +149,5 @@ class Source:
         Raises:
             FileError: They cannot be read, or the file ends before.
         """
-        done = 0
-        with naming(self.path):
-            while done < len(place):
-                count = os.preadv(self.descriptor, [place[done:]], offset + done)
-                if not count:
-                    raise FileError(self.path, None, f"ends at byte {offset + done:,}; it was longer. Load it again.")
-                done += count
+        with file_errors(self.path):
+            read_exactly(self.descriptor, offset, place)

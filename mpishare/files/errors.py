@@ -1,0 +1,48 @@
+"""How an error of the operating system, NumPy or h5py becomes one that names the file and what it means for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mpishare.errors import FileError, MpishareError, SpecError, place_in
+
+_FOREIGN = (OSError, EOFError, LookupError, RuntimeError, ValueError, TypeError)
+"""What the operating system, NumPy and h5py raise for a file that is missing, broken, or lacks what is asked for."""
+
+
+@contextmanager
+def file_errors(path: str | os.PathLike[str], dataset: str | None = None, outcome: str = "") -> Iterator[None]:
+    """A block whose errors name the file and the dataset. mpishare's own errors pass, with one exception.
+
+    Args:
+        path: The file.
+        dataset: The dataset, None for the file itself.
+        outcome: What an error means for the file, such as "it was not saved"; part of the message if not empty.
+
+    Raises:
+        FileError: The operating system, NumPy or h5py refused something. It has the `errno`, if there is one.
+        SpecError: The block raised a SpecError; here it names the file and the dataset.
+    """
+    try:
+        yield
+    except SpecError as error:
+        raise SpecError(f"{place_in(os.fspath(path), dataset)}: {error}") from error
+    except MpishareError:
+        raise
+    except _FOREIGN as error:
+        reason = _reason(error)
+        failure = FileError(os.fspath(path), dataset, f"{reason}; {outcome}" if outcome else reason)
+        failure.errno = error.errno if isinstance(error, OSError) else None
+        raise failure from error
+
+
+def _reason(error: BaseException) -> str:
+    """The message of an error in one line: h5py adds the traceback of the HDF5 library."""
+    message: object = error
+    if isinstance(error, OSError) and error.strerror:
+        message = error.strerror
+    elif isinstance(error, KeyError) and error.args:
+        message = error.args[0]  # str() would give its repr
+    return (str(message).splitlines() or [type(error).__name__])[0]
