@@ -30,9 +30,10 @@ from mpishare.files.load import load
 from mpishare.files.save import Saved, save
 from mpishare.files.stored import Stored
 from mpishare.gather_scatter import gather, scatter
+from mpishare.info import Info, info
 from mpishare.messages.requests import Request
 from mpishare.point_to_point import irecv, isend, recv, send, sendrecv
-from mpishare.report import Info, Report, info, report
+from mpishare.report import Report, report
 from mpishare.sharing import private, share
 from mpishare.tasks.map import map  # noqa: A004 - like Python's own
 from mpishare.tasks.pool import Pool

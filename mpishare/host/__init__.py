@@ -1,4 +1,4 @@
-"""What Linux says about this host: memory, control groups, file systems, /proc.
+"""Facts about this host, read from Linux: memory, control groups, file systems, /proc.
 
 Everybody may call it. It must never import MPI, and never change anything on the host.
 """

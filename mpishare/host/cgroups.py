@@ -1,21 +1,21 @@
-"""The control groups above this process: how much memory they allow, and how much of that is left."""
+"""The memory limits of the control groups that contain this process, and how much of them is left."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpishare.host.procfs import text_of
+from mpishare.host.procfs import number_of, table_of, text_of
 
 _PROC = Path("/proc/self/cgroup")
 _ROOT = Path("/sys/fs/cgroup")
 _NO_LIMIT_BYTES = 1 << 60
-"""Version 1 says that there is no limit by a number near 2**63."""
+"""Version 1 reports a number near 2**63 where there is no limit."""
 
 
 @dataclass(frozen=True)
 class _Files:
-    """What the files of one version of control groups are called."""
+    """The names of the files of one version of control groups."""
 
     limit: str
     used: str
@@ -27,7 +27,7 @@ _VERSION_2 = _Files("memory.max", "memory.current", "inactive_file")
 
 
 def memory_limit(proc: Path = _PROC, root: Path = _ROOT) -> int | None:
-    """The smallest memory limit of the control groups of this process and their parents, None without one.
+    """The smallest memory limit of the control groups of this process and their parents, in bytes; None without one.
 
     Source:
         cgroups(7); the kernel's documentation of control groups, "memory.max" and "memory.limit_in_bytes".
@@ -36,26 +36,22 @@ def memory_limit(proc: Path = _PROC, root: Path = _ROOT) -> int | None:
 
 
 def memory_left(proc: Path = _PROC, root: Path = _ROOT) -> int | None:
-    """The bytes that may be had before the tightest control group is full, None without a limit.
+    """The bytes that this process can get before the first control group is full; None without a limit.
 
-    Pages of files that the kernel would drop to make room count as free, as MemAvailable counts them.
+    File pages that the kernel would drop to make room count as free, as in MemAvailable.
     """
     rooms = [limit - _used(group, files) for group, limit, files in _limits(proc, root)]
     return max(min(rooms), 0) if rooms else None
 
 
 def _limits(proc: Path, root: Path) -> list[tuple[Path, int, _Files]]:
-    """Each group above this process that has a limit, and the limit."""
-    found = []
-    for group, files in _groups(proc, root):
-        limit = _number(group / files.limit)
-        if limit is not None and limit < _NO_LIMIT_BYTES:
-            found.append((group, limit, files))
-    return found
+    """The control groups of this process that have a limit, with the limit in bytes."""
+    limits = ((group, number_of(group / files.limit), files) for group, files in _groups(proc, root))
+    return [(group, limit, files) for group, limit, files in limits if limit is not None and limit < _NO_LIMIT_BYTES]
 
 
 def _groups(proc: Path, root: Path) -> list[tuple[Path, _Files]]:
-    """The groups of this process that control memory, and their parents, in both versions."""
+    """The folders of the groups of this process that control memory, and of their parents, in both versions."""
     groups: list[tuple[Path, _Files]] = []
     for line in text_of(proc).splitlines():
         _, controllers, group = line.split(":", maxsplit=2)
@@ -71,11 +67,4 @@ def _groups(proc: Path, root: Path) -> list[tuple[Path, _Files]]:
 
 
 def _used(group: Path, files: _Files) -> int:
-    words = (line.split() for line in text_of(group / "memory.stat").splitlines())
-    stat = {word[0]: int(word[1]) for word in words}
-    return (_number(group / files.used) or 0) - stat.get(files.reclaimable, 0)
-
-
-def _number(file: Path) -> int | None:
-    text = text_of(file).strip()
-    return int(text) if text.isdigit() else None
+    return (number_of(group / files.used) or 0) - table_of(group / "memory.stat").get(files.reclaimable, 0)

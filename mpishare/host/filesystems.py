@@ -1,4 +1,4 @@
-"""Directories as places for bytes: how much room they have, and whether they lie on this host."""
+"""The file systems of directories: how much space they have, and whether they belong to this host alone."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mpishare.host.procfs import text_of
 _NODE_LOCAL = frozenset(
     {"tmpfs", "ramfs", "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "jfs", "reiserfs"}
 )
-"""File systems that one host has to itself. Any other may be on a network, and is taken to be."""
+"""Types of file systems that belong to one host. Any other type counts as a network file system."""
 
 
 @dataclass(frozen=True)
 class Room:
-    """The space of a directory's file system, or of the memory itself, in bytes."""
+    """Space in bytes, of a directory's file system or of the memory of this host."""
 
     directory: str
     total: int
@@ -24,12 +24,12 @@ class Room:
 
 
 def room(directory: str) -> Room | None:
-    """The space of the file system that holds `directory`, None where there is no such directory."""
+    """The space of the file system that holds `directory`; None if the directory does not exist."""
     try:
-        found = os.statvfs(directory)
+        status = os.statvfs(directory)
     except OSError:
         return None
-    return Room(directory, found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+    return Room(directory, status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize)
 
 
 def is_node_local(directory: str, mounts: Path = Path("/proc/self/mountinfo")) -> bool:
@@ -38,22 +38,22 @@ def is_node_local(directory: str, mounts: Path = Path("/proc/self/mountinfo")) -
 
 
 def type_of(directory: str, mounts: Path = Path("/proc/self/mountinfo")) -> str:
-    """The type of the file system that holds `directory`, such as "tmpfs" or "nfs4"; "unknown" if nothing says so.
+    """The type of the file system that holds `directory`, such as "tmpfs" or "nfs4"; "unknown" if no mount is known.
 
     Source:
-        proc(5), /proc/pid/mountinfo. Of several mounts on one directory the last is the one that is seen.
+        proc(5), /proc/pid/mountinfo. Of several mounts on one directory, the last one hides the others.
     """
-    place, best, found = Path(os.path.realpath(directory)), -1, "unknown"
+    path, longest, system = Path(os.path.realpath(directory)), -1, "unknown"
     for line in text_of(mounts).splitlines():
         before, _, after = line.partition(" - ")
         mount = Path(_unescaped(before.split()[4]))
-        if place.is_relative_to(mount) and len(mount.parts) >= best:
-            best, found = len(mount.parts), after.split()[0]
-    return found
+        if path.is_relative_to(mount) and len(mount.parts) >= longest:
+            longest, system = len(mount.parts), after.split()[0]
+    return system
 
 
 def _unescaped(text: str) -> str:
-    """The kernel writes a space, a tab, a newline and a backslash of a path as octal numbers."""
+    """A path of mountinfo, in which the kernel writes space, tab, newline and backslash as octal numbers."""
     for escape, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(escape, character)
     return text

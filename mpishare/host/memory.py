@@ -1,4 +1,4 @@
-"""What Linux says about this host: cores, pages, room in /dev/shm and in memory. Knows nothing of MPI."""
+"""The memory of this host: how much there is, how much is free, and in which pages."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from dataclasses import dataclass
 from mpishare.errors import CapacityError
 from mpishare.host.cgroups import memory_left, memory_limit
 from mpishare.host.filesystems import Room, room
-from mpishare.host.procfs import text_of
+from mpishare.host.procfs import table_of, text_of
 
-SHM_DIR = "/dev/shm"  # noqa: S108 - asked for its size; no file is made in it by name
+SHM_DIR = "/dev/shm"  # noqa: S108 - only its free space is read
 _LARGE_BYTES = 1 << 20
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage"
 
 
 def memory_room() -> Room:
-    """The memory that can be had without swapping, within what the control groups leave.
+    """The memory that is available without swapping, within the limits of the control groups.
 
     Source:
-        proc(5), /proc/meminfo, MemAvailable; sysconf where it is missing.
+        proc(5), /proc/meminfo, MemAvailable; sysconf(3) where the kernel does not report it.
     """
-    words = (line.split() for line in text_of("/proc/meminfo").splitlines())
-    kib = {word[0].rstrip(":"): int(word[1]) for word in words}
-    total = _physical_bytes()
+    kib, total = table_of("/proc/meminfo"), _physical_bytes()
     free = kib["MemAvailable"] << 10 if "MemAvailable" in kib else total
     left = memory_left()
     return Room("memory", total, free if left is None else min(free, left))
@@ -35,22 +33,20 @@ def _physical_bytes() -> int:
 
 
 def memory_bytes() -> int:
-    """The memory of this host, within what the control groups allow."""
-    total = _physical_bytes()
+    """The memory of this host, within the limits of the control groups, in bytes."""
     limit = memory_limit()
-    return total if limit is None else min(total, limit)
+    return _physical_bytes() if limit is None else min(_physical_bytes(), limit)
 
 
 def check_memory(host: str, nbytes: int) -> None:
-    """Returns when `nbytes` of memory can be had. Small sizes are let through, as asking takes 100 us.
+    """Checks that `nbytes` of memory are free on `host`, which is this host.
+
+    Below 1 MiB nothing is checked: reading the free memory takes 100 us.
 
     Raises:
-        CapacityError: They cannot.
+        CapacityError: They are not free.
     """
-    if nbytes < _LARGE_BYTES:
-        return
-    memory = memory_room()
-    if nbytes > memory.free:
+    if nbytes >= _LARGE_BYTES and nbytes > (memory := memory_room()).free:
         cure = "Ask the batch system for more memory, start fewer ranks on the node, or share less."
         raise CapacityError(host, memory.directory, nbytes, memory.free, cure)
 
@@ -63,11 +59,11 @@ class Machine:
         kernel: Release of the running kernel.
         cores: Cores that this process may run on.
         page_bytes: Size of a page.
-        shm: Space of /dev/shm, None without one.
+        shm: Space of /dev/shm; None if the host has none.
         huge_pages: The kernel's policy for transparent huge pages in private memory: always, madvise or never.
         shm_huge_pages: The same for shared memory.
         memory_bytes: Physical memory.
-        memory_limit: The smallest limit of the memory cgroups above this process, None without a limit.
+        memory_limit: The smallest limit of the memory cgroups above this process, None if there is none.
     """
 
     kernel: str
@@ -80,22 +76,21 @@ class Machine:
     memory_limit: int | None
 
     @classmethod
-    def here(cls) -> Machine:
-        """Asks the running kernel."""
-        page = os.sysconf("SC_PAGE_SIZE")
+    def probe(cls) -> Machine:
+        """The facts about this host."""
         return cls(
             kernel=platform.release(),
             cores=len(os.sched_getaffinity(0)),
-            page_bytes=page,
+            page_bytes=os.sysconf("SC_PAGE_SIZE"),
             shm=room(SHM_DIR),
-            huge_pages=_chosen(f"{_HUGE_PAGES}/enabled"),
-            shm_huge_pages=_chosen(f"{_HUGE_PAGES}/shmem_enabled"),
+            huge_pages=_selected(f"{_HUGE_PAGES}/enabled"),
+            shm_huge_pages=_selected(f"{_HUGE_PAGES}/shmem_enabled"),
             memory_bytes=_physical_bytes(),
             memory_limit=memory_limit(),
         )
 
 
-def _chosen(file: str) -> str:
-    """The word in brackets of a sysfs file such as 'always [madvise] never'; 'unknown' without one."""
+def _selected(file: str) -> str:
+    """The word in brackets of a sysfs file such as 'always [madvise] never'; "unknown" without one."""
     _, bracket, rest = text_of(file).partition("[")
     return rest.partition("]")[0] if bracket else "unknown"

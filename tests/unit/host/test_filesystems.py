@@ -20,8 +20,16 @@ MOUNTS = """\
 """
 
 
+@pytest.fixture
+def mounts(tmp_path: Path) -> Path:
+    """A file in the format of /proc/self/mountinfo."""
+    file = tmp_path / "mountinfo"
+    file.write_text(MOUNTS)
+    return file
+
+
 @pytest.mark.parametrize(
-    ("directory", "system", "local"),
+    ("directory", "system", "is_local"),
     [
         ("/", "ext4", True),
         ("/tmp-not-there", "ext4", True),
@@ -34,27 +42,24 @@ MOUNTS = """\
         ("/odd", "fuse.sshfs", False),
     ],
 )
-def test_what_a_directory_lies_on(tmp_path: Path, directory: str, system: str, local: bool) -> None:
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text(MOUNTS)
+def test_the_type_of_the_file_system_decides(mounts: Path, directory: str, system: str, is_local: bool) -> None:
     assert type_of(directory, mounts) == system
-    assert is_node_local(directory, mounts) == local
+    assert is_node_local(directory, mounts) == is_local
 
 
-def test_links_are_followed(tmp_path: Path) -> None:
-    mounts, link = tmp_path / "mountinfo", tmp_path / "link"
-    mounts.write_text(MOUNTS)
+def test_links_are_followed(tmp_path: Path, mounts: Path) -> None:
+    link = tmp_path / "link"
     link.symlink_to("/scratch/job")
     assert not is_node_local(str(link), mounts)
 
 
-def test_nothing_known(tmp_path: Path) -> None:
+def test_an_unknown_file_system_is_not_local(tmp_path: Path) -> None:
     assert type_of("/", tmp_path / "none") == "unknown"
     assert not is_node_local("/", tmp_path / "none")
 
 
 def test_room_of_a_directory(tmp_path: Path) -> None:
-    found = room(str(tmp_path))
-    assert found is not None
-    assert 0 <= found.free <= found.total
+    space = room(str(tmp_path))
+    assert space is not None
+    assert 0 <= space.free <= space.total
     assert room(str(tmp_path / "missing")) is None

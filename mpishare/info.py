@@ -1,0 +1,112 @@
+"""info: the versions, settings and nodes of a job, and the segment kinds that each node can use."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import mpi4py
+import numpy as np
+
+from mpishare._version import VERSION
+from mpishare.comm import mpi
+from mpishare.comm.collective import collective
+from mpishare.host.memory import Machine
+from mpishare.memory.selection import probe
+
+
+@dataclass(frozen=True)
+class NodeInfo:
+    """One node of a job.
+
+    Attributes:
+        host: Its name.
+        ranks: Its ranks in the communicator.
+        machine: The facts that its kernel reports.
+        segments: For each segment kind whether it can be used and what it provides, or why it cannot.
+    """
+
+    host: str
+    ranks: tuple[int, ...]
+    machine: Machine
+    segments: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Info:
+    """The environment of a job; printing it gives a text for a bug report.
+
+    Attributes:
+        versions: Name and version of each piece of software.
+        settings: The MPISHARE variables in force.
+        size: Number of ranks.
+        nodes: The nodes, by number.
+    """
+
+    versions: dict[str, str]
+    settings: str
+    size: int
+    nodes: tuple[NodeInfo, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain data for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [f"{name:14} {version}" for name, version in self.versions.items()]
+        lines += [f"{'settings':14} {self.settings}", f"{'job':14} {self.size} ranks on {len(self.nodes)} nodes"]
+        for number, node in enumerate(self.nodes):
+            lines += ["", f"node {number}: {node.host}, ranks {', '.join(map(str, node.ranks))}"]
+            lines += [f"  {line}" for line in _machine_lines(node.machine)]
+            lines += [f"  segment {title:18} {fit}" for title, fit in node.segments.items()]
+        return "\n".join(lines)
+
+
+def info(*, comm: mpi.Comm | None = None) -> Info:
+    """Collects the versions, the placement of the ranks, the memory of each node, and its segment kinds.
+
+    Args:
+        comm: The ranks asked about; MPI_COMM_WORLD when None.
+
+    Returns:
+        An `Info`, the same on every rank; `print` it for people, `as_dict()` for programs.
+
+    Collective:
+        Over `comm`.
+
+    Example:
+        >>> import mpishare as ms
+        >>> ms.info().size == ms.topology().size
+        True
+    """
+    with collective("info", comm) as call:
+        context, topology = call.context, call.context.topology
+        with call.begin() as agreement:
+            agreement.call = "info()"
+        node = NodeInfo(topology.host, topology.ranks_of(topology.node), Machine.probe(), probe(context))
+        nodes = context.collective_comm.allgather_obj(node if topology.is_leader else None)
+        return Info(_versions(), str(context.config), topology.size, tuple(node for node in nodes if node is not None))
+
+
+def _versions() -> dict[str, str]:
+    library = mpi.Get_library_version().split("\0")[0].strip()
+    return {
+        "mpishare": VERSION,
+        "Python": sys.version.split()[0],
+        "NumPy": np.__version__,
+        "mpi4py": mpi4py.__version__,
+        "MPI library": library.splitlines()[0],
+        "MPI standard": ".".join(map(str, mpi.Get_version())),
+    }
+
+
+def _machine_lines(machine: Machine) -> list[str]:
+    shm = machine.shm
+    limit = machine.memory_limit
+    return [
+        f"Linux {machine.kernel}, {machine.cores} cores, {machine.memory_bytes:,} bytes of memory, "
+        + (f"limited to {limit:,} by its control group" if limit is not None else "not limited by a control group"),
+        f"{shm.directory}: {shm.total:,} bytes, {shm.free:,} free" if shm is not None else "no /dev/shm",
+        f"pages of {machine.page_bytes:,}; huge pages {machine.huge_pages}, of shared memory {machine.shm_huge_pages}",
+    ]
