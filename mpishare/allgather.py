@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays.spec import Block, copy_bytes
+from mpishare.arrays.raw import Block, copy_bytes
 from mpishare.comm import mpi
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context

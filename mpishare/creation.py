@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from mpishare.arrays import slices
-from mpishare.arrays.spec import ShapeLike, Spec, copy_bytes, scalar, zero
+from mpishare.arrays.raw import copy_bytes, scalar, zero
+from mpishare.arrays.spec import ShapeLike, Spec
 from mpishare.comm import mpi
 from mpishare.comm.collective import collective
 from mpishare.memory.allocation import allocate

@@ -8,7 +8,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from mpishare.arrays import slices
-from mpishare.arrays.spec import Block, Spec, bytes_of, copy_bytes
+from mpishare.arrays.raw import Block, bytes_of, copy_bytes
+from mpishare.arrays.spec import Spec
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective

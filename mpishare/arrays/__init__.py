@@ -1,6 +1,4 @@
-"""What an array is besides its bytes: its dtype, shape and order, and their form in a message. Pure.
+"""What an array is besides its bytes (`spec`, `dtypes`), its form in a message (`header`), and its bytes (`raw`).
 
-It also answers which part of an array each of several ranks takes (`slices`).
-
-Everybody may call it. It must never ask MPI, the kernel or a file anything.
+Every folder may call it. It is pure: it must never import mpi4py, allocate shared memory, or read a file.
 """

@@ -1,4 +1,4 @@
-"""Which dtypes are nothing but bytes of a fixed size, and how one is told to another rank as plain data."""
+"""Which dtypes are bytes of a fixed size, and the description of a dtype as plain data."""
 
 from __future__ import annotations
 
@@ -6,31 +6,38 @@ import re
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from mpishare.errors import SpecError
 
-# What dtype.str gives for the dtypes that can be shared. numpy.dtype itself takes far more, and evaluates some of it.
 _DTYPE_STR = re.compile(r"[<>|][biufcSUVmM]\d{0,10}(\[\d{0,10}[a-zA-Zμ]+\])?")
+"""What dtype.str is for dtypes that can be shared. numpy.dtype itself accepts far more, and evaluates some of it."""
 
+_NUMBER_KINDS = "biufc"
 
-BUILT_IN = 1
+_BUILT_IN = 1
 """dtype.isbuiltin of NumPy's own numbers in this machine's byte order."""
 
 
+def is_native_number(dtype: np.dtype[Any]) -> bool:
+    """Whether `dtype` is a boolean or number of NumPy in this machine's byte order, which `dtype.str` describes."""
+    return dtype.isbuiltin == _BUILT_IN and dtype.kind in _NUMBER_KINDS
+
+
 def check_dtype(dtype: np.dtype[Any]) -> None:
-    """Refuses what is more than bytes: objects, pointers, and dtypes whose meaning their description does not carry.
+    """Refuses objects, pointers, and dtypes whose meaning their description does not carry.
 
     Raises:
         SpecError: It names the column, and what to use instead.
     """
     if dtype.hasobject:
-        raise SpecError(f"dtype {dtype} cannot be shared: {_objects_in(dtype)}")
-    if dtype.isbuiltin == BUILT_IN:
+        raise SpecError(f"dtype {dtype} cannot be shared: {_reason_of_objects(dtype)}")
+    if dtype.isbuiltin == _BUILT_IN:
         return
     try:
         rebuilt = rebuild(describe(dtype))
     except (TypeError, ValueError) as error:
-        raise SpecError(f"dtype {dtype} cannot be shared: NumPy cannot make it again: {error}") from error
+        raise SpecError(f"dtype {dtype} cannot be shared: NumPy cannot rebuild it: {error}") from error
     if rebuilt != dtype or rebuilt.fields != dtype.fields:
         raise SpecError(
             f"dtype {dtype} cannot be shared: it is defined outside NumPy, and its bytes would arrive as {rebuilt}. "
@@ -38,8 +45,8 @@ def check_dtype(dtype: np.dtype[Any]) -> None:
         )
 
 
-def _objects_in(dtype: np.dtype[Any]) -> str:
-    """Says where the objects are and what to use instead."""
+def _reason_of_objects(dtype: np.dtype[Any]) -> str:
+    """Where the objects are, and what to use instead."""
     for name in dtype.names or ():
         if dtype[name].hasobject:
             return f"column {name!r} holds Python objects. Use a fixed width for it, e.g. .astype('S8')."
@@ -49,7 +56,11 @@ def _objects_in(dtype: np.dtype[Any]) -> str:
 
 
 def describe(dtype: np.dtype[Any]) -> Any:
-    """A dtype as plain data that JSON carries: a string, [base, shape], or a dict of columns with their offsets."""
+    """`dtype` as plain data that JSON carries: a string, [base, shape], or a dict of columns with their offsets.
+
+    Raises:
+        TypeError: The title of a column is not a string.
+    """
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
         return [describe(base), list(shape)]
@@ -57,7 +68,7 @@ def describe(dtype: np.dtype[Any]) -> Any:
         return dtype.str
     columns = [dtype.fields[name] for name in dtype.names]
     if any(len(column) > 2 and not isinstance(column[2], str) for column in columns):
-        raise TypeError("a title of a column is not a text")
+        raise TypeError("the title of a column is not a string")
     return {
         "names": list(dtype.names),
         "formats": [describe(column[0]) for column in columns],
@@ -69,22 +80,34 @@ def describe(dtype: np.dtype[Any]) -> Any:
     }
 
 
-def rebuild(told: Any) -> np.dtype[Any]:
-    """The dtype that `describe` told of.
+def rebuild(description: Any) -> np.dtype[Any]:
+    """The dtype that `describe` described.
 
     Raises:
-        ValueError, TypeError, KeyError: It is no such description.
+        ValueError, TypeError, KeyError: It is not such a description.
     """
-    if isinstance(told, str):
-        if not _DTYPE_STR.fullmatch(told):
-            raise ValueError(f"{told!r} is no dtype of a fixed size")
-        return np.dtype(told)
-    if isinstance(told, list):
-        base, shape = told
+    if isinstance(description, str):
+        if not _DTYPE_STR.fullmatch(description):
+            raise ValueError(f"{description!r} is not a dtype of a fixed size")
+        return np.dtype(description)
+    if isinstance(description, list):
+        base, shape = description
         return np.dtype((rebuild(base), tuple(shape)))
-    columns = {key: told[key] for key in ("names", "offsets", "itemsize")}
-    columns["formats"] = [rebuild(column) for column in told["formats"]]
-    if any(told["titles"]):
-        columns["titles"] = told["titles"]
-    dtype: np.dtype[Any] = np.dtype(columns, align=told["aligned"])  # type: ignore[call-overload]
-    return np.dtype((np.record, dtype)) if told["record"] else dtype
+    columns = {key: description[key] for key in ("names", "offsets", "itemsize")}
+    columns["formats"] = [rebuild(column) for column in description["formats"]]
+    if any(description["titles"]):
+        columns["titles"] = description["titles"]
+    dtype: np.dtype[Any] = np.dtype(columns, align=description["aligned"])  # type: ignore[call-overload]
+    return np.dtype((np.record, dtype)) if description["record"] else dtype
+
+
+def empty_array(dtype: DTypeLike | None) -> NDArray[Any]:
+    """An array of no items as NumPy allocates it: 'S' and 'U' get a length, a subarray's lengths join the shape.
+
+    Raises:
+        SpecError: NumPy does not know the dtype.
+    """
+    try:
+        return np.empty(0, dtype)
+    except (TypeError, ValueError, SyntaxError) as error:  # numpy.dtype evaluates parts of a string
+        raise SpecError(f"dtype {dtype!r} is not understood by NumPy: {error}") from error

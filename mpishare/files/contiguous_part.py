@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mpishare.arrays.raw import Block
 from mpishare.arrays.slices import chunks
-from mpishare.arrays.spec import Block, Order, Spec
+from mpishare.arrays.spec import Order, Spec
 from mpishare.files.pieces import Box, Cut
 from mpishare.files.region import Axis, Region
 from mpishare.files.source import Source

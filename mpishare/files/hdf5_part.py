@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays.spec import Block, Spec, copy_bytes
+from mpishare.arrays.raw import Block, copy_bytes
+from mpishare.arrays.spec import Spec
 from mpishare.files.errors import file_errors
 from mpishare.files.pieces import Box, Cut, boxes
 from mpishare.files.region import Axis, Region

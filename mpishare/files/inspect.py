@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mpishare.arrays.spec import Block, Spec
+from mpishare.arrays.raw import Block
+from mpishare.arrays.spec import Spec
 from mpishare.errors import ArgumentError, FileError
 from mpishare.files import hdf5_read, npy
 from mpishare.files.contiguous_part import Flat

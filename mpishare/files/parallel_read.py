@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mpishare.arrays.spec import Block
+from mpishare.arrays.raw import Block
 from mpishare.comm import mpi
 from mpishare.comm.context import Context
 from mpishare.comm.pending import InFlight

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays import slices
-from mpishare.arrays.spec import bytes_of
+from mpishare.arrays.raw import bytes_of
 from mpishare.comm.context import Context
 from mpishare.comm.pending import InFlight
 from mpishare.comm.tags import Tag

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mpishare.arrays import slices
-from mpishare.arrays.spec import bytes_of, scalar
+from mpishare.arrays.raw import bytes_of, scalar
 from mpishare.collectives import node_comm_of, shared_name
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree

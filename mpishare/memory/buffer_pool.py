@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mpishare.arrays.spec import Block, address_of
+from mpishare.arrays.raw import Block, address_of
 
 SMALLEST_BYTES = 1 << 20
 """Below it the C library is as good."""

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays.spec import Block, Spec, address_of
+from mpishare.arrays.raw import Block, address_of
+from mpishare.arrays.spec import Spec
 from mpishare.errors import BackendError
 from mpishare.memory.kinds import Backing
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from mpishare.arrays.spec import Block
+from mpishare.arrays.raw import Block
 from mpishare.errors import ArgumentError, BackendError
 
 SMALLEST_BYTES = 10_000

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from mpishare.arrays import slices
-from mpishare.arrays.spec import Block
+from mpishare.arrays.raw import Block
 from mpishare.comm import mpi, progress
 from mpishare.comm.context import Context
 from mpishare.comm.pending import start

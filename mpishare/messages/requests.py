@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays import slices
-from mpishare.arrays.spec import HEADER_BYTES, Block, Spec
+from mpishare.arrays.header import HEADER_BYTES
+from mpishare.arrays.raw import Block
+from mpishare.arrays.spec import Spec
 from mpishare.comm import mpi, progress
 from mpishare.comm.context import Context
 from mpishare.comm.pending import keep_alive, start

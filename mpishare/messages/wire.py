@@ -20,8 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays import slices
-from mpishare.arrays.dtypes import BUILT_IN
-from mpishare.arrays.spec import HEADER_BYTES, NUMBERS, Block, Order, Spec, bytes_of, copy_bytes, extension_bytes
+from mpishare.arrays.dtypes import is_native_number
+from mpishare.arrays.header import HEADER_BYTES, extension_bytes
+from mpishare.arrays.raw import Block, bytes_of, copy_bytes
+from mpishare.arrays.spec import Order, Spec
 from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag
 from mpishare.errors import ArgumentError, CapacityError, MpishareError, SpecError
@@ -100,7 +102,7 @@ Choose = Callable[[Sequence[Block]], int]
 @lru_cache(maxsize=256)
 def simple_head(dtype: np.dtype[Any], shape: tuple[int, ...], order: Order) -> tuple[bytes, int] | None:
     """The header and the bytes of an array of plain numbers; None for any other."""
-    if dtype.isbuiltin != BUILT_IN or dtype.kind not in NUMBERS:
+    if not is_native_number(dtype):
         return None
     spec = Spec(dtype, shape, order)
     header, extension = spec.packed
@@ -113,7 +115,7 @@ def simple_spec(header: bytes) -> Spec | None:
     if header.startswith(_PARCEL_MAGIC) or len(header) < HEADER_BYTES or extension_bytes(header):
         return None
     spec = Spec.unpack(header)
-    return spec if spec.dtype.kind in NUMBERS else None
+    return spec if is_native_number(spec.dtype) else None
 
 
 def write(context: Context, content: NDArray[Any] | PickledObject, choose: Choose | None = None) -> Message:

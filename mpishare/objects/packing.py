@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from mpishare.arrays import slices
-from mpishare.arrays.spec import Block, Spec
+from mpishare.arrays.raw import Block
+from mpishare.arrays.spec import Spec
 from mpishare.comm.context import Context
 from mpishare.memory.segment import Segment
 from mpishare.objects.pickled import PickledObject, listed, write_list

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from mpishare.arrays.spec import HEADER_BYTES, Spec, extension_bytes
+from mpishare.arrays.header import HEADER_BYTES, extension_bytes
+from mpishare.arrays.spec import Spec
 from mpishare.errors import SpecError
 
 _COUNT = struct.Struct("<I")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Any
 
-from mpishare.arrays.spec import bytes_of
+from mpishare.arrays.raw import bytes_of
 from mpishare.comm.context import Context
 from mpishare.objects.pickling import pickle_object
 from mpishare.sharing import share

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays.spec import PLAIN_CLASSES, Block, Spec, copy_bytes
+from mpishare.arrays.raw import Block, copy_bytes
+from mpishare.arrays.spec import PLAIN_CLASSES, Spec
 from mpishare.comm.context import Context
 from mpishare.errors import SpecError
 from mpishare.objects.pickled import PickledObject

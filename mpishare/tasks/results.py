@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays.spec import PLAIN_CLASSES, bytes_of
+from mpishare.arrays.raw import bytes_of
+from mpishare.arrays.spec import PLAIN_CLASSES
 from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays import slices
-from mpishare.arrays.spec import Block, address_of
+from mpishare.arrays.raw import Block, address_of
 from mpishare.comm.agreement import NOTE_BYTES, agree, any_rank
 from mpishare.comm.context import Context
 from mpishare.memory import syscalls

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays import slices
-from mpishare.arrays.spec import Block, Spec, bytes_of
+from mpishare.arrays.raw import Block, bytes_of
+from mpishare.arrays.spec import Spec
 from mpishare.comm.context import Context
 from mpishare.comm.placement import Placement
 from mpishare.transfer import plan, ring_plan

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays.dtypes import BUILT_IN
-from mpishare.arrays.spec import NUMBERS
+from mpishare.arrays.dtypes import is_native_number
 from mpishare.comm import mpi
 from mpishare.errors import ArgumentError, SpecError
 
@@ -119,7 +118,7 @@ class _UsersOwn:
 
     def check(self, dtype: np.dtype[Any]) -> None:
         """It gets an MPI datatype, so there must be one."""
-        if dtype.kind not in NUMBERS or dtype.isbuiltin != BUILT_IN:
+        if not is_native_number(dtype):
             raise SpecError(f"{self.name} does not fit dtype {dtype}: it takes numbers in this machine's byte order.")
         try:
             _datatype(dtype)

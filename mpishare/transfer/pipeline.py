@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays import slices
-from mpishare.arrays.spec import Block, Spec, bytes_of, copy_bytes, extension_bytes
+from mpishare.arrays.header import extension_bytes
+from mpishare.arrays.raw import Block, bytes_of, copy_bytes
+from mpishare.arrays.spec import Spec
 from mpishare.comm import mpi
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from mpishare.arrays.spec import Block
+from mpishare.arrays.raw import Block
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.pending import InFlight

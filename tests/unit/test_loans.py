@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from mpishare.arrays.spec import address_of
+from mpishare.arrays.raw import address_of
 from mpishare.memory import buffer_pool
 
 MIB = 1 << 20

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpishare.arrays.spec import Block
+from mpishare.arrays.raw import Block
 from mpishare.memory.hugepages import huge_areas, huge_bytes
 from mpishare.memory.mapping import Mapping
 from mpishare.memory.segment import Origin, Segment

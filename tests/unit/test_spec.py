@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpishare.arrays.spec import HEADER_BYTES, Spec, bytes_of, copy_bytes, extension_bytes
+from mpishare.arrays.header import HEADER_BYTES, extension_bytes
+from mpishare.arrays.raw import bytes_of, copy_bytes
+from mpishare.arrays.spec import Spec
 from mpishare.errors import SpecError
 from tests.arrays import DTYPES, bits, filled, layouts
 

@@ -1,0 +1,60 @@
+"""The bytes of an array: viewed, copied, and made of one value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from mpishare.arrays.dtypes import empty_array, is_native_number
+from mpishare.errors import SpecError
+
+Block = NDArray[np.uint8]
+"""One-dimensional uint8 array: bytes, whatever they mean."""
+
+
+def bytes_of(array: NDArray[Any]) -> Block:
+    """The bytes of a C or Fortran contiguous array in memory order, shape (nbytes,). No copy."""
+    if array.nbytes == 0:
+        return np.empty(0, np.uint8)
+    return array.ravel(order="K").view(np.uint8)
+
+
+def address_of(array: NDArray[Any]) -> int:
+    """The address of the first item in this process."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def copy_bytes(target: NDArray[Any], source: NDArray[Any]) -> None:
+    """Copies every byte of each item, padding included, between arrays of one dtype and shape and any strides."""
+    if is_native_number(target.dtype):  # NumPy copies padding of these, as in 'g', too
+        np.copyto(target, source)
+    elif target.nbytes:
+        item = np.dtype((np.void, target.dtype.itemsize))
+        np.copyto(target.view(item), source.view(item))
+
+
+def zero(dtype: DTypeLike | None) -> NDArray[Any]:
+    """One item of `dtype` with all bytes zero, as a 0-d array.
+
+    Raises:
+        SpecError: NumPy does not know the dtype.
+    """
+    return np.zeros((), empty_array(dtype).dtype)
+
+
+def scalar(value: ArrayLike, dtype: DTypeLike | None) -> NDArray[Any]:
+    """One value as a 0-d array of `dtype`, or of its own dtype if that is None.
+
+    Raises:
+        SpecError: `value` is not a single item of `dtype`.
+    """
+    try:
+        item = np.array(value, None if dtype is None else empty_array(dtype).dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SpecError(f"fill value {value!r} is not an item of dtype {dtype}: {error}") from error
+    if item.ndim:
+        raise SpecError(f"fill value of shape {item.shape} is not one item. Make an empty(…) and assign to it.")
+    return item
