@@ -1,7 +1,8 @@
-"""Runs every test: unit, MPI at each number of ranks and placement, blackbox, cluster. Prints what ran and came out."""
+"""Runs every test and prints a summary: `python -m tests.run`; some of the launches: `--only mpi-3 'memory-*'`."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import resource
@@ -9,14 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from tempfile import gettempdir
 
-from tests.blackbox.launch import environment
+from tests import coverage
+from tests.blackbox.launch import ROOT, environment
 from tests.cluster.missing import missing, missing_strace
 
-ROOT = Path(__file__).parent.parent
 MPICH = ROOT / ".venv-mpich" / "bin" / "python"
 MPIO = ROOT / ".venv-mpio" / "bin" / "python"
 TIME_LIMIT_S = 900  # a launch that takes longer hangs
@@ -30,44 +31,41 @@ LAYOUTS = {
     5: ["", "sizes:1,3,1"],
 }
 
-_ONE_EACH = {1: [""], 2: [""], 3: ["block:2"], 4: [], 5: ["sizes:1,3,1"]}
-_NODES = {1: [""], 2: ["block:1"], 3: [], 4: ["block:2"], 5: ["sizes:1,3,1"]}
-ABOVE = {
-    **dict.fromkeys(("checkpoint", "kernels", "messages", "objects", "property", "save"), _ONE_EACH),
-    **dict.fromkeys(("files", "gather", "pool", "tasks"), _NODES),
+ABOVE = ["objects", "messages", "files", "checkpoints", "tasks", "kernels"]
+"""Folders of tests/mpi that stand on the others and know little of placement: they run once for a number of ranks."""
+WHOLE = [(1, ""), (2, "block:1"), (4, "block:2"), (5, "sizes:1,3,1")]
+"""Where they run; for 3 ranks, in the launch `watched`."""
+LARGE = {2: "", 3: "sizes:2,1"}
+"""Where the tests marked `large` run."""
+TWO_LAUNCHES = ["mpi-2-block:1", "watched"]
+"""Where the tests marked `two_launches` run."""
+
+WATCHED = {"MPISHARE_CHECK": "1", "MPISHARE_TIMEOUT": "30"}
+MEMORY = {
+    "memory-fresh": {"MPISHARE_NODES": "block:2", "MPISHARE_RECYCLE": "0"},
+    "memory-window": {"MPISHARE_BACKEND": "window"},
+    "memory-one-map": {"MPISHARE_BACKEND": "window", "MPISHARE_SECOND_MAP": "0"},
+    "memory-folder": {"MPISHARE_BACKEND": "memmap", "MPISHARE_DIR": gettempdir()},
+    # An MPI that refuses windows.
+    "memory-refused": {"MPISHARE_NODES": "sizes:1,2", "OMPI_MCA_osc": "^ucx,sm", "MPISHARE_BACKEND": "window,memmap"},
 }
-"""Tests of what stands on the rest and knows little of placement, or that place the ranks themselves: for each number
-of ranks where they run."""
+"""Launches with other memory: of the tests of arrays in the root of tests/mpi, and of tests/mpi/memory."""
 
-MEMORY = ["board", "collectives", "errors", "make", "private", "property", "recycle", "report", "segments", "share"]
-"""Tests of what can differ where MPISHARE_BACKEND and its kin choose other memory; these alone run there."""
-
-PLACEMENT = [
-    "agreement",
-    "allgather",
-    "allreduce",
-    "board",
-    "collectives",
-    "make",
-    "pull",
-    "share",
-    "topology",
-]
-"""Tests of what can differ from one placement of the ranks to another. tests/cluster runs these on all, all on one."""
+PYTEST = ["-m", "pytest", "-q", "--color=no"]
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One process tree: a name for people, the command, and what is added to the environment."""
+    """One process tree: its name for `--only`, the command, and what is added to the environment."""
 
     name: str
     command: list[str]
-    environ: dict[str, str]
+    environ: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one launch came to."""
+    """The result of one launch."""
 
     launch: Launch
     status: int
@@ -79,127 +77,122 @@ class Outcome:
 
 
 def main() -> int:
-    """Runs all launches in turn; 0 when all passed, and in CI only when nothing was skipped."""
-    outcomes = [run(launch) for launch in launches()]
+    """Runs the launches in turn; returns 0 when all passed, and in CI only when nothing was skipped."""
+    parser = argparse.ArgumentParser(prog="python -m tests.run", description=__doc__)
+    parser.add_argument("--only", nargs="+", default=["*"], metavar="NAME", help="launches of these names or patterns")
+    parser.add_argument("--list", action="store_true", help="print the names of the launches")
+    options = parser.parse_args()
+    chosen = [one for one in launches() if any(fnmatch(one.name, pattern) for pattern in options.only)]
+    if options.list:
+        print(*(one.name for one in chosen), sep="\n")
+        return 0
+    if not chosen:
+        parser.error(f"no launch is named {options.only}; --list prints the names")
+    return run_all(chosen, is_whole=options.only == ["*"])
+
+
+def run_all(chosen: Sequence[Launch], *, is_whole: bool) -> int:
+    """Runs these and prints the summary; `is_whole` also compares coverage and reports what is left out."""
+    coverage.begin()
+    outcomes = [run(launch) for launch in chosen]
     print("\n== summary")
     for outcome in outcomes:
         end = "" if outcome.status == 0 else f"  exit status {outcome.status}"
         counts = f"{outcome.passed:5} passed {outcome.failed:3} failed {outcome.skipped:3} skipped"
-        print(f"{outcome.launch.name:34} {counts} {outcome.seconds:6.1f} s {outcome.cpu_s:6.1f} s of CPU{end}")
+        print(f"{outcome.launch.name:20} {counts} {outcome.seconds:6.1f} s {outcome.cpu_s:6.1f} s of CPU{end}")
     passed, failed, skipped = (sum(getattr(one, name) for one in outcomes) for name in ("passed", "failed", "skipped"))
     broken = sum(outcome.status != 0 and outcome.failed == 0 for outcome in outcomes)
-    lacking = left_out()
-    for line in lacking:
-        print(line)
+    lacking = left_out() if is_whole else []
+    covered = coverage.compare() if is_whole and not lacking else ""
+    print(*lacking, *([covered] if covered else []), sep="\n")
     print(f"{passed} passed, {failed + broken} failed, {skipped} skipped")
-    return int(failed + broken > 0 or ((skipped > 0 or bool(lacking)) and "CI" in os.environ))
+    is_incomplete = "CI" in os.environ and (skipped > 0 or bool(lacking))
+    return int(failed + broken > 0 or is_incomplete or "fell" in covered)
 
 
 def launches() -> list[Launch]:
     """All launches, the quickest first."""
-    python = sys.executable
-    pytest = [python, "-m", "pytest", "-q", "--durations=10"]
-    found = [
-        Launch("unit", [*pytest, "tests/unit"], {}),
-        Launch("examples in docstrings", [*pytest, "--doctest-modules", "mpishare", "-W", "ignore:private"], {}),
-    ]
-    for size in LAYOUTS:
-        found += [mpi_launch(size, placement, leaves_out=left_out_of(size, placement)) for placement in LAYOUTS[size]]
-    found.append(mpi_launch(3, "block:2", {"MPISHARE_RECYCLE": "0"}, files=MEMORY))
-    found.append(mpi_launch(3, "", {"MPISHARE_BACKEND": "window"}, files=MEMORY))
-    found.append(mpi_launch(3, "", {"MPISHARE_BACKEND": "window", "MPISHARE_SECOND_MAP": "0"}, files=MEMORY))
-    found.append(mpi_launch(3, "", {"MPISHARE_BACKEND": "memmap", "MPISHARE_DIR": gettempdir()}, files=MEMORY))
-    # An MPI that refuses windows.
-    refused = {"OMPI_MCA_osc": "^ucx,sm", "MPISHARE_BACKEND": "window,memmap"}
-    found.append(mpi_launch(3, "sizes:1,2", refused, files=MEMORY))
-    watched = {"MPISHARE_CHECK": "1", "MPISHARE_TIMEOUT": "30"}
-    found.append(mpi_launch(3, "block:2", watched))
-    found.append(mpi_launch(3, "block:1", watched, files=["allreduce", "checkpoint", "share"]))  # a node in the midst
+    doctests = ["--doctest-modules", "mpishare", "-W", "ignore:private"]
+    chosen = [Launch("unit", pytest("tests/unit")), Launch("docstrings", pytest(*doctests))]
+    chosen += [layout(size, nodes) for size, layouts in LAYOUTS.items() for nodes in layouts]
+    chosen += [mpi(name, 3, environ, without=["comm", "transfer", *ABOVE]) for name, environ in MEMORY.items()]
+    chosen.append(mpi("watched", 3, {"MPISHARE_NODES": "block:2", **WATCHED}))
     if MPICH.exists():
-        found.append(mpich_launch(3))
+        chosen.append(mpich())
     if MPIO.exists():
-        found.append(mpio_launch(3, "block:2"))
-    found.append(mpi_launch(2, "", files=["large"]))
-    found.append(mpi_launch(3, "sizes:2,1", files=["large"]))
-    found.append(Launch("blackbox", [*pytest, "tests/blackbox"], {}))
-    strace = ["--ignore=tests/faults/test_syscalls.py"] if missing_strace() else []
-    found.append(Launch("faults", [*pytest, "tests/faults", *strace], {}))
+        chosen.append(hdf5_through_mpi())
+    chosen += [mpi(f"large-{size}", size, {"MPISHARE_NODES": nodes}, "large") for size, nodes in LARGE.items()]
+    chosen.append(Launch("blackbox", pytest("tests/blackbox")))
+    chosen.append(Launch("faults", pytest("tests/faults", *ignored("tests/faults/test_syscalls.py", missing_strace()))))
     if not missing(slurm=False):
-        slurm = ["--ignore=tests/cluster/test_slurm.py"] if missing(slurm=True) else []
-        found.append(Launch("cluster", [*pytest, "tests/cluster", *slurm], {}))
-    return found
+        slurm = ignored("tests/cluster/test_slurm.py", missing(slurm=True))
+        chosen.append(Launch("cluster", pytest("tests/cluster", *slurm)))
+    return chosen
 
 
 def left_out() -> list[str]:
-    """What does not run here: one line for each piece, why, and what brings it."""
-    hosts, slurm = missing(slurm=False), missing(slurm=True)
-    calls = [f"left out: the tests of failing system calls: {reason}" for reason in missing_strace()]
+    """One line for each part of the tests that cannot run on this machine: why, and what would allow it."""
+    lines = [f"left out: the tests of failing system calls: {reason}" for reason in missing_strace()]
     if not MPICH.exists():
-        calls.append("left out: the tests on a second MPI: .venv-mpich is not there; make test brings it")
+        lines.append("left out: the tests on a second MPI: there is no .venv-mpich; make test creates it")
     if not MPIO.exists():
-        calls.append("left out: the tests of HDF5 through MPI: no such h5py; make cluster-packages brings it")
+        lines.append("left out: the tests of HDF5 through MPI: no such h5py; make cluster-packages installs it")
+    hosts, slurm = missing(slurm=False), missing(slurm=True)
     if hosts:
-        return [*calls, *(f"left out: all tests on several hosts: {reason}" for reason in hosts[:1])]
-    return [*calls, *(f"left out: the tests under Slurm: {reason}" for reason in slurm[:1])]
+        return [*lines, *(f"left out: all tests on several hosts: {reason}" for reason in hosts[:1])]
+    return [*lines, *(f"left out: the tests under Slurm: {reason}" for reason in slurm[:1])]
 
 
-def left_out_of(size: int, placement: str) -> list[str]:
-    """The tests that do not run in this placement."""
-    return [name for name, layouts in ABOVE.items() if placement not in layouts[size]]
+def pytest(*args: str) -> list[str]:
+    """The command line of pytest in one process."""
+    return [sys.executable, *PYTEST, "--durations=10", *args]
 
 
-def mpi_launch(
-    size: int,
-    placement: str,
-    environ: dict[str, str] | None = None,
-    *,
-    files: Sequence[str] = (),
-    leaves_out: Sequence[str] = (),
-) -> Launch:
-    """Those `files` of tests/mpi, or all but some, on `size` ranks, placed as MPISHARE_NODES=`layout` says."""
-    chosen = chosen_tests(files, leaves_out)
-    extra = {**({"MPISHARE_NODES": placement} if placement else {}), **(environ or {})}
-    words = [
-        f"mpi, {size} ranks",
-        *(f"{name.removeprefix('MPISHARE_').lower()}={value}" for name, value in extra.items()),
-        *(["large"] if files == ["large"] else []),
-    ]
-    command = [sys.executable, "-m", "mpishare", "run", "-n", str(size), "python", *chosen]
-    return Launch(", ".join(words), command, extra)
+def ignored(path: str, reasons: Sequence[str]) -> list[str]:
+    """Pytest's option to leave out `path`, when there are reasons to."""
+    return [f"--ignore={path}"] if reasons else []
 
 
-def chosen_tests(files: Sequence[str] = (), leaves_out: Sequence[str] = ()) -> list[str]:
-    """The words that have Python run them, on each rank."""
-    named = [f"tests/mpi/test_{name}.py" for name in files]
-    ignored = [f"--ignore=tests/mpi/test_{name}.py" for name in ("large", *leaves_out)]
-    return ["-m", "tests.mpi.session", "--durations=5", *(named or ["tests/mpi", *ignored])]
+def layout(size: int, nodes: str) -> Launch:
+    """The tests of tests/mpi on `size` ranks, placed as MPISHARE_NODES=`nodes` says."""
+    name = f"mpi-{size}-{nodes}" if nodes else f"mpi-{size}"
+    return mpi(name, size, {"MPISHARE_NODES": nodes}, without=() if (size, nodes) in WHOLE else ABOVE)
 
 
-def mpich_launch(size: int) -> Launch:
-    """tests/mpi on a second MPI, which `make test` sets up in a folder of its own."""
+def mpi(name: str, size: int, environ: dict[str, str], marks: str = "", *, without: Sequence[str] = ()) -> Launch:
+    """The tests of tests/mpi on `size` ranks, but for those in some folders."""
+    command = [sys.executable, "-m", "mpishare", "run", "-n", str(size), "python"]
+    chosen = marks or ("not large" if name in TWO_LAUNCHES else "not large and not two_launches")
+    return Launch(name, [*command, *mpi_tests(chosen, without)], environ)
+
+
+def mpi_tests(marks: str = "not large and not two_launches", without: Sequence[str] = ()) -> list[str]:
+    """The arguments with which Python runs tests/mpi, on each rank."""
+    folders = [f"--ignore=tests/mpi/{folder}" for folder in without]
+    return [*PYTEST, "--durations=5", "--tb=short", "-m", marks, "tests/mpi", *folders]
+
+
+def mpich() -> Launch:
+    """tests/mpi on a second MPI, which `make test` installs in a folder of its own."""
     path = os.pathsep.join([str(MPICH.parent), os.environ.get("PATH", os.defpath)])
-    command = [str(MPICH), "-m", "mpishare", "run", "-n", str(size), "python", *chosen_tests()]
-    return Launch(f"mpi, {size} ranks, MPICH", command, {"PATH": path})
+    return Launch("mpich", [str(MPICH), "-m", "mpishare", "run", "-n", "3", "python", *mpi_tests()], {"PATH": path})
 
 
-def mpio_launch(size: int, placement: str) -> Launch:
+def hdf5_through_mpi() -> Launch:
     """The tests of files with the system's h5py, which writes through MPI; its launcher is beside no Python."""
-    words = ["/usr/bin/mpiexec", "--oversubscribe", "-n", str(size), str(MPIO), "-m", "mpi4py"]
+    command = ["/usr/bin/mpiexec", "--oversubscribe", "-n", "3", str(MPIO), "-m", "mpi4py", *PYTEST, "--tb=short"]
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
-    environ = {**root, "MPISHARE_NODES": placement, "OMPI_MCA_osc": "^ucx"}
-    tests = chosen_tests(["files", "save", "checkpoint"])
-    return Launch(f"mpi, {size} ranks, HDF5 through MPI", [*words, *tests], environ)
+    environ = {**root, "MPISHARE_NODES": "block:2", "OMPI_MCA_osc": "^ucx"}
+    return Launch("hdf5-mpi", [*command, "tests/mpi/files", "tests/mpi/checkpoints"], environ)
 
 
 def run(launch: Launch) -> Outcome:
-    """Runs one launch, its output passed on, with a limit on its time."""
+    """Runs one launch within the time limit, and passes its output on."""
     settings = [f"{name}={value}" for name, value in launch.environ.items() if name != "PATH"]
-    shown = " ".join([*settings, *launch.command])
-    print(f"\n== {launch.name}\n{shown}", flush=True)
+    print(f"\n== {launch.name}\n{' '.join([*settings, *launch.command])}", flush=True)
     start, before_s = time.monotonic(), _cpu_s()
-    process = subprocess.Popen(
-        launch.command, cwd=ROOT, env=environment(launch.environ), stdout=subprocess.PIPE, text=True
-    )
+    environ = environment({**coverage.settings(launch.name), **launch.environ})
+    process = subprocess.Popen(launch.command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)
     try:
         output = process.communicate(timeout=TIME_LIMIT_S)[0]
     except subprocess.TimeoutExpired:
@@ -213,15 +206,15 @@ def run(launch: Launch) -> Outcome:
 
 
 def _cpu_s() -> float:
-    """What the processes that were started here have taken so far, and those that they waited for."""
-    found = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return found.ru_utime + found.ru_stime
+    """CPU seconds of all ended child processes."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
-def _count(output: str, word: str) -> int:
-    """The number before `word` in pytest's last line."""
-    found = re.findall(rf"(\d+) {word}", output[output.rfind("\n", 0, len(output) - 1) :])
-    return int(found[0]) if found else 0
+def _count(output: str, name: str) -> int:
+    """The number before `name` in pytest's last line."""
+    numbers = re.findall(rf"(\d+) {name}", output[output.rfind("\n", 0, len(output) - 1) :])
+    return int(numbers[0]) if numbers else 0
 
 
 if __name__ == "__main__":

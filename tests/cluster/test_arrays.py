@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import Make
-from tests.run import PLACEMENT, chosen_tests
+from tests.run import ABOVE, mpi_tests
 
 BY_SLOT, BY_NODE = ["--map-by", "slot"], ["--map-by", "slot", "--rank-by", "node"]
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("hosts", "ranks", "placed", "files"),
-    [(2, "2", BY_SLOT, []), (3, "1,3,1", BY_NODE, PLACEMENT), (4, "1", BY_SLOT, PLACEMENT)],
+    ("hosts", "ranks", "placed", "without"),
+    [(2, "2", BY_SLOT, []), (3, "1,3,1", BY_NODE, [*ABOVE, "memory"]), (4, "1", BY_SLOT, [*ABOVE, "memory"])],
     ids=["2 hosts even by slot", "3 hosts uneven by node", "4 hosts of one rank"],
 )
-def test_on_hosts(make: Make, hosts: int, ranks: str, placed: list[str], files: list[str]) -> None:
-    """All of them in one placement, and in the others those that know of it."""
+def test_on_hosts(make: Make, hosts: int, ranks: str, placed: list[str], without: list[str]) -> None:
+    """All of them in one placement, and in the others those that depend on it."""
     one = make(hosts, ranks=ranks, shm="256m", name=f"arrays-{hosts}")
-    ended = one.mpiexec([*placed, sys.executable, *chosen_tests(files)], limit_s=280)
+    ended = one.mpiexec([*placed, sys.executable, *mpi_tests(without=without)], limit_s=280)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert " passed" in ended.stdout
     assert " skipped" not in ended.stdout

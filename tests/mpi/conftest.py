@@ -1,14 +1,20 @@
-"""What every MPI test stands on: the communicator, and the proof that a test left nothing behind."""
+"""One pytest session a rank: rank 0 prints the summary, every failure is reported at once, no test leaves anything."""
 
 from __future__ import annotations
 
 import gc
+import os
 import re
 import shutil
+import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from traceback import format_stack
+from typing import Any
 
 import pytest
 from mpi4py import MPI
@@ -17,9 +23,83 @@ import mpishare as ms
 from mpishare.comm.context import context_of
 from mpishare.memory.segment import live_segments
 
+TIME_LIMIT_S = 60
+PRINT_S = 3  # in which the other ranks print their stacks, before the first of them ends the job
+
+_stderr = 2
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Gives each rank a temporary folder of its own, and rank 0 alone a terminal."""
+    global _stderr
+    _stderr = os.dup(2)  # which pytest does not capture
+    config.option.timeout = TIME_LIMIT_S
+    folder = tempfile.TemporaryDirectory(prefix="tests-")
+    config.add_cleanup(folder.cleanup)
+    config.option.basetemp = f"{folder.name}/tests"
+    if MPI.COMM_WORLD.rank:
+        config.option.verbose = -2  # no header
+    for plugin in ("lfplugin", "nfplugin"):  # all ranks would write the same file
+        config.pluginmanager.unregister(name=plugin)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Runs the tests marked `mpi`, and leaves the output to rank 0."""
+    session.config.option.with_mpi = True
+    if MPI.COMM_WORLD.rank:
+        session.config.pluginmanager.unregister(name="terminalreporter")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Makes the exit status that of the worst rank."""
+    session.exitstatus = MPI.COMM_WORLD.allreduce(int(session.exitstatus), MPI.MAX)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Reports a failure at once: the other ranks may wait for this one for ever."""
+    if report.failed:
+        _print(f"{report.nodeid} failed in {report.when}\n{report.longreprtext}")
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Reports a file that cannot be imported on this rank."""
+    if report.failed:
+        _print(f"{report.nodeid}\n{report.longreprtext}")
+
+
+def pytest_timeout_set_timer(item: Any, settings: Any) -> bool:
+    """Starts the time limit of a test, which ends the job when it is over."""
+    item.time_limit = threading.Timer(settings.timeout, _end, [item.nodeid, settings.timeout])
+    item.time_limit.daemon = True
+    item.time_limit.start()
+    return True
+
+
+def pytest_timeout_cancel_timer(item: Any) -> bool:
+    """Ends the time limit of a test."""
+    if hasattr(item, "time_limit"):  # else a file that cannot be imported
+        item.time_limit.cancel()
+    return True
+
+
+def _end(nodeid: str, timeout_s: float) -> None:
+    """Prints where this rank is, gives the others time to do so too, and ends the process, and so the job."""
+    _print(f"{nodeid} has not ended in {timeout_s} s")
+    for ident, frame in sys._current_frames().items():
+        calls = [call for call in format_stack(frame) if "site-packages" not in call]  # pytest's own
+        if calls and ident != threading.get_ident():
+            _print("".join(["in thread ", str(ident), "\n", *calls]))
+    time.sleep(PRINT_S)
+    os._exit(1)
+
+
+def _print(text: str) -> None:
+    os.write(_stderr, f"[rank {MPI.COMM_WORLD.rank}] {text}\n".encode())
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out the tests marked `ranks(n)` in a launch of fewer ranks, where they would have nothing to say."""
+    """Leaves out the tests marked `ranks(n)` in a launch of fewer ranks, where they would have nothing to test."""
     few = [item for item in items if any(mark.args[0] > MPI.COMM_WORLD.size for mark in item.iter_markers("ranks"))]
     config.hook.pytest_deselected(items=few)
     items[:] = [item for item in items if item not in few]
@@ -33,16 +113,16 @@ def comm() -> MPI.Intracomm:
 
 @pytest.fixture
 def raised(comm: MPI.Intracomm) -> Callable[[Callable[[], object]], list[tuple[str, str]]]:
-    """Calls a function on every rank and tells what each rank raised: class and words, by rank."""
+    """Calls a function on every rank; returns the class and the message of what each rank raised, by rank."""
 
-    def tell(call: Callable[[], object]) -> list[tuple[str, str]]:
+    def errors_of(call: Callable[[], object]) -> list[tuple[str, str]]:
         try:
             call()
         except ms.MpishareError as error:
             return comm.allgather((type(error).__name__, str(error)))
         return comm.allgather(("nothing", ""))
 
-    return tell
+    return errors_of
 
 
 @pytest.fixture
@@ -57,6 +137,19 @@ def shared_folder(comm: MPI.Intracomm) -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _connections() -> None:
+    """Makes what MPI makes once, before maps and descriptors are counted: connections of all ranks, and so on."""
+    comm = MPI.COMM_WORLD
+    if comm.size > 1:
+        side = comm.Split(comm.rank == 0, comm.rank)
+        side.Create_intercomm(0, comm, 1 if comm.rank == 0 else 0).Free()  # type: ignore[attr-defined]
+        side.Free()
+    for step in range(comm.size):
+        comm.sendrecv(None, (comm.rank + step) % comm.size, source=(comm.rank - step) % comm.size)
+    ms.map(abs, ())  # the file of the counters from which ranks take tasks, one for each communicator
+
+
 def _held() -> tuple[int, int, int]:
     """Segments, descriptors and maps of unlinked shared files that this process holds, but for those kept for later."""
     gc.collect()
@@ -68,9 +161,9 @@ def _held() -> tuple[int, int, int]:
 
 @cache
 def _job() -> str | None:
-    """The number that Open MPI has given this job, as in the name of a file that it maps; None where it maps none."""
-    found = re.search(r"sm_segment\.[\w.-]+\.([0-9a-f]+)\.\d+", Path("/proc/self/maps").read_text())
-    return found and found[1]
+    """The number of this job in the names of the files that Open MPI maps; None with another MPI."""
+    match = re.search(r"sm_segment\.[\w.-]+\.([0-9a-f]+)\.\d+", Path("/proc/self/maps").read_text())
+    return match and match[1]
 
 
 def _windows() -> set[str]:
@@ -84,7 +177,7 @@ def _leaves_nothing() -> Iterator[None]:
     ms.topology()
     MPI.COMM_WORLD.Barrier()
     before, files = _held(), _windows()
-    gc.freeze()  # what is there by now, modules that tests import among it, need not be looked at each time
+    gc.freeze()  # the objects of modules that tests import need not be searched each time
     yield
     MPI.COMM_WORLD.Barrier()
     assert _windows() <= files
