@@ -1,4 +1,4 @@
-"""The shape of the package: layers that import downwards, names that agree, an import that does nothing."""
+"""The shape of the package: folders that import downwards, names of the field, an import that does nothing."""
 
 from __future__ import annotations
 
@@ -7,115 +7,168 @@ import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import mpishare as ms
 from mpishare import kernels
-from mpishare.messages.wire import FIRST_TAG
 
 PACKAGE = Path(ms.__file__).parent
 README = (PACKAGE.parent / "README.md").read_text()
 
-LAYERS = [
-    {"_version", "callers", "costs", "errors", "dtypes", "spec", "parcels", "layout", "plan", "ringplan", "config"}
-    | {"machine", "cgroups", "filesystems", "kernelfiles"},  # pure
-    {"mpi", "abandoned", "meanwhile", "agreement", "board", "bridge", "ending"}
-    | {"lookout", "watched", "topology"},  # MPI facts
-    {"loans", "segments", "pull", "transfer", "compression", "letters", "streams", "messages"}
-    | {"objects", "crates", "ring", "rows", "operations", "reduction"},  # mechanism
-    {"sharing", "making", "collectives", "gathering", "scattering", "reducing", "exchange"}
-    | {"files", "checkpoints", "report", "progress", "tasks", "kernels"},  # face
-    {"__init__"},
-    {"cli", "__main__"},  # programs
-]
+LOWEST = {"_version", "config", "errors"}
+"""Modules of the root that all folders may import."""
+FOLDERS = [{"arrays", "host"}, {"comm"}, {"memory"}, {"transfer"}, {"objects"}, {"messages"}]
+"""The folders below the public face, the lowest first. Each imports those before it."""
+FACE = {"files", "checkpoints", "tasks", "kernels"}
+"""Folders on the level of the other modules of the root."""
+LONGEST_CHAIN = 11
+MAX_ROOT_MODULES = 16
 OPTIONAL = {"numba", "h5py", "pandas", "lz4", "matplotlib", "tqdm", "cloudpickle"}
+
+# DESIGN.md, "One word for one thing", its left column: no name of ours, nor a part of a name between underscores.
+WORDS = """
+    letter letters parcel parcels crate crates loan loans borrow borrowed lookout meanwhile abandoned callers
+    board boards bridge bridges wholes lent dealing wish stock beside looking stacks overlay filing
+    told found mine together words texts
+"""
+# The same for whole names only, as the field uses them in longer ones.
+NAMES = """
+    label front post ending pull offer take slots aside claims pace filling cut box costs mail channel
+    here one how what
+"""
+
+
+def source_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
+def name_of(file: Path) -> str:
+    """The full name of a module."""
+    return ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+FILES = {name_of(file): file for file in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imports_of(tree: ast.AST) -> Iterator[str]:
+    """The full names that a file imports at run time, anywhere in it."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide their layer"
+            yield from (str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names))
+        else:
+            yield from imports_of(node)
+
+
+IMPORTS = {name: set(imports_of(source_of(file))) for name, file in FILES.items()}
 
 
 def layer_of(module: str) -> int:
-    """The number of the layer that `module`, named without the package, belongs to."""
-    first = module.split(".")[0] or "__init__"
-    return next(number for number, layer in enumerate(LAYERS) if first in layer)
+    """The number of the layer of a module; 0 is the lowest."""
+    first = [*module.split("."), "__init__"][1]
+    if first in LOWEST:
+        return 0
+    if first in ("cli", "__main__", "__init__"):
+        return len(FOLDERS) + (2 if first == "__init__" else 3)
+    return next((number for number, folders in enumerate(FOLDERS, 1) if first in folders), len(FOLDERS) + 1)
 
 
-def imports_of(file: Path) -> list[str]:
-    """The modules that a file imports anywhere in it, by full name."""
-    names = []
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file}: relative imports hide their layer"
-            assert node.module is not None
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return names
+@pytest.mark.parametrize("name", FILES)
+def test_imports_point_down(name: str) -> None:
+    for imported in IMPORTS[name] & FILES.keys() - {"mpishare"}:
+        assert layer_of(imported) <= layer_of(name), imported
 
 
-FILES = sorted(PACKAGE.rglob("*.py"))
+@cache
+def chain_of(name: str, above: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The longest chain of imports that begins at a module."""
+    assert name not in above, f"a circle: {above}"
+    below = IMPORTS[name] & FILES.keys() - {name, "mpishare"}
+    return (name, *max((chain_of(other, (*above, name)) for other in sorted(below)), key=len, default=()))
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_imports_point_down(file: Path) -> None:
-    mine = layer_of(".".join(file.relative_to(PACKAGE).with_suffix("").parts))
-    for name in imports_of(file):
-        inner = name.removeprefix("mpishare").lstrip(".")
-        known = any(inner.split(".")[0] in layer for layer in LAYERS)
-        if name.startswith("mpishare.") and known:
-            assert layer_of(inner) <= mine, name
+def test_the_longest_chain_of_imports_and_no_circle() -> None:
+    longest = max((chain_of(name) for name in FILES), key=len)
+    assert len(longest) <= LONGEST_CHAIN, longest
 
 
-def test_the_pure_layer_knows_nothing_of_mpi() -> None:
-    for name in LAYERS[0]:
-        for imported in imports_of(PACKAGE / f"{name}.py"):
-            assert "mpi4py" not in imported
-            assert imported != "mpishare.mpi"
+def test_the_root_has_the_public_face_only() -> None:
+    assert len(list(PACKAGE.glob("*.py"))) <= MAX_ROOT_MODULES
+    assert {path.name for path in PACKAGE.iterdir() if path.is_dir()} - {"__pycache__"} == (
+        set.union(*FOLDERS) | FACE | {"cli"}
+    )
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_optional_packages_are_not_imported_with_the_module(file: Path) -> None:
-    allowed = {"numba"} if file.parent.name == "kernels" else set()
-    for node in ast.parse(file.read_text()).body:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-            assert not {name.split(".")[0] for name in names} & OPTIONAL - allowed
+@pytest.mark.parametrize("folder", sorted(set.union(*FOLDERS) | FACE))
+def test_each_folder_says_what_it_is_for(folder: str) -> None:
+    text = ast.get_docstring(source_of(PACKAGE / folder / "__init__.py")) or ""
+    assert re.search(r"may call it|calls? it", text)
+    assert "must never" in text
 
 
-def tags_of(file: Path) -> list[int]:
-    """The numbers that a file gives to tags."""
-    nodes = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.Assign)]
-    named = [node.value for node in nodes if re.search(r"TAG\b", ast.unparse(node.targets[0]))]
-    found = [one for value in named for one in (value.elts if isinstance(value, ast.Tuple) else [value])]
-    return [one.value for one in found if isinstance(one, ast.Constant) and isinstance(one.value, int)]
+@pytest.mark.parametrize("folder", ["arrays", "host"])
+def test_the_lowest_folders_know_nothing_of_mpi(folder: str) -> None:
+    for name in FILES:
+        if name.startswith(f"mpishare.{folder}"):
+            assert not {imported for imported in IMPORTS[name] if "mpi4py" in imported}, name
 
 
-def test_no_message_is_taken_for_another() -> None:
-    tags = sorted(tag for file in FILES for tag in tags_of(file))
-    assert len(tags) == len(set(tags))
-    assert tags[-1] == FIRST_TAG  # from which on messages of the caller's are numbered
+def test_optional_packages_are_not_imported_with_the_module() -> None:
+    for name, file in FILES.items():
+        top = [node for node in source_of(file).body if isinstance(node, ast.Import | ast.ImportFrom)]
+        names = {imported.split(".")[0] for node in top for imported in imports_of(ast.Module([node], []))}
+        assert names & OPTIONAL <= ({"numba"} if name.startswith("mpishare.kernels") else set()), name
 
 
 def test_nothing_imports_the_kernels_but_their_user() -> None:
-    for file in FILES:
-        if file.parent.name != "kernels":
-            assert not [name for name in imports_of(file) if name.startswith("mpishare.kernels")], file
+    for name, imported in IMPORTS.items():
+        assert name.startswith("mpishare.kernels") or not any(one.startswith("mpishare.kernels") for one in imported)
 
 
 def test_programs_use_the_public_face_only() -> None:
-    jobs = (PACKAGE.parent / "jobs").glob("*.py")
-    for file in [*jobs, *(PACKAGE / "cli").glob("*.py")]:
-        for name in imports_of(file):
-            is_public = name.startswith(("mpishare.cli", "mpishare.kernels"))
-            assert is_public or not name.startswith("mpishare."), (file, name)
-        for name in re.findall(r"\bms\.(\w+)", file.read_text()):
-            assert name in ms.__all__, (file, name)
+    programs = [*(PACKAGE.parent / "jobs").glob("*.py"), *(PACKAGE / "cli").glob("*.py")]
+    public = ("mpishare.cli", "mpishare.kernels", "mpishare.config")  # config, for the sizes that users write
+    for file in programs:
+        names = [name for name in imports_of(source_of(file)) if name.startswith("mpishare.")]
+        assert all(name.startswith(public) or name.split(".")[1] in ms.__all__ for name in names), (file, names)
+        assert set(re.findall(r"\bms\.(\w+)", file.read_text())) <= {*ms.__all__, "__version__"}, file
 
 
-def test_every_public_name_exists_and_is_in_the_readme() -> None:
+def names_in(tree: ast.AST) -> Iterator[str]:
+    """The names that a file gives: to functions, classes, parameters, attributes and variables."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef() | ast.ClassDef():
+                yield node.name
+            case ast.arg():
+                yield node.arg
+            case ast.Name(ctx=ast.Store()):
+                yield node.id
+            case ast.Attribute(ctx=ast.Store()):
+                yield node.attr
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_names_are_the_fields(name: str) -> None:
+    given = {*names_in(source_of(FILES[name])), *name.split(".")}
+    parts = {part for one in given for part in re.findall(r"[A-Z]?[a-z]+", one)}
+    assert {part.lower() for part in parts} & set(WORDS.split()) == set()
+    assert {one.strip("_") for one in given} & set(NAMES.split()) == set()
+
+
+def test_public_names_are_listed_in_two_places_only() -> None:
+    listing = [name for name, file in FILES.items() if "__all__" in names_in(source_of(file))]
+    assert listing == ["mpishare", "mpishare.kernels"]
     assert ms.__all__ == sorted(ms.__all__)
-    told = set(re.findall(r"^\| `(\w+)", README, re.MULTILINE))
-    assert told == set(ms.__all__)
+    assert set(re.findall(r"^\| `(\w+)", README, re.MULTILINE)) == set(ms.__all__)
     assert all(hasattr(ms, name) for name in ms.__all__)
     assert all(f"`kernels.{name}(" in README for name in kernels.__all__)
 
@@ -127,22 +180,22 @@ def test_every_error_is_explained_in_the_readme() -> None:
             assert name in section, name
 
 
-def public_calls() -> list[Callable[..., object]]:
-    """The public functions."""
-    found = [getattr(module, name) for module in (ms, kernels) for name in module.__all__]
-    return [call for call in found if inspect.isfunction(call)]
+def public_functions() -> list[Callable[..., object]]:
+    objects = [getattr(module, name) for module in (ms, kernels) for name in module.__all__]
+    return [call for call in objects if inspect.isfunction(call)]
 
 
-@pytest.mark.parametrize("call", public_calls(), ids=lambda call: call.__name__)
+@pytest.mark.parametrize("call", public_functions(), ids=lambda call: call.__name__)
 def test_docstrings_have_their_sections(call: Callable[..., object]) -> None:
     text = inspect.getdoc(call) or ""
     parameters = inspect.signature(call).parameters
-    assert "Collective:" in text
     assert "Example:" in text
     assert ("Args:" in text) == bool(parameters)
     for parameter in parameters:
         assert re.search(rf"^    {parameter}: ", text, re.MULTILINE), parameter
-    assert ("comm" in parameters) == ("Over" in text or "over" in text)
+    collective = text.partition("Collective:\n")[2].partition("\n\n")[0]
+    assert ("over" in collective.lower()) == ("comm" in parameters)
+    assert collective
 
 
 def test_import_is_inert() -> None:
