@@ -15,7 +15,7 @@ from mpishare.comm.context import Context
 from mpishare.memory.allocation import allocate, seal
 from mpishare.memory.selection import check_backend
 from mpishare.transfer import plan, ring_plan
-from mpishare.transfer.pipeline import copy_to_node
+from mpishare.transfer.node_fill import broadcast_in_node
 from mpishare.transfer.ring import circulate, exchange
 from mpishare.transfer.rows import note_rows, rows_of, stacked, told_row
 
@@ -85,14 +85,14 @@ def _fill(context: Context, block: Block, starts: Sequence[int], *, is_shared: b
     if not is_shared:
         for rank in context.topology.ranks_of(context.topology.node):
             for run in ring_plan.runs([rank], starts):
-                copy_to_node(context, rank, block[run])
+                broadcast_in_node(context, rank, block[run])
     if context.topology.n_nodes == 1:
         return
     context.node_collective_comm.barrier()
     if context.topology.is_leader:
         _between(context, block, starts)
     if not is_shared:
-        copy_to_node(context, 0, block)
+        broadcast_in_node(context, 0, block)
 
 
 def _between(context: Context, block: Block, starts: Sequence[int]) -> None:

@@ -19,7 +19,7 @@ from mpishare.comm.context import Context, context_of
 from mpishare.comm.topology import check_root
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.memory.segment import segment_of
-from mpishare.transfer.pipeline import relay
+from mpishare.transfer.pipeline import broadcast_chunks
 
 _SCOPES = ("node", "all")
 
@@ -65,7 +65,7 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
         with call.begin() as agreement:
             rank = check_root(root, context.topology.size)
             agreement.call = f"bcast({shared_name(array, writes=True)}, root={rank})"
-        relay(context, rank, bytes_of(array))
+        broadcast_chunks(context, rank, bytes_of(array))
         context.node_collective_comm.barrier()
     return array
 

@@ -21,7 +21,7 @@ from mpishare.errors import CapacityError
 from mpishare.host import memory as host_memory
 from mpishare.memory.buffer_pool import acquire
 from mpishare.transfer import plan
-from mpishare.transfer.pipeline import WINDOW, announce, received
+from mpishare.transfer.pipeline import WINDOW, broadcast_spec, receive_in_order
 from mpishare.transfer.rows import note_rows, rows_of, stacked, told_row
 
 
@@ -118,7 +118,7 @@ def _gather(call: collective, local: NDArray[Any], root: int) -> NDArray[Any] | 
     array = whole.view(block)
     places = [(other, array[ends[other] : ends[other + 1]]) for other in range(context.topology.size) if other != rank]
     pieces = [(other, piece) for other, place in places for piece in _pieces(bytes_of(place))]
-    for _ in received(context.collective_comm, pieces, Tag.ROWS):
+    for _ in receive_in_order(context.collective_comm, pieces, Tag.ROWS):
         pass
     copy_bytes(array[ends[rank] : ends[rank + 1]], local)
     return array
@@ -132,7 +132,7 @@ def _scatter(call: collective, array: NDArray[Any] | None, root: int) -> NDArray
         extension = b""
         if context.topology.rank == rank:
             agreement.note, extension = rows_of(array).packed
-    return _scattered(context, announce(context, agreement.note, extension, rank), array, rank)
+    return _scattered(context, broadcast_spec(context, agreement.note, extension, rank), array, rank)
 
 
 def _scattered(context: Context, spec: Spec, array: NDArray[Any] | None, root: int) -> NDArray[Any]:
@@ -147,7 +147,7 @@ def _scattered(context: Context, spec: Spec, array: NDArray[Any] | None, root: i
             stage = _memory(context, max(one.nbytes for one in owns))
     mine = own.view(block)
     if context.topology.rank != root or array is None:
-        for _ in received(context.collective_comm, [(root, piece) for piece in _pieces(block)], Tag.ROWS):
+        for _ in receive_in_order(context.collective_comm, [(root, piece) for piece in _pieces(block)], Tag.ROWS):
             pass
         return mine
     others = [rank for rank in range(context.topology.size) if rank != root]

@@ -20,7 +20,8 @@ from mpishare.memory.selection import check_backend
 from mpishare.memory.slab import Slab
 from mpishare.objects.packing import PackedHeader, PackedObject, bring, is_packed_header, unpacked
 from mpishare.objects.unshared import told
-from mpishare.transfer.pipeline import ArraySource, announce, fill, replicate
+from mpishare.transfer.node_fill import ArraySource, fill, replicate
+from mpishare.transfer.pipeline import broadcast_spec
 
 _T = TypeVar("_T")
 
@@ -141,7 +142,7 @@ def _share(call: collective, obj: Any, root: int, backend: str | None) -> Any:
                 agreement.note = crate.label.pack()
     if is_packed_header(agreement.note):
         return _share_object(call, PackedHeader.read(agreement.note), crate, slots, rank, kind)
-    spec = announce(context, agreement.note, extension, rank)
+    spec = broadcast_spec(context, agreement.note, extension, rank)
     if context.topology.rank != rank:
         slots = known_slots(context, spec.nbytes, kind)
     if slots is not None:

@@ -12,7 +12,8 @@ from mpishare.comm.tags import Tag
 from mpishare.files.inspect import Part
 from mpishare.files.pieces import Cuttable, Piece, piece_bytes, pieces
 from mpishare.files.source import Source
-from mpishare.transfer.pipeline import copy_to_node, relay
+from mpishare.transfer.node_fill import broadcast_in_node
+from mpishare.transfer.pipeline import broadcast_chunks
 
 ROOT = 0
 """The rank that looks at the file, whose node reads it where it is read once a job."""
@@ -64,16 +65,16 @@ def bring(
         reading.read_own()
         context.node_collective_comm.barrier()
     if not is_shared:
-        copy_to_node(context, ROOT, block)
+        broadcast_in_node(context, ROOT, block)
     return reading
 
 
 def _stream(context: Context, block: Block, reading: Reading | None) -> None:
     """The leader of the node that reads sends on what is there; on a node of several ranks the others read."""
     if reading is None:
-        relay(context, ROOT, block)
+        broadcast_chunks(context, ROOT, block)
     elif context.topology.is_leader:
-        relay(context, ROOT, block, until=reading.until)
+        broadcast_chunks(context, ROOT, block, until_ready=reading.until)
     else:
         reading.read_and_tell()
 

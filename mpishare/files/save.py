@@ -20,7 +20,7 @@ from mpishare.files.formats import Format, chosen
 from mpishare.files.replace_file import Order, replace_file
 from mpishare.files.row_blocks import ROOT, RowBlocks
 from mpishare.progress_bar import check_tqdm
-from mpishare.transfer.pipeline import announce
+from mpishare.transfer.pipeline import broadcast_spec
 from mpishare.transfer.rows import rows_of
 
 
@@ -130,7 +130,7 @@ def _save(
     if distributed:
         stack = RowBlocks.rows(mine, context.collective_comm.allgather_obj(mine.shape[0]))
     else:
-        stack = RowBlocks.whole(announce(context, agreement.note, extension, ROOT), context.topology.size)
+        stack = RowBlocks.whole(broadcast_spec(context, agreement.note, extension, ROOT), context.topology.size)
     order = Order(
         path=file,
         stacks=[stack],

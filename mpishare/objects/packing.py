@@ -21,12 +21,12 @@ from mpishare.objects.pickled import PickledObject, listed, write_list
 from mpishare.objects.pickling import pickle_object, unpickle_object
 from mpishare.objects.unshared import Copied, Copies
 from mpishare.transfer import plan
-from mpishare.transfer.pipeline import ArraySource, fill, replicate
+from mpishare.transfer.node_fill import ArraySource, fill, replicate
 
 _ALIGNED_BYTES = 64
 """A cache line, and what the widest vector instructions want."""
 
-_LARGE_BYTES = plan.SMALLEST_PULL_BYTES
+_LARGE_BYTES = plan.MIN_CMA_BYTES
 
 _LABEL = struct.Struct("<4sxxxxQQQQQ16x")
 _MAGIC = b"MSO1"
@@ -71,10 +71,10 @@ class PackedObject:
         label: What is told of it.
         copies: What each rank must hold for itself.
         large: Its large arrays.
-        run: None, as its front is not in one run.
+        contiguous: None, as its front is not contiguous.
     """
 
-    run = None
+    contiguous = None
 
     def __init__(self, obj: object) -> None:
         """Takes `obj` apart.

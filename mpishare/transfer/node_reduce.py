@@ -16,8 +16,9 @@ from mpishare.arrays.spec import Spec
 from mpishare.comm.context import Context
 from mpishare.comm.placement import Placement
 from mpishare.transfer import plan, ring_plan
+from mpishare.transfer.node_fill import broadcast_in_node, fill
 from mpishare.transfer.operations import Operation
-from mpishare.transfer.pipeline import copy_to_node, fill, relay
+from mpishare.transfer.pipeline import broadcast_chunks
 from mpishare.transfer.ring import Combine, circulate, exchange, pass_along, staging
 from mpishare.transfer.ring_plan import LINE_BYTES
 
@@ -139,7 +140,7 @@ class Reduction:
                 self.context.node_collective_comm.barrier()
             root = self._between(block)
         if not is_shared:
-            copy_to_node(self.context, root, block)
+            broadcast_in_node(self.context, root, block)
 
     def _within(self, local: NDArray[Any], block: Block, is_shared: bool, scratch: Block | None) -> None:
         """Reduces what the ranks of this node have."""
@@ -200,7 +201,7 @@ class Reduction:
                     result[part] = piece
 
     def _between(self, block: Block) -> int:
-        """Reduces what the nodes have; the root from which it came to them, as for `relay`."""
+        """Reduces what the nodes have; the root from which it came to them, as for `broadcast_chunks`."""
         context, placement = self.context, self.context.topology.placement
         if self.is_little:
             if context.topology.is_leader:
@@ -230,7 +231,7 @@ class Reduction:
         block = own if into is None else into
         if into is not None and context.topology.rank == last:
             into[:] = own
-        relay(context, last, block)
+        broadcast_chunks(context, last, block)
         return last
 
     def _combine(self) -> Combine:

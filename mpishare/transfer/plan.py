@@ -10,10 +10,10 @@ from mpishare.comm.placement import Placement
 LARGEST_MESSAGE_BYTES = 1 << 30
 """A round number below 2**31 - 1, the largest count of MPI 3."""
 
-SMALLEST_PULL_BYTES = 4 << 20
+MIN_CMA_BYTES = 4 << 20
 """Below it the root alone fills its node: measured, it takes no longer than to tell the others."""
 
-LARGEST_PULL_RANKS = 8
+MAX_CMA_READERS = 8
 """Ranks that read the root's memory at the same time. The kernel's lock on it is what more would wait for (S.
 Chakraborty, H. Subramoni, D. K. Panda, "Contention-aware kernel-assisted MPI collectives", IEEE Cluster 2017)."""
 

@@ -14,7 +14,7 @@ from mpishare.comm.context import Context
 from mpishare.comm.pending import InFlight
 from mpishare.comm.tags import Tag
 from mpishare.transfer import ring_plan
-from mpishare.transfer.pipeline import WINDOW, received
+from mpishare.transfer.pipeline import WINDOW, receive_in_order
 from mpishare.transfer.ring_plan import Ring
 
 Combine: TypeAlias = Callable[[Block, Block], None]
@@ -166,7 +166,7 @@ def pass_along(
     if place:
         lengths = [piece.stop - piece.start for piece in pieces]
         places = [stages[number % len(stages)][:length] for number, length in enumerate(lengths)]
-        coming = received(context.collective_comm, [(path[place - 1], one) for one in places], Tag.RING)
+        coming = receive_in_order(context.collective_comm, [(path[place - 1], one) for one in places], Tag.RING)
     with InFlight(context.collective_comm, Tag.RING) as sending:
         for piece in pieces:
             if place:

@@ -247,17 +247,17 @@ assert MPI.Query_thread() == MPI.THREAD_MULTIPLE and not wrong, wrong
 )
 def test_messages_that_come_after_a_stall() -> None:
     code = """
-from mpishare.transfer import pipeline
+from mpishare.transfer import node_fill
 other = comm.Dup()
 source = None
 if rank == 0:
     source = np.ones((2048, 2048), 'f4')[:, ::2]  # not contiguous: the root copies before it sends
-    copy = transfer.copy_bytes
+    copy = node_fill.copy_bytes
     def slow(target, source):
-        transfer.copy_bytes = copy
+        node_fill.copy_bytes = copy
         copy(target, source)
         wait_for_the_others()  # until they have given up
-    transfer.copy_bytes = slow
+    node_fill.copy_bytes = slow
 try: ms.share(source)
 except ms.StallError: print('stalled')
 gc.collect()

@@ -20,12 +20,12 @@ from sklearn.linear_model import LinearRegression
 
 import mpishare as ms
 from mpishare.memory.segment import Segment, segment_of
-from mpishare.transfer.plan import SMALLEST_PULL_BYTES
+from mpishare.transfer.plan import MIN_CMA_BYTES
 from tests.arrays import DTYPES, bits, layouts
 
 pytestmark = pytest.mark.mpi
 
-LARGE = SMALLEST_PULL_BYTES // 8
+LARGE = MIN_CMA_BYTES // 8
 """A float64 array of so many items is not among the small ones."""
 
 

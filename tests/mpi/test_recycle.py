@@ -238,7 +238,7 @@ def test_a_call_that_a_signal_ended_on_one_rank_is_the_last(
         raise KeyboardInterrupt
 
     if comm.rank == comm.size - 1:
-        monkeypatch.setattr("mpishare.sharing.announce", interrupt)
+        monkeypatch.setattr("mpishare.sharing.broadcast_spec", interrupt)
         with pytest.raises(KeyboardInterrupt):
             ms.share(None, comm=duplicate)
         monkeypatch.undo()

@@ -1,0 +1,123 @@
+"""How the block of each node is filled with the bytes of an array that one rank has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpishare.arrays import slices
+from mpishare.arrays.raw import Block, bytes_of, copy_bytes
+from mpishare.arrays.spec import Spec
+from mpishare.comm.context import Context
+from mpishare.transfer import cma, plan
+from mpishare.transfer.pipeline import broadcast_chunks
+
+
+class Source(Protocol):
+    """Bytes on the root that each node is to have.
+
+    Attributes:
+        contiguous: The bytes, if they are contiguous in memory; else None.
+    """
+
+    @property
+    def contiguous(self) -> Block | None:
+        """See above."""
+
+    def write(self, memory: memoryview) -> None:
+        """Copies the bytes to `memory`, which has their length."""
+
+
+@dataclass(frozen=True)
+class ArraySource:
+    """The bytes of an array, in the order of `spec`. It satisfies `Source`."""
+
+    spec: Spec
+    array: NDArray[Any]
+
+    @property
+    def contiguous(self) -> Block | None:
+        """The bytes of a C or Fortran contiguous array."""
+        return bytes_of(self.array) if self.array.flags.forc else None
+
+    def write(self, memory: memoryview) -> None:
+        """See `fill`."""
+        fill(memory, self.spec, self.array)
+
+
+def fill(memory: memoryview, spec: Spec, array: NDArray[Any]) -> None:
+    """Copies the bytes of `array` to `memory`, of `spec.nbytes` bytes, in the order of `spec`."""
+    if array.flags.forc:
+        memory[:] = bytes_of(array).data
+    else:
+        copy_bytes(spec.view(np.frombuffer(memory, np.uint8)), array)
+
+
+def replicate(context: Context, root: int, block: Block, is_shared: bool, source: Source | None) -> None:
+    """Fills the block of every node with the bytes of `source`.
+
+    Args:
+        context: That of the communicator.
+        root: The rank that has `source`.
+        block: The memory to fill on this node.
+        is_shared: Whether `block` is the same memory on all ranks of this node; else each rank has its own.
+        source: The bytes, on `root`; None on the other ranks.
+
+    Collective:
+        Over the communicator, but a rank may return before others have come.
+    """
+    if context.topology.node_of(root) != context.topology.node:
+        broadcast_chunks(context, root, block)
+    elif not (is_shared and _read_by_cma(context, root, block, source)) and source is not None:
+        _copy_by_root(context, root, block, source)
+    if not is_shared:
+        broadcast_in_node(context, root, block)
+
+
+def _read_by_cma(context: Context, root: int, block: Block, source: Source | None) -> bool:
+    """Fills the root's node: its ranks read disjoint parts from the memory of `root`, which sends to other nodes.
+
+    Returns:
+        Whether this was the way. It takes contiguous bytes, enough of them, and the kernel's permission.
+    """
+    if context.topology.node_size == 1 or block.nbytes < plan.MIN_CMA_BYTES:
+        return False
+    contiguous = None if source is None else source.contiguous
+    published = cma.publish(context, contiguous)
+    if published is None:
+        return False
+    broadcast_chunks(context, root, block, source=contiguous)
+    root_helps = context.topology.n_nodes == 1
+    if not cma.read(context, root, published, block, contiguous, root_helps=root_helps) and contiguous is not None:
+        block[:] = contiguous
+    return True
+
+
+def _copy_by_root(context: Context, root: int, block: Block, source: Source) -> None:
+    """Fills the root's node by `root` alone, while it sends contiguous bytes, or before it sends others."""
+    contiguous = source.contiguous
+    if contiguous is not None and context.topology.n_nodes > 1:
+        broadcast_chunks(context, root, block, source=contiguous, fills_block=True)
+    else:
+        source.write(block.data)
+        broadcast_chunks(context, root, block)
+
+
+def broadcast_in_node(context: Context, root: int, block: Block) -> None:
+    """Copies the block of one rank to the blocks of the other ranks of this node, where each rank has its own.
+
+    Args:
+        context: That of the communicator.
+        root: The rank whose block is copied on its own node. On other nodes it is the leader's.
+        block: The bytes.
+
+    Collective:
+        Over the ranks of this node.
+    """
+    ranks = context.topology.ranks_of(context.topology.node)
+    node_rank = ranks.index(root) if root in ranks else 0
+    for chunk in slices.chunks(block.nbytes, plan.LARGEST_MESSAGE_BYTES):
+        context.node_collective_comm.bcast(block[chunk], node_rank)
