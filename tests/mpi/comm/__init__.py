@@ -1,0 +1,1 @@
+"""Tests of what mpishare keeps of a communicator."""

@@ -1,0 +1,148 @@
+"""The entry of every collective: what it refuses, and that each public collective passes it."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpishare as ms
+from mpishare import kernels
+from mpishare.comm.agreement import agree
+from mpishare.comm.collective import collective
+from mpishare.comm.context import context_of
+from mpishare.comm.pending import InFlight
+from mpishare.comm.tags import Tag
+
+Call = Callable[[MPI.Intracomm, np.ndarray[Any, Any], Path], object]
+
+OVER_ALL: dict[str, Call] = {
+    "share": lambda comm, array, folder: ms.share(1, comm=comm),
+    "zeros": lambda comm, array, folder: ms.zeros(3, comm=comm),
+    "bcast": lambda comm, array, folder: ms.bcast(array, comm=comm),
+    "allreduce": lambda comm, array, folder: ms.allreduce(np.ones(2), comm=comm),
+    "allgather": lambda comm, array, folder: ms.allgather(np.ones(2), comm=comm),
+    "gather": lambda comm, array, folder: ms.gather(np.ones(2), comm=comm),
+    "scatter": lambda comm, array, folder: ms.scatter(np.ones(2), comm=comm),
+    "load": lambda comm, array, folder: ms.load(folder / "a.npy", comm=comm),
+    "save": lambda comm, array, folder: ms.save(folder / "a.npy", np.ones(2), comm=comm),
+    "Checkpoint": lambda comm, array, folder: ms.Checkpoint(folder, comm=comm),
+    "map": lambda comm, array, folder: ms.map(abs, [1], comm=comm),
+    "Pool": lambda comm, array, folder: ms.Pool(comm),
+    "info": lambda comm, array, folder: ms.info(comm=comm),
+}
+OVER_A_NODE: dict[str, Call] = {
+    "fence": lambda comm, array, folder: ms.fence(comm=comm),
+    "fill": lambda comm, array, folder: kernels.fill(array, 0.0, comm=comm),
+    "checksum": lambda comm, array, folder: kernels.checksum(array, comm=comm),
+}
+
+
+@pytest.fixture
+def duplicate(comm: MPI.Intracomm) -> Iterator[MPI.Intracomm]:
+    """A communicator that the test may spoil."""
+    duplicate = comm.Dup()
+    yield duplicate
+    duplicate.Free()
+
+
+def leave_in_the_midst(comm: MPI.Intracomm) -> None:
+    """The last rank leaves a call by an exception that the others do not know of."""
+    with suppress(KeyboardInterrupt), collective("call", comm) as call:
+        with call.begin():
+            pass
+        if comm.rank == comm.size - 1:
+            raise KeyboardInterrupt
+
+
+def outcome(call: Call, comm: MPI.Intracomm, array: np.ndarray[Any, Any], folder: Path) -> str:
+    """What a call raises: the class, and whether it says that the ranks are out of step."""
+    try:
+        call(comm, array, folder)
+    except ms.MpishareError as error:
+        return f"{type(error).__name__}, {'out of step' in str(error)}"
+    return "nothing"
+
+
+@pytest.mark.parametrize("name", [*OVER_ALL, *OVER_A_NODE])
+def test_a_call_that_an_exception_ended_on_one_rank_is_the_last_on_its_communicator(
+    name: str, duplicate: MPI.Intracomm, shared_folder: Path
+) -> None:
+    array = ms.zeros(3, comm=duplicate)
+    ms.save(shared_folder / "a.npy", np.ones(2), comm=duplicate)
+    leave_in_the_midst(duplicate)
+    nodes, last = ms.topology(duplicate), duplicate.size - 1
+    expected = "PeerError, True"
+    if duplicate.rank == last:
+        expected = "MpishareError, True"
+    elif name in OVER_A_NODE and nodes.node != nodes.node_of(last):
+        expected = "nothing"
+    assert outcome({**OVER_ALL, **OVER_A_NODE}[name], duplicate, array, shared_folder) == expected
+
+
+def test_an_error_that_all_ranks_know_leaves_them_in_step(duplicate: MPI.Intracomm) -> None:
+    with pytest.raises((ValueError, ms.PeerError)), collective("call", duplicate) as call, call.begin():
+        if duplicate.rank == 0:
+            raise ValueError
+    assert ms.share(5, comm=duplicate) == 5
+
+
+@pytest.mark.ranks(2)
+def test_an_error_that_one_node_knows_leaves_the_ranks_out_of_step(duplicate: MPI.Intracomm) -> None:
+    nodes = ms.topology(duplicate)
+    with pytest.raises((ValueError, ms.PeerError)), collective("call", duplicate) as call:
+        with call.begin():
+            pass
+        with agree(call.context.node_collective_comm):
+            if nodes.is_leader:
+                raise ValueError
+    assert call.context.is_out_of_step == (nodes.n_nodes > 1)
+
+
+def test_a_call_within_a_call_is_refused_and_leaves_the_outer_one_whole(duplicate: MPI.Intracomm) -> None:
+    with collective("outer", duplicate) as call:
+        with call.begin():
+            pass
+        with pytest.raises(ms.MpishareError, match=r"zeros was called while this rank is in outer"):
+            ms.zeros(1, comm=duplicate)
+        call.release()
+        assert ms.zeros(1, comm=duplicate)[0] == 0
+    assert ms.zeros(1, comm=duplicate)[0] == 0
+
+
+def test_what_is_kept_for_a_communicator_is_made_once(duplicate: MPI.Intracomm) -> None:
+    def make(context: object) -> list[object]:
+        return [context]
+
+    context = context_of(duplicate)
+    assert context.keep(make) is context.keep(make)
+    assert context.keep(make) == [context]
+    assert context_of(MPI.COMM_WORLD).keep(make) is not context.keep(make)
+
+
+@pytest.mark.ranks(2)
+def test_what_mpi_still_writes_to_outlives_an_exception(duplicate: MPI.Intracomm) -> None:
+    comm = context_of(duplicate).collective_comm
+    with suppress(KeyboardInterrupt), InFlight(comm, Tag.RING) as messages:
+        if comm.rank == 0:
+            buffer = np.zeros(1 << 20, np.uint8)
+            reference = weakref.ref(buffer)
+            messages.receive(buffer, 1)
+            del buffer
+            raise KeyboardInterrupt
+    gc.collect()
+    duplicate.Barrier()
+    if comm.rank == 1:
+        comm.wait(comm.isend(np.full(1 << 20, 7, np.uint8), 0, Tag.RING), 0)
+    elif comm.rank == 0:
+        late = reference()
+        assert late is not None
+        while late[-1] != 7:
+            duplicate.Iprobe()
