@@ -15,23 +15,23 @@ One copy per node of any array, as a plain NumPy view on every rank of an MPI jo
 
 commands:
   info [--json]                        versions, placement of the ranks, memory of each node, segment kinds
-  bench [--mib N]                      how fast arrays are shared here, beside what else there is, and a verdict
+  bench [--mib N]                      how fast arrays are shared, beside MPI's own broadcasts, and a verdict
   plan FILE[:DATASET] -n RANKS -N NODES
-                                       what data take on each node, whether they fit, and the lines for sbatch
+                                       the memory of data on each node, whether they fit, the lines for sbatch
   clean [--dry-run]                    remove the shared memory that killed jobs of yours left on this host
   run -n N [mpiexec options] PROGRAM   start PROGRAM on N ranks with mpiexec
 
-`mpishare COMMAND --help` says more.
+`mpishare COMMAND --help` prints its options.
 """
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns its exit status."""
-    words = sys.argv[1:] if argv is None else argv
-    if words in (["-h"], ["--help"]):
+    args = sys.argv[1:] if argv is None else argv
+    if args in (["-h"], ["--help"]):
         print(_USAGE, end="")
         return 0
-    if not words or words[0] not in _COMMANDS:
+    if not args or args[0] not in _COMMANDS:
         print(_USAGE, end="", file=sys.stderr)
         return 2
-    return _COMMANDS[words[0]](words[1:])
+    return _COMMANDS[args[0]](args[1:])

@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
-# How Open MPI 5 and 4 and MPICH name the files behind windows and behind messages within a host. mpishare itself makes
-# no file with a name.
+# Open MPI 5, Open MPI 4 and MPICH name the files of windows, and of messages within a host, like this. mpishare itself
+# makes no file with a name.
 _NAMES = re.compile(r"(osc_sm|sm_segment|vader_segment)\.[\w.-]+|mpich_shar_tmp\w+")
 
-_SHM = "/dev/shm"  # noqa: S108 - where MPI puts them
+_SHM = "/dev/shm"  # noqa: S108 - MPI's choice
 
 
 def main(argv: list[str]) -> int:
-    """Removes the files and names each."""
+    """Removes the files and prints the name of each."""
     parser = argparse.ArgumentParser(
         prog="mpishare clean",
         description="Removes the files that MPI jobs of yours left in shared memory on this host when their launcher "
@@ -35,23 +36,21 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def leftovers(folder: Path, proc: Path = Path("/proc")) -> list[Path]:
+def leftovers(folder: Path) -> list[Path]:
     """The files of this user's MPI jobs in `folder` that no process maps or has open any more."""
-    return unused([file for file in sorted(folder.iterdir()) if _NAMES.fullmatch(file.name) and _is_mine(file)], proc)
+    return unused([file for file in sorted(folder.iterdir()) if _NAMES.fullmatch(file.name) and _is_own(file)])
 
 
-def unused(files: list[Path], proc: Path = Path("/proc")) -> list[Path]:
+def unused(files: list[Path]) -> list[Path]:
     """Those of `files` that no process maps or has open."""
     used: set[tuple[int, int]] = set()
-    for process in proc.glob("[0-9]*") if files else ():
-        try:
+    for process in Path("/proc").glob("[0-9]*") if files else ():
+        with suppress(OSError):  # it has ended, or has more rights than this one, as no rank of this user has
             used |= _mapped(process) | _opened(process)
-        except OSError:
-            continue  # it ended meanwhile, or has more rights than this one, as no rank of this user has
     return [file for file in files if file.exists() and _identity(file) not in used]
 
 
-def _is_mine(file: Path) -> bool:
+def _is_own(file: Path) -> bool:
     return file.is_file() and not file.is_symlink() and file.stat().st_uid == os.geteuid()
 
 
@@ -62,20 +61,18 @@ def _identity(file: Path) -> tuple[int, int]:
 
 def _mapped(process: Path) -> set[tuple[int, int]]:
     """The files that a process maps, by device and inode."""
-    found = set()
+    files = set()
     for line in (process / "maps").read_text(errors="replace").splitlines():
-        _, _, _, device, inode, *_ = line.split(maxsplit=5)
+        device, inode = line.split()[3:5]
         major, minor = (int(number, 16) for number in device.split(":"))
-        found.add((os.makedev(major, minor), int(inode)))
-    return found
+        files.add((os.makedev(major, minor), int(inode)))
+    return files
 
 
 def _opened(process: Path) -> set[tuple[int, int]]:
     """The files that a process has open, by device and inode."""
-    found = set()
+    files = set()
     for entry in (process / "fd").iterdir():
-        try:
-            found.add(_identity(entry))
-        except FileNotFoundError:
-            continue  # it was closed meanwhile, or is no file
-    return found
+        with suppress(FileNotFoundError):  # it has been closed, or is not a file
+            files.add(_identity(entry))
+    return files

@@ -1,4 +1,4 @@
-"""`mpishare info`: the ground that a job stands on, alone or under mpiexec or srun."""
+"""`mpishare info`: versions, placement and memory of a job, alone or under mpiexec or srun."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main(argv: list[str]) -> int:
     try:
         facts = ms.info()
     except ms.MpishareError as error:
-        if os.environ.get("SLURM_PROCID", "0") == "0":  # once, where srun started many that each think they are rank 0
+        if os.environ.get("SLURM_PROCID", "0") == "0":  # once, where srun started many processes that are rank 0 each
             print(f"mpishare info: {error}", file=sys.stderr)
         return 1
     if ms.topology().rank == 0:

@@ -1,25 +1,22 @@
-"""`mpishare plan`: what the data in a file take on each node, shared and copied, and what to ask Slurm for."""
+"""`mpishare plan`: the memory that data take on each node, shared and copied, and the lines that ask Slurm for it."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-import re
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 import mpishare as ms
+from mpishare.config import parse_bytes
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-"""As Slurm's --mem takes them."""
+_RANK_BYTES = 256 << 20
+"""The memory of a rank without data, unless given: Python, NumPy and MPI take 40 to 80 MiB, the rest is a margin."""
 
-_EACH_BYTES = 256 << 20
-"""What a rank takes for itself when nothing is said: Python, NumPy and MPI take 40 to 80 MiB, the rest is room."""
-
-_ASKED_BYTES = 256 << 20
-"""--mem is rounded up to this."""
+_MEM_STEP_BYTES = 256 << 20
+"""--mem is rounded up to a multiple of this."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +25,12 @@ class Plan:
 
     Attributes:
         data: The data, once.
-        ranks: In the job.
-        nodes: In the job.
-        each: What each rank takes for itself besides.
-        memory: Of a node.
-        limit: What its control groups allow, None where they do not limit it.
-        shm: The size of its /dev/shm, 0 without one.
+        ranks: Ranks of the job.
+        nodes: Nodes of the job.
+        each: The memory of a rank without the data.
+        memory: The memory of a node.
+        limit: The limit of its control groups; None without one.
+        shm: The size of its /dev/shm; 0 without one.
     """
 
     data: int
@@ -46,22 +43,22 @@ class Plan:
 
     @property
     def ranks_a_node(self) -> int:
-        """On the fullest node."""
+        """The ranks of the fullest node."""
         return -(-self.ranks // self.nodes)
 
     @property
     def shared(self) -> int:
-        """What the fullest node holds with one copy of the data."""
+        """The bytes that the fullest node holds with one copy of the data."""
         return self.data + self.ranks_a_node * self.each
 
     @property
     def copied(self) -> int:
-        """What it holds with one copy a rank."""
+        """The bytes that it holds with one copy a rank."""
         return self.ranks_a_node * (self.data + self.each)
 
     @property
     def room(self) -> int:
-        """What a node may hold."""
+        """The bytes that a node may hold."""
         return self.memory if self.limit is None else min(self.memory, self.limit)
 
     @property
@@ -69,21 +66,17 @@ class Plan:
         """Whether one copy a node fits."""
         return self.shared <= self.room
 
-    @property
-    def mem_words(self) -> str:
-        """What --mem takes, with some room."""
-        return f"{-(-self.shared // _ASKED_BYTES) * (_ASKED_BYTES >> 20)}M"
-
     def as_dict(self) -> dict[str, Any]:
-        """The same as plain data for JSON."""
+        """The plan as plain data for JSON."""
         derived = {"shared": self.shared, "copied": self.copied, "fits": self.fits, "sbatch": self.sbatch()}
         return {**vars(self), "ranks_a_node": self.ranks_a_node, **derived}
 
     def sbatch(self) -> list[str]:
         """The lines of a batch script that ask for it."""
-        even = self.ranks % self.nodes == 0
-        placed = f"--ntasks-per-node={self.ranks_a_node}" if even else f"--ntasks={self.ranks}"
-        return [f"#SBATCH {word}" for word in (f"--nodes={self.nodes}", placed, f"--mem={self.mem_words}")]
+        is_even = self.ranks % self.nodes == 0
+        ranks = f"--ntasks-per-node={self.ranks_a_node}" if is_even else f"--ntasks={self.ranks}"
+        mem = f"--mem={-(-self.shared // _MEM_STEP_BYTES) * (_MEM_STEP_BYTES >> 20)}M"
+        return [f"#SBATCH {option}" for option in (f"--nodes={self.nodes}", ranks, mem)]
 
 
 def main(argv: list[str]) -> int:
@@ -96,26 +89,18 @@ def main(argv: list[str]) -> int:
         parser.error("--each takes 1 or more")
     try:
         path, dataset = _path_and_dataset(options.file)
-        found = ms.stored(path, dataset)
-        plan = _planned(options, sum(one.nbytes for one in found.values()))
+        arrays = ms.stored(path, dataset).values()
+        plan = _plan(options, sum(array.nbytes for array in arrays))
     except ms.MpishareError as error:
         print(f"mpishare plan: {error}", file=sys.stderr)
         return 2
     if options.json:
-        print(json.dumps({"arrays": [_told(one) for one in found.values()], **plan.as_dict()}, indent=2))
+        print(json.dumps({"arrays": [_as_dict(array) for array in arrays], **plan.as_dict()}, indent=2))
     else:
         node = "this host" if options.memory is None else "such a node"
-        arrays = [_line(one, path) for one in found.values()]
-        print("\n".join([*arrays, *_table(plan), *_fit(plan, node), "", *plan.sbatch()]))
+        lines = [_line(array, path) for array in arrays]
+        print("\n".join([*lines, *_table(plan), *_fit(plan, node), "", *plan.sbatch()]))
     return 0 if plan.fits else 1
-
-
-def parse_bytes(text: str) -> int:
-    """A number of bytes as Slurm takes it: digits, and K, M, G or T for powers of 1024."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(?:I?B)?", text.strip().upper())
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes. Write 800M, 64G or 1.5T, say.")
-    return int(float(found[1]) * _UNITS[found[2]])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -128,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     add("file", metavar="FILE[:DATASET]", help="a .npy file, or an HDF5 file, with a dataset or group in it")
     add("-n", "--ranks", type=int, required=True, help="ranks of the job")
     add("-N", "--nodes", type=int, required=True, help="nodes of the job")
-    add("--each", type=parse_bytes, metavar="SIZE", default=_EACH_BYTES, help="what a rank takes for itself: 256M")
+    add("--each", type=parse_bytes, metavar="SIZE", default=_RANK_BYTES, help="memory of a rank without the data: 256M")
     add(
         "--memory", type=parse_bytes, metavar="SIZE", help="memory of a node, such as 64G; without it that of this host"
     )
@@ -137,14 +122,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _path_and_dataset(words: str) -> tuple[str, str | None]:
-    """FILE:DATASET in its parts. A colon in the name of a file that is there is part of the name."""
-    path, colon, dataset = words.rpartition(":")
-    return (words, None) if not colon or os.path.exists(words) else (path, dataset)  # noqa: PTH110 - never an error
+def _path_and_dataset(file: str) -> tuple[str, str | None]:
+    """The parts of FILE:DATASET. A colon in the name of an existing file is part of the name."""
+    path, colon, dataset = file.rpartition(":")
+    return (file, None) if not colon or os.path.exists(file) else (path, dataset)  # noqa: PTH110 - never an error
 
 
-def _planned(options: argparse.Namespace, data: int) -> Plan:
-    """The plan for this host, or for the node that was told."""
+def _plan(options: argparse.Namespace, data: int) -> Plan:
+    """The plan for this host, or for the node that the options describe."""
     if options.memory is not None:
         memory, limit, shm = options.memory, None, options.memory // 2
     else:
@@ -155,17 +140,18 @@ def _planned(options: argparse.Namespace, data: int) -> Plan:
     return Plan(data, options.ranks, options.nodes, options.each, memory, limit, shm)
 
 
-def _told(one: ms.Stored) -> dict[str, Any]:
+def _as_dict(array: ms.Stored) -> dict[str, Any]:
     """An array as plain data for JSON."""
-    about = {"name": one.name, "shape": one.shape, "dtype": str(one.dtype), "nbytes": one.nbytes}
-    return {**about, "layout": one.layout, "chunks": one.chunks, "filters": one.filters}
+    names = ("name", "shape", "nbytes", "layout", "chunks", "filters")
+    return {**{name: getattr(array, name) for name in names}, "dtype": str(array.dtype)}
 
 
-def _line(one: ms.Stored, path: str) -> str:
-    """An array for people."""
-    filters = f" by {', '.join(one.filters)}" if one.filters else ""
-    texts = "; its texts take as much as the longest each, which only reading tells" if one.is_text else ""
-    return f"{one.name or path}: {one.shape} {one.dtype}, {one.nbytes:,} bytes, {one.layout}{filters}{texts}"
+def _line(array: ms.Stored, path: str) -> str:
+    """An array as a line of text."""
+    filters = f" by {', '.join(array.filters)}" if array.filters else ""
+    strings = "; its strings take as many bytes as the longest, known only when read" if array.is_text else ""
+    name = array.name or path
+    return f"{name}: {array.shape} {array.dtype}, {array.nbytes:,} bytes, {array.layout}{filters}{strings}"
 
 
 def _table(plan: Plan) -> list[str]:

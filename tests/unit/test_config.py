@@ -1,14 +1,15 @@
-"""config: one place reads the environment, and refuses what it does not understand."""
+"""config: one module reads the environment, and refuses values that are not allowed."""
 
 from __future__ import annotations
 
 import ast
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 import mpishare
-from mpishare.config import Config
+from mpishare.config import Config, parse_bytes
 from mpishare.errors import ArgumentError
 
 PACKAGE = Path(mpishare.__file__).parent
@@ -18,70 +19,88 @@ def test_nothing_set() -> None:
     assert Config.read({}) == Config() == Config.read({"MPISHARE_NODES": "", "MPISHARE_SECOND_MAP": ""})
 
 
-def test_all_set() -> None:
-    environ = {
-        "MPISHARE_BACKEND": "window",
-        "MPISHARE_NODES": "block:2",
-        "MPISHARE_SECOND_MAP": "0",
-        "MPISHARE_DIR": "/scratch",
-        "MPISHARE_CHECK": "1",
-        "MPISHARE_TIMEOUT": "2.5",
-        "MPISHARE_RECYCLE": "1.5G",
-        "MPISHARE_CHUNK": "256k",
-        "TMPDIR": "/local",
-        "OMPI_MCA_osc_sm_backing_directory": "/tmp",
-    }
-    config = Config.read(environ)
-    assert (config.backend, config.nodes, config.second_map, config.window_dir) == ("window", "block:2", False, "/tmp")
-    assert (config.directory, config.folder, config.check, config.timeout_s) == ("/scratch", "/scratch", True, 2.5)
-    assert (config.recycle, config.chunk_bytes) == ("1.5G", 256 << 10)
+@pytest.mark.parametrize(
+    ("variable", "text", "attribute", "value"),
+    [
+        ("MPISHARE_BACKEND", "window", "backend", "window"),
+        ("MPISHARE_NODES", "block:2", "nodes", "block:2"),
+        ("MPISHARE_SECOND_MAP", "0", "second_map", False),
+        ("MPISHARE_DIR", "/scratch", "directory", "/scratch"),
+        ("MPISHARE_CHECK", "1", "check", True),
+        ("MPISHARE_TIMEOUT", "2.5", "timeout_s", 2.5),
+        ("MPISHARE_RECYCLE", "1.5G", "recycle", "1.5G"),
+        ("MPISHARE_CHUNK", "256k", "chunk_bytes", 256 << 10),
+        ("MPISHARE_CHUNK", "1G", "chunk_bytes", 1 << 30),
+        ("MPISHARE_SINGLETONS", "1", "singletons", True),
+        ("TMPDIR", "/local", "temporary", "/local"),
+        ("OMPI_MCA_osc_sm_backing_directory", "/tmp", "window_dir", "/tmp"),
+        ("SLURM_STEP_NUM_TASKS", "6", "launched", 6),
+        ("PMI_SIZE", "4", "launched", 4),
+        ("PMI_SIZE", "many", "launched", 1),
+    ],
+)
+def test_each_variable_sets_one_attribute(variable: str, text: str, attribute: str, value: object) -> None:
+    assert asdict(Config.read({variable: text})) == {**asdict(Config()), attribute: value}
+
+
+def test_the_launcher_that_started_this_process_counts() -> None:
+    assert Config.read({"OMPI_COMM_WORLD_SIZE": "1", "SLURM_STEP_NUM_TASKS": "3"}).launched == 1
+
+
+def test_the_folder_of_memmaps() -> None:
     assert Config.read({"TMPDIR": "/local"}).folder == "/local"
+    assert Config.read({"TMPDIR": "/local", "MPISHARE_DIR": "/scratch"}).folder == "/scratch"
 
 
 @pytest.mark.parametrize(
     ("text", "nbytes"),
-    [("", 50), ("0", 0), ("100", 100), ("2k", 2048), ("1.5M", 3 << 19), ("10%", 100), ("1T", 1 << 40)],
+    [("", 50), ("0", 0), ("100", 100), ("2k", 2048), ("1.5M", 3 << 19), ("10%", 100), ("90%", 900), ("1T", 1 << 40)],
 )
-def test_how_much_is_kept(text: str, nbytes: int) -> None:
+def test_memory_kept_for_arrays_to_come(text: str, nbytes: int) -> None:
     assert Config.read({"MPISHARE_RECYCLE": text}).recycle_bytes(1000) == nbytes
 
 
-@pytest.mark.parametrize("text", ["much", "-1", "nan", "inf", "91%", "%", "3X", "G"])
-def test_bad_sizes(text: str) -> None:
-    with pytest.raises(ArgumentError, match="MPISHARE_RECYCLE"):
-        Config.read({"MPISHARE_RECYCLE": text})
-    with pytest.raises(ArgumentError, match="MPISHARE_CHUNK"):
-        Config.read({"MPISHARE_CHUNK": text})
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("0", 0),
+        ("512", 512),
+        ("64G", 64 << 30),
+        ("1.5g", 3 << 29),
+        ("8 KiB", 8192),
+        ("2TB", 2 << 40),
+        (" 3m ", 3 << 20),
+    ],
+)
+def test_sizes(text: str, nbytes: int) -> None:
+    assert parse_bytes(text) == nbytes
 
 
-@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf"])
-def test_bad_timeouts(text: str) -> None:
-    with pytest.raises(ArgumentError, match="MPISHARE_TIMEOUT"):
-        Config.read({"MPISHARE_TIMEOUT": text})
-    assert Config.read_timeout({"MPISHARE_TIMEOUT": text}) is None
+@pytest.mark.parametrize("text", ["", "G", "-1G", "1P", "4 apples", "nan", "1e3"])
+def test_other_sizes_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a size"):
+        parse_bytes(text)
+
+
+BAD = {
+    "MPISHARE_RECYCLE": ["much", "-1", "nan", "inf", "91%", "-1%", "%", "3X", "G"],
+    "MPISHARE_CHUNK": ["much", "-1", "nan", "inf", "10%", "3X", "0", "2G"],
+    "MPISHARE_TIMEOUT": ["soon", "0", "-1", "nan", "inf"],
+    "MPISHARE_SECOND_MAP": ["maybe", "2"],
+    "MPISHARE_CHECK": ["yes"],
+}
+
+
+@pytest.mark.parametrize(("variable", "text"), [(name, text) for name, texts in BAD.items() for text in texts])
+def test_values_that_are_not_allowed(variable: str, text: str) -> None:
+    with pytest.raises(ArgumentError, match=f"{variable}='{text}'"):
+        Config.read({variable: text})
+    assert Config.read_timeout({variable: text}) is None
 
 
 def test_folders_may_differ_between_nodes() -> None:
     assert Config.read({"MPISHARE_DIR": "/a"}).common == Config.read({"MPISHARE_DIR": "/b"}).common
-
-
-@pytest.mark.parametrize(
-    ("environ", "launched"),
-    [
-        ({}, 1),
-        ({"SLURM_STEP_NUM_TASKS": "6"}, 6),
-        ({"OMPI_COMM_WORLD_SIZE": "1", "SLURM_STEP_NUM_TASKS": "3"}, 1),
-        ({"PMI_SIZE": "4"}, 4),
-        ({"PMI_SIZE": "many"}, 1),
-    ],
-)
-def test_how_many_were_launched(environ: dict[str, str], launched: int) -> None:
-    assert Config.read(environ).launched == launched
-
-
-def test_bad_switch() -> None:
-    with pytest.raises(ArgumentError, match="MPISHARE_SECOND_MAP='maybe'"):
-        Config.read({"MPISHARE_SECOND_MAP": "maybe"})
+    assert Config.read({"MPISHARE_CHECK": "1"}).common != Config.read({}).common
 
 
 def test_no_other_module_of_the_library_reads_the_environment() -> None:

@@ -1,4 +1,4 @@
-"""mpishare run: the words sorted, and only what is needed added."""
+"""mpishare run: the arguments sorted, and only what is needed added."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GUARD = [sys.executable, "-m", "mpi4py"]
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("args", "expected"),
     [
         ("-n 4 prog.py -n 9", ["mpiexec", "-n", "4", *GUARD, "prog.py", "-n", "9"]),
         ("prog.py", ["mpiexec", *GUARD, "prog.py"]),
@@ -42,12 +42,12 @@ GUARD = [sys.executable, "-m", "mpi4py"]
         ("-np 3 -- prog", ["mpiexec", "-n", "3", "prog"]),
     ],
 )
-def test_command(words: str, expected: list[str]) -> None:
-    assert command(parse(words.split()), "mpiexec") == expected
+def test_command(args: str, expected: list[str]) -> None:
+    assert command(parse(args.split()), "mpiexec") == expected
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("args", "message"),
     [
         ("", "no PROGRAM"),
         ("-n 4", "no PROGRAM"),
@@ -58,26 +58,25 @@ def test_command(words: str, expected: list[str]) -> None:
         ("-n 0 a.py", "'0'"),
     ],
 )
-def test_words_that_cannot_be_run(words: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        parse(words.split())
+def test_arguments_without_a_program_or_a_number(args: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse(args.split())
 
 
-def test_nothing_is_added_without_need() -> None:
-    assert additions(Request(ranks=2), {}, is_root=False, cores=2) == {"OMPI_MCA_osc": "^ucx"}
+ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+OVERSUBSCRIBE = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_mpi_yield_when_idle": "1"}
+NO_UCX = {"OMPI_MCA_osc": "^ucx"}
 
 
-def test_root_may_run() -> None:
-    added = additions(Request(ranks=2), {}, is_root=True, cores=2)
-    assert {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"} < set(added)
-
-
-def test_more_ranks_than_cores_unless_a_batch_system_places_them() -> None:
-    added = additions(Request(ranks=3), {}, is_root=False, cores=2)
-    assert added["PRTE_MCA_rmaps_default_mapping_policy"] == ":oversubscribe"
-    assert added["OMPI_MCA_mpi_yield_when_idle"] == "1"
-    assert len(additions(Request(ranks=3), {"SLURM_JOB_ID": "1"}, is_root=False, cores=2)) == 1
-
-
-def test_what_the_user_set_stays() -> None:
-    assert additions(Request(ranks=1), {"OMPI_MCA_osc": "sm"}, is_root=False, cores=2) == {}
+@pytest.mark.parametrize(
+    ("ranks", "is_root", "environ", "added"),
+    [
+        (2, False, {}, NO_UCX),
+        (2, True, {}, NO_UCX | ROOT),
+        (3, False, {}, NO_UCX | OVERSUBSCRIBE),
+        (3, False, {"SLURM_JOB_ID": "1"}, NO_UCX),
+        (1, False, {"OMPI_MCA_osc": "sm"}, {}),
+    ],
+)
+def test_settings_added_on_two_cores(ranks: int, is_root: bool, environ: dict[str, str], added: dict[str, str]) -> None:
+    assert additions(Request(ranks=ranks), environ, is_root=is_root, cores=2) == added
