@@ -12,12 +12,10 @@ from mpishare.arrays.spec import PLAIN_CLASSES
 from mpishare.comm import mpi
 from mpishare.comm.context import Context, context_of
 from mpishare.errors import ArgumentError, MpishareError, SpecError, StallError
-from mpishare.messages.compression import check_compress
-from mpishare.messages.frames import choose
-from mpishare.messages.requests import Receiving, Request, Sending, Sent, send_quickly
-from mpishare.messages.requests import receive as receive_message
-from mpishare.messages.requests import send as send_message
-from mpishare.messages.wire import Message, write
+from mpishare.messages import blocking
+from mpishare.messages.compression import check_compress, wants_frames
+from mpishare.messages.requests import CompletedRequest, ReceiveRequest, Request, SendRequest
+from mpishare.messages.wire import Message, encode
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import pickle_object, unpickle_object
 
@@ -57,12 +55,12 @@ def send(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, c
         array([0, 1, 2])
     """
     context = context_of(comm)
-    if compress is None and send_quickly(context, array, dest, tag):
+    if compress is None and blocking.send_fast(context, array, dest, tag):
         return
-    rank, number = _checked_rank(dest, context), _checked_tag(tag, context)
-    letter = _letter(context, array, rank, compress, can_wait=True)
+    rank, checked_tag = _checked_dest(dest, context), _checked("tag", tag, context.max_tag)
+    message = _message(context, array, rank, compress, can_measure=True)
     if rank != mpi.PROC_NULL:
-        send_message(context, letter, rank, number)
+        blocking.send(context, message, rank, checked_tag)
 
 
 def isend(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, compress: str | None = None) -> Request:
@@ -99,9 +97,9 @@ def isend(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, 
         >>> request.wait()
     """
     context = context_of(comm)
-    rank, number = _checked_rank(dest, context), _checked_tag(tag, context)
-    letter = _letter(context, array, rank, compress, can_wait=False)
-    return Sent() if rank == mpi.PROC_NULL else Sending(context, letter, rank, number)
+    rank, checked_tag = _checked_dest(dest, context), _checked("tag", tag, context.max_tag)
+    message = _message(context, array, rank, compress, can_measure=False)
+    return CompletedRequest() if rank == mpi.PROC_NULL else SendRequest(context, message, rank, checked_tag)
 
 
 def recv(
@@ -151,14 +149,14 @@ def recv(
     """
     context = context_of(comm)
     rank = source if type(source) is int and 0 <= source < context.topology.size else _checked_source(source, context)
-    number = mpi.ANY_TAG if tag is None else _checked_choice(tag, context)
+    wanted_tag = mpi.ANY_TAG if tag is None else _checked_wanted_tag(tag, context)
     if out is not None:
         _check_out(out)
     if rank == mpi.PROC_NULL:
-        _tell_nobody(status)
+        _fill_for_no_rank(status)
         return out
-    found = receive_message(context, rank, number, out, status)
-    return found if status is None and type(found) is np.ndarray else _finished(found, status)
+    result = blocking.receive(context, rank, wanted_tag, out, status)
+    return result if status is None and type(result) is np.ndarray else _finished(result, status)
 
 
 def irecv(
@@ -203,13 +201,19 @@ def irecv(
         array([0, 1, 2])
     """
     context = context_of(comm)
-    rank, number = _checked_source(source, context), _checked_choice(tag, context)
+    rank, wanted_tag = _checked_source(source, context), _checked_wanted_tag(tag, context)
     if out is not None:
         _check_out(out)
     if rank == mpi.PROC_NULL:
-        _tell_nobody(status)
-        return Sent(out)
-    return Receiving.begun(context, rank, number, out, lambda found, filled: _finished(found, _copied(filled, status)))
+        _fill_for_no_rank(status)
+        return CompletedRequest(out)
+
+    def finish(result: Any, head_status: mpi.Status) -> Any:
+        if status is not None:
+            status.source, status.tag = head_status.source, head_status.tag
+        return _finished(result, status)
+
+    return ReceiveRequest(context, rank, wanted_tag, out, finish)
 
 
 def sendrecv(
@@ -257,95 +261,72 @@ def sendrecv(
         np.True_
     """
     context = context_of(comm)
-    _checked_source(source, context), _checked_choice(recvtag, context)  # before anything is sent
+    _checked_source(source, context), _checked_wanted_tag(recvtag, context)  # before anything is sent
     if out is not None:
         _check_out(out)
     sending = isend(array, dest, tag=sendtag, comm=comm)
     try:
-        found = recv(source, tag=recvtag, out=out, comm=comm, status=status)
+        result = recv(source, tag=recvtag, out=out, comm=comm, status=status)
     except MpishareError as error:
         if not isinstance(error, StallError):
             sending.wait()  # so that the caller may change the array
         raise
     sending.wait()
-    return found
+    return result
 
 
-def _letter(context: Context, array: Any, dest: int, compress: str | None, *, can_wait: bool) -> Message:
+def _message(context: Context, array: Any, dest: int, compress: str | None, *, can_measure: bool) -> Message:
     content = array if type(array) in PLAIN_CLASSES else pickle_object(array)
     if not check_compress(compress) or dest == mpi.PROC_NULL:
-        return write(context, content)
-    return write(context, content, lambda parts: choose(context, dest, parts, can_wait=can_wait))
+        return encode(context, content)
+    return encode(context, content, lambda parts: wants_frames(context, dest, parts, can_measure=can_measure))
 
 
-def _finished(found: Any, status: mpi.Status | None) -> Any:
-    """What the caller gets of what came; fills in its size."""
-    parcel = found if isinstance(found, PickledObject) else None
-    arrays = [found] if parcel is None else parcel.arrays
+def _finished(result: Any, status: mpi.Status | None) -> Any:
+    """What the caller gets of a message; fills in its bytes."""
+    arrays = result.arrays if isinstance(result, PickledObject) else [result]
     if status is not None:
         status.Set_elements(mpi.BYTE, sum(array.nbytes for array in arrays))
-    return found if parcel is None else unpickle_object(parcel)
+    return unpickle_object(result) if isinstance(result, PickledObject) else result
 
 
-def _copied(filled: mpi.Status, status: mpi.Status | None) -> mpi.Status | None:
-    """The caller's status, with who sent and with which tag."""
-    if status is not None:
-        status.source, status.tag = filled.source, filled.tag
-    return status
-
-
-def _tell_nobody(status: mpi.Status | None) -> None:
-    """What MPI says of a message from no rank (MPI 3.1, section 3.11)."""
+def _fill_for_no_rank(status: mpi.Status | None) -> None:
+    """The status of a message from MPI.PROC_NULL (MPI 3.1, section 3.11)."""
     if status is not None:
         status.source, status.tag = mpi.PROC_NULL, mpi.ANY_TAG
         status.Set_elements(mpi.BYTE, 0)
 
 
-def _checked_rank(dest: int, context: Context) -> int:
-    if type(dest) is int and 0 <= dest < context.topology.size:
-        return dest
-    try:
-        rank = operator.index(dest)
-    except TypeError as error:
-        raise ArgumentError(
-            f"rank {dest!r} is no rank. Give an integer from 0 to {context.topology.size - 1}."
-        ) from error
-    if not 0 <= rank < context.topology.size and rank != mpi.PROC_NULL:
-        raise ArgumentError(
-            f"rank {rank} is no rank of the communicator. Give an integer from 0 to {context.topology.size - 1}."
-        )
-    return rank
+def _checked_dest(dest: int, context: Context) -> int:
+    return _checked("dest", dest, context.topology.size - 1, mpi.PROC_NULL)
 
 
 def _checked_source(source: int | None, context: Context) -> int:
-    if source is None or _is(source, mpi.ANY_SOURCE):
+    if source is None:
         return mpi.ANY_SOURCE
-    return _checked_rank(source, context)
+    return _checked("source", source, context.topology.size - 1, mpi.PROC_NULL, mpi.ANY_SOURCE)
 
 
-def _checked_tag(tag: int, context: Context) -> int:
-    if type(tag) is int and 0 <= tag <= context.max_tag:
-        return tag
+def _checked_wanted_tag(tag: int | None, context: Context) -> int:
+    return mpi.ANY_TAG if tag is None else _checked("tag", tag, context.max_tag, mpi.ANY_TAG)
+
+
+def _checked(name: str, value: object, largest: int, *also: int) -> int:
+    """`value` as an integer from 0 to `largest`, or one of `also`.
+
+    Raises:
+        ArgumentError: It is not.
+    """
     try:
-        number = operator.index(tag)
+        number = operator.index(value)  # type: ignore[arg-type]
     except TypeError as error:
-        raise ArgumentError(f"tag {tag!r} is no tag. Give an integer from 0 to {context.max_tag}.") from error
-    if not 0 <= number <= context.max_tag:
-        raise ArgumentError(f"tag {number} is no tag. Give an integer from 0 to {context.max_tag}.")
+        raise ArgumentError(f"{name} is {value!r}; expected an integer from 0 to {largest}.") from error
+    if not 0 <= number <= largest and number not in also:
+        raise ArgumentError(f"{name} is {number}; expected an integer from 0 to {largest}.")
     return number
-
-
-def _checked_choice(tag: int | None, context: Context) -> int:
-    if tag is None or _is(tag, mpi.ANY_TAG):
-        return mpi.ANY_TAG
-    return _checked_tag(tag, context)
-
-
-def _is(number: object, wanted: int) -> bool:
-    return isinstance(number, int | np.integer) and int(number) == wanted
 
 
 def _check_out(out: NDArray[Any]) -> None:
     if type(out) not in PLAIN_CLASSES or not out.flags.writeable:
-        what = "a read-only array" if type(out) in PLAIN_CLASSES else f"a {type(out).__name__}"
-        raise SpecError(f"out is {what}. Give a numpy.ndarray that may be written, such as numpy.empty(shape, dtype).")
+        given = "a read-only array" if type(out) in PLAIN_CLASSES else f"a {type(out).__name__}"
+        raise SpecError(f"out is {given}; expected a writable numpy.ndarray, such as numpy.empty(shape, dtype).")

@@ -47,6 +47,8 @@ class Context:
         pid: The process that is this rank; a fork of it is not a rank.
         is_watched: Whether calls are compared, or waits end (MPISHARE_CHECK, MPISHARE_TIMEOUT).
         is_out_of_step: Whether an exception ended a collective on this rank alone; see `comm.collective`.
+        is_refused_for_messages: Whether an exception from outside ended a message of a user; see `messages.interrupts`.
+        has_fast_messages: Whether users' messages are neither watched nor refused, and take the fewest steps.
         current_call: The public call that this rank is in; "" if it is in none.
     """
 
@@ -80,6 +82,8 @@ class Context:
         self.current_call = ""
         self._kept: dict[Callable[[Context], Any], Any] = {}
         self.is_watched = self.config.check or self.config.timeout_s is not None
+        self.is_refused_for_messages = False
+        self.has_fast_messages = not self.is_watched
         self._watchdog = self._watch(duplicate) if self.is_watched else None
 
     def _watch(self, comm: mpi.Intracomm) -> Watchdog:
@@ -102,6 +106,11 @@ class Context:
         except KeyError:
             made = self._kept[make] = make(self)
             return made
+
+    def refuse_messages(self) -> None:
+        """From now on this rank sends and receives no messages of users over the communicator."""
+        self.is_refused_for_messages = True
+        self.has_fast_messages = False
 
     def wait_for_message(
         self,

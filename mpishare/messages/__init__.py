@@ -1,5 +1,6 @@
-"""Messages from rank to rank: their format (`wire`), how they are sent and received (`requests`), in frames (`frames`).
+"""Messages from rank to rank.
 
-`point_to_point` and `tasks` may call it. It must never run a collective, nor leave the sender of a message waiting when
-the receiver has no room for it.
+Their format (`wire`), how they are sent and received at once (`blocking`) and later (`requests`), whether they are
+compressed (`compression`), and what a signal's exception does to them (`interrupts`). `point_to_point` and `tasks` may
+call it. It must never run a collective, nor leave a sender waiting when the receiver has no room for its message.
 """

@@ -1,27 +1,32 @@
-"""Bytes for slow links made fewer: whether that pays, and a frame at a time.
+"""Compression of large arrays for slow links: whether it pays, and one frame at a time.
 
-A sample decides, as in "Fast Message Serialization" by M. Rocklin (2016): five pieces of 10 kB tell what the whole
-would shrink to, and how long that takes. lz4 does the work, and is imported when it is first asked for.
+A sample decides, as in "Fast Message Serialization" by M. Rocklin (2016): five pieces of 10 kB show what the whole
+would shrink to, and how long that takes. lz4 compresses, and is imported at its first use.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from mpishare.arrays.raw import Block
+from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, BackendError
 
 SMALLEST_BYTES = 10_000
-"""Below it nothing is compressed."""
+"""Smaller arrays are not compressed."""
 
 FRAME_BYTES = 1 << 20
-"""Compressed at a time, while the frames before travel."""
+"""Compressed at a time, while earlier frames travel."""
+
+MEASURED_FRAMES = 2
+"""The first frames to a node, which are sent as they are: the time of the last one is the speed of the link."""
 
 _SAMPLES = 5
 _SAMPLE_BYTES = 10_000
 _GAIN = 1.1
-"""How much sooner the bytes must be there to be worth the work of two cores."""
+"""How much sooner the bytes must arrive to be worth the work of two cores."""
 
 
 def check_compress(compress: str | None) -> bool:
@@ -34,13 +39,32 @@ def check_compress(compress: str | None) -> bool:
     if compress is None:
         return False
     if compress != "auto":
-        raise ArgumentError(f"compress {compress!r} is unknown. Use None, or 'auto' for what a sample says.")
+        raise ArgumentError(f"compress {compress!r} is unknown. Use None or 'auto'.")
     _lz4()
     return True
 
 
+def wants_frames(context: Context, dest: int, parts: Sequence[Block], *, can_measure: bool) -> bool:
+    """Whether to send the large ones of `parts` in frames: compression pays at the speed of the link, or may pay.
+
+    Args:
+        context: That of the communicator.
+        dest: The rank to send to. Nothing is compressed inside a node.
+        parts: The blocks of the message.
+        can_measure: Whether the sender can wait for the first frames, where the speed is not known.
+    """
+    node = context.topology.node_of(dest)
+    large = [part for part in parts if part.nbytes >= SMALLEST_BYTES]
+    if node == context.topology.node or not large:
+        return False
+    speed = context.link_speeds.get(node)
+    if speed is None:
+        return can_measure and large[0].nbytes > MEASURED_FRAMES * FRAME_BYTES
+    return any(pays(part, speed) for part in large)
+
+
 def pays(block: Block, bytes_per_s: float) -> bool:
-    """Whether compressed bytes would be sooner at the other end of a link of that speed, by a sample of them."""
+    """Whether `block` would arrive sooner over a link of that speed if it were compressed, judged by a sample."""
     if block.nbytes < SMALLEST_BYTES:
         return False
     step = max((block.nbytes - _SAMPLE_BYTES) // (_SAMPLES - 1), 0)
@@ -52,17 +76,17 @@ def pays(block: Block, bytes_per_s: float) -> bool:
     return min(before / seconds, bytes_per_s * before / after) > bytes_per_s * _GAIN
 
 
-def packed(frame: Block) -> Block | bytes:
-    """The frame compressed; itself where that is no shorter."""
+def compress_frame(frame: Block) -> Block | bytes:
+    """The frame compressed; the frame itself if that is no shorter."""
     shorter = _compressed(frame)
     return shorter if len(shorter) < frame.nbytes else frame
 
 
-def unpack(frame: Block, length: int) -> None:
-    """Expands the first `length` bytes of `frame` to all of it.
+def expand_frame(frame: Block, length: int) -> None:
+    """Expands the first `length` bytes of `frame` to fill it.
 
     Raises:
-        BackendError: lz4 is not installed here, or the bytes are damaged.
+        BackendError: lz4 is not installed on this rank, or the bytes are damaged.
     """
     lz4 = _lz4()
     try:
@@ -75,8 +99,8 @@ def unpack(frame: Block, length: int) -> None:
 
 
 def _compressed(block: Block) -> bytes:
-    found: bytes = _lz4().compress(block.data, store_size=False)
-    return found
+    compressed: bytes = _lz4().compress(block.data, store_size=False)
+    return compressed
 
 
 def _lz4() -> Any:

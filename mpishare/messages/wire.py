@@ -1,167 +1,140 @@
-"""What a message of arrays looks like: a first part with all that there is to know, and the bytes of each array.
+"""The format of a message: a head that describes it, and the bytes of each array in parts.
 
-The first part, the head, is a header with the bytes behind it where both fit in `HEAD_BYTES`. A larger one names a tag
-of its own, which no other message between the two ranks has at the time, and with which the rest follows.
+The head of a small array is its header with the bytes behind it. Every other head names a tag, which no other message
+between the two ranks has at the time; the parts follow with that tag, cut into messages of up to `PIECE_BYTES`.
 
-On the receiver it is a generator that yields the places for what is to come. Where something does not fit, it yields
-places all the same, in which the rest is lost, and raises at the end: the next message is not disturbed. Where there is
-no memory for the list of hundreds of arrays, or for a dtype of kilobytes, it does not know the rest and leaves it.
+What does not fit on the receiver is received all the same and lost, so that the next message is not disturbed. An
+exception: without memory for the contents of an object, or for a dtype of kilobytes, the length of the rest is unknown.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
-from functools import lru_cache
+from functools import cache
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays import slices
-from mpishare.arrays.dtypes import is_native_number
 from mpishare.arrays.header import HEADER_BYTES, extension_bytes
 from mpishare.arrays.raw import Block, bytes_of, copy_bytes
-from mpishare.arrays.spec import Order, Spec
+from mpishare.arrays.slices import chunks
+from mpishare.arrays.spec import Spec
 from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag
 from mpishare.errors import ArgumentError, CapacityError, MpishareError, SpecError
 from mpishare.host import memory as host_memory
-from mpishare.memory.buffer_pool import SMALLEST_BYTES as SMALLEST_LOAN_BYTES
 from mpishare.memory.buffer_pool import acquire
-from mpishare.memory.mapping import SINK_BYTES, Mapping
-from mpishare.memory.segment import Origin, Segment
-from mpishare.messages.compression import FRAME_BYTES, SMALLEST_BYTES, unpack
-from mpishare.objects.pickled import PickledObject, check_length, listed, write_list
-from mpishare.transfer import plan
+from mpishare.messages.compression import FRAME_BYTES, SMALLEST_BYTES, expand_frame
+from mpishare.objects.pickled import PickledObject, check_length, pack_specs, unpack_specs
 
 HEAD_BYTES = 4096 - 64
-"""The largest first message: what Open MPI sends at once through shared memory, and what is copied in no time."""
+"""The largest head: what Open MPI sends at once through shared memory, and what is copied in no time."""
 
 INLINE_BYTES = HEAD_BYTES - HEADER_BYTES
 
-TAG = struct.Struct("<IB")
-"""The tag of the rest, and how it comes."""
-TAGGED_BYTES = HEADER_BYTES + TAG.size
+PIECE_BYTES = 64 << 20
+"""The largest message. One that is lost takes a buffer of this size."""
 
-IS_FRAMED, IS_TIMED = 1, 2
-"""How the rest comes: large arrays in frames, each as it is or compressed; and the sender wants to hear when each frame
-of the first `TIMED_BYTES` has come."""
-TIMED_BYTES = 2 * FRAME_BYTES
+PARTS_FOLLOW = struct.Struct("<IB")
+"""What follows the header of an array that is not in the head: the tag of its parts, and whether they have frames."""
 
-_PARCEL = struct.Struct("<4sIBQQ")
-"""Magic, the tag of the rest and how it comes, and the bytes of the list of contents and of the skeleton."""
-_PARCEL_MAGIC = b"MSP1"
+_OBJECT_HEAD = struct.Struct("<4sIBQQ")
+"""Magic number, the tag of the parts, whether they have frames, and the bytes of the contents and of the skeleton."""
+_OBJECT_MAGIC = b"MSP1"
 
-_numbers = count()
+_BYTE = np.dtype(np.uint8)
+
+_message_numbers = count()
+
+Decoding: TypeAlias = Generator[tuple[Block, int], int, Any]
+"""Yields each buffer to receive into and its tag, is sent how many bytes came, returns the array or `PickledObject`."""
+
+WantsFrames: TypeAlias = Callable[[Sequence[Block]], bool]
 
 
 class Message(NamedTuple):
-    """A message as it leaves.
+    """A message as it is sent.
 
     Attributes:
         head: The first message.
-        tag: Of the others.
-        parts: What is not in the head: of an object its list of contents and its skeleton, and the bytes of each array
-            that has some.
-        how: `IS_FRAMED` and `IS_TIMED`, or 0.
+        tag: That of the parts.
+        parts: What is not in the head: the extension of a header, or the contents and the skeleton of an object, and
+            the bytes of each array that has some.
+        has_frames: Whether large parts travel in frames, each compressed or not.
     """
 
     head: bytes
     tag: int = 0
     parts: Sequence[Block] = ()
-    how: int = 0
-
-    def is_framed(self, part: Block) -> bool:
-        """Whether that part travels in frames."""
-        return bool(self.how) and part.nbytes >= SMALLEST_BYTES
+    has_frames: bool = False
 
 
-class Place(NamedTuple):
-    """Where the next part goes; nowhere if `block` is None. With `answer`, the sender hears that it has come."""
-
-    tag: int
-    nbytes: int
-    block: Block | None
-    answer: bool = False
-
-    def pieces(self) -> Iterator[Block]:
-        """The same as MPI can send it."""
-        return pieces(self.block) if self.block is not None else _sinks(self.nbytes)
+def pieces(block: Block) -> Iterator[Block]:
+    """The bytes of `block` as messages."""
+    return (block[piece] for piece in chunks(block.nbytes, PIECE_BYTES))
 
 
-Steps = Generator[Place, int, Any]
-"""Is sent how many bytes came for each place, fewer than it has where they are compressed."""
+def travels_in_frames(nbytes: int, has_frames: bool) -> bool:
+    """Whether a part of so many bytes travels in frames, if the message has any."""
+    return has_frames and nbytes >= SMALLEST_BYTES
 
 
-Choose = Callable[[Sequence[Block]], int]
-"""Says of the parts of a message how they are to be sent."""
+def new_tag(context: Context) -> int:
+    """A tag for the parts of a message, which no other message between two ranks has at the time."""
+    return Tag.FIRST_OF_MESSAGES + next(_message_numbers) % (context.max_tag - Tag.FIRST_OF_MESSAGES)
 
 
-@lru_cache(maxsize=256)
-def simple_head(dtype: np.dtype[Any], shape: tuple[int, ...], order: Order) -> tuple[bytes, int] | None:
-    """The header and the bytes of an array of plain numbers; None for any other."""
-    if not is_native_number(dtype):
-        return None
-    spec = Spec(dtype, shape, order)
-    header, extension = spec.packed
-    return None if extension else (header, spec.nbytes)
+def encode(
+    context: Context, content: NDArray[Any] | PickledObject, wants_frames: WantsFrames = lambda _: False
+) -> Message:
+    """The message of an array or an object. Its parts are views of the arrays that are contiguous.
 
-
-@lru_cache(maxsize=256)
-def simple_spec(header: bytes) -> Spec | None:
-    """What `simple_head` told of; None for any other header."""
-    if header.startswith(_PARCEL_MAGIC) or len(header) < HEADER_BYTES or extension_bytes(header):
-        return None
-    spec = Spec.unpack(header)
-    return spec if is_native_number(spec.dtype) else None
-
-
-def write(context: Context, content: NDArray[Any] | PickledObject, choose: Choose | None = None) -> Message:
-    """The message that brings `content`, whose bytes it shows where they are one run.
+    Args:
+        context: That of the communicator.
+        content: An array, or an object apart from its arrays.
+        wants_frames: Whether the parts that it is called with are to travel in frames.
 
     Raises:
-        SpecError: It is an array that is more than bytes of a fixed size.
+        SpecError: An array is not of bytes of a fixed size.
     """
     if isinstance(content, PickledObject):
-        return _write_parcel(context, content, choose)
-    return _write_array(context, content, choose)
-
-
-def _write_array(context: Context, array: NDArray[Any], choose: Choose | None) -> Message:
-    spec = Spec.of(array)
+        return _encode_object(context, content, wants_frames)
+    spec = Spec.of(content)
     header, extension = spec.packed
+    block = _contiguous_bytes(context, content, spec)
     if HEADER_BYTES + len(extension) + spec.nbytes <= HEAD_BYTES:
-        content = array.tobytes("A") if array.flags.forc else bytes(_run_of(context, array, spec))
-        return Message(header + extension + content if extension else header + content)
-    tag = new_tag(context)
-    parts = [np.frombuffer(extension, np.uint8)] if extension else []
-    parts += [_run_of(context, array, spec)] if spec.nbytes else []
-    how = 0 if choose is None else choose(parts)
-    return Message(header + TAG.pack(tag, how), tag, parts, how)
+        return Message(b"".join((header, extension, block.tobytes())))
+    parts = [part for part in (np.frombuffer(extension, np.uint8), block) if part.nbytes]
+    tag, has_frames = new_tag(context), wants_frames(parts)
+    return Message(header + PARTS_FOLLOW.pack(tag, has_frames), tag, parts, has_frames)
 
 
-def _write_parcel(context: Context, parcel: PickledObject, choose: Choose | None) -> Message:
-    headers, specs = write_list(parcel.arrays)
-    texts = headers, parcel.skeleton
-    inside = _inside(len(headers), len(parcel.skeleton))
-    outside = [text for text, is_inside in zip(texts, inside, strict=True) if not is_inside]
-    parts = [np.frombuffer(text, np.uint8) for text in outside]
-    parts += [_run_of(context, array, spec) for array, spec in zip(parcel.arrays, specs, strict=True) if spec.nbytes]
-    tag, how = new_tag(context), 0 if choose is None else choose(parts)
-    head = _PARCEL.pack(_PARCEL_MAGIC, tag, how, len(headers), len(parcel.skeleton))
-    return Message(b"".join((head, *texts[: sum(inside)])), tag, parts, how)
+def _encode_object(context: Context, pickled: PickledObject, wants_frames: WantsFrames) -> Message:
+    contents, specs = pack_specs(pickled.arrays)
+    texts = contents, pickled.skeleton
+    in_head = sum(_are_in_head(len(contents), len(pickled.skeleton)))
+    parts = [np.frombuffer(text, np.uint8) for text in texts[in_head:]]
+    parts += [
+        _contiguous_bytes(context, array, spec)
+        for array, spec in zip(pickled.arrays, specs, strict=True)
+        if spec.nbytes
+    ]
+    tag, has_frames = new_tag(context), wants_frames(parts)
+    head = _OBJECT_HEAD.pack(_OBJECT_MAGIC, tag, has_frames, len(contents), len(pickled.skeleton))
+    return Message(b"".join((head, *texts[:in_head])), tag, parts, has_frames)
 
 
-def _inside(list_bytes: int, skeleton_bytes: int) -> tuple[bool, bool]:
-    """Whether the list of contents and the skeleton are in the head."""
-    room = HEAD_BYTES - _PARCEL.size
-    return list_bytes <= room, list_bytes + skeleton_bytes <= room
+def _are_in_head(contents_bytes: int, skeleton_bytes: int) -> tuple[bool, bool]:
+    """Whether the contents, and the skeleton behind them, are in the head of an object."""
+    room = HEAD_BYTES - _OBJECT_HEAD.size
+    return contents_bytes <= room, contents_bytes + skeleton_bytes <= room
 
 
-def _run_of(context: Context, array: NDArray[Any], spec: Spec) -> Block:
-    """The bytes of `array` in the order of `spec`: its own where they are one run, else a copy.
+def _contiguous_bytes(context: Context, array: NDArray[Any], spec: Spec) -> Block:
+    """The bytes of `array` in the order of `spec`: a view if it is contiguous, else a copy.
 
     A copy is faster than a derived datatype, which leaves the path on which a message is copied once
     (benchmarks/results/messages.json).
@@ -173,168 +146,148 @@ def _run_of(context: Context, array: NDArray[Any], spec: Spec) -> Block:
     return block
 
 
-def new_tag(context: Context) -> int:
-    """A tag for what follows a head, which no other message between two ranks has at the time."""
-    return Tag.FIRST_OF_MESSAGES + next(_numbers) % (context.max_tag - Tag.FIRST_OF_MESSAGES)
-
-
-def pieces(block: Block) -> Iterator[Block]:
-    """The bytes as MPI can send them."""
-    if block.nbytes <= plan.LARGEST_MESSAGE_BYTES:
-        return iter((block,))
-    return (block[part] for part in slices.chunks(block.nbytes, plan.LARGEST_MESSAGE_BYTES))
-
-
-def _sinks(nbytes: int) -> Iterator[Block]:
-    """The pieces of what is to be lost, all in the same memory: MPI knows no message that is received to nowhere."""
-    length = min(nbytes, plan.LARGEST_MESSAGE_BYTES)
-    if length <= SINK_BYTES:
-        sink: Block = np.empty(length, np.uint8)
-    else:
-        sink = Segment(Mapping.sink(length), length, Origin("sink", "recv", node_size=1), key=None).block()
-    return (sink[: part.stop - part.start] for part in slices.chunks(nbytes, length))
-
-
-def opened(context: Context, head: bytes, out: NDArray[Any] | None) -> Steps:
-    """Reads the message that began with `head`: yields places, returns the array or the `Parcel`.
+def decode(context: Context, head: bytes, out: NDArray[Any] | None) -> Decoding:
+    """Receives the message that began with `head`, into `out` if that is an array.
 
     Raises:
-        SpecError: It does not fit `out`, or is no message of ours.
-        ArgumentError: It is an object, for which there is no `out`.
-        CapacityError: This process gets no memory for it.
+        SpecError: It does not fit `out`, or is not a message of mpishare.
+        ArgumentError: It is an object, and `out` is an array.
+        CapacityError: This process has no memory for it.
+        BackendError: A compressed frame is damaged, or lz4 is not installed on this rank.
     """
-    if head.startswith(_PARCEL_MAGIC):
-        return (yield from _opened_parcel(context, head, out))
+    if head.startswith(_OBJECT_MAGIC):
+        return (yield from _decode_object(context, head, out))
     header, rest = head[:HEADER_BYTES], head[HEADER_BYTES:]
     length = extension_bytes(header)
-    is_whole = len(rest) != TAG.size if length else Spec.unpack(header).nbytes <= INLINE_BYTES
-    if is_whole:
+    is_in_head = len(rest) != PARTS_FOLLOW.size if length else Spec.unpack(header).nbytes <= INLINE_BYTES
+    if is_in_head:
         spec = Spec.unpack(header, rest[:length])
         check_length(len(rest), length + spec.nbytes)
-        return _put(spec, bytearray(rest[length:]), out)
-    check_length(len(rest), TAG.size)
-    tag, how = TAG.unpack(rest)
-    _check_tag(context, tag, how)
-    extension = b""
-    if length:
-        extension = (yield from _coming(context, _bytes(length), tag, how, None)).tobytes()
-        how = _after(how, length)
-    return (yield from _coming(context, Spec.unpack(header, extension), tag, how, out))
+        return _placed(spec, bytearray(rest[length:]), out)
+    check_length(len(rest), PARTS_FOLLOW.size)
+    parts = _IncomingParts(context, *PARTS_FOLLOW.unpack(rest))
+    extension = (yield from parts.receive_bytes(length)) if length else b""
+    array = yield from parts.receive(Spec.unpack(header, extension), out)
+    parts.raise_error()
+    return array
 
 
-def _opened_parcel(context: Context, head: bytes, out: NDArray[Any] | None) -> Steps:
-    check_length(min(len(head), _PARCEL.size), _PARCEL.size)
-    _, tag, how, list_bytes, skeleton_bytes = _PARCEL.unpack_from(head)
-    _check_tag(context, tag, how)
-    has_list, has_skeleton = _inside(list_bytes, skeleton_bytes)
-    check_length(len(head) - _PARCEL.size, has_list * list_bytes + has_skeleton * skeleton_bytes)
-    headers, skeleton = head[_PARCEL.size : _PARCEL.size + list_bytes], head[_PARCEL.size + list_bytes :]
-    if not has_list:
-        headers = (yield from _coming(context, _bytes(list_bytes), tag, how, None)).tobytes()
-        how = _after(how, list_bytes)
-    specs = listed(headers)
-    error: MpishareError | None = None
+def _decode_object(context: Context, head: bytes, out: NDArray[Any] | None) -> Decoding:
+    check_length(min(len(head), _OBJECT_HEAD.size), _OBJECT_HEAD.size)
+    _, tag, has_frames, contents_bytes, skeleton_bytes = _OBJECT_HEAD.unpack_from(head)
+    parts, texts = _IncomingParts(context, tag, has_frames), head[_OBJECT_HEAD.size :]
+    has_contents, has_skeleton = _are_in_head(contents_bytes, skeleton_bytes)
+    check_length(len(texts), has_contents * contents_bytes + has_skeleton * skeleton_bytes)
+    contents = texts[:contents_bytes] if has_contents else (yield from parts.receive_bytes(contents_bytes))
+    specs = unpack_specs(contents)
     if out is not None:
-        error = ArgumentError("out is for an array, but what came is an object with arrays in it. Leave out away.")
-    found: list[NDArray[Any]] = []
-    for spec in specs if has_skeleton else [_bytes(skeleton_bytes), *specs]:
-        if error is None:
-            try:
-                found.append((yield from _coming(context, spec, tag, how, None)))
-            except MpishareError as lack:
-                error = lack
-        else:
-            yield from _lost(spec.nbytes, tag, how)
-        how = _after(how, spec.nbytes)
-    if error is not None:
-        raise error
-    return PickledObject(skeleton if has_skeleton else found.pop(0).data, found)
+        parts.error = ArgumentError("out is for an array, but the message is an object with arrays in it. Omit out.")
+    skeleton: bytes | memoryview = texts[contents_bytes:]
+    if not has_skeleton:
+        skeleton = (yield from parts.receive(Spec(_BYTE, (skeleton_bytes,)))).data
+    arrays = []
+    for spec in specs:
+        arrays.append((yield from parts.receive(spec)))
+    parts.raise_error()
+    return PickledObject(skeleton, arrays)
 
 
-def _bytes(length: int) -> Spec:
-    """What is no array, as one."""
-    return Spec(np.dtype(np.uint8), (length,))
+class _IncomingParts:
+    """The parts of one message, in the order in which they come.
+
+    Attributes:
+        error: Why the parts from here on are lost; None if they are not.
+    """
+
+    def __init__(self, context: Context, tag: int, has_frames: int) -> None:
+        if not Tag.FIRST_OF_MESSAGES <= tag < context.max_tag or has_frames not in (0, 1):
+            raise SpecError(f"a message from another rank cannot be read: it names tag {tag}, frames {has_frames}")
+        self._context = context
+        self._tag = tag
+        self._has_frames = bool(has_frames)
+        self.error: MpishareError | None = None
+
+    def raise_error(self) -> None:
+        """Raises why parts were lost, if any were."""
+        if self.error is not None:
+            raise self.error
+
+    def receive_bytes(self, nbytes: int) -> Generator[tuple[Block, int], int, bytes]:
+        """The next part, without which the rest cannot be received."""
+        array = yield from self.receive(Spec(_BYTE, (nbytes,)))
+        self.raise_error()
+        return array.tobytes()
+
+    def receive(self, spec: Spec, out: NDArray[Any] | None = None) -> Generator[tuple[Block, int], int, NDArray[Any]]:
+        """The next array, in memory of its own or in `out`; an empty array if it is lost."""
+        if not spec.nbytes:
+            return _placed(spec, bytearray(), out)
+        block = self._buffer_for(spec, out)
+        has_frames = travels_in_frames(spec.nbytes, self._has_frames)
+        for piece in chunks(spec.nbytes, FRAME_BYTES if has_frames else PIECE_BYTES):
+            buffer = sink()[: piece.stop - piece.start] if block is None else block[piece]
+            length = yield buffer, self._tag
+            if has_frames and length != buffer.nbytes and self.error is None:
+                self._expand(buffer, length)
+        if block is None:
+            return np.empty(0, np.uint8)
+        return out if out is not None and is_same_order(out, spec) else _placed(spec, block, out)
+
+    def _buffer_for(self, spec: Spec, out: NDArray[Any] | None) -> Block | None:
+        """Where the bytes go; None if they are lost."""
+        try:
+            self.raise_error()
+            if out is not None:
+                _check_fit(spec, out)
+                if is_same_order(out, spec):
+                    return bytes_of(out)
+            return memory_for(self._context, spec.nbytes)
+        except MpishareError as error:
+            self.error = error
+            return None
+
+    def _expand(self, frame: Block, length: int) -> None:
+        try:
+            expand_frame(frame, length)
+        except MpishareError as error:
+            self.error = error
 
 
-def _after(how: int, nbytes: int) -> int:
-    """How parts come after one of so many bytes: the sender wants to hear of the first large one only."""
-    return how & ~IS_TIMED if nbytes >= SMALLEST_BYTES else how
+@cache
+def sink() -> Block:
+    """Memory for the bytes of lost messages, the same for all: MPI cannot receive to nowhere.
+
+    It is made before the first message is received, since later there may be no memory. It takes none until it is used.
+    """
+    return np.empty(PIECE_BYTES, np.uint8)
 
 
-def _coming(context: Context, spec: Spec, tag: int, how: int, out: NDArray[Any] | None) -> Steps:
-    """Receives the bytes of one array into memory of their own, or into `out`."""
-    if not spec.nbytes:
-        return _put(spec, bytearray(), out)
-    try:
-        if out is not None:
-            _check_fit(spec, out)
-        is_direct = out is not None and is_run_of(out, spec)
-        block = bytes_of(out) if out is not None and is_direct else memory_for(context, spec.nbytes)
-    except MpishareError:
-        yield from _lost(spec.nbytes, tag, how)
-        raise
-    if how and spec.nbytes >= SMALLEST_BYTES:
-        yield from _framed(block, tag, how)
-    else:
-        yield Place(tag, spec.nbytes, block)
-    return out if is_direct else _put(spec, block, out)
-
-
-def _framed(block: Block, tag: int, how: int) -> Steps:
-    """Receives frames into `block`, each where its bytes go, and expands those that are compressed."""
-    error: MpishareError | None = None
-    for part in slices.chunks(block.nbytes, FRAME_BYTES):
-        frame = block[part]
-        length = yield Place(tag, frame.nbytes, frame, answer=is_timed(how, part))
-        if length != frame.nbytes:
-            try:
-                unpack(frame, length)
-            except MpishareError as damage:
-                error = damage
-    if error is not None:
-        raise error
-
-
-def is_timed(how: int, part: slice) -> bool:
-    """Whether the sender wants to hear when this frame of the first large array has come."""
-    return bool(how & IS_TIMED) and part.stop <= TIMED_BYTES
-
-
-def _lost(nbytes: int, tag: int, how: int) -> Steps:
-    """Receives what has no place."""
-    if how and nbytes >= SMALLEST_BYTES:
-        for part in slices.chunks(nbytes, FRAME_BYTES):
-            yield Place(tag, part.stop - part.start, None, answer=is_timed(how, part))
-    elif nbytes:
-        yield Place(tag, nbytes, None)
-
-
-def is_run_of(out: NDArray[Any], spec: Spec) -> bool:
-    """Whether the bytes that `spec` tells of, in the order in which they come, are those of `out` in memory."""
+def is_same_order(out: NDArray[Any], spec: Spec) -> bool:
+    """Whether `out` is contiguous in the order of `spec`, in which the bytes come."""
     return out.flags.c_contiguous if spec.order == "C" else out.flags.f_contiguous
 
 
-def _put(spec: Spec, block: Block | bytearray, out: NDArray[Any] | None) -> NDArray[Any]:
-    """The array of these bytes; `out` with them in it if there is one."""
-    array = spec.view(block)
-    if out is None:
-        return array
-    _check_fit(spec, out)
-    copy_bytes(out, array)
-    return out
-
-
 def fits(spec: Spec, out: NDArray[Any]) -> bool:
-    """Whether what `spec` tells of may go into `out`."""
+    """Whether an array of `spec` may be received into `out`."""
     return out.shape == spec.shape and out.dtype == spec.dtype
 
 
 def _check_fit(spec: Spec, out: NDArray[Any]) -> None:
     if not fits(spec, out):
         raise SpecError(
-            f"out has shape {out.shape} and dtype {out.dtype}, but what came has {spec.shape} and {spec.dtype}. It is "
-            "lost; the next message is not. Receive without out where the sender may choose."
+            f"out has shape {out.shape} and dtype {out.dtype}, but the message has {spec.shape} and {spec.dtype}. It "
+            "is lost; the next message is not. Receive without out where the sender may choose."
         )
+
+
+def _placed(spec: Spec, block: Block | bytearray, out: NDArray[Any] | None) -> NDArray[Any]:
+    """The bytes as an array of `spec`; copied to `out` if there is one, which is returned."""
+    array = spec.view(block)
+    if out is None:
+        return array
+    _check_fit(spec, out)
+    copy_bytes(out, array)
+    return out
 
 
 def memory_for(context: Context, nbytes: int) -> Block:
@@ -349,19 +302,3 @@ def memory_for(context: Context, nbytes: int) -> Block:
         cure = "The message is lost; the next one is not. Send less at a time."
         free = host_memory.memory_room().free
         raise CapacityError(context.topology.host, "the memory of this process", nbytes, free, cure) from error
-
-
-def array_for(context: Context, spec: Spec) -> NDArray[Any]:
-    """A fresh array of plain numbers.
-
-    Raises:
-        CapacityError, MemoryError: This process gets no memory for it.
-    """
-    if spec.nbytes < SMALLEST_LOAN_BYTES:
-        return np.empty(spec.shape, spec.dtype, spec.order)
-    return spec.view(memory_for(context, spec.nbytes))
-
-
-def _check_tag(context: Context, tag: int, how: int) -> None:
-    if not Tag.FIRST_OF_MESSAGES <= tag < context.max_tag or how not in (0, IS_FRAMED, IS_FRAMED | IS_TIMED):
-        raise SpecError(f"a message from another rank cannot be read: it names tag {tag}, kind {how}")

@@ -17,7 +17,7 @@ from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import Spec
 from mpishare.comm.context import Context
 from mpishare.memory.segment import Segment
-from mpishare.objects.pickled import PickledObject, listed, write_list
+from mpishare.objects.pickled import PickledObject, pack_specs, unpack_specs
 from mpishare.objects.pickling import pickle_object, unpickle_object
 from mpishare.objects.unshared import Copied, Copies
 from mpishare.transfer import plan
@@ -85,7 +85,7 @@ class PackedObject:
         copies = Copies()
         parcel = pickle_object(obj, copies)
         self.copies: Sequence[Copied] = copies.found
-        self._list, self._specs = write_list(parcel.arrays)
+        self._list, self._specs = pack_specs(parcel.arrays)
         self._parcel = parcel
         layout = self._layout = _Layout.of(len(self._list) + len(parcel.skeleton), self._specs)
         self.large = [parcel.arrays[number] for number in layout.large]
@@ -165,5 +165,5 @@ def unpacked(segment: Segment, label: PackedHeader) -> Any:
 
 
 def _read(block: Block, label: PackedHeader) -> tuple[list[Spec], _Layout]:
-    specs = listed(block[: label.list_bytes].tobytes())
+    specs = unpack_specs(block[: label.list_bytes].tobytes())
     return specs, _Layout.of(label.list_bytes + label.skeleton_bytes, specs)

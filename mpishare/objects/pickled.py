@@ -28,7 +28,7 @@ class PickledObject(NamedTuple):
     arrays: Sequence[NDArray[Any]]
 
 
-def write_list(arrays: Sequence[NDArray[Any]]) -> tuple[bytes, list[Spec]]:
+def pack_specs(arrays: Sequence[NDArray[Any]]) -> tuple[bytes, list[Spec]]:
     """The list of `arrays`, and what is in it.
 
     Raises:
@@ -38,8 +38,8 @@ def write_list(arrays: Sequence[NDArray[Any]]) -> tuple[bytes, list[Spec]]:
     return b"".join((_COUNT.pack(len(specs)), *(piece for spec in specs for piece in spec.packed))), specs
 
 
-def listed(contents: bytes) -> list[Spec]:
-    """What `write_list` told.
+def unpack_specs(contents: bytes) -> list[Spec]:
+    """What `pack_specs` told.
 
     Raises:
         SpecError: It is no such list.

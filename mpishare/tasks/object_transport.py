@@ -12,7 +12,7 @@ import numpy as np
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.errors import MpishareError
-from mpishare.messages.wire import Message, opened, pieces, write
+from mpishare.messages.wire import Message, decode, encode, pieces
 from mpishare.objects.pickled import PickledObject
 
 _YIELDS = 1000
@@ -43,7 +43,7 @@ def receive_block(comm: CollectiveComm, block: Any, source: int, tag: int) -> No
 
 def send_object(context: Context, comm: CollectiveComm, parcel: PickledObject, dest: int, tag: int) -> None:
     """Sends an object that was taken apart: the length of the head, the head, and all that follows it."""
-    letter = write(context, parcel)
+    letter = encode(context, parcel)
     send_block(comm, np.array([len(letter.head)], np.int64).view(np.uint8), dest, tag)
     for block in _blocks(letter):
         send_block(comm, block, dest, tag)
@@ -60,13 +60,12 @@ def receive_object(context: Context, comm: CollectiveComm, source: int, tag: int
     receive_block(comm, length.view(np.uint8), source, tag)
     head = np.empty(int(length[0]), np.uint8)
     receive_block(comm, head, source, tag)
-    steps = opened(context, head.tobytes(), None)
+    steps = decode(context, head.tobytes(), None)
     try:
-        place = next(steps)
+        piece, _ = next(steps)
         while True:
-            for piece in place.pieces():
-                comm.wait(comm.irecv(piece, source, tag), source)
-            place = steps.send(place.nbytes)
+            comm.wait(comm.irecv(piece, source, tag), source)
+            piece, _ = steps.send(piece.nbytes)
     except StopIteration as end:
         parcel: PickledObject = end.value
         return parcel

@@ -16,7 +16,7 @@ from hypothesis import strategies as some
 from mpishare.arrays.spec import Spec
 from mpishare.errors import SpecError
 from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_header
-from mpishare.objects.pickled import listed, write_list
+from mpishare.objects.pickled import unpack_specs, pack_specs
 from mpishare.objects.pickling import pickle_object, unpickle_object
 from mpishare.objects.unshared import Copies, told
 
@@ -63,7 +63,7 @@ def laid_out(obj: object) -> Any:
     crate = PackedObject(obj)
     memory = np.full(crate.label.nbytes, 0xAA, np.uint8)
     crate.write(memory[: crate.label.front_bytes].data)
-    specs = listed(memory[: crate.label.list_bytes].tobytes())
+    specs = unpack_specs(memory[: crate.label.list_bytes].tobytes())
     placement = crate._layout
     taken = [(0, crate.label.list_bytes + crate.label.skeleton_bytes)]
     for number, (spec, at) in enumerate(zip(specs, placement.offsets, strict=True)):
@@ -87,13 +87,13 @@ def test_arrays_lie_apart_and_aligned(lengths: list[int]) -> None:
 
 
 def test_lists_that_are_cut_are_refused() -> None:
-    contents, specs = write_list([np.zeros(3), np.zeros((1,) * 7), np.zeros(2, [("a", "i4")])])
-    assert listed(contents) == specs
+    contents, specs = pack_specs([np.zeros(3), np.zeros((1,) * 7), np.zeros(2, [("a", "i4")])])
+    assert unpack_specs(contents) == specs
     with pytest.raises(SpecError):
-        listed(contents + b"more")
+        unpack_specs(contents + b"more")
     for end in range(len(contents)):
         with pytest.raises(SpecError):
-            listed(contents[:end])
+            unpack_specs(contents[:end])
 
 
 def test_dtypes_of_other_libraries() -> None:
