@@ -56,6 +56,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     session.exitstatus = MPI.COMM_WORLD.allreduce(int(session.exitstatus), MPI.MAX)
 
 
+def pytest_unconfigure() -> None:
+    """Waits for the summary of rank 0, before a rank that failed ends the job."""
+    sys.stdout.flush()
+    MPI.COMM_WORLD.Barrier()
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Reports a failure at once: the other ranks may wait for this one for ever."""
     if report.failed:
