@@ -55,20 +55,23 @@ class Context:
     def __init__(self, comm: mpi.Intracomm) -> None:
         """Collective over `comm`."""
         self.pid = os.getpid()
-        duplicate = _duplicate(comm)
+        timeout_s = Config.read_timeout()
+        duplicate = _duplicate(comm, timeout_s)
         duplicate.Set_errhandler(mpi.ERRORS_RETURN)
-        self.collective_comm = CollectiveComm(duplicate)
+        watchdog = Watchdog(duplicate, timeout_s)
+        self.collective_comm: CollectiveComm = WatchedComm(duplicate, watchdog, range(duplicate.size))
         try:
-            with agree(self.collective_comm) as agreement:
+            with agree(self.collective_comm) as agreement:  # watched: the others may have given up waiting by now
                 self.config = Config.read()
                 agreement.call = self.config.common
                 _check_launch(self.config)
                 pretend = _pretend(self.config)
+        except StallError:
+            raise  # to free the duplicate would wait for the others
         except BaseException:
             duplicate.Free()
             raise
         self.topology = find_topology(comm, duplicate, pretend)
-        self.node_collective_comm = CollectiveComm(self.topology.node_comm)
         self.data_comm = duplicate
         self.head_comm: mpi.Intracomm = duplicate.Dup()
         self.max_tag = cast("int", mpi.COMM_WORLD.Get_attr(mpi.TAG_UB))
@@ -84,17 +87,23 @@ class Context:
         self.is_watched = self.config.check or self.config.timeout_s is not None
         self.is_refused_for_messages = False
         self.has_fast_messages = not self.is_watched
-        self._watchdog = self._watch(duplicate) if self.is_watched else None
+        self._watchdog = watchdog if self.is_watched else None
+        self._set_collective_comms(watchdog)
 
-    def _watch(self, comm: mpi.Intracomm) -> Watchdog:
-        """From now on the calls of the ranks are compared, or their waits end."""
+    def _set_collective_comms(self, watchdog: Watchdog) -> None:
+        """Chooses the communicators of collectives: watched where calls are compared or waits end."""
         facts = self.topology
-        hosts = [facts.hosts[facts.node_of(rank)] for rank in range(facts.size)]
-        watchdog = Watchdog(comm, hosts, compares=self.config.check, timeout_s=self.config.timeout_s)
+        if not self.is_watched:
+            watchdog.close()
+            self.node_collective_comm = CollectiveComm(facts.node_comm)
+            self.collective_comm = CollectiveComm(self.data_comm)
+            return
+        watchdog.compares = self.config.check
+        watchdog.hosts = [facts.hosts[facts.node_of(rank)] for rank in range(facts.size)]
         node_comm = WatchedComm(facts.node_comm, watchdog, facts.ranks_of(facts.node))
         self.node_collective_comm = node_comm
-        self.collective_comm = watchdog.outer = WatchedComm(comm, watchdog, range(facts.size), node_comm)
-        return watchdog
+        self.collective_comm = WatchedComm(self.data_comm, watchdog, range(facts.size), node_comm)
+        watchdog.outer = self.collective_comm
 
     def keep(self, make: Callable[[Context], _T]) -> _T:
         """What `make(context)` returns, made once for this communicator and kept until it is freed.
@@ -206,9 +215,15 @@ def _find_context(comm: mpi.Comm | None) -> Context:
     """The context as the communicator has it, or a new one."""
     checked = _checked(comm)
     context = checked.Get_attr(_keyval())
+    if isinstance(context, StallError):
+        raise context.again()
     if not isinstance(context, Context):
         abort_on_exception()
-        context = Context(checked)
+        try:
+            context = Context(checked)
+        except StallError as error:  # the ranks do not agree on what comes next, so the communicator stays refused
+            checked.Set_attr(_keyval(), error.again())
+            raise
         checked.Set_attr(_keyval(), context)
         _contexts[mpi.handle_of(checked)] = context
         if checked == mpi.COMM_WORLD:
@@ -241,22 +256,21 @@ def _checked(comm: mpi.Comm | None) -> mpi.Intracomm:
 def _keyval() -> int:
     """The key of our attribute. It has no copy function, so that a duplicate of a communicator does not inherit it."""
 
-    def free(comm: mpi.Comm, _keyval: int, context: Context) -> None:
+    def free(comm: mpi.Comm, _keyval: int, context: Context | StallError) -> None:
         _contexts.pop(mpi.handle_of(comm), None)
-        if not mpi.Is_finalized():
+        if isinstance(context, Context) and not mpi.Is_finalized():
             context.free()
 
     os.register_at_fork(after_in_child=_contexts.clear)
     return mpi.Comm.Create_keyval(delete_fn=free)
 
 
-def _duplicate(comm: mpi.Intracomm) -> mpi.Intracomm:
+def _duplicate(comm: mpi.Intracomm, timeout_s: float | None) -> mpi.Intracomm:
     """Our own duplicate of `comm`.
 
     Raises:
-        StallError: The other ranks did not come within MPISHARE_TIMEOUT.
+        StallError: The other ranks did not come within `timeout_s`.
     """
-    timeout_s = Config.read_timeout()
     duplicate, request = comm.Idup()
     if timeout_s is None:
         progress.wait(request)

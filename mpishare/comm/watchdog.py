@@ -79,21 +79,22 @@ class Watchdog:
 
     Attributes:
         compares: Whether the ranks' calls are compared (MPISHARE_CHECK).
+        hosts: The host name of each rank; empty until they are known.
         call: The call that this rank is in, with its file and line.
         stalled: The error that ended the use of this communicator; None while it is in use.
         outer: The watched communicator over all nodes; None until it is made.
     """
 
-    def __init__(self, comm: mpi.Intracomm, hosts: Sequence[str], *, compares: bool, timeout_s: float | None) -> None:
-        """Begins to watch `comm`. `hosts` has the host name of each rank; no end to the waiting without `timeout_s`."""
+    def __init__(self, comm: mpi.Intracomm, timeout_s: float | None) -> None:
+        """Begins to watch `comm`; None sets no limit to the waiting."""
         self._comm = comm
-        self._hosts = hosts
         self._timeout_s = timeout_s
         self._number = 0
         self._name = ""
         self._sent: list[mpi.Request] = []
-        self.compares = compares
-        self.call = ""
+        self.compares = False
+        self.hosts: Sequence[str] = ()
+        self.call = "the first call on a communicator"
         self.stalled: StallError | None = None
         self.outer: CollectiveComm | None = None
         _watchdogs.add(self)
@@ -194,13 +195,15 @@ class Watchdog:
 
     def _missing(self, ranks: Sequence[int], call: tuple[int, str]) -> dict[int, str]:
         """What those of `ranks` do that do not wait in `call`; what all do if all wait in it."""
+        if not self.hosts:
+            return {}
         others = [rank for rank in ranks if rank != self._comm.rank]
         answers = self._ask(others)
         if self.stalled is not None:  # another rank gave up meanwhile and knows more
             raise self.stalled.again()
         all_answers = {rank: answers.get(rank, _SILENT) for rank in others}
         absent = {rank: answer for rank, answer in all_answers.items() if answer.call != call}
-        return {rank: f"on host {self._hosts[rank]} {answer.text}" for rank, answer in (absent or all_answers).items()}
+        return {rank: f"on host {self.hosts[rank]} {answer.text}" for rank, answer in (absent or all_answers).items()}
 
     def _ask(self, ranks: Sequence[int]) -> dict[int, _Answer]:
         """The answers of `ranks`; those that do not answer in time are missing."""

@@ -1,8 +1,9 @@
-"""agree: one rank's error is every rank's error."""
+"""agree: one rank's error becomes every rank's error."""
 
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,68 +14,74 @@ from mpishare.comm.agreement import NOTE_BYTES, Severity, agree, any_rank, is_kn
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import context_of
 
-pytestmark = pytest.mark.mpi
+pytestmark = pytest.mark.timeout(20)
 
 
 @pytest.fixture
-def collective_comm() -> CollectiveComm:
-    """All ranks of the launch."""
-    return context_of().collective_comm
+def ours(comm: MPI.Intracomm) -> Iterator[CollectiveComm]:
+    """The collective communicator of a duplicate."""
+    duplicate = comm.Dup()
+    yield context_of(duplicate).collective_comm
+    duplicate.Free()
 
 
 @pytest.mark.parametrize("kind", [ValueError, MemoryError, KeyboardInterrupt, SystemExit])
-def test_each_rank_in_turn_fails(collective_comm: CollectiveComm, kind: type[BaseException]) -> None:
-    hosts = MPI.COMM_WORLD.allgather(MPI.Get_processor_name())
-    for bad in range(collective_comm.size):
-        expected = kind if collective_comm.rank == bad else ms.PeerError
-        with pytest.raises(expected) as caught, agree(collective_comm):
-            if collective_comm.rank == bad:
+def test_each_rank_in_turn_fails(ours: CollectiveComm, comm: MPI.Intracomm, kind: type[BaseException]) -> None:
+    hosts = comm.allgather(MPI.Get_processor_name())
+    for failing in range(ours.size):
+        expected = kind if ours.rank == failing else ms.PeerError
+        with pytest.raises(expected) as caught, agree(ours):
+            if ours.rank == failing:
                 raise kind("the disk is full")
         if isinstance(caught.value, ms.PeerError):
-            facts = caught.value.rank, caught.value.others, caught.value.reason, caught.value.host
-            assert facts == (bad, 0, f"{kind.__name__}: the disk is full", hosts[bad])
+            assert (caught.value.rank, caught.value.others, caught.value.host) == (failing, 0, hosts[failing])
+            assert caught.value.reason == f"{kind.__name__}: the disk is full"
             assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    with agree(ours):
+        pass
 
 
 @pytest.mark.ranks(2)
-def test_all_but_one_fail(collective_comm: CollectiveComm) -> None:
-    expected = ValueError if collective_comm.rank else ms.PeerError
-    with pytest.raises(expected, match="of rank ") as caught, agree(collective_comm):
-        if collective_comm.rank:
-            raise ValueError(f"of rank {collective_comm.rank}")
+def test_all_but_one_fail(ours: CollectiveComm) -> None:
+    with pytest.raises(ValueError if ours.rank else ms.PeerError) as caught, agree(ours):
+        if ours.rank:
+            raise ValueError(f"of rank {ours.rank}")
     if isinstance(caught.value, ms.PeerError):
-        assert (caught.value.rank, caught.value.others) == (1, collective_comm.size - 2)
+        assert (caught.value.rank, caught.value.others) == (1, ours.size - 2)
         assert "of rank 1" in str(caught.value)
 
 
+@pytest.mark.ranks(2)
 @pytest.mark.parametrize(
     ("error", "severity"),
     [
-        (ms.SpecError("no"), Severity.REFUSAL),
-        (ms.CapacityError("n1", "/dev/shm", 2, 1, "Share less."), Severity.NO_ROOM),
-        (ValueError("no"), Severity.FATAL),
+        (ms.BackendError("no window"), Severity.REFUSAL),
+        (ms.CapacityError("h", "/dev/shm", 2, 1, ""), Severity.NO_ROOM),
+        (ValueError(), Severity.FATAL),
     ],
 )
-def test_all_ranks_know_the_worst(collective_comm: CollectiveComm, error: Exception, severity: Severity) -> None:
-    with pytest.raises((ms.MpishareError, ValueError)) as caught, agree(collective_comm):
-        raise error if collective_comm.rank == 0 else ms.SpecError("no")
-    assert is_known(caught.value, collective_comm.size)
-    assert severity_of(caught.value, collective_comm.size) == severity
+def test_all_ranks_hear_the_worst_severity(ours: CollectiveComm, error: Exception, severity: Severity) -> None:
+    errors = {0: error, 1: ms.BackendError("no window")}
+    with pytest.raises(Exception) as caught, agree(ours):
+        if ours.rank in errors:
+            raise errors[ours.rank]
+    assert severity_of(caught.value, ours.size) == severity
+    assert is_known(caught.value, ours.size)
+    assert not is_known(caught.value, ours.size + 1)
+    assert severity_of(ms.BackendError("of this rank alone"), ours.size) == Severity.FATAL
 
 
 @pytest.mark.ranks(2)
-def test_different_calls(collective_comm: CollectiveComm) -> None:
-    calls = {rank: "odd" if rank == 1 else "even" for rank in range(collective_comm.size)}
-    with pytest.raises(ms.MismatchError) as caught, agree(collective_comm) as agreement:
-        agreement.call = calls[collective_comm.rank]
-    assert caught.value.calls == calls
+def test_different_calls(ours: CollectiveComm) -> None:
+    with pytest.raises(ms.MismatchError) as caught, agree(ours) as agreement:
+        agreement.call = "odd" if ours.rank == 1 else "even"
+    assert caught.value.calls == {rank: "odd" if rank == 1 else "even" for rank in range(ours.size)}
 
 
-def test_a_failure_goes_before_a_difference(collective_comm: CollectiveComm) -> None:
-    rank = collective_comm.rank
-    with pytest.raises(ValueError if rank == 0 else ms.PeerError), agree(collective_comm) as agreement:
-        agreement.call = f"call {rank}"
-        if rank == 0:
+def test_a_failure_goes_before_a_difference(ours: CollectiveComm) -> None:
+    with pytest.raises(ValueError if ours.rank == 0 else ms.PeerError), agree(ours) as agreement:
+        agreement.call = f"call {ours.rank}"
+        if ours.rank == 0:
             raise ValueError
 
 
@@ -85,15 +92,21 @@ class Mute(Exception):
         raise ValueError
 
 
-def test_an_error_whose_text_fails_keeps_nobody_waiting(collective_comm: CollectiveComm) -> None:
-    with pytest.raises(Mute if collective_comm.rank == 0 else ms.PeerError), agree(collective_comm):
-        if collective_comm.rank == 0:
+def test_an_error_whose_text_cannot_be_made_keeps_nobody_waiting(ours: CollectiveComm) -> None:
+    with pytest.raises(Mute if ours.rank == 0 else ms.PeerError), agree(ours):
+        if ours.rank == 0:
             raise Mute
 
 
+def test_notes_are_put_together_by_or(ours: CollectiveComm) -> None:
+    with agree(ours) as agreement:
+        agreement.note = (1 << ours.rank).to_bytes(NOTE_BYTES, "little")
+    assert int.from_bytes(agreement.note, "little") == (1 << ours.size) - 1
+
+
 @pytest.mark.parametrize("count", [1, 7, 8 * NOTE_BYTES, 8 * NOTE_BYTES + 1])
-def test_any_rank(collective_comm: CollectiveComm, count: int) -> None:
-    ranks, size = np.arange(count) % (collective_comm.size + 1), collective_comm.size
-    result = any_rank(collective_comm, ranks == collective_comm.rank)
-    assert result.dtype == bool
-    assert result.tolist() == (ranks < size).tolist()
+def test_any_rank(ours: CollectiveComm, count: int) -> None:
+    numbers = np.arange(count)
+    flags = any_rank(ours, numbers % (ours.size + 1) == ours.rank)
+    assert flags.dtype == bool
+    assert flags.tolist() == (numbers % (ours.size + 1) < ours.size).tolist()

@@ -146,3 +146,16 @@ def test_what_mpi_still_writes_to_outlives_an_exception(duplicate: MPI.Intracomm
         assert late is not None
         while late[-1] != 7:
             duplicate.Iprobe()
+
+
+@pytest.mark.ranks(2)
+def test_a_communicator_whose_first_call_stalled_stays_refused(
+    duplicate: MPI.Intracomm, comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MPISHARE_TIMEOUT", "0.5")
+    late = comm.size - 1
+    for is_first in (True, False):
+        if comm.rank != late or not is_first:
+            with pytest.raises(ms.StallError, match="the first call on a communicator has waited"):
+                ms.topology(duplicate)
+        comm.Barrier()

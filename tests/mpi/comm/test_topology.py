@@ -1,6 +1,8 @@
-"""topology and context: who sits where, found by MPI or pretended, kept on the communicator until that is freed."""
+"""Topology: the facts about nodes, asked of MPI once for each communicator; and the context they are kept in."""
 
 from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
 
 import pytest
 from mpi4py import MPI
@@ -10,67 +12,79 @@ from mpishare.comm.context import context_of
 from mpishare.comm.placement import Placement, pretend_node
 from mpishare.comm.watched_comm import WatchedComm
 
-pytestmark = pytest.mark.mpi
-
 
 def test_facts_agree_with_one_another(comm: MPI.Intracomm) -> None:
-    topology = ms.topology()
-    nodes = [topology.ranks_of(node) for node in range(topology.n_nodes)]
-    assert (topology.rank, topology.size, topology.comm) == (comm.rank, comm.size, comm)
-    assert topology.node_of(comm.rank) == topology.node
-    assert nodes[topology.node][topology.node_rank] == comm.rank
-    assert topology.node_size == len(nodes[topology.node]) == topology.node_comm.size
-    assert topology.n_nodes == len(topology.hosts)
-    assert topology.is_leader == (topology.node_rank == 0)
-    assert sorted(rank for ranks in nodes for rank in ranks) == list(range(comm.size))
-    assert nodes == sorted(nodes)
-    assert f"{comm.size} ranks on {topology.n_nodes} nodes" in repr(topology)
+    nodes = ms.topology()
+    ranks = [nodes.ranks_of(node) for node in range(nodes.n_nodes)]
+    assert (nodes.comm, nodes.rank, nodes.size) == (comm, comm.rank, comm.size)
+    assert nodes.node_of(nodes.rank) == nodes.node
+    assert ranks[nodes.node][nodes.node_rank] == nodes.rank
+    assert nodes.node_size == len(ranks[nodes.node]) == nodes.node_comm.size
+    assert nodes.host == nodes.hosts[nodes.node]
+    assert nodes.n_nodes == len(nodes.hosts)
+    assert nodes.is_leader == (nodes.node_rank == 0)
+    assert sorted(sum(ranks, ())) == list(range(comm.size))
+    assert sorted(ranks) == ranks
+    with pytest.raises(FrozenInstanceError):
+        nodes.node = 1  # type: ignore[misc]
 
 
-def test_nodes_are_as_pretended_or_one_a_host(comm: MPI.Intracomm) -> None:
-    topology, rule = ms.topology(), context_of().config.nodes
-    hosts = comm.allgather(MPI.Get_processor_name())
-    labels = [pretend_node(rule, rank, comm.size) for rank in range(comm.size)] if rule else hosts
-    assert topology.placement == Placement.from_labels(labels)
-    assert len(set(topology.hosts)) == topology.n_nodes
+def test_nodes_are_those_of_mpi_or_as_the_rule_of_pretend_nodes_says(comm: MPI.Intracomm) -> None:
+    nodes, rule = ms.topology(), context_of().config.nodes
+    labels = comm.allgather(MPI.Get_processor_name())
+    hosts = [labels[nodes.ranks_of(node)[0]] for node in range(nodes.n_nodes)]
+    if rule is not None:
+        labels = [pretend_node(rule, rank, comm.size) for rank in range(comm.size)]
+        hosts = [f"{host}~{labels[nodes.ranks_of(node)[0]]}" for node, host in enumerate(hosts)]
+    assert nodes.placement == Placement.from_labels(labels)
+    assert nodes.hosts == tuple(hosts)
+    assert repr(nodes).startswith(f"<Topology of {comm.size} ranks on {nodes.n_nodes} nodes")
 
 
 def test_communicators() -> None:
-    topology = ms.topology()
-    nodes = [topology.ranks_of(node) for node in range(topology.n_nodes)]
-    assert topology.node_comm.allgather(topology.rank) == list(nodes[topology.node])
-    rail = [node for node, ranks in enumerate(nodes) if len(ranks) > topology.node_rank]
-    assert topology.rail.allgather(topology.node) == rail
-    if topology.is_leader:
-        assert topology.leaders.allgather(topology.rank) == [ranks[0] for ranks in nodes]
-    assert (topology.leaders == MPI.COMM_NULL) == (not topology.is_leader)
+    nodes = ms.topology()
+    ranks = [nodes.ranks_of(node) for node in range(nodes.n_nodes)]
+    assert nodes.node_comm.allgather(nodes.rank) == list(ranks[nodes.node])
+    on_rail = [node for node in range(nodes.n_nodes) if len(ranks[node]) > nodes.node_rank]
+    assert nodes.rail.allgather(nodes.node) == on_rail
+    assert (nodes.leaders == MPI.COMM_NULL) != nodes.is_leader
+    if nodes.is_leader:
+        assert nodes.leaders.allgather(nodes.rank) == [node[0] for node in ranks]
 
 
-def test_a_communicator_keeps_its_own_until_it_is_freed(comm: MPI.Intracomm) -> None:
+def test_each_communicator_is_asked_once_and_has_its_own_freed_with_it(comm: MPI.Intracomm) -> None:
     assert ms.topology(comm) is ms.topology()
     first = comm.Dup()
     index = first.py2f()
     first.Free()
-    for is_part_freed in [False, True] * 20:
+    for _ in range(50):
         duplicate = comm.Dup()
         context = context_of(duplicate)
-        assert context.topology is ms.topology(duplicate) is not ms.topology(comm)
+        assert context.topology is not ms.topology(comm)
         assert context.uid != context_of(comm).uid
-        if is_part_freed:
-            context.topology.node_comm.Free()  # as a careless caller may do
+        assert len(set(comm.allgather(context.uid))) == 1
         duplicate.Free()
-        assert context.data_comm == MPI.COMM_NULL
+        assert context.data_comm == context.head_comm == context.topology.node_comm == MPI.COMM_NULL
     last = comm.Dup()
     assert last.py2f() == index
     last.Free()
 
 
 def test_a_node_does_not_depend_on_the_communicator(comm: MPI.Intracomm) -> None:
+    world = ms.topology()
     reversed_comm = comm.Split(0, -comm.rank)
-    topology = ms.topology(reversed_comm)
-    assert set(topology.node_comm.allgather(ms.topology().node)) == {ms.topology().node}
-    assert topology.node_size == ms.topology().node_size
+    nodes = ms.topology(reversed_comm)
+    assert set(nodes.node_comm.allgather(world.node)) == {world.node}
+    assert nodes.node_size == world.node_size
     reversed_comm.Free()
+
+
+def test_it_is_freed_even_when_the_caller_freed_a_part(comm: MPI.Intracomm) -> None:
+    duplicate = comm.Dup()
+    context = context_of(duplicate)
+    context.topology.node_comm.Free()
+    duplicate.Free()
+    assert context.data_comm == MPI.COMM_NULL
 
 
 def test_errors_of_mpi_are_raised_whatever_the_callers_handler(comm: MPI.Intracomm) -> None:
@@ -80,9 +94,9 @@ def test_errors_of_mpi_are_raised_whatever_the_callers_handler(comm: MPI.Intraco
     duplicate.Free()
 
 
-def test_only_settings_make_it_watch() -> None:
+def test_nothing_is_watched_where_the_settings_do_not_ask_for_it() -> None:
     context = context_of()
-    is_watched = context.config.check or context.config.timeout_s is not None
-    assert context.is_watched == is_watched
-    assert isinstance(context.collective_comm, WatchedComm) == is_watched
-    assert isinstance(context.node_collective_comm, WatchedComm) == is_watched
+    is_wanted = context.config.check or context.config.timeout_s is not None
+    assert context.is_watched == is_wanted
+    assert isinstance(context.collective_comm, WatchedComm) == is_wanted
+    assert isinstance(context.node_collective_comm, WatchedComm) == is_wanted

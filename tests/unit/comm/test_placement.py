@@ -1,4 +1,4 @@
-"""Layout and pretended nodes: plain functions of plain data."""
+"""Placement and pretend nodes: plain functions of plain data."""
 
 from __future__ import annotations
 
