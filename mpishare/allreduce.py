@@ -16,7 +16,7 @@ from mpishare.errors import MpishareError
 from mpishare.memory.allocation import allocate, allocate_known, is_refusal, next_slots, seal
 from mpishare.memory.segment import Segment
 from mpishare.memory.selection import check_backend
-from mpishare.memory.slab import Slab
+from mpishare.memory.slab import SlotPool
 from mpishare.transfer.node_reduce import Reduction
 from mpishare.transfer.operations import operation_of
 
@@ -82,7 +82,7 @@ def _allreduce(call: collective, local: NDArray[Any], op: mpi.Op | None, backend
         agreement.call = f"allreduce({spec.dtype.str}{list(spec.shape)}, {operation.name}, backend={kind})"
         slots = next_slots(context, reduction.scratch_bytes, kind) if reduction.can_show_early else None
         if slots is not None:
-            reduction.show(local, slots.next_place(reduction.scratch_bytes))
+            reduction.show(local, slots.next_bytes(reduction.scratch_bytes))
         agreement.note = _note(spec, reduction, slots)
     in_c_order, is_late = agreement.note[:2]
     scratch = _scratch(context, reduction.scratch_bytes, kind, None if is_late else slots)
@@ -100,13 +100,13 @@ def _allreduce(call: collective, local: NDArray[Any], op: mpi.Op | None, backend
     return segment.view(spec)
 
 
-def _note(spec: Spec, reduction: Reduction, slots: Slab | None) -> bytes:
+def _note(spec: Spec, reduction: Reduction, slots: SlotPool | None) -> bytes:
     """What one rank decides for all: that the result is in C order, and that what ranks have is not shown yet."""
     in_c_order = spec.order == "C" or reduction.own is not None
     return bytes([in_c_order, slots is None]).ljust(NOTE_BYTES, b"\0")
 
 
-def _scratch(context: Context, nbytes: int, kind: str | None, known: Slab | None) -> Segment | None:
+def _scratch(context: Context, nbytes: int, kind: str | None, known: SlotPool | None) -> Segment | None:
     """Memory in which the ranks of each node show each other what they have; None on all nodes where one has none.
 
     Collective:

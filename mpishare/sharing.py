@@ -17,7 +17,7 @@ from mpishare.errors import SpecError
 from mpishare.memory.allocation import allocate, allocate_known, known_slots, seal
 from mpishare.memory.segment import Segment, segment_of
 from mpishare.memory.selection import check_backend
-from mpishare.memory.slab import Slab
+from mpishare.memory.slab import SlotPool
 from mpishare.objects.packing import PackedHeader, PackedObject, bring, is_packed_header, unpacked
 from mpishare.objects.unshared import told
 from mpishare.transfer.node_fill import ArraySource, fill, replicate
@@ -136,7 +136,7 @@ def _share(call: collective, obj: Any, root: int, backend: str | None) -> Any:
                 agreement.note, extension = spec.packed
                 slots = known_slots(context, spec.nbytes, kind)
                 if slots is not None:
-                    fill(slots.next_place(spec.nbytes), spec, mine)
+                    fill(slots.next_bytes(spec.nbytes), spec, mine)
             else:
                 crate, slots = _crated(context, obj, rank, kind)
                 agreement.note = crate.label.pack()
@@ -161,7 +161,7 @@ def _share_call(root: int, backend: str | None) -> str:
     return f"share(…, root={root}, backend={backend})"
 
 
-def _crated(context: Context, obj: object, root: int, kind: str | None) -> tuple[PackedObject, Slab | None]:
+def _crated(context: Context, obj: object, root: int, kind: str | None) -> tuple[PackedObject, SlotPool | None]:
     """The object on its root, in its place already where all ranks know that."""
     if obj is None:
         raise SpecError(f"root {root} passed None, so there is nothing to share. Pass the object on that rank.")
@@ -170,12 +170,17 @@ def _crated(context: Context, obj: object, root: int, kind: str | None) -> tuple
         callsite.warn(f"share(): {told(crate.copies)}")
     slots = known_slots(context, crate.label.nbytes, kind)
     if slots is not None:
-        crate.write(slots.next_place(crate.label.nbytes))
+        crate.write(slots.next_bytes(crate.label.nbytes))
     return crate, slots
 
 
 def _share_object(
-    call: collective, label: PackedHeader, crate: PackedObject | None, slots: Slab | None, root: int, kind: str | None
+    call: collective,
+    label: PackedHeader,
+    crate: PackedObject | None,
+    slots: SlotPool | None,
+    root: int,
+    kind: str | None,
 ) -> Any:
     """Shares what `label` tells of, which `root` has in `crate`, and in `slots` if these are known."""
     context = call.context

@@ -1,8 +1,8 @@
-"""Whole segments that nobody views any more, kept for arrays to come: their pages are there, and filling is a copy.
+"""Segments that no rank views any more, cached for later arrays: their pages exist, so that filling them is a copy.
 
-Each rank sets a segment aside when its own last view has gone, by local work alone. Before a new one is made the ranks
-put together what they have set aside, and one that all have may be lent again. Until then, a rank whose segments take
-more than the limit gives the oldest back, as it does with all of them when memory is short.
+Each rank caches a segment when its own last view is deleted, by local work alone. The ranks meet in
+`SegmentCache.take`, before new memory is allocated: there a segment may be used again if every rank has it cached.
+Meanwhile, a rank whose cached segments exceed the limit releases the oldest, and all of them when memory is short.
 """
 
 from __future__ import annotations
@@ -10,202 +10,193 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from itertools import count
+from itertools import compress, count
 
 import numpy as np
 
 from mpishare.comm.agreement import any_rank
 from mpishare.comm.context import Context
 from mpishare.host import memory as host_memory
-from mpishare.memory.kinds import Backing
-from mpishare.memory.selection import Obtained
-
-_WASTE = 1.25
-"""How much larger than an array the segment may be that it gets."""
+from mpishare.memory.buffer_pool import LARGEST_WASTE
+from mpishare.memory.kinds import NodeMemory
+from mpishare.memory.mapping import Mapping
 
 _LARGE_BYTES = 64 << 20
-"""From this size on it is looked whether memory is short, which takes 100 us, before a segment is set aside."""
-
-_LENT, _ASIDE, _ASKED, _GONE = range(4)
+"""From this size on, the free memory is read before a segment is cached. That takes 100 us."""
 
 _lock = threading.RLock()
-"""Held for a few instructions at a time: the garbage collector may set a segment aside in the midst of any others."""
-
-_aside: dict[_Whole, None] = {}
-"""The segments that this process has set aside, over all communicators."""
+"""Held for a few instructions at a time. It is reentrant, as the garbage collector may run between any two of them and
+delete the last view of another segment."""
 
 _ages = count()
 
 
 class SegmentCache:
-    """The segments of one communicator."""
+    """The segments of one communicator, in use or cached."""
 
     def __init__(self, limit: int) -> None:
-        """Sets aside up to `limit` bytes, which is the same number on all ranks."""
+        """Caches up to `limit` bytes, which is the same number on all ranks."""
         self._limit = limit
-        self._all: list[_Whole] = []
+        self._segments: list[_Segment] = []
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
-            for whole in self._all:
-                whole.retire()
+            for segment in self._segments:
+                segment.retire()
 
-    def retire(self) -> None:
-        """No other array gets the segments that are lent now."""
-        for whole in self._all:
-            whole.retire(if_lent=True)
+    def retire_used(self) -> None:
+        """No other array gets the segments that are in use now."""
+        for segment in self._segments:
+            segment.is_retired |= segment.is_in_use
 
-    def add(self, obtained: Obtained, nbytes: int, backend: str | None) -> CachedLease:
-        """Lends a new segment for the first time."""
-        whole = _Whole(obtained, nbytes, backend, self._limit)
+    def add(self, node_memory: NodeMemory, nbytes: int, backend: str | None) -> Lease:
+        """Puts a new segment to its first use."""
+        segment = _Segment(node_memory, nbytes, backend, self._limit)
         if nbytes <= self._limit:
-            self._all.append(whole)
-        return whole.lend()
+            self._segments.append(segment)
+        return segment.lease()
 
-    def take(self, context: Context, nbytes: int, backend: str | None) -> CachedLease | None:
-        """Lends one that all ranks have set aside, None where none fits. Collective over the communicator."""
-        if not self._all:
+    def take(self, context: Context, nbytes: int, backend: str | None) -> Lease | None:
+        """A segment that may be used again for an array of `nbytes`; None if there is none.
+
+        Collective:
+            Over the communicator.
+        """
+        if not self._segments:
             return None
-        mine = np.array([whole.ask() for whole in self._all]).ravel()
-        notes = any_rank(context.collective_comm, mine).tolist()
-        fits = range(nbytes, int(nbytes * _WASTE) + 1)
-        free, kept = [], []
-        for whole, needed, gone in zip(self._all, notes[::2], notes[1::2], strict=True):
-            if gone:  # on one rank, so that it is of no more use on the others
-                whole.retire()
-                continue
-            kept.append(whole)
-            if not needed and whole.backend == backend and whole.nbytes in fits:
-                free.append(whole)
-        self._all = kept
-        found = min(free, key=lambda whole: whole.nbytes, default=None)
-        lease = None if found is None else found.lend()
-        for whole in kept:
-            whole.keep_aside()
+        flags = np.array([segment.offer() for segment in self._segments])
+        in_use, released = any_rank(context.collective_comm, flags.ravel()).reshape(-1, 2).T
+        # The rule: a segment may be used again if no rank has a view of it and no rank has released it.
+        may_be_used = ~(in_use | released)
+        candidates = [segment for segment in compress(self._segments, may_be_used) if segment.fits(nbytes, backend)]
+        lease = min(candidates, key=lambda segment: segment.nbytes).lease() if candidates else None
+        for segment in self._segments:
+            segment.is_offered = False
+        for segment in compress(self._segments, released):
+            segment.retire()
+        self._segments = list(compress(self._segments, ~released))
         return lease
 
 
-class _Whole:
-    """One segment of a communicator: lent to an array, set aside, asked for, or gone."""
+class _Segment:
+    """Memory of a communicator that arrays use one after the other.
 
-    def __init__(self, obtained: Obtained, nbytes: int, backend: str | None, limit: int) -> None:
+    Attributes:
+        nbytes: Its size.
+        backend: The kinds that were requested.
+        age: A number that grows from use to use.
+        is_in_use: Whether an array of this rank has it. If not, it is cached, or released.
+        is_offered: Whether other ranks are told that it is cached, so that it must not be released.
+        is_retired: Whether it is never cached again.
+    """
+
+    def __init__(self, node_memory: NodeMemory, nbytes: int, backend: str | None, limit: int) -> None:
         self.nbytes = nbytes
         self.backend = backend
         self.age = 0
-        self._obtained: Obtained | None = obtained
+        self.is_in_use = self.is_offered = False
+        self.is_retired = not node_memory.kind.is_shared or nbytes > limit
+        self._node_memory: NodeMemory | None = node_memory
         self._limit = limit
-        self._state = _LENT
-        self._is_retired = not obtained.kind.is_shared or nbytes > limit
 
-    def lend(self) -> CachedLease:
-        """Hands it to an array."""
-        assert self._obtained is not None
-        self._state, self.age = _LENT, next(_ages)
-        return CachedLease(self, self._obtained)
+    def fits(self, nbytes: int, backend: str | None) -> bool:
+        """Whether an array of `nbytes` may use it."""
+        return self.backend == backend and nbytes <= self.nbytes <= nbytes * LARGEST_WASTE
 
-    def take_back(self) -> None:
-        """Sets it aside with its pages writable, so that to lend it cannot fail; or gives it back at once."""
-        is_kept = not self._is_retired and self._make_writable()
-        with _lock:
-            if self._is_retired or not is_kept:
-                self.give_back()
-                return
-            self._state = _ASIDE
-            _aside[self] = None
-        _trim(0 if self.nbytes >= _LARGE_BYTES and _is_memory_short(self._limit) else self._limit)
+    def lease(self) -> Lease:
+        """Gives it to an array."""
+        assert self._node_memory is not None
+        _cached.pop(self, None)
+        self.is_in_use, self.age = True, next(_ages)
+        return Lease(self, self._node_memory)
 
-    def _make_writable(self) -> bool:
-        assert self._obtained is not None
+    def end_lease(self, node_memory: NodeMemory) -> None:
+        """Caches it with its pages writable, so that its next use cannot fail; or releases it."""
         try:
-            self._obtained.memory.unprotect()
+            if not self.is_retired:
+                node_memory.memory.unprotect()
         except OSError:
-            return False
-        return True
-
-    def ask(self) -> tuple[bool, bool]:
-        """Whether this rank needs it, and whether it has given it back. What is set aside it keeps for an answer."""
+            self.is_retired = True
         with _lock:
-            if self._state == _ASIDE:
-                self._state = _ASKED
-                del _aside[self]
-            return self._state != _ASKED, self._state == _GONE
+            self.is_in_use = False
+            if self.is_retired:
+                self.release()
+                return
+            _cached[self] = None
+        is_short = self.nbytes >= _LARGE_BYTES and host_memory.memory_room().free < self._limit
+        _trim(0 if is_short else self._limit)
 
-    def keep_aside(self) -> None:
-        """The answer was that no array wants it now."""
+    def offer(self) -> tuple[bool, bool]:
+        """Whether this rank uses it, and whether this rank has released it. If neither, it is kept for `take`."""
         with _lock:
-            if self._state == _ASKED:
-                self._state = _ASIDE
-                _aside[self] = None
+            self.is_offered = True
+            return self.is_in_use, self._node_memory is None
 
-    def retire(self, *, if_lent: bool = False) -> None:
-        """No other array gets it from here on; with `if_lent` that is so only for one that an array has now."""
+    def retire(self) -> None:
+        """Releases it, now or when the array that uses it is deleted."""
         with _lock:
-            if self._state == _LENT:
-                self._is_retired = True
-            elif not if_lent:
-                self.give_back()
+            self.is_retired = True
+            if not self.is_in_use:
+                self.release()
 
-    def give_back(self) -> None:
-        """Gives the memory to the system."""
-        self._state, self._obtained = _GONE, None
-        _aside.pop(self, None)
+    def release(self) -> None:
+        """Returns the memory to the system."""
+        self._node_memory = None
+        _cached.pop(self, None)
 
 
-class CachedLease:
-    """A whole segment while an array has it. It satisfies `Backing`.
+_cached: dict[_Segment, None] = {}
+"""The cached segments of this process, over all communicators."""
+
+
+class Lease:
+    """A segment while an array uses it. It satisfies `Backing`.
 
     Attributes:
-        obtained: The memory, and how it was had.
+        node_memory: Its memory.
     """
 
-    lifetime = "is kept for another array after its last view"
-
-    def __init__(self, whole: _Whole, obtained: Obtained) -> None:
-        self._whole = whole
-        self.obtained = obtained
+    def __init__(self, segment: _Segment, node_memory: NodeMemory) -> None:
+        self._segment = segment
+        self.node_memory = node_memory
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
-            del self.obtained
-            self._whole.take_back()
+            self._segment.end_lease(self.node_memory)
 
     @property
     def address(self) -> int:
         """Where the bytes begin in this process."""
-        return self.obtained.memory.address
+        return self.node_memory.memory.address
 
     def protect(self) -> None:
         """Makes the pages read-only in this process."""
-        self.obtained.memory.protect()
+        self.node_memory.memory.protect()
 
-    def private(self) -> Backing | None:
-        """The same bytes, copy-on-write in this process."""
-        return self.obtained.memory.private()
+    def copy_on_write(self) -> Mapping | None:
+        """A private map of the same bytes."""
+        return self.node_memory.memory.copy_on_write()
 
 
-def give_back() -> None:
-    """Gives all that this process has set aside to the system. Local."""
+def clear() -> None:
+    """Returns all cached segments of this process to the system. Local."""
     _trim(0)
 
 
 def _trim(limit: int) -> None:
+    """Releases the oldest cached segments until at most `limit` bytes are cached."""
     with _lock:
-        oldest_first = sorted(_aside, key=lambda whole: whole.age)  # the oldest lent, so that all ranks agree
-        total = sum(whole.nbytes for whole in oldest_first)
-        for whole in oldest_first:
+        oldest_first = sorted(_cached, key=lambda segment: segment.age)  # by first use, alike on all ranks
+        total = sum(segment.nbytes for segment in oldest_first)
+        for segment in oldest_first:
             if total <= limit:
                 break
-            if whole in _aside:  # the garbage collector may have come in between
-                whole.give_back()
-            total -= whole.nbytes
+            if segment in _cached and not segment.is_offered:  # the garbage collector may have released it
+                segment.release()
+            total -= segment.nbytes
 
 
 def after_fork_in_child() -> None:
-    """Another thread may have held the lock when this child was forked."""
+    """Makes a new lock, as another thread may have held the old one during the fork."""
     global _lock
     _lock = threading.RLock()
-
-
-def _is_memory_short(limit: int) -> bool:
-    """Whether less is free than may be set aside."""
-    return host_memory.memory_room().free < limit

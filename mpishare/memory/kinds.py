@@ -1,81 +1,102 @@
-"""What a segment kind is asked for: whether it fits here, and memory for the ranks of a node."""
+"""The protocols of segment kinds: whether a kind can be used on this node, and the memory that it provides."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mpishare.comm.context import Context
+from mpishare.memory.mapping import Mapping
 
 
 class Backing(Protocol):
-    """A run of bytes in this rank's address space that is one array's, as long as the object is."""
-
-    lifetime: str
-    """When the memory goes, in words."""
+    """Bytes in this rank's address space that belong to one array for as long as the object lives."""
 
     @property
     def address(self) -> int:
         """Where the bytes begin in this process."""
-        ...
 
     def protect(self) -> None:
-        """Makes the pages read-only in this process. They may then begin at another address."""
-        ...
+        """Makes the pages read-only in this process. The bytes may begin at another address afterwards.
 
-    def private(self) -> Backing | None:
-        """The same bytes, copy-on-write in this process; None where the kernel does not let us map them so."""
-        ...
+        Raises:
+            OSError: The kernel cannot split the map.
+        """
+
+    def copy_on_write(self) -> Mapping | None:
+        """A private map of the same bytes; None where the kernel does not allow one."""
 
 
 class Memory(Backing, Protocol):
-    """Memory as a kind makes it, for one array or for several in turn.
+    """Memory that a kind provides, for one array or for several in turn.
 
-    It goes when the object goes, by local work alone.
+    It is released when the object is deleted, by local work alone.
+
+    Attributes:
+        lifetime: When the memory is released, as a phrase for users.
     """
 
+    lifetime: str
+
     def reserve(self, part: slice) -> None:
-        """Gets real pages for the bytes of `part`, so that touching them later cannot fail.
+        """Allocates the pages of the bytes of `part`, so that touching them later cannot fail.
 
         Raises:
             MemoryError: There are no pages left.
         """
-        ...
 
     def unprotect(self) -> None:
-        """Makes the pages writable again."""
-        ...
+        """Makes the pages writable again.
 
-    def second(self) -> Memory | None:
-        """Another map of the same pages, None where there can be none."""
-        ...
+        Raises:
+            OSError: The kernel cannot split the map.
+        """
+
+    def second_map(self) -> Mapping | None:
+        """Another map of the same pages; None where there can be none."""
 
 
 class Kind(Protocol):
-    """One way to get memory for the ranks of a node."""
+    """One way to allocate memory for the ranks of a node.
+
+    Attributes:
+        name: Its name in MPISHARE_BACKEND and in `backend=`.
+        title: Its name for people: `name`, and where the bytes lie if kinds differ in that alone.
+        is_shared: Whether the ranks of a node see one copy, and thus what the others write. If not, each has its own.
+    """
 
     name: str
-    """What MPISHARE_BACKEND and `backend=` call it."""
-
     title: str
-    """The same, and where its bytes lie if that differs, for people."""
-
     is_shared: bool
-    """Whether the ranks of a node see one copy, and so what the others write. If not, each has a copy of its own."""
 
     def check(self, context: Context, nbytes: int) -> None:
-        """Returns when `nbytes` can be had here. Local.
+        """Checks that `nbytes` can be allocated on this node. Local.
 
         Raises:
-            MpishareError: Why they cannot.
+            MpishareError: They cannot.
         """
-        ...
 
     def allocate(self, context: Context, nbytes: int) -> Memory:
-        """`nbytes`, at least one, in the memory of the node. Collective over the ranks of this node.
+        """Memory of `nbytes`, at least one, on this node.
 
         No rank raises while another is still in a collective of this call.
 
         Raises:
-            MpishareError, MemoryError, OSError: They could not be had after all.
+            MpishareError, MemoryError, OSError: The memory could not be allocated after all.
+
+        Collective:
+            Over the ranks of this node.
         """
-        ...
+
+
+class NodeMemory(NamedTuple):
+    """Memory of this node.
+
+    Attributes:
+        memory: The bytes.
+        kind: The segment kind that provides it.
+        refusals: For each kind that was tried before, the reason why it was not used, by title.
+    """
+
+    memory: Memory
+    kind: Kind
+    refusals: dict[str, str]

@@ -1,4 +1,4 @@
-"""Linux memory maps that we own: made, protected and reserved by system calls, unmapped when their object goes."""
+"""Linux memory maps of this process: made, protected and populated by system calls, unmapped with their object."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from errno import EINVAL
 from pathlib import Path
+from typing import NamedTuple
 
 from mpishare.memory import syscalls
 from mpishare.memory.hugepages import aligned_range, collapse, huge_bytes
-
-SINK_BYTES = 4 << 20
-"""The memory that a sink takes, whatever its length."""
 
 
 class Mapping:
@@ -28,153 +24,135 @@ class Mapping:
     lifetime = "goes with its last view"
 
     def __init__(self, address: int, start: int, length: int) -> None:
-        """Takes over the map of `length` bytes at `start`, in which the bytes asked for begin at `address`."""
+        """Takes over the map of `length` bytes at `start`, in which the bytes begin at `address`."""
         self.address = address
         self._start = start
         self._length = length
         finalizer = weakref.finalize(self, syscalls.munmap, start, length)
-        finalizer.atexit = False  # views may be read to the very end of the process, which unmaps by itself
+        finalizer.atexit = False  # views may be read to the very end of the process, which unmaps everything
 
     @classmethod
     def anonymous(cls, nbytes: int) -> Mapping:
-        """Fresh memory of this process alone, shared in kind so that it behaves like the memory of a larger node.
+        """New memory of this process alone. Its map is a shared one, so that it can be mapped a second time.
 
         Raises:
-            OSError: The kernel gives no more maps or memory.
+            OSError: The kernel allows no more maps or memory.
         """
-        start = _placed(nbytes, 0, lambda at: _map(at, nbytes, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS, -1))
-        return cls(start, start, nbytes)
+        return cls.of_file(-1, nbytes, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
 
     @classmethod
-    def of_file(cls, descriptor: int, nbytes: int) -> Mapping:
+    def of_file(cls, descriptor: int, nbytes: int, *, flags: int = mmap.MAP_SHARED) -> Mapping:
         """The first `nbytes` of an open file, which may be closed afterwards.
 
         Raises:
-            OSError: The file cannot be mapped, or the kernel gives no more maps.
+            OSError: The file cannot be mapped, or the kernel allows no more maps.
         """
-        start = _placed(nbytes, 0, lambda at: _map(at, nbytes, mmap.MAP_SHARED, descriptor))
+        start = _map_aligned(nbytes, 0, lambda target: syscalls.map_file(target, nbytes, flags, descriptor))
         return cls(start, start, nbytes)
 
     @classmethod
     def read_only(cls, descriptor: int, part: slice) -> Mapping:
-        """Some bytes of an open file, which may be closed afterwards, as the kernel has them.
+        """The bytes of `part` of an open file, which may be closed afterwards.
 
         Raises:
-            OSError: The file cannot be mapped, or the kernel gives no more maps.
+            OSError: The file cannot be mapped, or the kernel allows no more maps.
         """
-        start = part.start & -mmap.PAGESIZE
-        length = part.stop - start
-        address = syscalls.map_file(None, length, mmap.MAP_SHARED, descriptor, start, writable=False)
-        return cls(address + part.start - start, address, length)
+        offset = part.start & -mmap.PAGESIZE
+        length = part.stop - offset
+        start = syscalls.map_file(None, length, mmap.MAP_SHARED, descriptor, offset, access=mmap.PROT_READ)
+        return cls(start + part.start - offset, start, length)
 
     @classmethod
-    def of_pages(cls, address: int, nbytes: int) -> Mapping:
+    def of_pages(cls, address: int, nbytes: int) -> Mapping | None:
         """A second map of the shared pages that are mapped at `address`. It outlives the first.
 
-        Raises:
-            OSError: The pages are private memory of the process (EINVAL), or there are too many maps (ENOMEM).
+        None where the pages are private memory of the process (EINVAL), or there are too many maps (ENOMEM).
         """
         start = address & -mmap.PAGESIZE
         length = address - start + nbytes
         offset = _file_offset(start) if length >= huge_bytes() else 0
-        copy = _placed(length, offset, lambda at: syscalls.mremap_copy(start, length, at))
+        try:
+            copy = _map_aligned(length, offset, lambda target: syscalls.mremap_copy(start, length, target))
+        except OSError:
+            return None
         return cls(copy + address - start, copy, length)
 
-    @classmethod
-    def sink(cls, nbytes: int) -> Mapping:
-        """A map in which the same pages lie again and again, for bytes that have to be put somewhere and are lost.
-
-        Raises:
-            OSError: The kernel gives no more maps or memory.
-        """
-        pages = cls.anonymous(SINK_BYTES)
-        length = -(-nbytes // SINK_BYTES) * SINK_BYTES
-        found = cls((start := syscalls.mmap_nothing(length)), start, length)
-        for at in range(start, start + length, SINK_BYTES):
-            syscalls.mremap_copy(pages.address, SINK_BYTES, at)
-        return found
-
     def begin_on_huge_page(self) -> None:
-        """Leaves out the bytes before the first huge page."""
+        """Moves `address` to the first huge page of the map."""
         self.address += -self.address % huge_bytes()
 
     def reserve(self, part: slice) -> None:
-        """Faults in the pages of `part`; see `populate`."""
+        """Allocates the pages of `part`; see `populate`."""
         populate(self.address, part)
 
     def protect(self) -> None:
-        """Makes the pages read-only: a stray store ends the process that makes it and no other.
+        """Makes the pages read-only: a stray write ends the process that does it and no other.
 
         Raises:
             OSError: The kernel cannot split the map.
         """
-        syscalls.mprotect(self._start, self._length, writable=False)
+        syscalls.mprotect(self._start, self._length, mmap.PROT_READ)
 
     def unprotect(self) -> None:
-        """Makes them writable again.
+        """Makes the pages writable again.
 
         Raises:
             OSError: The kernel cannot split the map.
         """
-        syscalls.mprotect(self._start, self._length, writable=True)
+        syscalls.mprotect(self._start, self._length, syscalls.READ_WRITE)
 
-    def second(self) -> Mapping | None:
-        """Another map of the same pages, None where there are too many maps."""
-        skipped = self.address - self._start
-        try:
-            twin = self.__class__.of_pages(self._start, self._length)
-        except OSError:
-            return None
-        twin.address += skipped
+    def second_map(self) -> Mapping | None:
+        """Another map of the same pages; None if there are too many maps."""
+        twin = self.of_pages(self._start, self._length)
+        if twin is not None:
+            twin.address += self.address - self._start
         return twin
 
-    def private(self) -> Mapping | None:
-        """The same pages copy-on-write, None where the kernel does not let us open the file behind them.
+    def copy_on_write(self) -> Mapping | None:
+        """A private map of the same pages; None where the kernel does not allow this process to open their file.
 
         Source:
             proc(5), /proc/pid/map_files: the files behind the maps, unlinked ones too. Opening one takes
             CAP_CHECKPOINT_RESTORE, and CAP_SYS_ADMIN before Linux 5.9.
         """
-        start = _map(None, self._length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+        start = syscalls.map_file(None, self._length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
         twin = Mapping(start + self.address - self._start, start, self._length)
         try:
             for area in _areas(self._start, self._start + self._length):
-                with _opened(f"/proc/self/map_files/{area.start:x}-{area.stop:x}") as descriptor:
-                    low, high = max(area.start, self._start), min(area.stop, self._start + self._length)
-                    offset = area.offset + low - area.start
-                    _map(start + low - self._start, high - low, mmap.MAP_PRIVATE, descriptor, offset)
+                first, stop = max(area.start, self._start), min(area.stop, self._start + self._length)
+                target, offset = start + first - self._start, area.offset + first - area.start
+                with Path(f"/proc/self/map_files/{area.start:x}-{area.stop:x}").open("rb", buffering=0) as file:
+                    syscalls.map_file(target, stop - first, mmap.MAP_PRIVATE, file.fileno(), offset)
         except (PermissionError, FileNotFoundError):
             return None
         return twin
 
 
 def populate(address: int, part: slice) -> None:
-    """Faults in pages for writing, so that one that cannot be had is an error here, not SIGBUS at a later touch.
+    """Allocates pages for writing, so that a missing page is an error of this call, not SIGBUS at a later access.
 
     Args:
         address: Where the bytes begin.
-        part: Which of them, from `address` on. Where huge pages fit in it, they are huge if the kernel can.
+        part: The bytes whose pages to allocate, counted from `address`. Whole huge pages in it become huge if possible.
 
     Raises:
         MemoryError: The file system or the machine has no page left.
 
     Source:
-        madvise(2), MADV_POPULATE_WRITE. Kernels before 5.14 do not know it (EINVAL), and then nothing is reserved.
+        madvise(2), MADV_POPULATE_WRITE. Kernels before 5.14 do not know it (EINVAL), and then nothing is allocated.
     """
     start = (address + part.start) & -mmap.PAGESIZE
     stop = address + part.stop
     if part.stop <= part.start:
         return
-    if stop - start >= huge_bytes():
-        collapse(start, stop)
+    collapse(start, stop)
     error = syscalls.madvise(start, stop - start, syscalls.MADV_POPULATE_WRITE)
     if error not in (0, EINVAL):
         raise MemoryError(f"no pages for {part.stop - part.start:,} bytes: {os.strerror(error)}")
 
 
-@dataclass(frozen=True)
-class _Area:
-    """A line of /proc/self/maps: the addresses, and the offset of the first in the file behind them."""
+class _Area(NamedTuple):
+    """A line of /proc/self/maps: the addresses, and the offset of the first one in the mapped file."""
 
     start: int
     stop: int
@@ -185,28 +163,19 @@ def _areas(start: int, stop: int) -> Iterator[_Area]:
     """The areas of this process that overlap the addresses from `start` to `stop`."""
     with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            span, _, offset, *_ = line.split(maxsplit=3)
-            low, high = (int(end, 16) for end in span.split("-"))
-            if low < stop and start < high:
-                yield _Area(low, high, int(offset, 16))
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+            addresses, _, offset, *_ = line.split(maxsplit=3)
+            first, last = (int(end, 16) for end in addresses.split("-"))
+            if first < stop and start < last:
+                yield _Area(first, last, int(offset, 16))
 
 
 def _file_offset(address: int) -> int:
-    """How far into the file behind it the page at `address` lies; 0 where nothing is mapped."""
+    """The offset of the page at `address` in the mapped file; 0 if nothing is mapped there."""
     return next((area.offset + address - area.start for area in _areas(address, address + 1)), 0)
 
 
-def _placed(length: int, offset: int, make: Callable[[int | None], int]) -> int:
-    """What `make` maps, at an address at which huge pages fit if it is large enough for one; where it begins."""
+def _map_aligned(length: int, offset: int, make: Callable[[int | None], int]) -> int:
+    """Calls `make` with an address at which huge pages fit, or None for a small map; returns where the map begins."""
     if length < huge_bytes():
         return make(None)
     target = aligned_range(length, offset)
@@ -215,9 +184,3 @@ def _placed(length: int, offset: int, make: Callable[[int | None], int]) -> int:
     except OSError:
         syscalls.munmap(target, length)
         raise
-
-
-def _map(address: int | None, nbytes: int, flags: int, descriptor: int, offset: int = 0) -> int:
-    """A new map, in the place of what is mapped at `address` if that is given."""
-    fixed = 0 if address is None else syscalls.MAP_FIXED
-    return syscalls.map_file(address, nbytes, flags | fixed, descriptor, offset)

@@ -1,93 +1,28 @@
-"""Memory from a file without a name on this node, which its ranks open through the leader's entry in /proc and map.
-
-The file never stands in a directory, so nothing is left of it however its processes end. It lies in the kernel's own
-tmpfs, which no mount limits, or else in a folder on a file system of this node.
-"""
+"""Memory from a nameless file that all ranks of the node map: in the kernel's own tmpfs, or in a folder of the node."""
 
 from __future__ import annotations
 
 import errno
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
 from mpishare.errors import BackendError, CapacityError
 from mpishare.host import filesystems
 from mpishare.host import memory as host_memory
 from mpishare.memory.kinds import Memory
 from mpishare.memory.mapping import Mapping
+from mpishare.memory.shared_file import memory_file, open_shared
 
 
-@dataclass(frozen=True)
-class _File:
-    """How the ranks of the leader's node find its open file, and know that it is the one."""
+class MemmapInMemory:
+    """A file in the kernel's own tmpfs. It satisfies `Kind`.
 
-    path: str
-    device: int
-    inode: int
-
-
-class _Memmap(ABC):
-    """What the two places for the file have in common. With a place, it satisfies `Kind`."""
-
-    name = "memmap"
-    is_shared = True
-    _mapping: type[Mapping]
-
-    @abstractmethod
-    def check(self, context: Context, nbytes: int) -> None:
-        """Compares with the room of the place; see `Kind`."""
-
-    @abstractmethod
-    def _create(self, context: Context, nbytes: int) -> int:
-        """The descriptor of a new nameless file of `nbytes`, for the leader."""
-
-    def allocate(self, context: Context, nbytes: int) -> Memory:
-        """The leader makes the file; all map it while the leader holds it open. Collective over the node."""
-        with ExitStack() as stack:
-            with agree(context.node_collective_comm):
-                made = stack.enter_context(self._made(context, nbytes)) if context.topology.is_leader else None
-            file = context.node_collective_comm.bcast_obj(made, 0)
-            assert file is not None
-            with agree(context.node_collective_comm):
-                return self._mapped(file, nbytes)
-
-    @contextmanager
-    def _made(self, context: Context, nbytes: int) -> Iterator[_File]:
-        descriptor = self._create(context, nbytes)
-        try:
-            status = os.fstat(descriptor)
-            yield _File(f"/proc/{os.getpid()}/fd/{descriptor}", status.st_dev, status.st_ino)
-        finally:
-            os.close(descriptor)
-
-    def _mapped(self, file: _File, nbytes: int) -> Mapping:
-        try:
-            descriptor = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
-        except (PermissionError, FileNotFoundError) as error:
-            raise BackendError(f"{file.path} of the leader cannot be opened: {error.strerror}") from error
-        try:
-            status = os.fstat(descriptor)
-            if (status.st_dev, status.st_ino) != (file.device, file.inode):
-                raise BackendError(f"{file.path} is not the leader's: the ranks of this node differ in what /proc is")
-            return self._mapping.of_file(descriptor, nbytes)
-        finally:
-            os.close(descriptor)
-
-
-class MemmapInMemory(_Memmap):
-    """A file in the kernel's own tmpfs. It takes memory as a window does, but no mount such as /dev/shm limits it.
-
-    Source:
-        memfd_create(2).
+    It takes memory as a window does, but no mount such as /dev/shm limits it.
     """
 
-    title = "memmap in memory"
-    _mapping = Mapping
+    name, title = "memmap", "memmap in memory"
+    is_shared = True
 
     def check(self, context: Context, nbytes: int) -> None:
         """Compares with the free memory, within the control groups."""
@@ -95,63 +30,76 @@ class MemmapInMemory(_Memmap):
             raise BackendError(f"MPISHARE_DIR={context.config.directory} names another place")
         host_memory.check_memory(context.topology.host, nbytes)
 
-    def _create(self, context: Context, nbytes: int) -> int:
-        if not hasattr(os, "memfd_create"):  # a Python that was built on an old system
-            raise BackendError("this Python has no os.memfd_create")
-        descriptor = os.memfd_create("mpishare")
-        os.truncate(descriptor, nbytes)
-        return descriptor
+    def allocate(self, context: Context, nbytes: int) -> Memory:
+        """Collective over the ranks of this node."""
+        return _map_shared(context, nbytes, lambda: memory_file(nbytes), Mapping)
 
 
-class _OnDisk(Mapping):
-    """A map of a file whose blocks on disk are reserved from the start."""
+class _MappingOnDisk(Mapping):
+    """A map of a file whose blocks on disk are allocated from the start."""
 
     def reserve(self, part: slice) -> None:
-        """Nothing: a page that memory lacks can be had again from its blocks."""
+        """Nothing: the kernel can write a page to its block and read it again."""
 
 
-class MemmapInFolder(_Memmap):
-    """A nameless file in MPISHARE_DIR or the temporary folder, if that is on a file system of this node alone.
+class MemmapInFolder:
+    """A nameless file in MPISHARE_DIR or the temporary folder, if its file system belongs to this node alone.
+
+    It satisfies `Kind`.
 
     Source:
         open(2), O_TMPFILE.
     """
 
-    title = "memmap in a folder"
-    _mapping = _OnDisk
+    name, title = "memmap", "memmap in a folder"
+    is_shared = True
 
     def check(self, context: Context, nbytes: int) -> None:
-        """Compares with the free space of the folder; a folder that may be on a network is refused."""
+        """Compares with the free space of the folder. A folder that may be on a network is refused."""
         folder = context.config.folder
-        found = filesystems.room(folder)
-        if found is None:
+        space = filesystems.room(folder)
+        if space is None:
             raise BackendError(f"there is no folder {folder}. Set MPISHARE_DIR to one on this node's own disk.")
         if not filesystems.is_node_local(folder):
             system = filesystems.type_of(folder)
             raise BackendError(
-                f"{folder} is on {system}, which other hosts may share. Set MPISHARE_DIR to a local one."
+                f"{folder} is on {system}, which other hosts may share. Set MPISHARE_DIR to a local folder."
             )
-        if nbytes > found.free:
+        if nbytes > space.free:
             raise _no_room(context, nbytes)
 
-    def _create(self, context: Context, nbytes: int) -> int:
-        folder = context.config.folder
-        try:
-            descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise BackendError(f"no nameless file can be made in {folder}: {error.strerror}") from error
-        try:
-            os.posix_fallocate(descriptor, 0, nbytes)
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno == errno.ENOSPC:
-                raise _no_room(context, nbytes) from error
-            raise
-        return descriptor
+    def allocate(self, context: Context, nbytes: int) -> Memory:
+        """Collective over the ranks of this node."""
+        return _map_shared(context, nbytes, lambda: _file_in_folder(context, nbytes), _MappingOnDisk)
+
+
+def _map_shared(context: Context, nbytes: int, create: Callable[[], int], mapping: type[Mapping]) -> Memory:
+    """Maps one new file on all ranks; see `open_shared`."""
+    descriptor = open_shared(context, create)
+    try:
+        return mapping.of_file(descriptor, nbytes)
+    finally:
+        os.close(descriptor)
+
+
+def _file_in_folder(context: Context, nbytes: int) -> int:
+    """The descriptor of a new nameless file of `nbytes`, with its blocks allocated."""
+    folder = context.config.folder
+    try:
+        descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise BackendError(f"no nameless file can be created in {folder}: {error.strerror}") from error
+    try:
+        os.posix_fallocate(descriptor, 0, nbytes)
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno == errno.ENOSPC:
+            raise _no_room(context, nbytes) from error
+        raise
+    return descriptor
 
 
 def _no_room(context: Context, nbytes: int) -> CapacityError:
-    folder = context.config.folder
-    found = filesystems.room(folder)
+    space = filesystems.room(context.config.folder)
     cure = "Set MPISHARE_DIR to a folder of this node with more room, or share less."
-    return CapacityError(context.topology.host, folder, nbytes, found.free if found else 0, cure)
+    return CapacityError(context.topology.host, context.config.folder, nbytes, space.free if space else 0, cure)

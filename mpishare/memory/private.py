@@ -1,4 +1,4 @@
-"""One copy per rank: the last resort where no memory can be shared, and what the other kinds are compared with."""
+"""One copy per rank: the last resort where no memory can be shared, and the reference for tests of the other kinds."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from mpishare.memory.mapping import Mapping
 
 
 class Private:
-    """Memory of each rank's own, filled on every rank. It satisfies `Kind`."""
+    """Memory of each rank alone, filled on every rank. It satisfies `Kind`."""
 
     name = title = "private"
     is_shared = False
 
     def check(self, context: Context, nbytes: int) -> None:
-        """Compares what all ranks of the node need with the free memory."""
+        """Compares the bytes of all ranks of the node with the free memory."""
         host_memory.check_memory(context.topology.host, nbytes * context.topology.node_size)
 
     def allocate(self, context: Context, nbytes: int) -> Memory:
-        """Local work alone."""
+        """Memory of this rank. Local."""
         return Mapping.anonymous(nbytes)

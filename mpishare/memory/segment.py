@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,63 +15,51 @@ from mpishare.errors import BackendError
 from mpishare.memory.kinds import Backing
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where segments come from.
+class Origin(NamedTuple):
+    """Where a segment comes from.
 
     Attributes:
-        kind: Title of the segment kind that made them; "private" for a copy-on-write view.
-        label: The call that made them, for reports.
+        kind: Title of the segment kind that made it; "private" for a copy-on-write view.
+        label: The call that made it, for reports.
         node_size: Number of ranks on the node.
         is_shared: Whether these ranks see one copy, or each has its own.
-        refusals: For each kind that was tried before, why it did not do, by title.
+        refusals: For each kind that was tried before, the reason why it was not used, by title.
     """
 
     kind: str
     label: str
     node_size: int
     is_shared: bool = True
-    refusals: Mapping[str, str] = field(default_factory=dict)
+    refusals: Mapping[str, str] = {}
 
 
 class Segment:
     """The bytes of one array in the memory of this node, as this rank sees them.
 
-    It is the `base` of every view of them, so that NumPy keeps it, and with it the memory, for as long as a view is.
+    It is the `base` of every view of them. So NumPy keeps it, and with it the memory, as long as there is a view.
 
     Attributes:
         memory: The bytes.
         nbytes: Bytes that the ranks of the node share.
         origin: Where it comes from.
-        key: The same number on all ranks that made it together, and a different one for each segment; None for
+        key: A number that differs between segments and is the same on all ranks of the call that made it; None for
             memory of this rank alone.
         writable: Whether this rank may write.
         copied_bytes: What each rank holds for itself of the object whose arrays these bytes are; 0 for an array.
     """
 
-    __slots__ = (
-        "__array_interface__",
-        "__weakref__",
-        "_original",
-        "copied_bytes",
-        "key",
-        "memory",
-        "nbytes",
-        "origin",
-        "writable",
-    )
-
     def __init__(
         self, memory: Backing, nbytes: int, origin: Origin, key: int | None, original: Segment | None = None
     ) -> None:
+        """`original` is kept alive: unchanged pages of a copy-on-write view show its bytes."""
         self.memory = memory
         self.nbytes = nbytes
         self.origin = origin
         self.key = key
         self.writable = True
         self.copied_bytes = 0
-        self._original = original  # its bytes show where a copy-on-write view has none of its own
-        _remember(self)
+        self._original = original
+        _live.add(self)
 
     @property
     def address(self) -> int:
@@ -80,26 +67,24 @@ class Segment:
         return self.memory.address
 
     def block(self) -> Block:
-        """The bytes as a view, writable until `seal`."""
-        self._open((self.nbytes,), "|u1")
-        return np.asarray(self)
+        """A view of the bytes, shape (nbytes,), writable until `seal`."""
+        return self._as_array((self.nbytes,), "|u1")
 
     def view(self, spec: Spec, at: int = 0) -> NDArray[Any]:
-        """The array that begins `at` so many bytes, writable until `seal`."""
+        """The array that begins at byte `at`, writable until `seal`."""
         if spec.typestr and spec.order == "C":
-            self._open(spec.shape, spec.typestr, at)
-            array: NDArray[Any] = np.asarray(self)
-            return array
+            return self._as_array(spec.shape, spec.typestr, at)
         return spec.view(self.block()[at:])
 
-    def _open(self, shape: tuple[int, ...], typestr: str, at: int = 0) -> None:
-        """Sets NumPy's door to the bytes.
+    def _as_array(self, shape: tuple[int, ...], typestr: str, at: int = 0) -> NDArray[Any]:
+        """A new view, made by the array interface.
 
         Source:
             The NumPy reference, "The array interface protocol", version 3.
         """
         data = (self.memory.address + at, not self.writable)
         self.__array_interface__ = {"data": data, "shape": shape, "typestr": typestr, "version": 3}
+        return np.asarray(self)
 
     def seal(self) -> None:
         """Makes this rank's pages read-only, and every view made from now on.
@@ -114,8 +99,8 @@ class Segment:
         self.writable = False
 
     def private_view(self, view: NDArray[Any]) -> NDArray[Any] | None:
-        """`view`, which must be one of ours, over copy-on-write pages; None where there are no such pages."""
-        memory = self.memory.private()
+        """A copy-on-write view of the same bytes as `view`, a view of this segment; None where the kernel has none."""
+        memory = self.memory.copy_on_write()
         if memory is None or view.size == 0:
             return None
         twin = Segment(memory, self.nbytes, Origin("private", "private", node_size=1), key=None, original=self)
@@ -124,28 +109,16 @@ class Segment:
 
 
 def segment_of(array: NDArray[Any]) -> Segment | None:
-    """The segment whose bytes `array` shows, None for memory that is not ours."""
+    """The segment that holds the bytes of `array`; None for other memory."""
     base: object = array
     while isinstance(base, np.ndarray):
         base = base.base
     return base if isinstance(base, Segment) else None
 
 
+_live: WeakSet[Segment] = WeakSet()
+
+
 def live_segments() -> list[Segment]:
-    """The segments that this process has views of, the oldest first."""
-    found = (reference() for reference in list(_references))
-    return [segment for segment in found if segment is not None]
-
-
-_references: list[weakref.ref[Segment]] = []
-"""To all segments that live, and to some that have gone. A set of them would take longer than all else to keep."""
-
-_many = 1000
-
-
-def _remember(segment: Segment) -> None:
-    global _many, _references
-    _references.append(weakref.ref(segment))
-    if len(_references) > _many:
-        _references = [reference for reference in _references if reference() is not None]
-        _many = 1000 + 2 * len(_references)
+    """The segments of which this process has views."""
+    return list(_live)

@@ -1,169 +1,148 @@
-"""Which kind of segment a node uses, chosen alike by all its ranks, and the memory made of it."""
+"""Which segment kind a node uses: the first of KINDS that works on all its ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import lru_cache
 
-from mpishare.arrays import slices
+from mpishare.arrays.slices import PAGE_BYTES, fill_slice
 from mpishare.comm.agreement import Severity, agree, severity_of
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, BackendError, CapacityError, MpishareError
 from mpishare.host import memory as host_memory
-from mpishare.memory.kinds import Kind, Memory
+from mpishare.memory.kinds import Kind, Memory, NodeMemory
 from mpishare.memory.memmap import MemmapInFolder, MemmapInMemory
 from mpishare.memory.private import Private
-from mpishare.memory.segment import Origin
 from mpishare.memory.window import Window
 
 KINDS: tuple[Kind, ...] = (MemmapInMemory(), Window(), MemmapInFolder(), Private())
 """In the order in which a node tries them.
 
-A nameless file in memory comes before a window: a SIGKILL inside MPI_Win_allocate_shared leaves MPI's file in /dev/shm,
-whose size limits windows, and where a window does not fit Open MPI hangs.
+A nameless file in memory comes before a window for two reasons. A SIGKILL inside MPI_Win_allocate_shared leaves MPI's
+file in /dev/shm. The size of /dev/shm limits windows, and Open MPI hangs where a window does not fit.
 """
 
 
 def check_backend(backend: str | None, context: Context) -> str | None:
-    """The kinds that are asked for, by argument or else by MPISHARE_BACKEND; None for the node's own choice.
+    """The names of the kinds to try, from the argument or else from MPISHARE_BACKEND; None for the node's own choice.
 
     Raises:
         ArgumentError: There is no such kind.
     """
-    wanted = context.config.backend if backend is None else backend
-    if wanted is None:
-        return None
-    if not _order(wanted, KINDS):
-        asked = "MPISHARE_BACKEND" if backend is None else "backend"
-        names = ", ".join(dict.fromkeys(kind.name for kind in KINDS))
-        raise ArgumentError(f"{asked} {wanted!r} is unknown. Known here: {names}, or several with commas.")
-    return wanted
+    names = context.config.backend if backend is None else backend
+    if names is not None and not (isinstance(names, str) and _kinds_named(names, KINDS)):
+        source = "MPISHARE_BACKEND" if backend is None else "backend"
+        known = ", ".join(dict.fromkeys(kind.name for kind in KINDS))
+        raise ArgumentError(f"{source} {names!r} is unknown. Use one of {known}, or several with commas.")
+    return names
 
 
 @lru_cache(maxsize=64)
-def _order(wanted: str, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
-    """Those of `kinds` that `wanted` names, in its order; none where it names one that is not there."""
-    found = [[kind for kind in kinds if kind.name == name] for name in str(wanted).split(",")]
-    return tuple(kind for some in found for kind in some) if all(found) else ()
+def _kinds_named(names: str, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
+    """Those of `kinds` that `names` lists, in its order; empty if one of the names is unknown."""
+    matches = [[kind for kind in kinds if kind.name == name] for name in names.split(",")]
+    return tuple(kind for match in matches for kind in match) if all(matches) else ()
 
 
 def probe(context: Context) -> dict[str, str]:
-    """For each kind whether it fits on this node and what it gives, or why it does not, found by making a page of it.
+    """For each kind, by title, whether it works on this node and what it provides, or why it does not work.
+
+    Each is tried with one page.
 
     Collective:
         Over the ranks of this node.
     """
-    return {kind.title: _tell(kind, context) for kind in KINDS}
+    return {kind.title: _probe(kind, context) for kind in KINDS}
 
 
-def _tell(kind: Kind, context: Context) -> str:
+def _probe(kind: Kind, context: Context) -> str:
     try:
-        memory = _attempt(kind, context, slices.PAGE_BYTES, writable=False)
+        memory = _allocate(kind, context, PAGE_BYTES, writable=False)
     except MpishareError as error:
         return f"does not fit: {error}"
-    own = "is copy-on-write" if memory.private() is not None else "copies"
-    alone = ", a map of its own as this node has one rank" if context.topology.node_size == 1 else ""
-    return f"fits{alone}; {memory.lifetime}; private() {own}"
-
-
-@dataclass(frozen=True)
-class Obtained:
-    """Memory of this node.
-
-    Attributes:
-        memory: The bytes.
-        kind: The segment kind that made it.
-        refusals: For each kind that was tried before, why it did not do, by title.
-    """
-
-    memory: Memory
-    kind: Kind
-    refusals: dict[str, str]
-    _origins: dict[str, Origin] = field(default_factory=dict, compare=False)
-
-    def origin(self, label: str, node_size: int) -> Origin:
-        """What segments say of where they come from, made once for each call that asks."""
-        known = self._origins.get(label)
-        if known is None:
-            known = Origin(self.kind.title, label, node_size, self.kind.is_shared, self.refusals)
-            self._origins[label] = known
-        return known
+    private = "is copy-on-write" if memory.copy_on_write() is not None else "copies"
+    single = ", a map of its own as this node has one rank" if context.topology.node_size == 1 else ""
+    return f"fits{single}; {memory.lifetime}; private() {private}"
 
 
 def obtain(
     context: Context, nbytes: int, backend: str | None, writable: bool, *, relieve: Callable[[], None]
-) -> Obtained:
+) -> NodeMemory:
     """Memory of the first kind that works on all ranks of this node.
 
     Args:
-        context: That of the communicator.
+        context: The context of the communicator.
         nbytes: Bytes on this node, at least one.
-        backend: Kinds that `check_backend` knows, or None.
-        writable: Whether the ranks are going to write to it and see what the others write.
-        relieve: Gives memory back to the system; called where a kind has no room, before that is final.
+        backend: Names of kinds that `check_backend` accepted, or None.
+        writable: Whether the ranks will write to it and must see what the others write.
+        relieve: Called where a kind has no room, before it is tried once more; it returns memory to the system.
 
     Raises:
-        CapacityError, BackendError: None does; on all ranks of the node.
+        CapacityError, BackendError: No kind works; on all ranks of the node.
 
     Collective:
         Over the ranks of this node.
     """
-    refusals: dict[str, str] = {}  # words only: an error has the frames that raised it, and these the arrays in them
+    refusals: dict[str, str] = {}  # texts, as an error would keep its frames, and these the arrays in them
     lacks: dict[str, CapacityError] = {}
-    for kind in KINDS if backend is None else _order(backend, KINDS):
-        for is_relieved in (False, True):
-            try:
-                return Obtained(_attempt(kind, context, nbytes, writable=writable), kind, refusals)
-            except BaseException as error:  # on all ranks of the node
-                severity = severity_of(error, context.topology.node_size)
-                if severity == Severity.FATAL:
-                    raise
-                lack = error.alone() if isinstance(error, CapacityError) else None
-                words = str(error)
-            if is_relieved or severity != Severity.NO_ROOM:
-                break
-            relieve()
-            context.node_collective_comm.barrier()
-        refusals[kind.title] = words
-        if lack is not None:
-            lacks[kind.title] = lack
+    for kind in KINDS if backend is None else _kinds_named(backend, KINDS):
+        try:
+            return NodeMemory(_allocate_or_relieve(kind, context, nbytes, writable, relieve), kind, refusals)
+        except MpishareError as error:  # on all ranks of the node
+            if severity_of(error, context.topology.node_size) == Severity.FATAL:
+                raise
+            refusals[kind.title] = str(error)
+            if isinstance(error, CapacityError):
+                lacks[kind.title] = error.alone()
     raise _summary(context, refusals, lacks)
 
 
 def _summary(context: Context, refusals: dict[str, str], lacks: dict[str, CapacityError]) -> MpishareError:
-    """One error for all kinds: the first that is about room, with the words of the others."""
+    """One error for all kinds: the first `CapacityError`, with the texts of the other kinds."""
     first = next(iter(lacks), "")
-    others = "; ".join(f"{title}: {words}" for title, words in refusals.items() if title != first)
+    others = "; ".join(f"{title}: {text}" for title, text in refusals.items() if title != first)
     if not lacks:
         return BackendError(f"no segment kind can be used on host {context.topology.host}: {others}")
     lack = lacks[first]
-    cure = f"{lack.cure} Nor elsewhere. {others}" if others else lack.cure
+    cure = f"{lack.cure} No other segment kind can be used either. {others}" if others else lack.cure
     return CapacityError(lack.host, lack.where, lack.wanted, lack.free, cure)
 
 
-def _attempt(kind: Kind, context: Context, nbytes: int, *, writable: bool) -> Memory:
-    """Memory with real pages. Each rank of the node gets those of its own slice, on the memory nearest to its core.
+def _allocate_or_relieve(
+    kind: Kind, context: Context, nbytes: int, writable: bool, relieve: Callable[[], None]
+) -> Memory:
+    """Like `_allocate`, tried once more after `relieve` where memory is short on a rank of the node."""
+    try:
+        return _allocate(kind, context, nbytes, writable)
+    except MpishareError as error:
+        if severity_of(error, context.topology.node_size) != Severity.NO_ROOM:
+            raise
+    relieve()
+    context.node_collective_comm.barrier()
+    return _allocate(kind, context, nbytes, writable)
+
+
+def _allocate(kind: Kind, context: Context, nbytes: int, writable: bool) -> Memory:
+    """Memory with real pages. Each rank reserves the pages of its own slice, near to its core.
 
     Raises:
-        MpishareError: It could not be had on a rank of this node; on all ranks of the node.
+        MpishareError: It could not be allocated on a rank of this node; on all ranks of the node.
     """
+    topology = context.topology
     with agree(context.node_collective_comm):
-        if writable and not kind.is_shared and context.topology.node_size > 1:
+        if writable and not kind.is_shared and topology.node_size > 1:
             raise BackendError("each rank would write to a copy of its own, and the others would not see it")
         kind.check(context, nbytes)
-    part = slice(0, nbytes)
-    if kind.is_shared:
-        part = slices.fill_slice(nbytes, context.topology.node_size, context.topology.node_rank)
+    part = fill_slice(nbytes, topology.node_size, topology.node_rank) if kind.is_shared else slice(0, nbytes)
     with agree(context.node_collective_comm):
         try:
             memory = kind.allocate(context, nbytes)
             memory.reserve(part)
         except MemoryError as error:
-            cure = f"The kernel says: {error}. Others took the room since it was looked at; share less."
-            raise CapacityError(
-                context.topology.host, kind.title, nbytes, host_memory.memory_room().free, cure
-            ) from error
+            if isinstance(error, CapacityError):
+                raise
+            cure = f"The kernel reports: {error}. Another process has taken the memory meanwhile; share less."
+            raise CapacityError(topology.host, kind.title, nbytes, host_memory.memory_room().free, cure) from error
         except OSError as error:
-            raise BackendError(f"{kind.title} on host {context.topology.host}: the kernel says: {error}") from error
+            raise BackendError(f"{kind.title} on host {topology.host}: the kernel reports: {error}") from error
     return memory

@@ -1,4 +1,4 @@
-"""The system calls on maps that Python's mmap lacks, by ctypes."""
+"""System calls on memory that Python lacks, by ctypes."""
 
 from __future__ import annotations
 
@@ -8,76 +8,60 @@ import os
 from typing import NoReturn
 
 # Numbers from the kernel's uapi/asm-generic/mman-common.h and uapi/linux/mman.h.
-MAP_FIXED = 0x10
 MADV_POPULATE_WRITE = 23  # since Linux 5.14
 MADV_COLLAPSE = 25  # since Linux 6.1
-_MAP_NORESERVE = 0x4000
+_MAP_FIXED = 0x10
+MAP_NORESERVE = 0x4000
 _MREMAP_MAYMOVE = 1
 _MREMAP_FIXED = 2
-_PROT_NONE = 0
+NO_ACCESS = 0  # PROT_NONE
+READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_long,
-]
-_libc.mremap.restype = ctypes.c_void_p
-_libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_address, _size = ctypes.c_void_p, ctypes.c_size_t
+_libc.mmap.restype = _libc.mremap.restype = _address
+_libc.mmap.argtypes = [_address, _size, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.mremap.argtypes = [_address, _size, _size, ctypes.c_int, _address]
+_libc.munmap.argtypes = [_address, _size]
+_libc.mprotect.argtypes = _libc.madvise.argtypes = [_address, _size, ctypes.c_int]
 
 
 class _IoVec(ctypes.Structure):
     """struct iovec of readv(2)."""
 
-    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+    _fields_ = (("base", _address), ("length", _size))
 
 
 _libc.process_vm_readv.restype = ctypes.c_ssize_t
-_libc.process_vm_readv.argtypes = [
-    ctypes.c_int,
-    ctypes.c_void_p,
-    ctypes.c_ulong,
-    ctypes.c_void_p,
-    ctypes.c_ulong,
-    ctypes.c_ulong,
-]
+_libc.process_vm_readv.argtypes = [ctypes.c_int, *(_address, ctypes.c_ulong) * 2, ctypes.c_ulong]
 
 munmap = _libc.munmap
-"""As a plain function, so that a finalizer can call it to the very end of the process."""
-
-
-def mmap_nothing(length: int) -> int:
-    """Addresses that nothing is mapped to, and that nothing else will be mapped to.
-
-    Raises:
-        OSError: There are none.
-    """
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-    return _checked(_libc.mmap(None, length, _PROT_NONE, flags, -1, 0))
+"""A plain function, which a finalizer can call until the very end of the process."""
 
 
 def map_file(
-    address: int | None, length: int, flags: int, descriptor: int, offset: int, *, writable: bool = True
+    address: int | None, length: int, flags: int, descriptor: int, offset: int = 0, access: int = READ_WRITE
 ) -> int:
-    """A new map for reading, and for writing too; where it begins. The descriptor is -1 for memory without a file.
+    """Makes a map; returns where it begins.
+
+    Args:
+        address: Where to map, in place of what is mapped there; None for an address that the kernel chooses.
+        length: Bytes to map.
+        flags: See mmap(2).
+        descriptor: An open file, -1 for memory without a file.
+        offset: Where the bytes begin in the file.
+        access: PROT_ flags, NO_ACCESS to reserve the addresses alone.
 
     Raises:
         OSError: The kernel refuses it.
     """
-    access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+    flags |= 0 if address is None else _MAP_FIXED
     return _checked(_libc.mmap(address, length, access, flags, descriptor, offset))
 
 
 def mremap_copy(start: int, length: int, target: int | None) -> int:
-    """A second map of the shared pages at `start`, at `target` if that is given; where it begins.
+    """Makes a second map of the shared pages at `start`, at `target` unless that is None; returns where it begins.
 
     Source:
         mremap(2): "If the value of old_size is zero, and old_address refers to a shareable mapping, then mremap() will
@@ -90,13 +74,13 @@ def mremap_copy(start: int, length: int, target: int | None) -> int:
     return _checked(_libc.mremap(start, 0, length, flags, target))
 
 
-def mprotect(start: int, length: int, *, writable: bool) -> None:
-    """Makes pages read-only, or writable.
+def mprotect(start: int, length: int, access: int) -> None:
+    """Changes what may be done with pages.
 
     Raises:
         OSError: The kernel cannot split the map.
     """
-    if _libc.mprotect(start, length, mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)):
+    if _libc.mprotect(start, length, access):
         _raise_errno()
 
 
@@ -107,20 +91,20 @@ def read_process(pid: int, source: int, target: int, length: int) -> None:
         process_vm_readv(2). The kernel copies at most 2 GiB less a page at a time.
 
     Raises:
-        OSError: We may not read there (EPERM), there is no such process (ESRCH) or address (EFAULT).
+        OSError: This process may not read there (EPERM); there is no such process (ESRCH) or address (EFAULT).
     """
     done = 0
     while done < length:
-        context = _IoVec(target + done, length - done)
-        there = _IoVec(source + done, length - done)
-        count = _libc.process_vm_readv(pid, ctypes.byref(context), 1, ctypes.byref(there), 1, 0)
+        local = _IoVec(target + done, length - done)
+        remote = _IoVec(source + done, length - done)
+        count = _libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
         if count <= 0:
             _raise_errno()
         done += count
 
 
 def madvise(start: int, length: int, advice: int) -> int:
-    """The number of the error, 0 when it went well."""
+    """Advises the kernel on pages; returns the error number, 0 for success."""
     return ctypes.get_errno() if _libc.madvise(start, length, advice) else 0
 
 

@@ -16,9 +16,9 @@ LIMIT = 64 * MIB
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> Iterator[None]:
-    buffer_pool.give_back()
+    buffer_pool.clear()
     yield
-    buffer_pool.give_back()
+    buffer_pool.clear()
 
 
 def test_it_is_used_again() -> None:
