@@ -27,8 +27,8 @@ from mpishare.errors import (
 )
 from mpishare.files.inspect import stored
 from mpishare.files.load import load
+from mpishare.files.parts import Stored
 from mpishare.files.save import Saved, save
-from mpishare.files.stored import Stored
 from mpishare.gather_scatter import gather, scatter
 from mpishare.info import Info, info
 from mpishare.messages.requests import Request

@@ -1,4 +1,4 @@
-"""A bar with the rate and the time left, for the rank that a person looks at."""
+"""A bar with the rate and the time left, on the standard error of one rank."""
 
 from __future__ import annotations
 
@@ -11,43 +11,48 @@ from mpishare.errors import BackendError
 
 
 class Bar:
-    """One bar for what all ranks do together, nothing where standard error is no terminal, or one that fails.
+    """A progress bar for the work of all ranks. It shows nothing if standard error is not a terminal, or fails.
 
-    It raises nothing once it is made: the other ranks would wait for the one that shows it.
+    Once it is made, it raises nothing: the other ranks would wait for the rank that shows it.
     """
 
-    def __init__(self, total: int | None, unit: str = " tasks") -> None:
-        """`total` is counted in `unit`; bytes, "B", are shown in larger ones."""
-        make = check_tqdm()
-        scale = {"unit_scale": True, "unit_divisor": 1024} if unit == "B" else {}
+    def __init__(self, total: int | None, unit: str = " tasks", *, is_shown: bool = True) -> None:
+        """`total` counts in `unit`, None if it is not known; "B" are bytes. `is_shown` is true on one rank only.
+
+        Raises:
+            BackendError: It is to be shown, and tqdm is not installed.
+        """
         self._bar: Any = None
         self._before = 0
-        with self._for_show_only():
-            if sys.stderr is not None and sys.stderr.isatty():
-                self._bar = make(total=total, unit=unit, file=sys.stderr, **scale)
+        if is_shown:
+            tqdm = check_tqdm()
+            options = {"unit_scale": True, "unit_divisor": 1024} if unit == "B" else {}
+            with self._ending_on_error():
+                if sys.stderr is not None and sys.stderr.isatty():
+                    self._bar = tqdm(total=total, unit=unit, file=sys.stderr, **options)
 
     def show(self, done: int) -> None:
-        """So much of this batch has been done."""
-        with self._for_show_only():
+        """Shows how much of this round has been done."""
+        with self._ending_on_error():
             if self._bar is not None:
                 self._bar.update(self._before + done - self._bar.n)
 
     def end_round(self, count: int) -> None:
-        """All of this batch has been done."""
+        """Shows that all of this round has been done, `count` units."""
         self.show(count)
         self._before += count
 
-    def __enter__(self) -> None:
-        pass
+    def __enter__(self) -> Bar:
+        return self
 
     def __exit__(self, *_: object) -> None:
-        with self._for_show_only():
+        with self._ending_on_error():
             if self._bar is not None:
                 self._bar.close()
 
     @contextmanager
-    def _for_show_only(self) -> Iterator[None]:
-        """An error, of a stream that was closed say, is the end of the bar and of nothing else."""
+    def _ending_on_error(self) -> Iterator[None]:
+        """An error, such as that of a closed stream, ends the bar and nothing else."""
         try:
             yield
         except Exception:

@@ -11,7 +11,7 @@ from mpishare.arrays.spec import Spec
 from mpishare.errors import ArgumentError
 from mpishare.files.atomic_file import AtomicFile
 from mpishare.files.hdf5_write import check_name, check_stored, lay_out
-from mpishare.files.npy_header import header
+from mpishare.files.npy import header_of
 from mpishare.files.parallel_write import put
 
 _NPY = ".npy"
@@ -49,12 +49,12 @@ class Npy:
 
     def stored(self, spec: Spec) -> Spec:
         """As it does in memory."""
-        header(spec)
+        header_of(spec)
         return spec
 
     def lay_out(self, new: AtomicFile, spec: Spec) -> int:
         """Writes the header."""
-        before = header(spec)
+        before = header_of(spec)
         put(new.fd, 0, memoryview(before))
         return len(before)
 

@@ -1,9 +1,10 @@
-"""A dataset that h5py must read: chunked, compressed, converted, or in several files."""
+"""A dataset that h5py must read: chunked, compressed, converted, in several files, or of strings."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,108 +13,103 @@ from numpy.typing import NDArray
 from mpishare.arrays.raw import Block, copy_bytes
 from mpishare.arrays.spec import Spec
 from mpishare.files.errors import file_errors
-from mpishare.files.pieces import Box, Cut, boxes
-from mpishare.files.region import Axis, Region
+from mpishare.files.parts import Stored
+from mpishare.files.pieces import ChunkedAxis, Hyperslab, Piece, pieces_of
+from mpishare.files.region import Region
 from mpishare.files.source import Source
-from mpishare.files.stored import Stored
 
-_TEXTS_AT_A_TIME = 1 << 16
+_STRINGS_AT_A_TIME = 1 << 16
 
 
 @dataclass(frozen=True)
-class InHdf5:
+class Hdf5Part:
     """A part of such a dataset. It satisfies `Part`.
 
     Attributes:
         name: The dataset.
-        spec: What a load of it gives.
-        cuts: Its axes, cut at the edges of chunks.
-        is_text: Whether it has texts of any length, which become as wide as the longest.
+        spec: What a load of it returns.
+        axes: Its axes, without those of a subarray dtype.
+        is_string: Whether its items are strings of variable length; they become as wide as the longest.
     """
 
     name: str
     spec: Spec
-    cuts: tuple[Cut, ...]
-    is_text: bool
+    axes: tuple[ChunkedAxis, ...]
+    is_string: bool
 
     @classmethod
-    def of(cls, source: Source, stored: Stored, region: Region) -> InHdf5:
-        """What `region` is of a dataset. Texts are read, to find the longest.
+    def of(cls, source: Source, stored: Stored, region: Region) -> Hdf5Part:
+        """The part that `region` selects of a dataset. Strings are read, to find the longest.
 
         Raises:
             FileError: They cannot be read.
         """
         assert stored.name is not None
-        chunks = stored.chunks or (1,) * stored.ndim
-        cuts = tuple(Cut(axis, chunk) for axis, chunk in zip(region.axes, chunks, strict=True))
+        axes = tuple(map(ChunkedAxis, region.axes, stored.chunks or (1,) * stored.ndim))
         spec = Spec.checked((*region.shape, *stored.shape[stored.ndim :]), stored.dtype)
-        part = cls(stored.name, spec, cuts, stored.is_text)
-        if not part.is_text or not region.count:
+        part = cls(stored.name, spec, axes, stored.is_text)
+        if not part.is_string:
             return part
-        return replace(part, spec=Spec.checked(region.shape, np.dtype(f"S{part._width(source)}")))
-
-    @property
-    def cut_bytes(self) -> int:
-        """What lies between two cuts at least: an item, with the array within it."""
-        return self.spec.nbytes // math.prod(self._lengths) if self.spec.nbytes else 0
+        strings = (part._strings(source, piece.items) for piece in pieces_of(axes, 1, _STRINGS_AT_A_TIME))
+        width = max((len(string) for array in strings for string in array.flat), default=0)
+        return replace(part, spec=Spec.checked(region.shape, np.dtype(f"S{max(width, 1)}")))
 
     @property
     def _lengths(self) -> tuple[int, ...]:
-        return tuple(cut.axis.count for cut in self.cuts)
+        return tuple(len(axis.indices) for axis in self.axes)
 
-    def _width(self, source: Source) -> int:
-        """The bytes of the longest text; 1 at least, as NumPy has it."""
-        found = boxes(self.cuts, 1, _TEXTS_AT_A_TIME)
-        return max(1, *(max(map(len, self._texts(source, box).flat)) for box in found))
+    @property
+    def _itemsize(self) -> int:
+        """Bytes of an item, with all of a subarray."""
+        return self.spec.nbytes // max(math.prod(self._lengths), 1)
 
-    def read(self, source: Source, box: Box, block: Block) -> None:
-        """Reads the items of `box` to their place in `block`, which is that of the whole part.
+    def pieces(self, largest_bytes: int) -> Iterator[Piece]:
+        """See `Part`. It is cut at the edges of chunks."""
+        return pieces_of(self.axes, self._itemsize, largest_bytes)
 
-        Raises:
-            FileError: h5py cannot.
-        """
-        with file_errors(source.path, self.name):
-            if self.is_text:
-                self.spec.view(block).reshape(self._lengths)[box] = self._texts(source, box)
-            elif all(cut.axis.step > 0 for cut in self.cuts):
-                self._read(source, box, block, box, self._lengths)
-            else:
-                self._read_reversed(source, box, block)
+    def read(self, source: Source, items: Hyperslab, block: Block) -> None:
+        """See `Part`."""
+        if self.is_string:
+            self.spec.view(block).reshape(self._lengths)[items] = self._strings(source, items)
+            return
+        array = block.view((np.void, self._itemsize)).reshape(self._lengths)
+        if all(axis.indices.step > 0 for axis in self.axes):
+            self._read(source, items, array, items)
+            return
+        forward = np.empty_like(array[items])  # HDF5 reads no axis backwards
+        self._read(source, items, forward, tuple(slice(0, length) for length in forward.shape))
+        copy_bytes(array[items], forward[self._directions])
 
-    def _read_reversed(self, source: Source, box: Box, block: Block) -> None:
-        """By way of a copy, as HDF5 reads forwards only."""
-        counts = tuple(run.stop - run.start for run in box)
-        item = np.dtype((np.void, self.cut_bytes))
-        found = np.empty(counts, item)
-        self._read(source, box, found.reshape(-1).view(np.uint8), tuple(slice(0, count) for count in counts), counts)
-        target = block.view(item).reshape(self._lengths)[box]
-        copy_bytes(target, found[self._turns()])
+    @property
+    def _directions(self) -> Any:
+        """The index that turns items in rising order into the order of the part. It is never one item's index."""
+        return (..., *(slice(None, None, 1 if axis.indices.step > 0 else -1) for axis in self.axes))
 
-    def _turns(self) -> Box:
-        return tuple(slice(None, None, 1 if cut.axis.step > 0 else -1) for cut in self.cuts)
+    def _stored_slices(self, items: Hyperslab) -> tuple[slice, ...]:
+        """The stored indices of `items`, those of each axis in rising order."""
+        selected = [axis.indices[run] for axis, run in zip(self.axes, items, strict=True)]
+        rising = [indices if indices.step > 0 else indices[::-1] for indices in selected]
+        return tuple(slice(indices.start, indices[-1] + 1, indices.step) for indices in rising)
 
-    def _read(self, source: Source, box: Box, block: Block, place: Box, lengths: tuple[int, ...]) -> None:
-        """Reads `box`, the lowest item of each axis first, to `place` in `block`, an array of `lengths`."""
+    def _read(self, source: Source, items: Hyperslab, array: NDArray[Any], place: Hyperslab) -> None:
+        """Reads `items`, those of each axis in rising order, to `place` in a C-contiguous array."""
         from h5py import h5s, h5t
 
-        dataset = source.hdf5[self.name]
-        there, context = dataset.id.get_space(), h5s.create_simple(lengths) if lengths else h5s.create(h5s.SCALAR)
-        if lengths:
-            axes = self._rising(box)
-            starts, steps, counts = zip(*map(astuple, axes), strict=True)
-            there.select_hyperslab(starts, counts, steps)
-            context.select_hyperslab(tuple(run.start for run in place), counts)
-        dataset.id.read(context, there, block, h5t.py_create(dataset.dtype))
-
-    def _rising(self, box: Box) -> list[Axis]:
-        return [cut.axis.part(run).rising() for cut, run in zip(self.cuts, box, strict=True)]
-
-    def _texts(self, source: Source, box: Box) -> NDArray[Any]:
-        """Texts as objects of bytes."""
-        axes = self._rising(box)
-        words = tuple(slice(axis.start, axis.start + axis.step * axis.count, axis.step) for axis in axes)
         with file_errors(source.path, self.name):
-            found: NDArray[Any] = np.empty(tuple(axis.count for axis in axes), object)
-            found[...] = source.hdf5[self.name][words]
-        turned: NDArray[Any] = found[self._turns()] if axes else found
-        return turned
+            dataset = source.hdf5[self.name]
+            file_space = dataset.id.get_space()
+            memory_space = h5s.create_simple(array.shape) if array.shape else h5s.create(h5s.SCALAR)
+            if array.shape:
+                counts = tuple(run.stop - run.start for run in place)
+                stored = self._stored_slices(items)
+                file_space.select_hyperslab(tuple(s.start for s in stored), counts, tuple(s.step for s in stored))
+                memory_space.select_hyperslab(tuple(run.start for run in place), counts)
+            dataset.id.read(memory_space, file_space, array, h5t.py_create(dataset.dtype))
+
+    def _strings(self, source: Source, items: Hyperslab) -> NDArray[Any]:
+        """The items as Python's bytes, in an array of objects."""
+        strings = np.empty([run.stop - run.start for run in items], object)
+        with file_errors(source.path, self.name):
+            strings[...] = source.hdf5[self.name][self._stored_slices(items)]
+        directed: NDArray[Any] = strings[self._directions]
+        return directed

@@ -1,4 +1,4 @@
-"""Arrays from a file in the memory of each node."""
+"""load: an array of a file into the memory of each node."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, FileError
 from mpishare.files.hdf5_read import Tree
-from mpishare.files.inspect import Contents, checked_name, checked_path, look
-from mpishare.files.mapped_part import check_flat, mapped
-from mpishare.files.parallel_read import ROOT, Show, bring, laid_out
+from mpishare.files.inspect import Contents, checked_name, checked_path, inspect_file
+from mpishare.files.parallel_read import ROOT, read_parts
+from mpishare.files.parts import ContiguousPart
 from mpishare.files.source import Source
-from mpishare.memory.allocation import allocate, seal
+from mpishare.memory.segment import Origin
 from mpishare.memory.selection import check_backend
-from mpishare.progress_bar import Bar, check_tqdm
-
-_READS = ("job", "node")
+from mpishare.progress_bar import check_tqdm
 
 
 def load(
@@ -39,44 +37,42 @@ def load(
     comm: mpi.Comm | None = None,
     backend: str | None = None,
 ) -> Any:
-    """Brings an array from a `.npy` or an HDF5 file into the memory of each node, with no copy on the way.
+    """Reads an array of a `.npy` or an HDF5 file into the memory of each node, without a copy on the way.
 
-    Each byte is read once, by the ranks of rank 0's node, each of which reads other pieces; while the next are read,
-    those that are there travel to the other nodes. No rank holds a second copy. Chunks that are compressed are
-    decompressed by the rank that reads them.
+    The ranks of rank 0's node read each byte once, each rank other pieces. Meanwhile earlier pieces travel to the other
+    nodes. No rank holds a second copy. The rank that reads a compressed chunk decompresses it.
 
-    What a `.npy` or HDF5 file has by its own type comes as NumPy's, as h5py tells it: enumerations as their numbers,
-    strings of a fixed length as bytes. Texts of any length become bytes ("S") as wide as the longest, in UTF-8 where
-    the file has that; they are read twice. References, arrays of any length and Python objects are refused.
+    The file's own types become NumPy's, as h5py converts them: enumerations become their numbers, strings of fixed
+    length bytes. Strings of variable length become bytes ("S") as wide as the longest, in UTF-8 if the file has that;
+    they are read twice. References, arrays of variable length and Python objects are refused.
 
     Args:
-        path: The file. Relative names start at the folder of rank 0; at that of the first rank of each node where each
-            node has a file of its own.
-        dataset: A dataset or a group of an HDF5 file; None for all that is in the file.
-        region: What of one array is wanted: integers, slices with any step, Ellipsis, None, or a tuple of these, as in
-            NumPy's basic indexing; None for all of it.
-        read: "job", the file is on a file system that all nodes share, and each byte is read once; "node", each node
-            has a file of that name, all alike, and reads its own.
-        map: Whether to map the file instead of reading it, which takes no time and no memory but the kernel's. Each
-            node maps its own, and a part of an array may have gaps. For datasets and `.npy` files that lie in one run,
-            on file systems that are trusted: whoever makes the file shorter later ends the job by SIGBUS.
+        path: The file. A relative path starts at the working folder of rank 0; at that of the leader of each node if
+            each node has its own file.
+        dataset: A dataset or a group of an HDF5 file; None for the whole file.
+        region: The part of one array to load: integers, slices with any step, Ellipsis, None, or a tuple of these, as
+            in NumPy's basic indexing; None for all of it.
+        read: "job": all nodes share the file system, and each byte is read once. "node": each node has its own file of
+            that name, all with the same contents, and reads it.
+        map: Whether to map the file instead of reading it, which takes no time, and no memory but the kernel's page
+            cache. Each node maps its own file. A part of an array may have gaps. It takes a `.npy` file or contiguous
+            datasets, on a file system that can be trusted: if the file is truncated later, SIGBUS ends the job.
         attributes: Whether to return the attributes too.
-        progress: Whether to show a bar, on rank 0's standard error if that is a terminal, with the rate and the time
-            left.
+        progress: Whether rank 0 shows a bar with the rate and the time left, if its standard error is a terminal.
         comm: The ranks that share; MPI_COMM_WORLD when None.
         backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
 
     Returns:
-        For one array a plain read-only `numpy.ndarray` over node memory, in Fortran order where the file says so. For a
-        group a dict of such arrays and of dicts, by name, whose memory goes with the last of them; soft and external
-        links are left out. With `attributes`, a pair of that and a dict: of an array its attributes by name; of a group
-        such dicts by the names of its members, such as "a/b", its own under "".
+        For one array a read-only `numpy.ndarray` in node memory, in Fortran order if the file has that. For a group a
+        dict of such arrays and of dicts, by name; their memory is released with the last of them, and soft and external
+        links are left out. With `attributes`, a pair of that and a dict: for an array its attributes by name; for a
+        group such dicts by the names of its members, such as "a/b", its own under "".
 
     Raises:
-        FileError: There is no such file or dataset; it cannot be read, is truncated or broken, or is changed meanwhile;
+        FileError: There is no such file or dataset; it cannot be read, is truncated or damaged, or changes meanwhile;
             or it cannot be mapped.
         SpecError: The dtype cannot be shared, or a dataset is an HDF5 null dataspace.
-        ArgumentError: `region` is not within the array, or another argument is none that this call takes.
+        ArgumentError: `region` is not within the array, or another argument is not allowed.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
         BackendError: h5py or tqdm is needed and not installed, or the segment kind cannot be used on this node.
         MismatchError: The ranks gave different arguments, or made different calls.
@@ -86,7 +82,7 @@ def load(
         Over `comm`.
 
     Source:
-        The HDF5 file format; numpy.lib.format. For the way between nodes see `bcast`.
+        The HDF5 file format; numpy.lib.format. For the path between nodes see `bcast`.
 
     Example:
         >>> import mpishare as ms, numpy as np, tempfile
@@ -95,14 +91,14 @@ def load(
         ...     ms.load(f"{folder}/grid.npy", region=np.s_[:, ::-1]).tolist()
         [[2.0, 1.0, 0.0], [5.0, 4.0, 3.0]]
     """
-    asked = _Asked(path, dataset, region, read, map, attributes, progress)
-    with collective("load", comm) as call:
-        return _load(call, asked, backend)
+    request = _Request(path, dataset, region, read, map, attributes, progress)
+    with collective("load", comm) as call, ExitStack() as stack:
+        return _load(call, stack, request, backend)
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What a caller wants, as given."""
+class _Request:
+    """The arguments of a call, as given."""
 
     path: Any
     dataset: Any
@@ -113,93 +109,76 @@ class _Asked:
     progress: bool
 
     def checked(self) -> str:
-        """The same in words, for the ranks to compare.
+        """The arguments as a string that the ranks compare.
 
         Raises:
-            ArgumentError: It is nothing that `load` takes.
+            ArgumentError: One of them is not allowed.
         """
         path, name = checked_path(self.path), checked_name(self.dataset)
-        if not isinstance(self.read, str) or self.read not in _READS:
+        if not isinstance(self.read, str) or self.read not in ("job", "node"):
             raise ArgumentError(f"read {self.read!r} is unknown. Use 'job' or 'node'.")
         switches = f"map={bool(self.map)}, attributes={bool(self.attributes)}, progress={bool(self.progress)}"
         return f"load({path!r}, {name!r}, region={self.region!r}, read={self.read!r}, {switches})"
 
-    @property
-    def on_each_node(self) -> bool:
-        """Whether each node looks at a file of its own."""
-        return self.map or self.read == "node"
+    def inspect(self, source: Source) -> bytes:
+        """What is to be loaded, pickled while an error can still be raised on all ranks."""
+        contents = inspect_file(source, checked_name(self.dataset), self.region, attributes=self.attributes)
+        for part in contents.parts:
+            if self.map and not isinstance(part, ContiguousPart):
+                reason = (
+                    "cannot be mapped: it is not contiguous in this file, or is converted. Load it without map=True."
+                )
+                raise FileError(source.path, part.name, reason)
+        return pickle.dumps(contents)
 
 
-def _load(call: collective, asked: _Asked, backend: str | None) -> Any:
-    context = call.context
-    with ExitStack() as stack:
-        with call.begin() as agreement:
-            kind = check_backend(backend, context)
-            agreement.call = f"{asked.checked()}, backend={kind}"
-            if asked.progress:
-                check_tqdm()
-            looks = context.topology.is_leader and (context.topology.rank == ROOT or asked.on_each_node)
-            source = stack.enter_context(Source(checked_path(asked.path))) if looks else None
-            packed = b"" if source is None else _look(source, asked)
-        contents = _told(context, packed, each_node=asked.on_each_node)
-        if source is None:
-            source = stack.enter_context(Source(contents.path, contents.stamp))
-        found = _mapped(context, source, contents) if asked.map else _filled(context, source, contents, asked, kind)
-    data = _arranged(contents.tree, found)
-    return (data, contents.attributes) if asked.attributes else data
+def _load(call: collective, stack: ExitStack, request: _Request, backend: str | None) -> Any:
+    context, topology = call.context, call.context.topology
+    per_node = request.map or request.read == "node"
+    source, pickled = None, b""
+    with call.begin() as agreement:
+        kind = check_backend(backend, context)
+        agreement.call = f"{request.checked()}, backend={kind}"
+        if request.progress:
+            check_tqdm()
+        if topology.rank == ROOT or (per_node and topology.is_leader):
+            source = stack.enter_context(Source(checked_path(request.path)))
+            pickled = request.inspect(source)
+    contents = _contents(context, pickled, per_node=per_node)
+    if source is None:
+        source = stack.enter_context(Source(contents.path, contents.stamp))
+    if request.map:
+        arrays = _mapped(context, source, contents)
+    else:
+        arrays = read_parts(
+            context, source, contents.parts, backend=kind, once_per=request.read, progress=request.progress
+        )
+    data = _arranged(contents.tree, arrays)
+    return (data, contents.attributes) if request.attributes else data
 
 
-def _look(source: Source, asked: _Asked) -> bytes:
-    """What there is, as it is told to the other ranks: pickled here, where an error is one on all ranks."""
-    contents = look(source, checked_name(asked.dataset), asked.region, attributes=asked.attributes)
-    if asked.map:
-        check_flat(source.path, contents.parts)
-    return pickle.dumps(contents)
-
-
-def _told(context: Context, packed: bytes, *, each_node: bool) -> Contents:
-    """What the root found, or the leader of this node, where each looks at a file of its own."""
-    contents: Contents = pickle.loads(context.collective_comm.bcast_obj(packed, ROOT))  # noqa: S301 - it is of a rank of this job
-    if not each_node or context.topology.n_nodes == 1:
+def _contents(context: Context, pickled: bytes, *, per_node: bool) -> Contents:
+    """What the root found in its file; or, `per_node`, what the leader of this node found in the file of the node."""
+    contents: Contents = pickle.loads(context.collective_comm.bcast_obj(pickled, ROOT))  # noqa: S301 - of this job
+    if not per_node or context.topology.n_nodes == 1:
         return contents
-    mine: Contents = pickle.loads(context.node_collective_comm.bcast_obj(packed, 0))  # noqa: S301
+    own: Contents = pickle.loads(context.node_collective_comm.bcast_obj(pickled, 0))  # noqa: S301
     with agree(context.collective_comm):
-        if context.topology.is_leader and mine.said() != contents.said():
+        if context.topology.is_leader and own.description != contents.description:
             hosts = context.topology.hosts
-            reason = f"has {mine.said()} on host {context.topology.host}, but on host {hosts[0]} {contents.said()}."
-            raise FileError(mine.path, None, reason)
-    return mine
+            reason = f"has {own.description} on host {context.topology.host}, but on host {hosts[0]} "
+            raise FileError(own.path, None, f"{reason}{contents.description}.")
+    return own
 
 
 def _mapped(context: Context, source: Source, contents: Contents) -> list[NDArray[Any]]:
+    """The arrays, as read-only views of the kernel's own pages of the file."""
     with agree(context.collective_comm):
-        return mapped(context, source, contents.parts)
-
-
-def _filled(
-    context: Context, source: Source, contents: Contents, asked: _Asked, kind: str | None
-) -> list[NDArray[Any]]:
-    """The arrays, in one segment of each node."""
-    offsets, nbytes = laid_out(contents.parts)
-    segment = allocate(context, nbytes, backend=kind, label="load", writable=False)
-    is_shared, once = segment.origin.is_shared, asked.read == "job"
-    with ExitStack() as stack:
-        show: Show = _show_nothing
-        if asked.progress and context.topology.rank == ROOT:
-            bar = Bar(nbytes, "B")
-            stack.enter_context(bar)
-            show = bar.show
-        block = segment.block()
-        reading = bring(context, source, contents.parts, block, is_shared=is_shared, once=once, show=show)
-    with agree(context.collective_comm):
-        if reading is not None:
-            reading.end()
-    seal(context, segment)
-    return [segment.view(part.spec, at) for part, at in zip(contents.parts, offsets, strict=True)]
-
-
-def _show_nothing(_: int) -> None:
-    pass
+        first_key = context.uid + context.segment_count + 1
+        context.segment_count += len(contents.parts)  # before anything fails: all ranks count alike
+        origin = Origin("mapped file", "load", context.topology.node_size)
+        parts = [part for part in contents.parts if isinstance(part, ContiguousPart)]
+        return [part.map(source, origin, key) for key, part in enumerate(parts, first_key)]
 
 
 def _arranged(tree: Tree, arrays: list[NDArray[Any]]) -> Any:

@@ -1,4 +1,4 @@
-"""How an array in a file is cut into pieces that several ranks read at the same time. Plain functions of plain data."""
+"""How an array in a file is cut into pieces that several ranks read at the same time. Pure."""
 
 from __future__ import annotations
 
@@ -7,140 +7,99 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mpishare.files.region import Axis
-
-Box = tuple[slice, ...]
-"""For each axis of an array a run of its items."""
+Hyperslab = tuple[slice, ...]
+"""For each axis of an array a slice with a start, a stop and no step."""
 
 _LARGEST_PIECE_BYTES = 4 << 20
-"""Read in about a millisecond from the page cache, so that the next node waits no longer for the first bytes, and large
-enough that what Python does for each does not show."""
+"""Read from the page cache in about a millisecond, so that the next node soon gets its first bytes; large enough that
+the Python code for each piece costs little."""
 
 _SMALLEST_PIECE_BYTES = 256 << 10
-"""Below it, to open the file on one more rank takes longer than to read."""
+"""Opening the file on one more rank takes longer than reading less than this."""
 
 _PIECES_PER_READER = 4
-"""So many, if they are not too small, even out what ranks of different speed do."""
+"""So many pieces, if they are not too small, balance readers of different speed."""
+
+
+class Piece(NamedTuple):
+    """The items of an array that one rank reads at a time.
+
+    Attributes:
+        items: Which items, by the array's axes in the order of memory.
+        start: The offset of the first of them in the array, in bytes.
+        nbytes: Their size.
+    """
+
+    items: Hyperslab
+    start: int
+    nbytes: int
 
 
 @dataclass(frozen=True)
-class Cut:
-    """An axis that may be cut between its items, but not within a chunk, which would be read twice.
+class ChunkedAxis:
+    """An axis of an array that is cut at the edges of stored chunks, as a chunk that is cut would be read twice.
 
     Attributes:
-        axis: Which items of what is stored.
-        chunk: How many items a chunk is long.
+        indices: For each item of the axis, its index in the stored array.
+        chunk: The number of stored items in a chunk.
     """
 
-    axis: Axis
+    indices: range
     chunk: int = 1
 
     @property
     def unit(self) -> int:
-        """How many items lie between two cuts at least."""
-        return max(1, self.chunk // abs(self.axis.step))
+        """The number of items between two cuts, at least."""
+        return max(1, self.chunk // abs(self.indices.step))
 
     def runs(self, units: int) -> Iterator[slice]:
-        """The items in runs of about so many units."""
-        rising = self.axis.rising()
-        width = units * max(self.chunk, rising.step)  # where steps are longer than chunks, no two items share one
-        found = list(self._runs_of(rising, width))
-        if rising is self.axis:
-            yield from found
-        else:
-            yield from (slice(rising.count - run.stop, rising.count - run.start) for run in reversed(found))
-
-    @staticmethod
-    def _runs_of(rising: Axis, width: int) -> Iterator[slice]:
-        """Those between multiples of `width` in what is stored."""
-        last = rising.start + rising.step * (rising.count - 1)
-        begin = 0
-        for edge in range((rising.start // width + 1) * width, last + width + 1, width):
-            end = min(-(-(edge - rising.start) // rising.step), rising.count)
-            if end > begin:
-                yield slice(begin, end)
-            begin = end
+        """The axis in slices of about `units` units, in order. A slice ends where a multiple of their width begins."""
+        start, step = self.indices.start, self.indices.step
+        width = units * max(self.chunk, abs(step))  # no two items share a chunk that is shorter than the step
+        first = 0
+        while first < len(self.indices):
+            low = self.indices[first] // width * width
+            end = -((start - low - width) // step) if step > 0 else (start - low) // -step + 1
+            yield slice(first, min(end, len(self.indices)))
+            first = end
 
 
-def boxes(cuts: Sequence[Cut], itemsize: int, most_bytes: int) -> Iterator[Box]:
-    """Cuts an array into boxes of at most so many bytes, or of one chunk where that is more.
+def pieces_of(axes: Sequence[ChunkedAxis], itemsize: int, largest_bytes: int) -> Iterator[Piece]:
+    """Cuts an array into pieces, in the order in which their first items lie in memory.
 
-    They come in the order in which their first items lie in memory, so that all bytes before the first one of a box
-    belong to boxes before it.
+    So all bytes before the first one of a piece belong to earlier pieces.
 
     Args:
-        cuts: One for each axis, in C order.
+        axes: The axes of the array in the order of memory, the slowest first.
         itemsize: Bytes of an item.
-        most_bytes: The size to come near to.
+        largest_bytes: The largest size of a piece, unless one chunk is larger.
     """
-    if not cuts:
+    counts = [len(axis.indices) for axis in axes]
+    if not itemsize * math.prod(counts):
+        return
+    for items in _hyperslabs(axes, itemsize, largest_bytes):
+        first = 0
+        for run, count in zip(items, counts, strict=True):
+            first = first * count + run.start
+        yield Piece(items, first * itemsize, math.prod(run.stop - run.start for run in items) * itemsize)
+
+
+def _hyperslabs(axes: Sequence[ChunkedAxis], itemsize: int, largest_bytes: int) -> Iterator[Hyperslab]:
+    if not axes:
         yield ()
         return
-    first, rest = cuts[0], cuts[1:]
-    unit_bytes = first.unit * itemsize * math.prod(cut.axis.count for cut in rest)
-    if unit_bytes <= most_bytes:
-        whole = [slice(0, cut.axis.count) for cut in rest]
-        for run in first.runs(most_bytes // max(unit_bytes, 1) or 1):
+    axis, *inner = axes
+    unit_bytes = axis.unit * itemsize * math.prod(len(other.indices) for other in inner)
+    if unit_bytes <= largest_bytes:
+        whole = [slice(0, len(other.indices)) for other in inner]
+        for run in axis.runs(largest_bytes // unit_bytes):
             yield (run, *whole)
         return
-    for run in first.runs(1):
-        for box in boxes(rest, itemsize * (run.stop - run.start), most_bytes):
-            yield (run, *box)
-
-
-def offset_of(box: Box, cuts: Sequence[Cut], itemsize: int) -> int:
-    """How many bytes of the array lie before the first item of `box`."""
-    at = 0
-    for run, cut in zip(box, cuts, strict=True):
-        at = at * cut.axis.count + run.start
-    return at * itemsize
+    for run in axis.runs(1):
+        for items in _hyperslabs(inner, itemsize * (run.stop - run.start), largest_bytes):
+            yield (run, *items)
 
 
 def piece_bytes(nbytes: int, readers: int) -> int:
-    """How large the pieces of `nbytes` should be that so many ranks read."""
-    wanted = nbytes // (readers * _PIECES_PER_READER)
-    return min(max(wanted, _SMALLEST_PIECE_BYTES), _LARGEST_PIECE_BYTES)
-
-
-class Piece(NamedTuple):
-    """What one rank reads at a time.
-
-    Attributes:
-        part: The number of the array.
-        box: Which of its items.
-        ready: Where the bytes begin that are not all there when this piece is and all before it.
-        nbytes: Its size.
-    """
-
-    part: int
-    box: Box
-    ready: int
-    nbytes: int
-
-
-class Cuttable(NamedTuple):
-    """An array that is cut.
-
-    Attributes:
-        at: Where in the block its bytes begin.
-        cuts: Its axes, in the order of memory.
-        itemsize: Bytes of an item.
-    """
-
-    at: int
-    cuts: tuple[Cut, ...]
-    itemsize: int
-
-
-def pieces(arrays: Sequence[Cuttable], nbytes: int, most_bytes: int) -> list[Piece]:
-    """The pieces of arrays that lie one behind the other in a block of `nbytes`."""
-    found: list[tuple[int, int, Box]] = []
-    for part, array in enumerate(arrays):
-        if array.itemsize and all(cut.axis.count for cut in array.cuts):
-            for box in boxes(array.cuts, array.itemsize, most_bytes):
-                found.append((array.at + offset_of(box, array.cuts, array.itemsize), part, box))
-    next_starts = [*(start for start, _, _ in found[1:]), nbytes]
-    return [
-        Piece(part, box, ready, math.prod(run.stop - run.start for run in box) * arrays[part].itemsize)
-        for (_, part, box), ready in zip(found, next_starts, strict=False)
-    ]
+    """The size of the pieces in which `readers` ranks read `nbytes`."""
+    return min(max(nbytes // (readers * _PIECES_PER_READER), _SMALLEST_PIECE_BYTES), _LARGEST_PIECE_BYTES)

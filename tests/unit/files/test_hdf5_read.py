@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from mpishare.errors import ArgumentError, FileError, SpecError
-from mpishare.files.contiguous_part import Flat
 from mpishare.files.inspect import stored
+from mpishare.files.parts import ContiguousPart
 from tests.arrays import DTYPES, bits, filled
-from tests.files import INDICES, loaded, looked
+from tests.unit.files.reading import INDICES, inspected, loaded
 
 FLAT, BY_H5PY = True, False
 
@@ -29,8 +29,8 @@ def assert_same(found: Any, expected: Any) -> None:
 
 def is_flat(path: Path, dataset: str) -> bool:
     """Whether its bytes are read without h5py."""
-    (part,) = looked(path, dataset).parts
-    return isinstance(part, Flat)
+    (part,) = inspected(path, dataset).parts
+    return isinstance(part, ContiguousPart)
 
 
 @pytest.fixture
@@ -194,14 +194,14 @@ def test_what_is_said_of_a_dataset(path: Path) -> None:
     found = stored(path)
     assert list(found) == ["/a", "/b/c"]
     one = found["/a"]
-    assert (one.placement, one.chunks, one.filters, one.offset, one.nbytes) == (
+    assert (one.layout, one.chunks, one.filters, one.offset, one.nbytes) == (
         "chunked",
         (3, 2),
         ("shuffle", "deflate"),
         None,
         288,
     )
-    assert stored(path, "b/c")["/b/c"].placement == "contiguous"
+    assert stored(path, "b/c")["/b/c"].layout == "contiguous"
     assert list(stored(path, "b")) == ["/b/c"]
 
 
@@ -209,7 +209,7 @@ def test_an_external_file(path: Path, tmp_path: Path) -> None:
     np.arange(8.0).tofile(tmp_path / "raw")
     with h5py.File(path, "w") as file:
         file.create_dataset("a", (8,), "f8", external=[(str(tmp_path / "raw"), 0, 64)])
-    assert stored(path)["/a"].placement == "external"
+    assert stored(path)["/a"].layout == "external"
     assert loaded(path, "a").tolist() == list(range(8))
 
 
@@ -278,16 +278,16 @@ def test_attributes(path: Path) -> None:
         one.attrs["sees"] = np.array([file["group"].ref, file["group/a"].ref], h5py.ref_dtype)
         one.attrs["enum"] = np.array(1, h5py.enum_dtype({"A": 1}, "u1"))
         file.attrs["title"] = "all"
-    told = looked(path, "group/a", attributes=True).attributes
+    told = inspected(path, "group/a", attributes=True).attributes
     assert (told["units"], told["nothing"], told["see"]) == ("km", None, "/group")
     assert told["sees"] == ["/group", "/group/a"]
     assert told["names"] == ["x", "yy"]
     assert told["range"].tolist() == [1.0, 2.0]
     assert told["enum"] == 1
-    below = looked(path, attributes=True).attributes
+    below = inspected(path, attributes=True).attributes
     assert list(below) == ["", "group", "group/a"]
     assert below[""] == {"title": "all"}
-    assert looked(path).attributes == {}
+    assert inspected(path).attributes == {}
 
 
 def make_refused(file: Any) -> None:
@@ -316,7 +316,7 @@ def test_datasets_that_are_refused(path: Path, name: str) -> None:
     with h5py.File(path, "w") as file:
         make_refused(file)
     with pytest.raises(kind) as refused:
-        looked(path, name)
+        inspected(path, name)
     assert f"{name}' of {path}" in str(refused.value)
     assert words in str(refused.value)
 
@@ -325,9 +325,9 @@ def test_a_region_of_a_group_is_refused(path: Path) -> None:
     with h5py.File(path, "w") as file:
         file["group/a"] = np.arange(3)
     with pytest.raises(ArgumentError, match="is a group"):
-        looked(path, "group", 1)
+        inspected(path, "group", 1)
     with pytest.raises(ArgumentError, match="outside of axis 0"):
-        looked(path, "group/a", 3)
+        inspected(path, "group/a", 3)
 
 
 def test_files_that_are_refused(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
     (tmp_path / "short.h5").write_bytes(content[:20_000])
     for name, words in (("text.h5", "signature not found"), ("empty.h5", "signature"), ("short.h5", "truncated")):
         with pytest.raises(FileError, match=words) as refused:
-            looked(tmp_path / name, "a")
+            inspected(tmp_path / name, "a")
         assert str(tmp_path / name) in str(refused.value)
 
 
@@ -355,7 +355,7 @@ def test_a_file_that_is_open_for_writing_is_refused(path: Path) -> None:
         assert writer.stdout is not None
         writer.stdout.readline()
         with pytest.raises(FileError, match="lock"):
-            looked(path, "a")
+            inspected(path, "a")
         writer.communicate()
     assert loaded(path, "a").tolist() == [1]
 
@@ -381,7 +381,7 @@ def test_a_filter_that_is_not_there(path: Path) -> None:
         plist.set_filter(31999, h5py.h5z.FLAG_OPTIONAL, ())
         h5py.h5d.create(file.id, b"a", h5py.h5t.NATIVE_INT32, h5py.h5s.create_simple((8,)), plist)
     with pytest.raises(FileError, match=r"dataset '/a' of .*a\.h5: needs the filter '31999'"):
-        looked(path, "a")
+        inspected(path, "a")
 
 
 def test_texts_that_are_broken_name_the_dataset(path: Path) -> None:
@@ -391,7 +391,7 @@ def test_texts_that_are_broken_name_the_dataset(path: Path) -> None:
     content = path.read_bytes().replace(b"GCOL", b"XXXX")
     path.write_bytes(content)
     with pytest.raises(FileError, match=r"dataset '/?a' of .*a\.h5: "):
-        looked(path, "a")
+        inspected(path, "a")
 
 
 def test_files_are_closed_after_an_error(path: Path) -> None:
@@ -400,5 +400,5 @@ def test_files_are_closed_after_an_error(path: Path) -> None:
     before = set(Path("/proc/self/fd").iterdir())
     for name in REFUSED:
         with pytest.raises((SpecError, FileError)):
-            looked(path, name)
+            inspected(path, name)
     assert len(set(Path("/proc/self/fd").iterdir())) == len(before)

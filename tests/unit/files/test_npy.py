@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from mpishare.errors import ArgumentError, FileError, MpishareError, SpecError
-from mpishare.files.contiguous_part import Flat
 from mpishare.files.inspect import stored
-from mpishare.files.npy import parsed
+from mpishare.files.npy import spec_in
+from mpishare.files.parts import ContiguousPart
 from tests.arrays import DTYPES, bits, filled, layouts
-from tests.files import INDICES, loaded, looked
+from tests.unit.files.reading import INDICES, inspected, loaded
 
 CANNOT = {"no bytes", "no characters", "overlap"}  # which numpy.save makes one wide, or refuses
 
@@ -81,13 +81,13 @@ def test_a_view_of_a_map_is_the_region(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", array)
     content = np.frombuffer((tmp_path / "a.npy").read_bytes(), np.uint8)
     for index in INDICES.values():
-        (part,) = looked(tmp_path / "a.npy", region=index).parts
-        assert isinstance(part, Flat)
+        (part,) = inspected(tmp_path / "a.npy", region=index).parts
+        assert isinstance(part, ContiguousPart)
         assert_same(part.view(content[part.span]), np.asarray(array[index]))
 
 
 def test_a_header_of_python_2(tmp_path: Path) -> None:
-    assert parsed(b"{'descr': '<f8', 'fortran_order': False, 'shape': (3L, 4L), }", 1).shape == (3, 4)
+    assert spec_in(b"{'descr': '<f8', 'fortran_order': False, 'shape': (3L, 4L), }", 1).shape == (3, 4)
 
 
 HEADERS = {
@@ -113,7 +113,7 @@ def test_broken_headers(tmp_path: Path, name: str) -> None:
     text, words = HEADERS[name]
     write(tmp_path / "a.npy", text)
     with pytest.raises(FileError) as refused:
-        looked(tmp_path / "a.npy")
+        inspected(tmp_path / "a.npy")
     assert str(tmp_path / "a.npy") in str(refused.value)
     assert words in str(refused.value)
 
@@ -145,7 +145,7 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
     }
     for name, (kind, words) in refusals.items():
         with pytest.raises(kind) as refused:
-            looked(tmp_path / name)
+            inspected(tmp_path / name)
         assert str(tmp_path / name) in str(refused.value)
         assert words in str(refused.value)
 
@@ -153,9 +153,9 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
 def test_datasets_and_regions_that_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((2, 3)))
     with pytest.raises(FileError, match=r"dataset 'x' of .*a\.npy: is a \.npy file"):
-        looked(tmp_path / "a.npy", "x")
+        inspected(tmp_path / "a.npy", "x")
     with pytest.raises(ArgumentError, match="outside of axis 0"):
-        looked(tmp_path / "a.npy", region=2)
+        inspected(tmp_path / "a.npy", region=2)
     with pytest.raises(ArgumentError, match="no name of a file"):
         stored(3)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="dataset 3 is no name"):
@@ -164,7 +164,7 @@ def test_datasets_and_regions_that_are_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_is_changed_is_found_out(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros(100))
-    known = looked(tmp_path / "a.npy")
+    known = inspected(tmp_path / "a.npy")
     with (tmp_path / "a.npy").open("ab") as file:
         file.write(b"!")
     from mpishare.files.source import Source
@@ -182,6 +182,6 @@ def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
         os.seteuid(65534)  # root may read all
     try:
         with pytest.raises(FileError, match=r"a\.npy: Permission denied"):
-            looked(path)
+            inspected(path)
     finally:
         os.seteuid(user)

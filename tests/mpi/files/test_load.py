@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import mpishare as ms
+from mpishare.comm.context import context_of
+from mpishare.files import load as loading
+from mpishare.files import parts as flat
 from mpishare.files import pieces
 from mpishare.memory.segment import segment_of
 from tests.arrays import bits, filled
-from tests.files import INDICES
-from tests.mpi.test_segments import use
+from tests.unit.files.reading import INDICES
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(30)]
 
@@ -114,7 +117,8 @@ def test_fortran_order(folder: Path) -> None:
 
 @pytest.mark.parametrize("chunk_bytes", [None, 100_000])
 def test_other_ways_between_nodes(folder: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int | None) -> None:
-    use(monkeypatch, chunk_bytes=chunk_bytes)
+    context = context_of()
+    monkeypatch.setattr(context, "config", replace(context.config, chunk_bytes=chunk_bytes))
     assert_loaded(ms.load(folder / "large.npy"), LARGE)
     assert_loaded(ms.load(folder / "a.h5", "chunked", backend="private"), LARGE)
 
@@ -328,8 +332,8 @@ def test_what_is_not_there(raised: Raised, folder: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "options"),
     [
-        ("path 3 is no name", {"path": 3}),
-        ("dataset 3 is no name", {"dataset": 3}),
+        ("path 3 is not a path", {"path": 3}),
+        ("dataset 3 is not a name", {"dataset": 3}),
         ("read 'all' is unknown", {"read": "all"}),
         ("read [] is unknown", {"read": []}),
         ("backend 'no' is unknown", {"backend": "no"}),
@@ -379,7 +383,7 @@ def test_a_file_that_is_changed_while_it_is_read(
         np.save(path, LARGE)
     comm.Barrier()
     looked = comm.Dup()
-    told_before = loading._told
+    told_before = loading._contents
 
     def change(*words: Any, **options: Any) -> Any:
         """Once all ranks know what is in the file, it is another."""
@@ -398,7 +402,7 @@ def test_a_file_that_is_changed_while_it_is_read(
         looked.Barrier()
         return found
 
-    monkeypatch.setattr(loading, "_told", change)
+    monkeypatch.setattr(loading, "_contents", change)
     told = raised(lambda: ms.load(path))
     monkeypatch.undo()
     looked.Free()
@@ -434,7 +438,7 @@ def test_nodes_whose_files_differ(
         np.save(own_folder / "other.npy", np.zeros(4))
     comm.Barrier()
     monkeypatch.setattr(loading, "checked_path", lambda _: str(path))
-    monkeypatch.setattr(loading._Asked, "checked", lambda _: "load")
+    monkeypatch.setattr(loading._Request, "checked", lambda _: "load")
     told = raised(lambda: ms.load("a.npy", read="node"))
     if here.n_nodes == 1:
         assert {error for error, _ in told} == {"nothing"}
@@ -449,13 +453,13 @@ def test_pieces_are_shared_among_the_readers(
     """Each rank that reads has its part, and over several nodes the leader leaves it to the others."""
     here = ms.topology()
     seen: list[Any] = []
-    read = flat.Flat.read
+    read = flat.ContiguousPart.read
 
     def seen_read(*words: Any) -> None:
         seen.append(words[2])
         read(*words)
 
-    monkeypatch.setattr(flat.Flat, "read", seen_read)
+    monkeypatch.setattr(flat.ContiguousPart, "read", seen_read)
     monkeypatch.setattr(pieces, "_LARGEST_PIECE_BYTES", 256 << 10)
     assert_loaded(ms.load(folder / "large.npy"), LARGE)
     counts = comm.allgather(len(seen))

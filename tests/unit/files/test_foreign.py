@@ -13,7 +13,7 @@ import tables
 
 from mpishare.errors import SpecError
 from tests.arrays import bits
-from tests.files import loaded, looked
+from tests.unit.files.reading import inspected, loaded
 
 RECORDS = np.array([(1, 2.5, b"ab"), (2, -1.0, b"c")], [("id", "i8"), ("mass", "f4"), ("name", "S3")])
 
@@ -34,7 +34,7 @@ def test_netcdf(tmp_path: Path) -> None:
     assert found["plain"].tolist() == list(range(6))
     assert found["names"].tolist() == [b"place %d" % n for n in range(6)]
     assert float(found["model"]["step"]) == 0.5
-    told: Any = looked(path, "heat", attributes=True).attributes
+    told: Any = inspected(path, "heat", attributes=True).attributes
     assert told["units"] == b"K"
     assert told["DIMENSION_LIST"] == [["/time"], ["/place"]]
 
@@ -52,7 +52,7 @@ def test_pytables(tmp_path: Path) -> None:
     assert loaded(path, "small", np.s_[::-9, 3]).tolist() == list(range(9903, 0, -900))
     assert loaded(path, "strings").tolist() == [b"a", b"bcd"]
     with pytest.raises(SpecError, match=r"dataset '/rows' of .* arrays of any length"):
-        looked(path, "rows")
+        inspected(path, "rows")
 
 
 def test_hdfstore(tmp_path: Path) -> None:

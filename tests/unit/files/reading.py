@@ -1,0 +1,67 @@
+"""Loads without MPI: what the readers of one node would read, piece by piece."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpishare.files.hdf5_read import Tree
+from mpishare.files.inspect import Contents, inspect_file
+from mpishare.files.parallel_read import layout_of
+from mpishare.files.source import Source
+from tests.arrays import bits
+
+SMALL_PIECE_BYTES = 64
+
+
+def loaded(path: Path, dataset: str | None = None, region: Any = None, *, piece_bytes: int = SMALL_PIECE_BYTES) -> Any:
+    """What `load` returns, read in small pieces, the last one first."""
+    with Source(str(path)) as source:
+        contents = inspect_file(source, dataset, region, attributes=False)
+        offsets, nbytes = layout_of(contents.parts)
+        block = np.full(nbytes, 0xEE, np.uint8)
+        for part, offset in zip(contents.parts, offsets, strict=True):
+            for piece in reversed(list(part.pieces(piece_bytes))):
+                part.read(source, piece.items, block[offset : offset + part.spec.nbytes])
+        source.check()
+    arrays = [part.spec.view(block[offset:]) for part, offset in zip(contents.parts, offsets, strict=True)]
+    return arranged(contents.tree, arrays)
+
+
+def arranged(tree: Tree, arrays: list[NDArray[Any]]) -> Any:
+    """The one array, or those of a group by name."""
+    return arrays[tree] if isinstance(tree, int) else {name: arranged(below, arrays) for name, below in tree.items()}
+
+
+def inspected(path: Path, dataset: str | None = None, region: Any = None, *, attributes: bool = False) -> Contents:
+    """What `load` finds in the file."""
+    with Source(str(path)) as source:
+        return inspect_file(source, dataset, region, attributes=attributes)
+
+
+def assert_same(result: Any, expected: Any) -> None:
+    """Both have the same bits and shape, and dtypes that are equal."""
+    assert (result.dtype, result.shape, bits(result)) == (expected.dtype, expected.shape, bits(expected))
+
+
+INDICES: dict[str, Any] = {
+    "all": np.s_[...],
+    "an item": np.s_[2, 3, 1],
+    "a row": np.s_[3],
+    "the last row": np.s_[-1],
+    "rows": np.s_[2:5],
+    "a plane": np.s_[:, 4],
+    "columns": np.s_[..., 1:3],
+    "steps": np.s_[1::3, ::2, ::2],
+    "backwards": np.s_[::-1],
+    "backwards by steps": np.s_[::-2, 5:0:-3, ::-1],
+    "a new axis": np.s_[None, 1:3, None, 2],
+    "nothing": np.s_[4:4],
+    "beyond the end": np.s_[5:99, -99:2],
+    "integers of NumPy": (np.int64(2), np.uint8(1)),
+    "an empty tuple": (),
+}
+"""Of an array of three axes, (7, 6, 4)."""
