@@ -102,9 +102,9 @@ def inspect_file(source: Source, name: str | None, region: Any, *, attributes: b
         raise ArgumentError(f"region {region!r} is of an array, but {name or '/'!r} of {path} is a group.")
     parts = []
     for inner, dataset in datasets.items():
-        found = hdf5_read.stored_as(source, inner, dataset)
-        hdf5_read.check_filters(source, found, dataset)
-        parts.append(_part(source, found, region))
+        array = hdf5_read.stored_as(source, inner, dataset)
+        hdf5_read.check_filters(source, array, dataset)
+        parts.append(_part(source, array, region))
     with file_errors(source.path, name):
         named = dict(_attributes(member, tree, "")) if attributes else {}
     return Contents(path, source.stamp, tuple(parts), tree, named.get("", {}) if isinstance(tree, int) else named)
