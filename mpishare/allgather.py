@@ -14,10 +14,11 @@ from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.memory.allocation import allocate, seal
 from mpishare.memory.selection import check_backend
-from mpishare.transfer import plan, ring_plan
+from mpishare.transfer import plan
 from mpishare.transfer.node_fill import broadcast_in_node
 from mpishare.transfer.ring import circulate, exchange
-from mpishare.transfer.rows import note_rows, rows_of, stacked, told_row
+from mpishare.transfer.ring_plan import gather_ring, joined_runs
+from mpishare.transfer.rows import describe_row, note_rows, rows_of, stack_rows
 
 
 def allgather(local: NDArray[Any], *, comm: mpi.Comm | None = None, backend: str | None = None) -> NDArray[Any]:
@@ -65,56 +66,50 @@ def allgather(local: NDArray[Any], *, comm: mpi.Comm | None = None, backend: str
 
 def _allgather(call: collective, local: NDArray[Any], backend: str | None) -> NDArray[Any]:
     context = call.context
+    rank = context.topology.rank
     with call.begin() as agreement:
         spec = rows_of(local)
         kind = check_backend(backend, context)
-        agreement.call = f"allgather(rows of {told_row(spec)}, backend={kind})"
+        agreement.call = f"allgather(rows of {describe_row(spec)}, backend={kind})"
         agreement.note = note_rows(context, spec.shape[0])
-    ends, whole = stacked(context, agreement.note, spec)
+    starts, whole = stack_rows(context, agreement.note, spec)
     segment = allocate(context, whole.nbytes, backend=kind, label="allgather", writable=False)
-    copy_bytes(segment.view(whole)[ends[context.topology.rank] : ends[context.topology.rank + 1]], local)
+    copy_bytes(segment.view(whole)[starts[rank] : starts[rank + 1]], local)
     if whole.nbytes:
-        row_bytes = whole.nbytes // ends[-1]
-        _fill(context, segment.block(), [end * row_bytes for end in ends], is_shared=segment.origin.is_shared)
+        row_bytes = whole.nbytes // starts[-1]
+        byte_starts = [start * row_bytes for start in starts]
+        if not segment.origin.is_shared:
+            for other in context.topology.ranks_of(context.topology.node):
+                broadcast_in_node(context, other, segment.block()[byte_starts[other] : byte_starts[other + 1]])
+        if context.topology.n_nodes > 1:
+            _gather_nodes(context, segment.block(), byte_starts, is_shared=segment.origin.is_shared)
     seal(context, segment)
     return segment.view(whole)
 
 
-def _fill(context: Context, block: Block, starts: Sequence[int], *, is_shared: bool) -> None:
-    """Brings what all ranks have in `block`, each from its place of `starts` on, to all nodes."""
-    if not is_shared:
-        for rank in context.topology.ranks_of(context.topology.node):
-            for run in ring_plan.runs([rank], starts):
-                broadcast_in_node(context, rank, block[run])
-    if context.topology.n_nodes == 1:
-        return
+def _gather_nodes(context: Context, block: Block, starts: Sequence[int], *, is_shared: bool) -> None:
+    """Sends the rows of each node to all nodes. `starts` has the first byte of each rank's rows in `block`."""
     context.node_collective_comm.barrier()
+    placement = context.topology.placement
     if context.topology.is_leader:
-        _between(context, block, starts)
+        runs = [joined_runs(ranks, starts) for ranks in placement.nodes]
+        sizes = [sum(run.stop - run.start for run in node_runs) for node_runs in runs]
+        if plan.is_small(block.nbytes):
+            _exchange_packed(context, plan.chain(placement, 0), block, runs, sizes)
+        else:
+            chunk_bytes = plan.ring_chunk_bytes(max(sizes), context.config.chunk_bytes)
+            ring = gather_ring(runs, context.topology.node, chunk_bytes)
+            circulate(context, plan.chain(placement, 0), block, ring)
     if not is_shared:
         broadcast_in_node(context, 0, block)
 
 
-def _between(context: Context, block: Block, starts: Sequence[int]) -> None:
-    """Brings what the nodes have to all nodes."""
-    path = plan.chain(context.topology.placement, 0)
-    runs = [ring_plan.runs(ranks, starts) for ranks in context.topology.placement.nodes]
-    if ring_plan.is_little(block.nbytes):
-        _exchange(context, path, block, runs)
-        return
-    most = max(sum(run.stop - run.start for run in one) for one in runs)
-    ring = ring_plan.gather_ring(runs, context.topology.node, ring_plan.piece_bytes(most, context.config.chunk_bytes))
-    circulate(context, path, block, ring)
-
-
-def _exchange(context: Context, path: Sequence[int], block: Block, runs: Sequence[Sequence[slice]]) -> None:
-    """The same for few bytes, which are packed."""
-    sizes = [sum(run.stop - run.start for run in one) for one in runs]
-    mine = np.concatenate([block[:0], *(block[run] for run in runs[context.topology.node])])
-    found = exchange(context, path, mine, sizes)
-    for node, packed in enumerate(found):
-        at = 0
-        for run in runs[node] if node != context.topology.node else ():
-            length = run.stop - run.start
-            block[run] = packed[at : at + length]
-            at += length
+def _exchange_packed(
+    context: Context, leaders: Sequence[int], block: Block, runs: Sequence[Sequence[slice]], sizes: Sequence[int]
+) -> None:
+    """Sends the runs of bytes of this node in one piece, and those of other nodes to their places in `block`."""
+    own = np.concatenate([block[:0], *(block[run] for run in runs[context.topology.node])])
+    for node_runs, packed in zip(runs, exchange(context, leaders, own, sizes), strict=True):
+        rest = packed
+        for run in node_runs:
+            block[run], rest = rest[: run.stop - run.start], rest[run.stop - run.start :]

@@ -78,7 +78,7 @@ def _allreduce(call: collective, local: NDArray[Any], op: mpi.Op | None, backend
         spec = Spec.of(local)
         operation.check(spec.dtype)
         kind = check_backend(backend, context)
-        reduction = Reduction.of(context, operation, local, spec)
+        reduction = Reduction(context, operation, local, spec)
         agreement.call = f"allreduce({spec.dtype.str}{list(spec.shape)}, {operation.name}, backend={kind})"
         slots = next_slots(context, reduction.scratch_bytes, kind) if reduction.can_show_early else None
         if slots is not None:
@@ -89,7 +89,7 @@ def _allreduce(call: collective, local: NDArray[Any], op: mpi.Op | None, backend
     segment = allocate(context, spec.nbytes, backend=kind, label="allreduce", writable=False)
     if reduction.scratch_bytes and scratch is None:
         with agree(context.collective_comm):
-            reduction.take_room()
+            reduction.allocate_rows()
     reduction.is_shown = not is_late
     if in_c_order and spec.order == "F":
         spec = reduction.spec = replace(spec, order="C")
@@ -102,7 +102,7 @@ def _allreduce(call: collective, local: NDArray[Any], op: mpi.Op | None, backend
 
 def _note(spec: Spec, reduction: Reduction, slots: SlotPool | None) -> bytes:
     """What one rank decides for all: that the result is in C order, and that what ranks have is not shown yet."""
-    in_c_order = spec.order == "C" or reduction.own is not None
+    in_c_order = spec.order == "C" or reduction.is_ordered
     return bytes([in_c_order, slots is None]).ljust(NOTE_BYTES, b"\0")
 
 

@@ -22,7 +22,7 @@ from mpishare.host import memory as host_memory
 from mpishare.memory.buffer_pool import acquire
 from mpishare.transfer import plan
 from mpishare.transfer.pipeline import WINDOW, broadcast_spec, receive_in_order
-from mpishare.transfer.rows import note_rows, rows_of, stacked, told_row
+from mpishare.transfer.rows import describe_row, note_rows, rows_of, stack_rows
 
 
 def gather(local: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -> NDArray[Any] | None:
@@ -107,9 +107,9 @@ def _gather(call: collective, local: NDArray[Any], root: int) -> NDArray[Any] | 
         rank = check_root(root, context.topology.size)
         spec = rows_of(local)
         run = _run(context, local, spec) if context.topology.rank != rank else None
-        agreement.call = f"gather(rows of {told_row(spec)}, root={rank})"
+        agreement.call = f"gather(rows of {describe_row(spec)}, root={rank})"
         agreement.note = note_rows(context, spec.shape[0])
-    ends, whole = stacked(context, agreement.note, spec)
+    ends, whole = stack_rows(context, agreement.note, spec)
     with agree(context.collective_comm):
         block = _memory(context, whole.nbytes) if context.topology.rank == rank else None
     if block is None:

@@ -1,9 +1,8 @@
-"""How the arrays of all ranks become one on each node: within the node part by part, then between the nodes."""
+"""How the arrays of all ranks are reduced to one on each node: step by step within a node, then between the nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -19,104 +18,88 @@ from mpishare.transfer import plan, ring_plan
 from mpishare.transfer.node_fill import broadcast_in_node, fill
 from mpishare.transfer.operations import Operation
 from mpishare.transfer.pipeline import broadcast_chunks
-from mpishare.transfer.ring import Combine, circulate, exchange, pass_along, staging
-from mpishare.transfer.ring_plan import LINE_BYTES
+from mpishare.transfer.ring import circulate, exchange, staging
 
 _STEP_BYTES = 1 << 20
-"""What a rank shows the others of its node at a time: little enough to stay in caches, enough to be worth a meeting.
-With more ranks than cores a meeting takes long: half as much made 64 MiB on 4 ranks a quarter slower, twice as much no
+"""Bytes that a rank shows the others of its node in a step: few enough to stay in caches, enough to be worth a barrier.
+With more ranks than cores a barrier takes long: half as much made 64 MiB on 4 ranks a quarter slower, twice as much no
 faster."""
 
-_SIDE_BYTES = 32 << 20
-"""What all ranks of a node show at a time, at most."""
+_MAX_SCRATCH_BYTES = 32 << 20
+"""Bytes that all ranks of a node show in a step, at most."""
 
-_ALONE_BYTES = 64 << 10
-"""Up to here, all ranks of a node together, one rank reduces them in no more time than a meeting takes."""
+_MAX_LEADER_BYTES = 64 << 10
+"""Up to here, over all ranks of a node, the leader reduces alone: it takes no longer than a barrier."""
 
 
 @lru_cache(maxsize=64)
-def _rooms(placement: Placement, nbytes: int) -> tuple[int, int, int]:
-    """Scratch memory of each node: how many places each rank has, to use in turn, for how many ranks, of what size.
-
-    It is the same on all nodes.
-    """
+def _scratch_layout(placement: Placement, nbytes: int) -> tuple[int, int, int]:
+    """Shape of each node's scratch memory, the same on all nodes: sides that take turns, rows for ranks, row bytes."""
     ranks = max(map(len, placement.nodes))
-    step = min(_STEP_BYTES, _SIDE_BYTES // ranks)
-    return 2 if nbytes > step else 1, ranks, -(-min(nbytes, step) // LINE_BYTES) * LINE_BYTES
+    step = min(_STEP_BYTES, _MAX_SCRATCH_BYTES // ranks)
+    return 2 if nbytes > step else 1, ranks, slices.round_up(min(nbytes, step), plan.LINE_BYTES)
 
 
-@dataclass
 class Reduction:
     """One reduction on one rank.
 
     Attributes:
-        context: That of the communicator.
-        operation: What puts two arrays together.
+        operation: The operation.
         spec: That of the array on each rank, and of the result.
-        own: This rank's array in memory that may be overwritten, where each rank must come in its turn.
-        stages: Memory for what comes from other nodes.
-        room: Memory for what comes from others of this node, where they see none together.
-        is_shown: Whether the ranks of each node have shown what they have, before they agreed that they reduce.
+        is_ordered: Whether the result goes strictly from rank to rank, since the operation does not commute and the
+            ranks of the nodes are not consecutive.
+        is_shown: Whether the ranks of each node have shown their items before they agreed to reduce; see `show`.
     """
 
-    context: Context
-    operation: Operation
-    spec: Spec
-    own: NDArray[Any] | None
-    stages: Sequence[Block] = ()
-    room: Block | None = None
-    is_shown: bool = False
-
-    @classmethod
-    def of(cls, context: Context, operation: Operation, local: NDArray[Any], spec: Spec) -> Reduction:
-        """Takes the memory that this rank needs for itself. Local, and may fail."""
-        in_turn = not operation.commutes and not ring_plan.is_in_order(context.topology.placement)
-        made = cls(context, operation, spec, np.array(local, order="C") if in_turn else None)
-        if context.topology.n_nodes > 1 and not made.is_little:
-            made.stages = staging(min(_piece_bytes(context, spec.nbytes), spec.nbytes))
-        return made
+    def __init__(self, context: Context, operation: Operation, local: NDArray[Any], spec: Spec) -> None:
+        """Allocates the memory that this rank needs for itself. Local; may raise MemoryError."""
+        topology = context.topology
+        self.operation = operation
+        self.spec = spec
+        self.is_ordered = not operation.commutes and not ring_plan.is_in_order(topology.placement)
+        self.is_shown = False
+        self._context = context
+        self._topology = topology
+        self._is_small = plan.is_small(topology.n_nodes * spec.nbytes) and not self.is_ordered
+        self._leader_reduces = topology.node_size * spec.nbytes <= _MAX_LEADER_BYTES
+        self._chunk_bytes = plan.ring_chunk_bytes(spec.nbytes // topology.n_nodes, context.config.chunk_bytes)
+        has_chunks = topology.n_nodes > 1 and not self._is_small
+        self._stages = staging(min(self._chunk_bytes, spec.nbytes)) if has_chunks else []
+        self._copy = np.array(local, order="C") if self.is_ordered else None
+        self._layout = _scratch_layout(topology.placement, spec.nbytes)
+        self._private_rows: NDArray[Any] | None = None
 
     @property
     def scratch_bytes(self) -> int:
-        """How much scratch memory each node takes; the same on all nodes, 0 where none needs any."""
-        sides, ranks, room = _rooms(self.context.topology.placement, self.spec.nbytes)
-        is_needed = ranks > 1 and self.own is None
-        return sides * ranks * room if is_needed else 0
+        """Size of the scratch memory of each node, the same on all nodes; 0 where none is needed."""
+        sides, ranks, row_bytes = self._layout
+        return sides * ranks * row_bytes if ranks > 1 and not self.is_ordered else 0
 
     @property
     def can_show_early(self) -> bool:
-        """Whether this rank may show what it has before it knows what the others have: few bytes, in their order."""
-        sides = _rooms(self.context.topology.placement, self.spec.nbytes)[0]
-        return sides == 1 and self.spec.order == "C" and self.scratch_bytes > 0
-
-    @property
-    def is_little(self) -> bool:
-        """Whether few bytes come from all nodes together."""
-        return self.own is None and ring_plan.is_little(self.context.topology.n_nodes * self.spec.nbytes)
+        """Whether this rank may `show` its items before it knows those of the others: few of them, in C order."""
+        return self._layout[0] == 1 and self.spec.order == "C" and self.scratch_bytes > 0
 
     @property
     def is_repeated(self) -> bool:
-        """Whether each rank does all the work for itself, so that it need not wait for another to do it.
+        """Whether each rank reduces everything itself, so that it need not wait for another rank.
 
-        All write the same bytes to the same place, which does no harm. It takes functions that are known to give the
-        same on all ranks, and less time than a meeting.
+        All write the same bytes to the same memory, which does no harm. It takes a deterministic operation, and few
+        bytes, so that it takes less time than a barrier.
         """
-        is_on_one_node = self.context.topology.n_nodes == 1 and self.context.topology.node_size > 1
-        return is_on_one_node and self.is_shown and self.operation.is_known and self._is_for_one
+        is_on_one_node = self._topology.n_nodes == 1 and self._topology.node_size > 1
+        return is_on_one_node and self.is_shown and self.operation.is_deterministic and self._leader_reduces
 
-    @property
-    def _is_for_one(self) -> bool:
-        """Whether the leader reduces what its node has by itself."""
-        return self.context.topology.node_size * self.spec.nbytes <= _ALONE_BYTES
+    def show(self, local: NDArray[Any], scratch: memoryview) -> None:
+        """Writes this rank's items to its row of the node's scratch memory, which has one side."""
+        start = self._topology.node_rank * self._layout[2]
+        fill(scratch[start : start + self.spec.nbytes], self.spec, local)
 
-    def take_room(self) -> None:
-        """Takes what is needed where the ranks of a node see no scratch memory. Local, and may fail."""
-        self.room = np.empty(min(self.spec.nbytes, _STEP_BYTES), np.uint8)
-
-    def show(self, local: NDArray[Any], place: memoryview) -> None:
-        """Writes this rank's items to scratch memory, where there is room for all of them."""
-        start = self.context.topology.node_rank * _rooms(self.context.topology.placement, self.spec.nbytes)[2]
-        fill(place[start : start + self.spec.nbytes], self.spec, local)
+    def allocate_rows(self) -> None:
+        """Allocates what replaces scratch memory where a node has none. Local; may raise MemoryError."""
+        count = self._topology.node_size
+        length = min(self.spec.nbytes, _STEP_BYTES // count) // self.spec.dtype.itemsize
+        self._private_rows = np.empty((1, count, max(length, 1)), self.spec.dtype)
 
     def run(self, local: NDArray[Any], block: Block, is_shared: bool, scratch: Block | None) -> None:
         """Reduces the arrays of all ranks into `block` on each node.
@@ -124,124 +107,101 @@ class Reduction:
         Args:
             local: This rank's array.
             block: The bytes of the result.
-            is_shared: Whether the ranks of this node see one `block`, or each has its own.
-            scratch: Memory that they all see; None where they have none, on all nodes.
+            is_shared: Whether `block` is the same memory on all ranks of this node; else each rank has its own.
+            scratch: The scratch memory of the node; None on all nodes if one has none. Then `allocate_rows` was called.
 
         Collective:
             Over the communicator, but a rank may return before others have come.
         """
-        if self.own is not None:
-            root = self._in_turn(bytes_of(self.own), block)
+        if self._copy is not None:
+            root = self._reduce_along(range(self._topology.size), bytes_of(self._copy), block)
         else:
-            self._within(local, block, is_shared, scratch)
-            if self.context.topology.n_nodes == 1:
+            self._reduce_in_node(local, block, is_shared, scratch)
+            if self._topology.n_nodes == 1:
                 return
-            if not self._is_for_one:
-                self.context.node_collective_comm.barrier()
-            root = self._between(block)
+            if not self._leader_reduces:
+                self._context.node_collective_comm.barrier()
+            root = self._reduce_between_nodes(block)
         if not is_shared:
-            broadcast_in_node(self.context, root, block)
+            broadcast_in_node(self._context, root, block)
 
-    def _within(self, local: NDArray[Any], block: Block, is_shared: bool, scratch: Block | None) -> None:
-        """Reduces what the ranks of this node have."""
-        if self.context.topology.node_size == 1:
+    def _reduce_in_node(self, local: NDArray[Any], block: Block, is_shared: bool, scratch: Block | None) -> None:
+        """Reduces the arrays of this node's ranks, a step of items at a time.
+
+        In each step every rank shows its items in a row, and reduces a part of the items of all rows. Steps use the
+        sides in turn: once all ranks have come to a barrier, all have reduced the step before the last one.
+        """
+        if self._topology.node_size == 1:
             np.copyto(self.spec.view(block), local)
             return
         array = local.T if self.spec.order == "F" else local
         items = array.reshape(-1) if array.flags.c_contiguous else array.flat
         result = block.view(self.spec.dtype)
-        if scratch is None:
-            self._by_turns(items, result, is_shared)
-        else:
-            self._through(scratch, items, result, is_shared)
-
-    def _through(self, scratch: Block, items: Any, result: NDArray[Any], is_shared: bool) -> None:
-        """Each rank shows a part of its items at a time, in one of two places in turn, and reduces a part of that part.
-
-        When all have come to a meeting, all have reduced what was shown before the meeting before.
-        """
-        count, ranks, room = _rooms(self.context.topology.placement, self.spec.nbytes)
-        sides = scratch.view(result.dtype).reshape(count, ranks, -1)[:, : self.context.topology.node_size]
-        for number, part in enumerate(slices.chunks(result.size, room // result.itemsize)):
-            side, whole = sides[number % len(sides)], result[part]
+        sides = self._rows(scratch)
+        for number, step in enumerate(slices.chunks(result.size, sides.shape[-1])):
+            rows, whole = sides[number % len(sides), :, : step.stop - step.start], result[step]
             if not self.is_shown:
-                side[self.context.topology.node_rank, : whole.size] = items[part]
-                self.context.node_collective_comm.barrier()
-            mine = self._mine(whole) if is_shared else slice(0, whole.size)
+                rows[self._topology.node_rank] = items[step]
+                self._exchange_rows(rows, is_private=scratch is None)
+            own = self._own_part(whole) if is_shared else slice(0, whole.size)
             if self.is_repeated:
-                found = np.empty_like(whole)
-                self.operation.fold(side[:, : whole.size], found)
-                whole[:] = found  # in one step: what is on its way to it must not be seen
-            elif mine.stop > mine.start:
-                self.operation.fold(side[:, mine], whole[mine])
+                reduced = np.empty_like(whole)
+                self.operation.fold(rows, reduced)
+                whole[:] = reduced  # at once: a rank that has ended may read it already
+            elif own.stop > own.start:
+                self.operation.fold(rows[:, own], whole[own])
 
-    def _mine(self, whole: NDArray[Any]) -> slice:
-        """Which of these items this rank reduces for its node."""
-        if self._is_for_one:
-            return slice(0, whole.size if self.context.topology.is_leader else 0)
-        count, place = self.context.topology.node_size, self.context.topology.node_rank
-        part = slices.byte_slice(whole.nbytes, count, place, grain=LINE_BYTES)
+    def _rows(self, scratch: Block | None) -> NDArray[Any]:
+        """The memory for a step of items of each rank of this node, shape (sides, ranks, items)."""
+        if scratch is None:
+            assert self._private_rows is not None
+            return self._private_rows
+        sides, ranks, _ = self._layout
+        return scratch.view(self.spec.dtype).reshape(sides, ranks, -1)[:, : self._topology.node_size]
+
+    def _exchange_rows(self, rows: NDArray[Any], *, is_private: bool) -> None:
+        """Returns when each rank of this node sees the rows of all."""
+        if not is_private:
+            self._context.node_collective_comm.barrier()
+            return
+        for node_rank, row in enumerate(rows):
+            self._context.node_collective_comm.bcast(row.view(np.uint8), node_rank)
+
+    def _own_part(self, whole: NDArray[Any]) -> slice:
+        """The items that this rank reduces for its node."""
+        if self._leader_reduces:
+            return slice(0, whole.size if self._topology.is_leader else 0)
+        count, place = self._topology.node_size, self._topology.node_rank
+        part = slices.byte_slice(whole.nbytes, count, place, grain=plan.LINE_BYTES)
         return slice(part.start // whole.itemsize, part.stop // whole.itemsize)
 
-    def _by_turns(self, items: Any, result: NDArray[Any], is_shared: bool) -> None:
-        """Each rank sends its items to all of the node."""
-        assert self.room is not None
-        room = self.room.view(result.dtype)
-        for part in slices.chunks(result.size, room.size):
-            piece = room[: part.stop - part.start]
-            for number, rank in enumerate(self.operation.begin_with(self.context.topology.node_size)):
-                if rank == self.context.topology.node_rank:
-                    piece[:] = items[part]
-                self.context.node_collective_comm.bcast(piece.view(np.uint8), rank)
-                if is_shared and not self.context.topology.is_leader:
-                    continue
-                if number:
-                    self.operation.add(piece, result[part])
-                else:
-                    result[part] = piece
-
-    def _between(self, block: Block) -> int:
-        """Reduces what the nodes have; the root from which it came to them, as for `broadcast_chunks`."""
-        context, placement = self.context, self.context.topology.placement
-        if self.is_little:
-            if context.topology.is_leader:
-                found = exchange(context, plan.chain(placement, 0), block, [block.nbytes] * context.topology.n_nodes)
-                self.operation.fold([one.view(self.spec.dtype) for one in found], block.view(self.spec.dtype))
-            return 0
-        if not self.operation.commutes:
-            return self._along([placement.leader(node) for node in range(context.topology.n_nodes)], block)
-        if context.topology.is_leader:
-            path = plan.chain(placement, 0)
-            piece = _piece_bytes(context, block.nbytes)
-            ring = ring_plan.reduce_ring(slice(0, block.nbytes), context.topology.n_nodes, context.topology.node, piece)
-            circulate(context, path, block, ring, self._combine(), self.stages)
+    def _reduce_between_nodes(self, block: Block) -> int:
+        """Reduces the blocks of the leaders; all of them have the result. Returns the root for `broadcast_in_node`."""
+        leaders = plan.chain(self._topology.placement, 0)
+        if not self._is_small and not self.operation.commutes:
+            return self._reduce_along(leaders, block, block)
+        if self._topology.is_leader and self._is_small:
+            inputs = exchange(self._context, leaders, block, [block.nbytes] * len(leaders))
+            self.operation.fold([part.view(self.spec.dtype) for part in inputs], block.view(self.spec.dtype))
+        elif self._topology.is_leader:
+            ring = ring_plan.reduce_ring(block.nbytes, len(leaders), self._topology.node, self._chunk_bytes)
+            circulate(self._context, leaders, block, ring, self._combine, self._stages)
         return 0
 
-    def _in_turn(self, own: Block, block: Block) -> int:
-        """Reduces from each rank to the next; the last one, from which it came to the other nodes."""
-        ranks = range(self.context.topology.size)
-        self._along(ranks, own, into=block)
-        return ranks[-1]
+    def _reduce_along(self, path: Sequence[int], own: Block, block: Block) -> int:
+        """Reduces `own` from each rank of `path` to the next, and sends the result to the `block` of each node.
 
-    def _along(self, path: Sequence[int], own: Block, into: Block | None = None) -> int:
-        """Reduces from each rank of `path` to the next, and brings what comes of it to all nodes; the last of them."""
-        context, last = self.context, path[-1]
-        parts = list(slices.chunks(own.nbytes, _piece_bytes(context, own.nbytes)))
-        pass_along(context, path, own, parts, self._combine(), self.stages)
-        block = own if into is None else into
-        if into is not None and context.topology.rank == last:
-            into[:] = own
-        broadcast_chunks(context, last, block)
-        return last
+        Returns:
+            The last rank of `path`, which has the result and sends it.
+        """
+        if self._topology.rank in path:
+            place = path.index(self._topology.rank)
+            ring = ring_plan.reduce_chain(own.nbytes, len(path), place, self._chunk_bytes)
+            circulate(self._context, path, own, ring, self._combine, self._stages)
+        if own is not block and self._topology.rank == path[-1]:
+            block[:] = own
+        broadcast_chunks(self._context, path[-1], block)
+        return path[-1]
 
-    def _combine(self) -> Combine:
-        dtype, operation = self.spec.dtype, self.operation
-
-        def combine(lower: Block, upper: Block) -> None:
-            operation.into_upper(lower.view(dtype), upper.view(dtype))
-
-        return combine
-
-
-def _piece_bytes(context: Context, nbytes: int) -> int:
-    return ring_plan.piece_bytes(nbytes // context.topology.n_nodes, context.config.chunk_bytes)
+    def _combine(self, lower: Block, upper: Block) -> None:
+        self.operation.into_upper(lower.view(self.spec.dtype), upper.view(self.spec.dtype))

@@ -1,32 +1,46 @@
-"""Who does which part: slices of items, chunks of bytes, the path between nodes. Plain functions of plain data."""
+"""Which ranks pass bytes from node to node, and in chunks of what size: plain functions of plain data."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+from mpishare.arrays.slices import round_up
 from mpishare.comm.placement import Placement
 
 LARGEST_MESSAGE_BYTES = 1 << 30
 """A round number below 2**31 - 1, the largest count of MPI 3."""
 
+LINE_BYTES = 64
+"""A cache line. Numbers are never cut on a multiple of it: the largest, a complex long double, has 32 bytes."""
+
 MIN_CMA_BYTES = 4 << 20
-"""Below it the root alone fills its node: measured, it takes no longer than to tell the others."""
+"""Below it the root fills its node alone: measured, that takes no longer than to tell the other ranks."""
 
 MAX_CMA_READERS = 8
-"""Ranks that read the root's memory at the same time. The kernel's lock on it is what more would wait for (S.
-Chakraborty, H. Subramoni, D. K. Panda, "Contention-aware kernel-assisted MPI collectives", IEEE Cluster 2017)."""
+"""Ranks that read the root's memory at the same time. More would wait for the kernel's lock on it (S. Chakraborty, H.
+Subramoni, D. K. Panda, "Contention-aware kernel-assisted MPI collectives", IEEE Cluster 2017)."""
 
 EAGER_BYTES = 60 << 10
-"""A message up to this size leaves at once with Open MPI over TCP, whose limit is 64 KiB with its own header; a larger
-one first asks the receiver, which stalls a chain."""
+"""Open MPI over TCP sends a message up to this size at once; its limit is 64 KiB with its own header. For a larger one
+it first asks the receiver, which stalls a chain."""
 
 _EAGER_COST_BYTES, _LARGE_COST_BYTES = 560, 14 << 10
-"""Bytes that a link carries in the time that such a message, and a larger one, costs besides its bytes: 11 and 270 us,
-measured at 400 Mbit/s (benchmarks/results/nodes-chunks.json). A faster link carries more in it."""
+"""Cost of such a message, and of a larger one, besides its bytes: in bytes that the link carries in that time. They
+are 11 and 270 us, measured at 400 Mbit/s (benchmarks/results/nodes-chunks.json). A faster link carries more."""
 
-_LARGEST_CHUNK_BYTES = 16 << 20
-_LARGEST_TREE_BYTES = 1 << 20
+_MAX_CHUNK_BYTES = 16 << 20
+_MAX_TREE_BYTES = 1 << 20
+
+_LARGE_RING_CHUNKS = range(256 << 10, (1 << 20) + 1)
+"""Bytes of ring chunks that are not eager. Smaller ones cost more than eager ones. Larger ones gain nothing, as all
+links of a ring are busy from the first chunk to the last."""
+
+_MIN_RING_CHUNKS = 4
+"""Chunks for each node's part of the bytes, so that one is in flight while another is reduced."""
+
+_SMALL_BYTES = 16 << 10
+"""Up to here, over all nodes, the time depends on the number of messages in sequence."""
 
 
 def chain(placement: Placement, root: int) -> tuple[int, ...]:
@@ -42,12 +56,12 @@ def chain(placement: Placement, root: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Links:
-    """Where a place on the path between nodes gets its bytes from and sends them to.
+    """From which place of a path a place receives, to which it sends, and in what chunks.
 
     Attributes:
-        parent: The place that it gets them from, None where they begin.
-        children: The places that it sends them to, in this order.
-        chunk_bytes: How many travel as one message, at most 2**31 - 1, MPI's largest count.
+        parent: The place that it receives from; None at the root.
+        children: The places that it sends to, in this order.
+        chunk_bytes: Bytes of a message, at most 2**31 - 1, MPI's largest count.
     """
 
     parent: int | None
@@ -55,41 +69,58 @@ class Links:
     chunk_bytes: int
 
 
-def links(nbytes: int, count: int, place: int, chunk: int | None = None) -> Links:
-    """How `nbytes` travel over `count` places, from the first on: down a tree if few, along a chain if many.
+def links(nbytes: int, count: int, place: int, configured: int | None = None) -> Links:
+    """How a place passes on `nbytes`: down a tree if they are few, along a chain if they are many.
 
     Args:
-        nbytes: How many.
-        count: Places on the path, at least two.
-        place: Whose links.
-        chunk: Bytes of a message, always along a chain; None for what the model says.
+        nbytes: Bytes to pass on.
+        count: Places on the path. Place 0 is the root.
+        place: The place in question.
+        configured: MPISHARE_CHUNK, bytes of a message along a chain; None for the model's choice.
     """
-    best = chunk or chunk_bytes(nbytes, count)
+    chunk = configured or chunk_bytes(nbytes, count)
     tree_cost = (count - 1).bit_length() * _message_cost(nbytes)
-    if chunk is None and nbytes <= _LARGEST_TREE_BYTES and tree_cost <= _chain_cost(nbytes, count, best):
+    if configured is None and nbytes <= _MAX_TREE_BYTES and tree_cost <= _chain_cost(nbytes, count, chunk):
         return Links(*_tree(count, place), max(nbytes, 1))
-    return Links(place - 1 if place else None, (place + 1,) if place + 1 < count else (), best)
+    return Links(place - 1 if place else None, (place + 1,) if place + 1 < count else (), chunk)
 
 
 def chunk_bytes(nbytes: int, n_nodes: int) -> int:
-    """Bytes that travel between nodes as one message, from a model of a pipelined chain.
+    """Bytes of a chunk along a chain of nodes, from a model of a pipelined chain.
 
     With p nodes and k chunks, each of which costs a time `a` besides the time of its bytes, a chain of N bytes ends
-    after (p - 2 + k) (a + N b / k), b the time of a byte. That is least for chunks of sqrt(N (a / b) / (p - 2)) bytes.
-    Messages that leave at once cost less than larger ones, so that the best of those is compared with them.
-    `benchmarks/nodes.py --chunks` compares the choice with others on a link.
+    after (p - 2 + k) (a + N b / k), where b is the time of a byte. That is least for chunks of
+    sqrt(N (a / b) / (p - 2)) bytes. Eager messages cost less than larger ones, so the best eager size is compared with
+    that. `benchmarks/nodes.py --chunks` compares the choice with other sizes on a link.
 
     Source:
         E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn, "Collective communication: theory, practice, and
         experience", Concurrency and Computation 19 (2007).
     """
     best = math.isqrt(nbytes * _LARGE_COST_BYTES // max(n_nodes - 2, 1))
-    large = min(max(best, EAGER_BYTES), _LARGEST_CHUNK_BYTES)
+    large = min(max(best, EAGER_BYTES), _MAX_CHUNK_BYTES)
     return min(EAGER_BYTES, large, key=lambda chunk: _chain_cost(nbytes, n_nodes, chunk))
 
 
+def ring_chunk_bytes(nbytes: int, configured: int | None) -> int:
+    """Bytes of a chunk on a ring, a multiple of `LINE_BYTES`.
+
+    Args:
+        nbytes: Bytes of each node's part.
+        configured: MPISHARE_CHUNK; None for the choice made here.
+    """
+    large = min(nbytes // _MIN_RING_CHUNKS, _LARGE_RING_CHUNKS[-1])
+    best = large if large in _LARGE_RING_CHUNKS else EAGER_BYTES
+    return round_up(configured or best, LINE_BYTES)
+
+
+def is_small(nbytes: int) -> bool:
+    """Whether `nbytes` of all nodes reach all nodes sooner in few large messages than in many small ones."""
+    return nbytes <= _SMALL_BYTES
+
+
 def _chain_cost(nbytes: int, count: int, chunk: int) -> int:
-    """In the time of a byte."""
+    """The time of a chain, in bytes that a link carries in it."""
     return (count - 2 + -(-nbytes // chunk)) * _message_cost(min(chunk, nbytes))
 
 
@@ -98,7 +129,7 @@ def _message_cost(nbytes: int) -> int:
 
 
 def _tree(count: int, place: int) -> tuple[int | None, tuple[int, ...]]:
-    """Parent and children of `place` in a binomial tree, which ends after log2 of `count` messages in turn.
+    """Parent and children of `place` in a binomial tree, which takes log2(count) messages in sequence.
 
     Source:
         R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", Int. J.

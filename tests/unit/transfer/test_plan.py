@@ -1,0 +1,77 @@
+"""plan: paths, trees and chunk sizes, whatever the numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpishare.comm.placement import Placement
+from mpishare.transfer import plan
+from mpishare.transfer.plan import Links
+
+
+@pytest.mark.parametrize("labels", ["aaaa", "abcd", "abab", "abbb", "aabc", "a"])
+def test_a_chain_begins_at_the_root_and_visits_each_node_once(labels: str) -> None:
+    placement = Placement.from_labels(list(labels))
+    for root in range(len(labels)):
+        path = plan.chain(placement, root)
+        assert path[0] == root
+        nodes, first = [placement.node_of[rank] for rank in path], placement.node_of[root]
+        assert nodes == [*range(first, len(placement.nodes)), *range(first)]
+        assert all(rank == placement.leader(placement.node_of[rank]) for rank in path[1:])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8, 9, 100])
+@pytest.mark.parametrize("nbytes", [0, 1, 1000, 100_000, 1 << 20, 1 << 30])
+def test_links_reach_every_place_once_and_agree(nbytes: int, count: int) -> None:
+    links = [plan.links(nbytes, count, place) for place in range(count)]
+    assert links[0].parent is None
+    assert len({link.chunk_bytes for link in links}) == 1
+    assert 1 <= links[0].chunk_bytes < 2**31
+    pairs = [(place, child) for place, link in enumerate(links) for child in link.children]
+    assert sorted(child for _, child in pairs) == list(range(1, count))
+    assert all(links[child].parent == place for place, child in pairs)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "count", "place", "configured", "expected"),
+    [
+        (1000, 8, 0, None, Links(None, (4, 2, 1), 1000)),
+        (1000, 8, 4, None, Links(0, (6, 5), 1000)),
+        (1000, 8, 3, 10, Links(2, (4,), 10)),  # chunks of a given size go along a chain
+        # 2 (n + 14336) <= 3 (61440 + 560) for a tree of larger messages, and a chain of eager ones
+        (78_664, 3, 0, None, Links(None, (2, 1), 78_664)),
+        (78_665, 3, 0, None, Links(None, (1,), 61_440)),
+        (1 << 20, 2, 1, None, Links(0, (), 1 << 20)),
+        ((1 << 20) + 1, 2, 1, None, Links(0, (), 61_440)),
+        (1 << 30, 2, 0, None, Links(None, (1,), 3_923_412)),  # the root of 2**30 * 14336
+        (1 << 38, 6, 5, None, Links(4, (), 16 << 20)),
+    ],
+)
+def test_the_model_decides(nbytes: int, count: int, place: int, configured: int | None, expected: Links) -> None:
+    assert plan.links(nbytes, count, place, configured) == expected
+
+
+def test_chunks_grow_with_the_bytes_and_shrink_with_the_nodes() -> None:
+    sizes = [plan.chunk_bytes(1 << power, 4) for power in range(10, 40)]
+    assert sizes == sorted(sizes)
+    assert plan.chunk_bytes(1 << 30, 1000) < plan.chunk_bytes(1 << 30, 3)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "configured", "expected"),
+    [
+        (1, None, 61_440),
+        ((1 << 20) - 1, None, 61_440),
+        (1 << 20, None, 256 << 10),
+        (3 << 20, None, 768 << 10),
+        (1 << 40, None, 1 << 20),
+        (1 << 20, 1, 64),
+        (1 << 20, 65, 128),
+    ],
+)
+def test_chunks_of_a_ring(nbytes: int, configured: int | None, expected: int) -> None:
+    assert plan.ring_chunk_bytes(nbytes, configured) == expected
+
+
+def test_few_bytes_are_exchanged_as_a_whole() -> None:
+    assert [plan.is_small(nbytes) for nbytes in (0, 16_384, 16_385)] == [True, True, False]

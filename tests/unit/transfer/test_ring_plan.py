@@ -1,0 +1,122 @@
+"""ring_plan, simulated: each byte crosses each link once, and all places end with the same bytes."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Sequence
+
+import pytest
+
+from mpishare.comm.placement import Placement
+from mpishare.transfer.plan import LINE_BYTES
+from mpishare.transfer.ring_plan import (
+    Ring,
+    bruck_steps,
+    gather_ring,
+    is_in_order,
+    joined_runs,
+    reduce_chain,
+    reduce_ring,
+)
+
+Held = list[list[Counter[int]]]
+"""For each place and each byte the places whose bytes it was reduced from, and how often."""
+
+
+def simulate(rings: Sequence[Ring], held: Held) -> None:
+    """Sends and receives one chunk at a time, in any order that the rules allow, until all is done."""
+    chance, count = random.Random(1), len(rings)
+    sent, received = [0] * count, [0] * count
+    links: list[deque[list[Counter[int]]]] = [deque() for _ in rings]
+    while True:
+        able = [min(len(ring.ready) + received[place], len(ring.sent)) for place, ring in enumerate(rings)]
+        senders = [place for place in range(count) if sent[place] < able[place]]
+        receivers = [place for place in range(count) if links[place]]
+        if not senders and not receivers:
+            break
+        place = chance.choice([*senders, *(count + place for place in receivers)])
+        if place < count:
+            chunk = rings[place].sent[sent[place]]
+            sent[place] += 1
+            links[(place + 1) % count].append([Counter(byte) for byte in held[place][chunk]])
+            continue
+        place -= count
+        number, message = received[place], links[place].popleft()
+        received[place] += 1
+        chunk = rings[place].coming[number]
+        assert len(message) == chunk.stop - chunk.start > 0
+        assert rings[place].sends_before(number) <= sent[place]
+        if number < rings[place].reduced:
+            message = [before + own for before, own in zip(message, held[place][chunk], strict=True)]
+        held[place][chunk] = message
+    assert [(len(ring.sent), len(ring.coming)) for ring in rings] == list(zip(sent, received, strict=True))
+
+
+def nbytes(chunks: Sequence[slice]) -> int:
+    return sum(chunk.stop - chunk.start for chunk in chunks)
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 1000])
+@pytest.mark.parametrize("sizes", [[3, 3], [5, 0], [0, 9, 4], [2, 30, 1, 0], [4, 4, 4, 4, 4]], ids=str)
+def test_gathered_bytes_reach_all_places_once(sizes: list[int], chunk_bytes: int) -> None:
+    count, total = len(sizes), sum(sizes)
+    starts = [sum(sizes[:place]) for place in range(count)]
+    runs = [[slice(start, start + size)] for start, size in zip(starts, sizes, strict=True)]
+    rings = [gather_ring(runs, place, chunk_bytes) for place in range(count)]
+    expected = [Counter([place]) for place in range(count) for _ in range(sizes[place])]
+    held: Held = [[byte if byte == Counter([place]) else Counter() for byte in expected] for place in range(count)]
+    simulate(rings, held)
+    assert held == [expected] * count
+    for place, ring in enumerate(rings):
+        assert nbytes(ring.coming) == total - sizes[place]
+        assert nbytes(ring.sent) == total - sizes[(place + 1) % count]
+        assert {ring.sends_before(number) for number in range(len(ring.coming))} <= {0}
+
+
+@pytest.mark.parametrize("chunk_bytes", [64, 1 << 20])
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+@pytest.mark.parametrize("size", [1, 64, 65, 320])
+def test_reduced_bytes_have_each_place_once(size: int, count: int, chunk_bytes: int) -> None:
+    rings = [reduce_ring(size, count, place, chunk_bytes) for place in range(count)]
+    held: Held = [[Counter([place]) for _ in range(size + 3)] for place in range(count)]
+    simulate(rings, held)
+    for place, ring in enumerate(rings):
+        assert held[place] == [Counter(range(count))] * size + [Counter([place])] * 3
+        assert [ring.sends_before(number) for number in range(ring.reduced)] == [0] * ring.reduced
+        for number, chunk in enumerate(ring.coming[ring.reduced :], ring.reduced):
+            assert ring.sent[ring.sends_before(number) - 1] == chunk  # it is sent before it is overwritten
+    if size == 320:  # the links carry alike
+        bound = 2 * (count - 1) * (-(-size // count) + LINE_BYTES)
+        assert all(nbytes(ring.sent) <= bound for ring in rings)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_a_chain_reduces_into_its_last_place(count: int) -> None:
+    held: Held = [[Counter([place]) for _ in range(10)] for place in range(count)]
+    simulate([reduce_chain(10, count, place, 4) for place in range(count)], held)
+    assert held == [[Counter(range(place + 1))] * 10 for place in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8, 9, 100])
+def test_bruck_takes_the_fewest_steps(count: int) -> None:
+    steps = bruck_steps(count)
+    assert len(steps) == (count - 1).bit_length()
+    known = 1
+    for distance, places in steps:
+        assert known == distance  # what comes is from the places before those that are known
+        assert places <= known
+        known += places
+    assert known == count
+
+
+def test_runs_join_and_skip() -> None:
+    starts = [0, 10, 10, 30, 31]
+    assert joined_runs([0, 1, 2, 3], starts) == [slice(0, 31)]
+    assert joined_runs([0, 3], starts) == [slice(0, 10), slice(30, 31)]
+    assert joined_runs([1], starts) == []
+
+
+@pytest.mark.parametrize(("labels", "expected"), [("aabb", True), ("abab", False), ("abbb", True), ("aba", False)])
+def test_ranks_in_order(labels: str, expected: bool) -> None:
+    assert is_in_order(Placement.from_labels(labels)) == expected
