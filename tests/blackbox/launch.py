@@ -31,6 +31,9 @@ def environment(extra: dict[str, str]) -> dict[str, str]:
     return {**OPEN_MPI, **os.environ, "PATH": path, "PYTHONDONTWRITEBYTECODE": "", **extra}
 
 
+PLAIN = ["--", "env", sys.executable]
+"""Plain python, which `mpishare run` does not take for Python and so runs without `-m mpi4py`."""
+
 Ended: TypeAlias = "subprocess.CompletedProcess[str]"
 
 
@@ -69,7 +72,7 @@ def run_program(size: int, name: str, *words: str, limit_s: float = 60, nodes: s
 
 def run_code(size: int, code: str, environ: dict[str, str] | None = None) -> Ended:
     """Runs Python code on `size` ranks by plain python: nothing ends the job but what the library does."""
-    return run_ranks(size, ["--", sys.executable, "-c", code], environ)
+    return run_ranks(size, [*PLAIN, "-c", code], environ)
 
 
 @contextmanager

@@ -11,54 +11,39 @@ import pytest
 
 from tests.blackbox.launch import Ended, nothing_left, run
 
-HEAD = """
-import os, numpy as np, mpishare as ms
-from mpi4py import MPI
-comm = MPI.COMM_WORLD
-rank = comm.rank
-"""
+PROGRAM = ["python", "-m", "tests.faults.programs.space"]
 
 
-def run_with(setup: str, code: str, **environ: str) -> Ended:
-    """Runs code on 2 ranks in a mount namespace of its own, after lines of shell that set it up."""
+def run_with(setup: str, *args: str, **environ: str) -> Ended:
+    """Runs a function of the program on 2 ranks in a mount namespace of its own, which lines of shell set up."""
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    job = [sys.executable, "-m", "mpishare", "run", "-n", "2", "--", sys.executable, "-c", HEAD + code]
+    job = [sys.executable, "-m", "mpishare", "run", "-n", "2", *PROGRAM, *args]
     with nothing_left():
-        return run(["unshare", *user, "--mount", "sh", "-ec", f"{setup}\nexec {shlex.join(job)}"], environ)
+        ended = run(["unshare", *user, "--mount", "sh", "-ec", f"{setup}\nexec {shlex.join(job)}"], environ)
+    assert ended.returncode == 0, ended.stderr
+    return ended
 
 
 SHM = "mount -t tmpfs -o size={} none /dev/shm"
+FOLDER = "mkdir -p {0}; mount -t tmpfs -o size=8m{1} none {0}"
 
 
 @pytest.mark.fault(
     "a /dev/shm of 64 MiB, Docker's default, and an array of 256 MiB",
     "it lies in a nameless file in memory; where MPISHARE_BACKEND asks for a window first, report() says why not",
 )
-def test_small_shared_memory() -> None:
-    code = "a = ms.share(np.full(256 << 20, 7, 'u1') if rank == 0 else None); assert (a == 7).all(); print(ms.report())"
-    for backend, refusals in (("", 0), ("window,memmap", 2)):
-        ended = run_with(SHM.format("64m"), code, MPISHARE_BACKEND=backend)
-        assert ended.returncode == 0, ended.stderr
-        assert ended.stdout.count("memmap in memory") == 2
-        assert ended.stdout.count("not window: 268,435,456 bytes do not fit in /dev/shm") == refusals
+@pytest.mark.parametrize(("backend", "refusals"), [("", 0), ("window,memmap", 2)])
+def test_small_shared_memory(backend: str, refusals: int) -> None:
+    ended = run_with(SHM.format("64m"), "share_large", MPISHARE_BACKEND=backend)
+    assert ended.stdout.count("memmap in memory") == 2
+    assert ended.stdout.count("not window: 268,435,456 bytes do not fit in /dev/shm") == refusals
 
 
 @pytest.mark.fault(
     "/dev/shm filling up while arrays are being made", "arrays that fit no longer go to memory; all keep their bits"
 )
 def test_shared_memory_that_fills_up() -> None:
-    code = """
-kept = []
-for number in range(60):
-    if rank == 0 and number % 3 == 0:
-        free = os.statvfs("/dev/shm").f_bavail * 4096
-        open(f"/dev/shm/foreign{number}", "wb").write(bytes(min(5 << 20, free)))
-    kept.append(ms.share(np.full(2 << 20, number, "u1") if rank == 0 else None))
-assert all((array == number).all() for number, array in enumerate(kept))
-print(sorted({one.backend for one in ms.report().segments}))
-"""
-    ended = run_with(SHM.format("128m"), code, MPISHARE_BACKEND="window,memmap")
-    assert ended.returncode == 0, ended.stderr
+    ended = run_with(SHM.format("128m"), "share_while_it_fills_up", MPISHARE_BACKEND="window,memmap")
     assert ended.stdout.count("['memmap in memory', 'window']") == 2
 
 
@@ -66,46 +51,24 @@ print(sorted({one.backend for one in ms.report().segments}))
     "no room but that of segments kept for arrays to come (MPISHARE_RECYCLE)", "they are given back, and the array fits"
 )
 def test_kept_segments_are_given_back() -> None:
-    code = """
-for count in (20, 24, 26):
-    a = ms.share(np.full(count << 20, count, "u1") if rank == 0 else None)
-    assert (a == count).all()
-    print(ms.report().segments[0].backend)
-    del a
-"""
-    ended = run_with(SHM.format("64m"), code, MPISHARE_BACKEND="window,memmap", MPISHARE_RECYCLE="1G")
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines() == ["window"] * 6
+    environ = {"MPISHARE_BACKEND": "window,memmap", "MPISHARE_RECYCLE": "1G"}
+    assert run_with(SHM.format("64m"), "share_growing", **environ).stdout.splitlines() == ["window"] * 6
 
 
 @pytest.mark.fault(
     "no segment kind has room", "CapacityError on all ranks: host, directory, bytes wanted, bytes free, the cure"
 )
 def test_no_room_at_all() -> None:
-    code = "try: ms.empty(1 << 50, 'u1')\nexcept ms.CapacityError as error: print(error.wanted, error)"
-    ended = run_with(SHM.format("64m"), code)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count(f"{1 << 50} ") == 2
-    for words in (
-        "bytes do not fit in",
-        "of host",
-        "bytes free",
-        "window: ",
-        "memmap in a folder: ",
-        "MPISHARE_DIR",
-    ):
-        assert words in ended.stdout
-
-
-FOLDER = "mkdir -p {0}; mount -t tmpfs -o size=8m{1} none {0}"
-DENIED = "try: ms.zeros(16 << 20, 'u1')\nexcept ms.{0} as error: print(error)\nassert ms.zeros(9).sum() == 0"
+    output = run_with(SHM.format("64m"), "make", str(1 << 50)).stdout
+    assert output.count(f"error: {1 << 50:,} bytes do not fit in") == 2
+    for text in ("of host", "bytes free", "window: ", "memmap in a folder: ", "MPISHARE_DIR"):
+        assert text in output
 
 
 @pytest.mark.fault("MPISHARE_DIR or TMPDIR full", "CapacityError on all ranks, with the folder and its free space")
 def test_full_folder(tmp_path: Path) -> None:
     environ = {"MPISHARE_DIR": str(tmp_path / "full"), "MPISHARE_BACKEND": "memmap"}
-    ended = run_with(FOLDER.format(tmp_path / "full", ""), DENIED.format("CapacityError"), **environ)
-    assert ended.returncode == 0, ended.stderr
+    ended = run_with(FOLDER.format(tmp_path / "full", ""), "make", str(16 << 20), **environ)
     assert ended.stdout.count(f"16,777,216 bytes do not fit in {tmp_path / 'full'} of host") == 2
 
 
@@ -113,52 +76,56 @@ def test_full_folder(tmp_path: Path) -> None:
     "MPISHARE_DIR or TMPDIR read-only",
     "BackendError or PeerError on all ranks; without MPISHARE_BACKEND, the next kind",
 )
-def test_read_only_folder(tmp_path: Path) -> None:
-    setup = FOLDER.format(tmp_path / "fixed", ",ro")
-    environ = {"MPISHARE_DIR": str(tmp_path / "fixed")}
-    code = "try: ms.zeros(3)\nexcept (ms.BackendError, ms.PeerError) as error: print(error)"
-    ended = run_with(setup, code, **environ, MPISHARE_BACKEND="memmap")
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("Read-only file system") == 2
-    ended = run_with(setup, "assert ms.zeros(3).sum() == 0", **environ)
-    assert ended.returncode == 0, ended.stderr
+@pytest.mark.parametrize(("backend", "count"), [("memmap", 2), ("", 0)])
+def test_read_only_folder(tmp_path: Path, backend: str, count: int) -> None:
+    environ = {"MPISHARE_DIR": str(tmp_path / "fixed"), **({"MPISHARE_BACKEND": backend} if backend else {})}
+    ended = run_with(FOLDER.format(tmp_path / "fixed", ",ro"), "make", "3", **environ)
+    assert ended.stdout.count("Read-only file system") == count
 
 
 @pytest.mark.fault("MPISHARE_DIR on a network file system", "BackendError: which folder, on what; never used")
 def test_network_folder() -> None:
-    code = "try: ms.zeros(3)\nexcept (ms.BackendError, ms.PeerError) as error: print(error)"
-    ended = run_with("true", code, MPISHARE_DIR="/proc", MPISHARE_BACKEND="memmap")  # any that is not known as local
-    assert ended.returncode == 0, ended.stderr
+    # /proc stands for all file systems that are not known as local; tests/unit/host has their list.
+    ended = run_with("true", "make", "3", MPISHARE_DIR="/proc", MPISHARE_BACKEND="memmap")
     assert ended.stdout.count("/proc is on proc, which other hosts may share") == 2
 
 
 @pytest.mark.fault("a limit of 64 open files", "nothing: live arrays hold none")
 @pytest.mark.parametrize("backend", ["window", "memmap"])
 def test_few_open_files(backend: str) -> None:
-    code = (
-        "kept = [ms.share(np.full(1000, n) if rank == 0 else None) for n in range(500)]\n"
-        "assert all((array == n).all() for n, array in enumerate(kept))"
-    )
-    ended = run_with("ulimit -n 64", code, MPISHARE_BACKEND=backend)
-    assert ended.returncode == 0, ended.stderr
+    run_with("ulimit -n 64", "share_many", MPISHARE_BACKEND=backend)
 
 
 @pytest.mark.fault("no open file left", "the next kind, in the end one copy per rank, where one is enough to read")
 def test_no_open_files() -> None:
-    code = """
-import os, resource
-ms.share(np.arange(3))
-resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 1,) * 2)
-held = []
-try:
-    while True: held.append(os.dup(0))
-except OSError: pass
-shared = ms.share(np.arange(1000))
-assert shared.tolist() == list(range(1000))
-backend = [one.backend for one in ms.report().segments]
-os.close(held.pop())
-print(backend)
-"""
-    ended = run_with("true", code)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("['private']") == 2
+    assert run_with("true", "share_without_descriptors").stdout.count("['private']") == 2
+
+
+@pytest.mark.fault("a full disk while saving", "FileError on all ranks: which file, no space; the old one stays")
+def test_full_disk(tmp_path: Path) -> None:
+    folder = str(tmp_path / "full")
+    lines = run_with(FOLDER.format(folder, ""), "save_on_a_full_disk", folder).stdout.splitlines()
+    assert len(lines) == 6
+    assert all("No space left on device" in line for line in lines)
+    assert sum("error: 28 " in line and "a.npy" in line for line in lines) == 2
+    assert sum("error: 28 " in line and "dataset 'x'" in line and "a.h5" in line for line in lines) == 2
+
+
+@pytest.mark.fault("no permission to save", "FileError on all ranks: which file, permission denied")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become someone else")
+def test_no_permission(tmp_path: Path) -> None:
+    for folder, mode in (
+        (tmp_path.parent, 0o755),
+        (tmp_path, 0o755),
+        (tmp_path / "mine", 0o755),
+        (tmp_path / "open", 0o777),
+    ):
+        folder.mkdir(exist_ok=True)
+        folder.chmod(mode)
+    for name in ("a.npy", "a.h5"):
+        (tmp_path / "open" / name).write_text("of another user")
+    output = run_with("true", "save_as_nobody", str(tmp_path)).stdout
+    assert output.count("Permission denied") == 8
+    for name in ("mine/a.npy", "mine/a.h5", "open/a.npy", "open/a.h5"):
+        assert output.count(f"/{name}: ") == 2
+    assert (tmp_path / "open" / "a.npy").read_text() == "of another user"

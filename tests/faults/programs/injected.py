@@ -27,11 +27,11 @@ victim, calls, faults = int(sys.argv[1]), sys.argv[2].split(","), sys.argv[3].sp
 def attached(call: str, fault: str, number: int, log: Path) -> subprocess.Popen[bytes]:
     """Strace on this process, once it is there."""
     inject = f"signal={fault}" if fault == "SIGKILL" else f"error={fault}"
-    words = ["strace", "-f", "-p", str(os.getpid()), "-o", str(log), "-e", f"trace={call}"]
-    tracer = subprocess.Popen([*words, "-e", f"inject={call}:{inject}:when={number}"], stderr=subprocess.PIPE)
+    command = ["strace", "-f", "-p", str(os.getpid()), "-o", str(log), "-e", f"trace={call}"]
+    tracer = subprocess.Popen([*command, "-e", f"inject={call}:{inject}:when={number}"], stderr=subprocess.PIPE)
     assert tracer.stderr is not None
-    said = tracer.stderr.readline()
-    assert b" attached" in said, said
+    line = tracer.stderr.readline()
+    assert b" attached" in line, line
     return tracer
 
 
@@ -60,9 +60,9 @@ def attempt_to_save(number: int, own: MPI.Intracomm) -> str:
             outcomes.append("bits")
         except ms.MpishareError as error:
             outcomes.append(type(error).__name__)
-    found = checkpoint.latest()
+    snapshot = checkpoint.latest()
     with h5py.File(folder / "a.h5") as file:
-        whole = [np.load(folder / "a.npy"), file["rows"][:], None if found is None else found.load("rows")]
+        whole = [np.load(folder / "a.npy"), file["rows"][:], None if snapshot is None else snapshot.load("rows")]
     comm.Barrier()
     for outcome, array in zip(outcomes, whole, strict=True):
         if array is None or len(array) != 50_000 * comm.size or not (array == array[0, 0]).all():
@@ -101,6 +101,9 @@ def times_failed(call: str, fault: str, first: int) -> int:
 
 attempt = attempt_to_save if len(sys.argv) > 5 else attempt_to_share
 attempt(0, comm)  # so that there is something to lose
+if comm.rank == 0:
+    print("shared", flush=True)
+comm.Barrier()
 first = int(sys.argv[4]) if faults == ["SIGKILL"] else 1
 counts = {f"{call} {fault}": times_failed(call, fault, first) for call in calls for fault in faults}
 if comm.rank == 0:

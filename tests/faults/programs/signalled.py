@@ -33,6 +33,8 @@ def send_soon() -> None:
 source = np.arange(8 << 20) if comm.rank == 0 else None
 kept: list[object] = []
 for turn in range(1_000):
+    if turn == 5:
+        comm.Barrier()  # rank 0 has printed
     hit = comm.rank == victim and turn == 5
     if hit and moment == "before":
         send()

@@ -1,0 +1,131 @@
+"""Too little room: runs the function argv[1], with argv[2:], on each rank."""
+
+import errno
+import os
+import resource
+import sys
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+import mpishare as ms
+
+comm = MPI.COMM_WORLD
+rank = comm.rank
+
+
+def share_large() -> None:
+    """Shares 256 MiB."""
+    array = ms.share(np.full(256 << 20, 7, "u1") if rank == 0 else None)
+    assert (array == 7).all()
+    print(ms.report())
+
+
+def share_while_it_fills_up() -> None:
+    """Shares 60 arrays of 2 MiB, while somebody else fills /dev/shm."""
+    kept = []
+    for number in range(60):
+        if rank == 0 and number % 3 == 0:
+            free = os.statvfs("/dev/shm").f_bavail * 4096
+            Path(f"/dev/shm/foreign{number}").write_bytes(bytes(min(5 << 20, free)))
+        kept.append(ms.share(np.full(2 << 20, number, "u1") if rank == 0 else None))
+    assert all((array == number).all() for number, array in enumerate(kept))
+    print(sorted({segment.backend for segment in ms.report().segments}))
+
+
+def share_growing() -> None:
+    """Shares arrays that fit when the one before is released."""
+    for count in (20, 24, 26):
+        array = ms.share(np.full(count << 20, count, "u1") if rank == 0 else None)
+        assert (array == count).all()
+        print(ms.report().segments[0].backend)
+        del array
+
+
+def make(nbytes: str) -> None:
+    """Makes an array, and prints the error."""
+    try:
+        ms.zeros(int(nbytes), "u1")
+    except (ms.CapacityError, ms.BackendError, ms.PeerError) as error:
+        print("error:", error)
+    if "MPISHARE_BACKEND" not in os.environ or int(nbytes) > 3:
+        assert ms.zeros(9).sum() == 0
+
+
+def share_many() -> None:
+    """Holds 500 arrays."""
+    kept = [ms.share(np.full(1000, number) if rank == 0 else None) for number in range(500)]
+    assert all((array == number).all() for number, array in enumerate(kept))
+
+
+def share_without_descriptors() -> None:
+    """Shares when no file can be opened any more."""
+    ms.share(np.arange(3))
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (max(int(entry.name) for entry in Path("/proc/self/fd").iterdir()) + 1,) * 2
+    )
+    held = []
+    try:
+        while True:
+            held.append(os.dup(0))
+    except OSError:
+        pass
+    shared = ms.share(np.arange(1000))
+    assert shared.tolist() == list(range(1000))
+    backend = [segment.backend for segment in ms.report().segments]
+    os.close(held.pop())
+    print(backend)
+
+
+def rows(count: int) -> np.ndarray:
+    """This rank's rows, `count` times 512 KiB."""
+    return np.full(count << 16, count, "f8")
+
+
+def save(path: str, array: np.ndarray, dataset: str | None, *, distributed: bool = False) -> None:
+    """Saves, and prints the error."""
+    try:
+        ms.save(path, array, dataset, distributed=distributed)
+    except (ms.FileError, ms.PeerError) as error:
+        print("error:", error.errno if isinstance(error, ms.FileError) else errno.ENOSPC, error)
+
+
+def save_on_a_full_disk(folder: str) -> None:
+    """Replaces files and a checkpoint on a disk of 8 MiB."""
+    os.chdir(folder)
+    for name, dataset in (("a.npy", None), ("a.h5", "x")):
+        ms.save(name, rows(1), dataset, distributed=True)
+        before = Path(name).read_bytes()
+        save(name, rows(7), dataset, distributed=True)
+        assert Path(name).read_bytes() == before
+        comm.Barrier()
+        assert not list(Path().glob("*.tmp.*"))
+        ms.save(name, rows(2), dataset, distributed=True)
+        comm.Barrier()
+        if rank == 0:
+            Path(name).unlink()
+    run = ms.Checkpoint("run")
+    run.save(1, {"x": rows(2)}, distributed=["x"])
+    try:
+        run.save(2, {"x": rows(6)}, distributed=["x"])
+    except (ms.FileError, ms.PeerError) as error:
+        print("error:", error)
+    snapshot = run.latest()
+    assert snapshot is not None
+    assert snapshot.step == 1
+
+
+def save_as_nobody(folder: str) -> None:
+    """Saves as a user without permission: into a folder, and over a file of another user."""
+    names = (("mine/a.npy", None), ("mine/a.h5", "x"), ("open/a.npy", None), ("open/a.h5", "x"))
+    for name, dataset in names[:2]:
+        ms.save(f"{folder}/{Path(name).name}", np.ones(3), dataset)  # imports what that user may not be able to read
+    comm.Barrier()
+    os.setegid(65534)
+    os.seteuid(65534)
+    for name, dataset in names:
+        save(f"{folder}/{name}", np.ones(3), dataset)
+
+
+globals()[sys.argv[1]](*sys.argv[2:])
