@@ -57,6 +57,11 @@ def acquire(nbytes: int, limit: int) -> Block:
     return np.asarray(_Buffer(np.empty(nbytes, np.uint8) if block is None else block, nbytes, limit))
 
 
+def free_bytes() -> int:
+    """How many bytes the pool keeps."""
+    return sum([block.nbytes for block in list(_free.values())])
+
+
 def clear() -> None:
     """Returns all free buffers to the system."""
     _free.clear()
@@ -73,10 +78,7 @@ def _take(nbytes: int) -> Block | None:
 
 def _trim(limit: int) -> None:
     """Releases the oldest free buffers until at most `limit` bytes are left."""
-    blocks = list(_free.items())
-    total = sum([block.nbytes for _, block in blocks])
-    for address, block in blocks:
-        if total <= limit:
+    for address in list(_free):
+        if free_bytes() <= limit:
             return
-        if _free.pop(address, None) is not None:
-            total -= block.nbytes
+        _free.pop(address, None)

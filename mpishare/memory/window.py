@@ -133,10 +133,10 @@ class KeptWindow:
     """
 
     lifetime = "stays until MPI_Finalize"
-    _kept: list[mpi.Win] = []  # noqa: RUF012 - all windows of the process, until MPI_Finalize
+    kept: list[mpi.Win] = []  # noqa: RUF012 - all windows of the process, until MPI_Finalize
 
     def __init__(self, window: mpi.Win, address: int) -> None:
-        self._kept.append(window)
+        self.kept.append(window)
         self.address = address
 
     def reserve(self, part: slice) -> None:

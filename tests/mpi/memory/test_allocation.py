@@ -1,0 +1,169 @@
+"""Memory that arrays use in turn: never two at a time, never more than allowed, and released when it is needed."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+import mpishare as ms
+from mpishare.memory import cache
+from mpishare.memory.kinds import Kind
+from tests.mpi.memory.conftest import KINDS, Settings, permissions, settings_of
+
+pytestmark = pytest.mark.mpi
+
+LARGE = 3 << 17
+"""Items of an array that is too large for a slot: 3 MiB."""
+ROUNDS = {100: 150, LARGE: 8}
+"""How many arrays of so many items are made, so that their memory must be used again. A slab has fewer slots."""
+
+SHARED = {title: kind for title, kind in KINDS.items() if kind.is_shared}
+
+
+@pytest.fixture
+def keeping(comm_with: Settings) -> MPI.Intracomm:
+    """The ranks of the launch, with enough cached memory for these tests, which can be mapped twice."""
+    return comm_with(RECYCLE="64M", SECOND_MAP="1")
+
+
+def shared(comm: MPI.Intracomm, number: int, count: int = 100) -> NDArray[Any]:
+    return ms.share(np.full(count, number) if comm.rank == 0 else None, comm=comm)
+
+
+def use_others(comm: MPI.Intracomm, count: int) -> None:
+    """Shares and deletes other arrays of `count` items."""
+    for number in range(ROUNDS[count]):
+        shared(comm, number, count)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_live_arrays_keep_their_bits_whichever_are_deleted(kind: Kind, comm_with: Settings) -> None:
+    comm = comm_with(**settings_of(kind), RECYCLE="64M")
+    common, own = random.Random(comm.size), random.Random(comm.rank)
+    live: list[tuple[int, NDArray[Any]]] = []
+    for number in range(120):
+        count, root = common.choice([0, 1, 7, 100, 1000, 30_000, 100_000, 400_000]), common.randrange(comm.size)
+        array = ms.share(np.full(count, number) if comm.rank == root else None, root=root, comm=comm)
+        live.append((number, array[: count // 2 + 1] if own.random() < 0.2 else array))
+        del array
+        while live and own.random() < 0.5:
+            live.pop(own.randrange(len(live)))
+        if number % 10 == 0:
+            assert all((array == number).all() for number, array in live)
+    assert all((array == number).all() and not array.flags.writeable for number, array in live)
+
+
+@pytest.mark.parametrize("count", ROUNDS)
+@pytest.mark.parametrize("kind", SHARED.values(), ids=SHARED)
+def test_memory_is_used_again_once_all_ranks_have_dropped_it(kind: Kind, comm_with: Settings, count: int) -> None:
+    comm = comm_with(**settings_of(kind), RECYCLE="64M")
+    addresses = set()
+    for number in range(ROUNDS[count]):
+        array = shared(comm, number, count)
+        addresses.add(array.ctypes.data)
+        assert (array == number).all()
+        del array
+    assert len(addresses) < ROUNDS[count]
+    assert any(map(permissions, addresses))
+
+
+@pytest.mark.parametrize("count", ROUNDS)
+def test_memory_is_not_used_again_while_one_rank_reads_it(keeping: MPI.Intracomm, count: int) -> None:
+    array = shared(keeping, -1, count)
+    kept = array[5:] if keeping.rank == keeping.size - 1 else array[:0]
+    del array
+    use_others(keeping, count)
+    assert (kept == -1).all()
+
+
+@pytest.mark.parametrize("count", ROUNDS)
+def test_memory_is_writable_or_not_as_the_next_array_needs_it(keeping: MPI.Intracomm, count: int) -> None:
+    for number in range(ROUNDS[count]):
+        array, grid = shared(keeping, number, count), ms.zeros(count, comm=keeping)
+        if number < 4:  # reading the maps takes long
+            assert permissions(array.ctypes.data).startswith("r--")
+            assert permissions(grid.ctypes.data).startswith("rw-")
+        assert not grid.any()
+        ms.fence(comm=keeping)
+        grid[:] = 7.0
+        ms.fence(comm=keeping)
+        del array, grid
+
+
+def test_no_more_is_cached_than_allowed(comm_with: Settings) -> None:
+    comm = comm_with(RECYCLE="12M", SECOND_MAP="1")  # half of it for slabs
+    arrays = [shared(comm, number, LARGE) for number in range(5)]
+    addresses = [array.ctypes.data for array in arrays]
+    while arrays:
+        del arrays[0]
+    assert [bool(permissions(address)) for address in addresses] == [False, False, False, True, True]
+    too_large = shared(comm, 1, 3 * LARGE)
+    addresses.append(too_large.ctypes.data)
+    del too_large
+    assert not permissions(addresses[-1])
+    cache.clear()
+    assert not any(map(permissions, addresses))
+    assert (shared(comm, 3, LARGE) == 3).all()  # the ranks know what others have released
+
+
+@pytest.mark.parametrize("count", ROUNDS)
+def test_memory_that_a_forked_child_may_read_is_not_used_again(keeping: MPI.Intracomm, count: int) -> None:
+    array = shared(keeping, -1, count)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(reader, 1)
+        os._exit(0 if (array == -1).all() else 1)
+    del array
+    use_others(keeping, count)
+    os.write(writer, b"g")
+    assert os.waitpid(child, 0)[1] == 0
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.filterwarnings("ignore:private")
+@pytest.mark.parametrize("count", ROUNDS)
+def test_a_private_view_keeps_what_it_shows(keeping: MPI.Intracomm, count: int) -> None:
+    view = ms.private(shared(keeping, -1, count))
+    view[0] = 5
+    use_others(keeping, count)
+    assert view[0] == 5
+    assert (view[1:] == -1).all()
+
+
+def test_a_freed_communicator_caches_nothing(comm: MPI.Intracomm, keeping: MPI.Intracomm) -> None:
+    duplicate = keeping.Dup()
+    address = ms.share(np.zeros(LARGE), comm=duplicate, backend="memmap").ctypes.data
+    assert permissions(address)
+    duplicate.Free()
+    gc.collect()
+    assert not permissions(address)
+
+
+def test_many_live_small_arrays_take_few_maps(keeping: MPI.Intracomm) -> None:
+    before = len(Path("/proc/self/maps").read_text().splitlines())
+    arrays = [shared(keeping, number) for number in range(500)]
+    assert len(Path("/proc/self/maps").read_text().splitlines()) - before < 100
+    assert all((array == number).all() for number, array in enumerate(arrays))
+
+
+def test_free_slabs_are_released_where_there_is_no_room(keeping: MPI.Intracomm) -> None:
+    live, arrays = shared(keeping, 1), [shared(keeping, number, 100_000) for number in range(5)]
+    addresses = [array.ctypes.data for array in arrays]
+    arrays.clear()
+    assert all(map(permissions, addresses))
+    with pytest.raises(ms.CapacityError):
+        ms.zeros(1 << 50, comm=keeping)
+    assert not any(map(permissions, addresses))
+    assert (live == 1).all()
+    arrays = [shared(keeping, number, 100_000) for number in range(5)]
+    assert all((array == number).all() for number, array in enumerate(arrays))

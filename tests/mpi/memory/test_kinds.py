@@ -1,0 +1,87 @@
+"""The conformance suite: what every segment kind must do."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpishare as ms
+from mpishare.comm.context import context_of
+from mpishare.memory.kinds import Kind
+from tests.arrays import REPRESENTATIVES, bits
+from tests.mpi.memory.conftest import KINDS, Settings, permissions, settings_of
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture(params=KINDS.values(), ids=list(KINDS))
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Each kind in turn."""
+    kind: Kind = request.param
+    return kind
+
+
+@pytest.fixture
+def only(kind: Kind, comm_with: Settings) -> MPI.Intracomm:
+    """The ranks of the launch with this kind alone, and new memory for each array."""
+    return comm_with(**settings_of(kind), RECYCLE="0")
+
+
+def test_info_reports_that_it_fits(kind: Kind, only: MPI.Intracomm) -> None:
+    assert all(node.segments[kind.title].startswith("fits") for node in ms.info(comm=only).nodes)
+
+
+@pytest.mark.parametrize("nbytes", [1, 4095, 4097, 5 << 20])
+def test_ranks_of_a_node_see_one_copy_or_each_its_own(kind: Kind, only: MPI.Intracomm, nbytes: int) -> None:
+    nodes = ms.topology(only)
+    if not kind.is_shared and max(map(len, nodes.placement.nodes)) > 1:
+        with pytest.raises((ms.BackendError, ms.PeerError), match="write to a copy of its own"):
+            ms.empty(nbytes, "u1", comm=only)
+        return
+    array = ms.empty(nbytes, "u1", comm=only)
+    if nodes.is_leader:
+        array[:] = 1 + nodes.node
+    ms.fence(comm=only)
+    assert (array == 1 + nodes.node).all()
+
+
+@pytest.mark.parametrize("source", REPRESENTATIVES.values(), ids=REPRESENTATIVES)
+def test_shared_bits_from_every_root_on_read_only_pages(only: MPI.Intracomm, source: np.ndarray[Any, Any]) -> None:
+    for root in range(only.size):
+        shared = ms.share(source if only.rank == root else None, root=root, comm=only)
+        assert bits(shared) == bits(source)
+        assert not shared.flags.writeable
+        if context_of(only).config.second_map:
+            assert permissions(shared.ctypes.data).startswith("r--")
+
+
+def test_memory_goes_with_the_last_view(only: MPI.Intracomm) -> None:
+    block = ms.share(np.zeros(10_000, "u1"), comm=only)
+    view, address = block[::7].reshape(-1, 1), block.ctypes.data
+    del block
+    gc.collect()
+    assert permissions(address)
+    assert not view.any()
+    del view
+    gc.collect()
+    if context_of(only).config.second_map:
+        assert not permissions(address)
+
+
+def test_it_refuses_what_cannot_fit(kind: Kind, only: MPI.Intracomm) -> None:
+    with pytest.raises(ms.CapacityError, match="bytes do not fit") as error:
+        ms.share(np.broadcast_to(np.zeros(1, "u1"), 1 << 55), comm=only)
+    wanted = {(1 << 55) * (1 if kind.is_shared else len(ranks)) for ranks in ms.topology(only).placement.nodes}
+    assert error.value.wanted in wanted
+
+
+def test_the_report_names_it(kind: Kind, only: MPI.Intracomm) -> None:
+    array, node_size = ms.share(np.arange(1000), comm=only), ms.topology(only).node_size
+    segment = next(segment for segment in ms.report().segments if segment.nbytes == array.nbytes)
+    assert segment.backend == kind.title
+    assert segment.copies == (1 if kind.is_shared else node_size)
+    assert segment.bytes_saved == array.nbytes * (node_size - segment.copies)

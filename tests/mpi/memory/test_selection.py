@@ -1,0 +1,124 @@
+"""selection: the first kind that works on all ranks of a node, and what is reported of the others."""
+
+from __future__ import annotations
+
+import errno
+from typing import NoReturn
+
+import numpy as np
+import pytest
+
+import mpishare as ms
+from mpishare.comm.context import Context
+from mpishare.memory import selection
+from mpishare.memory.mapping import Mapping
+from mpishare.memory.window import KeptWindow
+from tests.mpi.memory.conftest import MAKES_WINDOWS, Settings, permissions
+
+pytestmark = pytest.mark.mpi
+
+
+class Refusing:
+    """A kind that fails late on the ranks of each node, in two ways. It satisfies `Kind`."""
+
+    name = title = "refusing"
+    is_shared = True
+
+    def check(self, context: Context, nbytes: int) -> None: ...
+
+    def allocate(self, context: Context, nbytes: int) -> NoReturn:
+        context.node_collective_comm.barrier()
+        raise OSError(errno.EIO, "the disk is broken") if context.topology.is_leader else MemoryError("no pages")
+
+
+class Broken(Refusing):
+    """A kind that raises an unexpected error on the last rank of each node."""
+
+    def allocate(self, context: Context, nbytes: int) -> NoReturn:
+        nodes = context.topology
+        raise ZeroDivisionError if nodes.node_rank == nodes.node_size - 1 else ms.BackendError("only refused")
+
+
+def test_the_next_kind_serves_where_one_fails(comm_with: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    comm = comm_with(BACKEND="", RECYCLE="0")
+    monkeypatch.setattr(selection, "KINDS", (Refusing(), *selection.KINDS))
+    shared = ms.share(np.arange(1000) if comm.rank == 0 else None, comm=comm)
+    assert shared.tolist() == list(range(1000))
+    segment = next(segment for segment in ms.report().segments if segment.nbytes == 8000)
+    assert next(iter(segment.refusals)) == "refusing"
+    assert "the disk is broken" in str(ms.report()) or "no pages" in str(ms.report())
+
+
+@pytest.mark.parametrize("count", [10, 1 << 20])
+@pytest.mark.parametrize("recycle", ["0", "64M"])
+def test_an_unexpected_error_ends_the_call_on_all_ranks(
+    count: int, recycle: str, comm_with: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comm = comm_with(BACKEND="", RECYCLE=recycle)
+    nodes = ms.topology(comm)
+    monkeypatch.setattr(selection, "KINDS", (Broken(), *selection.KINDS))
+    is_culprit = nodes.node_rank == nodes.node_size - 1
+    with pytest.raises(ZeroDivisionError if is_culprit else ms.MpishareError):
+        ms.zeros(count, comm=comm)
+
+
+def test_where_no_kind_fits_the_error_names_each(comm_with: Settings) -> None:
+    comm = comm_with(BACKEND="", DIR="")
+    with pytest.raises(ms.CapacityError) as error:
+        ms.share(np.broadcast_to(np.zeros(1), 1 << 57), comm=comm)
+    assert error.value.wanted == 1 << 60
+    assert 0 < error.value.free < 1 << 60
+    assert error.value.host in ms.topology().hosts
+    unnamed = [kind for kind in selection.KINDS if f"{kind.title}: " not in str(error.value)]
+    assert len(unnamed) == 1  # the error's own text is about this one
+
+
+@pytest.mark.parametrize(
+    ("folder", "reason"),
+    [("/no/such/folder", "there is no folder"), ("/proc", "/proc is on proc"), ("/sys", "/sys is on sysfs")],
+)
+def test_folders_that_cannot_be_used(folder: str, reason: str, comm_with: Settings) -> None:
+    comm = comm_with(DIR=folder)
+    with pytest.raises((ms.BackendError, ms.PeerError), match=reason):
+        ms.zeros(1000, comm=comm, backend="memmap")
+
+
+def test_an_mpi_without_windows_refuses_them(comm_with: Settings) -> None:
+    comm = comm_with(BACKEND="window")
+    if MAKES_WINDOWS or ms.topology(comm).n_nodes == comm.size:
+        assert not ms.zeros(1000, comm=comm).any()
+    else:
+        with pytest.raises((ms.BackendError, ms.PeerError), match="this MPI makes no shared-memory windows"):
+            ms.zeros(1000, comm=comm)
+
+
+def test_a_window_that_one_rank_cannot_map_again_is_kept(comm_with: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pages stay writable on all ranks of the node: they belong to MPI."""
+    comm = comm_with(RECYCLE="0")
+    nodes = ms.topology(comm)
+    if nodes.node_rank == nodes.node_size - 1:
+        monkeypatch.setattr(Mapping, "of_pages", lambda address, nbytes: None)
+    shared = ms.share(np.arange(1000), backend="window,memmap", comm=comm)
+    is_kept = MAKES_WINDOWS and nodes.node_size > 1
+    assert permissions(shared.ctypes.data).startswith("rw-" if is_kept else "r--")
+    assert shared.tolist() == list(range(1000))
+    if is_kept:
+        KeptWindow.kept.pop().Free()  # so that the test leaves nothing
+
+
+def test_a_file_that_a_rank_may_not_open_is_refused(comm_with: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last rank of each node cannot open the leader's file."""
+    comm = comm_with(DIR="", RECYCLE="0")
+    nodes = ms.topology(comm)
+    if nodes.node_size > 1 and nodes.node_rank == nodes.node_size - 1:
+        monkeypatch.setattr("mpishare.memory.shared_file.os.open", _refuse)
+    reason = "of the node's leader cannot be opened"
+    if nodes.n_nodes < comm.size:
+        with pytest.raises((ms.BackendError, ms.PeerError), match=reason):
+            ms.zeros(1000, comm=comm, backend="memmap")
+    monkeypatch.undo()
+    assert not ms.zeros(1000, comm=comm, backend="memmap").any()
+
+
+def _refuse(*_: object) -> NoReturn:
+    raise PermissionError(errno.EACCES, "not allowed")

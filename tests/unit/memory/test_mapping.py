@@ -1,0 +1,128 @@
+"""mapping: memory maps of this process, without MPI."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpishare.arrays.raw import Block
+from mpishare.memory.hugepages import huge_areas, huge_bytes
+from mpishare.memory.mapping import Mapping
+from mpishare.memory.segment import Origin, Segment, segment_of
+
+PAGE, HUGE = mmap.PAGESIZE, huge_bytes()
+MERGES = tuple(int(number) for number in os.uname().release.split(".")[:2]) >= (6, 1)
+
+
+def bytes_at(mapping: Mapping | None, nbytes: int) -> Block:
+    """The bytes of a mapping as a view that keeps it."""
+    assert mapping is not None
+    return Segment(mapping, nbytes, Origin(kind="test", label="test", node_size=1), key=None).block()
+
+
+def address_of(memory: mmap.mmap) -> int:
+    return int(np.frombuffer(memory, np.uint8).ctypes.data)
+
+
+@pytest.fixture
+def memory_file() -> Iterator[int]:
+    """A file in memory, of 5 huge pages and a bit."""
+    descriptor = os.memfd_create("huge")
+    os.ftruncate(descriptor, 5 * HUGE + 100)
+    yield descriptor
+    os.close(descriptor)
+
+
+def test_a_second_map_shows_the_same_pages_and_outlives_the_first() -> None:
+    first = mmap.mmap(-1, 3 * PAGE)
+    second = bytes_at(Mapping.of_pages(address_of(first) + 100, 5000), 5000)
+    first[100:104] = b"here"
+    assert second[:4].tobytes() == b"here"
+    first.close()
+    assert second[:4].tobytes() == b"here"
+
+
+def test_private_memory_has_no_second_map() -> None:
+    private = mmap.mmap(-1, PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    assert Mapping.of_pages(address_of(private), 100) is None
+
+
+def test_a_part_of_a_file_that_begins_within_a_page(memory_file: int) -> None:
+    os.pwrite(memory_file, b"abcdef", PAGE + 7)
+    block = bytes_at(Mapping.read_only(memory_file, slice(PAGE + 8, PAGE + 12)), 4)
+    assert block.tobytes() == b"bcde"
+
+
+def test_missing_pages_are_an_error_and_no_signal() -> None:
+    """Pages behind the end of a file cannot be allocated, as those of a full file system."""
+    descriptor = os.memfd_create("short")
+    os.ftruncate(descriptor, 4 * PAGE)
+    file = mmap.mmap(descriptor, 4 * PAGE)
+    mapping = Mapping.of_pages(address_of(file), 4 * PAGE)
+    assert mapping is not None
+    mapping.reserve(slice(0, 4 * PAGE))
+    os.ftruncate(descriptor, PAGE)
+    os.close(descriptor)
+    mapping.reserve(slice(0, PAGE))
+    mapping.reserve(slice(5, 5))
+    with pytest.raises(MemoryError, match="no pages for"):
+        mapping.reserve(slice(0, 4 * PAGE))
+
+
+def test_more_than_any_address_space() -> None:
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        Mapping.anonymous(1 << 60)
+
+
+def test_maps_go_with_their_objects(memory_file: int) -> None:
+    """No address is left, also where a large map was aligned or could not be made."""
+
+    def size() -> int:
+        gc.collect()
+        return int(Path("/proc/self/statm").read_text().split()[0]) * PAGE
+
+    before = size()
+    views = [bytes_at(Mapping.anonymous(2 * PAGE), 2 * PAGE) for _ in range(10)]
+    mapping = Mapping.of_file(memory_file, 3 * HUGE + 5)
+    assert size() - before == 3 * HUGE + 21 * PAGE
+    del mapping, views
+    assert size() == before
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        Mapping.of_file(999, 3 * HUGE)
+    assert size() == before
+
+
+def test_large_maps_get_huge_pages(memory_file: int) -> None:
+    mapping = Mapping.of_file(memory_file, 5 * HUGE + 100)
+    block = bytes_at(mapping, 5 * HUGE + 100)
+    block[7 :: HUGE // 2] = 3
+    mapping.reserve(slice(0, block.size))
+    assert mapping.address % HUGE == 0
+    assert any(mapping.address in area for area in huge_areas()) == MERGES
+    assert (block[7 :: HUGE // 2] == 3).all()
+    assert np.count_nonzero(block) == 11
+
+
+@pytest.mark.parametrize("offset", [0, 4096, HUGE - 4096, 123 * 4096])
+def test_huge_pages_fit_in_a_second_map(memory_file: int, offset: int) -> None:
+    first = mmap.mmap(memory_file, 4 * HUGE)
+    mapping = Mapping.of_pages(address_of(first) + offset, 3 * HUGE)
+    block = bytes_at(mapping, 3 * HUGE)
+    assert mapping is not None
+    first[offset] = 9
+    assert block[0] == 9
+    assert (mapping.address - offset) % HUGE == 0
+    mapping.reserve(slice(0, block.size))
+    assert any(mapping.address + HUGE in area for area in huge_areas()) == MERGES
+    first[offset + 2 * HUGE] = 8
+    assert block[2 * HUGE] == 8
+
+
+def test_an_ordinary_array_has_no_segment() -> None:
+    assert segment_of(np.arange(3)) is None
