@@ -1,4 +1,4 @@
-"""Numbers of a node: zero at first, and changed by one at a time."""
+"""counters: zero at first, and changed by one thread at a time."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from mpishare.tasks.counters import Counters, _made, _opened, _place
+from mpishare.errors import BackendError
+from mpishare.memory.shared_file import memory_file
+from mpishare.tasks.counters import Counters
 
 
 def in_file() -> Counters:
     """Two numbers in a file."""
-    descriptor = _made(16)
-    assert descriptor is not None
-    counters = Counters._in_file(descriptor, 2)
-    assert counters is not None
-    return counters
+    return Counters.in_file(memory_file(16), 2)
+
+
+def open_files() -> int:
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def add(counters: Counters, times: int) -> None:
     for _ in range(times):
         with counters.lock:
             number = counters.numbers[1]
-            os.sched_yield()  # so that others meet this thread here, if they may
+            os.sched_yield()  # so that other threads run here, if they may
             counters.numbers[1] = number + 1
 
 
@@ -41,7 +44,7 @@ def test_threads_change_them_one_at_a_time(is_private: bool) -> None:
     assert list(counters.numbers) == [0, 3000]
 
 
-def test_an_exception_lets_the_lock_go() -> None:
+def test_an_exception_releases_the_lock() -> None:
     counters = in_file()
     with pytest.raises(KeyboardInterrupt), counters.lock:
         raise KeyboardInterrupt
@@ -49,22 +52,16 @@ def test_an_exception_lets_the_lock_go() -> None:
 
 
 def test_descriptors_go_with_them() -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = open_files()
     counters = in_file()
     thread = counters.for_thread()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before + 2
+    assert open_files() == before + 2
     del counters, thread
-    gc.collect()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert open_files() == before
 
 
-def test_another_file_is_not_taken_for_the_leaders(tmp_path: Path) -> None:
-    descriptor = _made(16)
-    assert descriptor is not None
-    path, inode = _place(descriptor)
-    other = _opened(path, inode)
-    assert other is not None
-    assert _opened(path, inode + 1) is None
-    assert _opened(str(tmp_path / "missing"), inode) is None
-    os.close(other)
-    os.close(descriptor)
+def test_a_file_that_cannot_be_mapped_is_closed(tmp_path: Path) -> None:
+    before = open_files()
+    with pytest.raises(BackendError, match="cannot be mapped"):
+        Counters.in_file(os.open(tmp_path, os.O_RDONLY), 2)
+    assert open_files() == before
