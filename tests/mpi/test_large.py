@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -12,35 +14,29 @@ pytestmark = [pytest.mark.mpi, pytest.mark.large, pytest.mark.timeout(300)]
 
 COUNT = 2**31 + 123
 PERIOD = 251 * 4099  # two primes: no chunk and no page begins with the same bytes as another
+PATTERN = np.random.default_rng(5).integers(0, 256, PERIOD, np.uint8)
 
 
-def test_more_than_two_to_the_31(comm: MPI.Intracomm) -> None:
-    root = comm.size - 1
-    pattern = np.random.default_rng(5).integers(0, 256, PERIOD, np.uint8)
-    source = None
-    if comm.rank == root:
-        source = np.empty(COUNT, np.uint8)
-        for start in range(0, COUNT, PERIOD):
-            source[start : start + PERIOD] = pattern[: COUNT - start]
-    shared = ms.share(source, root=root)
-    del source
-    assert shared.shape == (COUNT,)
+def source(comm: MPI.Intracomm) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
+    """The array, on the last rank."""
+    return np.resize(PATTERN, COUNT) if comm.rank == comm.size - 1 else None
+
+
+def assert_whole(array: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+    assert array.shape == (COUNT,)
     for start in range(0, COUNT, PERIOD):
-        assert np.array_equal(shared[start : start + PERIOD], pattern[: COUNT - start])
+        assert np.array_equal(array[start : start + PERIOD], PATTERN[: COUNT - start])
+
+
+def test_an_array(comm: MPI.Intracomm) -> None:
+    assert_whole(ms.share(source(comm), root=comm.size - 1))
 
 
 @pytest.mark.ranks(2)
-def test_a_message_of_more_than_two_to_the_31(comm: MPI.Intracomm) -> None:
-    """From the last rank to the first, which then compares."""
-    pattern = np.random.default_rng(5).integers(0, 256, PERIOD, np.uint8)
+def test_a_message(comm: MPI.Intracomm) -> None:
+    """From the last rank to the first."""
     ms.topology()
     if comm.rank == comm.size - 1:
-        source = np.empty(COUNT, np.uint8)
-        for start in range(0, COUNT, PERIOD):
-            source[start : start + PERIOD] = pattern[: COUNT - start]
-        ms.send(source, 0)
+        ms.send(source(comm), 0)
     elif comm.rank == 0:
-        found = ms.recv()
-        assert found.shape == (COUNT,)
-        for start in range(0, COUNT, PERIOD):
-            assert np.array_equal(found[start : start + PERIOD], pattern[: COUNT - start])
+        assert_whole(ms.recv())

@@ -1,10 +1,9 @@
-"""Whatever is shared, and however it lies in memory, all ranks see the same bits: hypothesis draws the arrays."""
+"""All ranks see the same bits of any array that hypothesis draws, for any root, placement and segment kind."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
@@ -17,9 +16,6 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import mpishare as ms
-from mpishare.comm.context import context_of
-from mpishare.memory import selection
-from mpishare.memory.kinds import Kind
 from tests.arrays import bits, filled
 
 pytestmark = pytest.mark.mpi
@@ -28,6 +24,7 @@ EXAMPLES = 40  # a launch, of which there are 12 or so, each with a seed of its 
 SIZE = MPI.COMM_WORLD.size
 SEED = crc32(f"{SIZE} {os.environ.get('MPISHARE_NODES')} {os.environ.get('MPISHARE_BACKEND')}".encode())
 RULES = ["", "block:1", "block:2", "cyclic:2", f"sizes:{SIZE}", *([f"sizes:1,{SIZE - 1}"] if SIZE > 1 else [])]
+KINDS = ["memmap", "private", *(["window"] if dict(os.environ).get("OMPI_MCA_osc") != "^ucx,sm" else [])]
 
 scalars = st.one_of(
     hnp.boolean_dtypes(),
@@ -59,28 +56,20 @@ def arrays(draw: st.DrawFn) -> NDArray[Any]:
 @pytest.fixture(scope="module")
 def comms() -> Iterator[dict[str, MPI.Intracomm]]:
     """A communicator for each rule of pretend nodes."""
-    before, found = os.environ.get("MPISHARE_NODES"), {}
-    for rule in RULES:
-        os.environ["MPISHARE_NODES"] = rule
-        found[rule] = MPI.COMM_WORLD.Dup()
-        here, context = ms.topology(found[rule]), context_of(found[rule])
-        context.config = replace(context.config, backend=None, directory=None)  # the tests name the kind
-    if before is None:
-        del os.environ["MPISHARE_NODES"]
-    else:
-        os.environ["MPISHARE_NODES"] = before
-    yield found
-    for comm in found.values():
+    comms = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("MPISHARE_BACKEND", "MPISHARE_DIR"):  # the tests name the kind
+            patch.delenv(name, raising=False)
+        for rule in RULES:
+            patch.setenv("MPISHARE_NODES", rule)
+            comms[rule] = MPI.COMM_WORLD.Dup()
+            ms.topology(comms[rule])
+    yield comms
+    for comm in comms.values():
         comm.Free()
 
 
-def kinds() -> list[Kind]:
-    """The segment kinds that work in this launch."""
-    makes_windows = dict(os.environ).get("OMPI_MCA_osc") != "^ucx,sm"
-    return [kind for kind in selection.KINDS if kind.name != "window" or makes_windows]
-
-
-# Every rank draws the same, so nothing may depend on time or on what one rank alone finds.
+# Every rank draws the same, so nothing may depend on time or on facts of one rank.
 same_on_all_ranks = settings(
     max_examples=EXAMPLES,
     database=None,
@@ -92,18 +81,14 @@ same_on_all_ranks = settings(
 
 @seed(SEED)
 @same_on_all_ranks
-@given(array=arrays(), root=st.integers(0, SIZE - 1), rule=st.sampled_from(RULES), kind=st.sampled_from(kinds()))
+@given(array=arrays(), root=st.integers(0, SIZE - 1), rule=st.sampled_from(RULES), kind=st.sampled_from(KINDS))
 def test_same_bits_everywhere(
-    comms: dict[str, MPI.Intracomm], array: NDArray[Any], root: int, rule: str, kind: Kind
+    comms: dict[str, MPI.Intracomm], array: NDArray[Any], root: int, rule: str, kind: str
 ) -> None:
     comm = comms[rule]
-    drawn = comm.allgather(f"{array.dtype} {array.shape} {array.strides} {root} {kind.title}")
+    drawn = comm.allgather(f"{array.dtype} {array.shape} {array.strides} {root} {kind}")
     assert len(set(drawn)) == 1, "the ranks drew different examples"
-    found, selection.KINDS = selection.KINDS, (kind,)
-    try:
-        shared = ms.share(array if comm.rank == root else None, root=root, comm=comm, backend=kind.name)
-    finally:
-        selection.KINDS = found
+    shared = ms.share(array if comm.rank == root else None, root=root, comm=comm, backend=kind)
     same = (shared.dtype, shared.shape) == (array.dtype, array.shape) and bits(shared) == bits(array)
     assert comm.allgather(same) == [True] * SIZE
 
@@ -111,13 +96,13 @@ def test_same_bits_everywhere(
 @seed(SEED)
 @same_on_all_ranks
 @given(array=arrays(), root=st.integers(0, SIZE - 1), rule=st.sampled_from(RULES), order=st.sampled_from("CF"))
-def test_refreshed_bits_everywhere(
+def test_bcast_bits_everywhere(
     comms: dict[str, MPI.Intracomm], array: NDArray[Any], root: int, rule: str, order: str
 ) -> None:
     comm = comms[rule]
     grid = ms.zeros(array.shape, array.dtype, order=order, comm=comm)
-    here, context = ms.topology(comm), context_of(comm)
-    if here.node == here.node_of(root) and here.is_leader:
+    nodes = ms.topology(comm)
+    if nodes.node == nodes.node_of(root) and nodes.is_leader:
         grid[...] = array
     ms.fence(comm=comm)
     ms.bcast(grid, root=root, comm=comm)

@@ -1,0 +1,155 @@
+"""share: the same bits on every rank, one copy per node, read-only, alive as long as a view. private: own changes."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+import mpishare as ms
+from mpishare.comm.context import context_of
+from tests.arrays import DTYPES, REPRESENTATIVES, bits, filled
+from tests.processes import anonymous_bytes, may_reopen_maps
+
+pytestmark = pytest.mark.mpi
+
+
+def assert_shared(comm: MPI.Intracomm, source: NDArray[Any], root: int) -> None:
+    """Shares `source` from `root` and compares every rank's view with the root's bits."""
+    shared = ms.share(source if comm.rank == root else None, root=root)
+    expected = comm.bcast((bits(source), source.shape, source.flags.fnc) if comm.rank == root else None, root)
+    assert (bits(shared), shared.shape, shared.flags.fnc) == expected
+    assert shared.dtype == source.dtype
+    assert (shared.dtype.type is np.record) == (source.dtype.type is np.record)
+    assert shared.dtype.isalignedstruct == source.dtype.isalignedstruct
+    assert type(shared) is np.ndarray
+    assert not shared.flags.writeable
+
+
+@pytest.mark.parametrize("source", REPRESENTATIVES.values(), ids=REPRESENTATIVES)
+def test_every_root_and_layout(comm: MPI.Intracomm, source: NDArray[Any]) -> None:
+    for root in range(comm.size):
+        assert_shared(comm, source, root)
+
+
+@pytest.mark.parametrize("name", ["record", "aligned", "many columns"])
+def test_dtypes_that_travel_by_description(comm: MPI.Intracomm, name: str) -> None:
+    assert_shared(comm, filled(DTYPES[name], (3, 5)), comm.size - 1)
+
+
+@pytest.mark.parametrize("nbytes", [1, 4095, 4096, 4097, (128 << 10) - 1, 128 << 10, (128 << 10) + 1, 3_000_001])
+def test_sizes_around_a_page_and_a_chunk(comm: MPI.Intracomm, nbytes: int) -> None:
+    assert_shared(comm, filled(np.dtype("u1"), (nbytes,)), comm.size - 1)
+
+
+def test_other_ranks_argument_is_ignored(comm: MPI.Intracomm) -> None:
+    array: Any = np.arange(5) if comm.rank == 0 else object()
+    assert ms.share(array).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_memory_map_is_a_plain_array(comm: MPI.Intracomm, tmp_path: Path) -> None:
+    np.save(tmp_path / "table.npy", np.arange(12.0).reshape(3, 4))
+    assert_shared(comm, np.load(tmp_path / "table.npy", mmap_mode="r"), 0)
+
+
+def test_the_source_may_change_afterwards(comm: MPI.Intracomm) -> None:
+    source = np.arange(1000.0)
+    shared = ms.share(source if comm.rank == 0 else None)
+    source[:] = -1
+    comm.Barrier()
+    assert shared.tolist() == list(range(1000))
+
+
+def test_writing_is_refused_and_cannot_be_switched_on() -> None:
+    shared = ms.share(np.arange(3.0))
+    with pytest.raises(ValueError, match="read-only"):
+        shared[0] = 1
+    for view in (shared, shared[1:], shared.view("i8")):
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            view.flags.writeable = True
+
+
+def test_a_view_on_one_rank_outlives_all_else(comm: MPI.Intracomm) -> None:
+    own = comm.Dup()
+    arrays = [ms.share(np.full(100_000, number) if comm.rank == 0 else None, comm=own) for number in range(5)]
+    views = [array.reshape(100, 1000)[7, ::3] for array in arrays if comm.rank == comm.size - 1]
+    del arrays
+    gc.collect()
+    own.Free()
+    others = [ms.zeros(100_000) for _ in range(5)]
+    assert all((view == number).all() for number, view in enumerate(views))
+    del others
+
+
+def test_subcommunicators_share_apart(comm: MPI.Intracomm) -> None:
+    half = comm.Split(comm.rank % 2, -comm.rank)
+    shared = ms.share(np.full(3, comm.rank) if half.rank == 0 else None, comm=half)
+    assert set(shared.tolist()) == {half.bcast(comm.rank)}
+    half.Free()
+
+
+def test_messages_of_the_caller_are_left_alone(comm: MPI.Intracomm) -> None:
+    """A pending receive from any source with any tag on the caller's communicator gets the caller's message."""
+    inbox = np.zeros(1, "i8")
+    request = comm.Irecv(inbox, MPI.ANY_SOURCE, MPI.ANY_TAG)
+    shared = ms.share(np.arange(1000) if comm.rank == 0 else None)
+    ms.bcast(ms.zeros(10))
+    comm.Send(np.array([comm.rank], "i8"), (comm.rank + 1) % comm.size, 77)
+    request.Wait()
+    assert inbox[0] == (comm.rank - 1) % comm.size
+    assert shared[-1] == 999
+
+
+def private(array: NDArray[Any]) -> tuple[NDArray[Any], bool]:
+    """The private array, and whether it is copy-on-write."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        view = ms.private(array)
+    assert all("bytes were copied" in str(warning.message) for warning in caught)
+    return view, not caught
+
+
+@pytest.mark.parametrize("part", [np.s_[...], np.s_[3:50:7, ::-2], np.s_[4], np.s_[5, 6, ...], np.s_[:0]])
+def test_a_private_view_has_the_same_bits_and_own_changes(comm: MPI.Intracomm, part: Any) -> None:
+    source = filled(np.dtype(">u4"), (60, 1000))
+    shared = ms.share(source if comm.rank == 0 else None)
+    view, _ = private(shared[part])
+    assert (view.shape, bits(view)) == (source[part].shape, bits(source[part]))
+    view[...] = comm.rank
+    comm.Barrier()
+    assert (view == comm.rank).all()
+    assert bits(shared) == bits(source)
+
+
+def test_views_of_a_private_view_outlive_it() -> None:
+    row = private(ms.share(np.arange(5000)))[0][4000:]
+    row += 1
+    assert row.tolist() == list(range(4001, 5001))
+
+
+def test_a_private_view_takes_memory_for_changed_pages_only(comm: MPI.Intracomm) -> None:
+    nbytes = 64 << 20
+    shared = ms.share(np.ones(nbytes, "u1") if comm.rank == 0 else None)
+    before = anonymous_bytes()
+    view, is_copy_on_write = private(shared)
+    assert is_copy_on_write == (may_reopen_maps() and context_of().config.second_map)
+    view[: 1 << 20] = 2
+    comm.Barrier()
+    assert anonymous_bytes() - before < (2 << 20) + (0 if is_copy_on_write else nbytes)
+    assert (view[: 1 << 20] == 2).all()
+    assert (view[1 << 20 :: 4096] == 1).all()
+    assert (shared[::4096] == 1).all()
+
+
+def test_an_array_of_this_rank_alone_has_no_private_view() -> None:
+    view, is_copy_on_write = private(ms.zeros(3))
+    with pytest.raises(ms.SpecError, match="private to this rank already" if is_copy_on_write else "cannot be traced"):
+        ms.private(view)
+    with pytest.raises(ms.SpecError, match="cannot be traced to node-shared memory"):
+        ms.private(np.arange(3))
