@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Block, copy_bytes
@@ -16,8 +15,8 @@ from mpishare.memory.allocation import allocate, seal
 from mpishare.memory.selection import check_backend
 from mpishare.transfer import plan
 from mpishare.transfer.node_fill import broadcast_in_node
-from mpishare.transfer.ring import circulate, exchange
-from mpishare.transfer.ring_plan import gather_ring, joined_runs
+from mpishare.transfer.ring import circulate, exchange_runs
+from mpishare.transfer.ring_plan import gather_ring, joined_runs, run_bytes
 from mpishare.transfer.rows import describe_row, note_rows, rows_of, stack_rows
 
 
@@ -93,23 +92,11 @@ def _gather_nodes(context: Context, block: Block, starts: Sequence[int], *, is_s
     placement = context.topology.placement
     if context.topology.is_leader:
         runs = [joined_runs(ranks, starts) for ranks in placement.nodes]
-        sizes = [sum(run.stop - run.start for run in node_runs) for node_runs in runs]
+        leaders = plan.chain(placement, 0)
         if plan.is_small(block.nbytes):
-            _exchange_packed(context, plan.chain(placement, 0), block, runs, sizes)
+            exchange_runs(context, leaders, block, runs)
         else:
-            chunk_bytes = plan.ring_chunk_bytes(max(sizes), context.config.chunk_bytes)
-            ring = gather_ring(runs, context.topology.node, chunk_bytes)
-            circulate(context, plan.chain(placement, 0), block, ring)
+            chunk_bytes = plan.ring_chunk_bytes(max(map(run_bytes, runs)), context.config.chunk_bytes)
+            circulate(context, leaders, block, gather_ring(runs, context.topology.node, chunk_bytes))
     if not is_shared:
         broadcast_in_node(context, 0, block)
-
-
-def _exchange_packed(
-    context: Context, leaders: Sequence[int], block: Block, runs: Sequence[Sequence[slice]], sizes: Sequence[int]
-) -> None:
-    """Sends the runs of bytes of this node in one piece, and those of other nodes to their places in `block`."""
-    own = np.concatenate([block[:0], *(block[run] for run in runs[context.topology.node])])
-    for node_runs, packed in zip(runs, exchange(context, leaders, own, sizes), strict=True):
-        rest = packed
-        for run in node_runs:
-            block[run], rest = rest[: run.stop - run.start], rest[run.stop - run.start :]

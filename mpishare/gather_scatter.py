@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any
 
 from numpy.typing import NDArray
@@ -14,15 +14,12 @@ from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
-from mpishare.comm.pending import InFlight
-from mpishare.comm.tags import Tag
 from mpishare.comm.topology import check_root
 from mpishare.errors import CapacityError
 from mpishare.host import memory as host_memory
 from mpishare.memory.buffer_pool import acquire
-from mpishare.transfer import plan
-from mpishare.transfer.pipeline import WINDOW, broadcast_spec, receive_in_order
-from mpishare.transfer.rows import describe_row, note_rows, rows_of, stack_rows
+from mpishare.transfer.pipeline import broadcast_spec
+from mpishare.transfer.rows import describe_row, note_rows, receive_blocks, rows_of, send_blocks, stack_rows
 
 
 def gather(local: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -> NDArray[Any] | None:
@@ -102,81 +99,69 @@ def scatter(array: NDArray[Any] | None, *, root: int = 0, comm: mpi.Comm | None 
 
 
 def _gather(call: collective, local: NDArray[Any], root: int) -> NDArray[Any] | None:
-    context = call.context
+    context, topology = call.context, call.context.topology
     with call.begin() as agreement:
-        rank = check_root(root, context.topology.size)
+        root = check_root(root, topology.size)
         spec = rows_of(local)
-        run = _run(context, local, spec) if context.topology.rank != rank else None
-        agreement.call = f"gather(rows of {describe_row(spec)}, root={rank})"
+        agreement.call = f"gather(rows of {describe_row(spec)}, root={root})"
         agreement.note = note_rows(context, spec.shape[0])
-    ends, whole = stack_rows(context, agreement.note, spec)
+        is_copied = topology.rank != root and not local.flags.c_contiguous
+        stage = _allocate(context, spec.nbytes if is_copied else 0)
+    starts, whole = stack_rows(context, agreement.note, spec)
     with agree(context.collective_comm):
-        block = _memory(context, whole.nbytes) if context.topology.rank == rank else None
-    if block is None:
-        _send(context, [] if run is None else [(rank, run)], WINDOW)
+        block = _allocate(context, whole.nbytes if topology.rank == root else 0)
+    if topology.rank != root:
+        send_blocks(context, [(root, _bytes_in_c_order(local, stage))])
         return None
     array = whole.view(block)
-    places = [(other, array[ends[other] : ends[other + 1]]) for other in range(context.topology.size) if other != rank]
-    pieces = [(other, piece) for other, place in places for piece in _pieces(bytes_of(place))]
-    for _ in receive_in_order(context.collective_comm, pieces, Tag.ROWS):
-        pass
-    copy_bytes(array[ends[rank] : ends[rank + 1]], local)
+    rows = [array[start:stop] for start, stop in pairwise(starts)]
+    receive_blocks(context, [(rank, bytes_of(part)) for rank, part in enumerate(rows) if rank != root])
+    copy_bytes(rows[root], local)
     return array
 
 
 def _scatter(call: collective, array: NDArray[Any] | None, root: int) -> NDArray[Any]:
-    context = call.context
+    context, topology = call.context, call.context.topology
+    extension = b""
     with call.begin() as agreement:
-        rank = check_root(root, context.topology.size)
-        agreement.call = f"scatter(…, root={rank})"
-        extension = b""
-        if context.topology.rank == rank:
+        root = check_root(root, topology.size)
+        agreement.call = f"scatter(…, root={root})"
+        if topology.rank == root:
             agreement.note, extension = rows_of(array).packed
-    return _scattered(context, broadcast_spec(context, agreement.note, extension, rank), array, rank)
-
-
-def _scattered(context: Context, spec: Spec, array: NDArray[Any] | None, root: int) -> NDArray[Any]:
-    """This rank's rows of what `root` has, of which `spec` tells."""
-    parts = [slices.balanced_slice(spec.shape[0], context.topology.size, rank) for rank in range(context.topology.size)]
-    owns = [Spec(spec.dtype, (part.stop - part.start, *spec.shape[1:])) for part in parts]
-    own = owns[context.topology.rank]
+    spec = broadcast_spec(context, agreement.note, extension, root)
+    parts = [slices.balanced_slice(spec.shape[0], topology.size, rank) for rank in range(topology.size)]
+    own = parts[topology.rank]
+    own_spec = Spec(spec.dtype, (own.stop - own.start, *spec.shape[1:]))
     with agree(context.collective_comm):
-        block = _memory(context, own.nbytes)
-        stage = None
-        if context.topology.rank == root and array is not None and not array.flags.c_contiguous:
-            stage = _memory(context, max(one.nbytes for one in owns))
-    mine = own.view(block)
-    if context.topology.rank != root or array is None:
-        for _ in receive_in_order(context.collective_comm, [(root, piece) for piece in _pieces(block)], Tag.ROWS):
-            pass
-        return mine
-    others = [rank for rank in range(context.topology.size) if rank != root]
-    runs = ((rank, _staged(array[parts[rank]], owns[rank], stage)) for rank in others)
-    _send(context, runs, WINDOW if stage is None else 0)
-    copy_bytes(mine, array[parts[root]])
-    return mine
+        block = _allocate(context, own_spec.nbytes)
+        is_copied = topology.rank == root and array is not None and not array.flags.c_contiguous
+        row_bytes = spec.nbytes // max(spec.shape[0], 1)
+        stage = _allocate(context, own_spec.nbytes + row_bytes if is_copied else 0)  # no part has more than a row more
+    rows = own_spec.view(block)
+    if topology.rank != root or array is None:
+        receive_blocks(context, [(root, block)])
+    else:
+        others = [rank for rank in range(topology.size) if rank != root]
+        blocks = ((rank, _bytes_in_c_order(array[parts[rank]], stage)) for rank in others)
+        send_blocks(context, blocks, reuses_memory=is_copied)
+        copy_bytes(rows, array[own])
+    return rows
 
 
-def _staged(rows: NDArray[Any], spec: Spec, stage: Block | None) -> Block:
-    """The bytes of rows in C order: their own, or where there is a stage, a copy on it."""
-    if stage is None:
+def _bytes_in_c_order(rows: NDArray[Any], stage: Block) -> Block:
+    """The bytes of `rows` in C order: its own if it is contiguous, else a copy at the front of `stage`."""
+    if rows.flags.c_contiguous:
         return bytes_of(rows)
-    place = stage[: spec.nbytes]
-    copy_bytes(spec.view(place), rows)
-    return place
+    block = stage[: rows.nbytes]
+    copy_bytes(Spec(rows.dtype, rows.shape).view(block), rows)
+    return block
 
 
-def _run(context: Context, local: NDArray[Any], spec: Spec) -> Block:
-    """The bytes of an array in C order."""
-    stage = None if local.flags.c_contiguous else _memory(context, spec.nbytes)
-    return _staged(local, Spec(spec.dtype, spec.shape), stage)
-
-
-def _memory(context: Context, nbytes: int) -> Block:
-    """Memory of this rank's own.
+def _allocate(context: Context, nbytes: int) -> Block:
+    """Memory of this process alone.
 
     Raises:
-        CapacityError: There is none.
+        CapacityError: There is too little.
     """
     try:
         return acquire(nbytes, context.buffer_pool_bytes)
@@ -184,16 +169,3 @@ def _memory(context: Context, nbytes: int) -> Block:
         free = host_memory.memory_room().free
         cure = "Use allgather or share, which have one copy per node, or fewer rows at a time."
         raise CapacityError(context.topology.host, "the memory of this process", nbytes, free, cure) from error
-
-
-def _send(context: Context, runs: Iterable[tuple[int, Block]], window: int) -> None:
-    """Sends each run of bytes to the rank named with it; the next one is asked for when `window` are on their way."""
-    with InFlight(context.collective_comm, Tag.ROWS) as sending:
-        for dest, run in runs:
-            for piece in _pieces(run):
-                sending.send(piece, dest)
-                sending.wait_until(window)
-
-
-def _pieces(run: Block) -> Iterator[Block]:
-    return (run[part] for part in slices.chunks(run.nbytes, plan.LARGEST_MESSAGE_BYTES))

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from mpishare.comm import mpi, progress
@@ -65,7 +64,3 @@ class CollectiveComm:
     def wait(self, request: mpi.Request, rank: int, status: mpi.Status | None = None) -> None:
         """Waits for a message to or from `rank`."""
         request.Wait(status)
-
-    def wait_any(self, requests: Sequence[mpi.Request]) -> int:
-        """Waits until one of `requests` has ended; its index."""
-        return mpi.Request.Waitany(requests)

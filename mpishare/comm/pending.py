@@ -79,20 +79,11 @@ class InFlight:
         self._messages.append(message)
         message.request = self._comm.irecv(block, rank, self._tag)
 
-    @property
-    def oldest(self) -> mpi.Request:
-        """The request of the oldest message."""
-        request = self._messages[0].request
-        assert request is not None
-        return request
-
     def wait_oldest(self, status: mpi.Status | None = None) -> None:
         """Waits for the oldest message."""
-        self._comm.wait(self.oldest, self._messages[0].rank, status)
-        self._messages.popleft()
-
-    def drop_oldest(self) -> None:
-        """Forgets the oldest message, which is known to have ended."""
+        oldest = self._messages[0]
+        assert oldest.request is not None
+        self._comm.wait(oldest.request, oldest.rank, status)
         self._messages.popleft()
 
     def wait_until(self, count: int) -> None:

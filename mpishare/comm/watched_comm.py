@@ -106,26 +106,3 @@ class WatchedComm(CollectiveComm):
     def wait(self, request: mpi.Request, rank: int, status: mpi.Status | None = None) -> None:
         """See `CollectiveComm.wait`."""
         self._watchdog.wait(request, [self._ranks[rank]], status)
-
-    def wait_any(self, requests: Sequence[mpi.Request]) -> int:
-        """See `CollectiveComm.wait_any`."""
-        first = _FirstOf(requests)
-        self._watchdog.wait(first, self._ranks)
-        return first.index
-
-
-class _FirstOf:
-    """Ends when one of several requests does. It has the part of mpi4py's requests that a watchdog calls.
-
-    Attributes:
-        index: Which of them.
-    """
-
-    def __init__(self, requests: Sequence[mpi.Request]) -> None:
-        self._requests = requests
-        self.index = 0
-
-    def Test(self, status: mpi.Status | None = None) -> bool:  # noqa: N802 - as mpi4py names it
-        """Whether one has ended."""
-        self.index, has_ended = mpi.Request.Testany(self._requests, status)
-        return has_ended

@@ -20,19 +20,17 @@ _KINDS = {"b": "bool", "i": "integers", "u": "unsigned integers", "f": "floats",
 
 
 class Operation(Protocol):
-    """An operation on arrays of one shape and dtype."""
+    """An operation on arrays of one shape and dtype.
 
-    @property
-    def name(self) -> str:
-        """What all ranks must give alike."""
+    Attributes:
+        name: What all ranks must give alike.
+        commutes: Whether the ranks may be taken in any order.
+        is_deterministic: Whether it is known to give the same result wherever and however often it is computed.
+    """
 
-    @property
-    def commutes(self) -> bool:
-        """Whether the ranks may be taken in any order."""
-
-    @property
-    def is_deterministic(self) -> bool:
-        """Whether it is known to give the same result wherever and however often it is computed."""
+    name: str
+    commutes: bool
+    is_deterministic: bool
 
     def check(self, dtype: np.dtype[Any]) -> None:
         """Returns if the operation fits `dtype`.
@@ -48,7 +46,7 @@ class Operation(Protocol):
         """Reduces `lower` and `upper`, which is of higher ranks, into `upper`."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Function:
     """One of MPI's operations by a NumPy function, which takes the inputs from first to last. Satisfies `Operation`."""
 
@@ -80,21 +78,17 @@ class _Function:
             self.function(lower, upper, out=upper)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _UserFunction:
     """An operation made by MPI.Op.Create. It satisfies `Operation`.
 
     It takes the inputs from last to first, as MPI_Reduce_local writes the result over the upper input.
     """
 
+    name: str
     op: mpi.Op
     commutes: bool
     is_deterministic: bool = False
-
-    @property
-    def name(self) -> str:
-        """Handles differ between ranks, so this is all that can be compared."""
-        return f"an operation of the user's that {'commutes' if self.commutes else 'does not commute'}"
 
     def check(self, dtype: np.dtype[Any]) -> None:
         """The operation gets an MPI datatype, so MPI must have one."""
@@ -133,7 +127,8 @@ def operation_of(op: mpi.Op) -> Operation:
     if op == mpi.OP_NULL or op.is_predefined:
         names = ", ".join(operation.name for operation in _known_operations().values())
         raise ArgumentError(f"op does not reduce arrays of numbers. Use {names}, or one of MPI.Op.Create.")
-    return _UserFunction(op, op.is_commutative)
+    law = "commutes" if op.is_commutative else "does not commute"  # handles differ between ranks, so the name has none
+    return _UserFunction(f"an operation of the user's that {law}", op, op.is_commutative)
 
 
 @cache

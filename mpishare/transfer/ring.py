@@ -13,7 +13,7 @@ from mpishare.comm.context import Context
 from mpishare.comm.pending import InFlight
 from mpishare.comm.tags import Tag
 from mpishare.transfer.pipeline import WINDOW
-from mpishare.transfer.ring_plan import Ring, bruck_steps
+from mpishare.transfer.ring_plan import Ring, bruck_steps, run_bytes
 
 Combine: TypeAlias = Callable[[Block, Block], None]
 """Reduces the bytes from the places before, its first argument, and this place's own into the second argument."""
@@ -89,3 +89,19 @@ def exchange(context: Context, path: Sequence[int], block: Block, sizes: Sequenc
             messages.send(blocks[: ends[places]], path[(place + distance) % count])
     steps = [(place - other) % count for other in range(count)]
     return [blocks[ends[step] : ends[step + 1]] for step in steps]
+
+
+def exchange_runs(context: Context, path: Sequence[int], block: Block, runs: Sequence[Sequence[slice]]) -> None:
+    """Like `exchange`, of the bytes that each rank has in its runs of `block`, to the same runs of the other ranks.
+
+    Args:
+        context: That of the communicator.
+        path: The ranks, this one among them: one of each node.
+        block: The bytes on this node.
+        runs: For each rank of `path` its slices of `block`.
+    """
+    own = np.concatenate([block[:0], *(block[run] for run in runs[path.index(context.topology.rank)])])
+    for rank_runs, packed in zip(runs, exchange(context, path, own, list(map(run_bytes, runs))), strict=True):
+        rest = packed
+        for run in rank_runs:
+            block[run], rest = rest[: run.stop - run.start], rest[run.stop - run.start :]

@@ -130,6 +130,11 @@ def joined_runs(ranks: Iterable[int], starts: Sequence[int]) -> list[slice]:
     return runs
 
 
+def run_bytes(runs: Iterable[slice]) -> int:
+    """Bytes of some runs in all."""
+    return sum(run.stop - run.start for run in runs)
+
+
 def is_in_order(placement: Placement) -> bool:
     """Whether the ranks, listed node by node, are in rising order."""
     return [rank for ranks in placement.nodes for rank in ranks] == list(range(len(placement.node_of)))

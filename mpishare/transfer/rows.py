@@ -1,17 +1,24 @@
-"""The number of rows that each rank has, and the array that they make together."""
+"""Rows of all ranks: their number on each rank, the array of all of them, and the messages that bring them."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
 import numpy as np
 
+from mpishare.arrays import slices
+from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import Spec
 from mpishare.comm import mpi
 from mpishare.comm.agreement import NOTE_BYTES, mark_known
 from mpishare.comm.context import Context
+from mpishare.comm.pending import InFlight
+from mpishare.comm.tags import Tag
 from mpishare.errors import SpecError
+from mpishare.transfer.pipeline import WINDOW, receive_in_order
+from mpishare.transfer.plan import LARGEST_MESSAGE_BYTES
 
 _COUNT = struct.Struct("<q")
 _MAX_NOTED_RANKS = NOTE_BYTES // _COUNT.size
@@ -73,3 +80,30 @@ def _row_counts(context: Context, note: bytes, count: int) -> list[int]:
     counts[rank] = count
     context.collective_comm.allreduce(counts, mpi.SUM)
     return list(map(int, counts))
+
+
+def send_blocks(context: Context, blocks: Iterable[tuple[int, Block]], *, reuses_memory: bool = False) -> None:
+    """Sends each block to the rank given with it, which calls `receive_blocks`.
+
+    Args:
+        context: That of the communicator.
+        blocks: Ranks and blocks. The next is asked for once at most `WINDOW` messages are in flight.
+        reuses_memory: Whether each block overwrites the one before. Then it is asked for once that one has been sent.
+    """
+    with InFlight(context.collective_comm, Tag.ROWS) as sending:
+        for rank, message in _messages(blocks):
+            sending.send(message, rank)
+            sending.wait_until(0 if reuses_memory else WINDOW)
+
+
+def receive_blocks(context: Context, blocks: Iterable[tuple[int, Block]]) -> None:
+    """Fills each block with the bytes that the rank given with it sends by `send_blocks`."""
+    for _ in receive_in_order(context.collective_comm, list(_messages(blocks)), Tag.ROWS):
+        pass
+
+
+def _messages(blocks: Iterable[tuple[int, Block]]) -> Iterator[tuple[int, Block]]:
+    """The blocks, cut to the largest message of MPI."""
+    for rank, block in blocks:
+        for chunk in slices.chunks(block.nbytes, LARGEST_MESSAGE_BYTES):
+            yield rank, block[chunk]
