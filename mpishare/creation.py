@@ -1,4 +1,4 @@
-"""Arrays of which each node has one, writable by all of its ranks."""
+"""empty, zeros and full: new arrays, one per node, which all ranks of the node may write."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from mpishare.arrays import slices
+from mpishare.arrays.slices import balanced_slice
 from mpishare.arrays.raw import copy_bytes, scalar, zero
 from mpishare.arrays.spec import ShapeLike, Spec
 from mpishare.comm import mpi
@@ -25,9 +25,10 @@ def empty(
     comm: mpi.Comm | None = None,
     backend: str | None = None,
 ) -> NDArray[Any]:
-    """Makes an array of which each node has one, writable by all ranks of the node; its contents are arbitrary.
+    """Makes one array per node with arbitrary contents, which all ranks of the node may write.
 
-    Each rank of a node sees what the others write once all of them have called `fence`. Nodes differ until `bcast`.
+    Each rank of a node sees what the others have written once all of them have called `fence`. The arrays of different
+    nodes are independent; `bcast` makes them equal.
 
     Args:
         shape: One length or several, in items.
@@ -43,7 +44,7 @@ def empty(
         SpecError: The shape is negative or too large, or the dtype has no fixed size.
         ArgumentError: `order` or `backend` is unknown.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
-        BackendError: The segment kind that was asked for cannot be used on this node.
+        BackendError: The requested segment kind cannot be used on this node.
         MismatchError: The ranks gave different arguments, or made different calls.
         PeerError: Another rank raised one of these.
 
@@ -72,7 +73,7 @@ def zeros(
     comm: mpi.Comm | None = None,
     backend: str | None = None,
 ) -> NDArray[Any]:
-    """Like `empty`, with every byte zero. The ranks of a node clear disjoint parts at the same time.
+    """Like `empty`, with every byte zero. The ranks of a node clear disjoint parts in parallel.
 
     Args:
         shape: One length or several, in items.
@@ -88,7 +89,7 @@ def zeros(
         SpecError: The shape is negative or too large, or the dtype has no fixed size.
         ArgumentError: `order` or `backend` is unknown.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
-        BackendError: The segment kind that was asked for cannot be used on this node.
+        BackendError: The requested segment kind cannot be used on this node.
         MismatchError: The ranks gave different arguments, or made different calls.
         PeerError: Another rank raised one of these.
 
@@ -115,11 +116,11 @@ def full(
     comm: mpi.Comm | None = None,
     backend: str | None = None,
 ) -> NDArray[Any]:
-    """Like `empty`, with every item equal to `value`. The ranks of a node fill disjoint parts at the same time.
+    """Like `empty`, with every item equal to `value`. The ranks of a node fill disjoint parts in parallel.
 
     Args:
         shape: One length or several, in items.
-        value: One item; a tuple where `dtype` has columns.
+        value: One item; a tuple if `dtype` has columns.
         dtype: Any dtype without Python objects; that of `value` when None.
         order: "C" or "F".
         comm: The ranks that share; MPI_COMM_WORLD when None.
@@ -129,10 +130,10 @@ def full(
         A writable `numpy.ndarray` of `shape` and `dtype`, valid as long as it or a view of it exists.
 
     Raises:
-        SpecError: The shape is negative or too large, the dtype has no fixed size, or `value` is no item of it.
+        SpecError: The shape is negative or too large, the dtype has no fixed size, or `value` is not an item of it.
         ArgumentError: `order` or `backend` is unknown.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
-        BackendError: The segment kind that was asked for cannot be used on this node.
+        BackendError: The requested segment kind cannot be used on this node.
         MismatchError: The ranks gave different arguments, or made different calls.
         PeerError: Another rank raised one of these.
 
@@ -160,32 +161,18 @@ def _make(
     *,
     item_of: Callable[[], NDArray[Any]] | None = None,
 ) -> NDArray[Any]:
-    """What `empty`, `zeros` and `full` have in common; with `item_of`, every item is like the one it makes."""
+    """The array of `empty`, `zeros` and `full`; every item is that of `item_of`, unless this is None."""
     with collective(name, comm) as call:
-        return _made(call, name, shape, dtype, order, backend, item_of)
-
-
-def _made(
-    call: collective,
-    name: str,
-    shape: ShapeLike,
-    dtype: DTypeLike | None,
-    order: str,
-    backend: str | None,
-    item_of: Callable[[], NDArray[Any]] | None,
-) -> NDArray[Any]:
-    context = call.context
-    with call.begin() as agreement:
-        item = None if item_of is None else item_of()
-        spec = Spec.make(shape, item.dtype if dtype is None and item is not None else dtype, order)
-        kind = check_backend(backend, context)
-        value = "" if item is None else f", value={item.tolist()!r}"
-        agreement.call = f"{name}({spec}{value}, backend={kind})"
-    array = allocate(context, spec.nbytes, backend=kind, label=name, writable=True).view(spec)
-    if item is not None:
-        mine = array.ravel(order="K")[
-            slices.balanced_slice(spec.count, context.topology.node_size, context.topology.node_rank)
-        ]
-        copy_bytes(mine, np.broadcast_to(item, mine.shape))
-        context.node_collective_comm.barrier()
-    return array
+        context, topology = call.context, call.context.topology
+        with call.begin() as agreement:
+            item = None if item_of is None else item_of()
+            spec = Spec.make(shape, item.dtype if dtype is None and item is not None else dtype, order)
+            backend = check_backend(backend, context)
+            value = "" if item is None else f", value={item.tolist()!r}"
+            agreement.call = f"{name}({spec}{value}, backend={backend})"
+        array = allocate(context, spec.nbytes, backend=backend, label=name, writable=True).view(spec)
+        if item is not None:
+            part = array.ravel(order="K")[balanced_slice(spec.count, topology.node_size, topology.node_rank)]
+            copy_bytes(part, np.broadcast_to(item, part.shape))
+            context.node_collective_comm.barrier()
+        return array

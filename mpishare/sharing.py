@@ -1,7 +1,8 @@
-"""What `root` has, on every rank, with one copy of its arrays per node; or seen privately."""
+"""share: one copy per node of the root's array or object; private: a copy-on-write view of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -27,36 +28,36 @@ _T = TypeVar("_T")
 
 
 def share(obj: _T | None, *, root: int = 0, comm: mpi.Comm | None = None, backend: str | None = None) -> _T:
-    """Gives every rank what `root` has: an array as a read-only view of one copy per node, or an object of such views.
+    """Shares the array or the object of `root`: one copy of each array per node, of which every rank gets a view.
 
-    An object, which may be a DataFrame, a fitted model, a dict, a bound method or whatever else can be pickled, is
-    pickled once, without its arrays. These lie side by side in the memory of the node, and each rank makes its own
-    object around views of them. What is one array in several places of it stays one.
+    An object is anything that can be pickled, such as a DataFrame, a fitted model, a dict or a bound method. It is
+    pickled once, without its arrays. The arrays go into the memory of the node, and each rank unpickles an object of
+    its own around views of them. An array that is in several places of the object stays one array.
 
-    Columns of Python objects cannot be views. They are in the pickle, each rank has its own, and a `RuntimeWarning` on
-    `root` names the column, what it costs on each rank, and what to use instead.
+    Columns of Python objects cannot be views. They travel in the pickle, so that each rank has its own. A
+    `RuntimeWarning` on `root` names such a column, the memory that it takes on each rank, and what to use instead.
 
     Args:
         obj: On `root`, an array of any shape, any strides and any dtype without Python objects, or any object that can
-            be pickled; ignored elsewhere. The caller may change or drop it afterwards. cloudpickle, where it is
-            installed on all ranks, is used for lambdas and classes that pickle refuses.
-        root: The rank whose object it is.
+            be pickled; ignored elsewhere. It may be changed or deleted afterwards. cloudpickle, where it is installed
+            on all ranks, pickles lambdas and classes that pickle refuses.
+        root: The rank whose object is shared.
         comm: The ranks that share; MPI_COMM_WORLD when None.
         backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
 
     Returns:
-        For an array a plain `numpy.ndarray` with the bits, dtype and shape of `obj`; in Fortran order where `obj` is,
-        else in C order. For an object one of the same type, with such arrays in it. Their pages are read-only: a store
-        into them from C ends the process. They are valid as long as they, or any view of them, exist, and the node's
-        memory goes with the last of them.
+        For an array, a plain `numpy.ndarray` with the bits, dtype and shape of `obj`, in Fortran order if `obj` is, else
+        in C order. For an object, one of the same type that contains such arrays. Their pages are read-only: a write
+        from C ends the process. An array is valid as long as it or a view of it exists. The memory of the node is
+        released with the last view.
 
     Raises:
         SpecError: `obj` is None or cannot be pickled on `root`, or is an array whose dtype has no fixed size.
-        ArgumentError: `root` is no rank of `comm`, or `backend` is unknown.
+        ArgumentError: `root` is not a rank of `comm`, or `backend` is unknown.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
-        BackendError: The segment kind that was asked for cannot be used on this node.
+        BackendError: The requested segment kind cannot be used on this node.
         MismatchError: The ranks gave different `root` or `backend`, or made different calls.
-        PeerError: Another rank raised one of these, or could not unpickle the object; then it raises its own error.
+        PeerError: Another rank raised one of these, or could not unpickle the object. That rank raises its own error.
 
     Collective:
         Over `comm`.
@@ -81,14 +82,14 @@ def share(obj: _T | None, *, root: int = 0, comm: mpi.Comm | None = None, backen
 
 
 def private(array: NDArray[Any]) -> NDArray[Any]:
-    """Gives this rank a view of a node-shared array that it alone may write.
+    """Makes a view of a node-shared array whose changes only this rank sees.
 
-    The pages are copy-on-write: memory is used only for those that this rank changes. What other ranks write later to
-    the same array shows, or does not, in pages that this rank has not changed; so keep it for arrays that stay as they
-    are, such as those of `share`.
+    Its pages are copy-on-write: only pages that this rank changes take memory. Whether later writes of other ranks to
+    the same array show in the other pages is undefined. So use it for arrays that do not change, such as those of
+    `share`.
 
-    The kernel lets only a process with CAP_CHECKPOINT_RESTORE (root has it) open the pages of an MPI window again.
-    Without it the bytes are copied, and a `RuntimeWarning` says how many.
+    Only a process with CAP_CHECKPOINT_RESTORE, which the user root has, may map the pages again as copy-on-write.
+    Otherwise the bytes are copied, and a `RuntimeWarning` reports how many.
 
     Args:
         array: An array from `share`, `empty`, `zeros` or `full`, or a view of one.
@@ -97,7 +98,7 @@ def private(array: NDArray[Any]) -> NDArray[Any]:
         A writable `numpy.ndarray` of the same bits, dtype, shape and strides (C order where the bytes were copied).
 
     Raises:
-        SpecError: `array` is no view of node-shared memory, or private already; `array.copy()` does then.
+        SpecError: `array` is not a view of node-shared memory, or is private already. Use `array.copy()` then.
 
     Collective:
         No, local.
@@ -107,53 +108,49 @@ def private(array: NDArray[Any]) -> NDArray[Any]:
 
     Example:
         >>> import mpishare as ms
-        >>> ours = ms.zeros(3)
-        >>> mine = ms.private(ours)
-        >>> mine[0] = 1.0
-        >>> float(mine[0]), float(ours[0])
+        >>> shared = ms.zeros(3)
+        >>> view = ms.private(shared)
+        >>> view[0] = 1.0
+        >>> float(view[0]), float(shared[0])
         (1.0, 0.0)
     """
     view = _shared_segment(array).private_view(array)
     if view is not None:
         return view
     if array.nbytes:
-        told = f"private(): the kernel gives no copy-on-write view here, so {array.nbytes:,} bytes were copied"
-        callsite.warn(told)
+        callsite.warn(f"private(): the kernel allows no copy-on-write view, so {array.nbytes:,} bytes were copied")
     return array.copy()
 
 
 def _share(call: collective, obj: Any, root: int, backend: str | None) -> Any:
     context = call.context
     with call.begin() as agreement:
-        rank = check_root(root, context.topology.size)
-        kind = check_backend(backend, context)
-        agreement.call = _share_call(rank, kind)
-        crate, mine, slots, extension = None, None, None, b""
-        if context.topology.rank == rank:
+        root = check_root(root, context.topology.size)
+        backend = check_backend(backend, context)
+        agreement.call = _share_call(root, backend)
+        array, packed, slots, extension = None, None, None, b""
+        if context.topology.rank == root:
             if type(obj) in PLAIN_CLASSES:
-                mine = obj
-                spec = Spec.of(mine)
+                array, spec = obj, Spec.of(obj)
                 agreement.note, extension = spec.packed
-                slots = known_slots(context, spec.nbytes, kind)
+                slots = known_slots(context, spec.nbytes, backend)
                 if slots is not None:
-                    fill(slots.next_bytes(spec.nbytes), spec, mine)
+                    fill(slots.next_bytes(spec.nbytes), spec, array)
             else:
-                crate, slots = _crated(context, obj, rank, kind)
-                agreement.note = crate.label.pack()
+                packed = _pack(obj, root)
+                agreement.note = packed.label.pack()
+                slots = known_slots(context, packed.label.nbytes, backend)
+                if slots is not None:
+                    packed.write(slots.next_bytes(packed.label.nbytes))
     if is_packed_header(agreement.note):
-        return _share_object(call, PackedHeader.read(agreement.note), crate, slots, rank, kind)
-    spec = broadcast_spec(context, agreement.note, extension, rank)
-    if context.topology.rank != rank:
-        slots = known_slots(context, spec.nbytes, kind)
-    if slots is not None:
-        segment = allocate_known(context, slots, spec.nbytes, "share")
-        segment.seal()
-    else:
-        segment = allocate(context, spec.nbytes, backend=kind, label="share", writable=False)
-        source = None if mine is None else ArraySource(spec, mine)
-        replicate(context, rank, segment.block(), segment.origin.is_shared, source)
-        seal(context, segment)
-    return segment.view(spec)
+        return _share_object(call, PackedHeader.read(agreement.note), packed, slots, root, backend)
+    spec = broadcast_spec(context, agreement.note, extension, root)
+
+    def transfer(segment: Segment) -> None:
+        source = None if array is None else ArraySource(spec, array)
+        replicate(context, root, segment.block(), segment.origin.is_shared, source)
+
+    return _segment(context, spec.nbytes, root, backend, slots, transfer).view(spec)
 
 
 @lru_cache(maxsize=256)
@@ -161,42 +158,56 @@ def _share_call(root: int, backend: str | None) -> str:
     return f"share(…, root={root}, backend={backend})"
 
 
-def _crated(context: Context, obj: object, root: int, kind: str | None) -> tuple[PackedObject, SlotPool | None]:
-    """The object on its root, in its place already where all ranks know that."""
+def _pack(obj: object, root: int) -> PackedObject:
+    """The object on its root."""
     if obj is None:
         raise SpecError(f"root {root} passed None, so there is nothing to share. Pass the object on that rank.")
-    crate = PackedObject(obj)
-    if crate.copies:
-        callsite.warn(f"share(): {told(crate.copies)}")
-    slots = known_slots(context, crate.label.nbytes, kind)
-    if slots is not None:
-        crate.write(slots.next_bytes(crate.label.nbytes))
-    return crate, slots
+    packed = PackedObject(obj)
+    if packed.copies:
+        callsite.warn(f"share(): {told(packed.copies)}")
+    return packed
 
 
 def _share_object(
     call: collective,
-    label: PackedHeader,
-    crate: PackedObject | None,
+    header: PackedHeader,
+    packed: PackedObject | None,
     slots: SlotPool | None,
     root: int,
-    kind: str | None,
+    backend: str | None,
 ) -> Any:
-    """Shares what `label` tells of, which `root` has in `crate`, and in `slots` if these are known."""
+    """Shares the object that `header` describes; `packed` and `slots` as `root` has them, None on the other ranks."""
     context = call.context
+
+    def transfer(segment: Segment) -> None:
+        bring(context, root, segment, header, packed)
+
+    segment = _segment(context, header.nbytes, root, backend, slots, transfer)
+    segment.copied_bytes = header.copied_bytes
+    call.release()  # all memory is allocated, so that classes may share arrays while their objects are unpickled
+    with agree(context.collective_comm):
+        return unpacked(segment, header)
+
+
+def _segment(
+    context: Context,
+    nbytes: int,
+    root: int,
+    backend: str | None,
+    slots: SlotPool | None,
+    transfer: Callable[[Segment], None],
+) -> Segment:
+    """A read-only segment: the slot that `root` has filled, or else a new one that `transfer` fills."""
     if context.topology.rank != root:
-        slots = known_slots(context, label.nbytes, kind)
+        slots = known_slots(context, nbytes, backend)
     if slots is not None:
-        segment = allocate_known(context, slots, label.nbytes, "share")
+        segment = allocate_known(context, slots, nbytes, "share")
         segment.seal()
     else:
-        segment = allocate(context, label.nbytes, backend=kind, label="share", writable=False)
-        bring(context, root, segment, label, crate)
+        segment = allocate(context, nbytes, backend=backend, label="share", writable=False)
+        transfer(segment)
         seal(context, segment)
-    segment.copied_bytes = label.copied_bytes
-    call.release()  # all memory is taken, so that classes may share arrays when their objects are made again
-    with agree(context.collective_comm):
-        return unpacked(segment, label)
+    return segment
 
 
 def _shared_segment(array: NDArray[Any]) -> Segment:
