@@ -73,26 +73,12 @@ class Hdf5Part:
             self.spec.view(block).reshape(self._lengths)[items] = self._strings(source, items)
             return
         array = block.view((np.void, self._itemsize)).reshape(self._lengths)
-        if all(axis.indices.step > 0 for axis in self.axes):
-            self._read(source, items, array, items)
-            return
-        forward = np.empty_like(array[items])  # HDF5 reads no axis backwards
-        self._read(source, items, forward, tuple(slice(0, length) for length in forward.shape))
-        copy_bytes(array[items], forward[self._directions])
+        self._read(source, items, array)
+        if any(axis.indices.step < 0 for axis in self.axes):
+            copy_bytes(array[items], array[items][self._directions].copy())
 
-    @property
-    def _directions(self) -> Any:
-        """The index that turns items in rising order into the order of the part. It is never one item's index."""
-        return (..., *(slice(None, None, 1 if axis.indices.step > 0 else -1) for axis in self.axes))
-
-    def _stored_slices(self, items: Hyperslab) -> tuple[slice, ...]:
-        """The stored indices of `items`, those of each axis in rising order."""
-        selected = [axis.indices[run] for axis, run in zip(self.axes, items, strict=True)]
-        rising = [indices if indices.step > 0 else indices[::-1] for indices in selected]
-        return tuple(slice(indices.start, indices[-1] + 1, indices.step) for indices in rising)
-
-    def _read(self, source: Source, items: Hyperslab, array: NDArray[Any], place: Hyperslab) -> None:
-        """Reads `items`, those of each axis in rising order, to `place` in a C-contiguous array."""
+    def _read(self, source: Source, items: Hyperslab, array: NDArray[Any]) -> None:
+        """Reads `items` to their place in `array`, but those of each axis in rising order: HDF5 knows no other."""
         from h5py import h5s, h5t
 
         with file_errors(source.path, self.name):
@@ -100,11 +86,22 @@ class Hdf5Part:
             file_space = dataset.id.get_space()
             memory_space = h5s.create_simple(array.shape) if array.shape else h5s.create(h5s.SCALAR)
             if array.shape:
-                counts = tuple(run.stop - run.start for run in place)
-                stored = self._stored_slices(items)
-                file_space.select_hyperslab(tuple(s.start for s in stored), counts, tuple(s.step for s in stored))
-                memory_space.select_hyperslab(tuple(run.start for run in place), counts)
+                starts, steps = zip(*((run.start, run.step) for run in self._stored_slices(items)), strict=True)
+                counts = tuple(run.stop - run.start for run in items)
+                file_space.select_hyperslab(starts, counts, steps)
+                memory_space.select_hyperslab(tuple(run.start for run in items), counts)
             dataset.id.read(memory_space, file_space, array, h5t.py_create(dataset.dtype))
+
+    def _stored_slices(self, items: Hyperslab) -> tuple[slice, ...]:
+        """The stored indices of `items`, those of each axis in rising order."""
+        selected = [axis.indices[run] for axis, run in zip(self.axes, items, strict=True)]
+        rising = [indices if indices.step > 0 else indices[::-1] for indices in selected]
+        return tuple(slice(indices.start, indices[-1] + 1, indices.step) for indices in rising)
+
+    @property
+    def _directions(self) -> Any:
+        """The index that turns rising order into the order of the part; never that of one item."""
+        return (..., *(slice(None, None, 1 if axis.indices.step > 0 else -1) for axis in self.axes))
 
     def _strings(self, source: Source, items: Hyperslab) -> NDArray[Any]:
         """The items as Python's bytes, in an array of objects."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -14,17 +14,16 @@ from mpishare.files.errors import file_errors
 from mpishare.files.parts import Stored
 from mpishare.files.source import Source
 
-Tree: TypeAlias = "int | Mapping[str, Tree]"
-"""The number of a dataset, or the members of a group by name."""
-
 _SHOWN_NAMES = 8
 
 
-def open_object(source: Source, name: str) -> Any:
-    """The dataset or the group of that name, as h5py's object.
+def members_of(source: Source, name: str) -> dict[str, Any]:
+    """The object of that name, by "", and all that is in it if it is a group, by relative name, as h5py's objects.
+
+    It leaves out soft and external links, named types, and a group within itself.
 
     Raises:
-        FileError: There is none, or it is neither.
+        FileError: There is no dataset and no group of that name.
     """
     import h5py
 
@@ -32,9 +31,20 @@ def open_object(source: Source, name: str) -> Any:
         if name not in source.hdf5:
             raise FileError(source.path, name, f"there is no such dataset or group; the file has {_names(source)}.")
         member = source.hdf5[name]
-    if not isinstance(member, h5py.Dataset | h5py.Group):
-        raise FileError(source.path, name, f"is a {type(member).__name__}, neither a dataset nor a group.")
-    return member
+        if not isinstance(member, h5py.Dataset | h5py.Group):
+            raise FileError(source.path, name, f"is a {type(member).__name__}, neither a dataset nor a group.")
+        return dict(_walk(member, "", ()))
+
+
+def _walk(member: Any, name: str, parents: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+    import h5py
+
+    yield name, member
+    for key in () if is_dataset(member) else member:
+        if isinstance(member.get(key, getlink=True), h5py.HardLink):
+            inner = member[key]
+            if isinstance(inner, h5py.Dataset | h5py.Group) and inner not in (*parents, member):
+                yield from _walk(inner, f"{name}/{key}".lstrip("/"), (*parents, member))
 
 
 def _names(source: Source) -> str:
@@ -43,36 +53,16 @@ def _names(source: Source) -> str:
     return ", ".join(map(repr, names[:_SHOWN_NAMES])) + more if names else "none"
 
 
+def is_dataset(member: Any) -> bool:
+    """Whether one of h5py's objects is a dataset, not a group."""
+    import h5py
+
+    return isinstance(member, h5py.Dataset)
+
+
 def path_of(name: str) -> str:
     """The canonical form of a name. The `name` of h5py's object is another one behind a link to another file."""
     return "/" + "/".join(part for part in name.split("/") if part not in ("", "."))
-
-
-def is_group(member: Any) -> bool:
-    """Whether it is a group."""
-    import h5py
-
-    return isinstance(member, h5py.Group)
-
-
-def tree_of(path: str, group: Any, datasets: dict[str, Any], parents: tuple[Any, ...] = ()) -> Mapping[str, Tree]:
-    """The members of the group at `path`, by name. Adds its datasets, and those of its groups, to `datasets` by path.
-
-    It leaves out soft and external links, and a group within itself.
-    """
-    import h5py
-
-    tree: dict[str, Tree] = {}
-    for name in group:
-        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-            continue
-        member, inner = group[name], path_of(f"{path}/{name}")
-        if isinstance(member, h5py.Dataset):
-            tree[name] = len(datasets)
-            datasets[inner] = member
-        elif isinstance(member, h5py.Group) and member not in (*parents, group):
-            tree[name] = tree_of(inner, member, datasets, (*parents, group))
-    return tree
 
 
 def stored_as(source: Source, name: str, dataset: Any) -> Stored:
@@ -96,8 +86,8 @@ def stored_as(source: Source, name: str, dataset: Any) -> Stored:
         layout = "external" if plist.get_external_count() else layouts[plist.get_layout()]
         offset = _offset_of(source, name, dataset, spec) if layout == "contiguous" and not is_string else None
         filters = [plist.get_filter(number) for number in range(plist.get_nfilters())]
-        labels = tuple(label.decode(errors="replace") or str(code) for code, _, _, label in filters)
-        return Stored(name, spec, len(dataset.shape), layout, offset, dataset.chunks, labels, is_string)
+        names = tuple(filter_name.decode(errors="replace") or str(code) for code, _, _, filter_name in filters)
+        return Stored(name, spec, len(dataset.shape), layout, offset, dataset.chunks, names, is_string)
 
 
 def _offset_of(source: Source, name: str, dataset: Any, spec: Spec) -> int | None:

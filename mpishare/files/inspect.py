@@ -1,4 +1,4 @@
-"""What a file stores, and which parts of it a call loads: found on one rank, sent to the others as plain data."""
+"""What a file stores, and which parts of it a call loads, as plain data that other ranks can be sent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from mpishare.errors import ArgumentError, FileError
 from mpishare.files import hdf5_read, npy
 from mpishare.files.errors import file_errors
 from mpishare.files.hdf5_part import Hdf5Part
-from mpishare.files.hdf5_read import Tree
 from mpishare.files.parts import ContiguousPart, Part, Stored
 from mpishare.files.region import Region
 from mpishare.files.source import Source, Stamp
@@ -26,22 +25,24 @@ class Contents:
     Attributes:
         path: The absolute path of the file.
         stamp: The stamp of the file.
-        parts: The arrays.
-        tree: The number of the one array, or those of a group by name.
+        members: The arrays by name, with slashes between groups; None for a group. "" is the object itself.
         attributes: Those of the dataset; or, of a group, those of each of its members by name, its own under "".
     """
 
     path: str
     stamp: Stamp
-    parts: tuple[Part, ...]
-    tree: Tree
+    members: Mapping[str, Part | None]
     attributes: Mapping[str, Any]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The arrays."""
+        return tuple(part for part in self.members.values() if part is not None)
 
     @property
     def description(self) -> str:
         """What must be the same on all nodes."""
-        arrays = "; ".join(f"{part.name or 'array'}: {part.spec}" for part in self.parts)
-        return f"{arrays or 'no arrays'} {self.tree}"
+        return "; ".join(f"{name or 'array'}: {part and part.spec}" for name, part in self.members.items())
 
 
 def stored(path: str | os.PathLike[str], dataset: str | None = None) -> dict[str, Stored]:
@@ -72,12 +73,12 @@ def stored(path: str | os.PathLike[str], dataset: str | None = None) -> dict[str
         >>> grid.shape, grid.nbytes, grid.layout
         ((2, 3), 48, 'npy')
     """
-    name = checked_name(dataset)
-    with Source(checked_path(path)) as source:
+    file, name = checked(path, dataset)
+    with Source(file) as source:
         if _is_npy(source, name):
             return {"": npy.stored_in(source)}
-        _, _, datasets = _members(source, name)
-        return {inner: hdf5_read.stored_as(source, inner, member) for inner, member in datasets.items()}
+        members = hdf5_read.members_of(source, name or "/")
+        return {str(array.name): array for _, array in _arrays(source, name, members)}
 
 
 def inspect_file(source: Source, name: str | None, region: Any, *, attributes: bool) -> Contents:
@@ -96,36 +97,25 @@ def inspect_file(source: Source, name: str | None, region: Any, *, attributes: b
     """
     path = os.path.abspath(source.path)  # noqa: PTH100 - does not resolve links
     if _is_npy(source, name):
-        return Contents(path, source.stamp, (_part(source, npy.stored_in(source), region),), 0, {})
-    member, tree, datasets = _members(source, name)
-    if region is not None and hdf5_read.is_group(member):
+        return Contents(path, source.stamp, {"": _part(source, npy.stored_in(source), region)}, {})
+    members = hdf5_read.members_of(source, name or "/")
+    if region is not None and not hdf5_read.is_dataset(members[""]):
         raise ArgumentError(f"region {region!r} is of an array, but {name or '/'!r} of {path} is a group.")
-    parts = []
-    for inner, dataset in datasets.items():
-        array = hdf5_read.stored_as(source, inner, dataset)
-        hdf5_read.check_filters(source, array, dataset)
-        parts.append(_part(source, array, region))
+    parts: dict[str, Part | None] = dict.fromkeys(members)
+    for inner, array in _arrays(source, name, members):
+        hdf5_read.check_filters(source, array, members[inner])
+        parts[inner] = _part(source, array, region)
     with file_errors(source.path, name):
-        named = dict(_attributes(member, tree, "")) if attributes else {}
-    return Contents(path, source.stamp, tuple(parts), tree, named.get("", {}) if isinstance(tree, int) else named)
+        named = {inner: hdf5_read.attributes_of(member) for inner, member in members.items() if attributes}
+    is_group = parts[""] is None
+    return Contents(path, source.stamp, parts, named if is_group else named.get("", {}))
 
 
-def _members(source: Source, name: str | None) -> tuple[Any, Tree, dict[str, Any]]:
-    """The object of that name, its tree, and its datasets by path: the object itself, or those in the group."""
-    member, path = hdf5_read.open_object(source, name or "/"), hdf5_read.path_of(name or "/")
-    if not hdf5_read.is_group(member):
-        return member, 0, {path: member}
-    datasets: dict[str, Any] = {}
-    with file_errors(source.path, name):
-        return member, hdf5_read.tree_of(path, member, datasets), datasets
-
-
-def _attributes(member: Any, tree: Tree, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The attributes of an object and of each of its members, by name."""
-    yield name, hdf5_read.attributes_of(member)
-    if not isinstance(tree, int):
-        for key, below in tree.items():
-            yield from _attributes(member[key], below, f"{name}/{key}".lstrip("/"))
+def _arrays(source: Source, name: str | None, members: Mapping[str, Any]) -> Iterator[tuple[str, Stored]]:
+    """What the file says of each dataset, by relative name."""
+    for inner, member in members.items():
+        if hdf5_read.is_dataset(member):
+            yield inner, hdf5_read.stored_as(source, hdf5_read.path_of(f"{name or ''}/{inner}"), member)
 
 
 def _is_npy(source: Source, name: str | None) -> bool:
@@ -151,24 +141,15 @@ def _part(source: Source, stored: Stored, region: Any) -> Part:
     return ContiguousPart.of(stored, selected.with_axes(stored.shape[stored.ndim :]))
 
 
-def checked_path(path: Any) -> str:
-    """`path` as a string.
+def checked(path: Any, dataset: Any) -> tuple[str, str | None]:
+    """`path` as a string, and `dataset` if it is a name or None.
 
     Raises:
-        ArgumentError: It is not a path.
+        ArgumentError: One is neither.
     """
+    if dataset is not None and not isinstance(dataset, str):
+        raise ArgumentError(f"dataset {dataset!r} is not a name. Use a str such as 'group/name', or None for the file.")
     try:
-        return os.fsdecode(path)
+        return os.fsdecode(path), dataset
     except TypeError as error:
         raise ArgumentError(f"path {path!r} is not a path. Use a str or a pathlib.Path.") from error
-
-
-def checked_name(dataset: Any) -> str | None:
-    """`dataset` if it is a name or None.
-
-    Raises:
-        ArgumentError: It is not.
-    """
-    if dataset is None or isinstance(dataset, str):
-        return dataset
-    raise ArgumentError(f"dataset {dataset!r} is not a name. Use a str such as 'group/name', or None for the file.")

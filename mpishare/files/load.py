@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
@@ -15,8 +14,7 @@ from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, FileError
-from mpishare.files.hdf5_read import Tree
-from mpishare.files.inspect import Contents, checked_name, checked_path, inspect_file
+from mpishare.files.inspect import Contents, checked, inspect_file
 from mpishare.files.parallel_read import ROOT, read_parts
 from mpishare.files.parts import ContiguousPart
 from mpishare.files.source import Source
@@ -91,83 +89,57 @@ def load(
         ...     ms.load(f"{folder}/grid.npy", region=np.s_[:, ::-1]).tolist()
         [[2.0, 1.0, 0.0], [5.0, 4.0, 3.0]]
     """
-    request = _Request(path, dataset, region, read, map, attributes, progress)
     with collective("load", comm) as call, ExitStack() as stack:
-        return _load(call, stack, request, backend)
+        context, per_node = call.context, map or read == "node"
+        source, pickled = None, b""
+        with call.begin() as agreement:
+            kind = check_backend(backend, context)
+            file, name = checked(path, dataset)
+            switches = f"map={bool(map)}, attributes={bool(attributes)}, progress={bool(progress)}, backend={kind}"
+            agreement.call = f"load({file!r}, {name!r}, {region=}, {read=}, {switches})"
+            if not isinstance(read, str) or read not in ("job", "node"):
+                raise ArgumentError(f"read {read!r} is unknown. Use 'job' or 'node'.")
+            if progress:
+                check_tqdm()
+            if context.topology.rank == ROOT or (per_node and context.topology.is_leader):
+                source = stack.enter_context(Source(file))
+                contents = inspect_file(source, name, region, attributes=attributes)
+                _check_map(source, contents, is_mapped=map)
+                pickled = pickle.dumps(contents)  # while an error can still be raised on all ranks
+        contents = _shared_contents(context, pickled, per_node=per_node)
+        if source is None:
+            source = stack.enter_context(Source(contents.path, contents.stamp))
+        if map:
+            arrays = _mapped(context, source, contents)
+        else:
+            arrays = read_parts(context, source, contents.parts, backend=kind, once_per=read, progress=progress)
+    data = _nested(contents, arrays)
+    return (data, contents.attributes) if attributes else data
 
 
-@dataclass(frozen=True)
-class _Request:
-    """The arguments of a call, as given."""
+def _check_map(source: Source, contents: Contents, *, is_mapped: bool) -> None:
+    """Returns if all arrays can be mapped, if they are to be.
 
-    path: Any
-    dataset: Any
-    region: Any
-    read: Any
-    map: bool
-    attributes: bool
-    progress: bool
-
-    def checked(self) -> str:
-        """The arguments as a string that the ranks compare.
-
-        Raises:
-            ArgumentError: One of them is not allowed.
-        """
-        path, name = checked_path(self.path), checked_name(self.dataset)
-        if not isinstance(self.read, str) or self.read not in ("job", "node"):
-            raise ArgumentError(f"read {self.read!r} is unknown. Use 'job' or 'node'.")
-        switches = f"map={bool(self.map)}, attributes={bool(self.attributes)}, progress={bool(self.progress)}"
-        return f"load({path!r}, {name!r}, region={self.region!r}, read={self.read!r}, {switches})"
-
-    def inspect(self, source: Source) -> bytes:
-        """What is to be loaded, pickled while an error can still be raised on all ranks."""
-        contents = inspect_file(source, checked_name(self.dataset), self.region, attributes=self.attributes)
-        for part in contents.parts:
-            if self.map and not isinstance(part, ContiguousPart):
-                reason = (
-                    "cannot be mapped: it is not contiguous in this file, or is converted. Load it without map=True."
-                )
-                raise FileError(source.path, part.name, reason)
-        return pickle.dumps(contents)
+    Raises:
+        FileError: One of them cannot.
+    """
+    for part in contents.parts:
+        if is_mapped and not isinstance(part, ContiguousPart):
+            reason = "cannot be mapped: it is not contiguous in this file, or is converted. Load it without map=True."
+            raise FileError(source.path, part.name, reason)
 
 
-def _load(call: collective, stack: ExitStack, request: _Request, backend: str | None) -> Any:
-    context, topology = call.context, call.context.topology
-    per_node = request.map or request.read == "node"
-    source, pickled = None, b""
-    with call.begin() as agreement:
-        kind = check_backend(backend, context)
-        agreement.call = f"{request.checked()}, backend={kind}"
-        if request.progress:
-            check_tqdm()
-        if topology.rank == ROOT or (per_node and topology.is_leader):
-            source = stack.enter_context(Source(checked_path(request.path)))
-            pickled = request.inspect(source)
-    contents = _contents(context, pickled, per_node=per_node)
-    if source is None:
-        source = stack.enter_context(Source(contents.path, contents.stamp))
-    if request.map:
-        arrays = _mapped(context, source, contents)
-    else:
-        arrays = read_parts(
-            context, source, contents.parts, backend=kind, once_per=request.read, progress=request.progress
-        )
-    data = _arranged(contents.tree, arrays)
-    return (data, contents.attributes) if request.attributes else data
-
-
-def _contents(context: Context, pickled: bytes, *, per_node: bool) -> Contents:
+def _shared_contents(context: Context, pickled: bytes, *, per_node: bool) -> Contents:
     """What the root found in its file; or, `per_node`, what the leader of this node found in the file of the node."""
     contents: Contents = pickle.loads(context.collective_comm.bcast_obj(pickled, ROOT))  # noqa: S301 - of this job
     if not per_node or context.topology.n_nodes == 1:
         return contents
     own: Contents = pickle.loads(context.node_collective_comm.bcast_obj(pickled, 0))  # noqa: S301
     with agree(context.collective_comm):
-        if context.topology.is_leader and own.description != contents.description:
-            hosts = context.topology.hosts
-            reason = f"has {own.description} on host {context.topology.host}, but on host {hosts[0]} "
-            raise FileError(own.path, None, f"{reason}{contents.description}.")
+        if own.description != contents.description:
+            host, root_host = context.topology.host, context.topology.hosts[ROOT]
+            reason = f"has {own.description} on host {host}, but on host {root_host} {contents.description}."
+            raise FileError(own.path, None, reason)
     return own
 
 
@@ -181,8 +153,11 @@ def _mapped(context: Context, source: Source, contents: Contents) -> list[NDArra
         return [part.map(source, origin, key) for key, part in enumerate(parts, first_key)]
 
 
-def _arranged(tree: Tree, arrays: list[NDArray[Any]]) -> Any:
-    """The one array, or those of a group by name."""
-    if isinstance(tree, int):
-        return arrays[tree]
-    return {name: _arranged(below, arrays) for name, below in tree.items()}
+def _nested(contents: Contents, arrays: list[NDArray[Any]]) -> Any:
+    """The one array, or those of a group by name, in a dict for each group."""
+    remaining = iter(arrays)
+    values: dict[str, Any] = {name: {} if part is None else next(remaining) for name, part in contents.members.items()}
+    for name in filter(None, values):
+        group, _, key = name.rpartition("/")
+        values[group][key] = values[name]
+    return values[""]

@@ -7,6 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from mpishare.arrays.raw import Block
 from mpishare.arrays.slices import round_up
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
@@ -17,7 +18,6 @@ from mpishare.files.parts import Part
 from mpishare.files.pieces import Piece, piece_bytes
 from mpishare.files.source import Source
 from mpishare.memory.allocation import allocate, seal
-from mpishare.memory.segment import Segment
 from mpishare.progress_bar import Bar
 from mpishare.transfer.node_fill import broadcast_in_node
 from mpishare.transfer.pipeline import broadcast_chunks
@@ -59,22 +59,22 @@ def read_parts(
     Collective:
         Over the communicator.
     """
-    topology = context.topology
     offsets, nbytes = layout_of(parts)
     segment = allocate(context, nbytes, backend=backend, label="load", writable=False)
-    streams = once_per == "job" and topology.n_nodes > 1
+    topology, block, streams = context.topology, segment.block(), once_per == "job" and context.topology.n_nodes > 1
     with Bar(nbytes, "B", is_shown=progress and topology.rank == ROOT) as bar:
-        reader = _Reader(context, source, parts, segment, streams=streams, bar=bar)
-        if not streams:
+        readers = range(topology.node_size if segment.origin.is_shared else 1)
+        reader = _Reader(context, source, parts, block, (readers[1:] or readers) if streams else readers, bar)
+        if streams and topology.node != topology.node_of(ROOT):
+            broadcast_chunks(context, ROOT, block)
+        elif not topology.is_leader:
             reader.read()
-        elif topology.node != topology.node_of(ROOT):
-            broadcast_chunks(context, ROOT, segment.block())
-        elif topology.is_leader:
-            broadcast_chunks(context, ROOT, segment.block(), until_ready=reader.wait_until)
+        elif streams:
+            broadcast_chunks(context, ROOT, block, until_ready=reader.wait_until)
         else:
-            reader.read()
+            reader.wait_until(nbytes)
         if not segment.origin.is_shared:
-            broadcast_in_node(context, ROOT, segment.block())
+            broadcast_in_node(context, ROOT, block)
     with agree(context.collective_comm):
         reader.check()
     seal(context, segment)
@@ -91,45 +91,38 @@ def layout_of(parts: Sequence[Part]) -> tuple[list[int], int]:
 
 
 class _Reader:
-    """What this rank does to read the arrays into the segment of its node.
+    """What this rank does to read the arrays into the block of its node.
 
-    After an error it reads no more, but still notifies the leader, so that no rank waits. `check` raises the error.
+    The readers take the pieces in turn, and notify the leader of each. After an error a rank reads no more, but still
+    notifies, so that no rank waits. `check` raises the error.
     """
 
     def __init__(
-        self, context: Context, source: Source, parts: Sequence[Part], segment: Segment, *, streams: bool, bar: Bar
+        self, context: Context, source: Source, parts: Sequence[Part], block: Block, readers: range, bar: Bar
     ) -> None:
-        """`streams` says whether the leader sends pieces to other nodes while the others of its node read."""
+        """`readers` are the ranks of the node that read; the others have nothing to do."""
         self._context = context
         self._source = source
         self._parts = parts
         self._bar = bar
-        self._streams = streams
-        ranks = range(context.topology.node_size if segment.origin.is_shared else 1)
-        self._readers = (ranks[1:] or ranks) if streams else ranks
-        offsets, self._nbytes = layout_of(parts)
-        self._blocks = [segment.block()[at : at + part.spec.nbytes] for at, part in zip(offsets, parts, strict=True)]
-        largest_bytes = piece_bytes(self._nbytes, len(self._readers))
+        offsets, nbytes = layout_of(parts)
+        self._blocks = [block[at : at + part.spec.nbytes] for at, part in zip(offsets, parts, strict=True)]
+        largest_bytes = piece_bytes(nbytes, len(readers))
         self._pieces = [(number, piece) for number, part in enumerate(parts) for piece in part.pieces(largest_bytes)]
-        self._starts = [*(offsets[number] + piece.start for number, piece in self._pieces), self._nbytes]
-        if len(self._pieces) == 1:
-            self._readers = range(1)  # it has opened the file
+        self._starts = [*(offsets[number] + piece.start for number, piece in self._pieces), nbytes]
+        readers = readers if len(self._pieces) > 1 else range(1)  # which has the file open
+        self._reader_of = [readers[number % len(readers)] for number in range(len(self._pieces))]
         self._next = 0
         self._error: Exception | None = None
         self._has_gap = False
 
     def read(self) -> None:
-        """Reads this rank's pieces; notifies the leader of each if that sends them."""
-        node_rank, done = self._context.topology.node_rank, 0
-        own = self._pieces[self._readers.index(node_rank) :: len(self._readers)] if node_rank in self._readers else []
+        """Reads this rank's pieces, and notifies the leader of each."""
         with InFlight(self._context.collective_comm, Tag.PIECE_READY) as notices:
-            for number, piece in own:
-                self._read(number, piece)
-                done += piece.nbytes
-                if self._streams:
+            for (number, piece), reader in zip(self._pieces, self._reader_of, strict=True):
+                if reader == self._context.topology.node_rank:
+                    self._read(number, piece)
                     notices.send(b"" if self._error is None else b"x", self._rank_of(0))
-                else:
-                    self._bar.show(min(done * len(self._readers), self._nbytes))  # the others are about as far
 
     def wait_until(self, stop: int) -> bool:
         """On the leader: returns when the bytes before `stop` have been read, some of them by this rank itself.
@@ -138,13 +131,12 @@ class _Reader:
             Whether all of them could be read.
         """
         while self._starts[self._next] < stop:
-            reader = self._readers[self._next % len(self._readers)]
-            if reader == self._context.topology.node_rank:
+            if self._reader_of[self._next] == self._context.topology.node_rank:
                 self._read(*self._pieces[self._next])
             else:
-                self._wait_for(reader)
+                self._wait_for(self._reader_of[self._next])
             self._next += 1
-        self._bar.show(min(stop, self._nbytes))
+            self._bar.show(self._starts[self._next])
         return self._error is None and not self._has_gap
 
     def _rank_of(self, node_rank: int) -> int:

@@ -71,16 +71,13 @@ class Part(Protocol):
     @property
     def name(self) -> str | None:
         """Its dataset; None in a file of one array."""
-        ...
 
     @property
     def spec(self) -> Spec:
         """What a load of it returns."""
-        ...
 
     def pieces(self, largest_bytes: int) -> Iterator[Piece]:
         """Its pieces, none larger than `largest_bytes` if that can be, in the order of their first bytes."""
-        ...
 
     def read(self, source: Source, items: Hyperslab, block: Block) -> None:
         """Reads the items of one piece to their place in `block`, which is that of the whole part.
@@ -88,7 +85,6 @@ class Part(Protocol):
         Raises:
             FileError: They cannot be read, or are damaged.
         """
-        ...
 
 
 @dataclass(frozen=True)

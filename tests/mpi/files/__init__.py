@@ -1,1 +1,1 @@
-"""Unit tests of mpishare/memory."""
+"""Unit tests of mpishare/files."""

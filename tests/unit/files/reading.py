@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mpishare.files.hdf5_read import Tree
 from mpishare.files.inspect import Contents, inspect_file
+from mpishare.files.load import _nested as nested
 from mpishare.files.parallel_read import layout_of
 from mpishare.files.source import Source
 from tests.arrays import bits
@@ -28,12 +27,7 @@ def loaded(path: Path, dataset: str | None = None, region: Any = None, *, piece_
                 part.read(source, piece.items, block[offset : offset + part.spec.nbytes])
         source.check()
     arrays = [part.spec.view(block[offset:]) for part, offset in zip(contents.parts, offsets, strict=True)]
-    return arranged(contents.tree, arrays)
-
-
-def arranged(tree: Tree, arrays: list[NDArray[Any]]) -> Any:
-    """The one array, or those of a group by name."""
-    return arrays[tree] if isinstance(tree, int) else {name: arranged(below, arrays) for name, below in tree.items()}
+    return nested(contents, arrays)
 
 
 def inspected(path: Path, dataset: str | None = None, region: Any = None, *, attributes: bool = False) -> Contents:

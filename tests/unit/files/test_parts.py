@@ -1,0 +1,65 @@
+"""A contiguous array is read piece by piece without a library, whatever region of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from mpishare.files.parts import ContiguousPart
+from mpishare.files.source import Source
+from mpishare.memory.segment import Origin
+from tests.arrays import DTYPES, filled
+from tests.unit.files.reading import INDICES, assert_same, inspected, loaded
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("name", INDICES)
+def test_regions_are_read_and_mapped(tmp_path: Path, name: str, order: Any) -> None:
+    array = filled(DTYPES["gaps"], (7, 6, 4)).copy(order)
+    expected = np.asarray(array[INDICES[name]])
+    np.save(tmp_path / "a.npy", array)
+    assert_same(loaded(tmp_path / "a.npy", region=INDICES[name]), expected)
+    (part,) = inspected(tmp_path / "a.npy", region=INDICES[name]).parts
+    assert isinstance(part, ContiguousPart)
+    with Source(str(tmp_path / "a.npy")) as source:
+        mapped = part.map(source, Origin("mapped file", "test", 1), 0)
+    assert_same(mapped, expected)
+    assert not mapped.flags.writeable
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_any_region_in_any_pieces(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.npy"
+    shape = data.draw(hnp.array_shapes(max_dims=4, max_side=7))
+    array = np.asarray(filled(np.dtype("i4"), shape), order=data.draw(st.sampled_from("CF")))
+    index = data.draw(hnp.basic_indices(shape, allow_newaxis=True).filter(lambda index: index is not None))
+    np.save(path, array)
+    assert_same(loaded(path, region=index, piece_bytes=data.draw(st.integers(1, 200))), np.asarray(array[index]))
+
+
+@pytest.mark.parametrize(
+    ("index", "most_bytes"),
+    [(np.s_[:, 5:7], 300), (np.s_[::2, ::300_001], 4 << 20), (np.s_[:, ::-2], 7 << 20), (np.s_[2, 3], 300)],
+)
+def test_items_that_lie_far_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: Any, most_bytes: int) -> None:
+    """They are read without what lies between, and near ones by one call."""
+    array = np.arange(6 << 20, dtype="u1").reshape(3, 2 << 20)
+    np.save(tmp_path / "a.npy", array)
+    calls: list[int] = []
+    read = Source.read
+
+    def counted(source: Source, offset: int, buffer: memoryview) -> None:
+        calls.append(buffer.nbytes)
+        read(source, offset, buffer)
+
+    monkeypatch.setattr(Source, "read", counted)
+    assert_same(loaded(tmp_path / "a.npy", region=index, piece_bytes=4 << 20), np.asarray(array[index]))
+    assert sum(calls) <= most_bytes
+    assert len(calls) <= 20

@@ -1,0 +1,65 @@
+"""Pieces cover an array once, in the order of memory, and cut no chunk."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpishare.files.pieces import ChunkedAxis, piece_bytes, pieces_of
+
+AXES = st.builds(
+    lambda start, step, count, chunk, back: ChunkedAxis(
+        range(start, start + step * count, step)[:: -1 if back else 1], chunk
+    ),
+    st.integers(0, 20),
+    st.integers(1, 9),
+    st.integers(1, 12),
+    st.integers(1, 8),
+    st.booleans(),
+)
+
+
+@given(st.lists(AXES, max_size=3), st.integers(1, 400))
+@settings(max_examples=300, deadline=None)
+def test_pieces_cover_all_items_once_in_order_and_cut_no_chunk(axes: list[ChunkedAxis], largest_bytes: int) -> None:
+    counts = tuple(len(axis.indices) for axis in axes)
+    numbers = np.full(counts, -1)
+    owners: dict[tuple[int, ...], int] = {}
+    starts = []
+    for number, piece in enumerate(pieces_of(axes, 8, largest_bytes)):
+        assert (numbers[piece.items] == -1).all()
+        numbers[piece.items] = number
+        assert piece.nbytes == 8 * numbers[piece.items].size
+        assert piece.start == 8 * np.flatnonzero(numbers == number)[0]
+        starts.append(piece.start)
+        for item in np.argwhere(numbers == number) if axes else ():
+            chunk = tuple(axis.indices[at] // axis.chunk for axis, at in zip(axes, item, strict=True))
+            assert owners.setdefault(chunk, number) == number
+    assert (numbers >= 0).all()
+    assert starts == sorted(starts)
+    for number, start in enumerate(starts[1:], 1):  # all before the first item of a piece is in earlier pieces
+        assert (numbers.reshape(-1)[: start // 8] < number).all()
+
+
+def test_pieces_are_near_the_largest_size() -> None:
+    whole = ChunkedAxis(range(10 << 20))
+    assert [piece.start for piece in pieces_of([whole], 1, 4 << 20)] == [0, 4 << 20, 8 << 20]
+    chunked = ChunkedAxis(range(1000), 7)
+    assert {run.stop - run.start for run in list(chunked.runs(10))[:-1]} == {70}
+    assert [p.nbytes for p in pieces_of([chunked], 1, 6)][:2] == [7, 7]
+    assert len(list(pieces_of([ChunkedAxis(range(0, 1000, 50), 7)], 1, 10))) == 2
+
+
+@pytest.mark.parametrize(("axes", "itemsize"), [([ChunkedAxis(range(3)), ChunkedAxis(range(0))], 8), ([], 0)])
+def test_no_bytes_have_no_pieces(axes: list[ChunkedAxis], itemsize: int) -> None:
+    assert list(pieces_of(axes, itemsize, 100)) == []
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "readers", "expected"),
+    [(0, 1, 256 << 10), (40 << 20, 4, 2560 << 10), (1 << 40, 4, 4 << 20), (4 << 20, 2, 512 << 10)],
+)
+def test_piece_bytes(nbytes: int, readers: int, expected: int) -> None:
+    assert piece_bytes(nbytes, readers) == expected

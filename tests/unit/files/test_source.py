@@ -1,0 +1,70 @@
+"""A file is opened as a regular file, read to the last byte that is asked for, and refused if it has changed."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpishare.errors import FileError
+from mpishare.files.source import Source, read_exactly
+from tests.unit.files.reading import inspected
+
+
+def test_read_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the system reads less than it was asked for."""
+    path, preadv = tmp_path / "a", os.preadv
+    path.write_bytes(bytes(range(100)))
+    monkeypatch.setattr(os, "preadv", lambda fd, buffers, at: preadv(fd, [buffers[0][:7]], at))
+    buffer = bytearray(60)
+    with path.open("rb") as file:
+        read_exactly(file.fileno(), 40, memoryview(buffer))
+        assert buffer == bytes(range(40, 100))
+        with pytest.raises(EOFError, match="ends at byte 100, but its contents go on to byte 101"):
+            read_exactly(file.fileno(), 41, memoryview(buffer))
+
+
+@pytest.mark.parametrize("change", ["longer", "written", "replaced"])
+def test_a_file_that_has_changed(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, np.zeros(100))
+    contents = inspected(path)
+    with Source(contents.path, contents.stamp) as source:
+        source.read_bytes(0, 6)
+        if change == "longer":
+            path.write_bytes(path.read_bytes() + b"!")
+        elif change == "written":
+            os.utime(path, ns=(1, 1))
+        else:
+            path.replace(tmp_path / "b.npy")
+            np.save(path, np.zeros(100))
+            source.check()  # it has the old file open
+    with (
+        Source(contents.path, contents.stamp) as source,
+        pytest.raises(FileError, match="was changed while"),
+    ):
+        source.read_bytes(0, 6)
+
+
+def test_what_cannot_be_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, message in {"pipe": "is not a regular file", "": "is a folder", "none": "No such file"}.items():
+        with pytest.raises(FileError, match=f"{tmp_path / name}: {message}"):
+            inspected(tmp_path / name)
+
+
+def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros(3))
+    (tmp_path / "a.npy").chmod(0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)  # root may read all
+    try:
+        with pytest.raises(FileError, match=r"a\.npy: Permission denied") as caught:
+            inspected(tmp_path / "a.npy")
+        assert caught.value.errno == errno.EACCES
+    finally:
+        os.seteuid(user)
