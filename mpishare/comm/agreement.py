@@ -67,13 +67,11 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
 
     def __enter__(self) -> agree:
         if self._opens is not None:
-            where = self._opens.enter(self._comm)
-            self._where = f" at {where}" if where else ""
-            try:
-                self._opens.check_usable()
-            except MpishareError as error:
-                self.__exit__(type(error), error, error.__traceback__)
-                raise
+            self._where = self._opens.enter(self._comm)
+            refusal = self._opens.refusal()
+            if refusal is not None:
+                self.__exit__(type(refusal), refusal, None)
+                raise refusal
         return self
 
     def __exit__(
@@ -88,7 +86,7 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
             if _FLAGS.unpack_from(result)[0]:
                 _exchange_failures(self._comm, error)
             else:
-                calls = self._comm.allgather_obj(self.call + self._where)
+                calls = self._comm.allgather_obj(f"{self.call} at {self._where}" if self._where else self.call)
                 raise mark_known(self._comm, MismatchError(dict(enumerate(calls))))
         self.note = result[_FLAGS.size :]
 

@@ -22,11 +22,12 @@ class collective:  # noqa: N801 - used as `with collective("share", comm) as cal
         context: That of the communicator.
     """
 
+    __slots__ = ("_name", "_size", "context")
+
     def __init__(self, name: str, comm: mpi.Comm | None) -> None:
         self._name = name
         self.context: Context = context_of(comm)
-        self._ranks = 0  # that take part, from the first agreement on
-        self._has_begun = False
+        self._size = 0  # ranks that take part, from the first agreement on
 
     def __enter__(self) -> collective:
         return self
@@ -47,23 +48,19 @@ class collective:  # noqa: N801 - used as `with collective("share", comm) as cal
                 f"{self._name} was called while this rank is in {self.context.current_call} on the same communicator, "
                 "as in a signal handler. Call it when that call has ended, or on another communicator."
             )
-        where = comm.enter(self._name)
-        self._ranks = comm.size
+        where = comm.enter(self._name) if self.context.is_watched else ""
+        self._size = comm.size
+        self.context.current_call = self._name
         return where
 
-    def check_usable(self) -> None:
-        """Called by the first agreement, which tells the other ranks.
-
-        Raises:
-            MpishareError: This rank is out of step on the communicator.
-        """
-        if self.context.is_out_of_step:
-            raise MpishareError(
-                "an exception from outside, such as a signal handler's, ended an earlier call on this rank before the "
-                "call had ended. The ranks are out of step on this communicator: end the job, or use a new one."
-            )
-        self.context.current_call = self._name
-        self._has_begun = True
+    def refusal(self) -> MpishareError | None:
+        """Called by the first agreement, which tells the other ranks: the error of a rank that is out of step."""
+        if not self.context.is_out_of_step:
+            return None
+        return MpishareError(
+            "an exception from outside, such as a signal handler's, ended an earlier call on this rank before the call "
+            "had ended. The ranks are out of step on this communicator: end the job, or use a new one."
+        )
 
     def release(self) -> None:
         """Allows other calls on the communicator from here on, such as those of classes that are being unpickled."""
@@ -72,7 +69,7 @@ class collective:  # noqa: N801 - used as `with collective("share", comm) as cal
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._has_begun:
-            self.release()
-            if error is not None and not is_known(error, self._ranks):
+        if self._size:
+            self.context.current_call = ""
+            if error is not None and not is_known(error, self._size):
                 self.context.is_out_of_step = True

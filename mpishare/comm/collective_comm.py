@@ -34,7 +34,10 @@ class CollectiveComm:
     def allreduce_or(self, data: bytes) -> bytes:
         """The bitwise OR of the same number of bytes from each rank. Receives that have begun go on meanwhile."""
         result = bytearray(data)
-        progress.run_blocking(self._comm.Allreduce, mpi.IN_PLACE, [result, mpi.BYTE], mpi.BOR)
+        if progress.pending:
+            progress.run_blocking(self._comm.Allreduce, mpi.IN_PLACE, [result, mpi.BYTE], mpi.BOR)
+        else:
+            self._comm.Allreduce(mpi.IN_PLACE, [result, mpi.BYTE], mpi.BOR)
         return bytes(result)
 
     def bcast(self, block: Any, root: int) -> None:
