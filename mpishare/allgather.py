@@ -21,23 +21,23 @@ from mpishare.transfer.rows import describe_row, note_rows, rows_of, stack_rows
 
 
 def allgather(local: NDArray[Any], *, comm: mpi.Comm | None = None, backend: str | None = None) -> NDArray[Any]:
-    """Stacks the rows of all ranks, in the order of the ranks, to one array per node, which all ranks of the node see.
+    """Stacks the rows of all ranks, in rank order, in one array per node, which all ranks of the node see.
 
-    Each rank writes its rows to the memory of its node, and each node's rows cross to each other node once.
+    Each rank writes its rows to the memory of its node. Each node's rows are sent to each other node once.
 
     Args:
-        local: This rank's rows: an array of one dimension or more. Its first length may differ between ranks, and be
-            0; the others and the dtype must be equal. Any strides, any dtype without Python objects.
+        local: This rank's rows, shape (n, ...) with any n >= 0. The other lengths and the dtype must be the same on all
+            ranks. Any strides, any dtype without Python objects.
         comm: The ranks that gather; MPI_COMM_WORLD when None.
         backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
 
     Returns:
-        A `numpy.ndarray` in C order, with the rows of rank 0 first. It is read-only, as those of `share` are, and valid
-        as long as it or a view of it exists.
+        A `numpy.ndarray` in C order, with the rows of rank 0 first. It is read-only, as arrays of `share` are, and
+        valid as long as it or a view of it exists.
 
     Raises:
-        SpecError: `local` is no array, has no dimension, or holds Python objects; or the rows of all ranks are more
-            than an array can have.
+        SpecError: `local` is not an array, is 0-d, or holds Python objects; or an array cannot have as many rows as
+            all ranks have.
         ArgumentError: `backend` is unknown.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
         BackendError: The segment kind that was asked for cannot be used on this node.

@@ -1,4 +1,4 @@
-"""The sum, or another reduction, of what all ranks have: one result per node."""
+"""The sum, or another reduction, of the arrays of all ranks: one result per node."""
 
 from __future__ import annotations
 
@@ -26,28 +26,31 @@ def allreduce(
 ) -> NDArray[Any]:
     """Reduces the arrays of all ranks, item by item, to one array per node, which all ranks of the node see.
 
-    The result is the same to the bit on all ranks, and from run to run with the same ranks on the same nodes. Within a
-    node the ranks are taken in rising order: ((a0 + a1) + a2) + a3. Between nodes few bytes, up to 16 KiB over all
-    nodes, are taken in the order of the nodes; of more, each of as many equal parts as there are nodes is taken from
-    the node of its number on, and round. An operation made by MPI.Op.Create is taken from the last rank of a node to
-    the first, as a0 + (a1 + (a2 + a3)); if it does not commute, strictly in the order of the ranks.
+    The result has the same bits on all ranks, and in each run with the same ranks on the same nodes. The order:
+
+    - Within a node the ranks are taken in rising order: ((a0 + a1) + a2) + a3.
+    - Between nodes up to 16 KiB, over all nodes, are taken in the order of the nodes. More bytes are cut into as many
+      equal parts as there are nodes, and part k is taken from node k on, and round.
+    - An operation made by MPI.Op.Create is taken from the last rank of a node to the first: a0 + (a1 + (a2 + a3)). If
+      it does not commute, it is taken strictly in the order of the ranks.
 
     Args:
-        local: This rank's array of numbers, of one shape and dtype on all ranks, in any strides. NumPy reduces, so
-            that float16, long doubles and numbers in foreign byte order will do.
-        op: MPI.SUM, the same as None, or PROD, MIN and MAX; LAND, LOR, LXOR, BAND, BOR and BXOR, for bool and integers;
-            or one made by MPI.Op.Create, for numbers that MPI has types for. An exception in its function ends the job.
+        local: This rank's array of numbers, of the same shape and dtype on all ranks, any strides. NumPy reduces, so
+            float16, long doubles and numbers in foreign byte order are allowed.
+        op: MPI.SUM, the same as None; PROD, MIN or MAX; LAND, LOR, LXOR, BAND, BOR or BXOR, for bool and integers; or
+            an operation made by MPI.Op.Create, for numbers that MPI has types for. An exception in its function ends
+            the job.
         comm: The ranks that reduce; MPI_COMM_WORLD when None.
         backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
 
     Returns:
-        A `numpy.ndarray` of the shape and dtype of `local`, in Fortran order where all of them are, else in C order.
-        It is read-only, as those of `share` are, and valid as long as it or a view of it exists. Integers wrap round,
-        NaN stays NaN in MIN and MAX, and a logical operation of two ranks or more gives 0 and 1.
+        A `numpy.ndarray` of the shape and dtype of `local`, in Fortran order if all ranks' arrays are, else in C order.
+        It is read-only, as arrays of `share` are, and valid as long as it or a view of it exists. Integers wrap round,
+        NaN stays NaN in MIN and MAX, and a logical operation of two or more ranks gives 0 or 1.
 
     Raises:
-        SpecError: `local` is no array, or its dtype does not fit `op`.
-        ArgumentError: `op` is no operation on arrays of numbers, or `backend` is unknown.
+        SpecError: `local` is not an array, or its dtype does not fit `op`.
+        ArgumentError: `op` is not an operation on arrays of numbers, or `backend` is unknown.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
         BackendError: The segment kind that was asked for cannot be used on this node.
         MismatchError: The ranks gave different shapes, dtypes or operations, or made different calls.
@@ -80,42 +83,42 @@ def _allreduce(call: collective, local: NDArray[Any], op: mpi.Op | None, backend
         kind = check_backend(backend, context)
         reduction = Reduction(context, operation, local, spec)
         agreement.call = f"allreduce({spec.dtype.str}{list(spec.shape)}, {operation.name}, backend={kind})"
-        slots = next_slots(context, reduction.scratch_bytes, kind) if reduction.can_show_early else None
-        if slots is not None:
-            reduction.show(local, slots.next_bytes(reduction.scratch_bytes))
-        agreement.note = _note(spec, reduction, slots)
-    in_c_order, is_late = agreement.note[:2]
-    scratch = _scratch(context, reduction.scratch_bytes, kind, None if is_late else slots)
+        slot_pool = next_slots(context, reduction.scratch_bytes, kind) if reduction.can_show_early else None
+        if slot_pool is not None:
+            reduction.show(local, slot_pool.next_bytes(reduction.scratch_bytes))
+        agreement.note = _note(spec, reduction, slot_pool)
+    is_in_c_order, is_late = agreement.note[:2]
+    scratch = _allocate_scratch(context, reduction.scratch_bytes, kind, None if is_late else slot_pool)
     segment = allocate(context, spec.nbytes, backend=kind, label="allreduce", writable=False)
     if reduction.scratch_bytes and scratch is None:
         with agree(context.collective_comm):
             reduction.allocate_rows()
     reduction.is_shown = not is_late
-    if in_c_order and spec.order == "F":
+    if is_in_c_order and spec.order == "F":
         spec = reduction.spec = replace(spec, order="C")
     if spec.nbytes:
-        room = None if scratch is None else scratch.block()
-        reduction.run(local, segment.block(), segment.origin.is_shared, room)
+        scratch_block = None if scratch is None else scratch.block()
+        reduction.run(local, segment.block(), segment.origin.is_shared, scratch_block)
     seal(context, segment, is_filled=reduction.is_repeated)
     return segment.view(spec)
 
 
-def _note(spec: Spec, reduction: Reduction, slots: SlotPool | None) -> bytes:
-    """What one rank decides for all: that the result is in C order, and that what ranks have is not shown yet."""
-    in_c_order = spec.order == "C" or reduction.is_ordered
-    return bytes([in_c_order, slots is None]).ljust(NOTE_BYTES, b"\0")
+def _note(spec: Spec, reduction: Reduction, slot_pool: SlotPool | None) -> bytes:
+    """Two flags, each set for all ranks if one rank sets it: the result is in C order; items are not shown yet."""
+    is_in_c_order = spec.order == "C" or reduction.is_ordered
+    return bytes([is_in_c_order, slot_pool is None]).ljust(NOTE_BYTES, b"\0")
 
 
-def _scratch(context: Context, nbytes: int, kind: str | None, known: SlotPool | None) -> Segment | None:
-    """Memory in which the ranks of each node show each other what they have; None on all nodes where one has none.
+def _allocate_scratch(context: Context, nbytes: int, kind: str | None, slot_pool: SlotPool | None) -> Segment | None:
+    """Memory in which the ranks of each node show one another their items; None on all nodes if one node has none.
 
     Collective:
         Over the communicator.
     """
     if not nbytes:
         return None
-    if known is not None:
-        return allocate_known(context, known, nbytes, "allreduce")
+    if slot_pool is not None:
+        return allocate_known(context, slot_pool, nbytes, "allreduce")
     try:
         return allocate(context, nbytes, backend=kind, label="allreduce", writable=True)
     except MpishareError as error:

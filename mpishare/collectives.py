@@ -1,4 +1,4 @@
-"""What the ranks do together with node-shared arrays once they exist."""
+"""Collectives on node-shared arrays that exist: refresh on all nodes, wait for writers, share out items."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _SCOPES = ("node", "all")
 
 
 def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -> NDArray[Any]:
-    """Refreshes a node-shared array on every node, in place, from the copy on `root`'s node.
+    """Copies a node-shared array from `root`'s node to every other node, in place.
 
-    What any rank of that node wrote before the call is sent; what ranks of other nodes wrote is overwritten. Whole
-    items travel: a view of some columns, such as `array[["a", "c"]]`, brings the others along.
+    The values that any rank of `root`'s node wrote before the call are sent; those that ranks of other nodes wrote are
+    overwritten. Whole items are sent: for a view of some columns, such as `array[["a", "c"]]`, all columns.
 
     Args:
-        array: On each rank its view of one array from `empty`, `zeros` or `full`, or the same contiguous part of it.
-        root: A rank of the node whose bytes all nodes get.
+        array: On each rank its view of the same array from `empty`, `zeros` or `full`, or of the same contiguous part.
+        root: A rank of the node whose values all nodes get.
         comm: The ranks that share; MPI_COMM_WORLD when None.
 
     Returns:
@@ -40,7 +40,7 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
 
     Raises:
         SpecError: `array` is read-only, not contiguous, or not in node-shared memory.
-        ArgumentError: `root` is no rank of `comm`.
+        ArgumentError: `root` is not a rank of `comm`.
         MismatchError: The ranks gave different arrays, different parts or different `root`.
         PeerError: Another rank raised one of these.
 
@@ -71,14 +71,14 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
 
 
 def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:
-    """Waits for the other ranks, after which each sees what they wrote to node-shared arrays before.
+    """Waits for the other ranks. Each rank then sees what they wrote to node-shared arrays before their call.
 
     Args:
         comm: The ranks that share; MPI_COMM_WORLD when None.
-        scope: "node", the ranks of this node; "all", every rank of `comm`.
+        scope: "node" to wait for the ranks of this node; "all" for every rank of `comm`.
 
     Raises:
-        ArgumentError: `scope` is neither.
+        ArgumentError: `scope` is neither of these.
         MismatchError: Ranks of one node gave different scopes.
         PeerError: Another rank raised one of these.
 
@@ -86,8 +86,8 @@ def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:
         Over the ranks of `comm` on this node, or over all of `comm`, as `scope` says; over `comm` the first time.
 
     Source:
-        MPI 3.1, section 11.7.1, on shared memory and the unified memory model: a message from one process to another
-        orders the stores before it and the loads after it, as MPI's own channels through shared memory rely on.
+        MPI 3.1, section 11.7.1, shared memory and the unified memory model: a message orders the stores before it on
+        one process and the loads after it on the other. MPI's own messages through shared memory rely on this.
 
     Example:
         >>> import mpishare as ms
@@ -108,18 +108,18 @@ def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:
 
 
 def partition(n: int, *, comm: mpi.Comm | None = None, scope: str = "all") -> slice:
-    """This rank's part of `n` items, such that all ranks' parts together are all items, each once.
+    """This rank's part of `n` items, where the parts of all ranks contain each item once.
 
     Args:
-        n: Number of items, 0 or more.
+        n: Number of items, an integer >= 0.
         comm: The ranks that share the work; MPI_COMM_WORLD when None.
-        scope: "all", the items are shared among the ranks of `comm`; "node", among the ranks of each node.
+        scope: "all" to share the items among the ranks of `comm`; "node", among the ranks of each node.
 
     Returns:
-        A slice with start and stop. The lengths of two ranks' parts differ by one at most; parts follow rank order.
+        A slice with start and stop. Parts are in the order of the ranks, and their lengths differ by at most one.
 
     Raises:
-        ArgumentError: `n` is negative or no integer, or `scope` is neither.
+        ArgumentError: `n` is negative or not an integer, or `scope` is neither of these.
 
     Collective:
         No, local; but over `comm` the first time that `comm` is used.
@@ -135,9 +135,9 @@ def partition(n: int, *, comm: mpi.Comm | None = None, scope: str = "all") -> sl
     try:
         count = operator.index(n)
     except TypeError as error:
-        raise ArgumentError(f"n is {n!r}; a number of items is an integer.") from error
+        raise ArgumentError(f"n is {n!r}; expected an integer >= 0.") from error
     if count < 0:
-        raise ArgumentError(f"n is {count}; a number of items is 0 or more.")
+        raise ArgumentError(f"n is {count}; expected an integer >= 0.")
     if scope == "node":
         return slices.balanced_slice(count, topology.node_size, topology.node_rank)
     return slices.balanced_slice(count, topology.size, topology.rank)
@@ -149,15 +149,19 @@ def _check_scope(scope: str) -> None:
 
 
 def node_comm_of(context: Context) -> CollectiveComm:
-    """The communicator for calls of one node. On a single node it is that of all other calls, so that they compare."""
+    """The communicator for collectives of a node. On a single node it is that of all ranks, so their calls compare."""
     return context.node_collective_comm if context.topology.n_nodes > 1 else context.collective_comm
 
 
 def shared_name(array: NDArray[Any], *, writes: bool) -> str:
-    """Names the bytes of a node-shared array alike on all ranks, so that a difference between ranks shows.
+    """A name for the bytes of a node-shared array, the same on all ranks, so that an agreement can compare them.
+
+    Args:
+        array: The array.
+        writes: Whether the call writes to it.
 
     Raises:
-        SpecError: They are not in node-shared memory, are no one run, or may not be written to although the call does.
+        SpecError: `array` is not in node-shared memory, not contiguous, or read-only where the call writes to it.
     """
     segment = segment_of(array) if isinstance(array, np.ndarray) else None
     if segment is None or segment.key is None:
@@ -165,6 +169,6 @@ def shared_name(array: NDArray[Any], *, writes: bool) -> str:
     if writes and not array.flags.writeable:
         raise SpecError("this array is read-only, as those of share are. Use one from empty, zeros or full.")
     if not array.flags.forc:
-        raise SpecError("this part of an array is not contiguous, so its bytes are no one run. Pass the whole array.")
+        raise SpecError("this part of an array is not contiguous. Pass the whole array, or a contiguous part of it.")
     offset = address_of(array) - segment.address
     return f"array {segment.key:x} from byte {offset}, {Spec.of(array)}"

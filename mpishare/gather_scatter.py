@@ -1,4 +1,4 @@
-"""Rows to one rank and from one rank, as buffers."""
+"""Rows from all ranks to one rank, and from one rank to all ranks."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ from mpishare.transfer.rows import describe_row, note_rows, receive_blocks, rows
 
 
 def gather(local: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -> NDArray[Any] | None:
-    """Stacks the rows of all ranks, in the order of the ranks, on `root` alone.
+    """Stacks the rows of all ranks, in rank order, on `root` alone.
 
     Args:
-        local: This rank's rows: an array of one dimension or more. Its first length may differ between ranks, and be
-            0; the others and the dtype must be equal. Rows that are not contiguous are sent from a copy.
-        root: The rank that gets them.
+        local: This rank's rows, shape (n, ...) with any n >= 0. The other lengths and the dtype must be the same on all
+            ranks. Rows that are not C-contiguous are sent from a copy.
+        root: The rank that gets the rows.
         comm: The ranks that gather; MPI_COMM_WORLD when None.
 
     Returns:
-        On `root` a writable `numpy.ndarray` of its own, in C order, with the rows of rank 0 first; None elsewhere.
+        On `root` a writable `numpy.ndarray` in C order, in memory of its own, with the rows of rank 0 first. None on
+        the other ranks.
 
     Raises:
-        SpecError: `local` is no array, has no dimension, or holds Python objects; or the rows of all ranks are more
-            than an array can have.
-        ArgumentError: `root` is no rank of `comm`.
-        CapacityError: `root` gets no memory for them; on the others as a `PeerCapacityError`.
+        SpecError: `local` is not an array, is 0-d, or holds Python objects; or an array cannot have as many rows as
+            all ranks have.
+        ArgumentError: `root` is not a rank of `comm`.
+        CapacityError: `root` has too little memory; on the other ranks as a `PeerCapacityError`.
         MismatchError: The ranks gave rows of different shapes or dtypes, or made different calls.
         PeerError: Another rank raised one of these.
 
@@ -61,22 +62,21 @@ def gather(local: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) 
 
 
 def scatter(array: NDArray[Any] | None, *, root: int = 0, comm: mpi.Comm | None = None) -> NDArray[Any]:
-    """Gives each rank its part of the rows that `root` has: those that `partition` of their number names.
+    """Gives each rank its part of the rows of `root`: with n rows, those of `partition(n)`.
 
     Args:
-        array: On `root`, an array of one dimension or more, any strides, any dtype without Python objects; ignored
-            elsewhere.
+        array: On `root`, shape (n, ...), any strides, any dtype without Python objects; ignored on the other ranks.
         root: The rank that has the rows.
         comm: The ranks that get them; MPI_COMM_WORLD when None.
 
     Returns:
-        A writable `numpy.ndarray` of this rank's own, in C order; on `root` too it is a copy. Ranks get no rows where
-        there are fewer rows than ranks.
+        A writable `numpy.ndarray` in C order, in memory of this rank's own; on `root` too it is a copy. If there are
+        fewer rows than ranks, some ranks get none.
 
     Raises:
-        SpecError: On `root`, `array` is no array, has no dimension, or holds Python objects.
-        ArgumentError: `root` is no rank of `comm`.
-        CapacityError: This process gets no memory for its rows; on the others as a `PeerCapacityError`.
+        SpecError: On `root`, `array` is not an array, is 0-d, or holds Python objects.
+        ArgumentError: `root` is not a rank of `comm`.
+        CapacityError: This process has too little memory; on the other ranks as a `PeerCapacityError`.
         MismatchError: The ranks gave different `root`, or made different calls.
         PeerError: Another rank raised one of these.
 
@@ -90,8 +90,8 @@ def scatter(array: NDArray[Any] | None, *, root: int = 0, comm: mpi.Comm | None 
         >>> import mpishare as ms, numpy as np
         >>> from mpi4py import MPI
         >>> comm = MPI.COMM_WORLD
-        >>> mine = ms.scatter(np.arange(10) if comm.rank == 0 else None)
-        >>> mine.tolist() == list(range(10))[ms.partition(10)]
+        >>> rows = ms.scatter(np.arange(10) if comm.rank == 0 else None)
+        >>> rows.tolist() == list(range(10))[ms.partition(10)]
         True
     """
     with collective("scatter", comm) as call:

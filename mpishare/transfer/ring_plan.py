@@ -80,8 +80,8 @@ def reduce_ring(nbytes: int, count: int, place: int, chunk_bytes: int) -> Ring:
         Distrib. Comput. 69 (2009).
     """
     numbers = [(place - step) % count for step in range(2 * count - 1)]
-    cuts = [slices.byte_slice(nbytes, count, number, grain=LINE_BYTES) for number in numbers]
-    parts = [tuple(_chunks_of([cut], chunk_bytes)) for cut in cuts]
+    runs = [slices.byte_slice(nbytes, count, number, grain=LINE_BYTES) for number in numbers]
+    parts = [tuple(_chunks_of([run], chunk_bytes)) for run in runs]
     reduced = sum(map(len, parts[1:count]))
     return Ring(parts[0], tuple(chain(*parts[1:])), kept=len(parts[-1]), reduced=reduced, goes_twice=True)
 
