@@ -1,0 +1,43 @@
+"""Which dtypes can be shared, and their description. Each one that can is tried in test_spec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpishare.arrays.dtypes import check_dtype, is_native_number, rebuild
+from mpishare.errors import SpecError
+
+
+@pytest.mark.parametrize(
+    ("dtype", "message"),
+    [
+        (object, "it holds Python objects"),
+        ([("a", "i4"), ("b", "O")], "column 'b' holds Python objects"),
+        ({"names": ["a"], "formats": ["f8"], "titles": [b"x"]}, "title of a column is not a string"),
+    ],
+)
+def test_dtypes_that_are_not_bytes(dtype: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        check_dtype(np.dtype(dtype))
+
+
+@pytest.mark.skipif(not hasattr(np, "dtypes"), reason="strings of any length came with NumPy 2")
+def test_strings_of_any_length() -> None:
+    with pytest.raises(SpecError, match="outside the array"):
+        check_dtype(np.dtypes.StringDType())  # type: ignore[attr-defined, unused-ignore]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [("f8", True), ("?", True), (">f8", False), ("S0", False), ("O", False)]
+)
+def test_native_numbers(dtype: str, expected: bool) -> None:
+    assert is_native_number(np.dtype(dtype)) == expected
+
+
+@pytest.mark.parametrize("description", ["O", "f8,f8", "(2,)f8", "T", "f12345678901", "", "|V8[s"])
+def test_strings_that_numpy_would_evaluate_are_refused(description: str) -> None:
+    with pytest.raises(ValueError, match="not a dtype of a fixed size"):
+        rebuild(description)

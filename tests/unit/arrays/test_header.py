@@ -1,0 +1,92 @@
+"""The header of a spec: its bytes, and no bytes whatever break its reader."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import numpy as np
+import pytest
+
+from mpishare.arrays.header import HEADER_BYTES, extension_bytes
+from mpishare.arrays.spec import Spec
+from mpishare.errors import SpecError
+from tests.arrays import DTYPES, filled
+
+HEADER, _ = Spec.make((2, 3), "f8").packed
+LONG_HEADER, EXTENSION = Spec.of(filled(DTYPES["nested"], (2, 3))).packed
+
+
+def test_the_bytes_are_as_other_versions_expect_them() -> None:
+    assert Spec.make((2, 3), ">f8", "F").packed == (
+        struct.pack("<4sBBxxI4x16s4q", b"MSH1", 1, 2, 0, b">f8", 2, 3, 0, 0),
+        b"",
+    )
+    extension = b'{"dtype": "<i2", "shape": [1, 1, 1, 1, 1]}'
+    header = struct.pack("<4sBBxxI4x16s4q", b"MSH1", 0, 0, len(extension), b"", 0, 0, 0, 0)
+    assert Spec.make((1,) * 5, "<i2").packed == (header, extension)
+
+
+@pytest.mark.parametrize("dtype", ["f8", ">i4", "U100", "M8[ns]", "?", "M8[2147483647s]"])
+def test_plain_dtypes_need_no_extension(dtype: str) -> None:
+    assert Spec.make((2, 3, 4, 5), dtype).packed[1] == b""
+    assert Spec.make((1, 1, 1, 1, 1), dtype).packed[1] != b""
+    assert Spec.make(1, "M8[2147483647ns]").packed[1] != b""
+
+
+def test_dtypes_of_too_many_columns_are_refused() -> None:
+    name = "x" * 1000
+    wide = np.dtype([(f"{name}{number}", "u1") for number in range(17_000)])
+    with pytest.raises(SpecError, match="bytes to describe"):
+        _ = Spec.make(1, wide).packed
+    limit = struct.pack("<4sBBxxI", b"MSH1", 0, 0, 1 << 24).ljust(64, b"\0")
+    assert extension_bytes(limit) == 1 << 24
+    with pytest.raises(SpecError, match="announces"):
+        extension_bytes(struct.pack("<4sBBxxI", b"MSH1", 0, 0, (1 << 24) + 1).ljust(64, b"\0"))
+
+
+def unpacked(header: bytes, extension: bytes = b"") -> Spec | None:
+    """The spec; None if it was refused in the one way that is allowed."""
+    try:
+        extension_bytes(header)
+        return Spec.unpack(header, extension)
+    except SpecError:
+        return None
+
+
+def check_harmless(spec: Spec | None) -> None:
+    """What was accepted describes an array without objects, of a size that an address can have."""
+    if spec is not None:
+        assert not spec.dtype.hasobject
+        assert 0 <= spec.nbytes < 2**63
+
+
+@pytest.mark.parametrize("whole", [HEADER, LONG_HEADER + EXTENSION])
+def test_every_flipped_bit_is_refused_or_harmless(whole: bytes) -> None:
+    for bit in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        check_harmless(unpacked(bytes(flipped[:HEADER_BYTES]), bytes(flipped[HEADER_BYTES:])))
+
+
+def test_random_and_truncated_bytes_are_refused_or_harmless() -> None:
+    source = random.Random(3)
+    for length in [0, 1, 63, 64, 65] * 200:
+        check_harmless(unpacked(source.randbytes(length)))
+        check_harmless(unpacked(HEADER, source.randbytes(length)))
+        check_harmless(unpacked(b"MSH1" + source.randbytes(60)))
+    for cut in range(len(EXTENSION)):
+        assert unpacked(LONG_HEADER, EXTENSION[:cut]) is None
+
+
+HOSTILE = [b"[[[", b'{"dtype": "O", "shape": [1]}', b'{"dtype": "f8", "shape": [-1]}', b"7", b"[" * 9999]
+
+
+@pytest.mark.parametrize("extension", HOSTILE)
+def test_hostile_extensions(extension: bytes) -> None:
+    assert unpacked(LONG_HEADER, extension) is None
+
+
+@pytest.mark.parametrize(("flags", "ndim"), [(2, 1), (0, 5), (255, 1)])
+def test_unknown_flags_and_dimensions_are_refused(flags: int, ndim: int) -> None:
+    assert unpacked(HEADER[:4] + bytes([flags, ndim]) + HEADER[6:]) is None
