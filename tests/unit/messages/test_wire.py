@@ -1,0 +1,225 @@
+"""Messages as bytes: what is encoded is decoded, and no bytes whatever break the decoder."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from mpishare.comm.tags import Tag
+from mpishare.errors import ArgumentError, CapacityError, MpishareError, SpecError
+from mpishare.messages.compression import FRAME_BYTES, compress_frame
+from mpishare.messages.wire import (
+    HEAD_BYTES,
+    INLINE_BYTES,
+    PIECE_BYTES,
+    Message,
+    decode,
+    encode,
+    new_tag,
+    pieces,
+    travels_in_frames,
+)
+from mpishare.objects.pickling import pickle_object, unpickle_object
+from tests.arrays import DTYPES, REPRESENTATIVES, bits
+
+CONTEXT: Any = SimpleNamespace(
+    topology=SimpleNamespace(host="host"), max_tag=1 << 20, buffer_pool_bytes=0, link_speeds={}
+)
+MAX_BUFFERS = 10_000
+
+
+def messages_of(message: Message) -> list[NDArray[np.uint8]]:
+    """What follows the head, each frame compressed where that is shorter."""
+    sent: list[NDArray[np.uint8]] = []
+    for part in message.parts:
+        if travels_in_frames(part.nbytes, message.has_frames):
+            frames = [part[start : start + FRAME_BYTES] for start in range(0, part.nbytes, FRAME_BYTES)]
+            sent += [np.frombuffer(compress_frame(frame), np.uint8) for frame in frames]
+        else:
+            sent += pieces(part)
+    return sent
+
+
+def received(message: Message, out: NDArray[Any] | None = None) -> Any:
+    """What the receiver makes of a message."""
+    sent, decoding = messages_of(message), decode(CONTEXT, message.head, out)
+    try:
+        buffer, tag = next(decoding)
+        while True:
+            assert tag == message.tag
+            block = sent.pop(0)
+            buffer[: block.size] = block
+            buffer, tag = decoding.send(block.size)
+    except StopIteration as end:
+        return end.value
+    finally:
+        assert not sent  # also where the message is lost
+
+
+@pytest.mark.parametrize("name", REPRESENTATIVES)
+@pytest.mark.parametrize("has_frames", [False, True])
+def test_what_is_encoded_is_decoded(name: str, has_frames: bool) -> None:
+    small = REPRESENTATIVES[name]
+    large = np.broadcast_to(small, (200, *small.shape))
+    for array in (small, large, np.asfortranarray(large)):
+        result = received(encode(CONTEXT, array, lambda _: has_frames))
+        assert (result.dtype, result.shape, bits(result)) == (array.dtype, array.shape, bits(array))
+        assert result.flags.writeable
+        out = np.empty((2, *array.shape), array.dtype)[1, ...]
+        assert received(encode(CONTEXT, array, lambda _: has_frames), out) is out
+        assert bits(out) == bits(array)
+
+
+@pytest.mark.parametrize("nbytes", [0, 4, 5, INLINE_BYTES, INLINE_BYTES + 1, 4096, 3_000_000])
+@pytest.mark.parametrize("has_frames", [False, True])
+def test_where_the_bytes_are(nbytes: int, has_frames: bool) -> None:
+    array = np.arange(nbytes).astype(np.uint8)
+    message = encode(CONTEXT, array, lambda _: has_frames)
+    assert len(message.head) <= HEAD_BYTES == 4032
+    assert bool(message.parts) == (nbytes > 3968)
+    assert (received(message) == array).all()
+
+
+def test_large_parts_travel_in_pieces() -> None:
+    block = np.empty(2 * PIECE_BYTES + 1, np.uint8)
+    assert [piece.nbytes for piece in pieces(block)] == [64 << 20, 64 << 20, 1]
+    assert next(pieces(block)).base is not None
+    assert [travels_in_frames(*args) for args in ((9999, True), (10_000, True), (10_000, False))] == [
+        False,
+        True,
+        False,
+    ]
+
+
+def test_a_contiguous_array_is_not_copied() -> None:
+    for array in (np.ones((300, 300)), np.ones((300, 300), order="F"), np.ones((300, 300))[:100]):
+        assert np.shares_memory(encode(CONTEXT, array).parts[0], array)
+    out = np.empty(1000)
+    buffer, _ = next(decode(CONTEXT, encode(CONTEXT, np.ones(1000)).head, out))
+    assert np.shares_memory(buffer, out)
+
+
+def test_tags_stay_within_what_mpi_allows() -> None:
+    few: Any = SimpleNamespace(max_tag=Tag.FIRST_OF_MESSAGES + 3)
+    tags = [new_tag(few) for _ in range(9)]
+    assert set(tags) == {Tag.FIRST_OF_MESSAGES + number for number in range(3)}
+    assert all(first != second for first, second in pairwise(tags))
+
+
+OBJECTS: dict[str, Any] = {
+    "many arrays": [np.full(number % 50, number) for number in range(500)],
+    "a long string": ["x" * 100_000, np.arange(3)],
+    **{f"a string of {count}": ["x" * count, np.arange(3)] for count in range(3830, 3990, 10)},
+    "no array": {"a": 1},
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_objects(name: str) -> None:
+    obj = OBJECTS[name]
+    for wants_frames in (lambda _: False, lambda _: True):
+        message = encode(CONTEXT, pickle_object(obj), wants_frames)
+        assert len(message.head) <= HEAD_BYTES
+        assert str(unpickle_object(received(message))) == str(obj)
+
+
+@pytest.mark.parametrize("has_frames", [False, True])
+@pytest.mark.parametrize("count", [3, 30_000])
+def test_what_does_not_fit_is_received_and_lost(count: int, has_frames: bool) -> None:
+    array = np.zeros(count)
+    for out in (np.zeros(count + 1), np.zeros(count, "i8"), np.zeros((count, 1))):
+        with pytest.raises(SpecError, match="out has shape"):
+            received(encode(CONTEXT, array, lambda _: has_frames), out)
+    with pytest.raises(ArgumentError, match="Omit out"):
+        received(encode(CONTEXT, pickle_object([array, "x" * 9000]), lambda _: has_frames), np.zeros(count))
+
+
+def test_a_damaged_frame_does_not_disturb_the_next() -> None:
+    message = encode(CONTEXT, np.zeros(3 << 20, np.uint8), lambda _: True)
+    decoding = decode(CONTEXT, message.head, None)
+    buffers = [next(decoding)[0], decoding.send(100)[0], decoding.send(100)[0]]
+    assert [buffer.nbytes for buffer in buffers] == [FRAME_BYTES] * 3
+    with pytest.raises(MpishareError, match="cannot be read"):
+        decoding.send(FRAME_BYTES)
+
+
+HEADS = [
+    encode(CONTEXT, np.arange(5)).head,
+    encode(CONTEXT, np.arange(5000)).head,
+    encode(CONTEXT, np.zeros(3, DTYPES["nested"])).head,
+    encode(CONTEXT, np.zeros(3000, DTYPES["nested"])).head,
+    encode(CONTEXT, pickle_object({"a": np.arange(3), "b": [np.arange(9000)]})).head,
+    encode(CONTEXT, pickle_object([np.zeros(1)] * 3 + [np.zeros((2, 1, 2, 1, 2))] * 100)).head,
+]
+
+
+def survives(head: bytes) -> None:
+    """Decodes a head, whatever it is, with noise for what follows: it is decoded, or an error of mpishare."""
+    decoding, noise = decode(CONTEXT, head, None), np.random.default_rng(1)
+    try:
+        buffer, _ = next(decoding)
+        for _ in range(MAX_BUFFERS):
+            if buffer.nbytes > 1 << 24:  # hypothesis would fill the memory
+                return
+            buffer[:] = noise.integers(0, 256, buffer.size, np.uint8)
+            buffer, _ = decoding.send(buffer.nbytes)
+    except (StopIteration, MpishareError):
+        pass
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=300))
+def test_no_bytes_break_the_decoder(head: bytes) -> None:
+    for magic in (b"", b"MSH1", b"MSP1"):
+        survives(magic + head)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_no_flipped_bit_breaks_the_decoder(head: bytes) -> None:
+    for place in range(min(len(head), 200)):
+        for bit in range(8):
+            survives(head[:place] + bytes([head[place] ^ 1 << bit]) + head[place + 1 :])
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_head_that_is_cut_is_refused(head: bytes) -> None:
+    for length in range(min(len(head), 400)):
+        with pytest.raises(MpishareError):
+            received(Message(head[:length]))
+
+
+@pytest.mark.parametrize(("tag", "frames"), [(15, 0), (1 << 20, 0), (16, 2)])
+def test_heads_that_name_other_tags_are_refused(tag: int, frames: int) -> None:
+    head = encode(CONTEXT, np.arange(5000)).head
+    with pytest.raises(SpecError, match=f"names tag {tag}, frames {frames}"):
+        received(Message(head[:64] + tag.to_bytes(4, "little") + bytes([frames])))
+
+
+def test_more_than_there_is_memory_for_is_received_and_lost() -> None:
+    head = encode(CONTEXT, np.broadcast_to(np.uint8(0), 10_000)).head
+    huge = head[:32] + (1 << 62).to_bytes(8, "little") + head[40:]
+    decoding = decode(CONTEXT, huge, None)
+    first, second = next(decoding)[0], decoding.send(PIECE_BYTES)[0]
+    assert first.nbytes == PIECE_BYTES
+    assert np.shares_memory(first, second)
+    few = head[:32] + (10_001).to_bytes(8, "little") + head[40:]
+    decoding = decode(SimpleNamespace(**vars(CONTEXT) | {"buffer_pool_bytes": None}), few, None)  # type: ignore[arg-type]
+    assert next(decoding)[0].nbytes == 10_001
+
+
+def test_no_memory_is_told_after_all_has_been_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(nbytes: int, limit: int) -> Any:
+        raise MemoryError
+
+    message = encode(CONTEXT, pickle_object(["x" * 9000, np.zeros(9000), np.zeros(10)]))
+    monkeypatch.setattr("mpishare.messages.wire.acquire", refuse)
+    with pytest.raises(CapacityError) as caught:
+        received(message)
+    assert (caught.value.wanted, caught.value.host) == (len(message.parts[0]), "host")
