@@ -1,0 +1,17 @@
+"""What tests of messages send, and to whom."""
+
+from __future__ import annotations
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+
+def neighbours(comm: MPI.Intracomm) -> tuple[int, int]:
+    """The ranks before and after this one, round."""
+    return (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+
+
+def pattern(nbytes: int, seed: int) -> NDArray[np.uint8]:
+    """Bytes that tell one message from another."""
+    return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8)

@@ -1,0 +1,154 @@
+"""Messages that are sent and received at once: what does not fit, from several threads, in the fewest steps."""
+
+from __future__ import annotations
+
+import resource
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+import mpishare as ms
+from mpishare.comm.context import context_of
+from tests.mpi.messages.exchange import neighbours
+
+pytestmark = pytest.mark.mpi
+
+LARGE = 200_000_000
+"""More bytes than the buffer pool keeps."""
+
+
+def received(source: int, *, is_later: bool, out: NDArray[Any] | None = None) -> Any:
+    """The next message, by `recv` or by `irecv`."""
+    return ms.irecv(source, out=out).wait() if is_later else ms.recv(source, out=out)
+
+
+@pytest.mark.parametrize("count", [10, 400_000])
+@pytest.mark.parametrize("is_later", [False, True])
+def test_what_does_not_fit_is_lost_and_the_next_is_not(comm: MPI.Intracomm, count: int, is_later: bool) -> None:
+    left, right = neighbours(comm)
+    sent = np.arange(count) + comm.rank
+    for out in (np.empty(count // 2, sent.dtype), np.empty(count, "f8"), np.empty((count, 1), sent.dtype)):
+        sending = [ms.isend(sent, right), ms.isend({"in": sent}, right), ms.isend(sent[::-1], right)]
+        for error in (ms.SpecError, ms.ArgumentError):
+            with pytest.raises(error, match="out "):
+                received(left, is_later=is_later, out=out)
+        assert (ms.recv(left) == np.arange(count)[::-1] + left).all()
+        for request in sending:
+            request.wait()
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+@pytest.mark.parametrize("is_object", [False, True])
+def test_no_memory_loses_one_message(comm: MPI.Intracomm, is_object: bool, is_later: bool) -> None:
+    """Rank 0 has no memory left, and the sender is not kept waiting."""
+    source, sending = comm.size - 1, []
+    if comm.rank == source:
+        array = np.zeros(LARGE, np.uint8)
+        obj = {"text": "x" * 100_000, "small": np.ones(4000), "large": array, "last": np.arange(9000)}
+        sending = [ms.isend(sent, 0) for sent in (np.ones(3), obj if is_object else array, np.arange(7000))]
+    if comm.rank == 0:
+        assert ms.recv(source).size == 3
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        try:
+            limit = _mapped_bytes() + LARGE // 2
+            resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+            with pytest.raises(ms.CapacityError, match="memory of this process") as caught:
+                received(source, is_later=is_later)
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
+        assert caught.value.wanted == LARGE
+        assert (ms.recv(source) == np.arange(7000)).all()
+    for request in sending:
+        request.wait()
+
+
+def _mapped_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def test_many_shapes_and_none_shares_memory_with_the_next(comm: MPI.Intracomm) -> None:
+    """More headers than are remembered, each twice."""
+    left, right = neighbours(comm)
+    counts = [1 + number // 2 for number in range(530)]
+    sending = [ms.isend(np.full(count, number), right) for number, count in enumerate(counts)]
+    arrays = [ms.recv(left) for _ in counts]
+    assert [array.tolist() for array in arrays] == [[number] * count for number, count in enumerate(counts)]
+    assert all(array.flags.owndata and array.flags.writeable for array in arrays)
+    for request in sending:
+        request.wait()
+
+
+@pytest.mark.parametrize("count", [3, 300])
+def test_orders_and_strides_of_one_shape(comm: MPI.Intracomm, count: int) -> None:
+    """Headers are remembered by order, too."""
+    left, right = neighbours(comm)
+    array = np.arange(4 * count * count).reshape(2 * count, 2 * count)
+    for sent in (array[::2, ::2], array[:count, :count].copy(), array[:count, :count].copy("F"), array[::2, ::2]):
+        request = ms.irecv(left)
+        ms.send(sent, right)
+        result = request.wait()
+        assert (result == sent).all()
+        assert result.flags.fnc == sent.flags.fnc
+
+
+@pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="this MPI library allows one thread")
+def test_threads_send_and_receive_at_once(comm: MPI.Intracomm) -> None:
+    """With one tag: whichever thread receives a message, it is whole."""
+    left, right = neighbours(comm)
+    rounds, wrong = 25, []
+
+    def signed(count: int, seed: int) -> NDArray[np.int64]:
+        return np.concatenate([[seed], np.arange(1, count) * (seed + 1)])
+
+    def send(seed: int) -> None:
+        for number in range(rounds):
+            ms.send(signed([40, 9000, 300_000][number % 3], seed), right, tag=9)
+
+    def receive() -> None:
+        for _ in range(rounds):
+            array = ms.recv(None, tag=9)
+            if (array != signed(array.size, int(array[0]))).any():
+                wrong.append(array)
+
+    threads = [threading.Thread(target=send, args=(seed,)) for seed in range(3)]
+    threads += [threading.Thread(target=receive) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert comm.sendrecv(0, right, source=left) == 0
+
+
+HOSTILE = [b"", b"MSH1", b"junk" * 20, b"MSH1" + bytes(60), b"MSP1", b"MSP1" + bytes(13), b"MSP1" + b"\xff" * 200]
+
+
+@pytest.mark.parametrize("head", [*HOSTILE, bytes(4000)])
+@pytest.mark.parametrize("is_later", [False, True])
+def test_a_hostile_head_is_an_error(comm: MPI.Intracomm, head: bytes, is_later: bool) -> None:
+    left, right = neighbours(comm)
+    sending = context_of().head_comm.Isend([head, MPI.BYTE], right, 0)
+    with pytest.raises(ms.SpecError, match="cannot be read"):
+        received(left, is_later=is_later)
+    sending.Wait()
+    assert ms.sendrecv(np.arange(2), right, source=left).tolist() == [0, 1]
+
+
+def test_what_never_comes_is_given_up(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The communicator is not: what comes later is for the next receive."""
+    monkeypatch.setenv("MPISHARE_TIMEOUT", "2")
+    duplicate = comm.Dup()
+    left, right = neighbours(comm)
+    ms.topology(duplicate)
+    comm.Barrier()
+    with pytest.raises(ms.StallError, match="recv from rank"):
+        ms.recv(left, comm=duplicate)
+    comm.Barrier()
+    assert ms.sendrecv(np.arange(70_000), right, source=left, comm=duplicate).size == 70_000
+    assert ms.share(np.arange(3), comm=duplicate).size == 3
+    duplicate.Free()

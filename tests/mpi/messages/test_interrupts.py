@@ -1,0 +1,113 @@
+"""An exception from outside in a message: its communicator is refused for messages, and its memory lives on."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpishare as ms
+from tests.mpi.messages.exchange import neighbours
+
+pytestmark = pytest.mark.mpi
+
+
+class Interruption(Exception):
+    """Raised by a signal's handler."""
+
+
+@contextmanager
+def alarm(seconds: float) -> Iterator[None]:
+    """A signal after `seconds`, the handler of which raises."""
+
+    def interrupt(*_: object) -> None:
+        raise Interruption
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def duplicate(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> Iterator[MPI.Intracomm]:
+    """A communicator on which handlers run while this rank waits."""
+    monkeypatch.setenv("MPISHARE_TIMEOUT", "50")
+    duplicate = comm.Dup()
+    ms.topology(duplicate)
+    yield duplicate
+    duplicate.Free()
+
+
+def assert_refused(comm: MPI.Intracomm) -> None:
+    """Every call of messages is refused on `comm`, and on no other."""
+    for call in (
+        lambda: ms.send(np.ones(3), comm.rank, comm=comm),
+        lambda: ms.send([1], comm.rank, comm=comm),
+        lambda: ms.isend(np.ones(3), comm.rank, comm=comm),
+        lambda: ms.recv(comm.rank, comm=comm),
+        lambda: ms.irecv(comm.rank, comm=comm),
+    ):
+        with pytest.raises(ms.MpishareError, match="use a new communicator"):
+            call()
+    ms.send(np.arange(3), comm.rank)
+    assert ms.recv(comm.rank).tolist() == [0, 1, 2]
+
+
+CALLS: dict[str, Callable[[MPI.Intracomm, int], object]] = {
+    "recv": lambda comm, left: ms.recv(left, comm=comm),
+    "wait": lambda comm, left: ms.irecv(left, comm=comm).wait(),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_receive_that_is_interrupted(duplicate: MPI.Intracomm, name: str) -> None:
+    left, _ = neighbours(duplicate)
+    with pytest.raises(Interruption), alarm(0.1):
+        CALLS[name](duplicate, left)
+    assert_refused(duplicate)
+    assert ms.share(np.arange(3), comm=duplicate).size == 3  # collectives go on
+
+
+def test_a_request_that_is_interrupted_has_ended(duplicate: MPI.Intracomm) -> None:
+    left, _ = neighbours(duplicate)
+    request = ms.irecv(left, comm=duplicate)
+    with pytest.raises(Interruption), alarm(0.1):
+        request.wait()
+    for call in (request.wait, request.test):
+        with pytest.raises(ms.MpishareError, match="an exception from outside"):
+            call()
+    assert not request.cancel()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("is_later", [False, True])
+def test_a_send_that_is_interrupted_keeps_its_bytes(
+    comm: MPI.Intracomm, duplicate: MPI.Intracomm, is_later: bool
+) -> None:
+    """Until the receiver has them."""
+    if comm.rank == 0:
+        array = np.arange(300_000)
+        watch = weakref.ref(array)
+        with pytest.raises(Interruption), alarm(0.1):
+            if is_later:
+                ms.isend(array, 1, comm=duplicate).wait()
+            else:
+                ms.send(array, 1, comm=duplicate)
+        del array
+        gc.collect()
+        assert watch() is not None
+        assert_refused(duplicate)
+    comm.Barrier()
+    if comm.rank == 1:
+        assert (ms.recv(0, comm=duplicate) == np.arange(300_000)).all()
+    comm.Barrier()

@@ -1,0 +1,152 @@
+"""Requests of isend and irecv: asked, given up, dropped, and advanced while this rank waits for something else."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpishare as ms
+from mpishare.comm.context import context_of
+from mpishare.messages.wire import encode
+from tests.mpi.messages.exchange import neighbours, pattern
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.mark.parametrize("nbytes", [8, 3_000_000])
+def test_a_request_can_be_asked(comm: MPI.Intracomm, nbytes: int) -> None:
+    left, right = neighbours(comm)
+    request = ms.irecv(left)
+    assert request.test() == (False, None)
+    comm.Barrier()
+    sending = ms.isend(pattern(nbytes, 3), right)
+    have_ended = [False, False]
+    while not all(have_ended):
+        have_ended = [sending.test()[0], request.test()[0]]
+    assert (request.wait() == pattern(nbytes, 3)).all()
+    assert request.test()[1] is request.wait()
+    assert sending.test() == (True, None)
+    assert sending.wait() is None
+    assert not request.cancel()
+
+
+def test_a_receive_can_be_given_up(comm: MPI.Intracomm) -> None:
+    left, right = neighbours(comm)
+    request = ms.irecv(left)
+    assert request.cancel()
+    assert request.wait() is None
+    assert request.test() == (True, None)
+    comm.Barrier()
+    assert (ms.sendrecv(np.arange(9), right, source=left) == np.arange(9)).all()
+    sending = ms.isend(np.arange(5), right)
+    assert not sending.cancel()
+    ms.recv(left)
+    sending.wait()
+
+
+def test_a_dropped_send_arrives(comm: MPI.Intracomm) -> None:
+    """MPI reads its bytes until it has been received."""
+    left, right = neighbours(comm)
+    for number in range(8):
+        ms.isend(pattern(700_000, number), right)
+    gc.collect()
+    for number in range(8):
+        assert (ms.recv(left) == pattern(700_000, number)).all()
+    comm.Barrier()
+
+
+def test_a_dropped_receive_keeps_nobody_waiting(comm: MPI.Intracomm) -> None:
+    left, right = neighbours(comm)
+    ms.irecv(left, tag=1)
+    lost = ms.isend(np.arange(500_000), right, tag=1)
+    second = ms.isend(np.arange(3), right, tag=2)
+    assert ms.recv(left, tag=2).size == 3
+    lost.wait()
+    second.wait()
+    ms.fence(scope="all")  # in which the receives of ranks whose own send has ended go on
+
+
+def test_memory_is_released_with_the_next_message(comm: MPI.Intracomm) -> None:
+    gc.disable()
+    try:
+        array = np.arange(1000)
+        watch = weakref.ref(array)
+        ms.send([array], comm.rank)
+        ms.recv(comm.rank)
+        ms.isend(np.ones(1), comm.rank)
+        ms.recv(comm.rank)
+        del array
+        assert watch() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("way", ["irecv, send", "isend, irecv", "two irecv"])
+def test_receives_go_on_while_others_are_waited_for(comm: MPI.Intracomm, way: str) -> None:
+    """Large messages both ways, the wait for one before that for the other, as MPI allows."""
+    left, right = neighbours(comm)
+    sent = np.arange(1_000_000) + comm.rank
+    if way == "irecv, send":
+        request = ms.irecv(left)
+        ms.send(sent, right)
+    elif way == "isend, irecv":
+        sending, request = ms.isend(sent, right), ms.irecv(left)
+        sending.wait()
+    else:
+        other, request = ms.irecv(right, tag=2), ms.irecv(left, tag=1)
+        both = [ms.isend(sent, right, tag=1), ms.isend(sent[::2], left, tag=2)]
+        assert (other.wait() == sent[::2] - comm.rank + right).all()
+        for sending in both:
+            sending.wait()
+    assert (request.wait() == sent - comm.rank + left).all()
+
+
+COLLECTIVES: dict[str, Callable[[MPI.Intracomm], Any]] = {
+    "share": lambda comm: ms.share(np.arange(100_000) if comm.rank == 0 else None, comm=comm).sum(),
+    "full": lambda comm: ms.full(1000, 2, comm=comm).sum(),
+    "fence": lambda comm: ms.fence(comm=comm, scope="all"),
+    "bcast": lambda comm: ms.bcast(ms.zeros(3, comm=comm), comm=comm).sum(),
+    "info": lambda comm: ms.info(comm=comm).size,
+}
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="this MPI library allows one thread")
+@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_receives_go_on_while_others_come_to_a_call(comm: MPI.Intracomm, name: str, is_first: bool) -> None:
+    """Each rank but the last is in a collective before the last one has sent it a large message."""
+    last, sent = comm.size - 1, np.arange(1_000_000)
+    duplicate = comm.Dup()
+    expected = None if is_first else COLLECTIVES[name](duplicate)
+    requests = [ms.irecv(last)] if comm.rank != last else []
+    for rank in range(last) if comm.rank == last else ():
+        ms.send({"all": sent, "half": sent[::2]}, rank)
+    result = COLLECTIVES[name](duplicate)
+    assert is_first or result == expected
+    for request in requests:
+        message = request.wait()
+        assert (message["all"] == sent).all()
+        assert (message["half"] == sent[::2]).all()
+    duplicate.Free()
+
+
+def test_an_open_request_of_a_freed_communicator_is_an_error(comm: MPI.Intracomm) -> None:
+    duplicate = comm.Dup()
+    left, right = neighbours(comm)
+    context = context_of(duplicate)
+    request = ms.irecv(left, comm=duplicate)
+    head = encode(context, np.arange(100_000)).head  # of a message the parts of which will not come
+    sending = context.head_comm.Isend([head, MPI.BYTE], right)
+    comm.Barrier()
+    duplicate.Free()
+    with pytest.raises(MPI.Exception):
+        while not request.test()[0]:
+            pass
+    sending.Wait()
