@@ -15,8 +15,8 @@ class Tag(IntEnum):
     BLOCK = 4  # tasks/work_queue: the block
     MAP_RESULT = 5  # tasks/results: what the tasks of one rank returned
     POOL_COMMAND = 6  # tasks/pool: what a worker does next
-    POOL_CALL = 7  # tasks/submit: one call for a worker
-    POOL_RESULT = 8  # tasks/submit: what it returned
+    POOL_CALL = 7  # tasks/dispatcher: one call for a worker
+    POOL_RESULT = 8  # tasks/dispatcher: what it returned
     ROW_BLOCK = 9  # files/parallel_write: rows on their way to the node that writes
     PIECE_READY = 10  # files/parallel_read: a reader tells its leader that a piece is in memory
     STALL_QUESTION = 11  # comm/watchdog: which call do you wait in?

@@ -1,56 +1,126 @@
-"""Why tasks were given up, as all ranks hear of it."""
+"""Why tasks failed: the item and the error, as the other ranks hear of it. Also which calls a task may not make."""
 
 from __future__ import annotations
 
+import threading
 import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from mpishare.comm import mpi
 from mpishare.comm.context import Context
-from mpishare.errors import PeerError, TaskError, text_of_error
-from mpishare.tasks.calls import Failed
+from mpishare.errors import ArgumentError, PeerError, TaskError, text_of_error
+
+_thread = threading.local()
+"""`is_in_task` while this thread runs a task."""
 
 
-class Told(NamedTuple):
-    """What the other ranks hear of a failure; `item` is None where it was no task's."""
+class ItemFailed(Exception):  # noqa: N818 - users never see it
+    """The task of one item failed. Its error is the `__cause__`."""
+
+    def __init__(self, item: int) -> None:
+        """`item` is its number."""
+        super().__init__(item)
+        self.item = item
+
+
+class Failure(NamedTuple):
+    """What other ranks hear of an error.
+
+    Attributes:
+        item: Number of the item whose task raised it; None if no task did, such as a signal handler's.
+        reason: Class and text of the error.
+        traceback: Its traceback, as text.
+    """
 
     item: int | None
-    host: str
-    words: str
+    reason: str
     traceback: str
 
-
-@dataclass(frozen=True)
-class Failure:
-    """Why this rank runs no more tasks: its error, and what the others hear of it."""
-
-    error: BaseException
-    told: Told
-
     @classmethod
-    def of(cls, error: BaseException, before: int) -> Failure:
-        """Of an error on this rank, where earlier batches had so many items."""
-        item, cause = None, error
-        if isinstance(error, Failed) and error.__cause__ is not None:
-            item, cause = before + error.item, error.__cause__
-        text = "".join(traceback.format_exception(cause))
-        return cls(cause, Told(item, mpi.Get_processor_name(), text_of_error(cause), text))
+    def of(cls, error: BaseException, first: int = 0) -> Failure:
+        """The failure by `error`. An `ItemFailed` counts its item from item number `first`."""
+        item = first + error.item if isinstance(error, ItemFailed) else None
+        cause = cause_of(error)
+        return cls(item, text_of_error(cause), "".join(traceback.format_exception(cause)))
+
+    def task_error(self, context: Context, rank: int, first: int = 0) -> TaskError:
+        """The error for users, where the task ran on `rank`. Its item is counted from item number `first`."""
+        item = first + (self.item or 0)
+        return TaskError(item, rank, _host(context, rank), self.reason, self.traceback)
 
 
-def error_of(context: Context, mine: Failure | None, told: Sequence[Told | None]) -> BaseException:
-    """What this rank raises: of several tasks that failed all ranks name the first item."""
-    if mine is not None and mine.told.item is None:
-        return mine.error
-    failures = {rank: one for rank, one in enumerate(told) if one is not None}
-    tasks = [(one.item, rank) for rank, one in failures.items() if one.item is not None]
-    rank = min(tasks)[1] if tasks else min(failures)
-    first = failures[rank]
-    host = context.topology.hosts[context.topology.node_of(rank)]
-    if first.item is None:
-        return PeerError(rank, host, first.words, len(failures) - 1)
-    error = TaskError(first.item, rank, host, first.words, first.traceback)
-    if mine is not None and rank == context.topology.rank:
-        error.__cause__ = mine.error
-    return error
+def cause_of(error: BaseException) -> BaseException:
+    """The error that a task raised, or `error` itself if no task raised it."""
+    return error.__cause__ if isinstance(error, ItemFailed) and error.__cause__ is not None else error
+
+
+def error_of(context: Context, error: BaseException | None, failures: Sequence[Failure | None]) -> BaseException:
+    """What this rank raises. If several tasks failed, all ranks name the first item.
+
+    Args:
+        context: Of the communicator.
+        error: This rank's own error.
+        failures: Those of all ranks, by rank; at least one.
+    """
+    rank = context.topology.rank
+    own = failures[rank]
+    if error is not None and own is not None and own.item is None:
+        return error
+    failed = {rank: failure for rank, failure in enumerate(failures) if failure is not None}
+    items = [(failure.item, rank) for rank, failure in failed.items() if failure.item is not None]
+    if not items:
+        lowest = min(failed)
+        return PeerError(lowest, _host(context, lowest), failed[lowest].reason, len(failed) - 1)
+    first = min(items)[1]
+    task_error = failed[first].task_error(context, first)
+    if first == rank and error is not None:
+        task_error.__cause__ = cause_of(error)
+    return task_error
+
+
+def _host(context: Context, rank: int) -> str:
+    return context.topology.hosts[context.topology.node_of(rank)]
+
+
+def apply_to_items(func: Callable[[Any], Any], items: Iterable[Any], first: int = 0) -> list[Any]:
+    """`func(item)` for each of `items`.
+
+    Args:
+        func: The task.
+        items: May raise as well, such as where an item cannot be unpickled.
+        first: Number of the first item.
+
+    Raises:
+        ItemFailed: A task or an item raised.
+    """
+    results: list[Any] = []
+    append = results.append
+    try:
+        for item in items:
+            append(func(item))
+    except Exception as error:
+        raise ItemFailed(first + len(results)) from error
+    return results
+
+
+def call_as_task(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls `func`, which must not map over other ranks meanwhile."""
+    was_in_task, _thread.is_in_task = getattr(_thread, "is_in_task", False), True
+    try:
+        return func(*args, **kwargs)
+    finally:
+        _thread.is_in_task = was_in_task
+
+
+def refuse_within_task(comm: mpi.Comm | None) -> None:
+    """Checks that no task calls for other ranks, since these run tasks of their own.
+
+    Raises:
+        ArgumentError: This thread runs a task, and `comm` (MPI_COMM_WORLD when None) has other ranks.
+    """
+    if getattr(_thread, "is_in_task", False) and (mpi.COMM_WORLD if comm is None else comm).size > 1:
+        raise ArgumentError(
+            "map was called within a task, but the other ranks run tasks of their own and do not join. Map over all "
+            "items of both levels at once, or pass comm=MPI.COMM_SELF."
+        )

@@ -1,73 +1,80 @@
-"""Objects with arrays in them from one rank to another, for calls of ours, over a communicator and a tag of ours."""
+"""Sends objects between two ranks within our own calls, on a communicator and a tag of ours."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
+from mpishare.arrays.raw import Block
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
+from mpishare.comm.pending import InFlight
 from mpishare.errors import MpishareError
-from mpishare.messages.wire import Message, decode, encode, pieces
+from mpishare.messages.wire import decode, encode, pieces
 from mpishare.objects.pickled import PickledObject
 
 _YIELDS = 1000
-_REST_S = 0.00005
-"""Who waits for another rank yields the core so many times and then sleeps so long between looks."""
+_SLEEP_S = 0.00005
+
+_MOST_IN_FLIGHT = 8
 
 
-def rest(looks: int) -> int:
-    """Lets others have the core before the next look; how many there have been."""
-    if looks < _YIELDS:
-        os.sched_yield()
-    else:
-        time.sleep(_REST_S)
-    return looks + 1
+class Backoff:
+    """Pauses between two looks at what another rank does: short ones at first, which only yield the core."""
+
+    def __init__(self, sleep_s: float = _SLEEP_S) -> None:
+        """Pauses last `sleep_s` after the first `_YIELDS`."""
+        self._sleep_s = sleep_s
+        self._count = 0
+
+    def pause(self) -> None:
+        """Lets other processes have the core."""
+        self._count += 1
+        if self._count < _YIELDS:
+            os.sched_yield()
+        else:
+            time.sleep(self._sleep_s)
 
 
-def send_block(comm: CollectiveComm, block: Any, dest: int, tag: int) -> None:
-    """Sends bytes, and returns when they may be changed."""
-    for piece in pieces(block):
-        comm.wait(comm.isend(piece, dest, tag), dest)
+def send_object(context: Context, comm: CollectiveComm, pickled: PickledObject, dest: int, tag: int) -> None:
+    """Sends an object to `receive_object` on rank `dest`. Returns when its arrays may be changed.
 
-
-def receive_block(comm: CollectiveComm, block: Any, source: int, tag: int) -> None:
-    """Receives as many bytes as there is room for."""
-    for piece in pieces(block):
-        comm.wait(comm.irecv(piece, source, tag), source)
-
-
-def send_object(context: Context, comm: CollectiveComm, parcel: PickledObject, dest: int, tag: int) -> None:
-    """Sends an object that was taken apart: the length of the head, the head, and all that follows it."""
-    letter = encode(context, parcel)
-    send_block(comm, np.array([len(letter.head)], np.int64).view(np.uint8), dest, tag)
-    for block in _blocks(letter):
-        send_block(comm, block, dest, tag)
-
-
-def _blocks(letter: Message) -> Iterator[Any]:
-    yield np.frombuffer(letter.head, np.uint8)
-    yield from letter.parts
+    First comes the length of the head, as one int64; then the head and the parts of a message (`messages.wire`).
+    """
+    message = encode(context, pickled)
+    head = np.frombuffer(message.head, np.uint8)
+    with InFlight(comm, tag) as in_flight:
+        for block in (np.array([head.size], np.int64).view(np.uint8), head, *message.parts):
+            for piece in pieces(block):
+                in_flight.send(piece, dest)
+                in_flight.wait_until(_MOST_IN_FLIGHT)
 
 
 def receive_object(context: Context, comm: CollectiveComm, source: int, tag: int) -> PickledObject | MpishareError:
-    """What `send_parcel` sends, or why it has no place here; it has been received all the same."""
+    """Receives what `send_object` sends, to the end.
+
+    Returns:
+        The object; the error if there is no memory for it.
+    """
     length = np.empty(1, np.int64)
-    receive_block(comm, length.view(np.uint8), source, tag)
+    _receive(comm, length.view(np.uint8), source, tag)
     head = np.empty(int(length[0]), np.uint8)
-    receive_block(comm, head, source, tag)
+    _receive(comm, head, source, tag)
     steps = decode(context, head.tobytes(), None)
     try:
-        piece, _ = next(steps)
+        block, _ = next(steps)
         while True:
-            comm.wait(comm.irecv(piece, source, tag), source)
-            piece, _ = steps.send(piece.nbytes)
+            _receive(comm, block, source, tag)
+            block, _ = steps.send(block.nbytes)
     except StopIteration as end:
-        parcel: PickledObject = end.value
-        return parcel
+        pickled: PickledObject = end.value
+        return pickled
     except MpishareError as error:
         return error
+
+
+def _receive(comm: CollectiveComm, block: Block, source: int, tag: int) -> None:
+    with InFlight(comm, tag) as in_flight:
+        in_flight.receive(block, source)

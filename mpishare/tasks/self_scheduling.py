@@ -1,7 +1,8 @@
-"""How many tasks go to whom at a time. Plain functions of plain data.
+"""Self-scheduling: how many tasks a rank, or a node, takes at a time. Plain functions of plain data.
 
-Each claim is a part of what is left, so that all end together, and large at first, so that claims are few. Where some
-tasks are much longer than others, single ones are dealt in the end: two long ones in one claim would outlast all else.
+Each chunk is a part of what is left, so that all ranks end together, and large at first, so that chunks are few. Where
+some tasks are much longer than others, tasks are taken singly in the end: two long ones in one chunk would outlast all
+others.
 
 Source:
     C. D. Polychronopoulos and D. J. Kuck, "Guided self-scheduling", IEEE Trans. Computers C-36 (1987); S. F. Hummel,
@@ -13,86 +14,84 @@ from __future__ import annotations
 from typing import NamedTuple
 
 CHUNK_S = 0.002
-"""How long a chunk should take: a claim costs a few microseconds, so that this is some hundred times as long, and a
-rank still looks several hundred times a second whether the rest has been given up."""
+"""How long a chunk should take: some hundred times as long as taking it, so that a rank still notices several hundred
+times a second that the rest is cancelled."""
 
-_LEAST_S = 0.00005
-"""A chunk takes as long at least, so that claims take a tenth of the time at most, unless it is one task."""
+_SHORTEST_S = 0.00005
+"""A chunk takes at least so long, unless it is one task, so that taking chunks costs a tenth of the time at most."""
 
 _GROWTH = 8
-"""A chunk is at most so many times as large as the one before, as the tasks of that may have been short by chance."""
+"""A chunk is at most so many times as large as the one before, whose tasks may have been short by chance."""
 
-_PART = 8
-"""A claim is such a part of what its rank would have of all that is left. With 2, as in factoring, simulated ranks
-ended up to 3 longest tasks apart (tests/unit/test_dealing.py); more parts cost some hundred claims in all."""
+_FRACTION = 8
+"""A chunk is this fraction of a rank's share of all that is left. With 2, as in factoring, simulated ranks ended up to
+3 longest tasks apart (tests/unit/tasks/test_self_scheduling.py); more would cost more chunks, some hundred in all."""
 
-_CAREFUL = 4
-"""Tasks are dealt with care when each rank has less to do than so many of the longest."""
+_TAIL = 4
+"""The tail begins when each rank has less to do than so many of the longest tasks."""
 
 
 class ChunkRequest(NamedTuple):
-    """How many tasks somebody would have.
+    """How many tasks a rank asks for.
 
     Attributes:
-        wanted: So many.
-        careful: So many in the end.
-        tail: The end begins when each rank has so many to go.
+        n_tasks: Tasks wanted.
+        n_tail_tasks: Tasks wanted in the tail.
+        tail: The tail begins when each rank has at most so many tasks to go.
     """
 
-    wanted: int
-    careful: int = 1
+    n_tasks: int
+    n_tail_tasks: int = 1
     tail: int = 0
 
 
-def portion(left: int, ranks: int, wish: ChunkRequest, claimers: int = 1) -> int:
-    """How many of the tasks that are `left` one claim gets, which is one at least, unless none is left.
+def chunk_size(left: int, n_ranks: int, request: ChunkRequest, n_takers: int = 1) -> int:
+    """Number of tasks in the next chunk: at least one, unless none is left.
 
     Args:
-        left: Tasks that nobody has claimed.
-        ranks: How many ranks there are to run them.
-        wish: How many the claimer would have.
-        claimers: For how many of the ranks it claims.
+        left: Tasks that no rank has taken.
+        n_ranks: Number of ranks that run them.
+        request: What is asked for.
+        n_takers: Number of ranks, of these, that the chunk is for.
     """
-    each = left / ranks
-    wanted = wish.wanted if each > wish.tail else wish.careful
-    return min(left, wanted, max(1, int(each * claimers / _PART)))
+    share = left / n_ranks
+    count = request.n_tasks if share > request.tail else request.n_tail_tasks
+    return min(left, count, max(1, int(share * n_takers / _FRACTION)))
 
 
 class ChunkSizer:
-    """How many tasks a rank wants at a time, found out by the time of those that it has run.
+    """Finds out how many tasks a rank should ask for, by the time of those that it has run.
 
     Attributes:
-        wish: So many the next time.
+        request: What to ask for next.
     """
 
     def __init__(self, chunk: int | None) -> None:
-        """`chunk` is how many the caller wants each time, None where time decides."""
-        self._chunk = chunk
-        self.wish = ChunkRequest(chunk or 1, chunk or 1)
+        """`chunk` is the number of tasks to ask for each time; None to find it by time."""
+        self._is_fixed = chunk is not None
+        self.request = ChunkRequest(chunk or 1, chunk or 1)
         self._count = 0
         self._seconds = 0.0
         self._shortest_s = float("inf")
         self._longest_s = 0.0
 
-    def ran(self, count: int, seconds: float) -> None:
-        """So many tasks took so long."""
+    def note_time(self, count: int, seconds: float) -> None:
+        """Notes that `count` tasks took `seconds`."""
         self._count += count
         self._seconds += seconds
-        if self._chunk is None:
-            self.wish = self._next_wish(count, max(seconds, 1e-9))
+        if not self._is_fixed:
+            self.request = self._next_request(count, max(seconds, 1e-9))
 
-    def _next_wish(self, count: int, seconds: float) -> ChunkRequest:
-        """The longest task is estimated as if one made up for all that a chunk took longer than the quickest."""
+    def _next_request(self, count: int, seconds: float) -> ChunkRequest:
+        """The longest task is estimated as if one alone took all that a chunk took longer than the shortest tasks."""
         self._shortest_s = min(self._shortest_s, seconds / count)
         self._longest_s = max(self._longest_s, seconds - (count - 1) * self._shortest_s)
         mean_s = max(self._seconds / self._count, 1e-9)
         wanted = max(1, min(int(CHUNK_S * count / seconds), count * _GROWTH))
-        return ChunkRequest(
-            wanted, max(1, min(wanted, int(_LEAST_S / mean_s))), int(_CAREFUL * self._longest_s / mean_s)
-        )
+        tail_count = max(1, min(wanted, int(_SHORTEST_S / mean_s)))
+        return ChunkRequest(wanted, tail_count, int(_TAIL * self._longest_s / mean_s))
 
-    def block(self, ranks: int, seconds: float) -> ChunkRequest:
-        """How many tasks for so many ranks to have work for that time, as far as is known: one each at least."""
-        in_time = int(seconds * self._count / max(self._seconds, 1e-9))
-        _, careful, tail = self.wish
-        return ChunkRequest(max(1, in_time) * ranks, careful * ranks, tail)
+    def block_request(self, n_ranks: int, seconds: float) -> ChunkRequest:
+        """The request for a block of tasks that keeps `n_ranks` ranks busy for `seconds`, with one each at least."""
+        per_rank = max(1, int(seconds * self._count / max(self._seconds, 1e-9)))
+        return ChunkRequest(per_rank * n_ranks, self.request.n_tail_tasks * n_ranks, self.request.tail)

@@ -16,7 +16,7 @@ from hypothesis import strategies as some
 from mpishare.arrays.spec import Spec
 from mpishare.errors import SpecError
 from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_header
-from mpishare.objects.pickled import unpack_specs, pack_specs
+from mpishare.objects.pickled import pack_specs, unpack_specs
 from mpishare.objects.pickling import pickle_object, unpickle_object
 from mpishare.objects.unshared import Copies, told
 

@@ -145,7 +145,7 @@ def test_a_checksum_tells_lengths() -> None:
     [
         (lambda: kernels.fill(np.zeros(3), 1), "cannot be traced"),
         (lambda: kernels.fill(ms.zeros((4, 4))[:, 1:3], 1), "not contiguous"),
-        (lambda: kernels.fill(ms.zeros(3), "x"), "no item"),
+        (lambda: kernels.fill(ms.zeros(3), "x"), "is not an item"),
         (lambda: kernels.checksum(np.zeros(3)), "cannot be traced"),
         (lambda: kernels.checksum(ms.zeros((4, 4))[:, 1:3]), "not contiguous"),
     ],

@@ -16,9 +16,7 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.comm import mpi
-from mpishare.memory.segment import segment_of
-from mpishare.tasks import install
-from mpishare.tasks.calls import within_task
+from mpishare.tasks.errors import call_as_task as within_task
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60)]
 
@@ -136,7 +134,7 @@ def test_a_task_that_fails_is_the_roots_matter(comm: MPI.Intracomm) -> None:
                     pool.map(partial(fail_at, item=number), range(100))
             with pytest.raises(ms.SpecError, match="cannot pickle"):
                 pool.map(partial(abs, threading.Lock()), [1])  # type: ignore[arg-type]
-            with pytest.raises(ms.ArgumentError, match="chunk 0"):
+            with pytest.raises(ms.ArgumentError, match="chunk is 0"):
                 pool.map(abs, [1], 0)
             future = pool.submit(fail_at, 3, item=3)
             with pytest.raises(ms.TaskError, match="ZeroDivisionError: of 3") as told:
@@ -195,37 +193,37 @@ def test_calls_that_are_given_up(comm: MPI.Intracomm) -> None:
                 futures[-1].result()
 
 
+_unpickled: list[str] = []
+
+
 class State:
-    """An object whose method is mapped."""
+    """An object whose method is mapped. It notes where it is unpickled."""
 
     def __init__(self) -> None:
-        self.array = np.arange(100_000)
+        self.array = np.arange(1000)
 
-    def look(self, number: int) -> tuple[int, bool]:
-        """One item, and whether the array is shared."""
-        return int(self.array[number]), segment_of(self.array) is not None
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        _unpickled.append("State")
+
+    def look(self, number: int) -> int:
+        """One item."""
+        return int(self.array[number])
+
+    def times_unpickled(self, number: int) -> tuple[int, int]:
+        """This rank, and how often it has unpickled such an object."""
+        time.sleep(0.001)
+        return MPI.COMM_WORLD.rank, len(_unpickled)
 
 
-def test_the_same_function_travels_once(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
-    brought = []
-
-    def noted(obj: Any, **words: Any) -> Any:
-        brought.append(obj)
-        return ms.share(obj, **words)
-
-    monkeypatch.setattr(install, "share", noted)
+def test_the_same_function_is_sent_once(comm: MPI.Intracomm) -> None:
+    _unpickled.clear()
     with ms.Pool() as pool:
         if pool is not None:
             state = State()
-            for _ in range(5):
-                assert [one[0] for one in pool.map(state.look, range(9))] == list(range(9))
-            assert len(brought) == 2  # a digest is made when the same is wanted again
-            for _ in range(5):
-                assert pool.starmap(pow, [(2, 3)]) == [8]
-            assert len(brought) == 3
-            for _ in range(5):
-                pool.map(abs, range(9))
-            assert len(brought) == 4
+            for times in (1, 2, 2, 2):  # a digest is made when the same function comes again
+                results = pool.map(state.times_unpickled, range(20 * comm.size), 1)
+                assert dict(results) == dict.fromkeys(range(comm.size), times)
 
 
 def test_what_the_root_changes_in_the_state_of_a_function_is_seen_by_all(comm: MPI.Intracomm) -> None:
@@ -234,8 +232,8 @@ def test_what_the_root_changes_in_the_state_of_a_function_is_seen_by_all(comm: M
             state = State()
             for number in range(4):
                 state.array[:] = number
-                assert {one[0] for one in pool.map(state.look, range(40), 1)} == {number}
-                assert pool.submit(state.look, 3).result()[0] == number
+                assert set(pool.map(state.look, range(40), 1)) == {number}
+                assert pool.submit(state.look, 3).result() == number
 
 
 class Broken:
@@ -312,7 +310,7 @@ def test_a_map_of_the_pool_within_a_task_is_refused(comm: MPI.Intracomm) -> None
 def test_what_a_pool_refuses(comm: MPI.Intracomm) -> None:
     pool = ms.Pool()
     if comm.rank == 0:
-        with pytest.raises(ms.ArgumentError, match="chunksize 0"):
+        with pytest.raises(ms.ArgumentError, match="chunksize is 0"):
             list(pool.imap(abs, [1], 0))
         pool.shutdown()
         for call in (lambda: pool.map(abs, [1]), lambda: pool.submit(abs, 1), lambda: pool.starmap(pow, [])):

@@ -1,0 +1,184 @@
+"""Single calls that the root of a pool hands to its workers, one at a time to each, while the root goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from mpishare.comm import mpi
+from mpishare.comm.collective_comm import CollectiveComm
+from mpishare.comm.context import Context
+from mpishare.comm.tags import Tag
+from mpishare.errors import MpishareError
+from mpishare.objects.pickled import PickledObject
+from mpishare.objects.pickling import pickle_object, unpickle_object
+from mpishare.tasks.errors import Failure, call_as_task, cause_of
+from mpishare.tasks.object_transport import receive_object, send_object
+
+_SLEEP_S = 0.0002
+"""How long the root's thread sleeps between looks while calls are running."""
+
+
+class Call(NamedTuple):
+    """A call for a worker.
+
+    Attributes:
+        number: Number of the call, or of its first item, for errors.
+        func: What to call.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        has_fixed_state: Whether a worker may keep `func` for the next call with the same.
+    """
+
+    number: int
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    has_fixed_state: bool
+
+
+class Dispatcher:
+    """On the root: a thread that sends calls and receives results. Needs MPI_THREAD_MULTIPLE."""
+
+    def __init__(self, context: Context, announce: Callable[[int], None]) -> None:
+        """`announce` tells a worker, by rank, that a call follows."""
+        self._context = context
+        self._comm = CollectiveComm(context.data_comm)
+        self._announce = announce
+        self._waiting: deque[tuple[Future[Any], Call]] = deque()
+        self._running: dict[int, tuple[Future[Any], Call]] = {}
+        self._idle = [rank for rank in range(self._comm.size) if rank != self._comm.rank]
+        self._functions: dict[int, Any] = {}  # that each worker keeps
+        self._error: BaseException | None = None
+        self._is_closing = False
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def submit(self, call: Call) -> Future[Any]:
+        """Begins a call.
+
+        Raises:
+            MpishareError: The thread has ended by an error.
+        """
+        if self._error is not None:
+            raise MpishareError("the pool makes no more calls, since its thread has ended") from self._error
+        future: Future[Any] = Future()
+        self._waiting.append((future, call))
+        self._wake.set()
+        return future
+
+    def close(self, *, cancel: bool) -> None:
+        """Returns when all calls have ended. With `cancel`, those that have not begun are cancelled."""
+        while cancel and self._waiting:
+            with suppress(IndexError):
+                self._waiting.pop()[0].cancel()
+        self._is_closing = True
+        self._wake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._is_closing or self._waiting:
+                self._wake.wait()
+                self._wake.clear()
+                while self._waiting or self._running:
+                    if not self._send_next() and not self._receive_next():
+                        time.sleep(_SLEEP_S)
+        except BaseException as error:  # such as MemoryError: no caller may wait for ever
+            self._error = error
+            for future, _ in [*self._running.values(), *self._waiting]:
+                if not future.done():
+                    future.set_exception(error)
+
+    def _send_next(self) -> bool:
+        """Sends the next call to a worker; False if there is no call, or no worker."""
+        if not self._waiting or not self._idle:
+            return False
+        try:
+            future, call = self._waiting.popleft()
+        except IndexError:  # cancelled meanwhile
+            return False
+        if not future.set_running_or_notify_cancel():
+            return True
+        rank = self._idle[-1]
+        has_function = rank in self._functions and self._functions[rank] is call.func
+        try:
+            pickled = pickle_object((has_function, None if has_function else call.func, call.args, call.kwargs))
+        except Exception as error:
+            future.set_exception(error)
+            return True
+        self._idle.pop()
+        self._running[rank] = future, call
+        self._functions.pop(rank, None)  # until the worker has unpickled the call
+        self._announce(rank)
+        send_object(self._context, self._comm, pickled, rank, Tag.POOL_CALL)
+        return True
+
+    def _receive_next(self) -> bool:
+        """Receives a result; False if there is none."""
+        status = mpi.Status()
+        if not self._context.data_comm.Iprobe(mpi.ANY_SOURCE, Tag.POOL_RESULT, status):
+            return False
+        rank = status.source
+        received = receive_object(self._context, self._comm, rank, Tag.POOL_RESULT)
+        future, call = self._running.pop(rank)
+        self._idle.append(rank)
+        try:
+            failure, value = _unpickled(received)
+        except Exception as error:
+            future.set_exception(error)
+            return True
+        if failure is not None:
+            future.set_exception(failure.task_error(self._context, rank, call.number))
+            return True
+        future.set_result(value)
+        if call.has_fixed_state:
+            self._functions[rank] = call.func
+        return True
+
+
+def serve_call(context: Context, root: int, kept: Any) -> Any:
+    """On any other rank: receives a call, makes it, and sends what it returns, or its failure.
+
+    Args:
+        context: Of the communicator.
+        root: The rank that has announced the call.
+        kept: The function of the last call, which the root does not send again.
+
+    Returns:
+        The function, to be kept.
+    """
+    comm = CollectiveComm(context.data_comm)
+    received = receive_object(context, comm, root, Tag.POOL_CALL)
+    try:
+        has_function, func, args, kwargs = _unpickled(received)
+        kept = kept if has_function else func
+        answer = pickle_object((None, call_as_task(kept, *args, **kwargs)))
+    except (Exception, SystemExit) as error:  # a task must not end the rank that serves
+        answer = pickle_object((Failure.of(error), None))
+    send_object(context, comm, answer, root, Tag.POOL_RESULT)
+    return kept
+
+
+def call_now(context: Context, call: Call) -> Future[Any]:
+    """Makes a call on this rank; a future that is done."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(call_as_task(call.func, *call.args, **call.kwargs))
+    except Exception as error:
+        task_error = Failure.of(error).task_error(context, context.topology.rank, call.number)
+        task_error.__cause__ = cause_of(error)
+        future.set_exception(task_error)
+    return future
+
+
+def _unpickled(received: PickledObject | MpishareError) -> Any:
+    if isinstance(received, MpishareError):
+        raise received
+    return unpickle_object(received)

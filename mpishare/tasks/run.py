@@ -1,0 +1,265 @@
+"""One run of tasks on all ranks, for `map` and for a pool: batch after batch."""
+
+from __future__ import annotations
+
+import operator
+import struct
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mpishare.comm import mpi
+from mpishare.comm.agreement import NOTE_BYTES, agree, mark_known
+from mpishare.comm.collective import collective
+from mpishare.comm.context import Context
+from mpishare.comm.topology import check_root
+from mpishare.errors import ArgumentError, SpecError
+from mpishare.progress_bar import Bar, check_tqdm
+from mpishare.sharing import share
+from mpishare.tasks.errors import Failure, apply_to_items, call_as_task, error_of
+from mpishare.tasks.functions import SharedFunction
+from mpishare.tasks.item_source import ItemSource
+from mpishare.tasks.items import Items
+from mpishare.tasks.object_transport import Backoff
+from mpishare.tasks.results import RankResults, gather_results
+from mpishare.tasks.self_scheduling import ChunkSizer
+from mpishare.tasks.work_queue import WorkQueue
+
+_GATHERS = ("root", "all", "none")
+_PERS = ("rank", "node")
+
+_NOTE = struct.Struct("<??q")
+"""The root's note of the first agreement: whether all ranks have the function, whether there is an initializer, and
+`chunk`, 0 for None."""
+
+_LARGEST_CHUNK = 2**62
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run tasks; see `map`."""
+
+    chunk: int | None = None
+    gather: str = "root"
+    per: str = "rank"
+    progress: bool = False
+
+    def __str__(self) -> str:
+        return f"chunk={self.chunk}, gather={self.gather!r}, per={self.per!r}"
+
+    def check(self) -> None:
+        """Checks what users gave.
+
+        Raises:
+            ArgumentError: One is not among those allowed.
+        """
+        if self.chunk is not None and not _is_chunk(self.chunk):
+            raise ArgumentError(f"chunk is {self.chunk!r}; expected None or an integer from 1 to 2**62.")
+        if self.gather not in _GATHERS:
+            raise ArgumentError(f"gather {self.gather!r} is unknown. Use 'root', 'all' or 'none'.")
+        if self.per not in _PERS:
+            raise ArgumentError(f"per {self.per!r} is unknown. Use 'rank' or 'node'.")
+
+
+def run_map(
+    call: collective,
+    root: int,
+    options: Options,
+    func: Any,
+    items: Any,
+    function: SharedFunction,
+    initializer: Callable[..., Any] | None = None,
+    initargs: tuple[Any, ...] = (),
+    *,
+    compares: bool = False,
+) -> list[Any] | None:
+    """Does what `map` does; see there.
+
+    Args:
+        call: The public call.
+        root: See `map`, as all that follow.
+        options: The root's; elsewhere, `chunk` and `progress` are ignored.
+        func: The function.
+        items: The items.
+        function: What all ranks have of earlier calls.
+        initializer: What to call first.
+        initargs: Its arguments.
+        compares: Whether the ranks' `root` and `options` are compared.
+    """
+    source, context = None, call.context
+    with call.begin() as agreement:
+        root = check_root(root, context.topology.size)
+        options.check()
+        if compares:
+            agreement.call = f"map(…, root={root}, {options})"
+        if context.topology.rank == root:
+            _check_callable(func, root)
+            source = ItemSource(items, context.topology.size)
+            if options.progress:
+                check_tqdm()
+            note = _NOTE.pack(function.is_current(func), initializer is not None, options.chunk or 0)
+            agreement.note = note.ljust(NOTE_BYTES, b"\0")
+    call.release()  # what follows shares arrays in calls of its own
+    is_current, has_initializer, chunk = _NOTE.unpack_from(agreement.note)
+    if has_initializer:
+        initialize(context, root, options.per, initializer, initargs)
+    if not is_current:
+        function.func = None  # it stays None if sharing fails
+        function.func = _share_from(context, root, func)
+    bar = Bar(source.total) if source is not None and options.progress else None
+    with bar or nullcontext():
+        return _Run(context, root, replace(options, chunk=chunk or None), function.func, source, bar).results()
+
+
+def initialize(context: Context, root: int, per: str, initializer: Callable[..., Any] | None, initargs: Any) -> None:
+    """Calls the root's `initializer(*initargs)`, on each rank or on one rank of each node; see `map`.
+
+    Raises:
+        PeerError: It raised on another rank.
+
+    Collective:
+        Over the communicator.
+    """
+    initializer, initargs = _share_from(context, root, (initializer, initargs))
+    assert initializer is not None
+    with agree(context.collective_comm):
+        if per == "rank" or context.topology.is_leader:
+            initializer(*initargs)
+
+
+def _share_from(context: Context, root: int, obj: Any) -> Any:
+    """The root's `obj` on every rank: on the root the same object, elsewhere with arrays in node memory."""
+    is_root = context.topology.rank == root
+    (shared,) = share((obj,) if is_root else None, root=root, comm=context.topology.comm)  # `share` refuses None
+    return obj if is_root else shared
+
+
+class _Run:
+    """One call: batch after batch."""
+
+    def __init__(
+        self, context: Context, root: int, options: Options, func: Any, source: ItemSource | None, bar: Bar | None
+    ) -> None:
+        """`source` and `bar` are those of the root."""
+        self._context = context
+        self._root = root
+        self._options = options
+        self._func = func
+        self._source = source
+        self._bar = bar
+        self._queue = context.keep(WorkQueue)
+        self._sizer = ChunkSizer(options.chunk)
+        self._first = 0  # number of the first item of the batch
+        self._error: BaseException | None = None
+
+    def results(self) -> list[Any] | None:
+        """Runs all tasks; see `map`."""
+        results: list[Any] = []
+        is_last = False
+        while not is_last:
+            is_last, items = self._next_batch()
+            if len(items):
+                results += self._gather(len(items), self._run(items))
+                self._first += len(items)
+        gather, is_root = self._options.gather, self._context.topology.rank == self._root
+        return results if gather == "all" or (gather == "root" and is_root) else None
+
+    def _next_batch(self) -> tuple[bool, Items]:
+        """Whether the next batch is the last, and the batch. Collective over the communicator."""
+        batch = None
+        with agree(self._context.collective_comm):
+            if self._source is not None:
+                batch = self._source.next()
+            self._queue.reset(self._root, 0 if batch is None else len(batch[1]))
+        shared: tuple[bool, Items] | None = share(batch, root=self._root, comm=self._context.topology.comm)
+        assert shared is not None
+        return shared
+
+    def _run(self, items: Items) -> RankResults:
+        """Runs tasks until none is left or one fails, and waits until all ranks have done so."""
+        results, start = RankResults(), time.perf_counter()
+        try:
+            self._queue.start()
+            if self._source is not None:
+                self._source.read_ahead()
+            self._run_chunks(items, results)
+        except BaseException as error:
+            self._fail(error)
+        self._wait_for_all()
+        if self._source is not None:
+            self._source.note_time(time.perf_counter() - start)
+        if self._bar is not None:
+            self._bar.end_round(len(items))
+        return results
+
+    def _run_chunks(self, items: Items, results: RankResults) -> None:
+        done = 0
+        while chunk := self._queue.next_chunk(self._sizer, done):
+            start, done = time.perf_counter(), len(chunk)
+            values = call_as_task(apply_to_items, self._func, items[chunk.start : chunk.stop], chunk.start)
+            self._sizer.note_time(done, time.perf_counter() - start)
+            if self._options.gather != "none":
+                results.add(chunk, values)
+            if self._bar is not None:
+                self._bar.show(self._queue.done)
+
+    def _fail(self, error: BaseException) -> None:
+        """Cancels the tasks that no rank has begun."""
+        if self._error is None:
+            self._error = error
+        self._queue.cancel()
+
+    def _wait_for_all(self) -> None:
+        """Waits until no rank has a task left.
+
+        An exception from outside, such as a signal handler's, cancels the tasks; the wait goes on. Where waits are
+        watched, the ranks meet in the next collective instead, which a stall ends.
+        """
+        request, backoff = None, Backoff()
+        while True:
+            try:
+                self._queue.finish()
+                if request is None and not self._context.is_watched:
+                    request = self._context.data_comm.Ibarrier()
+                while request is not None and not request.Test():
+                    backoff.pause()
+                return
+            except mpi.Exception:
+                raise
+            except BaseException as error:
+                self._fail(error)
+
+    def _gather(self, count: int, results: RankResults) -> list[Any]:
+        """The results of one batch, on the ranks that get them. Raises on all ranks if one failed."""
+        context, pickled = self._context, None
+        if self._error is None and self._options.gather != "none":
+            try:
+                pickled = results.pickled()
+            except Exception as error:
+                self._error = error
+        failure = None if self._error is None else Failure.of(self._error, self._first)
+        failures = context.collective_comm.allgather_obj(failure)
+        if any(failures):
+            raise mark_known(context.collective_comm, error_of(context, self._error, failures))
+        if pickled is None:
+            return []
+        values = gather_results(context, self._root, count, results, pickled)
+        if self._options.gather == "all":
+            shared = share((values,), root=self._root, comm=context.topology.comm)  # `share` refuses None
+            values = shared[0]
+        return [] if values is None else list(values)
+
+
+def _check_callable(func: Any, root: int) -> None:
+    if not callable(func):
+        given = "None" if func is None else f"a {type(func).__name__}"
+        raise SpecError(f"root {root} passed {given} as func, which cannot be called. Pass a function on that rank.")
+
+
+def _is_chunk(chunk: Any) -> bool:
+    try:
+        return 0 < operator.index(chunk) <= _LARGEST_CHUNK
+    except TypeError:
+        return False

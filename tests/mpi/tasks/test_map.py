@@ -1,0 +1,529 @@
+"""map: every item once, results in order and with their bits, and one failure for all ranks."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpishare as ms
+from mpishare.comm import mpi
+from mpishare.memory.segment import segment_of
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60)]
+
+Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
+
+
+@pytest.fixture(autouse=True)
+def _next_call_works(comm: MPI.Intracomm) -> Iterator[None]:
+    """After each test the communicator is usable, and that of the caller has no message of ours."""
+    yield
+    assert ms.map(abs, range(-3, 3), gather="all") == [3, 2, 1, 0, 1, 2]
+    assert not comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+
+
+def is_same(value: Any, expected: Any) -> bool:
+    """Whether both are of one class and equal, arrays to the bit."""
+    if type(value) is not type(expected):
+        return False
+    if isinstance(expected, np.ndarray | np.generic):
+        if value.dtype != expected.dtype or value.shape != expected.shape:
+            return False
+        if expected.dtype in (np.longdouble, object):  # which have padding, and pointers
+            return bool(value.tolist() == expected.tolist())
+        return bool(value.tobytes() == expected.tobytes())
+    if isinstance(expected, dict):
+        return value.keys() == expected.keys() and all(is_same(value[key], expected[key]) for key in expected)
+    if isinstance(expected, tuple | list):
+        return len(value) == len(expected) and all(map(is_same, value, expected))
+    return bool(value == expected)
+
+
+RECORDS = np.array([(1, 2.5), (2, 3.5)], [("a", "i4"), ("b", "f8")])
+
+RESULTS: dict[str, list[Any]] = {
+    "floats": [0.5, -1.5, float("inf")],
+    "integers": [1, 2**80, True],
+    "None": [None, None, None],
+    "mixed": [1, "ü" * 1000, 2.5, None, [1, 2], {"a": 1}],
+    "arrays alike": [np.arange(5.0) + number for number in range(7)],
+    "empty arrays": [np.empty((0, 3))] * 3,
+    "arrays of other lengths": [np.arange(number) for number in range(7)],
+    "arrays alike on each rank only": [np.zeros(2), np.zeros(2, "i4")],
+    "0-d arrays": [np.array(2.5), np.array(3.5)],
+    "Fortran order": [np.asfortranarray(np.arange(6).reshape(2, 3))] * 3,
+    "NumPy scalars": [np.float32(1.5), np.float32(2.5)],
+    "NumPy scalars of other dtypes": [np.float32(1.5), np.int8(2), np.True_],
+    "big-endian": [np.arange(3, dtype=">f8"), np.arange(3, 6, dtype=">f8")],
+    "long doubles": [np.arange(3, dtype=np.longdouble)] * 2,
+    "dates": [np.array(["2013-01-01"], "M8[D]")] * 3,
+    "records": [RECORDS, RECORDS[::-1].copy()],
+    "objects": [np.array([None, "a"], object)] * 2,
+    "arrays in tuples": [(number, np.arange(3.0) * number) for number in range(5)],
+}
+
+
+@pytest.mark.parametrize("gather", ["root", "all"])
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_keep_their_bits_and_order(comm: MPI.Intracomm, name: str, gather: str) -> None:
+    expected, root = RESULTS[name] * 9, comm.size - 1
+    results = ms.map(expected.__getitem__, range(len(expected)), root=root, gather=gather)
+    assert is_same(results, expected if gather == "all" or comm.rank == root else None), results
+
+
+def test_nothing_is_gathered(comm: MPI.Intracomm) -> None:
+    assert ms.map(abs, range(100), gather="none") is None
+
+
+class Unlike:
+    """An item of a class of its own."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unlike) and other.number == self.number
+
+
+ITEMS: dict[str, Callable[[], Any]] = {
+    "list": lambda: list(range(100)),
+    "tuple": lambda: (1.5, "a", None, b"b"),
+    "range": lambda: range(10, 1000, 7),
+    "dict": lambda: {"a": 1, "b": 2},
+    "string": lambda: "abc",
+    "array": lambda: np.arange(70.0),
+    "strided rows": lambda: np.arange(700.0).reshape(5, 140)[:, ::-2],
+    "records": lambda: np.tile(RECORDS, 20),
+    "array of objects": lambda: np.array([None, 1, "a"], object),
+    "arrays in dicts": lambda: [{"a": np.arange(number), "b": number} for number in range(50)],
+    "mixed": lambda: [1, "b" * 9999, Unlike(2), 3, (4, 5), np.zeros(3), (6, Unlike(7)), 8],
+    "iterator": lambda: (number * 2 for number in range(3000)),
+    "iterator of arrays": lambda: (np.full(3, number) for number in range(300)),
+}
+
+
+def same_item(item: Any) -> Any:
+    """The item."""
+    return item
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 7])
+@pytest.mark.parametrize("name", ITEMS)
+def test_each_item_is_what_it_was(comm: MPI.Intracomm, name: str, chunk: int | None) -> None:
+    results = ms.map(same_item, ITEMS[name]() if comm.rank == 0 else None, chunk=chunk)
+    assert is_same(results, list(ITEMS[name]()) if comm.rank == 0 else None)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 1000])
+@pytest.mark.parametrize("is_lazy", [False, True])
+def test_few_items(comm: MPI.Intracomm, count: int, is_lazy: bool) -> None:
+    items = iter(range(count)) if is_lazy else range(count)
+    assert ms.map(operator.neg, items, gather="all") == [-number for number in range(count)]
+
+
+def memory_of(array: Any) -> tuple[bool, bool]:
+    """Whether an array is writable, and whether it lies in shared memory."""
+    return array.flags.writeable, segment_of(array) is not None
+
+
+@pytest.mark.parametrize("items", [np.arange(60.0).reshape(20, 3), [np.arange(9.0)] * 20], ids=["rows", "arrays"])
+def test_arrays_are_views_of_the_nodes_one_copy(comm: MPI.Intracomm, items: Any) -> None:
+    assert ms.map(memory_of, items, gather="all") == [(False, True)] * 20
+
+
+def test_results_are_views_of_one_array(comm: MPI.Intracomm) -> None:
+    results = ms.map(np.sqrt, np.ones((30, 4)), gather="all")
+    assert results is not None
+    assert len({id(row.base) for row in results}) == 1
+    assert {memory_of(row) for row in results} == {(False, True)}
+
+
+def number_and_rank(number: int) -> tuple[int, int]:
+    """The item, and who runs its task."""
+    time.sleep(0.002)
+    return number, MPI.COMM_WORLD.rank
+
+
+def test_every_rank_takes_part(comm: MPI.Intracomm) -> None:
+    results = ms.map(number_and_rank, range(60 * comm.size), chunk=1, gather="all")
+    assert results is not None
+    assert [number for number, _ in results] == list(range(60 * comm.size))
+    assert {rank for _, rank in results} == set(range(comm.size))
+
+
+class Table:
+    """A state that is an array."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def look(self, number: int) -> int:
+        """One of its items."""
+        return int(self.array[number])
+
+    __call__ = look
+
+    def memory(self, _: int) -> tuple[int, tuple[bool, bool]]:
+        """Who asks, and how the array lies there."""
+        time.sleep(0.001)
+        return MPI.COMM_WORLD.rank, memory_of(self.array)
+
+
+def test_functions_of_many_kinds(comm: MPI.Intracomm) -> None:
+    for func in (abs, partial(pow, 2), Table(np.arange(50)).look, Table(np.arange(50))):
+        assert ms.map(func, range(9), gather="all") == [func(number) for number in range(9)]
+
+
+def test_the_state_of_a_method_is_shared(comm: MPI.Intracomm) -> None:
+    table = Table(np.arange(100_000)) if comm.rank == 0 else None
+    results = ms.map(table and table.memory, range(50 * comm.size), chunk=1, gather="all")
+    assert results is not None
+    assert {memory for rank, memory in results if rank} == ({(False, True)} if comm.size > 1 else set())
+    assert {memory for rank, memory in results if not rank} == {(True, False)}
+
+
+def test_on_another_communicator(comm: MPI.Intracomm) -> None:
+    half = comm.Split(comm.rank % 2, -comm.rank)
+    results = ms.map(abs, range(-9, 1), comm=half, root=half.size - 1)
+    assert results == ([9, 8, 7, 6, 5, 4, 3, 2, 1, 0] if half.rank == half.size - 1 else None)
+    half.Free()
+    with pytest.raises(ms.ArgumentError, match="intracommunicator"):
+        ms.map(abs, [1], comm=half)
+
+
+@pytest.fixture
+def fresh(comm: MPI.Intracomm) -> Iterator[MPI.Intracomm]:
+    """A communicator on which nothing has been made yet."""
+    other = comm.Dup()
+    yield other
+    other.Free()
+
+
+def fail_at(number: int, item: int = 4321) -> int:
+    """Fails for one item."""
+    if number == item:
+        raise ZeroDivisionError(f"of {number}")
+    return number
+
+
+@pytest.mark.parametrize("is_lazy", [False, True])
+@pytest.mark.parametrize("missing", ["a common file", "threads"])
+def test_without(fresh: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, missing: str, is_lazy: bool) -> None:
+    def memfd_create(name: str) -> int:
+        raise OSError(f"no {name}")
+
+    if missing == "threads":
+        monkeypatch.setattr(mpi, "Query_thread", lambda: MPI.THREAD_SINGLE, raising=False)
+    ms.topology(fresh)
+    for count in (5000, 1):
+        items = iter(range(count)) if is_lazy else range(count)
+        with monkeypatch.context() as patch:
+            if missing == "a common file":
+                patch.setattr(os, "memfd_create", memfd_create)
+            assert ms.map(operator.neg, items, gather="all", comm=fresh) == [-number for number in range(count)]
+    with pytest.raises(ms.TaskError, match="item 4321 failed"):
+        ms.map(fail_at, iter(range(5000)) if is_lazy else range(5000), comm=fresh)
+
+
+@pytest.mark.parametrize("item", [0, 99])
+def test_a_task_that_fails(comm: MPI.Intracomm, item: int) -> None:
+    with pytest.raises(ms.TaskError, match=f"item {item} failed on rank") as raised:
+        ms.map(partial(fail_at, item=item), range(100))
+    error = raised.value
+    assert len(set(comm.allgather((error.item, error.rank, error.host, error.reason, error.traceback)))) == 1
+    assert error.reason == f"ZeroDivisionError: of {item}"
+    assert "in fail_at" in error.traceback
+    assert error.host == ms.topology().hosts[ms.topology().node_of(error.rank)]
+    if comm.rank == error.rank:
+        assert isinstance(error.__cause__, ZeroDivisionError)
+    else:
+        assert error.__cause__ is None
+
+
+class StrangeError(Exception):
+    """An error that cannot be pickled, and whose text cannot be made."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None)
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def fail_strangely(number: int) -> None:
+    """Fails for each item."""
+    raise StrangeError
+
+
+def test_several_tasks_that_fail_by_an_error_that_cannot_be_pickled(comm: MPI.Intracomm) -> None:
+    with pytest.raises(ms.TaskError, match=r"StrangeError, whose text cannot be made") as raised:
+        ms.map(fail_strangely, range(100), chunk=1)
+    assert len(set(comm.allgather((raised.value.item, raised.value.rank)))) == 1
+
+
+_ran: list[int] = []
+
+
+def fail_first(number: int) -> None:
+    """The first fails; this rank notes the others."""
+    if number == 0:
+        raise ValueError("the first")
+    _ran.append(number)
+    time.sleep(0.001)
+
+
+def test_a_failure_cancels_the_rest(comm: MPI.Intracomm) -> None:
+    _ran.clear()
+    with pytest.raises(ms.TaskError, match="item 0 failed"):
+        ms.map(fail_first, range(3000))
+    assert comm.allreduce(len(_ran)) < 1500
+
+
+def fail_to_unpickle() -> None:
+    raise ValueError("not to be unpickled")
+
+
+class NotUnpicklable:
+    """Cannot be unpickled on any rank."""
+
+    def __reduce__(self) -> Any:
+        return fail_to_unpickle, ()
+
+
+class NotPicklable:
+    """Cannot be pickled, by an error of any class."""
+
+    def __reduce__(self) -> Any:
+        raise RuntimeError("not to be pickled")
+
+
+@pytest.mark.parametrize("is_lazy", [False, True])
+def test_an_item_that_cannot_be_unpickled(comm: MPI.Intracomm, is_lazy: bool) -> None:
+    items = [*range(40), NotUnpicklable(), *range(40)]
+    with pytest.raises(ms.TaskError, match=r"item 40 failed.*not to be unpickled"):
+        ms.map(same_item, iter(items) if is_lazy else items)
+
+
+@pytest.mark.parametrize("is_lazy", [False, True])
+def test_an_item_that_cannot_be_pickled(comm: MPI.Intracomm, raised: Raised, is_lazy: bool) -> None:
+    items = [*range(40), threading.Lock()]
+    errors = raised(lambda: ms.map(same_item, iter(items) if is_lazy else items))
+    assert errors[0][0] == "SpecError"
+    assert "item 40: " in errors[0][1]
+    assert {error for error, _ in errors[1:]} <= {"PeerError"}
+
+
+def one_result(number: int) -> Any:
+    """A result that cannot be pickled, for one item."""
+    return NotPicklable() if number == 70 else str(number)
+
+
+def test_a_result_that_cannot_be_pickled(comm: MPI.Intracomm) -> None:
+    with pytest.raises(ms.TaskError, match=r"item 70 failed.*not to be pickled"):
+        ms.map(one_result, range(100), gather="all")
+
+
+def slow_result(number: int) -> Any:
+    """So slow that other ranks than the root have some."""
+    time.sleep(0.0005)
+    return NotUnpicklable()
+
+
+@pytest.mark.ranks(2)
+def test_a_result_that_cannot_be_unpickled(comm: MPI.Intracomm, raised: Raised) -> None:
+    errors = raised(lambda: ms.map(slow_result, range(200), chunk=1))
+    assert errors[0][0] == "SpecError"
+    assert "cannot be unpickled on the root" in errors[0][1]
+    assert {error for error, _ in errors[1:]} == {"PeerError"}
+
+
+def test_an_iterator_that_raises(comm: MPI.Intracomm) -> None:
+    def broken() -> Iterator[int]:
+        yield from range(50)
+        raise OSError("the disk is gone")
+
+    kind, text = (OSError, "the disk is gone") if comm.rank == 0 else (ms.PeerError, "OSError: the disk is gone")
+    with pytest.raises(kind, match=text):
+        ms.map(abs, broken() if comm.rank == 0 else None)
+
+
+def nested(number: int) -> Any:
+    """Maps again, over all ranks or this one alone."""
+    return ms.map(abs, range(number), comm=MPI.COMM_SELF if number < 50 else None)
+
+
+@pytest.mark.ranks(2)
+def test_a_map_within_a_task(comm: MPI.Intracomm) -> None:
+    assert ms.map(nested, [1, 2, 3], gather="all") == [[0], [0, 1], [0, 1, 2]]
+    with pytest.raises(ms.TaskError, match="ArgumentError: map was called within a task"):
+        ms.map(nested, [1, 2, 50])
+
+
+def interrupted(number: int, rank: int, error: type[BaseException]) -> int:
+    """Is interrupted on one rank."""
+    time.sleep(0.0002)
+    if number > 20 and MPI.COMM_WORLD.rank == rank:
+        raise error("now")
+    return number
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("place", [0, -1])
+def test_an_interrupt_on_one_rank(comm: MPI.Intracomm, error: type[BaseException], place: int) -> None:
+    rank = place % comm.size
+    with pytest.raises(error if comm.rank == rank else ms.PeerError, match="now"):
+        ms.map(partial(interrupted, rank=rank, error=error), range(100_000), chunk=1)
+
+
+_begun: list[MPI.Request] = []
+
+
+def wait_for_the_last(number: int) -> None:
+    """The last rank's first task takes until the root is interrupted, and all others until that has begun."""
+    comm = MPI.COMM_WORLD
+    if comm.rank != comm.size - 1:
+        _begun[0].Wait()
+    elif not _begun:
+        _begun.append(MPI.REQUEST_NULL)
+        for rank in range(comm.size - 1):
+            comm.send(None, rank)
+        comm.recv(source=0)
+
+
+@pytest.mark.ranks(2)
+def test_an_interrupt_while_the_others_have_tasks(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of Ctrl-C on the root, which has no task left, where no wait is watched."""
+    monkeypatch.delenv("MPISHARE_CHECK", raising=False)
+    monkeypatch.delenv("MPISHARE_TIMEOUT", raising=False)
+    unwatched, looks = comm.Dup(), itertools.count()
+
+    def interrupt(*_: object) -> None:
+        """The second time that the last rank is found at work, this one has ended its own tasks."""
+        if _begun[0].Test() and next(looks):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            comm.send(None, comm.size - 1)
+            raise KeyboardInterrupt("now")
+
+    _begun[:] = [comm.irecv(source=comm.size - 1)] if comm.rank != comm.size - 1 else []
+    usual = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        if comm.rank == 0:
+            signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+        with pytest.raises(KeyboardInterrupt if comm.rank == 0 else ms.PeerError, match="now"):
+            ms.map(wait_for_the_last, range(10 * comm.size), chunk=1, comm=unwatched)
+    finally:
+        signal.signal(signal.SIGALRM, usual)
+    if comm.rank != comm.size - 1:
+        _begun[0].Wait()
+    assert ms.map(abs, [-1], gather="all", comm=unwatched) == [1]
+    unwatched.Free()
+
+
+REFUSED: dict[str, tuple[Any, Any, str, str]] = {
+    "no function": (None, [1], "SpecError", "passed None as func"),
+    "number": (3, [1], "SpecError", "passed a int as func"),
+    "lock": (partial(same_item, threading.Lock()), [1], "SpecError", "cannot pickle"),
+    "no items": (abs, None, "ArgumentError", "items is None"),
+}
+
+
+@pytest.mark.two_launches
+@pytest.mark.parametrize("name", REFUSED)
+def test_functions_and_items_that_are_refused(comm: MPI.Intracomm, raised: Raised, name: str) -> None:
+    func, items, kind, text = REFUSED[name]
+    root = comm.size - 1
+    is_root = comm.rank == root
+    errors = raised(lambda: ms.map(func if is_root else None, items if is_root else None, root=root))
+    assert errors[root][0] == kind
+    assert text in errors[root][1]
+    assert {name for name, _ in errors[:root]} <= {"PeerError"}
+
+
+@pytest.mark.two_launches
+@pytest.mark.ranks(2)
+def test_a_function_that_cannot_be_unpickled(comm: MPI.Intracomm) -> None:
+    with pytest.raises(ValueError, match="not to be unpickled"):
+        ms.map(partial(same_item, NotUnpicklable()), [1])
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "gather": ({"gather": "some"}, "gather 'some' is unknown"),
+    "per": ({"per": "core"}, "per 'core' is unknown"),
+    **{f"chunk {value}": ({"chunk": value}, f"chunk is {value}; expected") for value in (0, -1, 1.5, 2**70)},
+    "root": ({"root": 99}, "root 99 is not a rank"),
+}
+
+
+@pytest.mark.two_launches
+@pytest.mark.parametrize("name", BAD)
+def test_wrong_arguments(raised: Raised, name: str) -> None:
+    kwargs, text = BAD[name]
+    for kind, message in raised(lambda: ms.map(abs, [1], **kwargs)):
+        assert (kind, text in message) == ("ArgumentError", True)
+
+
+@pytest.mark.two_launches
+@pytest.mark.ranks(2)
+def test_arguments_that_differ(comm: MPI.Intracomm, raised: Raised) -> None:
+    for kind, message in raised(lambda: ms.map(abs, [1], gather="all" if comm.rank else "root")):
+        assert (kind, "gather='all'" in message) == ("MismatchError", True)
+
+
+_states: list[int] = []
+
+
+def make_state(number: int, other: int) -> None:
+    """Makes a state that cannot be sent."""
+    _states.append(number + other)
+
+
+def with_state(number: int) -> int:
+    """Uses the state."""
+    return _states[-1] + number if _states else 5 + number
+
+
+@pytest.mark.parametrize("per", ["rank", "node"])
+def test_an_initializer(comm: MPI.Intracomm, per: str) -> None:
+    _states.clear()
+    initializer = make_state if comm.rank == 0 else None
+    results = ms.map(with_state, range(99), initializer=initializer, initargs=(2, 3), per=per, gather="all")
+    assert _states == ([5] if per == "rank" or ms.topology().is_leader else [])
+    assert results == [5 + number for number in range(99)]
+
+
+def fail_on_the_last() -> None:
+    """Fails on one rank."""
+    if MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1:
+        raise OSError("no such database")
+
+
+def test_an_initializer_that_fails(comm: MPI.Intracomm) -> None:
+    with pytest.raises(OSError if comm.rank == comm.size - 1 else ms.PeerError, match="no such database"):
+        ms.map(abs, [1], initializer=fail_on_the_last)
+
+
+@pytest.mark.two_launches
+def test_no_bar_where_there_is_no_terminal(comm: MPI.Intracomm, capfd: pytest.CaptureFixture[str]) -> None:
+    for items in (range(100), iter(range(100))):
+        assert ms.map(abs, items, progress=True, gather="all") == list(range(100))
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.two_launches
+def test_a_bar_without_tqdm(raised: Raised, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    errors = raised(lambda: ms.map(abs, range(100), progress=True))
+    assert errors[0] == ("BackendError", "progress=True needs tqdm, which is not installed: pip install tqdm")
+    assert {error for error, _ in errors[1:]} <= {"PeerError"}

@@ -1,0 +1,67 @@
+"""Results as the rows of one array, where they are alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpishare.tasks.errors import ItemFailed
+from mpishare.tasks.results import RankResults, stack
+
+ALIKE: list[list[Any]] = [
+    [np.arange(3.0), np.ones(3)],
+    [np.zeros((0, 3))] * 2,
+    [np.asfortranarray(np.arange(6).reshape(2, 3))] * 2,
+    [np.float32(1.5), np.float32(2.5)],
+    [np.True_, np.False_],
+    [np.array(["ab", "c"])] * 2,
+    [np.arange(3, dtype=">f8")] * 3,
+]
+UNLIKE: list[list[Any]] = [
+    [],
+    [1.5, 2.5],
+    [1, np.int64(1)],
+    [np.zeros(2), np.zeros(3)],
+    [np.zeros(2), np.zeros(2, "f4")],
+    [np.array(1.5)] * 2,
+    [np.zeros(2, "O")] * 2,
+    [np.zeros(2, [("a", "i4")])] * 2,
+    [np.zeros(2, [("a", "S0")])["a"]] * 2,
+    [np.ma.zeros(2)] * 2,
+    [np.datetime64(1, "s")] * 2,
+]
+
+
+@pytest.mark.parametrize("values", ALIKE)
+def test_alike(values: list[Any]) -> None:
+    rows = stack(values)
+    assert isinstance(rows, np.ndarray)
+    assert (rows.dtype, rows.shape) == (values[0].dtype, (len(values), *values[0].shape))
+    for row, value in zip(rows, values, strict=True):
+        assert type(row) is type(value)
+        assert row.tobytes() == value.tobytes()
+
+
+@pytest.mark.parametrize("values", UNLIKE)
+def test_unlike(values: list[Any]) -> None:
+    assert stack(values) is values
+
+
+def test_content() -> None:
+    results = RankResults()
+    results.add(range(4, 6), [np.int8(1), np.int8(2)])
+    results.add(range(9, 10), [np.int8(3)])
+    chunks, values = results.content
+    assert (chunks.tolist(), list(values)) == ([[4, 2], [9, 1]], [1, 2, 3])
+    assert RankResults().content[0].shape == (0, 2)
+
+
+def test_the_item_whose_result_cannot_be_pickled_is_named() -> None:
+    results = RankResults()
+    results.add(range(4, 5), [1])
+    results.add(range(7, 9), ["a", (number for number in range(3))])
+    with pytest.raises(ItemFailed) as raised:
+        results.pickled()
+    assert raised.value.item == 8
