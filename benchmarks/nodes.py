@@ -81,7 +81,7 @@ def on_cluster(hosts: int, ranks: str, rate: str, program: list[str]) -> dict[st
     from tests.cluster.cluster import cluster
     from tests.cluster.spec import make_spec
 
-    with cluster(make_spec(hosts, ranks=ranks, rate=rate, name=f"bench-{os.getpid()}")) as one:
+    with cluster(make_spec(hosts, ranks=ranks, rate=rate)) as one:
         ended = one.mpiexec([sys.executable, "-m", *program], limit_s=_PATIENCE_S)
     if ended.returncode:
         raise SystemExit(f"on {hosts} hosts: {ended.stderr}")

@@ -16,10 +16,11 @@ def test_one_copy_per_node_in_proportional_memory(nodes: str) -> None:
     assert copies * nbytes <= after - before <= 1.05 * copies * nbytes
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("size", [1, 4])
 def test_ten_thousand_live_shares(size: int) -> None:
     with nothing_left():
-        ended = run_program(size, "many", "10000", limit_s=110)
+        ended = run_program(size, "many", "10000", limit_s=500)
     assert ended.returncode == 0, ended.stderr
     assert int(ended.stdout) == 0
 
@@ -40,7 +41,7 @@ ENDS = {
 
 
 # Without a second map the promise for views ends at MPI_Finalize.
-CASES = [(name, second) for name in ENDS for second in "10" if (name, second) != ("views read after MPI ended", "0")]
+CASES = [*((name, "1") for name in ENDS), ("live views in a cycle", "0"), ("views read while Python ends", "0")]
 
 
 @pytest.mark.fault("the interpreter ends with live views, in cycles, in atexit handlers, after MPI_Finalize", "nothing")
@@ -54,7 +55,7 @@ def test_ends_with_live_views(name: str, second_map: str) -> None:
         assert ended.stderr == ""
 
 
-def test_before_mpi_begins_it_says_so() -> None:
+def test_a_call_before_mpi_has_begun_is_refused() -> None:
     code = (
         "import mpi4py; mpi4py.rc.initialize = False; import mpishare as ms\n"
         "try: ms.zeros(3)\nexcept ms.ArgumentError as e: print(e)"

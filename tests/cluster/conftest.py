@@ -6,20 +6,19 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.cluster import Cluster, cluster, running
+from tests.cluster.cluster import Cluster, cluster
 from tests.cluster.spec import make_spec
 
 Make = Callable[..., Cluster]
 
-SESSION = f"test-{os.getpid()}"
-"""How the clusters of these tests are named, so that tests in another folder may run at the same time."""
-
-_MARK = f"MPISHARE_TESTS={SESSION}"
-os.environ["MPISHARE_TESTS"] = SESSION  # every process that the tests start has it from them
+_SESSION = f"test-{os.getpid()}"
+_MARK = f"MPISHARE_TESTS={_SESSION}"
+os.environ["MPISHARE_TESTS"] = _SESSION  # every process that the tests start inherits it
 
 # Files of a cluster are told from the rest of the machine by these words.
 _FILES = re.compile(r"cluster|slurm|munge|\.(h\d+|head)\.")
@@ -38,16 +37,16 @@ def traces() -> dict[str, set[str]]:
 
 
 def _processes() -> set[str]:
-    """The processes that these tests started, whatever has become of their parents."""
-    found = set()
+    """The processes that these tests started, with or without a parent."""
+    lines = set()
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if _MARK.encode() in (process / "environ").read_bytes().split(b"\0"):
-                words = (process / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
-                found.add(f"{process.name} {words}")
+                command = (process / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+                lines.add(f"{process.name} {command}")
         except OSError:
-            continue  # it ended meanwhile, or is not for us to look at, and so not ours
-    return found
+            continue  # it has ended, or belongs to someone else
+    return lines
 
 
 @contextmanager
@@ -59,14 +58,13 @@ def leaves_nothing() -> Iterator[None]:
     assert {name: after[name] - before[name] for name in before} == {name: set() for name in before}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def make() -> Iterator[Make]:
-    """Makes clusters that end with the module, of a number of hosts and what else `make_spec` takes."""
+    """Makes clusters that end with the session, of `make_spec`'s arguments; the same one for the same arguments."""
     with leaves_nothing(), ExitStack() as stack:  # the clusters end before their traces are sought
 
-        def up(hosts: int, name: str = "hosts", **asked: object) -> Cluster:
-            spec = make_spec(hosts, name=f"{SESSION}-{name}", **asked)  # type: ignore[arg-type]
-            return stack.enter_context(cluster(spec))
+        @cache
+        def up(hosts: int, **options: object) -> Cluster:
+            return stack.enter_context(cluster(make_spec(hosts, **options)))  # type: ignore[arg-type]
 
         yield up
-    assert not [one for one in running() if one.spec.name.startswith(SESSION)]

@@ -12,9 +12,7 @@ from tests.cluster.spec import AGENT, HEAD, RUN, Spec
 ETC = f"{RUN}/slurm"
 CONFIG = f"{ETC}/slurm.conf"
 _SOCKET = f"{RUN}/munge/socket"
-_NODE_MEMORY_MIB = 4096  # what each host says it has, so that --mem means something
-
-_PLUGINS = "auth/munge"
+_NODE_MEMORY_MIB = 4096  # reported by each host, so that --mem has an effect
 
 
 def config(spec: Spec) -> str:
@@ -27,11 +25,11 @@ def config(spec: Spec) -> str:
         for host, count in zip(spec.hosts, spec.ranks, strict=True)
     )
     return f"""\
-ClusterName={spec.name}
+ClusterName=cluster
 SlurmctldHost={HEAD}({spec.address(HEAD)})
 SlurmUser=root
 SlurmdUser=root
-AuthType={_PLUGINS}
+AuthType=auth/munge
 AuthInfo=socket={_SOCKET},cred_expire=5
 CredType=cred/munge
 StateSaveLocation={ETC}/state

@@ -1,6 +1,6 @@
-"""Runs pieces of code, the texts of the JSON file argv[1], one after the other on all ranks; prints what came of each.
+"""Runs blocks of code, the strings of the JSON file argv[1], one after the other on all ranks; prints the outcomes.
 
-Each has a namespace of its own with what is known before it, and the name of an empty folder.
+Each has a namespace of its own, with the name of an empty folder.
 """
 
 import gc
@@ -17,7 +17,7 @@ comm = MPI.COMM_WORLD
 
 
 def outcome(code: str, folder: str) -> tuple[str, str]:
-    """What it prints, and what it raises."""
+    """Its output, and the error that it raised."""
     printed, raised = io.StringIO(), ""
     known = {"__name__": "__main__", "folder": folder}
     with redirect_stdout(printed):
@@ -29,11 +29,11 @@ def outcome(code: str, folder: str) -> tuple[str, str]:
     return printed.getvalue(), raised
 
 
-told = []
+outcomes = []
 for code in json.loads(Path(sys.argv[1]).read_text()):
     with TemporaryDirectory() as folder:
         printed, raised = outcome(code, folder)
-        told.append({"printed": comm.allgather(printed), "raised": comm.allgather(raised)})
+        outcomes.append({"printed": comm.allgather(printed), "raised": comm.allgather(raised)})
     gc.collect()
 if comm.rank == 0:
-    print(json.dumps(told))
+    print(json.dumps(outcomes))

@@ -1,0 +1,190 @@
+"""The jobs: the answers of NumPy and scikit-learn on any ranks and nodes; a heat job that is stopped and resumed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from sklearn.cluster import KMeans
+
+from tests.blackbox.launch import ROOT, environment, nothing_left, run, run_code, run_ranks
+from tests.processes import children_of
+
+TRY_AGAIN = 75
+HEAT = ["--size", "61,50", "--steps", "2000", "--json"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a space in its name, with the input of the jobs, and the grid of heat.py on one rank."""
+    folder, rng = tmp_path_factory.mktemp("some data"), np.random.default_rng(1)
+    centers = rng.uniform(-3, 3, (6, 5))
+    np.save(folder / "points.npy", rng.standard_normal((4000, 5)) + centers[rng.integers(0, 6, 4000)])
+    np.save(folder / "table.npy", np.asfortranarray(rng.standard_normal((300, 70))))
+    np.save(folder / "images.npy", rng.random((500, 28, 28), np.float32))
+    np.save(folder / "halves.npy", np.arange(300, dtype="f2"))
+    np.save(folder / "twice.npy", np.repeat([[0.0], [5.0]], 4, axis=0))
+    (folder / "empty.npy").touch()
+    lines = "delay,carrier,time_hour\n1.5,UA,2013-01-01 05:00:00\n2.5,,2013-01-01 06:00:00\n"
+    (folder / "table.csv").write_text(lines)
+    ended = run_ranks(1, ["jobs/heat.py", *HEAT, "--output", str(folder / "alone.h5")])
+    assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+def grid(file: Path) -> np.ndarray[Any, Any]:
+    """The result of heat.py."""
+    with h5py.File(file) as opened:
+        return np.asarray(opened["grid"][:])
+
+
+def run_jobs(size: int, nodes: str, calls: list[tuple[str, list[str]]]) -> tuple[list[Any], str, str]:
+    """Calls `main` of each job on the same ranks; the JSON lines of stdout, all of it, and stderr."""
+    lines = [f"import jobs.{job}\nassert jobs.{job}.main({args}) == 0" for job, args in calls]
+    with nothing_left():
+        ended = run_code(size, "\n".join(lines), {"MPISHARE_NODES": nodes})
+    assert ended.returncode == 0, ended.stderr
+    return [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")], ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize(("size", "nodes"), [(1, ""), (2, ""), (4, "cyclic:2"), (5, "sizes:1,3,1")])
+def test_the_answers_of_others(size: int, nodes: str, data: Path, tmp_path: Path) -> None:
+    clusters, counts, heat = tmp_path / "clusters.npz", tmp_path / "counts.npy", tmp_path / "heat.h5"
+    points, table = str(data / "points.npy"), str(data / "table.npy")
+    calls = [
+        ("kmeans", ["--data", points, "--clusters", "7", "--output", str(clusters), "--json"]),
+        ("histogram", ["--data", table, "--column", "5", "--bins", "250", "--output", str(counts), "--json"]),
+        ("task_map", ["--items", "20000", "--bits", "12", "--serial", "--json"]),
+        ("table_stats", ["--output", str(tmp_path / "stats.csv"), "--json"]),
+        ("heat", [*HEAT, "--output", str(heat), "--check"]),
+        ("broadcast", ["--data", table]),
+        *([("round_trip", ["--data", str(data / "images.npy"), "--repeats", "2"])] if size > 1 else []),
+    ]
+    results, output, _ = run_jobs(size, nodes, calls)
+    assert [result["ranks"] for result in (*results[:3], results[4])] == [size] * 4
+    assert (results[0]["points"], results[0]["same"]) == (4000, True)
+    assert (results[1]["counted"], results[1]["same"]) == (300, True)
+    assert (results[2]["items"], results[2]["right"]) == (20_000, True)
+    assert (results[3]["rows"], len(results[3]["columns"]), results[3]["differ"]) == (336_776, 19, [])
+    assert (results[4]["first"], results[4]["step"], results[4]["right"]) == (0, 2000, True)
+    assert np.load(counts).tolist() == np.histogram(np.load(table)[:, 5], 250)[0].tolist()
+    ours = np.load(clusters)
+    theirs = KMeans(7, init=ours["start"], n_init=1, max_iter=300, tol=0, algorithm="lloyd").fit(np.load(points))
+    assert ours["labels"].tolist() == theirs.labels_.tolist()
+    assert np.allclose(ours["centers"], theirs.cluster_centers_, rtol=1e-9, atol=1e-12)
+    rows = {row["column"]: row for row in csv.DictReader((tmp_path / "stats.csv").read_text().splitlines())}
+    assert (rows["carrier"]["distinct"], rows["tailnum"]["missing"]) == ("16", "2512")
+    assert float(rows["dep_delay"]["mean"]) == pytest.approx(12.63907)
+    assert grid(heat).tobytes() == grid(data / "alone.h5").tobytes()
+    assert grid(heat).std() > 0.001
+    assert f"all {size} ranks agree with rank 0 bit for bit" in output
+    norm = float(output.partition("2-norm ")[2].partition(":")[0])
+    assert norm == pytest.approx(np.linalg.norm(np.load(table)), rel=1e-12)
+    assert output.count("all bits are the same") == (2 if size > 1 else 0)
+
+
+def test_small_input_progress_and_text(data: Path, tmp_path: Path) -> None:
+    clusters, stats, picture = tmp_path / "clusters.npz", tmp_path / "stats.h5", tmp_path / "heat.png"
+    calls = [
+        ("kmeans", ["--data", str(data / "twice.npy"), "--clusters", "8", "--output", str(clusters), "--progress"]),
+        *(("histogram", ["--values", str(values)]) for values in (0, 1, 7)),
+        ("histogram", ["--data", str(data / "halves.npy"), "--range", "0", "99", "--progress"]),
+        ("broadcast", ["--shape", "20,20"]),
+        ("task_map", ["--items", "0", "--bits", "5", "--progress"]),
+        ("table_stats", ["--data", str(data / "table.csv"), "--output", str(stats)]),
+        ("heat", ["--steps", "9", "--output", str(tmp_path / "heat.h5"), "--picture", str(picture), "--progress"]),
+    ]
+    _, output, errors = run_jobs(2, "", calls)
+    assert "one rank alone finds the same" in output
+    assert all(f"{values} of {values} values" in output for values in (0, 1, 7))
+    assert "100 of 300 values in 100 bins on 2 ranks" in output
+    assert output.count("numpy.histogram counts the same") == 4
+    assert "2 rows, 3 columns, 2 ranks" in output
+    assert "round 1 on 2 ranks: 8 points moved" in errors
+    assert "values of rank 0" in errors
+    result = np.load(clusters)  # most clusters have no point, and keep the center that they had
+    assert result["centers"].tolist() == result["start"].tolist()
+    with h5py.File(stats) as file:
+        assert file["missing"][:].tolist() == [0, 1, 0]
+        assert file["mean"].asstr()[:].tolist() == ["2.0", "", ""]
+        assert file["minimum"].asstr()[2] == "2013-01-01 05:00:00+00:00"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("job", "args", "message"),
+    [
+        ("broadcast", "--data=no_such_file.npy", "No such file"),
+        ("broadcast", "--shape=-3", "ValueError"),
+        ("broadcast", "--data=EMPTY", "broadcast: EOFError"),
+        ("heat", "--size=2,9", "heat.py: error: --"),
+        ("histogram", "--data=README.md", "histogram: ValueError"),
+        ("kmeans", "--points=3", "10 clusters of float64 (3, 8)"),
+        ("kmeans", "--data=EMPTY", "kmeans: FileError"),
+        ("round_trip", "--to=3", "no other rank"),
+        ("table_stats", "--output=stats.txt", "must end in .csv or .h5"),
+        ("table_stats", "--data=nowhere.csv", "table_stats: FileNotFoundError"),
+        ("task_map", "--bits=60", "--items takes 0 or more"),
+    ],
+)
+def test_bad_input_ends_everywhere(job: str, args: str, message: str, data: Path) -> None:
+    ended = run_ranks(3, [f"jobs/{job}.py", args.replace("EMPTY", str(data / "empty.npy"))])
+    assert ended.returncode != 0
+    assert message in ended.stderr
+
+
+def test_heat_is_stopped_by_a_signal_and_resumed_on_other_ranks(tmp_path: Path) -> None:
+    job = ["jobs/heat.py", "--size", "61,50", "--json", "--checkpoint", str(tmp_path / "run"), "--every", "50"]
+    line = [sys.executable, "-m", "mpishare", "run", "-n", "3", *job, "--steps", "1000000", "--progress"]
+    environ, pipe = environment({"MPISHARE_NODES": "block:2"}), subprocess.PIPE
+    with subprocess.Popen(line, cwd=ROOT, env=environ, stdout=pipe, stderr=pipe) as stopped:
+        assert stopped.stdout is not None
+        assert stopped.stdout.readline().startswith(b"step ")
+        os.kill(children_of(stopped.pid)[-1], signal.SIGUSR1)
+        try:
+            out, err = stopped.communicate(timeout=60)
+        finally:
+            stopped.kill()
+    assert stopped.returncode == TRY_AGAIN, err
+    first = json.loads(out.splitlines()[-1])["step"]
+    assert first > 0
+    ended = run_ranks(4, [*job, "--steps", str(first + 73), "--check"], {"MPISHARE_NODES": "sizes:3,1"})
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads(ended.stdout)
+    assert (result["first"], result["step"], result["right"]) == (first, first + 73, True)
+    other = run_ranks(2, [*job, "--size", "21,20"])
+    assert other.returncode != 0
+    assert "--size (21, 20), but the checkpoint has (61, 50)" in other.stderr
+
+
+def test_the_kernels_of_heat_give_the_same_bits() -> None:
+    from jobs.heat import advance, by_loops, by_numpy
+
+    old = np.random.default_rng(1).standard_normal((9, 8)) * 10.0 ** np.arange(-4, 4)
+    results = []
+    for step in (advance, by_loops, by_numpy):
+        new = np.zeros_like(old)
+        step(old, new, 2, 7)
+        step(old, new, 3, 3)
+        results.append(new.tobytes())
+    assert results[0] == results[1] == results[2]
+
+
+def test_each_job_is_in_the_readme_and_has_help() -> None:
+    text = (ROOT / "jobs" / "README.md").read_text()
+    jobs = list((ROOT / "jobs").glob("*.py"))
+    assert all(f"`{job.name}`" in text for job in jobs)
+    helps = [
+        f"import runpy\ntry: runpy.run_path({str(job)!r}, run_name='__main__')\nexcept SystemExit: pass" for job in jobs
+    ]
+    ended = run([sys.executable, "-c", "\n".join(["import sys\nsys.argv[1:] = ['--help']", *helps])])
+    assert ended.stdout.count("usage: ") == len(jobs), ended.stderr

@@ -1,0 +1,130 @@
+"""The bytes that each host's link carries during a call: runs the function argv[1] with argv[2:], prints JSON."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import h5py
+import numpy as np
+from mpi4py import MPI
+
+import mpishare as ms
+
+comm = MPI.COMM_WORLD
+topology = ms.topology()
+MIB = 1 << 20
+
+
+def counters() -> np.ndarray[Any, Any]:
+    """Bytes that this host's link has received and sent, and that this process has read by system calls."""
+    lines = Path("/proc/self/net/dev").read_text().splitlines()
+    numbers = next(line for line in lines if "eth0:" in line).partition(":")[2].split()
+    fields = Path("/proc/self/io").read_text().split()
+    return np.array([int(numbers[0]), int(numbers[8]), int(fields[fields.index("rchar:") + 1])])
+
+
+def measure(call: Callable[[], Any]) -> Any:
+    """What `call` returns; rank 0 prints the bytes of each host: received, sent, and read by all its ranks."""
+    comm.Barrier()
+    before = counters()
+    comm.Barrier()
+    result = call()
+    read = counters()[2]
+    comm.Barrier()
+    moved = counters() - before
+    rows = comm.allgather((topology.host, moved[:2].tolist(), int(read - before[2])))
+    if comm.rank == 0:
+        read_bytes = {host: sum(count for other, _, count in rows if other == host) for host in topology.hosts}
+        print(json.dumps({host: [*link, read_bytes[host]] for host, link, _ in rows}))
+    return result
+
+
+def same(array: np.ndarray[Any, Any]) -> None:
+    """Checks that all ranks have the same bytes."""
+    assert len(set(comm.allgather(int(array.sum(dtype=np.uint64))))) == 1
+
+
+def noise(nbytes: int) -> np.ndarray[Any, Any]:
+    """Bytes that do not compress."""
+    return np.random.default_rng(1).integers(0, 256, nbytes, np.uint8)
+
+
+def share(mib: str, root: str) -> None:
+    """An array from one rank to all."""
+    source = noise(int(mib) * MIB) if comm.rank == int(root) else None
+    ms.share(np.arange(3) if comm.rank == int(root) else None, root=int(root))  # opens the connections
+    same(measure(lambda: ms.share(source, root=int(root))))
+
+
+def allreduce(mib: str) -> None:
+    """A sum over all ranks."""
+    for count in (1000, 100_000):  # opens the connections
+        ms.allreduce(np.arange(count))
+    numbers = np.arange(int(mib) * MIB // 8)
+    result = measure(lambda: ms.allreduce(numbers * (comm.rank + 1)))
+    assert (result == numbers * (comm.size * (comm.size + 1) // 2)).all()
+
+
+def allgather(mib: str) -> None:
+    """The rows of all ranks."""
+    for count in (1000, 100_000):  # opens the connections
+        ms.allgather(np.arange(count)[ms.partition(count)])
+    numbers = np.arange(int(mib) * MIB // 8)
+    result = measure(lambda: ms.allgather(numbers[ms.partition(numbers.size)]))
+    assert (result == numbers).all()
+
+
+@contextmanager
+def file_of(mib: str, *, on_each_host: bool = False) -> Iterator[Path]:
+    """An HDF5 file on the first host, or one of the same name on each, and no connection still to be opened."""
+    with TemporaryDirectory() as folder:
+        file = Path(comm.bcast(folder), "numbers.h5")
+        is_writer = topology.is_leader and (comm.rank == 0 or on_each_host)
+        if is_writer:
+            file.parent.mkdir(exist_ok=True)
+            with h5py.File(file, "w") as new:
+                new.create_dataset("numbers", data=noise(int(mib) * MIB))
+                new.create_dataset(
+                    "packed", data=noise(int(mib) * MIB), chunks=(MIB,), shuffle=True, compression="gzip"
+                )
+        ms.load(file, "numbers", region=np.s_[:3], read="node" if on_each_host else "job")
+        yield file
+        comm.Barrier()
+        if is_writer and topology.node:
+            file.unlink()
+            file.parent.rmdir()
+
+
+def load(mib: str, read: str) -> None:
+    """A file of the first host, or of each."""
+    with file_of(mib, on_each_host=read == "node") as file:
+        same(measure(lambda: ms.load(file, "numbers", read=read)))
+
+
+def load_broken(mib: str) -> None:
+    """A file whose second chunk cannot be expanded; rank 0 prints the errors as well."""
+    with file_of(mib) as file:
+        if comm.rank == 0:
+            with h5py.File(file) as known:
+                at = known["packed"].id.get_chunk_info(1).byte_offset
+            with file.open("r+b") as opened:
+                opened.seek(at)
+                opened.write(bytes(1 << 16))
+
+        def attempt() -> str:
+            try:
+                ms.load(file, "packed")
+            except ms.MpishareError as error:
+                return f"{type(error).__name__} {error}"
+            return "none"
+
+        errors = comm.allgather(measure(attempt))
+        if comm.rank == 0:
+            print(json.dumps(errors))
+
+
+globals()[sys.argv[1]](*sys.argv[2:])
