@@ -16,18 +16,6 @@ def anonymous_bytes() -> int:
     return _rollup("Anonymous")
 
 
-def shared_files() -> set[Path]:
-    """The files of this user in /dev/shm; those of others come and go."""
-    found = set()
-    for file in Path("/dev/shm").iterdir():
-        try:
-            if file.stat().st_uid == os.geteuid():
-                found.add(file)
-        except FileNotFoundError:
-            continue  # it was unlinked meanwhile
-    return found
-
-
 def _rollup(name: str) -> int:
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))

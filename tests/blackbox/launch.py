@@ -9,11 +9,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
+import pytest
+
 from mpishare.cli import run as launcher
-from mpishare.cli.clean import unused
-from tests.processes import shared_files
 
 ROOT = Path(__file__).parent.parent.parent
 PROGRAMS = "tests.blackbox.programs"
@@ -76,10 +77,11 @@ def run_code(size: int, code: str, environ: dict[str, str] | None = None) -> End
 
 
 @contextmanager
-def nothing_left() -> Iterator[None]:
-    """Fails when the block leaves a file in /dev/shm that nobody uses; those that other jobs use are theirs."""
-    before = shared_files()
-    yield
-    # In two looks, as in one another job may be about to map or to remove its own.
-    left = unused(unused(sorted(shared_files() - before)))
-    assert left == [], left
+def nothing_left() -> Iterator[Path]:
+    """Has Open MPI put its files into a folder of /dev/shm, and fails when the block leaves one there."""
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory(prefix="tests-", dir="/dev/shm") as folder:
+        for component in ("btl_sm", "osc_sm"):
+            patch.setenv(f"OMPI_MCA_{component}_backing_directory", folder)
+        yield Path(folder)
+        left = [file.name for file in Path(folder).iterdir()]
+    assert left == []

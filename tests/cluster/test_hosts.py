@@ -13,8 +13,8 @@ from tests.processes import children_of
 
 
 def test_hosts_are_apart(make: Make) -> None:
-    hosts = make(3, shm="64m,128m,256m")
-    for host, kib in (("h1", 64 << 10), ("h2", 128 << 10), ("h3", 256 << 10)):
+    hosts = make(3, shm="1g,64m,256m")
+    for host, kib in (("h1", 1 << 20), ("h2", 64 << 10), ("h3", 256 << 10)):
         assert hosts.exec(host, ["hostname"]).stdout == f"{host}\n"
         assert str(kib) in hosts.exec(host, ["df", "-k", "/dev/shm"]).stdout
         hosts.exec(host, ["touch", f"/dev/shm/of-{host}"])

@@ -24,7 +24,7 @@ def run_with(setup: str, *args: str, **environ: str) -> Ended:
     return ended
 
 
-SHM = "mount -t tmpfs -o size={} none /dev/shm"
+SHM = "mount -t tmpfs -o size={} none /dev/shm; mkdir $OMPI_MCA_osc_sm_backing_directory"
 FOLDER = "mkdir -p {0}; mount -t tmpfs -o size=8m{1} none {0}"
 
 
