@@ -1,10 +1,8 @@
-"""A folder with the last checkpoints of a computation, one file for each."""
+"""A folder with the last checkpoints of a computation, one file each."""
 
 from __future__ import annotations
 
 import errno
-import json
-import operator
 import os
 import re
 from collections.abc import Collection, Mapping
@@ -13,45 +11,46 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from mpishare.arrays.spec import Spec
-from mpishare.checkpoints.snapshot import Known, Snapshot
-from mpishare.checkpoints.writer import Filing
+from mpishare.checkpoints import arguments
+from mpishare.checkpoints.contents import DAMAGE, Contents
+from mpishare.checkpoints.snapshot import Snapshot
+from mpishare.checkpoints.writer import CheckpointWriter
 from mpishare.comm import callsite, mpi
-from mpishare.comm.agreement import NOTE_BYTES, agree
+from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
-from mpishare.errors import ArgumentError, FileError, SpecError, place_in, text_of_error
-from mpishare.files.atomic_file import telling
-from mpishare.files.hdf5_write import check_h5py, check_stored
-from mpishare.files.replace_file import Order, replace_file
-from mpishare.files.row_blocks import ROOT, RowBlocks
+from mpishare.errors import FileError, text_of_error
+from mpishare.files.atomic_file import sync_folder
+from mpishare.files.errors import file_errors
+from mpishare.files.formats import checked_target
+from mpishare.files.replace_file import Replacement, gather_row_blocks, replace_file
+from mpishare.files.row_blocks import ROOT
+from mpishare.files.source import Source, Stamp
 from mpishare.progress_bar import check_tqdm
-from mpishare.transfer.rows import rows_of
 
 _FILES = r"\d{12,}\.h5"
-_BAD = b"\1".ljust(NOTE_BYTES, b"\0")
 
-_DAMAGE = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""What comes of reading a file that is not as it was saved."""
+_GONE = frozenset({errno.ENOENT, errno.ESTALE})
+"""Errors for a file that another job has removed or replaced."""
 
-_BAD_DISK = frozenset({errno.EIO, errno.EUCLEAN, errno.EBADMSG})
-"""The system has lost bytes of the file. Any other error of it says nothing of the file, which may be good."""
+_LOOKS = 10
+"""A listing of the folder may miss the only checkpoint, when another job replaces it. So many in a row do not."""
 
 
 class Checkpoint:
     """A folder with the last checkpoints of a computation, each of which is whole and checked, or not there.
 
-    A checkpoint is a file of HDF5, with the arrays in its group "arrays" and the values as JSON in "values", that is
-    written beside and takes its name when it is on the disk. Each byte of it is covered by a checksum, for the arrays
-    in runs of 4 MiB, so that all ranks check together, and a rank that reads some rows checks no more than these.
+    A checkpoint is an HDF5 file with the arrays in its group "arrays" and the values as JSON in "values". It takes its
+    name when it is on the disk. A checksum covers each byte of it: for the arrays one for each 4 MiB, so that all ranks
+    check together, and a rank that reads some rows checks no more than these.
 
     Args:
-        path: The folder, on a file system that all hosts see. It is made by the first `save`; its parent must be there.
+        path: The folder, on a file system that all hosts see. The first `save` makes it; its parent must exist.
         keep: How many checkpoints stay.
         comm: The ranks; MPI_COMM_WORLD when None.
 
     Raises:
-        ArgumentError: `path` is no path, or `keep` is less than 1.
+        ArgumentError: `path` is not a path, or `keep` is less than 1.
         MismatchError: The ranks gave different arguments.
         PeerError: Another rank raised one of these.
 
@@ -70,10 +69,10 @@ class Checkpoint:
 
     def __init__(self, path: str | os.PathLike[str], *, keep: int = 2, comm: mpi.Comm | None = None) -> None:
         self._comm = comm
-        self._refused: set[int] = set()
+        self._damaged: set[int] = set()
         with collective("Checkpoint", comm) as call, call.begin() as agreement:
-            self.path = _folder(path)
-            self.keep = _number(keep, "keep", least=1)
+            self.path = checked_target(path).absolute()
+            self.keep = arguments.checked_integer(keep, "keep", least=1)
             agreement.call = f"Checkpoint({self.path}, keep={self.keep})"
 
     def save(
@@ -85,257 +84,167 @@ class Checkpoint:
         values: Mapping[str, Any] | None = None,
         progress: bool = False,
     ) -> None:
-        """Saves a checkpoint, which is the latest from then on; removes those beyond `keep`, and any of later steps.
+        """Saves a checkpoint, which is the latest from then on; removes those beyond `keep`, and all of later steps.
+
+        A damaged one that `latest` left out stays.
 
         Args:
-            step: A number of 0 or more.
-            arrays: The arrays by name, the same names on all ranks. Those on rank 0 are saved; on the other ranks they
-                are ignored, unless `distributed` names them.
-            distributed: The names of those of which each rank has rows, stacked in rank order.
-            values: Small values by name, as JSON knows them: numbers, texts, lists, dicts. Those on rank 0 are saved.
+            step: The step of the computation, an integer >= 0.
+            arrays: The arrays by name, the same names on all ranks. Those of rank 0 are saved; those of other ranks are
+                ignored unless `distributed` names them.
+            distributed: The names of the arrays of which each rank has rows, which are stacked in rank order.
+            values: Small values by name, as JSON has them: numbers, strings, lists, dicts. Those of rank 0 are saved.
             progress: Whether rank 0 shows a bar; see `mpishare.save`.
 
         Raises:
             SpecError: An array cannot be stored in HDF5, or a value not as JSON.
-            ArgumentError: `step` or a name is none, or `distributed` names no array.
-            FileError: The file cannot be written. What was there before is there still, or else the error says so.
-            BackendError: h5py or tqdm is wanted and not installed.
+            ArgumentError: `step` or a name cannot be used, or `distributed` names no array.
+            FileError: The file cannot be written. The old ones are still there, or the error says otherwise.
+            BackendError: h5py or tqdm is needed and not installed.
             MismatchError: The ranks gave different arguments, or rows of different dtype or shape.
             PeerError: Another rank raised one of these.
         """
         with collective("Checkpoint.save", self._comm) as call:
-            self._save(call, step, arrays, distributed, values, progress=progress)
-
-    def _save(
-        self,
-        call: collective,
-        step: int,
-        arrays: Mapping[str, NDArray[Any] | None],
-        distributed: Collection[str],
-        values: Mapping[str, Any] | None,
-        *,
-        progress: bool,
-    ) -> None:
-        context = call.context
-        specs: dict[str, Spec] = {}
-        text = ""
-        with call.begin() as agreement:
-            number = _number(step, "step", least=0)
-            names = _names(arrays, distributed)
-            for name in arrays if context.topology.rank == ROOT else names:
-                specs[name] = self._spec_of(
-                    name, arrays[name], is_stacked=name in names, checks=context.topology.rank == ROOT
-                )
-            if context.topology.rank == ROOT:
-                check_h5py()
-                if progress:
-                    check_tqdm()
-                text = _text(values)
-                with telling(self.path, None):
-                    self.path.mkdir(exist_ok=True)
-            rows = {name: f"{specs[name].shape[1:]} {specs[name].dtype}" for name in names}
-            agreement.call = f"Checkpoint.save({self.path}, {number}, {[*arrays]}, distributed={rows}, {progress=})"
-        stacks = _stacks(context, list(arrays), specs, names)
-        filing = Filing(number, text, stacks)
-        order = Order(
-            path=self._file(number),
-            stacks=list(stacks.values()),
-            lay_out=filing.lay_out,
-            distributed=bool(names),
-            complete=filing.complete,
-            names=_FILES,
-            progress=progress,
-        )
-        replace_file(context, order, [arrays[name] if name in specs else None for name in stacks])
-        with agree(context.collective_comm), telling(self.path, None, "rid of older checkpoints"):
-            if context.topology.rank == ROOT:
-                self._remove_old(number)
+            context = call.context
+            is_root = context.topology.rank == ROOT
+            values_json = ""
+            with call.begin() as agreement:
+                number = arguments.checked_integer(step, "step", least=0)
+                rows = arguments.checked_names(arrays, distributed)
+                specs = arguments.specs_of(self.path, arrays, rows, is_root=is_root)
+                if is_root:
+                    values_json = arguments.json_of(values)
+                    if progress:
+                        check_tqdm()
+                    self._make_folder()
+                described = {name: f"{specs[name].shape[1:]} {specs[name].dtype}" for name in rows}
+                names = f"{[*arrays]}, distributed={described}"
+                agreement.call = f"Checkpoint.save({self.path}, {number}, {names}, progress={progress})"
+            blocks = gather_row_blocks(context, specs, rows)
+            writer = CheckpointWriter(number, values_json, blocks)
+            replacement = Replacement(
+                path=self._file(number),
+                blocks=list(blocks.values()),
+                lay_out=writer.lay_out,
+                distributed=bool(rows),
+                complete=writer.complete,
+                leftovers=_FILES,
+                progress=progress,
+            )
+            replace_file(context, replacement, [arrays[name] if name in specs else None for name in blocks])
+            with agree(context.collective_comm), file_errors(self.path, None, "older checkpoints were not removed"):
+                self._damaged.discard(number)
+                if is_root:
+                    self._remove_old(number)
 
     def latest(self) -> Snapshot | None:
-        """The checkpoint of the highest step that is as it was saved. All ranks read it once, together.
+        """The checkpoint of the highest step that is as it was saved. The ranks read each byte of it once.
 
-        Each one that is not, because it was cut or altered, is told by a `RuntimeWarning` on rank 0, and the one before
-        it is taken. The next `save` removes it. One that a rank may not or cannot read is an error, and stays.
+        For each one that has been cut or altered rank 0 gives a `RuntimeWarning`, and the one before it is tried.
+        `save` does not remove it. One that cannot be read is an error.
 
         Returns:
-            A `Snapshot`, None where there is no checkpoint.
+            A `Snapshot`; None if there is no checkpoint.
 
         Raises:
-            FileError: There are checkpoints, and none is as it was saved; or the folder or a file cannot be read.
+            FileError: There are checkpoints, but none is as it was saved; or the folder or a file cannot be read.
             MismatchError: The ranks made different calls.
             PeerError: Another rank raised one of these.
         """
         with collective("Checkpoint.latest", self._comm) as call:
-            return self._latest(call)
-
-    def _latest(self, call: collective) -> Snapshot | None:
-        context = call.context
-        steps: list[int] | None = None
-        with call.begin() as agreement:
-            agreement.call = f"Checkpoint.latest({self.path})"
-            if context.topology.rank == ROOT:
-                with telling(self.path, None, "read"):
-                    steps = sorted(self._files(), reverse=True)
-        steps = context.collective_comm.bcast_obj(steps, ROOT)
-        assert steps is not None
-        for step in steps:
-            found = self._verified(context, step)
-            if found is not None:
-                return Snapshot(found, self._comm)
-        with agree(context.collective_comm):
-            if steps:
-                told = f"of {len(steps)} checkpoints none is as it was saved. Remove the folder to begin anew."
-                raise FileError(str(self.path), None, told)
+            context = call.context
+            with call.begin() as agreement:
+                agreement.call = f"Checkpoint.latest({self.path})"
+                self._damaged.clear()
+            while (step := self._newest_step(context)) is not None:
+                contents = self._verified(context, step)
+                if contents is not None:
+                    return Snapshot(contents, self._comm)
+            with agree(context.collective_comm):
+                if self._damaged:
+                    reason = f"none of {len(self._damaged)} checkpoints is as it was saved. Remove them to begin anew."
+                    raise FileError(str(self.path), None, reason)
         return None
+
+    def _make_folder(self) -> None:
+        with file_errors(self.path, None, "it was not saved"):
+            if not self.path.is_dir():
+                self.path.mkdir(exist_ok=True)
+                sync_folder(self.path.parent)
+
+    def _newest_step(self, context: Context) -> int | None:
+        """The highest step that is not known to be damaged. Collective over the communicator."""
+        newest = None
+        with agree(context.collective_comm), file_errors(self.path):
+            looks = _LOOKS if context.topology.rank == ROOT else 0
+            while newest is None and looks:
+                newest = max(self._files().keys() - self._damaged, default=None)
+                looks -= 1
+        step: int | None = context.collective_comm.bcast_obj(newest, ROOT)
+        return step
 
     def _files(self) -> dict[int, Path]:
         """The checkpoints in the folder, by their steps."""
         if not self.path.exists():
             return {}
-        named = {int(file.stem): file for file in self.path.iterdir() if re.fullmatch(_FILES, file.name)}
-        return {step: file for step, file in named.items() if file == self._file(step) and file.is_file()}
+        by_step = {int(file.stem): file for file in self.path.iterdir() if re.fullmatch(_FILES, file.name)}
+        return {step: file for step, file in by_step.items() if file == self._file(step) and file.is_file()}
 
     def _file(self, step: int) -> Path:
         return self.path / f"{step:012}.h5"
 
-    def _verified(self, context: Context, step: int) -> Known | None:
-        """What the file of a step tells, None where it is not as it was saved; rank 0 warns then."""
-        known: Known | None = None
-        reason = ""
-        with agree(context.collective_comm), telling(self._file(step), None, "read"):
+    def _verified(self, context: Context, step: int) -> Contents | None:
+        """The contents of a checkpoint; None if it is damaged, which is noted, or has been replaced meanwhile.
+
+        Collective over the communicator.
+        """
+        file, comm, rank = self._file(step), context.collective_comm, context.topology.rank
+        contents, stamp, reason = None, None, ""
+        with agree(comm), file_errors(file), Source(str(file)) as source:
             try:
-                if context.topology.rank == ROOT:
-                    known = Known.read(self._file(step))
-            except _DAMAGE as error:
+                if rank == ROOT:
+                    stamp = source.stamp
+                    contents = Contents.read(source)
+            except DAMAGE as error:
                 reason = _damage(error)
-        known = context.collective_comm.bcast_obj(known, ROOT)
-        with agree(context.collective_comm) as agreement, telling(self._file(step), None, "read"):
+        contents = comm.bcast_obj(contents, ROOT)
+        with agree(comm), file_errors(file), Source(str(file)) as source:
             try:
-                if known is not None:
-                    known.verify(context.topology.size, context.topology.rank)
-            except _DAMAGE as error:
+                for part in contents.arrays.values() if contents is not None else ():
+                    part.verify(source, comm.size, rank)
+            except DAMAGE as error:
                 reason = _damage(error)
-            agreement.note = _BAD if reason else agreement.note
-        if agreement.note == _BAD:
-            reasons = [words for words in context.collective_comm.allgather_obj(reason) if words]
-            self._refused.add(step)
-            with agree(context.collective_comm):  # where warnings are errors
-                if context.topology.rank == ROOT:
+        is_replaced = rank == ROOT and (stamp is None or stamp != _stamp_of(file))
+        outcomes = comm.allgather_obj((reason, is_replaced))
+        reasons = [reason for reason, _ in outcomes if reason]
+        if reasons and not outcomes[ROOT][1]:
+            self._damaged.add(step)
+            with agree(comm):  # warnings may be errors
+                if rank == ROOT:
                     callsite.warn(f"the checkpoint of step {step} in {self.path} is left out: {reasons[0]}")
-            return None
-        return known
+        return None if reasons else contents
 
     def _remove_old(self, step: int) -> None:
-        """Removes the files that stay no longer when that of `step` has been saved."""
+        """Removes the files that are superseded by that of `step`, the oldest first."""
         files = self._files()
-        good = sorted((one for one in files if one <= step and one not in self._refused - {step}), reverse=True)
-        for one in files.keys() - set(good[: self.keep]):
-            files[one].unlink(missing_ok=True)
-        self._refused.clear()
-
-    def _spec_of(self, name: str, array: object, *, is_stacked: bool, checks: bool) -> Spec:
-        """That of an array, which `checks` whether it can be stored."""
-        try:
-            spec = rows_of(array) if is_stacked else Spec.of(array)
-            if checks:
-                check_stored(spec)
-        except SpecError as error:
-            raise SpecError(f"{place_in(str(self.path), name)} cannot be saved: {error}") from error
-        return spec
+        kept = sorted((other for other in files.keys() - self._damaged if other <= step), reverse=True)[: self.keep]
+        for other in sorted(files.keys() - self._damaged - set(kept)):
+            files[other].unlink(missing_ok=True)
 
 
 def _damage(error: BaseException) -> str:
-    """What is wrong with a file, in words.
+    """What is wrong with a file that could be read, or is gone.
 
     Raises:
-        OSError: Nothing may be, but it cannot be read.
+        OSError: The file may be good, but cannot be read.
     """
-    if isinstance(error, OSError) and not isinstance(error, FileError) and error.errno not in _BAD_DISK:
+    if isinstance(error, OSError) and error.errno not in (None, *_GONE):
         raise error
     return text_of_error(error)
 
 
-def _stacks(context: Context, names: list[str], specs: Mapping[str, Spec], stacked: list[str]) -> dict[str, RowBlocks]:
-    """Who has what of each array. Collective over the communicator."""
-    of_root: dict[str, Spec] = context.collective_comm.bcast_obj(specs, ROOT)
-    lengths = context.collective_comm.allgather_obj([specs[name].shape[0] for name in stacked])
-    found = {}
-    for name in names:
-        if name in stacked:
-            found[name] = RowBlocks.rows(of_root[name], [one[stacked.index(name)] for one in lengths])
-        else:
-            spec = of_root[name]
-            found[name] = RowBlocks.whole(Spec(spec.dtype, spec.shape), context.topology.size)
-    return found
-
-
-def _folder(path: object) -> Path:
+def _stamp_of(file: Path) -> Stamp | None:
     try:
-        folder = Path(path).absolute()  # type: ignore[arg-type]
-    except TypeError as error:
-        raise ArgumentError(f"path {path!r} is no path: {error}") from error
-    if "\0" in str(folder):
-        raise ArgumentError(f"path {str(folder)!r} has a null byte in it.")
-    return folder
-
-
-def _number(given: object, name: str, *, least: int) -> int:
-    try:
-        number = operator.index(given)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise ArgumentError(f"{name} is {given!r}; give an integer of {least} or more.") from error
-    if number < least:
-        raise ArgumentError(f"{name} is {number}; give an integer of {least} or more.")
-    return number
-
-
-def _names(arrays: Mapping[str, object], distributed: Collection[str]) -> list[str]:
-    """The distributed ones, in the order of the arrays.
-
-    Raises:
-        ArgumentError: A name is none, or is of no array; or the arrays have no names.
-    """
-    if not isinstance(arrays, Mapping):
-        raise ArgumentError(f"arrays is of {type(arrays).__name__}; give a dict of arrays by name.")
-    for name in arrays:
-        if not isinstance(name, str) or not name or name == "." or set("/\0") & set(name):
-            raise ArgumentError(f"{name!r} is no name of an array. Give a text without a slash, such as 'grid'.")
-    try:
-        wanted = None if isinstance(distributed, str) else set(distributed)  # once: it may be a generator
-    except TypeError:
-        wanted = None
-    if wanted is None or not wanted <= arrays.keys():
-        raise ArgumentError(f"distributed is {distributed!r}; give names of {', '.join(map(repr, arrays))}.")
-    return [name for name in arrays if name in wanted]
-
-
-def _text(values: Mapping[str, Any] | None) -> str:
-    """The values as JSON.
-
-    Raises:
-        SpecError: JSON does not know one of them.
-    """
-    try:
-        text = json.dumps(dict(values or {}))
-        _check_names(dict(values or {}))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise SpecError(
-            f"values cannot be saved: {error}. Give numbers, texts, lists and dicts, e.g. int(…)."
-        ) from error
-    return text
-
-
-def _check_names(value: object) -> None:
-    """Returns when all dicts within have texts as names, which JSON would make of others.
-
-    Raises:
-        TypeError: One has another.
-    """
-    if isinstance(value, dict):
-        for name in value:
-            if not isinstance(name, str):
-                raise TypeError(f"the name {name!r} is no text")
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for one in value:
-            _check_names(one)
+        return Stamp.of(file)
+    except OSError:
+        return None

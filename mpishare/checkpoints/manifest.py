@@ -1,8 +1,8 @@
-"""What the front of a checkpoint's file tells: the step, the values, where each array lies, and sums to check it all.
+"""The manifest at the front of a checkpoint's file: the step, the values, where each array is, and checksums.
 
-The file is one of HDF5, for whoever reads it, with a block of ours before HDF5's own bytes (H5Pset_userblock), which
-HDF5 leaves alone. So a checkpoint is read without HDF5, and each byte of the file is covered by a checksum: this block
-by its own, the arrays run by run, and what lies between them, which is HDF5's and the list of sums of the runs.
+The file is an HDF5 file, for whoever reads it, with a user block before HDF5's own bytes (H5Pset_userblock), which HDF5
+leaves alone. So a checkpoint is read without HDF5, and a checksum covers each byte of it: the user block its own, the
+arrays one for each run, and the gaps between them, HDF5's bytes and these checksums, one for each gap.
 """
 
 from __future__ import annotations
@@ -18,74 +18,64 @@ from zlib import crc32
 from mpishare.arrays.dtypes import describe, rebuild
 from mpishare.arrays.spec import Spec
 from mpishare.files.row_blocks import RowBlocks, Run
+from mpishare.files.source import read_exactly
 
-_HEAD = struct.Struct("<8sIIQQ")
-"""Magic, version, CRC-32 of the text, length of the text, size of the user block."""
+HEADER = struct.Struct("<8sIIQQ")
+"""Magic, version, CRC-32 of the JSON text that follows, its length, size of the user block."""
 
 _MAGIC = b"mpishare"
 _VERSION = 1
-_SMALLEST_BYTES = 512  # of a user block, by HDF5
-_LARGEST_BYTES = 1 << 30
+_SMALLEST_USER_BLOCK_BYTES = 512  # of HDF5
+_LARGEST_USER_BLOCK_BYTES = 1 << 30
 _LARGEST_NUMBER = 1 << 62
 
 
 class Gap(NamedTuple):
-    """Bytes that are of no array, and their CRC-32."""
+    """Bytes of the file that belong to no array, and their CRC-32."""
 
-    at: int
+    offset: int
     nbytes: int
-    check: int
+    checksum: int
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One array.
+class Entry(NamedTuple):
+    """One array: the places of its bytes, and the offset of the CRC-32 of each run, 4 bytes each, little-endian."""
 
-    Attributes:
-        stack: Where its bytes are, and in which runs.
-        checks_at: Where the CRC-32 of each run begins, four bytes each, little-endian.
-    """
+    blocks: RowBlocks
+    checksums_offset: int
 
-    stack: RowBlocks
-    checks_at: int
-
-    def runs(self) -> Iterator[Run]:
-        """All runs, in the order of the array."""
-        for rank in range(len(self.stack.starts) - 1):
-            yield from self.stack.runs(rank)
-
-    def told(self) -> dict[str, Any]:
-        """The same as plain data."""
-        spec = self.stack.spec
+    def to_json(self) -> dict[str, Any]:
+        """The entry as JSON has it."""
+        blocks = self.blocks
         return {
-            "dtype": describe(spec.dtype),
-            "shape": list(spec.shape),
-            "at": self.stack.at,
-            "starts": list(self.stack.starts),
-            "checks_at": self.checks_at,
+            "dtype": describe(blocks.spec.dtype),
+            "shape": blocks.spec.shape,
+            "at": blocks.offset,
+            "starts": blocks.starts,
+            "checks_at": self.checksums_offset,
         }
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> Entry:
-        """From plain data.
+    def from_json(cls, entry: Mapping[str, Any]) -> Entry:
+        """The entry that `to_json` returned.
 
         Raises:
-            ValueError, TypeError, KeyError: It is none of ours.
+            ValueError, TypeError, KeyError: It did not.
         """
-        spec = Spec(rebuild(told["dtype"]), tuple(told["shape"]))
-        return cls(RowBlocks(spec, tuple(told["starts"]), told["at"]), told["checks_at"])
+        spec = Spec(rebuild(entry["dtype"]), tuple(entry["shape"]))
+        return cls(RowBlocks(spec, tuple(entry["starts"]), entry["at"]), entry["checks_at"])
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the front of the file tells.
+    """What the user block of a checkpoint's file says.
 
     Attributes:
         step: The step of the computation.
         values: The small values, as JSON.
         nbytes: The size of the file.
         entries: The arrays by name.
-        gaps: What is of no array, but for the front itself.
+        gaps: All other bytes, but for the user block.
     """
 
     step: int
@@ -94,83 +84,79 @@ class Manifest:
     entries: Mapping[str, Entry]
     gaps: Sequence[Gap] = ()
 
-    def pack(self, user_bytes: int) -> bytes:
-        """The front of a file with so much room for it, without the zeros that fill it up."""
-        told = {
+    def pack(self, user_block_bytes: int) -> bytes:
+        """The user block, without the zeros that fill it up to `user_block_bytes`."""
+        manifest = {
             "step": self.step,
             "values": self.values,
             "nbytes": self.nbytes,
-            "arrays": {name: entry.told() for name, entry in self.entries.items()},
+            "arrays": {name: entry.to_json() for name, entry in self.entries.items()},
             "gaps": self.gaps,
         }
-        text = json.dumps(told).encode()
-        return _HEAD.pack(_MAGIC, _VERSION, crc32(text), len(text), user_bytes) + text
+        text = json.dumps(manifest).encode()
+        return HEADER.pack(_MAGIC, _VERSION, crc32(text), len(text), user_block_bytes) + text
 
     @classmethod
-    def room(cls, step: int, values: str, stacks: Mapping[str, RowBlocks]) -> int:
-        """How much room to leave for the front of a file with such arrays, whatever their places: a power of two."""
-        at = _LARGEST_NUMBER
-        entries = {name: Entry(RowBlocks(stack.spec, stack.starts, at), at) for name, stack in stacks.items()}
-        gaps = [Gap(at, at, at)] * (len(stacks) + 1)
-        return max(_SMALLEST_BYTES, 1 << (len(cls(step, values, at, entries, gaps).pack(at)) - 1).bit_length())
+    def user_block_bytes(cls, step: int, values: str, blocks: Mapping[str, RowBlocks]) -> int:
+        """A size of the user block, a power of two, that suffices wherever the arrays will be."""
+        large = _LARGEST_NUMBER
+        entries = {name: Entry(RowBlocks(one.spec, one.starts, large), large) for name, one in blocks.items()}
+        gaps = [Gap(large, large, large)] * (len(blocks) + 1)
+        nbytes = len(cls(step, values, large, entries, gaps).pack(large))
+        return max(_SMALLEST_USER_BLOCK_BYTES, 1 << (nbytes - 1).bit_length())
 
     @classmethod
     def read(cls, fd: int) -> Manifest:
-        """That of an open file, whose bytes between the arrays are checked as well.
+        """The manifest of an open file, all of whose gaps fit their checksums.
 
         Raises:
-            ValueError: The file is no checkpoint, or has been cut or altered.
-            OSError: It cannot be read.
+            See `contents.DAMAGE`: The file is not a checkpoint, or has been cut or altered; or it cannot be read.
         """
-        text, user_bytes = _front(fd)
-        told = json.loads(text)
-        entries = {name: Entry.read(one) for name, one in told["arrays"].items()}
-        found = cls(told["step"], told["values"], told["nbytes"], entries, [Gap(*gap) for gap in told["gaps"]])
+        text, user_block_bytes = _user_block(fd)
+        content = json.loads(text)
+        entries = {name: Entry.from_json(entry) for name, entry in content["arrays"].items()}
+        gaps = [Gap(*gap) for gap in content["gaps"]]
         size = os.fstat(fd).st_size
-        if size != found.nbytes:
-            raise ValueError(f"it has {size:,} bytes instead of {found.nbytes:,}")
-        for gap in found.gaps:
-            if gap.at + gap.nbytes > size or crc32(read_all(fd, gap.at, gap.nbytes)) != gap.check:
-                raise ValueError(f"its bytes from {gap.at:,} on, {gap.nbytes:,} of them, are not those that were saved")
-        if found.gaps[0].at != user_bytes:
-            raise ValueError("its front is of another size")
-        return found
+        if size != content["nbytes"]:
+            raise ValueError(f"it has {size:,} bytes instead of {content['nbytes']:,}")
+        for gap in gaps:
+            if gap.offset + gap.nbytes > size or crc32(read_bytes(fd, gap.offset, gap.nbytes)) != gap.checksum:
+                raise ValueError(f"its {gap.nbytes:,} bytes from {gap.offset:,} on are not those that were saved")
+        if gaps[0].offset != user_block_bytes:
+            raise ValueError("its user block has another size")
+        return cls(content["step"], content["values"], size, entries, gaps)
 
 
-def _front(fd: int) -> tuple[bytes, int]:
-    """The text in front of the file, and the size of the block that it is in.
+def _user_block(fd: int) -> tuple[bytes, int]:
+    """The text in the user block of a file, and the block's size in bytes.
 
     Raises:
         ValueError: There is none, or it has been altered.
+        EOFError: The file is too short.
     """
-    head = os.pread(fd, _HEAD.size, 0)
-    if len(head) < _HEAD.size or not head.startswith(_MAGIC):
+    magic, version, checksum, length, nbytes = HEADER.unpack(read_bytes(fd, 0, HEADER.size))
+    if magic != _MAGIC:
         raise ValueError("it does not begin as a checkpoint does")
-    _, version, check, length, user_bytes = _HEAD.unpack(head)
-    if version != _VERSION or not length <= user_bytes <= min(_LARGEST_BYTES, os.fstat(fd).st_size):
+    if version != _VERSION or not length <= nbytes <= min(_LARGEST_USER_BLOCK_BYTES, os.fstat(fd).st_size):
         raise ValueError(f"it begins as one of version {version}, with {length:,} bytes of text")
-    block = read_all(fd, _HEAD.size, user_bytes - _HEAD.size)
-    text = block[:length]
-    if crc32(text) != check or any(block[length:]):
-        raise ValueError("its front is not what was saved")
-    return text, user_bytes
+    block = read_bytes(fd, HEADER.size, nbytes - HEADER.size)
+    if crc32(block[:length]) != checksum or any(block[length:]):
+        raise ValueError("its user block is not what was saved")
+    return block[:length], nbytes
 
 
-def between(stacks: Sequence[RowBlocks], begin: int, end: int) -> Iterator[Run]:
-    """The bytes of a file from `begin` to `end` that are of none of the arrays."""
-    at = begin
-    for stack in sorted((stack for stack in stacks if stack.spec.nbytes), key=lambda stack: stack.at):
-        if stack.at > at:
-            yield Run(at, stack.at - at)
-        at = stack.at + stack.spec.nbytes
-    if end > at:
-        yield Run(at, end - at)
+def gaps_between(blocks: Sequence[RowBlocks], start: int, stop: int) -> Iterator[Run]:
+    """The bytes of a file from `start` to `stop` that belong to no array."""
+    for one in sorted((one for one in blocks if one.spec.nbytes), key=lambda one: one.offset):
+        if one.offset > start:
+            yield Run(start, one.offset - start)
+        start = one.offset + one.spec.nbytes
+    if stop > start:
+        yield Run(start, stop - start)
 
 
-def read_all(fd: int, at: int, nbytes: int) -> bytes:
-    """So many bytes from `at` on, fewer where the file ends before."""
-    found = []
-    while nbytes and (part := os.pread(fd, nbytes, at)):
-        found.append(part)
-        at, nbytes = at + len(part), nbytes - len(part)
-    return b"".join(found)
+def read_bytes(fd: int, offset: int, nbytes: int) -> bytes:
+    """The `nbytes` bytes of an open file from `offset` on; see `read_exactly`."""
+    buffer = bytearray(nbytes)
+    read_exactly(fd, offset, memoryview(buffer))
+    return bytes(buffer)

@@ -1,4 +1,4 @@
-"""A new file beside the one that it is to replace: whoever reads sees the old one or the new one, never half of one."""
+"""A new file that takes the place of another: whoever reads sees the old one or the new one, never half of one."""
 
 from __future__ import annotations
 
@@ -8,100 +8,103 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from mpishare.errors import FileError
+from mpishare.files.errors import file_errors
+from mpishare.files.source import Stamp
 from mpishare.host.filesystems import room
 
 _TEMPORARY = r"\.tmp\.[0-9a-f]{16}"
-"""What follows the name of a file while a new one is written beside it."""
+"""What follows the name of a file in the name of its temporary file."""
 
-_LONGEST_NAME_BYTES = 200
-"""So much of a name is kept in that of the file beside it, which together must not exceed the 255 bytes of Linux."""
+_LONGEST_STEM_BYTES = 200
+"""The name of the temporary file begins with at most this much of the file's. Linux allows names of 255 bytes."""
+
+_NO_COPY_FILE_RANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV})
+"""Errors of copy_file_range(2) on a kernel or a file system that lacks it."""
 
 
 class AtomicFile:
-    """A new file in the folder of `path`, which takes its place by `commit` and else goes with the block.
+    """A temporary file in the folder of `path`, which takes the name of `path` by `commit`, or is removed.
 
-    It is named like the file, with `.tmp.` and a number behind, and locked as long as it is written. One without a lock
-    was left by a process that was killed, and the next save removes it.
+    It is locked while it is written. One without a lock was left by a process that was killed; the next save removes
+    it.
 
     Attributes:
-        path: The file to replace, or to make.
-        temporary: The new one until then.
+        path: The file to replace or to make, symbolic links followed.
+        temporary: The new file, until `commit`.
         fd: Its descriptor, for reading and writing.
-        old: The file to replace as it was, None where there is none.
+        old: The status of the file to replace, None if there is none.
 
     Source:
         T. S. Pillai et al., "All file systems are not created equal: on the complexity of crafting crash-consistent
         applications", OSDI 2014: the file must be on the disk before its name is, and the folder after.
     """
 
-    def __init__(self, path: Path, names: str | None = None) -> None:
-        """`names` is a pattern for the names of files of which leftovers are removed; None for that of `path` alone."""
+    def __init__(self, path: Path, leftovers: str | None = None) -> None:
+        """Makes the temporary file, and removes those that killed saves left.
+
+        Args:
+            path: The file to replace or to make.
+            leftovers: A pattern for the names of files whose leftovers are removed; None for that of `path` alone.
+
+        Raises:
+            OSError: The file cannot be made, or `path` is not a file or may not be written.
+        """
         self.path = _target(path)
-        _remove_leftovers(self.path.parent, re.escape(_stem(self.path)) if names is None else names)
+        stem = os.fsdecode(os.fsencode(self.path.name)[:_LONGEST_STEM_BYTES])
+        _remove_leftovers(self.path.parent, re.escape(stem) if leftovers is None else leftovers)
         self.old = _status(self.path)
-        self.temporary, self.fd = _made(self.path.with_name(_stem(self.path)))
-        self._is_there = True
-        self._adds = False
-        try:
-            if self.old is not None:
-                os.fchmod(self.fd, stat.S_IMODE(self.old.st_mode))
-        except OSError:
-            self._give_back()
-            raise
+        mode = 0o666 if self.old is None else stat.S_IRUSR | stat.S_IWUSR  # widened by `sync`
+        self.temporary, self.fd = _create(self.path.with_name(stem), mode)
+        self._copied: Stamp | None = None
 
     def check_room(self, nbytes: int) -> None:
-        """Returns when the folder has room for so many.
+        """Checks that the file system of the folder has `nbytes` free.
 
         Raises:
-            OSError: It has not.
+            OSError: It has less.
         """
-        found = room(str(self.path.parent))
-        if found is not None and found.free < nbytes:
-            told = f"{os.strerror(errno.ENOSPC)}, {nbytes:,} bytes are to be written and {found.free:,} are free"
-            raise OSError(errno.ENOSPC, told)
+        space = room(str(self.path.parent))
+        if space is not None and space.free < nbytes:
+            reason = f"{os.strerror(errno.ENOSPC)}, {nbytes:,} bytes are to be written and {space.free:,} are free"
+            raise OSError(errno.ENOSPC, reason)
 
     def copy_old(self) -> None:
-        """Begins with the bytes of the file to replace.
+        """Copies the bytes of the old file, which must exist. No HDF5 program may be writing to it.
 
         Raises:
-            OSError: Another process writes to that, or there is no room.
+            OSError: Another process writes to it, or it cannot be copied.
         """
-        old = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            _lock_old(old)
-            self._adds = True
-            self.old = os.fstat(old)
-            self.check_room(self.old.st_size)
-            left = self.old.st_size
-            while left and (copied := os.copy_file_range(old, self.fd, left)):
-                left -= copied
-        finally:
-            os.close(old)
+        with self.path.open("rb") as old:
+            _lock_old(old.fileno())
+            self._copied = Stamp.of(old.fileno())
+            _copy(old.fileno(), self.fd, self._copied.nbytes)
+
+    def sync(self) -> None:
+        """Gives the new file the old one's permissions, and waits until it is on the disk.
+
+        Raises:
+            OSError: The disk fails.
+        """
+        if self.old is not None:
+            os.fchmod(self.fd, self.old.st_mode & 0o777)  # setuid and setgid are not ours to pass on
+        os.fsync(self.fd)
 
     def commit(self) -> None:
-        """The new file, which must have been synced, takes the name. There is no way back then.
+        """Gives the new file the name of the old one, which is gone then. Call `sync` before.
 
         Raises:
-            OSError: Another process has written or replaced the file that was copied, which would be lost.
-            FileError: It has the name, but that may not be on the disk yet.
+            OSError: Another process has changed the file that was copied. Its changes would be lost.
+            FileError: The new file has the name, but perhaps not on the disk.
         """
-        if self._adds and _identity(_status(self.path)) != _identity(self.old):
+        if self._copied is not None and self._copied != Stamp.of(self.path):
             raise OSError(errno.EBUSY, "another process has changed the file meanwhile")
         self.temporary.replace(self.path)
-        self._is_there = False
-        try:
-            _sync_folder(self.path.parent)
-        except OSError as error:
-            what = f"{error.strerror or error}; it was saved, but a loss of power may bring back what was there before"
-            failure = FileError(str(self.path), None, what)
-            failure.errno = error.errno
-            raise failure from error
+        with file_errors(self.path, None, "it was saved, but a loss of power may bring back the file before it"):
+            sync_folder(self.path.parent)
 
     def __enter__(self) -> AtomicFile:
         return self
@@ -109,97 +112,86 @@ class AtomicFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._give_back()
-
-    def _give_back(self) -> None:
-        try:
-            if self._is_there:
-                self._is_there = False
-                self.temporary.unlink(missing_ok=True)
-        finally:
+        with suppress(OSError):  # the next save removes it
+            self.temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # `sync` reports what could not be written
             os.close(self.fd)
 
 
-def _target(path: Path) -> Path:
-    """The file that `path` names, links followed.
+def write_exactly(fd: int, offset: int, data: memoryview) -> None:
+    """Writes all bytes of `data` to an open file from `offset` on.
 
     Raises:
-        OSError: It is a folder, or something else that cannot be replaced by a file, or may not be written.
+        OSError: There is no room for them, or the disk fails.
     """
-    file = Path(os.path.realpath(path))  # Path.resolve has an error of its own for links in a circle
+    while data.nbytes:
+        count = os.pwrite(fd, data, offset)
+        data, offset = data[count:], offset + count
+
+
+def sync_folder(folder: Path) -> None:
+    """Waits until the names in `folder` are on the disk.
+
+    Raises:
+        OSError: The disk fails.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that write names at once
+            raise
+    finally:
+        os.close(fd)
+
+
+def _target(path: Path) -> Path:
+    """The file that `path` names, symbolic links followed.
+
+    Raises:
+        OSError: It is a folder or another thing that a file cannot replace, or it may not be written.
+    """
+    file = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for circular links
     status = _status(file)
     if status is None:
         return file
     if stat.S_ISDIR(status.st_mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file, so that none can take its place")
+        raise OSError(errno.EINVAL, "it is not a regular file, so no file can replace it")
     if not os.access(file, os.W_OK):
         raise OSError(errno.EACCES, os.strerror(errno.EACCES))
     return file
 
 
-@contextmanager
-def telling(path: Path, dataset: str | None, done: str = "saved") -> Iterator[None]:
-    """Has an error of the system tell what was not saved, or not `done` what else.
-
-    Raises:
-        FileError: Where there was one; with its errno.
-    """
-    try:
-        yield
-    except FileError:
-        raise
-    except OSError as error:
-        failure = FileError(str(path), dataset, f"{error.strerror or error}; it was not {done}")
-        failure.errno = error.errno
-        raise failure from error
-
-
-def _sync_folder(folder: Path) -> None:
-    """Returns when the names in `folder` are on the disk."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that keep names at once
-            raise
-    finally:
-        os.close(fd)
-
-
-def _made(stem: Path) -> tuple[Path, int]:
+def _create(stem: Path, mode: int) -> tuple[Path, int]:
     """A new file, open and locked."""
     while True:
         file = stem.with_name(f"{stem.name}.tmp.{secrets.token_hex(8)}")
-        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with suppress(OSError):  # a file system without locks, where leftovers stay
-            fcntl.flock(fd, fcntl.LOCK_SH)  # which HDF5's own locks of readers get along with
-        if os.fstat(fd).st_nlink:
+            fcntl.flock(fd, fcntl.LOCK_SH)  # shared, so that HDF5 can lock it too
+        if _status(file) is not None:
             return file, fd
         os.close(fd)  # another save took it for a leftover before it was locked
 
 
 def _remove_leftovers(folder: Path, names: str) -> None:
-    """Removes the files beside those named like `names` that nobody has locked."""
+    """Removes the temporary files of files named like the pattern `names`, but for locked ones."""
     pattern = re.compile(f"({names}){_TEMPORARY}")
     for file in folder.iterdir():
         if pattern.fullmatch(file.name):
-            with suppress(OSError):  # it is someone else's, locked, or gone
-                _remove_unlocked(file)
-
-
-def _remove_unlocked(file: Path) -> None:
-    fd = os.open(file, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        file.unlink()
-    finally:
-        os.close(fd)
+            with suppress(OSError), file.open("rb+") as left:  # an error: it is locked, gone, or of another user
+                fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                file.unlink()
 
 
 def _lock_old(fd: int) -> None:
-    """Keeps writers of HDF5 away while the file is copied. One that is there already has a lock that keeps us away."""
+    """Keeps HDF5 programs from writing to a file while it is copied.
+
+    Raises:
+        OSError: One of them has the file open for writing.
+    """
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -208,9 +200,19 @@ def _lock_old(fd: int) -> None:
         return
 
 
-def _stem(path: Path) -> str:
-    """The name of the file, as far as it fits."""
-    return os.fsdecode(os.fsencode(path.name)[:_LONGEST_NAME_BYTES])
+def _copy(source: int, target: int, nbytes: int) -> None:
+    """Copies the first `nbytes` of an open file to the position of another, in the file system where it can."""
+    done = 0
+    while done < nbytes:
+        try:
+            count = os.copy_file_range(source, target, nbytes - done, done)
+        except OSError as error:
+            if error.errno not in _NO_COPY_FILE_RANGE:
+                raise
+            count = os.sendfile(target, source, done, nbytes - done)
+        if not count:
+            raise OSError(errno.EIO, "the file became shorter while it was copied")
+        done += count
 
 
 def _status(path: Path) -> os.stat_result | None:
@@ -218,7 +220,3 @@ def _status(path: Path) -> os.stat_result | None:
         return path.stat()
     except FileNotFoundError:
         return None
-
-
-def _identity(status: os.stat_result | None) -> tuple[int, ...] | None:
-    return None if status is None else (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

@@ -1,55 +1,36 @@
-"""Room for arrays in an HDF5 file: datasets that lie in one run, whose bytes anyone may write at their place."""
+"""Datasets in an HDF5 file whose bytes are contiguous, so that any rank may write them at their place."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from numpy.typing import NDArray
 
 from mpishare.arrays.spec import Spec
-from mpishare.errors import ArgumentError, BackendError, SpecError
+from mpishare.errors import ArgumentError, SpecError
+from mpishare.files.source import import_h5py
 from mpishare.files.write_buffer import WriteBuffer
 
-
-def check_h5py() -> Any:
-    """The module.
-
-    Raises:
-        BackendError: It is not installed.
-    """
-    try:
-        import h5py
-    except ImportError as error:
-        raise BackendError("HDF5 needs h5py, which is not installed: pip install h5py") from error
-    return h5py
+METADATA_BYTES = 1 << 20
+"""Room that is demanded besides the arrays, so that the disk is not full when HDF5's own bytes are written."""
 
 
 def has_mpio() -> bool:
-    """Whether h5py is of a build that writes through MPI."""
-    return bool(check_h5py().get_config().mpi)
+    """Whether h5py was built to write through MPI."""
+    return bool(import_h5py().get_config().mpi)
 
 
 def check_name(dataset: object) -> str:
-    """The name of a dataset, from the root of the file on.
+    """The path of a dataset from the root of the file on, without a slash at its ends.
 
     Raises:
-        ArgumentError: It is none.
+        ArgumentError: It is not a name that h5py accepts.
     """
     parts = dataset.strip("/").split("/") if isinstance(dataset, str) else [""]
     if any(part in ("", ".") or "\0" in part for part in parts):
-        raise ArgumentError(f"dataset {dataset!r} is no name. Give one such as 'grid' or 'run/grid'.")
+        raise ArgumentError(f"dataset {dataset!r} is not a name. Give one such as 'grid' or 'run/grid'.")
     return "/".join(parts)
-
-
-def check_stored(spec: Spec) -> None:
-    """Returns when the bytes of such an array are those of a dataset that h5py reads as the same.
-
-    Raises:
-        SpecError: They are not.
-    """
-    _type_of(spec)
 
 
 def lay_out(
@@ -58,102 +39,94 @@ def lay_out(
     *,
     adds: bool = False,
     small: Mapping[str, NDArray[Any]] | None = None,
-    user_bytes: int = 0,
+    user_block_bytes: int = 0,
 ) -> dict[str, int]:
-    """Makes datasets in a file, whatever had their names before.
+    """Makes datasets in a file, in place of those that had their names.
 
     Args:
-        fd: The open file; it is made anew, or else added to.
-        specs: What the datasets are to hold.
-        adds: Whether the file has others, which stay.
-        small: Datasets with what they hold.
-        user_bytes: How much room to leave at the beginning of a new file, 0 or a power of two from 512 on.
+        fd: The open file.
+        specs: The datasets, whose bytes are written later.
+        adds: Whether the file is an HDF5 file whose other datasets stay; else it is made anew.
+        small: Datasets that are written at once.
+        user_block_bytes: Bytes to leave free at the beginning of a new file: 0, or a power of two from 512 on.
 
     Returns:
-        Where the bytes of each dataset of `specs` begin in the file; 0 where there are none.
+        The offset in the file of each dataset of `specs`, in bytes; 0 for one without bytes.
 
     Raises:
-        OSError: The file is none of HDF5, or cannot be written.
+        OSError, RuntimeError, ValueError, KeyError: The file is not an HDF5 file, or cannot be written.
         SpecError: A dtype cannot be stored.
-        ArgumentError: A name is that of a group.
+        ArgumentError: A name is that of a group, or leads to another file.
     """
-    h5py = check_h5py()
-    overlay = WriteBuffer(fd)
-    created = {} if adds else {"userblock_size": user_bytes}
-    with _told_by_hdf5(), h5py.File(overlay, "r+" if adds else "w", **created) as made:
-        places = {name: _made(h5py, made, name, spec).get_offset() or 0 for name, spec in specs.items()}
-        for name, content in (small or {}).items():
-            made.create_dataset(name, data=content, track_times=False)
-    overlay.apply()
-    return places
+    h5py = import_h5py()
+    buffer = WriteBuffer(fd)
+    options = {} if adds else {"userblock_size": user_block_bytes}
+    with h5py.File(buffer, "r+" if adds else "w", **options) as file:
+        offsets = {name: _create(h5py, file, name, spec).get_offset() or 0 for name, spec in specs.items()}
+        for name, array in (small or {}).items():
+            file.create_dataset(name, data=array, track_times=False)
+    buffer.apply()
+    return offsets
 
 
-def _made(h5py: Any, file: Any, name: str, spec: Spec) -> Any:
-    """A dataset whose bytes have their place at once and are not written by HDF5."""
+def _create(h5py: Any, file: Any, name: str, spec: Spec) -> Any:
+    """A dataset that has its place in the file at once, and whose bytes HDF5 does not write."""
     _check_groups(h5py, file, name)
     if name in file:
         if not isinstance(file[name], h5py.Dataset):
-            raise ArgumentError(f"{name!r} is a group, so that no dataset can have the name.")
+            raise ArgumentError(f"{name!r} is a group. Give the dataset another name.")
         del file[name]
-    how = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    how.set_layout(h5py.h5d.CONTIGUOUS)
-    how.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    how.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    how.set_obj_track_times(False)
+    creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    creation.set_layout(h5py.h5d.CONTIGUOUS)
+    creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    creation.set_obj_track_times(False)
     links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
     links.set_create_intermediate_group(True)
     links.set_char_encoding(h5py.h5t.CSET_UTF8)
     space = h5py.h5s.create_simple(spec.shape) if spec.shape else h5py.h5s.create(h5py.h5s.SCALAR)
-    return h5py.h5d.create(file.id, name.encode(), _type_of(spec), space, how, links)
+    return h5py.h5d.create(file.id, name.encode(), stored_type(spec), space, creation, links)
 
 
 def _check_groups(h5py: Any, file: Any, name: str) -> None:
-    """Returns when the groups that the dataset is to be in are of this file, as its bytes will be.
+    """Checks that the groups of a dataset are in this file, as its bytes will be.
 
     Raises:
-        ArgumentError: One is behind a link to another file.
+        ArgumentError: A link leads to another file.
     """
-    for end in (at for at, letter in enumerate(name) if letter == "/"):
+    for end in (index for index, character in enumerate(name) if character == "/"):
         group = name[:end]
         link = file.get(group, getlink=True)
         if link is None:
             return
         if isinstance(link, h5py.ExternalLink) or _is_elsewhere(file, group):
-            raise ArgumentError(f"{group!r} leads to another file, so that no dataset of this one can be in it.")
+            raise ArgumentError(f"{group!r} leads to another file. Save the dataset in that file.")
 
 
 def _is_elsewhere(file: Any, group: str) -> bool:
-    """Whether a link leads out of the file; HDF5 may find nothing there, and 1.10 says so by an error."""
+    """Whether a link leads to another file. HDF5 1.10 raises KeyError if there is no such file."""
     try:
         return group in file and file[group].file.filename != file.filename
     except KeyError:
         return True
 
 
-def _type_of(spec: Spec) -> Any:
-    """HDF5's own name for the dtype, where it means the same bytes."""
+def stored_type(spec: Spec) -> Any:
+    """The HDF5 type of the same bytes, which h5py reads as the same dtype.
+
+    Raises:
+        SpecError: There is none.
+        BackendError: h5py is not installed.
+    """
     try:
-        found = check_h5py().h5t.py_create(spec.dtype, logical=True)
+        stored = import_h5py().h5t.py_create(spec.dtype, logical=True)
     except (TypeError, ValueError, RuntimeError) as error:
         raise SpecError(f"dtype {spec.dtype} cannot be stored in HDF5: {error}. {_cure(spec)}") from error
-    if found.get_size() != spec.dtype.itemsize or found.dtype != spec.dtype:
-        raise SpecError(
-            f"dtype {spec.dtype} cannot be stored in HDF5: it would come back as {found.dtype}. {_cure(spec)}"
-        )
-    return found
+    if stored.get_size() != spec.dtype.itemsize or stored.dtype != spec.dtype:
+        raise SpecError(f"dtype {spec.dtype} cannot be stored in HDF5: it is read as {stored.dtype}. {_cure(spec)}")
+    return stored
 
 
 def _cure(spec: Spec) -> str:
     cures = {"U": "Use bytes, e.g. numpy.char.encode(…).", "M": "Use .view('i8').", "m": "Use .view('i8')."}
     return cures.get(spec.dtype.kind, f"Use its bytes, e.g. .view('V{spec.dtype.itemsize}').")
-
-
-@contextmanager
-def _told_by_hdf5() -> Iterator[None]:
-    """Has what h5py raises where the file cannot be written be an error of the system."""
-    try:
-        yield
-    except (RuntimeError, ValueError, KeyError) as error:
-        if isinstance(error, ArgumentError | SpecError):
-            raise
-        raise OSError(f"HDF5: {error}") from error

@@ -1,4 +1,4 @@
-"""Rows of all ranks into one dataset, by an h5py of a build that writes through MPI."""
+"""Rows of all ranks into one dataset, by an h5py that was built to write through MPI."""
 
 from __future__ import annotations
 
@@ -12,22 +12,29 @@ from mpishare.arrays import slices
 from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
 from mpishare.errors import BackendError
-from mpishare.files.atomic_file import telling
-from mpishare.files.hdf5_write import check_h5py, has_mpio
-from mpishare.files.row_blocks import BLOCK_BYTES, RowBlocks
+from mpishare.files.errors import file_errors
+from mpishare.files.hdf5_write import has_mpio
+from mpishare.files.row_blocks import RowBlocks
+from mpishare.files.source import import_h5py
 
 
 def write(
-    context: Context, file: Path, target: Path, dataset: str, stack: RowBlocks, array: NDArray[Any] | None
+    context: Context, file: Path, target: Path, dataset: str, blocks: RowBlocks, array: NDArray[Any] | None
 ) -> None:
-    """Writes this rank's rows to their place in `file`, which is to be `target` in the end.
+    """Writes this rank's rows to their place. Each rank writes independently, so that none waits for one that fails.
 
-    The ranks write by themselves, so that one that fails keeps none waiting.
+    Args:
+        context: The context of the communicator.
+        file: The HDF5 file that has the dataset.
+        target: The file to name in errors.
+        dataset: The dataset.
+        blocks: Which rank has which rows.
+        array: This rank's rows.
 
     Raises:
-        BackendError: h5py is of another build here than on the root.
+        BackendError: This rank's h5py cannot write through MPI, but the root's can.
         FileError: The rows cannot be written.
-        PeerError: The same on another rank.
+        PeerError: Another rank raised one of these.
 
     Collective:
         Over the communicator.
@@ -35,28 +42,29 @@ def write(
     Source:
         The HDF5 reference, H5Pset_fapl_mpio and H5Pset_dxpl_mpio.
     """
-    with agree(context.collective_comm):
-        h5py = check_h5py()
+    comm = context.collective_comm
+    outcome = "it was not saved"
+    with agree(comm):
         if not has_mpio():
-            raise BackendError("the root's h5py writes through MPI, but that of this rank does not: use one build.")
-    with agree(context.collective_comm), telling(target, dataset):
-        made = h5py.File(file, "r+", driver="mpio", comm=context.data_comm)
+            raise BackendError("h5py cannot write through MPI on this rank, but can on the root: use one build.")
+    with agree(comm), file_errors(target, dataset, outcome):
+        opened = import_h5py().File(file, "r+", driver="mpio", comm=context.data_comm)
     try:
-        with agree(context.collective_comm), telling(target, dataset):
+        with agree(comm), file_errors(target, dataset, outcome):
             if array is not None and array.nbytes:
-                _write_rows(h5py, made[dataset].id, stack, context.topology.rank, array)
-        with agree(context.collective_comm), telling(target, dataset):
-            made.flush()
+                _write_rows(opened[dataset].id, blocks, context.topology.rank, array)
+        with agree(comm), file_errors(target, dataset, outcome):
+            opened.flush()
     finally:
-        made.close()
+        opened.close()
 
 
-def _write_rows(h5py: Any, dataset: Any, stack: RowBlocks, rank: int, array: NDArray[Any]) -> None:
-    """Some rows at a time, so that those which must be put in order first take little memory."""
+def _write_rows(dataset: Any, blocks: RowBlocks, rank: int, array: NDArray[Any]) -> None:
+    """Writes some rows at a time, so that a copy in C order takes little memory."""
     row_bytes = array.nbytes // len(array)
-    first = stack.starts[rank] // row_bytes
-    for part in slices.chunks(len(array), max(BLOCK_BYTES // row_bytes, 1)):
+    first = blocks.starts[rank] // row_bytes
+    for part in slices.chunks(len(array), max(blocks.block_bytes // row_bytes, 1)):
         rows = np.ascontiguousarray(array[part])
-        place = dataset.get_space()
-        place.select_hyperslab((first + part.start, *(0,) * (rows.ndim - 1)), rows.shape)
-        dataset.write(h5py.h5s.create_simple(rows.shape), place, rows, dataset.get_type())
+        space = dataset.get_space()
+        space.select_hyperslab((first + part.start, *(0,) * (rows.ndim - 1)), rows.shape)
+        dataset.write(import_h5py().h5s.create_simple(rows.shape), space, rows, dataset.get_type())

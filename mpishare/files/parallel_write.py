@@ -1,9 +1,11 @@
-"""How the bytes that ranks have get to their places in one file, each written once, with little memory besides."""
+"""How the bytes of all ranks get to their places in one file: each is written once, with little memory besides."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -12,178 +14,152 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays import slices
-from mpishare.arrays.raw import bytes_of
+from mpishare.arrays.raw import Block, bytes_of
 from mpishare.comm.context import Context
 from mpishare.comm.pending import InFlight
 from mpishare.comm.tags import Tag
-from mpishare.files.row_blocks import RowBlocks, Run, senders
+from mpishare.files.atomic_file import write_exactly
+from mpishare.files.row_blocks import RowBlocks, Run
+from mpishare.progress_bar import Bar
+from mpishare.transfer.pipeline import WINDOW, receive_in_order
 
-_WINDOW = 2
-"""Runs on their way from one rank at a time: one is received while the one before it is written."""
 
-
-class Writer:
+class ParallelWrite:
     """This rank's part in writing arrays to one file.
 
+    An error ends the writing, but not the messages: other ranks would wait for them. `run` raises it at its end.
+
     Attributes:
-        checks: The CRC-32 of each run of this rank, for each array, where they are asked for.
-        writes: Whether this rank writes to the file.
+        checksums: For each array the CRC-32 of each run of this rank; empty lists if they are not wanted.
     """
 
     def __init__(
         self,
         context: Context,
-        stacks: Sequence[RowBlocks],
+        file: Path,
+        blocks: Sequence[RowBlocks],
         arrays: Sequence[NDArray[Any] | None],
         writers: Sequence[int],
         *,
-        checked: bool = False,
-        show: Callable[[], None] | None = None,
+        has_checksums: bool,
+        bar: Bar,
     ) -> None:
-        """`arrays` are this rank's parts of `stacks`, `writers` is what `stacks.writers` says; `show` moves a bar."""
-        self._context = context
-        self._stacks = stacks
-        self._arrays = arrays
-        self._writer = writers[context.topology.rank]
-        self._senders = senders(writers, context.topology.rank)
-        self._checked = checked
-        self._show = show
-        self._fd: int | None = None
-        self._buffers: list[bytearray] = []
-        self.checks: list[list[int]] = [[] for _ in stacks]
-        self.writes = self._writer == context.topology.rank and (
-            bool(self._senders) or any(map(self._has_bytes, stacks))
-        )
+        """Opens the file, and allocates what `run` needs. Local.
 
-    def _has_bytes(self, stack: RowBlocks) -> bool:
-        return stack.starts[self._context.topology.rank] < stack.starts[self._context.topology.rank + 1]
-
-    def open(self, file: Path) -> None:
-        """Opens the file, and takes the memory that it is going to need. Local.
+        Args:
+            context: The context of the communicator.
+            file: An existing file.
+            blocks: Which rank has which bytes of each array, and their places in the file.
+            arrays: This rank's part of each, None where it has none.
+            writers: For each rank the one that writes its bytes; see `row_blocks.writers`.
+            has_checksums: Whether `checksums` are wanted.
+            bar: Shows how many bytes have been written.
 
         Raises:
-            OSError, MemoryError: It cannot.
+            OSError, MemoryError: The file cannot be opened, or there is no memory.
         """
-        if self.writes:
-            self._fd = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
-        travels = self._senders if self._writer == self._context.topology.rank else [self._context.topology.rank]
-        largest = max((run.nbytes for rank in travels for run in self._runs(rank)), default=0)
-        self._buffers = [bytearray(largest) for _ in range(_WINDOW)]
+        self.checksums: list[list[int]] = [[] for _ in blocks]
+        self._context = context
+        self._blocks = blocks
+        self._arrays = arrays
+        self._writers = writers
+        self._rank = context.topology.rank
+        self._has_checksums = has_checksums
+        self._bar = bar
+        self._written = 0
+        self._error: Exception | None = None
+        senders = [rank for rank, writer in enumerate(writers) if writer == self._rank != rank]
+        self._received = [(sender, run) for sender in senders for run in self._runs(sender)]
+        largest = max((run.nbytes for _, run in self._received), default=0)
+        self._buffers = [np.empty(largest, np.uint8) for _ in range(WINDOW)]
+        self._file = file.open("rb+", buffering=0) if self._rank in writers else None
 
     def run(self) -> None:
-        """Writes, or sends, all that this rank has, and writes what others send. Collective over the communicator.
-
-        Where it fails, the others are not kept waiting: what they send is received all the same, and what they wait for
-        is sent, whatever it is then.
+        """Writes this rank's bytes and those that others send, or sends them to their writer.
 
         Raises:
-            OSError: It cannot be written.
-        """
-        if self._writer != self._context.topology.rank:
-            self._send()
-            return
-        failure = None
-        try:
-            for run, piece in self._own():
-                self._put(run, piece)
-        except BaseException as error:
-            failure = error
-        for sender in self._senders:
-            failure = self._take(sender, failure)
-        if failure is not None:
-            raise failure
+            OSError: They cannot be written.
 
-    def close(self) -> None:
-        """Closes the file."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        Collective:
+            Over the communicator.
+        """
+        if self._writers[self._rank] == self._rank:
+            self._write()
+        else:
+            self._send()
+        if self._error is not None:
+            raise self._error
 
     def sync(self) -> None:
-        """Returns when what all ranks of this host have written is on the disk."""
-        if self._fd is not None:
-            os.fsync(self._fd)
+        """Waits until the bytes that all ranks of this host have written are on the disk."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
 
-    def _own(self) -> Iterator[tuple[Run, memoryview]]:
-        """The runs of this rank, with their bytes."""
-        for number, (stack, array) in enumerate(zip(self._stacks, self._arrays, strict=True)):
-            if array is None:
-                continue
-            found = pieces(array, stack.spec.order, stack.block_bytes)
-            for run, piece in zip(stack.runs(self._context.topology.rank), found, strict=True):
-                if self._checked:
-                    self.checks[number].append(crc32(piece))
-                yield run, piece
+    def close(self) -> None:
+        """Closes the file, which may report that bytes could not be written."""
+        if self._file is not None:
+            self._file.close()
 
-    def _put(self, run: Run, piece: memoryview) -> None:
-        assert self._fd is not None
-        put(self._fd, run.at, piece)
-        if self._show is not None:
-            self._show()
+    def _write(self) -> None:
+        with self._deferred_error():
+            for run, data in zip(self._runs(self._rank), self._own_data(), strict=True):
+                self._write_run(run, data)
+        buffers = zip(self._received, cycle(self._buffers), strict=False)
+        places = [(sender, buffer[: run.nbytes]) for (sender, run), buffer in buffers]
+        blocks = receive_in_order(self._context.collective_comm, places, Tag.ROW_BLOCK)
+        for (_, run), block in zip(self._received, blocks, strict=True):
+            with self._deferred_error():
+                self._write_run(run, block.data)
+
+    def _write_run(self, run: Run, data: memoryview) -> None:
+        assert self._file is not None
+        if self._error is None:
+            write_exactly(self._file.fileno(), run.offset, data)
+            self._written += data.nbytes
+            nbytes = sum(blocks.spec.nbytes for blocks in self._blocks)
+            self._bar.show(min(self._written * len(set(self._writers)), nbytes))  # the others are about as far
 
     def _send(self) -> None:
-        """Sends the runs of this rank to the one that writes them; once one has failed, anything of their length."""
-        failure: BaseException | None = None
-        own = self._own()
+        """Sends this rank's runs, and after an error empty messages in their place."""
+        own_data = self._own_data()
         with InFlight(self._context.collective_comm, Tag.ROW_BLOCK) as sending:
-            for run in self._runs(self._context.topology.rank):
-                piece = memoryview(self._buffers[0])[: run.nbytes]
-                try:
-                    piece = piece if failure is not None else next(own)[1]
-                except Exception as error:
-                    failure = error
-                sending.send(piece, self._writer)
-                sending.wait_until(_WINDOW)
-        if failure is not None:
-            raise failure
+            for _ in self._runs(self._rank):
+                data = memoryview(b"")
+                with self._deferred_error():
+                    data = next(own_data, data)
+                sending.send(data, self._writers[self._rank])
+                sending.wait_until(WINDOW - 1)
 
-    def _take(self, sender: int, failure: BaseException | None) -> BaseException | None:
-        """Writes what `sender` sends, or only receives it where something has failed; what has failed by then."""
-        for run, piece in self._received(sender):
-            try:
-                if failure is None:
-                    self._put(run, piece)
-            except Exception as error:
-                failure = error
-        return failure
+    @contextmanager
+    def _deferred_error(self) -> Iterator[None]:
+        """Keeps an error of the block for `run`, which raises the first one."""
+        try:
+            yield
+        except Exception as error:
+            self._error = self._error or error
 
-    def _received(self, sender: int) -> Iterator[tuple[Run, memoryview]]:
-        """The runs of `sender` as they come, each with the next one already asked for."""
-        runs = list(self._runs(sender))
-        places = [memoryview(self._buffers[number % _WINDOW])[: run.nbytes] for number, run in enumerate(runs)]
-        with InFlight(self._context.collective_comm, Tag.ROW_BLOCK) as receiving:
-            for number, run in enumerate(runs):
-                for place in places[number + len(receiving) : number + _WINDOW]:
-                    receiving.receive(place, sender)
-                receiving.wait_oldest()
-                yield run, places[number]
+    def _own_data(self) -> Iterator[memoryview]:
+        """The bytes of this rank, run by run."""
+        for blocks, array, checksums in zip(self._blocks, self._arrays, self.checksums, strict=True):
+            for data in () if array is None else data_of(array, blocks.spec.order, blocks.block_bytes):
+                if self._has_checksums:
+                    checksums.append(crc32(data))
+                yield data
 
     def _runs(self, rank: int) -> Iterator[Run]:
-        for stack in self._stacks:
-            yield from stack.runs(rank)
+        for blocks in self._blocks:
+            yield from blocks.runs(rank)
 
 
-def pieces(array: NDArray[Any], order: str, block_bytes: int) -> Iterator[memoryview]:
-    """The bytes of an array, its items in `order`, so many at a time: where they lie in that order, as they lie."""
+def data_of(array: NDArray[Any], order: str, block_bytes: int) -> Iterator[memoryview]:
+    """The bytes of an array in blocks, its items in `order`. Only an array of another layout is copied, by blocks."""
     if array.nbytes == 0:
         return
     if array.flags.c_contiguous if order == "C" else array.flags.f_contiguous:
-        data = bytes_of(array).data
-        for part in slices.chunks(data.nbytes, block_bytes):
-            yield data[part]
+        data: Block = bytes_of(array)
+        yield from (data[part].data for part in slices.chunks(data.nbytes, block_bytes))
         return
     items = array.view(np.dtype((np.void, array.itemsize)))  # with all their bytes, padding included
     flat = (items if order == "C" else items.T).flat
     for part in slices.chunks(items.size, block_bytes // array.itemsize):
         yield flat[part].view(np.uint8).data
-
-
-def put(fd: int, at: int, piece: memoryview) -> None:
-    """Writes all bytes of `piece` at `at`.
-
-    Raises:
-        OSError: There is no room for them, or the disk fails.
-    """
-    while piece.nbytes:
-        written = os.pwrite(fd, piece, at)
-        piece, at = piece[written:], at + written

@@ -1,4 +1,4 @@
-"""Which bytes of an array in a file each rank has, and who writes them. Plain functions of plain data."""
+"""Which bytes of an array in a file each rank has, and which rank writes them. Pure."""
 
 from __future__ import annotations
 
@@ -12,80 +12,85 @@ from mpishare.arrays.spec import Spec
 from mpishare.comm.placement import Placement
 
 ROOT = 0
-"""The rank that makes the file, and whose array is saved where all have the same. It leads the first node."""
+"""The rank that makes the file, and whose array is saved if all ranks have the same. It leads the first node."""
 
 BLOCK_BYTES = 4 << 20
-"""How much is written, sent or checked at a time: little memory, and enough that the cost of a call does not show.
-A checkpoint has a checksum for each, so that another number makes another version of its front."""
+"""Bytes that are written, sent and checked at a time: little memory, and enough to hide the cost of a call.
+A checkpoint has a checksum for each, so that another number needs another version of its file."""
 
-_SHARED_BY_HOSTS = frozenset({"lustre", "gpfs", "beegfs", "fhgfs", "ceph", "pvfs2", "wekafs", "panfs"})
-"""File systems on which hosts may write parts of one file at the same time, wherever the parts meet. On NFS the caches
-of two hosts may each hold the page in which they meet (RFC 1813, section 4.11)."""
+_SHARED_BY_HOSTS = frozenset({"lustre", "gpfs", "ceph", "pvfs2", "wekafs", "panfs"})
+"""File systems on which hosts may write parts of one file at the same time, wherever the parts meet. On NFS and BeeGFS
+the caches of two hosts may each hold the page in which they meet (RFC 1813, section 4.11)."""
 
 
 class Run(NamedTuple):
-    """So many bytes of a file from one place on."""
+    """Contiguous bytes of a file: the offset of the first one, and their number."""
 
-    at: int
+    offset: int
     nbytes: int
 
 
 @dataclass(frozen=True)
 class RowBlocks:
-    """An array that lies in a file as the parts of the ranks, one after the other.
+    """An array in a file: the bytes of the ranks, one rank's behind the other's.
 
     Attributes:
-        spec: That of the whole.
-        starts: Where the part of each rank begins, in bytes of the array, and at last where all end.
-        at: Where the array begins in the file.
+        spec: The whole array.
+        starts: Where the bytes of each rank begin, relative to the array, and at last where all end.
+        offset: Where the array begins in the file, in bytes.
     """
 
     spec: Spec
     starts: tuple[int, ...]
-    at: int = 0
+    offset: int = 0
 
     @classmethod
-    def whole(cls, spec: Spec, size: int) -> RowBlocks:
-        """All of it is `ROOT`'s, of so many ranks."""
-        return cls(spec, tuple(0 if rank <= ROOT else spec.nbytes for rank in range(size + 1)))
+    def of_root(cls, spec: Spec, size: int) -> RowBlocks:
+        """An array that `ROOT`, one of `size` ranks, has alone."""
+        return cls(spec, (0, *(spec.nbytes,) * size))
 
     @classmethod
-    def rows(cls, mine: Spec, lengths: Sequence[int]) -> RowBlocks:
-        """Each rank has so many rows; `mine` is the spec of any rank's."""
-        spec = replace(mine, shape=(sum(lengths), *mine.shape[1:]), order="C")
-        row_bytes = replace(mine, shape=mine.shape[1:]).nbytes
+    def of_rows(cls, rows: Spec, lengths: Sequence[int]) -> RowBlocks:
+        """An array of which each rank has `lengths[rank]` rows; `rows` is the spec of any rank's."""
+        spec = replace(rows, shape=(sum(lengths), *rows.shape[1:]), order="C")
+        row_bytes = replace(rows, shape=rows.shape[1:]).nbytes
         return cls(spec, tuple(row_bytes * row for row in accumulate(lengths, initial=0)))
 
     @property
     def block_bytes(self) -> int:
-        """How long a run is, in whole items."""
+        """The size of a run, but for the last one of a rank: whole items, of about `BLOCK_BYTES`."""
         itemsize = self.spec.dtype.itemsize or 1
         return max(BLOCK_BYTES // itemsize, 1) * itemsize
 
     def runs(self, rank: int) -> Iterator[Run]:
-        """The bytes of a rank, run by run."""
+        """The bytes of a rank, in the order of the file."""
         start, stop = self.starts[rank], self.starts[rank + 1]
         for part in slices.chunks(stop - start, self.block_bytes):
-            yield Run(self.at + start + part.start, part.stop - part.start)
+            yield Run(self.offset + start + part.start, part.stop - part.start)
+
+    def all_runs(self) -> Iterator[Run]:
+        """The bytes of all ranks, in the order of the file."""
+        for rank in range(len(self.starts) - 1):
+            yield from self.runs(rank)
 
 
-def choose(placement: Placement, filesystem: str, *, distributed: bool, mpio: bool = False) -> str:
-    """The way in which the bytes get into the file.
+def choose_way(placement: Placement, filesystem: str, *, distributed: bool, has_mpio: bool = False) -> str:
+    """How the bytes are written.
 
     Args:
         placement: The ranks of each node.
         filesystem: The type of the file system.
-        distributed: Whether each rank has a part.
-        mpio: Whether HDF5 can write through MPI.
+        distributed: Whether each rank has a part of its own.
+        has_mpio: Whether HDF5 can write the file through MPI.
 
     Returns:
-        "root", it writes all; "node", all ranks write, as they are on one; "mpio", HDF5 writes through MPI; "hosts",
-        all ranks write, as the file system lets several hosts; "streams", the ranks of the root's node write, and what
-        the others have comes to them in messages.
+        "root": the root writes all. "node": all ranks write; they are on one node. "mpio": HDF5 writes through MPI.
+        "hosts": all ranks write; the file system allows it. "streams": the ranks of the root's node write, and receive
+        the bytes of the others.
     """
     if not distributed:
         return "root"
-    if mpio:
+    if has_mpio and (len(placement.nodes) == 1 or not filesystem.startswith("nfs")):
         return "mpio"
     if len(placement.nodes) == 1:
         return "node"
@@ -93,18 +98,13 @@ def choose(placement: Placement, filesystem: str, *, distributed: bool, mpio: bo
 
 
 def writers(placement: Placement, way: str) -> tuple[int, ...]:
-    """For each rank, the one that writes its bytes. Those of other nodes are dealt round the ranks of the root's."""
-    size = sum(map(len, placement.nodes))
+    """For each rank the one that writes its bytes. Ranks of other nodes are dealt round those of the root's node."""
+    size = len(placement.node_of)
     if way == "root":
         return (ROOT,) * size
-    if way in ("node", "hosts", "mpio"):
+    if way != "streams":
         return tuple(range(size))
     near = placement.nodes[placement.node_of[ROOT]]
     far = [rank for rank in range(size) if rank not in near]
     dealt = {rank: near[number % len(near)] for number, rank in enumerate(far)}
     return tuple(dealt.get(rank, rank) for rank in range(size))
-
-
-def senders(found: Sequence[int], writer: int) -> list[int]:
-    """The other ranks whose bytes `writer` writes, as `writers` found it."""
-    return [rank for rank, its in enumerate(found) if its == writer and rank != writer]

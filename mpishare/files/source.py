@@ -20,9 +20,9 @@ class Stamp(NamedTuple):
     written_ns: int
 
     @classmethod
-    def of(cls, descriptor: int) -> Stamp:
-        """The stamp of an open file."""
-        status = os.fstat(descriptor)
+    def of(cls, file: int | os.PathLike[str]) -> Stamp:
+        """The stamp of an open file, by its descriptor, or of the file at a path."""
+        status = os.stat(file)  # noqa: PTH116 - pathlib takes no descriptor
         return cls(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
@@ -62,7 +62,7 @@ class Source(ExitStack):
     """
 
     def __init__(self, path: str, stamp: Stamp | None = None) -> None:
-        """`stamp` is that of the rank that inspected the file; None on that rank itself."""
+        """`stamp` is that of the rank that inspected the file; None for that of the file when it is opened."""
         super().__init__()
         self.path = path
         self._stamp = stamp
@@ -114,8 +114,9 @@ class Source(ExitStack):
 
     def _add(self, descriptor: int) -> None:
         self._descriptors.append(descriptor)
-        if self._stamp is not None:
-            self.check()
+        if self._stamp is None:
+            self._stamp = Stamp.of(descriptor)
+        self.check()
 
     def check(self) -> None:
         """Returns if the file is as it was inspected.

@@ -1,7 +1,7 @@
-"""A file as HDF5 is to see it: what HDF5 writes stays in memory, and goes to the disk by our own calls.
+"""A file as HDF5 sees it: what HDF5 writes stays in memory until our own calls write it to the disk.
 
 HDF5 cannot be closed when one of its own writes fails: it keeps the file, tries again when the process ends, and may
-end in a segmentation fault (seen with HDF5 2.0.0). Here none of its writes fails.
+end in a segmentation fault (seen with HDF5 2.0.0). With this buffer none of its writes fails.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ import io
 import os
 from typing import Any
 
-from mpishare.files.parallel_write import put
-
-_PAGE_BYTES = 4096
+from mpishare.files.atomic_file import write_exactly
 
 
 class WriteBuffer(io.RawIOBase):
-    """An open file with changes that are in memory only, for h5py's file-like objects.
+    """An open file with changes in memory, for h5py's file-like objects. Its methods are those of any Python file.
 
     Source:
         The h5py reference, "Python file-like objects".
@@ -25,66 +23,48 @@ class WriteBuffer(io.RawIOBase):
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._size = os.fstat(fd).st_size
-        self._at = 0
-        self._pages: dict[int, bytearray] = {}
+        self._position = 0
+        self._writes: list[tuple[int, bytes]] = []  # offsets and data, in order; HDF5 reads few of them again
 
     def seekable(self) -> bool:
-        """It is, and may be read and written."""
+        """True."""
         return True
 
     readable = writable = seekable
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """As of any file."""
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        return self._at
+        """See `io.IOBase.seek`."""
+        self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        return self._position
 
     def tell(self) -> int:
-        """As of any file."""
-        return self._at
+        """See `io.IOBase.tell`."""
+        return self._position
 
     def truncate(self, size: int | None = None) -> int:
-        """As of any file."""
-        self._size = self._at if size is None else size
+        """See `io.IOBase.truncate`."""
+        self._size = self._position if size is None else size
         return self._size
 
-    def readinto(self, place: Any) -> int:
-        """As of any file."""
-        target = memoryview(place).cast("B")
-        count = max(min(target.nbytes, self._size - self._at), 0)
-        for number, page, part in self._cut(count):
-            start = number * _PAGE_BYTES + page.start - self._at
-            target[start : start + part] = self._page(number)[page]
-        self._at += count
-        return count
+    def readinto(self, buffer: Any) -> int:
+        """See `io.RawIOBase.readinto`."""
+        start = self._position
+        target = memoryview(buffer).cast("B")[: max(self._size - start, 0)]
+        target[:] = os.pread(self._fd, target.nbytes, start).ljust(target.nbytes, b"\0")
+        for offset, data in self._writes:
+            low, high = max(offset, start), min(offset + len(data), start + target.nbytes)
+            if low < high:
+                target[low - start : high - start] = data[low - offset : high - offset]
+        self._position += target.nbytes
+        return target.nbytes
 
-    def write(self, content: Any) -> int:
-        """As of any file, but in memory."""
-        source = memoryview(content).cast("B")
-        for number, page, part in self._cut(source.nbytes):
-            start = number * _PAGE_BYTES + page.start - self._at
-            changed = self._pages.setdefault(number, self._page(number))
-            changed[page] = source[start : start + part]
-        self._at += source.nbytes
-        self._size = max(self._size, self._at)
-        return source.nbytes
-
-    def _cut(self, count: int) -> list[tuple[int, slice, int]]:
-        """The pages of the next so many bytes, with what of each it is, and how much."""
-        found, at, end = [], self._at, self._at + count
-        while at < end:
-            number, start = divmod(at, _PAGE_BYTES)
-            part = min(_PAGE_BYTES - start, end - at)
-            found.append((number, slice(start, start + part), part))
-            at += part
-        return found
-
-    def _page(self, number: int) -> bytearray:
-        """A page as it is now."""
-        known = self._pages.get(number)
-        if known is None:
-            known = bytearray(os.pread(self._fd, _PAGE_BYTES, number * _PAGE_BYTES).ljust(_PAGE_BYTES, b"\0"))
-        return known
+    def write(self, data: Any) -> int:
+        """See `io.RawIOBase.write`."""
+        copy = bytes(data)
+        self._writes.append((self._position, copy))
+        self._position += len(copy)
+        self._size = max(self._size, self._position)
+        return len(copy)
 
     def apply(self) -> None:
         """Writes the changes to the file.
@@ -93,6 +73,5 @@ class WriteBuffer(io.RawIOBase):
             OSError: They cannot be written.
         """
         os.ftruncate(self._fd, self._size)
-        for number, page in sorted(self._pages.items()):
-            at = number * _PAGE_BYTES
-            put(self._fd, at, memoryview(page)[: max(self._size - at, 0)])
+        for offset, data in self._writes:
+            write_exactly(self._fd, offset, memoryview(data)[: max(self._size - offset, 0)])

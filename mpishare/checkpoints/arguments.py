@@ -1,0 +1,104 @@
+"""The arguments of `Checkpoint`, checked before anything is written."""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mpishare.arrays.spec import Spec
+from mpishare.errors import ArgumentError, SpecError
+from mpishare.files.errors import file_errors
+from mpishare.files.hdf5_write import stored_type
+from mpishare.transfer.rows import rows_of
+
+_LARGEST_INTEGER = 2**63 - 1
+"""The largest that HDF5 stores as a signed number."""
+
+
+def checked_integer(number: object, name: str, *, least: int) -> int:
+    """The argument `number` of the given name as an int.
+
+    Raises:
+        ArgumentError: It is not an integer from `least` to 2**63 - 1.
+    """
+    try:
+        integer = operator.index(number)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise ArgumentError(f"{name} is {number!r}; expected an integer >= {least}.") from error
+    if not least <= integer <= _LARGEST_INTEGER:
+        raise ArgumentError(f"{name} is {integer}; expected an integer >= {least} and < 2**63.")
+    return integer
+
+
+def checked_names(arrays: Mapping[str, object], distributed: Collection[str]) -> list[str]:
+    """The names in `distributed`, in the order of `arrays`.
+
+    Raises:
+        ArgumentError: `arrays` is not a mapping, a name cannot be used, or `distributed` names no array.
+    """
+    if not isinstance(arrays, Mapping):
+        raise ArgumentError(f"arrays is of type {type(arrays).__name__}; expected a dict of arrays by name.")
+    for name in arrays:
+        if not isinstance(name, str) or not name or name == "." or set("/\0") & set(name):
+            raise ArgumentError(f"{name!r} is not a name for an array. Give a string without a slash, such as 'grid'.")
+    try:
+        wanted = None if isinstance(distributed, str) else set(distributed)  # iterated once: it may be a generator
+    except TypeError:
+        wanted = None
+    if wanted is None or not wanted <= arrays.keys():
+        names = ", ".join(map(repr, arrays))
+        raise ArgumentError(f"distributed is {distributed!r}; expected a collection of names from {names}.")
+    return [name for name in arrays if name in wanted]
+
+
+def specs_of(folder: Path, arrays: Mapping[str, Any], rows: Collection[str], *, is_root: bool) -> dict[str, Spec]:
+    """The specs of the arrays in the file, by name: on the root of all, on other ranks of those named in `rows`.
+
+    Raises:
+        SpecError: An array cannot be shared, or on the root not stored.
+        BackendError: On the root: h5py is not installed.
+    """
+    specs = {}
+    for name in arrays if is_root else rows:
+        with file_errors(folder, name):
+            spec = rows_of(arrays[name]) if name in rows else Spec.of(arrays[name])
+            specs[name] = replace(spec, order="C")
+            if is_root:
+                stored_type(spec)
+    return specs
+
+
+def json_of(values: Mapping[str, Any] | None) -> str:
+    """The values as JSON.
+
+    Raises:
+        SpecError: JSON has no form for one of them, or would change a key.
+    """
+    try:
+        text = json.dumps(dict(values or {}))
+        _check_keys(dict(values or {}))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SpecError(
+            f"values cannot be saved: {error}. Give numbers, strings, lists and dicts, e.g. int(…)."
+        ) from error
+    return text
+
+
+def _check_keys(value: object) -> None:
+    """Checks that the keys of all dicts are strings; JSON would make strings of others.
+
+    Raises:
+        TypeError: One is not.
+    """
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise TypeError(f"the name {key!r} is not a string")
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for inner in value:
+            _check_keys(inner)

@@ -1,0 +1,117 @@
+"""What a checkpoint's file has, and how its arrays are read: as they were saved, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpishare.arrays import slices
+from mpishare.arrays.raw import Block
+from mpishare.arrays.spec import Spec
+from mpishare.checkpoints.manifest import Manifest, read_bytes
+from mpishare.errors import FileError
+from mpishare.files.pieces import Hyperslab, Piece
+from mpishare.files.row_blocks import Run
+from mpishare.files.source import Source
+
+DAMAGE = (OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What the reading of a file raises that is not as it was saved. But an OSError with an errno says nothing of the file."""
+
+
+@dataclass(frozen=True)
+class ChecksummedPart:
+    """An array of a checkpoint, each run of which is read whole and must fit its checksum. It satisfies `Part`.
+
+    Attributes:
+        name: Its name.
+        spec: What a load of it returns.
+        runs: Its bytes in the file, in order. They take the place of items.
+        checksums: The CRC-32 of each run.
+    """
+
+    name: str
+    spec: Spec
+    runs: tuple[Run, ...]
+    checksums: NDArray[np.uint32]
+
+    def pieces(self, largest_bytes: int) -> Iterator[Piece]:
+        """See `Part`. A piece is a run, however long: one that is cut would be read twice."""
+        for number, run in enumerate(self.runs):
+            yield Piece((slice(number, number + 1),), run.offset - self.runs[0].offset, run.nbytes)
+
+    def read(self, source: Source, items: Hyperslab, block: Block) -> None:
+        """See `Part`.
+
+        Raises:
+            FileError: The bytes are not those that were saved, or cannot be read.
+        """
+        number = items[0].start
+        start = self.runs[number].offset - self.runs[0].offset
+        self._read_run(source, number, block[start : start + self.runs[number].nbytes].data)
+
+    def read_range(self, source: Source, start: int, buffer: memoryview) -> None:
+        """Fills `buffer` with the bytes of the array from `start` on. All runs that they are in are checked.
+
+        Raises:
+            FileError: The bytes are not those that were saved, or cannot be read.
+        """
+        for number, run in enumerate(self.runs):
+            offset = run.offset - self.runs[0].offset - start  # in the buffer
+            target = buffer[max(offset, 0) : max(offset + run.nbytes, 0)]
+            if target.nbytes == run.nbytes:
+                self._read_run(source, number, target)
+            elif target.nbytes:
+                whole = memoryview(bytearray(run.nbytes))
+                self._read_run(source, number, whole)
+                target[:] = whole[max(-offset, 0) :][: target.nbytes]
+
+    def verify(self, source: Source, parts: int, part: int) -> None:
+        """Reads part number `part` of `parts` of the array.
+
+        Raises:
+            FileError: The bytes are not those that were saved, or cannot be read.
+        """
+        for number in range(len(self.runs))[slices.balanced_slice(len(self.runs), parts, part)]:
+            self._read_run(source, number, memoryview(bytearray(self.runs[number].nbytes)))
+
+    def _read_run(self, source: Source, number: int, buffer: memoryview) -> None:
+        run = self.runs[number]
+        source.read(run.offset, buffer)
+        if crc32(buffer) != self.checksums[number]:
+            reason = f"its {run.nbytes:,} bytes from {run.offset:,} on are not those that were saved"
+            raise FileError(source.path, self.name, reason)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What the file of a checkpoint has, but for the bytes of the arrays.
+
+    Attributes:
+        path: The file.
+        manifest: What its user block says.
+        arrays: The arrays by name.
+    """
+
+    path: Path
+    manifest: Manifest
+    arrays: Mapping[str, ChecksummedPart]
+
+    @classmethod
+    def read(cls, source: Source) -> Contents:
+        """Reads and checks all of a file but the arrays.
+
+        Raises:
+            DAMAGE: The file is not a checkpoint, or has been cut or altered; or it cannot be read.
+        """
+        manifest = Manifest.read(source.descriptor)
+        arrays = {}
+        for name, (blocks, offset) in manifest.entries.items():
+            runs = tuple(blocks.all_runs())
+            checksums = np.frombuffer(read_bytes(source.descriptor, offset, 4 * len(runs)), "<u4")
+            arrays[name] = ChecksummedPart(name, blocks.spec, runs, checksums)
+        return cls(Path(source.path), manifest, arrays)

@@ -1,0 +1,304 @@
+"""Checkpoint: what was saved comes back to the bit on whatever ranks there are, or is refused."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import h5py
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpishare as ms
+from mpishare.files import row_blocks
+from tests.arrays import DTYPES, bits, filled
+from tests.mpi.checkpoints.finding import found, names_in, part
+
+pytestmark = pytest.mark.mpi
+
+Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
+Change = Callable[[bytearray], object]
+ONES = np.ones(3)
+
+
+def test_there_is_none_at_first(folder: Path) -> None:
+    assert ms.Checkpoint(folder).latest() is None
+    assert not folder.exists()
+
+
+def test_arrays_and_values_come_back(comm: MPI.Intracomm, folder: Path) -> None:
+    table = filled(DTYPES["struct"], (5, 2))
+    grid = filled(np.dtype("f8"), (101, 7))
+    rows = grid[part(101, comm.size, comm.rank)]
+    values = {"time": 0.1, "names": ["a", "ä"], "deep": {"n": 2**70, "none": None}, "flag": True}
+    arrays = {"grid": rows, "table": np.asfortranarray(table) if comm.rank == 0 else None, "none": grid[:0, :0]}
+    checkpoint = ms.Checkpoint(folder)
+    checkpoint.save(3, arrays, distributed=["grid"], values=values)
+    snapshot = found(checkpoint)
+    assert (snapshot.step, snapshot.values, snapshot.names) == (3, values, ("grid", "table", "none"))
+    assert snapshot.shape("grid") == (101, 7)
+    for name, whole in (("grid", grid), ("table", table), ("none", grid[:0, :0])):
+        shared = snapshot.load(name)
+        assert (bits(shared), shared.shape, shared.dtype) == (bits(whole), whole.shape, whole.dtype)
+        assert not shared.flags.writeable
+    comm.Barrier()
+    with h5py.File(snapshot.path) as file:  # as any program reads it
+        assert bits(file["arrays/grid"][:]) == bits(grid)
+        assert bits(file["arrays/table"][:]) == bits(table)
+        assert file["step"][()] == 3
+
+
+@pytest.mark.parametrize("block_bytes", [1, 64, 1000, 1 << 20])
+def test_rows_for_another_number_of_ranks(
+    comm: MPI.Intracomm, folder: Path, block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_blocks, "BLOCK_BYTES", block_bytes)
+    grid = filled(np.dtype(">f4"), (47, 3))
+    ms.Checkpoint(folder).save(0, {"grid": grid[part(47, comm.size, comm.rank)]}, distributed=["grid"])
+    for ranks in range(1, comm.size + 1):
+        some = cast("MPI.Intracomm", comm.Split(comm.rank < ranks, comm.rank))
+        snapshot = found(ms.Checkpoint(folder, comm=some))
+        rows = part(47, some.size, some.rank)
+        for region in (rows, slice(40, 3), slice(-5, None)):
+            assert bits(snapshot.load("grid", region=region)) == bits(grid[region])
+        out = np.empty((rows.stop - rows.start, 3), ">f4")
+        assert snapshot.load("grid", region=rows, out=out) is out
+        assert bits(out) == bits(grid[rows])
+        assert bits(snapshot.load("grid")) == bits(grid)
+        some.Free()
+
+
+@pytest.mark.parametrize("backend", [None, "private"])
+def test_each_byte_is_read_once_a_job(
+    comm: MPI.Intracomm, folder: Path, backend: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the ranks of the first node, for all nodes; by `latest` before, by all ranks."""
+    monkeypatch.setattr(row_blocks, "BLOCK_BYTES", 1000)
+    grid = filled(np.dtype("f8"), (997, 5))
+    checkpoint = ms.Checkpoint(folder)
+    checkpoint.save(1, {"grid": grid[part(997, comm.size, comm.rank)]}, distributed=["grid"])
+    usual, read_bytes = os.preadv, []
+
+    def preadv(fd: int, buffers: Any, offset: int) -> int:
+        read_bytes.append(usual(fd, buffers, offset))
+        return read_bytes[-1]
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    snapshot = found(checkpoint)
+    size = snapshot.path.stat().st_size
+    assert grid.nbytes < size <= comm.allreduce(sum(read_bytes)) < 1.01 * size  # checksums are read twice
+    read_bytes.clear()
+    assert bits(snapshot.load("grid", backend=backend)) == bits(grid)
+    by_rank = comm.allgather(sum(read_bytes))
+    assert sum(by_rank) == grid.nbytes
+    assert all(ms.topology().node_of(rank) == 0 for rank, nbytes in enumerate(by_rank) if nbytes)
+
+
+def test_names_from_a_generator(comm: MPI.Intracomm, folder: Path) -> None:
+    names: Any = (name for name in ["x"])
+    ms.Checkpoint(folder).save(1, {"x": np.ones((2, 3))}, distributed=names)
+    assert found(ms.Checkpoint(folder)).shape("x") == (2 * comm.size, 3)
+
+
+def test_the_last_ones_stay(comm: MPI.Intracomm, folder: Path) -> None:
+    checkpoint = ms.Checkpoint(folder, keep=2)
+    for step in (1, 2, 10):
+        checkpoint.save(step, {"x": np.full(3, step)})
+    assert names_in(folder) == ["000000000002.h5", "000000000010.h5"]
+    checkpoint.save(5, {"x": np.full(3, 5)})  # continues from before 10
+    assert names_in(folder) == ["000000000002.h5", "000000000005.h5"]
+    checkpoint.save(5, {"y": np.full(3, 6)})
+    snapshot = found(checkpoint)
+    assert (snapshot.step, snapshot.names, snapshot.load("y").tolist()) == (5, ("y",), [6, 6, 6])
+
+
+def test_the_folder_is_synced_in_its_parent(comm: MPI.Intracomm, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, synced = os.fsync, []
+
+    def fsync(fd: int) -> None:
+        synced.append(os.fstat(fd).st_ino)
+        usual(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    ms.Checkpoint(folder).save(1, {})
+    assert (folder.parent.stat().st_ino in synced) == (comm.rank == 0)
+
+
+def damaged(comm: MPI.Intracomm, file: Path, change: Change) -> None:
+    """Changes the bytes of a file."""
+    comm.Barrier()
+    if comm.rank == 0:
+        content = bytearray(file.read_bytes())
+        change(content)
+        file.write_bytes(content)
+    comm.Barrier()
+
+
+def flipped(at: int) -> Change:
+    def change(content: bytearray) -> None:
+        content[at % len(content)] ^= 1 << at % 8
+
+    return change
+
+
+def test_a_damaged_one_is_left_out(comm: MPI.Intracomm, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage in the manifest, in what HDF5 wrote, and in the last run of an array, which one rank alone reads."""
+    monkeypatch.setattr(row_blocks, "BLOCK_BYTES", 64)
+    checkpoint = ms.Checkpoint(folder)
+    for step in (1, 2):
+        checkpoint.save(step, {"grid": np.full((9, 4), 2.0 - step)}, values={"a": step})
+    file = folder / "000000000002.h5"
+    good = file.read_bytes()
+    with h5py.File(file) as opened:
+        end = opened["arrays/grid"].id.get_offset() + 9 * 4 * 8
+    comm.Barrier()
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        for place in (20, end + 1, end - 1):
+            damaged(comm, file, flipped(place))
+            snapshot = found(checkpoint)
+            assert (snapshot.step, snapshot.load("grid").sum()) == (1, 36)
+            damaged(comm, file, lambda content: content.__setitem__(slice(None), good))
+    assert len(given) == (3 if comm.rank == 0 else 0)
+    assert all("the checkpoint of step 2 in" in str(warning.message) for warning in given)
+    assert found(checkpoint).step == 2
+
+
+def test_one_that_is_altered_after_it_was_found(comm: MPI.Intracomm, folder: Path, raised: Raised) -> None:
+    checkpoint = ms.Checkpoint(folder)
+    checkpoint.save(1, {"x": np.full((comm.size, 1000), 7)})
+    snapshot = found(checkpoint)
+    damaged(comm, snapshot.path, lambda content: content.reverse())
+    outcomes = raised(lambda: snapshot.load("x"))
+    assert {error for error, _ in outcomes} <= {"FileError", "PeerError"}
+    assert any("dataset 'x' of" in text and "not those that were saved" in text for _, text in outcomes)
+    outcomes = raised(lambda: snapshot.load("x", region=slice(comm.rank, comm.rank + 1)))
+    assert {error for error, _ in outcomes} == {"FileError"}
+
+
+@pytest.mark.filterwarnings("ignore:the checkpoint of step")
+def test_a_damaged_one_neither_counts_nor_goes(comm: MPI.Intracomm, folder: Path) -> None:
+    checkpoint = ms.Checkpoint(folder, keep=2)
+    for step in (1, 2):
+        checkpoint.save(step, {"x": np.full(3, step)})
+    damaged(comm, folder / "000000000002.h5", flipped(20))
+    assert found(checkpoint).step == 1
+    for step, good in ((3, [1, 3]), (4, [3, 4])):
+        checkpoint.save(step, {"x": np.full(3, step)})
+        assert names_in(folder) == sorted(f"{number:012}.h5" for number in [2, *good])
+    checkpoint.save(2, {"x": np.full(3, 2)})
+    assert found(checkpoint).step == 2
+
+
+def test_a_warning_that_is_an_error_is_one_on_all(comm: MPI.Intracomm, folder: Path, raised: Raised) -> None:
+    checkpoint = ms.Checkpoint(folder)
+    for step in (1, 2):
+        checkpoint.save(step, {"x": np.full(3, step)})
+    damaged(comm, folder / "000000000002.h5", flipped(20))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises((RuntimeWarning, ms.PeerError), match="the checkpoint of step 2 in"):
+            checkpoint.latest()
+        warnings.simplefilter("ignore")
+        assert found(checkpoint).step == 1
+        damaged(comm, folder / "000000000001.h5", flipped(20))
+        outcomes = raised(checkpoint.latest)
+    assert {error for error, _ in outcomes} == {"FileError"}
+    assert all("none of 2 checkpoints is as it was saved" in text for _, text in outcomes)
+
+
+@pytest.mark.parametrize("victim", [0, -1])
+@pytest.mark.parametrize(("call", "code"), [("open", errno.EACCES), ("preadv", errno.EIO)])
+def test_one_that_cannot_be_read_is_not_taken_for_a_damaged_one(
+    comm: MPI.Intracomm,
+    folder: Path,
+    raised: Raised,
+    victim: int,
+    call: str,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checkpoint = ms.Checkpoint(folder)
+    for step in (1, 2):
+        checkpoint.save(step, {"x": np.full((2, step), step)}, distributed=["x"])
+    usual = getattr(os, call)
+
+    def refuses(file: Any, *args: Any, **options: Any) -> int:
+        if call == "preadv" or str(file).endswith("2.h5"):
+            raise OSError(code, os.strerror(code))
+        return cast("int", usual(file, *args, **options))
+
+    with monkeypatch.context() as patched:
+        if comm.rank == victim % comm.size:
+            patched.setattr(os, call, refuses)
+        outcomes = raised(checkpoint.latest)
+    assert sorted({error for error, _ in outcomes}) == ["FileError", "PeerError"][: comm.size]
+    assert all(f"000000000002.h5: {os.strerror(code)}" in text for _, text in outcomes)
+    assert found(checkpoint).step == 2
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("opening", [0, 1])
+@pytest.mark.parametrize("name", ["000000000002.h5", "000000000003.h5"])
+def test_one_that_another_job_replaces_meanwhile(
+    comm: MPI.Intracomm, folder: Path, opening: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other job saves the same step, or a later one and removes this one: before it is opened, or between looks."""
+    monkeypatch.setattr(row_blocks, "BLOCK_BYTES", 8)  # so that all ranks have runs to read
+    other = folder.parent / "other"
+    checkpoint = ms.Checkpoint(folder)
+    checkpoint.save(2, {"x": np.full(30, 2)})
+    ms.Checkpoint(other).save(int(name[:-3]), {"x": np.full(40, 3)})
+    usual, opened = os.open, []
+
+    def replaces(path: Any, *args: Any, **options: Any) -> int:
+        if str(path).startswith(str(folder)) and str(path).endswith("2.h5"):
+            opened.append(path)
+            if len(opened) == opening + 1:
+                shutil.move(other / name, folder / name)
+                if not name.endswith("2.h5"):
+                    (folder / "000000000002.h5").unlink()
+        return usual(path, *args, **options)
+
+    with monkeypatch.context() as patched:
+        if comm.rank == 0:
+            patched.setattr(os, "open", replaces)
+        snapshot = found(checkpoint)
+    assert snapshot.path.name == name
+    assert snapshot.load("x").tolist() == [3] * 40
+
+
+def test_a_listing_that_misses_the_only_one(comm: MPI.Intracomm, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As readdir(3) may when one name comes and another goes."""
+    checkpoint = ms.Checkpoint(folder)
+    checkpoint.save(1, {"x": ONES})
+    usual, listings = Path.iterdir, []
+
+    def misses(path: Path) -> Any:
+        listings.append(path)
+        return usual(path) if len(listings) > 3 else iter(())
+
+    monkeypatch.setattr(Path, "iterdir", misses)
+    assert found(checkpoint).step == 1
+    assert bool(listings) == (comm.rank == 0)
+
+
+def test_other_things_in_the_folder(comm: MPI.Intracomm, folder: Path) -> None:
+    """What a killed save of any step left goes; what is not ours stays."""
+    if comm.rank == 0:
+        (folder / "000000000009.h5").mkdir(parents=True)
+        (folder / "000000000007.h5.tmp.0123456789abcdef").write_text("of a killed save")
+        (folder / "notes.txt").write_text("mine")
+    comm.Barrier()
+    checkpoint = ms.Checkpoint(folder, keep=1)
+    assert checkpoint.latest() is None
+    for step in (1, 2):
+        checkpoint.save(step, {"x": np.full(3, step)})
+    assert found(checkpoint).step == 2
+    assert names_in(folder) == ["000000000002.h5", "000000000009.h5", "notes.txt"]

@@ -1,0 +1,219 @@
+"""AtomicFile: the new file in the end, or the old one, whatever fails and whatever else is in the folder."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpishare.errors import FileError
+from mpishare.files.atomic_file import AtomicFile
+from mpishare.files.errors import file_errors
+
+HOSTILE = ["a.npy", "with space.h5", "(a|b)*.npy", "größe-名.h5", "x" * 250 + ".h5", "-n.npy"]
+OLD = bytes(range(256)) * 5000
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A file to replace."""
+    path = tmp_path / "a.h5"
+    path.write_bytes(OLD)
+    return path
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def commit(path: Path, content: bytes = b"new") -> None:
+    with AtomicFile(path) as new:
+        os.write(new.fd, content)
+        new.sync()
+        new.commit()
+
+
+def failing(code: int) -> Callable[..., Any]:
+    def call(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return call
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_it_takes_the_name_when_it_is_whole(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"old")
+    with AtomicFile(path) as new:
+        os.write(new.fd, b"new")
+        assert path.read_bytes() == b"old"
+        assert new.temporary.parent == tmp_path
+        new.sync()
+        new.commit()
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_permissions(tmp_path: Path) -> None:
+    """Those of the old file, but for setuid and setgid; nobody else may open the new one before."""
+    path = tmp_path / "a.npy"
+    commit(path)
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
+    path.chmod(0o6754)
+    with AtomicFile(path) as new:
+        assert stat.S_IMODE(os.fstat(new.fd).st_mode) == 0o600
+        new.sync()
+        new.commit()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o754
+
+
+def test_it_goes_where_something_fails(old: Path) -> None:
+    before = descriptors()
+    with pytest.raises(KeyboardInterrupt), AtomicFile(old) as new:
+        os.write(new.fd, b"ne")
+        raise KeyboardInterrupt
+    assert old.read_bytes() == OLD
+    assert list(old.parent.iterdir()) == [old]
+    assert descriptors() == before
+
+
+def test_the_first_error_is_the_one_that_is_raised(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a file system that has become read-only, where the temporary file stays."""
+    before = descriptors()
+    monkeypatch.setattr(os, "unlink", failing(errno.EROFS))
+    with pytest.raises(KeyboardInterrupt), AtomicFile(old):
+        raise KeyboardInterrupt
+    monkeypatch.undo()
+    assert descriptors() == before
+    commit(old)
+    assert list(old.parent.iterdir()) == [old]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_leftovers_of_the_same_file_go_and_nothing_else(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    with AtomicFile(path) as new:
+        stem = new.temporary.name[:-16]
+    left = tmp_path / f"{stem}0123456789abcdef"
+    others = [tmp_path / f"{stem}old", tmp_path / "b.npy.tmp.0123456789abcdef", tmp_path / f"x{stem}0123456789abcdef"]
+    for file in [left, *others]:
+        file.write_bytes(b"left")
+    with AtomicFile(path):
+        assert not left.exists()
+    assert all(file.exists() for file in others)
+
+
+def test_one_that_is_being_written_stays(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    with AtomicFile(path) as first, AtomicFile(path) as second:
+        assert first.temporary.exists()
+        first.commit()
+        second.commit()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_system_that_reports_no_links(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = os.fstat
+    monkeypatch.setattr(os, "fstat", lambda fd: os.stat_result([*usual(fd)[:3], 0, *usual(fd)[4:]]))
+    commit(old)
+    monkeypatch.undo()
+    assert old.read_bytes() == b"new"
+
+
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    target, link = tmp_path / "there/data.npy", tmp_path / "link.npy"
+    target.write_bytes(b"old")
+    link.symlink_to(target)
+    commit(link)
+    assert link.is_symlink()
+    assert target.read_bytes() == b"new"
+
+
+def test_a_folder_that_cannot_be_synced_has_the_new_file(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error must not say that nothing was saved."""
+    usual = os.fsync
+
+    def fsync(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        usual(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(FileError, match="it was saved, but") as raised, file_errors(old, None, "it was not saved"):
+        commit(old)
+    assert raised.value.errno == errno.EIO
+    assert old.read_bytes() == b"new"
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "circle").symlink_to("circle")
+    for path, number in (
+        (tmp_path / "circle", errno.ELOOP),
+        (tmp_path, errno.EISDIR),
+        (tmp_path / "pipe", errno.EINVAL),
+        (tmp_path / "nowhere" / "a.npy", errno.ENOENT),
+        (tmp_path / "pipe" / "a.npy", errno.ENOTDIR),
+        (tmp_path / ("x" * 300), errno.ENAMETOOLONG),
+    ):
+        with pytest.raises(FileError, match="it was not saved") as raised, file_errors(path, None, "it was not saved"):
+            AtomicFile(path)
+        assert raised.value.errno == number
+    assert {file.name for file in tmp_path.iterdir()} == {"pipe", "circle"}
+
+
+def test_room(tmp_path: Path) -> None:
+    with AtomicFile(tmp_path / "a.npy") as new:
+        new.check_room(0)
+        with pytest.raises(OSError, match=r"bytes are to be written and [\d,]+ are free") as raised:
+            new.check_room(1 << 60)
+    assert raised.value.errno == errno.ENOSPC
+
+
+@pytest.mark.parametrize("code", [0, errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL])
+def test_it_begins_with_the_old_bytes(old: Path, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a kernel or a file system that lacks copy_file_range."""
+    if code:
+        monkeypatch.setattr(os, "copy_file_range", failing(code))
+    with AtomicFile(old) as new:
+        new.copy_old()
+        assert new.temporary.read_bytes() == OLD
+        new.sync()
+        new.commit()
+    assert old.read_bytes() == OLD
+
+
+@pytest.mark.parametrize("code", [0, errno.ENOSPC])
+def test_a_copy_that_ends_early_is_an_error(old: Path, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "copy_file_range", failing(code) if code else lambda *_: 0)
+    with pytest.raises(OSError, match=r"shorter|No space") as raised, AtomicFile(old) as new:
+        new.copy_old()
+    assert raised.value.errno == (code or errno.EIO)
+
+
+@pytest.mark.parametrize("change", [lambda old: old.write_bytes(b"other"), lambda old: commit(old, OLD), Path.unlink])
+def test_what_another_process_writes_meanwhile_is_not_lost(old: Path, change: Callable[[Path], object]) -> None:
+    with pytest.raises(OSError, match=r"another process has changed the file|No such file"), AtomicFile(old) as new:
+        new.copy_old()
+        change(old)
+        after = old.read_bytes() if old.exists() else None
+        new.sync()
+        new.commit()
+    assert (old.read_bytes() if old.exists() else None) == after
+
+
+def test_a_file_that_is_open_for_writing_is_not_copied(old: Path) -> None:
+    with old.open("rb+") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)  # as HDF5 does
+        with pytest.raises(OSError, match="open for writing") as raised, AtomicFile(old) as new:
+            new.copy_old()
+    assert raised.value.errno == errno.EBUSY

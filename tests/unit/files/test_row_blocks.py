@@ -1,0 +1,70 @@
+"""Which bytes of a file each rank has, and who writes them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from mpishare.arrays.spec import Spec
+from mpishare.comm.placement import Placement
+from mpishare.files.row_blocks import BLOCK_BYTES, RowBlocks, choose_way, writers
+
+PLACEMENTS = [Placement.from_labels(labels) for labels in ("a", "aaa", "aabb", "abab", "abbbc", "aabbbbb")]
+
+
+@pytest.mark.parametrize("lengths", [[0], [3], [2, 0, 1], [0, 0, 0, 5], [700_000, 1, 699_999]])
+@pytest.mark.parametrize("shape", [(), (5,), (2, 0)])
+def test_the_runs_of_all_ranks_are_the_whole_array_once(lengths: list[int], shape: tuple[int, ...]) -> None:
+    blocks = RowBlocks.of_rows(Spec(np.dtype("f8"), (7, *shape), "F"), lengths)
+    assert blocks.spec == Spec(np.dtype("f8"), (sum(lengths), *shape))
+    runs = [list(blocks.runs(rank)) for rank in range(len(lengths))]
+    assert [sum(run.nbytes for run in own) for own in runs] == [length * int(np.prod(shape)) * 8 for length in lengths]
+    everything = list(blocks.all_runs())
+    assert everything == [run for own in runs for run in own]
+    assert all(run.offset + run.nbytes == after.offset for run, after in pairwise(everything))
+    assert all(0 < run.nbytes <= BLOCK_BYTES for run in everything)
+
+
+@pytest.mark.parametrize("itemsize", [1, 7, BLOCK_BYTES - 1, BLOCK_BYTES, 3 * BLOCK_BYTES + 1])
+def test_runs_are_whole_items(itemsize: int) -> None:
+    blocks = RowBlocks.of_root(Spec(np.dtype(f"V{itemsize}"), (5,)), 3)
+    runs = list(blocks.runs(0))
+    assert sum(run.nbytes for run in runs) == 5 * itemsize
+    assert all(run.nbytes % itemsize == 0 and run.nbytes <= max(itemsize, BLOCK_BYTES) for run in runs)
+    assert list(blocks.runs(1)) == list(blocks.runs(2)) == []
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("way", ["root", "node", "hosts", "streams", "mpio"])
+def test_each_rank_has_one_writer_and_writers_write_their_own(placement: Placement, way: str) -> None:
+    writer_of = writers(placement, way)
+    assert len(writer_of) == len(placement.node_of)
+    assert all(writer_of[writer] == writer for writer in writer_of)
+    if way == "streams":
+        assert set(writer_of) == set(placement.nodes[0])
+        shares = [writer_of.count(rank) for rank in placement.nodes[0]]
+        assert max(shares) - min(shares) <= 1
+    else:
+        assert set(writer_of) == ({0} if way == "root" else set(placement.node_of))
+
+
+@pytest.mark.parametrize(
+    ("labels", "filesystem", "distributed", "has_mpio", "way"),
+    [
+        ("aab", "lustre", False, True, "root"),
+        ("aaa", "ext4", True, False, "node"),
+        ("aaa", "nfs4", True, True, "mpio"),
+        ("aab", "lustre", True, True, "mpio"),
+        ("aab", "nfs4", True, True, "streams"),
+        ("aab", "nfs4", True, False, "streams"),
+        ("aab", "beegfs", True, False, "streams"),
+        ("aab", "lustre", True, False, "hosts"),
+    ],
+)
+def test_the_way_follows_from_the_nodes_and_the_file_system(
+    labels: str, filesystem: str, distributed: bool, has_mpio: bool, way: str
+) -> None:
+    placement = Placement.from_labels(labels)
+    assert choose_way(placement, filesystem, distributed=distributed, has_mpio=has_mpio) == way

@@ -1,0 +1,39 @@
+"""WriteBuffer against io.BytesIO: the same reads, and the same file in the end."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpishare.files.write_buffer import WriteBuffer
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_reads_and_writes(tmp_path: Path, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    old = random.bytes(int(random.integers(0, 300)))
+    path = tmp_path / "file"
+    path.write_bytes(old)
+    expected = io.BytesIO(old)
+    with path.open("rb+") as file:
+        buffer = WriteBuffer(file.fileno())
+        for step in range(50):
+            offset, count = (int(number) for number in random.integers(0, 200, 2))
+            if step % 3:
+                assert buffer.seek(offset) == expected.seek(offset)
+                data = random.bytes(count)
+                assert buffer.write(data) == expected.write(data)
+            else:
+                assert buffer.seek(-offset % 100, os.SEEK_END) == expected.seek(-offset % 100, os.SEEK_END)
+                assert buffer.seek(-offset // 9, os.SEEK_CUR) == expected.seek(-offset // 9, os.SEEK_CUR)
+                assert buffer.read(count) == expected.read(count)
+            assert buffer.tell() == expected.tell()
+        assert path.read_bytes() == old
+        size = int(random.integers(0, 500))
+        buffer.truncate(size)
+        buffer.apply()
+    assert path.read_bytes() == expected.getvalue()[:size].ljust(size, b"\0")
