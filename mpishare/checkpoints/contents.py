@@ -20,7 +20,7 @@ from mpishare.files.row_blocks import Run
 from mpishare.files.source import Source
 
 DAMAGE = (OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""What the reading of a file raises that is not as it was saved. But an OSError with an errno says nothing of the file."""
+"""What reading a damaged file raises. An OSError that has an errno is no damage: the file may be good."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -100,7 +100,7 @@ class Manifest:
     def user_block_bytes(cls, step: int, values: str, blocks: Mapping[str, RowBlocks]) -> int:
         """A size of the user block, a power of two, that suffices wherever the arrays will be."""
         large = _LARGEST_NUMBER
-        entries = {name: Entry(RowBlocks(one.spec, one.starts, large), large) for name, one in blocks.items()}
+        entries = {name: Entry(replace(array, offset=large), large) for name, array in blocks.items()}
         gaps = [Gap(large, large, large)] * (len(blocks) + 1)
         nbytes = len(cls(step, values, large, entries, gaps).pack(large))
         return max(_SMALLEST_USER_BLOCK_BYTES, 1 << (nbytes - 1).bit_length())
@@ -147,10 +147,10 @@ def _user_block(fd: int) -> tuple[bytes, int]:
 
 def gaps_between(blocks: Sequence[RowBlocks], start: int, stop: int) -> Iterator[Run]:
     """The bytes of a file from `start` to `stop` that belong to no array."""
-    for one in sorted((one for one in blocks if one.spec.nbytes), key=lambda one: one.offset):
-        if one.offset > start:
-            yield Run(start, one.offset - start)
-        start = one.offset + one.spec.nbytes
+    for array in sorted((array for array in blocks if array.spec.nbytes), key=lambda array: array.offset):
+        if array.offset > start:
+            yield Run(start, array.offset - start)
+        start = array.offset + array.spec.nbytes
     if stop > start:
         yield Run(start, stop - start)
 

@@ -115,7 +115,9 @@ def replace_file(context: Context, replacement: Replacement, arrays: Sequence[ND
             new = stack.enter_context(AtomicFile(replacement.path, replacement.leftovers)) if is_root else None
             prepared = None if new is None else _prepare(context, replacement, new)
         start: _Start = comm.bcast_obj(prepared, ROOT)
-        blocks = [replace(one, offset=offset) for one, offset in zip(replacement.blocks, start.offsets, strict=True)]
+        blocks = [
+            replace(array, offset=offset) for array, offset in zip(replacement.blocks, start.offsets, strict=True)
+        ]
         checksums: Checksums = []
         if start.way == "mpio" and replacement.dataset is not None:
             mpio.write(context, start.temporary, replacement.path, replacement.dataset, blocks[0], arrays[0])
@@ -154,7 +156,7 @@ def _write(
 ) -> Checksums:
     """Writes the bytes of all ranks. Returns their checksums if the file is to be completed with them."""
     comm = context.collective_comm
-    nbytes = sum(one.spec.nbytes for one in blocks)
+    nbytes = sum(array.spec.nbytes for array in blocks)
     has_checksums = replacement.complete is not None
     with Bar(nbytes, "B", is_shown=replacement.progress and context.topology.rank == ROOT) as bar, ExitStack() as stack:
         with agree(comm), replacement.errors():
