@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays.raw import Block, copy_bytes
+from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import Spec
 from mpishare.files.errors import file_errors
 from mpishare.files.parts import Stored
 from mpishare.files.pieces import ChunkedAxis, Hyperslab, Piece, pieces_of
-from mpishare.files.region import Region
 from mpishare.files.source import Source
 
 _STRINGS_AT_A_TIME = 1 << 16
@@ -38,21 +37,21 @@ class Hdf5Part:
     is_string: bool
 
     @classmethod
-    def of(cls, source: Source, stored: Stored, region: Region) -> Hdf5Part:
-        """The part that `region` selects of a dataset. Strings are read, to find the longest.
+    def of(cls, source: Source, stored: Stored, axes: Sequence[range]) -> Hdf5Part:
+        """The items at the indices `axes`, one range for each axis. Strings are read, to find the longest.
 
         Raises:
             FileError: They cannot be read.
         """
         assert stored.name is not None
-        axes = tuple(map(ChunkedAxis, region.axes, stored.chunks or (1,) * stored.ndim))
-        spec = Spec.checked((*region.shape, *stored.shape[stored.ndim :]), stored.dtype)
-        part = cls(stored.name, spec, axes, stored.is_text)
+        spec = Spec.checked((*map(len, axes), *stored.shape[stored.ndim :]), stored.dtype)
+        chunked = tuple(map(ChunkedAxis, axes, stored.chunks or (1,) * stored.ndim))
+        part = cls(stored.name, spec, chunked, stored.is_text)
         if not part.is_string:
             return part
-        strings = (part._strings(source, piece.items) for piece in pieces_of(axes, 1, _STRINGS_AT_A_TIME))
+        strings = (part._strings(source, piece.items) for piece in pieces_of(chunked, 1, _STRINGS_AT_A_TIME))
         width = max((len(string) for array in strings for string in array.flat), default=0)
-        return replace(part, spec=Spec.checked(region.shape, np.dtype(f"S{max(width, 1)}")))
+        return replace(part, spec=Spec.checked(spec.shape, np.dtype(f"S{max(width, 1)}")))
 
     @property
     def _lengths(self) -> tuple[int, ...]:
@@ -72,41 +71,25 @@ class Hdf5Part:
         if self.is_string:
             self.spec.view(block).reshape(self._lengths)[items] = self._strings(source, items)
             return
-        array = block.view((np.void, self._itemsize)).reshape(self._lengths)
-        self._read(source, items, array)
-        if any(axis.indices.step < 0 for axis in self.axes):
-            copy_bytes(array[items], array[items][self._directions].copy())
-
-    def _read(self, source: Source, items: Hyperslab, array: NDArray[Any]) -> None:
-        """Reads `items` to their place in `array`, but those of each axis in rising order: HDF5 knows no other."""
         from h5py import h5s, h5t
 
         with file_errors(source.path, self.name):
             dataset = source.hdf5[self.name]
-            file_space = dataset.id.get_space()
-            memory_space = h5s.create_simple(array.shape) if array.shape else h5s.create(h5s.SCALAR)
-            if array.shape:
-                starts, steps = zip(*((run.start, run.step) for run in self._stored_slices(items)), strict=True)
-                counts = tuple(run.stop - run.start for run in items)
-                file_space.select_hyperslab(starts, counts, steps)
+            file_space, memory_space = dataset.id.get_space(), h5s.create_simple(self._lengths)
+            if items:
+                stored, counts = self._stored_slices(items), tuple(run.stop - run.start for run in items)
+                file_space.select_hyperslab(tuple(s.start for s in stored), counts, tuple(s.step for s in stored))
                 memory_space.select_hyperslab(tuple(run.start for run in items), counts)
-            dataset.id.read(memory_space, file_space, array, h5t.py_create(dataset.dtype))
+            dataset.id.read(memory_space, file_space, block, h5t.py_create(dataset.dtype))
 
     def _stored_slices(self, items: Hyperslab) -> tuple[slice, ...]:
-        """The stored indices of `items`, those of each axis in rising order."""
+        """The stored indices of `items`."""
         selected = [axis.indices[run] for axis, run in zip(self.axes, items, strict=True)]
-        rising = [indices if indices.step > 0 else indices[::-1] for indices in selected]
-        return tuple(slice(indices.start, indices[-1] + 1, indices.step) for indices in rising)
-
-    @property
-    def _directions(self) -> Any:
-        """The index that turns rising order into the order of the part; never that of one item."""
-        return (..., *(slice(None, None, 1 if axis.indices.step > 0 else -1) for axis in self.axes))
+        return tuple(slice(indices.start, indices.stop, indices.step) for indices in selected)
 
     def _strings(self, source: Source, items: Hyperslab) -> NDArray[Any]:
         """The items as Python's bytes, in an array of objects."""
         strings = np.empty([run.stop - run.start for run in items], object)
         with file_errors(source.path, self.name):
             strings[...] = source.hdf5[self.name][self._stored_slices(items)]
-        directed: NDArray[Any] = strings[self._directions]
-        return directed
+        return strings

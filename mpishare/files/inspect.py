@@ -14,7 +14,7 @@ from mpishare.files import hdf5_read, npy
 from mpishare.files.errors import file_errors
 from mpishare.files.hdf5_part import Hdf5Part
 from mpishare.files.parts import ContiguousPart, Part, Stored
-from mpishare.files.region import Region
+from mpishare.files.region import parse_region
 from mpishare.files.source import Source, Stamp
 
 
@@ -25,13 +25,15 @@ class Contents:
     Attributes:
         path: The absolute path of the file.
         stamp: The stamp of the file.
-        members: The arrays by name, with slashes between groups; None for a group. "" is the object itself.
+        members: The arrays to read by name, with slashes between groups; None for a group. "" is the object itself.
+        view: The index that makes the result of the one array; `...` for a group.
         attributes: Those of the dataset; or, of a group, those of each of its members by name, its own under "".
     """
 
     path: str
     stamp: Stamp
     members: Mapping[str, Part | None]
+    view: Any
     attributes: Mapping[str, Any]
 
     @property
@@ -97,18 +99,20 @@ def inspect_file(source: Source, name: str | None, region: Any, *, attributes: b
     """
     path = os.path.abspath(source.path)  # noqa: PTH100 - does not resolve links
     if _is_npy(source, name):
-        return Contents(path, source.stamp, {"": _part(source, npy.stored_in(source), region)}, {})
+        part, view = _part(source, npy.stored_in(source), region)
+        return Contents(path, source.stamp, {"": part}, view, {})
     members = hdf5_read.members_of(source, name or "/")
     if region is not None and not hdf5_read.is_dataset(members[""]):
         raise ArgumentError(f"region {region!r} is of an array, but {name or '/'!r} of {path} is a group.")
     parts: dict[str, Part | None] = dict.fromkeys(members)
     for inner, array in _arrays(source, name, members):
         hdf5_read.check_filters(source, array, members[inner])
-        parts[inner] = _part(source, array, region)
+        parts[inner], view = _part(source, array, region)
     with file_errors(source.path, name):
         named = {inner: hdf5_read.attributes_of(member) for inner, member in members.items() if attributes}
-    is_group = parts[""] is None
-    return Contents(path, source.stamp, parts, named if is_group else named.get("", {}))
+    if parts[""] is None:
+        return Contents(path, source.stamp, parts, ..., named)
+    return Contents(path, source.stamp, parts, view, named.get("", {}))
 
 
 def _arrays(source: Source, name: str | None, members: Mapping[str, Any]) -> Iterator[tuple[str, Stored]]:
@@ -134,11 +138,12 @@ def _is_npy(source: Source, name: str | None) -> bool:
     return True
 
 
-def _part(source: Source, stored: Stored, region: Any) -> Part:
-    selected = Region.of(() if region is None else region, stored.shape[: stored.ndim])
+def _part(source: Source, stored: Stored, region: Any) -> tuple[Part, Any]:
+    """The part to read for a region, None for all; and the index that makes the result of it."""
+    axes, view = parse_region(() if region is None else region, stored.shape[: stored.ndim])
     if stored.offset is None:
-        return Hdf5Part.of(source, stored, selected)
-    return ContiguousPart.of(stored, selected.with_axes(stored.shape[stored.ndim :]))
+        return Hdf5Part.of(source, stored, axes), view
+    return ContiguousPart.of(stored, [*axes, *map(range, stored.shape[stored.ndim :])]), view
 
 
 def checked(path: Any, dataset: Any) -> tuple[str, str | None]:

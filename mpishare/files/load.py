@@ -49,7 +49,7 @@ def load(
             each node has its own file.
         dataset: A dataset or a group of an HDF5 file; None for the whole file.
         region: The part of one array to load: integers, slices with any step, Ellipsis, None, or a tuple of these, as
-            in NumPy's basic indexing; None for all of it.
+            in NumPy's basic indexing; None for all of it. A negative step gives a reversed view, as in NumPy.
         read: "job": all nodes share the file system, and each byte is read once. "node": each node has its own file of
             that name, all with the same contents, and reads it.
         map: Whether to map the file instead of reading it, which takes no time, and no memory but the kernel's page
@@ -160,4 +160,4 @@ def _nested(contents: Contents, arrays: list[NDArray[Any]]) -> Any:
     for name in filter(None, values):
         group, _, key = name.rpartition("/")
         values[group][key] = values[name]
-    return values[""]
+    return values[""] if contents.members[""] is None else values[""][contents.view]

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Block
 from mpishare.arrays.slices import chunks
-from mpishare.arrays.spec import Order, Spec
+from mpishare.arrays.spec import Spec
 from mpishare.files.errors import file_errors
 from mpishare.files.pieces import ChunkedAxis, Hyperslab, Piece, pieces_of
-from mpishare.files.region import Region
 from mpishare.files.source import Source
 from mpishare.memory.mapping import Mapping
 from mpishare.memory.segment import Origin, Segment
@@ -104,16 +103,14 @@ class ContiguousPart:
     strides: tuple[int, ...]
 
     @classmethod
-    def of(cls, stored: Stored, region: Region) -> ContiguousPart:
-        """The part that `region` selects of an array that has an offset."""
+    def of(cls, stored: Stored, axes: Sequence[range]) -> ContiguousPart:
+        """The items at the indices `axes`, one range for each axis, of an array that has an offset."""
         assert stored.offset is not None
         strides = _strides(stored.spec)
-        starts = [axis.start * stride for axis, stride in zip(region.axes, strides, strict=True) if axis]
-        steps = [0 if axis is None else region.axes[axis].step * strides[axis] for axis in region.sources]
-        order: Order = stored.spec.order if len(region.shape) > 1 else "C"
-        return cls(
-            stored.name, Spec.checked(region.shape, stored.dtype, order), stored.offset + sum(starts), tuple(steps)
-        )
+        starts = [axis.start * stride for axis, stride in zip(axes, strides, strict=True) if axis]
+        steps = [axis.step * stride for axis, stride in zip(axes, strides, strict=True)]
+        spec = Spec.checked(tuple(map(len, axes)), stored.dtype, stored.spec.order)
+        return cls(stored.name, spec, stored.offset + sum(starts), tuple(steps))
 
     @cached_property
     def _axes(self) -> tuple[tuple[int, int], ...]:
@@ -154,12 +151,12 @@ class ContiguousPart:
             empty.flags.writeable = False
             return empty
         lengths, strides = zip(*self._axes, strict=True)
-        span = _span(self.offset, lengths, strides)
+        nbytes = _span(lengths, strides)
         with file_errors(source.path, self.name):
-            memory = Mapping.read_only(source.descriptor, span)
-        segment = Segment(memory, span.stop - span.start, origin, key)
+            memory = Mapping.read_only(source.descriptor, slice(self.offset, self.offset + nbytes))
+        segment = Segment(memory, nbytes, origin, key)
         segment.seal()
-        return np.ndarray(self.spec.shape, self.spec.dtype, segment.block(), self.offset - span.start, self.strides)
+        return np.ndarray(self.spec.shape, self.spec.dtype, segment.block(), strides=self.strides)
 
 
 def _strides(spec: Spec) -> list[int]:
@@ -173,14 +170,14 @@ def _gather(source: Source, offset: int, strides: tuple[int, ...], target: Block
     if strides == (1,):
         source.read(offset, target.data)
         return
-    span = _span(offset, target.shape, strides)
-    if span.stop - span.start <= _STAGED_BYTES:
-        staged = np.empty(span.stop - span.start, np.uint8)
-        source.read(span.start, staged.data)
+    nbytes = _span(target.shape, strides)
+    if nbytes <= _STAGED_BYTES:
+        staged = np.empty(nbytes, np.uint8)
+        source.read(offset, staged.data)
         item = np.dtype((np.void, target.shape[-1]))
-        target.view(item)[..., 0] = np.ndarray(target.shape[:-1], item, staged, offset - span.start, strides[:-1])
+        target.view(item)[..., 0] = np.ndarray(target.shape[:-1], item, staged, strides=strides[:-1])
         return
-    for run in chunks(len(target), max(1, _STAGED_BYTES // abs(strides[0]))):
+    for run in chunks(len(target), max(1, _STAGED_BYTES // strides[0])):
         at = offset + run.start * strides[0]
         if run.stop - run.start == 1:
             _gather(source, at, strides[1:], target[run.start])
@@ -188,7 +185,6 @@ def _gather(source: Source, offset: int, strides: tuple[int, ...], target: Block
             _gather(source, at, strides, target[run])
 
 
-def _span(offset: int, lengths: Sequence[int], strides: Sequence[int]) -> slice:
-    """From the lowest to behind the highest of bytes that lie `strides` apart, the first of them at `offset`."""
-    steps = [(length - 1) * stride for length, stride in zip(lengths, strides, strict=True)]
-    return slice(offset + sum(min(step, 0) for step in steps), offset + sum(max(step, 0) for step in steps) + 1)
+def _span(lengths: Sequence[int], strides: Sequence[int]) -> int:
+    """The bytes from the first to the last of bytes that lie `strides` apart."""
+    return 1 + sum((length - 1) * stride for length, stride in zip(lengths, strides, strict=True))

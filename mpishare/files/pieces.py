@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -40,7 +41,7 @@ class ChunkedAxis:
     """An axis of an array that is cut at the edges of stored chunks, as a chunk that is cut would be read twice.
 
     Attributes:
-        indices: For each item of the axis, its index in the stored array.
+        indices: For each item of the axis, its index in the stored array, in rising order.
         chunk: The number of stored items in a chunk.
     """
 
@@ -50,17 +51,15 @@ class ChunkedAxis:
     @property
     def unit(self) -> int:
         """The number of items between two cuts, at least."""
-        return max(1, self.chunk // abs(self.indices.step))
+        return max(1, self.chunk // self.indices.step)
 
     def runs(self, units: int) -> Iterator[slice]:
         """The axis in slices of about `units` units, in order. A slice ends where a multiple of their width begins."""
-        start, step = self.indices.start, self.indices.step
-        width = units * max(self.chunk, abs(step))  # no two items share a chunk that is shorter than the step
+        width = units * max(self.chunk, self.indices.step)  # a chunk shorter than the step has one item at most
         first = 0
         while first < len(self.indices):
-            low = self.indices[first] // width * width
-            end = -((start - low - width) // step) if step > 0 else (start - low) // -step + 1
-            yield slice(first, min(end, len(self.indices)))
+            end = bisect_left(self.indices, (self.indices[first] // width + 1) * width)
+            yield slice(first, end)
             first = end
 
 
