@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from mpishare.arrays.slices import balanced_slice
 from mpishare.arrays.raw import copy_bytes, scalar, zero
+from mpishare.arrays.slices import balanced_slice
 from mpishare.arrays.spec import ShapeLike, Spec
 from mpishare.comm import mpi
 from mpishare.comm.collective import collective

@@ -46,9 +46,9 @@ def share(obj: _T | None, *, root: int = 0, comm: mpi.Comm | None = None, backen
         backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
 
     Returns:
-        For an array, a plain `numpy.ndarray` with the bits, dtype and shape of `obj`, in Fortran order if `obj` is, else
-        in C order. For an object, one of the same type that contains such arrays. Their pages are read-only: a write
-        from C ends the process. An array is valid as long as it or a view of it exists. The memory of the node is
+        For an array, a plain `numpy.ndarray` with the bits, dtype and shape of `obj`, in Fortran order if `obj` is,
+        else in C order. For an object, one of the same type that contains such arrays. Their pages are read-only: a
+        write from C ends the process. An array is valid as long as it or a view of it exists. The memory of the node is
         released with the last view.
 
     Raises:

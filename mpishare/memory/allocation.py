@@ -8,9 +8,7 @@ from weakref import WeakSet
 
 from mpishare.comm.agreement import Severity, agree, severity_of
 from mpishare.comm.context import Context
-from mpishare.memory import buffer_pool
-from mpishare.memory import cache as segment_cache
-from mpishare.memory.cache import Lease, SegmentCache
+from mpishare.memory.cache import Lease, SegmentCache, after_fork_in_child
 from mpishare.memory.kinds import NodeMemory
 from mpishare.memory.segment import Origin, Segment
 from mpishare.memory.selection import obtain
@@ -38,15 +36,16 @@ def allocate(context: Context, nbytes: int, *, backend: str | None, label: str, 
     Collective:
         Over the communicator.
     """
-    memory = context.keep(_Allocator).take(context, nbytes or 1, backend, writable)  # no map can be empty
-    return _segment(context, memory, nbytes, label)
+    unit = context.keep(_Allocator).take(context, nbytes or 1, backend, writable)  # no map can be empty
+    return _segment(context, unit, nbytes, label)
 
 
-def _segment(context: Context, memory: Slot | Lease, nbytes: int, label: str) -> Segment:
+def _segment(context: Context, unit: Slot | Lease, nbytes: int, label: str) -> Segment:
     context.segment_count += 1
-    _, kind, refusals = memory.node_memory
+    memory, kind, refusals = unit.node_memory
     origin = Origin(kind.title, label, context.topology.node_size, kind.is_shared, refusals)
-    return Segment(memory, nbytes, origin, context.uid + context.segment_count)
+    backing = unit if isinstance(unit, Slot) else memory
+    return Segment(backing, nbytes, origin, context.uid + context.segment_count, keeps=unit)
 
 
 def next_slots(context: Context, nbytes: int, backend: str | None) -> SlotPool | None:
@@ -164,12 +163,7 @@ class _Allocator:
 def _obtain(context: Context, nbytes: int, backend: str | None, writable: bool) -> NodeMemory:
     """The same without releasing slabs."""
     with agree(context.collective_comm):
-        return obtain(context, nbytes, backend, writable, relieve=_clear_caches)
-
-
-def _clear_caches() -> None:
-    segment_cache.clear()
-    buffer_pool.clear()
+        return obtain(context, nbytes, backend, writable)
 
 
 def is_refusal(context: Context, error: BaseException) -> bool:
@@ -183,7 +177,7 @@ _allocators: WeakSet[_Allocator] = WeakSet()
 @cache
 def _watch_forks() -> None:
     """From now on, no other array gets memory that a forked child can see: the child may read it for long."""
-    os.register_at_fork(before=_retire, after_in_parent=_retire, after_in_child=segment_cache.after_fork_in_child)
+    os.register_at_fork(before=_retire, after_in_parent=_retire, after_in_child=after_fork_in_child)
 
 
 def _retire() -> None:

@@ -19,7 +19,6 @@ from mpishare.comm.context import Context
 from mpishare.host import memory as host_memory
 from mpishare.memory.buffer_pool import LARGEST_WASTE
 from mpishare.memory.kinds import NodeMemory
-from mpishare.memory.mapping import Mapping
 
 _LARGE_BYTES = 64 << 20
 """From this size on, the free memory is read before a segment is cached. That takes 100 us."""
@@ -150,10 +149,10 @@ _cached: dict[_Segment, None] = {}
 
 
 class Lease:
-    """A segment while an array uses it. It satisfies `Backing`.
+    """Held while an array uses a segment; deleting it caches or releases the segment.
 
     Attributes:
-        node_memory: Its memory.
+        node_memory: The memory of the segment.
     """
 
     def __init__(self, segment: _Segment, node_memory: NodeMemory) -> None:
@@ -163,19 +162,6 @@ class Lease:
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
             self._segment.end_lease(self.node_memory)
-
-    @property
-    def address(self) -> int:
-        """Where the bytes begin in this process."""
-        return self.node_memory.memory.address
-
-    def protect(self) -> None:
-        """Makes the pages read-only in this process."""
-        self.node_memory.memory.protect()
-
-    def copy_on_write(self) -> Mapping | None:
-        """A private map of the same bytes."""
-        return self.node_memory.memory.copy_on_write()
 
 
 def clear() -> None:

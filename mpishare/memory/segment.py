@@ -48,17 +48,15 @@ class Segment:
         copied_bytes: What each rank holds for itself of the object whose arrays these bytes are; 0 for an array.
     """
 
-    def __init__(
-        self, memory: Backing, nbytes: int, origin: Origin, key: int | None, original: Segment | None = None
-    ) -> None:
-        """`original` is kept alive: unchanged pages of a copy-on-write view show its bytes."""
+    def __init__(self, memory: Backing, nbytes: int, origin: Origin, key: int | None, keeps: object = None) -> None:
+        """`keeps` lives as long as the segment."""
         self.memory = memory
         self.nbytes = nbytes
         self.origin = origin
         self.key = key
         self.writable = True
         self.copied_bytes = 0
-        self._original = original
+        self._keeps = keeps
         _live.add(self)
 
     @property
@@ -103,7 +101,8 @@ class Segment:
         memory = self.memory.copy_on_write()
         if memory is None or view.size == 0:
             return None
-        twin = Segment(memory, self.nbytes, Origin("private", "private", node_size=1), key=None, original=self)
+        origin = Origin("private", "private", node_size=1)
+        twin = Segment(memory, self.nbytes, origin, key=None, keeps=self)  # its unchanged pages show our bytes
         offset = address_of(view) - self.address
         return np.ndarray(view.shape, view.dtype, twin.block(), offset, view.strides)
 

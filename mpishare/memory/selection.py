@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 
 from mpishare.arrays.slices import PAGE_BYTES, fill_slice
@@ -10,6 +9,7 @@ from mpishare.comm.agreement import Severity, agree, severity_of
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, BackendError, CapacityError, MpishareError
 from mpishare.host import memory as host_memory
+from mpishare.memory import buffer_pool, cache
 from mpishare.memory.kinds import Kind, Memory, NodeMemory
 from mpishare.memory.memmap import MemmapInFolder, MemmapInMemory
 from mpishare.memory.private import Private
@@ -65,9 +65,7 @@ def _probe(kind: Kind, context: Context) -> str:
     return f"fits{single}; {memory.lifetime}; private() {private}"
 
 
-def obtain(
-    context: Context, nbytes: int, backend: str | None, writable: bool, *, relieve: Callable[[], None]
-) -> NodeMemory:
+def obtain(context: Context, nbytes: int, backend: str | None, writable: bool) -> NodeMemory:
     """Memory of the first kind that works on all ranks of this node.
 
     Args:
@@ -75,7 +73,6 @@ def obtain(
         nbytes: Bytes on this node, at least one.
         backend: Names of kinds that `check_backend` accepted, or None.
         writable: Whether the ranks will write to it and must see what the others write.
-        relieve: Called where a kind has no room, before it is tried once more; it returns memory to the system.
 
     Raises:
         CapacityError, BackendError: No kind works; on all ranks of the node.
@@ -87,7 +84,7 @@ def obtain(
     lacks: dict[str, CapacityError] = {}
     for kind in KINDS if backend is None else _kinds_named(backend, KINDS):
         try:
-            return NodeMemory(_allocate_or_relieve(kind, context, nbytes, writable, relieve), kind, refusals)
+            return NodeMemory(_allocate_with_retry(kind, context, nbytes, writable), kind, refusals)
         except MpishareError as error:  # on all ranks of the node
             if severity_of(error, context.topology.node_size) == Severity.FATAL:
                 raise
@@ -108,16 +105,15 @@ def _summary(context: Context, refusals: dict[str, str], lacks: dict[str, Capaci
     return CapacityError(lack.host, lack.where, lack.wanted, lack.free, cure)
 
 
-def _allocate_or_relieve(
-    kind: Kind, context: Context, nbytes: int, writable: bool, relieve: Callable[[], None]
-) -> Memory:
-    """Like `_allocate`, tried once more after `relieve` where memory is short on a rank of the node."""
+def _allocate_with_retry(kind: Kind, context: Context, nbytes: int, writable: bool) -> Memory:
+    """Like `_allocate`; where memory is short, the ranks of the node release what they cache, and it is tried again."""
     try:
         return _allocate(kind, context, nbytes, writable)
     except MpishareError as error:
         if severity_of(error, context.topology.node_size) != Severity.NO_ROOM:
             raise
-    relieve()
+    cache.clear()
+    buffer_pool.clear()
     context.node_collective_comm.barrier()
     return _allocate(kind, context, nbytes, writable)
 
