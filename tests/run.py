@@ -117,6 +117,8 @@ def launches() -> list[Launch]:
     chosen += [layout(size, nodes) for size, layouts in LAYOUTS.items() for nodes in layouts]
     chosen += [mpi(name, 3, environ, without=["comm", "transfer", *ABOVE]) for name, environ in MEMORY.items()]
     chosen.append(mpi("watched", 3, {"MPISHARE_NODES": "block:2", **WATCHED}))
+    # A node in the middle of a chain.
+    chosen.append(mpi("watched-block:1", 3, {"MPISHARE_NODES": "block:1", **WATCHED}, without=["memory", *ABOVE]))
     if MPICH.exists():
         chosen.append(mpich())
     if MPIO.exists():

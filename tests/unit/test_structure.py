@@ -32,12 +32,12 @@ OPTIONAL = {"numba", "h5py", "pandas", "lz4", "matplotlib", "tqdm", "cloudpickle
 # DESIGN.md, "One word for one thing", its left column: no name of ours, nor a part of a name between underscores.
 WORDS = """
     letter letters parcel parcels crate crates loan loans borrow borrowed lookout meanwhile abandoned callers
-    board boards bridge bridges wholes lent dealing wish stock beside looking stacks overlay filing
+    board boards bridge bridges lent dealing wish stock beside looking stacks overlay filing
     told found mine together words texts
 """
 # The same for whole names only, as the field uses them in longer ones.
 NAMES = """
-    label front post ending pull offer take slots aside claims pace filling cut box costs mail channel
+    label front post ending pull offer take wholes aside claims pace filling cut box costs mail channel
     here one how what
 """
 
@@ -160,8 +160,8 @@ def names_in(tree: ast.AST) -> Iterator[str]:
 def test_names_are_the_fields(name: str) -> None:
     given = {*names_in(source_of(FILES[name])), *name.split(".")}
     parts = {part for one in given for part in re.findall(r"[A-Z]?[a-z]+", one)}
-    assert {part.lower() for part in parts} & set(WORDS.split()) == set()
-    assert {one.strip("_") for one in given} & set(NAMES.split()) == set()
+    wrong = {part.lower() for part in parts} & set(WORDS.split())
+    assert wrong | ({one.strip("_") for one in given} & set(NAMES.split())) == set()
 
 
 def test_public_names_are_listed_in_two_places_only() -> None:
