@@ -17,7 +17,7 @@ from mpishare.comm.collective import collective
 from mpishare.errors import ArgumentError
 from mpishare.files.errors import file_errors
 from mpishare.files.parallel_read import read_parts
-from mpishare.files.region import Region
+from mpishare.files.region import parse_region
 from mpishare.files.source import Source
 from mpishare.memory.selection import check_backend
 
@@ -124,7 +124,7 @@ def _rows_of(region: object, spec: Spec) -> tuple[int, Spec]:
     """
     if not isinstance(region, slice) or region.step not in (None, 1):
         raise ArgumentError(f"region is {region!r}. Give a slice without a step, such as partition(n).")
-    rows = Region.of(region, spec.shape).axes[0]
+    rows = parse_region(region, spec.shape)[0][0]
     return rows.start, replace(spec, shape=(len(rows), *spec.shape[1:]))
 
 
