@@ -104,7 +104,6 @@ def load(
             if context.topology.rank == ROOT or (per_node and context.topology.is_leader):
                 source = stack.enter_context(Source(file))
                 contents = inspect_file(source, name, region, attributes=attributes)
-                _check_map(source, contents, is_mapped=map)
                 pickled = pickle.dumps(contents)  # while an error can still be raised on all ranks
         contents = _shared_contents(context, pickled, per_node=per_node)
         if source is None:
@@ -115,18 +114,6 @@ def load(
             arrays = read_parts(context, source, contents.parts, backend=kind, once_per=read, progress=progress)
     data = _nested(contents, arrays)
     return (data, contents.attributes) if attributes else data
-
-
-def _check_map(source: Source, contents: Contents, *, is_mapped: bool) -> None:
-    """Returns if all arrays can be mapped, if they are to be.
-
-    Raises:
-        FileError: One of them cannot.
-    """
-    for part in contents.parts:
-        if is_mapped and not isinstance(part, ContiguousPart):
-            reason = "cannot be mapped: it is not contiguous in this file, or is converted. Load it without map=True."
-            raise FileError(source.path, part.name, reason)
 
 
 def _shared_contents(context: Context, pickled: bytes, *, per_node: bool) -> Contents:
@@ -149,8 +136,13 @@ def _mapped(context: Context, source: Source, contents: Contents) -> list[NDArra
         first_key = context.uid + context.segment_count + 1
         context.segment_count += len(contents.parts)  # before anything fails: all ranks count alike
         origin = Origin("mapped file", "load", context.topology.node_size)
-        parts = [part for part in contents.parts if isinstance(part, ContiguousPart)]
-        return [part.map(source, origin, key) for key, part in enumerate(parts, first_key)]
+        arrays = []
+        for key, part in enumerate(contents.parts, first_key):
+            if not isinstance(part, ContiguousPart):
+                reason = "cannot be mapped: it is converted, or not contiguous in this file. Load it without map=True."
+                raise FileError(contents.path, part.name, reason)
+            arrays.append(part.map(source, origin, key))
+        return arrays
 
 
 def _nested(contents: Contents, arrays: list[NDArray[Any]]) -> Any:

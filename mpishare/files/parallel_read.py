@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Block
 from mpishare.arrays.slices import round_up
-from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
 from mpishare.comm.pending import InFlight
@@ -20,7 +20,7 @@ from mpishare.files.source import Source
 from mpishare.memory.allocation import allocate, seal
 from mpishare.progress_bar import Bar
 from mpishare.transfer.node_fill import broadcast_in_node
-from mpishare.transfer.pipeline import broadcast_chunks
+from mpishare.transfer.pipeline import broadcast_chunks, receive_in_order
 
 ROOT = 0
 """The rank that inspects the file. Its node reads a file that is read once per job."""
@@ -112,6 +112,9 @@ class _Reader:
         self._starts = [*(offsets[number] + piece.start for number, piece in self._pieces), nbytes]
         readers = readers if len(self._pieces) > 1 else range(1)  # which has the file open
         self._reader_of = [readers[number % len(readers)] for number in range(len(self._pieces))]
+        others = [self._rank_of(reader) for reader in self._reader_of if reader != context.topology.node_rank]
+        buffers = [(rank, np.empty(1, np.uint8)) for rank in others]
+        self._notices = receive_in_order(context.collective_comm, buffers, Tag.PIECE_READY)
         self._next = 0
         self._error: Exception | None = None
         self._has_gap = False
@@ -134,21 +137,13 @@ class _Reader:
             if self._reader_of[self._next] == self._context.topology.node_rank:
                 self._read(*self._pieces[self._next])
             else:
-                self._wait_for(self._reader_of[self._next])
+                self._has_gap |= next(self._notices).nbytes > 0
             self._next += 1
             self._bar.show(self._starts[self._next])
         return self._error is None and not self._has_gap
 
     def _rank_of(self, node_rank: int) -> int:
         return self._context.topology.ranks_of(self._context.topology.node)[node_rank]
-
-    def _wait_for(self, reader: int) -> None:
-        """Waits for the next piece of another rank of the node."""
-        status = mpi.Status()
-        with InFlight(self._context.collective_comm, Tag.PIECE_READY) as notices:
-            notices.receive(bytearray(1), self._rank_of(reader))
-            notices.wait_oldest(status)
-        self._has_gap = self._has_gap or status.count > 0
 
     def _read(self, number: int, piece: Piece) -> None:
         if self._error is None:

@@ -277,7 +277,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "dataset": ({"path": "a.h5", "dataset": "no"}, "FileError", "a.h5: there is no such dataset or group", ON_ROOT),
     "region": ({"region": 3}, "ArgumentError", "index 3 is outside of axis 0", ON_ROOT),
     "region of a group": ({"path": "a.h5", "region": 3}, "ArgumentError", "is a group", ON_ROOT),
-    "map": ({"path": "a.h5", "dataset": "chunked", "map": True}, "FileError", "cannot be mapped", ON_LEADERS),
+    "map": ({"path": "a.h5", "dataset": "chunked", "map": True}, "FileError", "cannot be mapped", ON_ALL),
     "no path": ({"path": 3}, "ArgumentError", "path 3 is not a path", ON_ALL),
     "no name": ({"dataset": 3}, "ArgumentError", "dataset 3 is not a name", ON_ALL),
     "read": ({"read": "all"}, "ArgumentError", "read 'all' is unknown", ON_ALL),
