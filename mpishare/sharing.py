@@ -19,8 +19,8 @@ from mpishare.memory.allocation import allocate, allocate_known, known_slots, se
 from mpishare.memory.segment import Segment, segment_of
 from mpishare.memory.selection import check_backend
 from mpishare.memory.slab import SlotPool
-from mpishare.objects.packing import PackedHeader, PackedObject, bring, is_packed_header, unpacked
-from mpishare.objects.unshared import told
+from mpishare.objects import unshared
+from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_header, replicate_object, unpack_object
 from mpishare.transfer.node_fill import ArraySource, fill, replicate
 from mpishare.transfer.pipeline import broadcast_spec
 
@@ -138,12 +138,12 @@ def _share(call: collective, obj: Any, root: int, backend: str | None) -> Any:
                     fill(slots.next_bytes(spec.nbytes), spec, array)
             else:
                 packed = _pack(obj, root)
-                agreement.note = packed.label.pack()
-                slots = known_slots(context, packed.label.nbytes, backend)
+                agreement.note = packed.header.pack()
+                slots = known_slots(context, packed.header.nbytes, backend)
                 if slots is not None:
-                    packed.write(slots.next_bytes(packed.label.nbytes))
+                    packed.write(slots.next_bytes(packed.header.nbytes))
     if is_packed_header(agreement.note):
-        return _share_object(call, PackedHeader.read(agreement.note), packed, slots, root, backend)
+        return _share_object(call, PackedHeader.unpack(agreement.note), packed, slots, root, backend)
     spec = broadcast_spec(context, agreement.note, extension, root)
 
     def transfer(segment: Segment) -> None:
@@ -163,8 +163,8 @@ def _pack(obj: object, root: int) -> PackedObject:
     if obj is None:
         raise SpecError(f"root {root} passed None, so there is nothing to share. Pass the object on that rank.")
     packed = PackedObject(obj)
-    if packed.copies:
-        callsite.warn(f"share(): {told(packed.copies)}")
+    if packed.unshared:
+        callsite.warn(f"share(): {unshared.describe(packed.unshared)}")
     return packed
 
 
@@ -180,13 +180,13 @@ def _share_object(
     context = call.context
 
     def transfer(segment: Segment) -> None:
-        bring(context, root, segment, header, packed)
+        replicate_object(context, root, segment, header, packed)
 
     segment = _segment(context, header.nbytes, root, backend, slots, transfer)
     segment.copied_bytes = header.copied_bytes
     call.release()  # all memory is allocated, so that classes may share arrays while their objects are unpickled
     with agree(context.collective_comm):
-        return unpacked(segment, header)
+        return unpack_object(segment, header)
 
 
 def _segment(

@@ -1,4 +1,4 @@
-"""An object in transit: a skeleton, its arrays as they lie in memory, and a list that tells what these are."""
+"""An object apart from its arrays: a skeleton, the arrays, and the contents, which are the specs of the arrays."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from mpishare.arrays.spec import Spec
 from mpishare.errors import SpecError
 
 _COUNT = struct.Struct("<I")
-"""How many arrays there are. Their headers follow, each with its extension."""
+"""The number of arrays. Their headers follow, each with its extension."""
 
 
 class PickledObject(NamedTuple):
-    """An object taken apart.
+    """An object that was pickled out of band (PEP 574).
 
     Attributes:
-        skeleton: What it is besides its arrays.
-        arrays: Its arrays, in any layout, in the order in which the skeleton names them.
+        skeleton: The pickle without the bytes of arrays.
+        arrays: The arrays, in any layout, in the order in which the skeleton names them.
     """
 
     skeleton: bytes | memoryview
@@ -29,39 +29,39 @@ class PickledObject(NamedTuple):
 
 
 def pack_specs(arrays: Sequence[NDArray[Any]]) -> tuple[bytes, list[Spec]]:
-    """The list of `arrays`, and what is in it.
+    """The contents as bytes, and as specs.
 
     Raises:
-        SpecError: An array is more than bytes of a fixed size.
+        SpecError: An array is not of bytes of a fixed size.
     """
     specs = [Spec.of(array) for array in arrays]
-    return b"".join((_COUNT.pack(len(specs)), *(piece for spec in specs for piece in spec.packed))), specs
+    return _COUNT.pack(len(specs)) + b"".join(part for spec in specs for part in spec.packed), specs
 
 
 def unpack_specs(contents: bytes) -> list[Spec]:
-    """What `pack_specs` told.
+    """The specs that `pack_specs` packed.
 
     Raises:
-        SpecError: It is no such list.
+        SpecError: The bytes are not such contents.
     """
-    check_length(min(len(contents), _COUNT.size), _COUNT.size)
+    check_length(len(contents[: _COUNT.size]), _COUNT.size)
     (count,) = _COUNT.unpack_from(contents)
-    at, specs = _COUNT.size, []
+    end, specs = _COUNT.size, []
     for _ in range(count):
-        header = contents[at : at + HEADER_BYTES]
-        end = at + HEADER_BYTES + extension_bytes(header)
-        check_length(min(len(contents), end), end)
-        specs.append(Spec.unpack(header, contents[at + HEADER_BYTES : end]))
-        at = end
-    check_length(len(contents), at)
+        start = end + HEADER_BYTES
+        header = contents[end:start]
+        end = start + extension_bytes(header)
+        check_length(len(contents[:end]), end)
+        specs.append(Spec.unpack(header, contents[start:end]))
+    check_length(len(contents), end)
     return specs
 
 
-def check_length(length: int, wanted: int) -> None:
-    """Refuses what is not as long as it says.
+def check_length(length: int, expected: int) -> None:
+    """Refuses bytes from another rank that are too short or too long.
 
     Raises:
-        SpecError: It is shorter or longer.
+        SpecError: `length` is not `expected`.
     """
-    if length != wanted:
-        raise SpecError(f"a message from another rank cannot be read: it has {length:,} bytes, not {wanted:,}")
+    if length != expected:
+        raise SpecError(f"a message from another rank cannot be read: it has {length:,} bytes, not {expected:,}")

@@ -1,12 +1,13 @@
-"""Objects full of arrays, taken apart into a skeleton and arrays, and put together again.
+"""Pickles objects apart from their arrays (PEP 574), and unpickles them.
 
-The skeleton is a pickle in which an empty buffer stands in the place of each array; a buffer that a class hands over by
-itself (PEP 574) is an array of bytes. Arrays of Python objects stay in the skeleton.
+The skeleton is a pickle in which an empty buffer stands for each array. A buffer that a class exports by itself is an
+array of bytes. Arrays of Python objects stay in the skeleton.
 """
 
 from __future__ import annotations
 
 import array
+import operator
 import pickle
 from contextlib import suppress
 from functools import cache
@@ -20,17 +21,21 @@ from mpishare.arrays.dtypes import check_dtype
 from mpishare.arrays.spec import PLAIN_CLASSES
 from mpishare.errors import SpecError
 from mpishare.objects.pickled import PickledObject
-from mpishare.objects.unshared import Copies
+from mpishare.objects.unshared import UnsharedParts
 
-_CANNOT = (pickle.PicklingError, TypeError, AttributeError, ValueError, BufferError, RecursionError)
+_PICKLE_ERRORS = (pickle.PicklingError, TypeError, AttributeError, ValueError, BufferError, RecursionError)
 """What pickle raises where a part of an object cannot be pickled."""
 
 
-def pickle_object(obj: object, copies: Copies | None = None) -> PickledObject:
-    """The skeleton of `obj`, and its arrays as they lie in memory; `copies` notes what is in no array of bytes.
+def pickle_object(obj: object, unshared: UnsharedParts | None = None) -> PickledObject:
+    """Pickles `obj` apart from its arrays, which are not copied.
 
-    cloudpickle, where it is installed, is used for what pickle refuses: lambdas, and functions and classes that a
-    module does not have under their name.
+    cloudpickle, if it is installed, pickles what pickle refuses: lambdas, and functions and classes that cannot be
+    imported by their name.
+
+    Args:
+        obj: Any object that can be pickled.
+        unshared: Notes the parts that are not bytes of arrays.
 
     Raises:
         SpecError: A part of it cannot be pickled, or is of a subclass of ndarray that pickles its bytes.
@@ -39,97 +44,99 @@ def pickle_object(obj: object, copies: Copies | None = None) -> PickledObject:
         PEP 574, "Pickle protocol 5 with out-of-band data".
     """
     try:
-        return _taken_apart(_Pickler, obj, copies)
-    except SpecError:
-        raise
-    except _CANNOT as error:
-        cloud = _cloud_pickler()
-        if cloud is None:
-            cure = "Lambdas, and classes defined in functions, need cloudpickle: pip install cloudpickle."
-            raise SpecError(f"{type(obj).__name__} cannot be pickled: {error}. {cure}") from error
+        return _pickled_by(_Pickler, obj, unshared)
+    except _PICKLE_ERRORS as error:
+        cloud_pickler = _cloud_pickler()
+        if isinstance(error, SpecError) or cloud_pickler is None:
+            raise _error(
+                obj, error, ". Lambdas and local classes need cloudpickle: pip install cloudpickle."
+            ) from error
     try:
-        return _taken_apart(cloud, obj, copies)
-    except SpecError:
-        raise
-    except _CANNOT as error:
-        raise SpecError(f"{type(obj).__name__} cannot be pickled: {error}") from error
+        return _pickled_by(cloud_pickler, obj, unshared)
+    except _PICKLE_ERRORS as error:
+        raise _error(obj, error) from error
 
 
-def _taken_apart(kind: type[_Pickler], obj: object, copies: Copies | None) -> PickledObject:
-    if copies is not None:
-        copies.begin()
+def _error(obj: object, error: Exception, cure: str = "") -> SpecError:
+    return (
+        error if isinstance(error, SpecError) else SpecError(f"{type(obj).__name__} cannot be pickled: {error}{cure}")
+    )
+
+
+def _pickled_by(pickler_class: type[_Pickler], obj: object, unshared: UnsharedParts | None) -> PickledObject:
+    if unshared is not None:
+        unshared.clear()
     skeleton = BytesIO()
-    pickler = kind(skeleton, copies)
+    pickler = pickler_class(skeleton, unshared)
     pickler.dump(obj)
     return PickledObject(skeleton.getvalue(), pickler.arrays())
 
 
-def unpickle_object(parcel: PickledObject) -> Any:
-    """The object, with the arrays of `parcel` in it as they are."""
-    return pickle.loads(parcel.skeleton, buffers=parcel.arrays)  # noqa: S301 - it is of a rank of this job
+def unpickle_object(pickled: PickledObject) -> Any:
+    """The object, with the arrays of `pickled` in it; no copy."""
+    return pickle.loads(pickled.skeleton, buffers=pickled.arrays)  # noqa: S301 - from a rank of this job
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves arrays out."""
+    """Puts a buffer in the place of each array."""
 
-    def __init__(self, file: BytesIO, copies: Copies | None) -> None:
+    def __init__(self, file: BytesIO, unshared: UnsharedParts | None) -> None:
         self._buffers: list[pickle.PickleBuffer] = []
-        self._left_out: dict[int, NDArray[Any]] = {}
-        self._copies = copies
+        self._arrays: dict[int, NDArray[Any]] = {}  # by the id of the buffer in their place
+        self._unshared = unshared
         super().__init__(file, protocol=5, buffer_callback=self._buffers.append)
 
     def arrays(self) -> list[NDArray[Any]]:
-        """Those that were left out, each once, with the bytes that other classes left out."""
-        known = self._left_out
-        return [known[id(one)] if id(one) in known else _bytes_in(one) for one in self._buffers]
+        """The arrays, each once, and the buffers that other classes exported."""
+        return [self._arrays[id(item)] if id(item) in self._arrays else _bytes_in(item) for item in self._buffers]
 
     def reducer_override(self, obj: Any) -> Any:
-        """How `obj` is pickled, where not in its own way. Not called for numbers, texts and containers."""
+        """How to pickle `obj`, if not in its own way. Not called for numbers, strings and containers."""
+        reduced = None
         if isinstance(obj, np.ndarray):
-            way = self._way_of(obj)
+            reduced = self._reduced_array(obj)
         elif isinstance(obj, np.void) and not obj.dtype.hasobject:
-            way = _item, (np.asarray(obj),)
-        elif type(obj) is array.array and obj.typecode != "u":
-            way = _array_of, (obj.typecode, np.frombuffer(obj, np.uint8))
-            self._notice(obj)
-        else:
-            way = None
-        if way is not None:
-            return way
-        self._notice(obj)
-        return self._in_its_own_way(obj)
-
-    def _notice(self, obj: object) -> None:
-        if self._copies is not None:
+            reduced = operator.getitem, (np.asarray(obj), ())
+        if reduced is None and self._unshared is not None:
             with suppress(Exception):  # what an object costs does not decide whether it can be shared
-                self._copies.see(obj)
+                self._unshared.note(obj)
+        if type(obj) is array.array and obj.typecode != "u":
+            reduced = _array_of, (obj.typecode, np.frombuffer(obj, np.uint8))
+        return self._reduced_by_class(obj) if reduced is None else reduced
 
-    def _in_its_own_way(self, obj: object) -> Any:
+    def _reduced_by_class(self, obj: object) -> Any:
         return NotImplemented
 
-    def _way_of(self, obj: Any) -> tuple[Any, ...] | None:
+    def _reduced_array(self, obj: Any) -> tuple[Any, ...] | None:
         kind = type(obj)
         if kind in PLAIN_CLASSES:
-            return None if obj.dtype.hasobject else self._plain(obj)
+            return None if obj.dtype.hasobject else self._reduced_plain(obj)
         if obj is np.ma.masked:
             return None
         if kind is np.ma.MaskedArray:
             mask = None if obj.mask is np.ma.nomask else np.asarray(obj.mask)
             return _masked, (np.asarray(obj.data), mask, obj.fill_value, obj.hardmask)
         if not _pickles_itself(kind):
-            # As state, so that what refers back to it finds it.
-            return _viewed, (kind, np.asarray(obj)), getattr(obj, "__dict__", None) or None, None, None, _set_attributes
+            # The attributes are state, so that what refers back to the array finds it.
+            return (
+                np.ndarray.view,
+                (np.asarray(obj), kind),
+                getattr(obj, "__dict__", None) or None,
+                None,
+                None,
+                _set_attributes,
+            )
         name = f"{kind.__module__}.{kind.__qualname__}"
         raise SpecError(f"{name} cannot be shared: it pickles its own bytes. Use numpy.asarray(…) of it, or its parts.")
 
-    def _plain(self, obj: NDArray[Any]) -> tuple[Any, ...]:
+    def _reduced_plain(self, obj: NDArray[Any]) -> tuple[Any, ...]:
         try:
             check_dtype(obj.dtype)
-        except SpecError:  # of another library than NumPy, whose dtypes can be pickled
-            return _typed, (obj.view(np.dtype((np.void, obj.itemsize))), obj.dtype)
-        place = pickle.PickleBuffer(bytearray())
-        self._left_out[id(place)] = obj
-        return _itself, (place,)
+        except SpecError:  # a dtype of another library, which can be pickled
+            return np.ndarray.view, (obj.view(np.dtype((np.void, obj.itemsize))), obj.dtype)
+        buffer = pickle.PickleBuffer(bytearray())
+        self._arrays[id(buffer)] = obj
+        return np.asanyarray, (buffer,)  # which is the array that is received
 
 
 @cache
@@ -140,9 +147,9 @@ def _cloud_pickler() -> type[_Pickler] | None:
         return None
 
     class CloudPickler(_Pickler, cloudpickle.Pickler):  # type: ignore[misc]
-        """The same, for functions and classes by what they are instead of by their name."""
+        """Pickles functions and classes by their definition if they cannot be imported."""
 
-        def _in_its_own_way(self, obj: object) -> Any:
+        def _reduced_by_class(self, obj: object) -> Any:
             return cloudpickle.Pickler.reducer_override(self, obj)
 
     return CloudPickler
@@ -154,37 +161,19 @@ def _bytes_in(buffer: pickle.PickleBuffer) -> NDArray[np.uint8]:
 
 
 def _pickles_itself(kind: type[np.ndarray[Any, Any]]) -> bool:
-    """Whether a subclass of ndarray has its own way to be pickled."""
-    ways = ("__reduce__", "__reduce_ex__", "__setstate__", "__getstate__")
-    return any(getattr(kind, way, None) is not getattr(np.ndarray, way, None) for way in ways)
-
-
-def _itself(array: NDArray[Any]) -> NDArray[Any]:
-    return array
-
-
-def _typed(items: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    return items.view(dtype)
-
-
-def _viewed(kind: type[np.ndarray[Any, Any]], array: NDArray[Any]) -> NDArray[Any]:
-    return array.view(kind)
+    """Whether a subclass of ndarray defines how it is pickled."""
+    methods = ("__reduce__", "__reduce_ex__", "__setstate__", "__getstate__")
+    return any(getattr(kind, name, None) is not getattr(np.ndarray, name, None) for name in methods)
 
 
 def _set_attributes(array: NDArray[Any], attributes: dict[str, Any]) -> None:
     array.__dict__.update(attributes)
 
 
-def _masked(data: NDArray[Any], mask: NDArray[Any] | None, fill_value: Any, hard: bool) -> NDArray[Any]:
-    found = np.ma.array(data, mask=np.ma.nomask if mask is None else mask, fill_value=fill_value, copy=False)
-    return found.harden_mask() if hard else found
-
-
-def _item(zero_dimensional: NDArray[Any]) -> Any:
-    return zero_dimensional[()]
+def _masked(data: NDArray[Any], mask: NDArray[Any] | None, fill_value: Any, is_hard: bool) -> NDArray[Any]:
+    masked = np.ma.array(data, mask=np.ma.nomask if mask is None else mask, fill_value=fill_value, copy=False)
+    return masked.harden_mask() if is_hard else masked
 
 
 def _array_of(typecode: str, content: NDArray[np.uint8]) -> array.array[Any]:
-    found = array.array(typecode)
-    found.frombytes(content.data)
-    return found
+    return array.array(typecode, content.tobytes())

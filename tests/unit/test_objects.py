@@ -18,16 +18,16 @@ from mpishare.errors import SpecError
 from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_header
 from mpishare.objects.pickled import pack_specs, unpack_specs
 from mpishare.objects.pickling import pickle_object, unpickle_object
-from mpishare.objects.unshared import Copies, told
+from mpishare.objects.unshared import UnsharedParts, describe
 
 
 def copied(obj: object) -> list[str]:
-    copies = Copies()
+    copies = UnsharedParts()
     pickle_object(obj, copies)
-    return [one.where.removesuffix(" holds Python objects") for one in copies.found]
+    return [one.description.removesuffix(" holds Python objects") for one in copies.parts]
 
 
-def test_what_holds_no_objects_is_not_told() -> None:
+def test_what_holds_no_objects_is_not_describe() -> None:
     frame = pd.DataFrame({"a": [1.0], "b": pd.Categorical(["x"]), "c": pd.array(["y"], dtype="string[pyarrow]")})
     few = np.array(["x", None])
     assert copied({"a": np.zeros(3), "b": [None, "text"], "c": frame, "d": few}) == []
@@ -45,34 +45,34 @@ def test_columns_are_told_once_and_by_name() -> None:
 
 def test_the_cost_counts_each_object_once() -> None:
     text = "a long text" * 100
-    copies = Copies()
+    copies = UnsharedParts()
     pickle_object({"names": np.array([text] * 1000, object)}, copies)
-    assert copies.found[0].nbytes == 8 * 1000 + -(-sys.getsizeof(text) // 16) * 16
+    assert copies.parts[0].nbytes == 8 * 1000 + -(-sys.getsizeof(text) // 16) * 16
 
 
 def test_labels() -> None:
     label = PackedHeader(1 << 40, 4096, 100, 50, 7)
     assert is_packed_header(label.pack())
     assert len(label.pack()) == 64
-    assert PackedHeader.read(label.pack()) == label
+    assert PackedHeader.unpack(label.pack()) == label
     assert not is_packed_header(Spec.of(np.zeros(3)).packed[0])
 
 
 def laid_out(obj: object) -> Any:
     """The object, written where a crate says and read from there."""
     crate = PackedObject(obj)
-    memory = np.full(crate.label.nbytes, 0xAA, np.uint8)
-    crate.write(memory[: crate.label.front_bytes].data)
-    specs = unpack_specs(memory[: crate.label.list_bytes].tobytes())
+    memory = np.full(crate.header.nbytes, 0xAA, np.uint8)
+    crate.write(memory[: crate.header.prefix_bytes].data)
+    specs = unpack_specs(memory[: crate.header.contents_bytes].tobytes())
     placement = crate._layout
-    taken = [(0, crate.label.list_bytes + crate.label.skeleton_bytes)]
+    taken = [(0, crate.header.contents_bytes + crate.header.skeleton_bytes)]
     for number, (spec, at) in enumerate(zip(specs, placement.offsets, strict=True)):
         taken.append((at, at + spec.nbytes))
         assert at % 64 == 0
-        assert (at >= placement.front_bytes) == (number in placement.large) or not spec.nbytes
+        assert (at >= placement.prefix_bytes) == (number in placement.large) or not spec.nbytes
     taken = sorted(span for span in taken if span[0] < span[1])
     assert all(one[1] <= other[0] for one, other in pairwise(taken))
-    assert taken[-1][1] <= crate.label.nbytes
+    assert taken[-1][1] <= crate.header.nbytes
     return memory, specs, placement
 
 
@@ -119,27 +119,27 @@ def test_frames_with_several_levels() -> None:
     assert copied(frame) == ["the index of a DataFrame"]
     assert copied(frame[0]) == ["the index of a Series"]
     for one in (frame, frame.T, frame[0]):
-        assert type(unpickle_object(pickle_object(one, Copies()))) is type(one)
+        assert type(unpickle_object(pickle_object(one, UnsharedParts()))) is type(one)
 
 
 def test_what_an_object_costs_does_not_decide_whether_it_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Copies, obj: object) -> None:
+    def fail(self: UnsharedParts, obj: object) -> None:
         raise ValueError("no idea")
 
-    monkeypatch.setattr(Copies, "see", fail)
-    assert unpickle_object(pickle_object({"a": np.array([None] * 3)}, Copies()))["a"].tolist() == [None] * 3
+    monkeypatch.setattr(UnsharedParts, "note", fail)
+    assert unpickle_object(pickle_object({"a": np.array([None] * 3)}, UnsharedParts()))["a"].tolist() == [None] * 3
 
 
-def test_bytes_in_an_array_of_python_are_told() -> None:
+def test_bytes_in_an_array_of_python_are_describe() -> None:
     assert copied([array_of_python("d", bytes(800))]) == ["an array.array"]
 
 
 def test_only_the_costliest_are_named() -> None:
     frame = pd.DataFrame({number: pd.Series([None] * (number + 1), dtype=object) for number in range(9)})
-    copies = Copies()
+    copies = UnsharedParts()
     pickle_object(frame, copies)
-    words = told(copies.found)
-    assert len(copies.found) == 9
+    words = describe(copies.parts)
+    assert len(copies.parts) == 9
     assert words.startswith("column ")
     assert words.count("holds Python objects") == 5
     assert "And 4 more, " in words
