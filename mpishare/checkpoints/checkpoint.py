@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +118,9 @@ class Checkpoint:
                     if progress:
                         check_tqdm()
                     self._make_folder()
-                described = {name: f"{specs[name].shape[1:]} {specs[name].dtype}" for name in rows}
-                names = f"{[*arrays]}, distributed={described}"
+                names = {
+                    name: f"{specs[name].shape[1:]} {specs[name].dtype}" if name in rows else "" for name in arrays
+                }
                 agreement.call = f"Checkpoint.save({self.path}, {number}, {names}, progress={progress})"
             blocks = gather_row_blocks(context, specs, rows)
             writer = CheckpointWriter(number, values_json, blocks)
@@ -199,24 +201,19 @@ class Checkpoint:
         Collective over the communicator.
         """
         file, comm, rank = self._file(step), context.collective_comm, context.topology.rank
-        contents, stamp, reason = None, None, ""
-        with agree(comm), file_errors(file), Source(str(file)) as source:
-            try:
-                if rank == ROOT:
-                    stamp = source.stamp
-                    contents = Contents.read(source)
-            except DAMAGE as error:
-                reason = _damage(error)
+        contents, stamp = None, None
+        damage: list[str] = []
+        with agree(comm), file_errors(file), Source(str(file)) as source, _noting_damage(damage):
+            if rank == ROOT:
+                stamp = source.stamp
+                contents = Contents.read(source)
         contents = comm.bcast_obj(contents, ROOT)
-        with agree(comm), file_errors(file), Source(str(file)) as source:
-            try:
-                for part in contents.arrays.values() if contents is not None else ():
-                    part.verify(source, comm.size, rank)
-            except DAMAGE as error:
-                reason = _damage(error)
+        with agree(comm), file_errors(file), Source(str(file)) as source, _noting_damage(damage):
+            for part in contents.arrays.values() if contents is not None else ():
+                part.verify(source, comm.size, rank)
         is_replaced = rank == ROOT and (stamp is None or stamp != _stamp_of(file))
-        outcomes = comm.allgather_obj((reason, is_replaced))
-        reasons = [reason for reason, _ in outcomes if reason]
+        outcomes = comm.allgather_obj((damage, is_replaced))
+        reasons = [reason for damage, _ in outcomes for reason in damage]
         if reasons and not outcomes[ROOT][1]:
             self._damaged.add(step)
             with agree(comm):  # warnings may be errors
@@ -232,15 +229,19 @@ class Checkpoint:
             files[other].unlink(missing_ok=True)
 
 
-def _damage(error: BaseException) -> str:
-    """What is wrong with a file that could be read, or is gone.
+@contextmanager
+def _noting_damage(reasons: list[str]) -> Iterator[None]:
+    """Adds to `reasons` what is wrong with a file that the block reads, or that is gone.
 
     Raises:
         OSError: The file may be good, but cannot be read.
     """
-    if isinstance(error, OSError) and error.errno not in (None, *_GONE):
-        raise error
-    return text_of_error(error)
+    try:
+        yield
+    except DAMAGE as error:
+        if isinstance(error, OSError) and error.errno not in (None, *_GONE):
+            raise
+        reasons.append(text_of_error(error))
 
 
 def _stamp_of(file: Path) -> Stamp | None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mpishare.arrays.raw import bytes_of
 from mpishare.arrays.spec import Spec
 from mpishare.checkpoints.contents import ChecksummedPart, Contents
 from mpishare.comm import mpi
@@ -76,35 +77,19 @@ class Snapshot:
             Over the ranks of the `Checkpoint`.
         """
         with collective("Snapshot.load", self._comm) as call, Source(str(self.path)) as source:
+            with call.begin() as agreement:
+                part = self._part(name)
+                kind = check_backend(backend, call.context)
+                agreement.call = f"Snapshot.load({name!r}, region={region and '…'}, backend={kind})"
+                if region is not None:
+                    start, array = _target(region, out, part.spec)
+                elif out is not None:
+                    raise ArgumentError("out is for rows: give their region too, e.g. region=partition(n).")
             if region is None:
-                return self._load_whole(call, source, name, out, backend)
-            return self._load_rows(call, source, name, region, out)
-
-    def _load_whole(
-        self, call: collective, source: Source, name: str, out: object, backend: str | None
-    ) -> NDArray[Any]:
-        with call.begin() as agreement:
-            kind = check_backend(backend, call.context)
-            if out is not None:
-                raise ArgumentError("out is for rows: give their region too, e.g. region=partition(n).")
-            part = self._part(name)
-            agreement.call = f"Snapshot.load({name!r}, region=None, backend={kind})"
-        (array,) = read_parts(call.context, source, [part], backend=kind)
-        return array
-
-    def _load_rows(
-        self, call: collective, source: Source, name: str, region: slice, out: NDArray[Any] | None
-    ) -> NDArray[Any]:
-        with call.begin() as agreement:
-            agreement.call = f"Snapshot.load({name!r}, region=…)"
-            part = self._part(name)
-            start, rows = _rows_of(region, part.spec)
-            array = np.empty(rows.shape, rows.dtype) if out is None else _checked_out(out, rows)
-        with agree(call.context.collective_comm), file_errors(self.path, name):
-            if array.nbytes:
-                row_bytes = array.nbytes // len(array)
-                part.read_range(source, start * row_bytes, array.reshape(-1).view(np.uint8).data)
-        return array
+                return read_parts(call.context, source, [part], backend=kind)[0]
+            with agree(call.context.collective_comm), file_errors(self.path, name):
+                part.read_range(source, start, bytes_of(array).data)
+            return array
 
     def _part(self, name: str) -> ChecksummedPart:
         if name not in self.names:
@@ -116,26 +101,21 @@ class Snapshot:
         return f"<Snapshot of step {self.step} with {', '.join(self.names) or 'no array'} in {self.path}>"
 
 
-def _rows_of(region: object, spec: Spec) -> tuple[int, Spec]:
-    """The number of the first row in `region`, and the spec of all its rows.
+def _target(region: object, out: object, spec: Spec) -> tuple[int, NDArray[Any]]:
+    """Where the bytes of the rows in `region` begin in an array of `spec`; and `out`, or a new array for them.
 
     Raises:
-        ArgumentError: `region` is not a slice of rows.
+        ArgumentError: `region` is not a slice of rows, or they do not fit `out`.
     """
     if not isinstance(region, slice) or region.step not in (None, 1):
         raise ArgumentError(f"region is {region!r}. Give a slice without a step, such as partition(n).")
     rows = parse_region(region, spec.shape)[0][0]
-    return rows.start, replace(spec, shape=(len(rows), *spec.shape[1:]))
-
-
-def _checked_out(out: object, rows: Spec) -> NDArray[Any]:
-    """`out`, if the rows fit it.
-
-    Raises:
-        ArgumentError: They do not.
-    """
+    shape = (len(rows), *spec.shape[1:])
+    start = rows.start * replace(spec, shape=spec.shape[1:]).nbytes
+    if out is None:
+        return start, np.empty(shape, spec.dtype)
     if not isinstance(out, np.ndarray) or not out.flags.writeable or not out.flags.c_contiguous:
         raise ArgumentError("out must be a numpy.ndarray that is C-contiguous and writable.")
-    if out.shape != rows.shape or out.dtype != rows.dtype:
-        raise ArgumentError(f"out has {out.shape}, {out.dtype}, but the rows have {rows.shape}, {rows.dtype}.")
-    return out
+    if out.shape != shape or out.dtype != spec.dtype:
+        raise ArgumentError(f"out has {out.shape}, {out.dtype}, but the rows have {shape}, {spec.dtype}.")
+    return start, out

@@ -49,14 +49,9 @@ def write(
             raise BackendError("h5py cannot write through MPI on this rank, but can on the root: use one build.")
     with agree(comm), file_errors(target, dataset, outcome):
         opened = import_h5py().File(file, "r+", driver="mpio", comm=context.data_comm)
-    try:
-        with agree(comm), file_errors(target, dataset, outcome):
-            if array is not None and array.nbytes:
-                _write_rows(opened[dataset].id, blocks, context.topology.rank, array)
-        with agree(comm), file_errors(target, dataset, outcome):
-            opened.flush()
-    finally:
-        opened.close()
+    with agree(comm), file_errors(target, dataset, outcome), opened:  # all ranks close it, which flushes it
+        if array is not None and array.nbytes:
+            _write_rows(opened[dataset].id, blocks, context.topology.rank, array)
 
 
 def _write_rows(dataset: Any, blocks: RowBlocks, rank: int, array: NDArray[Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -24,55 +25,44 @@ from mpishare.progress_bar import Bar
 from mpishare.transfer.pipeline import WINDOW, receive_in_order
 
 
+@dataclass
 class ParallelWrite:
-    """This rank's part in writing arrays to one file.
+    """This rank's part in writing arrays to one file. Making it opens the file and allocates what `run` needs. Local.
 
     An error ends the writing, but not the messages: other ranks would wait for them. `run` raises it at its end.
 
     Attributes:
+        context: The context of the communicator.
+        path: An existing file.
+        blocks: Which rank has which bytes of each array, and their places in the file.
+        arrays: This rank's part of each, None where it has none.
+        writers: For each rank the one that writes its bytes; see `row_blocks.writers`.
+        has_checksums: Whether `checksums` are wanted.
+        bar: Shows how many bytes have been written.
         checksums: For each array the CRC-32 of each run of this rank; empty lists if they are not wanted.
+
+    Raises:
+        OSError, MemoryError: The file cannot be opened, or there is no memory.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        file: Path,
-        blocks: Sequence[RowBlocks],
-        arrays: Sequence[NDArray[Any] | None],
-        writers: Sequence[int],
-        *,
-        has_checksums: bool,
-        bar: Bar,
-    ) -> None:
-        """Opens the file, and allocates what `run` needs. Local.
+    context: Context
+    path: Path
+    blocks: Sequence[RowBlocks]
+    arrays: Sequence[NDArray[Any] | None]
+    writers: Sequence[int]
+    has_checksums: bool
+    bar: Bar
 
-        Args:
-            context: The context of the communicator.
-            file: An existing file.
-            blocks: Which rank has which bytes of each array, and their places in the file.
-            arrays: This rank's part of each, None where it has none.
-            writers: For each rank the one that writes its bytes; see `row_blocks.writers`.
-            has_checksums: Whether `checksums` are wanted.
-            bar: Shows how many bytes have been written.
-
-        Raises:
-            OSError, MemoryError: The file cannot be opened, or there is no memory.
-        """
-        self.checksums: list[list[int]] = [[] for _ in blocks]
-        self._context = context
-        self._blocks = blocks
-        self._arrays = arrays
-        self._writers = writers
-        self._rank = context.topology.rank
-        self._has_checksums = has_checksums
-        self._bar = bar
+    def __post_init__(self) -> None:
+        self.checksums: list[list[int]] = [[] for _ in self.blocks]
+        self._rank = self.context.topology.rank
         self._written = 0
         self._error: Exception | None = None
-        senders = [rank for rank, writer in enumerate(writers) if writer == self._rank != rank]
+        senders = [rank for rank, writer in enumerate(self.writers) if writer == self._rank != rank]
         self._received = [(sender, run) for sender in senders for run in self._runs(sender)]
         largest = max((run.nbytes for _, run in self._received), default=0)
         self._buffers = [np.empty(largest, np.uint8) for _ in range(WINDOW)]
-        self._file = file.open("rb+", buffering=0) if self._rank in writers else None
+        self._file = self.path.open("rb+", buffering=0) if self._rank in self.writers else None
 
     def run(self) -> None:
         """Writes this rank's bytes and those that others send, or sends them to their writer.
@@ -83,7 +73,7 @@ class ParallelWrite:
         Collective:
             Over the communicator.
         """
-        if self._writers[self._rank] == self._rank:
+        if self.writers[self._rank] == self._rank:
             self._write()
         else:
             self._send()
@@ -106,7 +96,7 @@ class ParallelWrite:
                 self._write_run(run, data)
         buffers = zip(self._received, cycle(self._buffers), strict=False)
         places = [(sender, buffer[: run.nbytes]) for (sender, run), buffer in buffers]
-        blocks = receive_in_order(self._context.collective_comm, places, Tag.ROW_BLOCK)
+        blocks = receive_in_order(self.context.collective_comm, places, Tag.ROW_BLOCK)
         for (_, run), block in zip(self._received, blocks, strict=True):
             with self._deferred_error():
                 self._write_run(run, block.data)
@@ -116,18 +106,18 @@ class ParallelWrite:
         if self._error is None:
             write_exactly(self._file.fileno(), run.offset, data)
             self._written += data.nbytes
-            nbytes = sum(blocks.spec.nbytes for blocks in self._blocks)
-            self._bar.show(min(self._written * len(set(self._writers)), nbytes))  # the others are about as far
+            nbytes = sum(blocks.spec.nbytes for blocks in self.blocks)
+            self.bar.show(min(self._written * len(set(self.writers)), nbytes))  # the others are about as far
 
     def _send(self) -> None:
         """Sends this rank's runs, and after an error empty messages in their place."""
         own_data = self._own_data()
-        with InFlight(self._context.collective_comm, Tag.ROW_BLOCK) as sending:
+        with InFlight(self.context.collective_comm, Tag.ROW_BLOCK) as sending:
             for _ in self._runs(self._rank):
                 data = memoryview(b"")
                 with self._deferred_error():
                     data = next(own_data, data)
-                sending.send(data, self._writers[self._rank])
+                sending.send(data, self.writers[self._rank])
                 sending.wait_until(WINDOW - 1)
 
     @contextmanager
@@ -140,14 +130,14 @@ class ParallelWrite:
 
     def _own_data(self) -> Iterator[memoryview]:
         """The bytes of this rank, run by run."""
-        for blocks, array, checksums in zip(self._blocks, self._arrays, self.checksums, strict=True):
+        for blocks, array, checksums in zip(self.blocks, self.arrays, self.checksums, strict=True):
             for data in () if array is None else data_of(array, blocks.spec.order, blocks.block_bytes):
-                if self._has_checksums:
+                if self.has_checksums:
                     checksums.append(crc32(data))
                 yield data
 
     def _runs(self, rank: int) -> Iterator[Run]:
-        for blocks in self._blocks:
+        for blocks in self.blocks:
             yield from blocks.runs(rank)
 
 

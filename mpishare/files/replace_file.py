@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,14 +57,6 @@ class Replacement:
         return file_errors(self.path, self.dataset, "it was not saved")
 
 
-class _Start(NamedTuple):
-    """What the root has prepared: the temporary file, the offsets of the arrays in it, and how they are written."""
-
-    temporary: Path
-    offsets: Sequence[int]
-    way: str
-
-
 def gather_row_blocks(
     context: Context, specs: Mapping[str, Spec], distributed: Collection[str]
 ) -> dict[str, RowBlocks]:
@@ -109,20 +101,19 @@ def replace_file(context: Context, replacement: Replacement, arrays: Sequence[ND
         Over the communicator.
     """
     comm = context.collective_comm
+    new = prepared = None
     with ExitStack() as stack:
         with agree(comm), replacement.errors():
-            is_root = context.topology.rank == ROOT
-            new = stack.enter_context(AtomicFile(replacement.path, replacement.leftovers)) if is_root else None
-            prepared = None if new is None else _prepare(context, replacement, new)
-        start: _Start = comm.bcast_obj(prepared, ROOT)
-        blocks = [
-            replace(array, offset=offset) for array, offset in zip(replacement.blocks, start.offsets, strict=True)
-        ]
+            if context.topology.rank == ROOT:
+                new = stack.enter_context(AtomicFile(replacement.path, replacement.leftovers))
+                prepared = new.temporary, replacement.lay_out(new), _way(context, replacement, new)
+        temporary, offsets, way = comm.bcast_obj(prepared, ROOT)
+        blocks = [replace(array, offset=offset) for array, offset in zip(replacement.blocks, offsets, strict=True)]
         checksums: Checksums = []
-        if start.way == "mpio" and replacement.dataset is not None:
-            mpio.write(context, start.temporary, replacement.path, replacement.dataset, blocks[0], arrays[0])
+        if way == "mpio" and replacement.dataset is not None:
+            mpio.write(context, temporary, replacement.path, replacement.dataset, blocks[0], arrays[0])
         else:
-            checksums = _write(context, replacement, start, blocks, arrays)
+            checksums = _write(context, replacement, temporary, way, blocks, arrays)
         with agree(comm), replacement.errors():
             if new is not None:
                 if replacement.complete is not None:
@@ -131,45 +122,37 @@ def replace_file(context: Context, replacement: Replacement, arrays: Sequence[ND
         with agree(comm), replacement.errors():  # no rank has failed, so that the new file may take the name
             if new is not None:
                 new.commit()
-    return start.way
+    return cast("str", way)
 
 
-def _prepare(context: Context, replacement: Replacement, new: AtomicFile) -> _Start:
-    """Makes room in the new file, and chooses how it is written."""
-    offsets = replacement.lay_out(new)
+def _way(context: Context, replacement: Replacement, new: AtomicFile) -> str:
+    """How the bytes are written; see `choose_way`."""
     distributed = replacement.distributed
-    way = choose_way(
-        context.topology.placement,
-        type_of(str(new.path.parent)),  # the file may be behind a symbolic link
-        distributed=distributed,
-        has_mpio=distributed and replacement.dataset is not None and has_mpio(),
-    )
-    return _Start(new.temporary, offsets, way)
+    writes_mpio = distributed and replacement.dataset is not None and has_mpio()
+    filesystem = type_of(str(new.path.parent))  # the file may be behind a symbolic link
+    return choose_way(context.topology.placement, filesystem, distributed=distributed, has_mpio=writes_mpio)
 
 
 def _write(
     context: Context,
     replacement: Replacement,
-    start: _Start,
+    temporary: Path,
+    way: str,
     blocks: Sequence[RowBlocks],
     arrays: Sequence[NDArray[Any] | None],
 ) -> Checksums:
     """Writes the bytes of all ranks. Returns their checksums if the file is to be completed with them."""
     comm = context.collective_comm
     nbytes = sum(array.spec.nbytes for array in blocks)
+    ranks = writers(context.topology.placement, way)
     has_checksums = replacement.complete is not None
     with Bar(nbytes, "B", is_shown=replacement.progress and context.topology.rank == ROOT) as bar, ExitStack() as stack:
         with agree(comm), replacement.errors():
-            ranks = writers(context.topology.placement, start.way)
-            writer = ParallelWrite(
-                context, start.temporary, blocks, arrays, ranks, has_checksums=has_checksums, bar=bar
-            )
-            stack.callback(writer.close)  # if another rank cannot open the file
-        with agree(comm), replacement.errors(), closing(writer):
-            writer.run()
-            if start.way == "hosts":
-                writer.sync()
-    if not has_checksums:
-        return []
-    by_array = zip(*comm.allgather_obj(writer.checksums), strict=True)
+            writing = ParallelWrite(context, temporary, blocks, arrays, ranks, has_checksums, bar)
+            stack.callback(writing.close)  # if another rank cannot open the file
+        with agree(comm), replacement.errors(), closing(writing):
+            writing.run()
+            if way == "hosts":
+                writing.sync()
+    by_array = zip(*comm.allgather_obj(writing.checksums), strict=True)
     return [np.fromiter(chain.from_iterable(of_ranks), np.uint32) for of_ranks in by_array]

@@ -23,7 +23,6 @@ from tests.mpi.checkpoints.finding import found, names_in, part
 pytestmark = pytest.mark.mpi
 
 Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
-Change = Callable[[bytearray], object]
 ONES = np.ones(3)
 
 
@@ -39,7 +38,8 @@ def test_arrays_and_values_come_back(comm: MPI.Intracomm, folder: Path) -> None:
     values = {"time": 0.1, "names": ["a", "ä"], "deep": {"n": 2**70, "none": None}, "flag": True}
     arrays = {"grid": rows, "table": np.asfortranarray(table) if comm.rank == 0 else None, "none": grid[:0, :0]}
     checkpoint = ms.Checkpoint(folder)
-    checkpoint.save(3, arrays, distributed=["grid"], values=values)
+    names: Any = (name for name in ["grid"])  # which can be iterated once
+    checkpoint.save(3, arrays, distributed=names, values=values)
     snapshot = found(checkpoint)
     assert (snapshot.step, snapshot.values, snapshot.names) == (3, values, ("grid", "table", "none"))
     assert snapshot.shape("grid") == (101, 7)
@@ -100,12 +100,6 @@ def test_each_byte_is_read_once_a_job(
     assert all(ms.topology().node_of(rank) == 0 for rank, nbytes in enumerate(by_rank) if nbytes)
 
 
-def test_names_from_a_generator(comm: MPI.Intracomm, folder: Path) -> None:
-    names: Any = (name for name in ["x"])
-    ms.Checkpoint(folder).save(1, {"x": np.ones((2, 3))}, distributed=names)
-    assert found(ms.Checkpoint(folder)).shape("x") == (2 * comm.size, 3)
-
-
 def test_the_last_ones_stay(comm: MPI.Intracomm, folder: Path) -> None:
     checkpoint = ms.Checkpoint(folder, keep=2)
     for step in (1, 2, 10):
@@ -119,32 +113,20 @@ def test_the_last_ones_stay(comm: MPI.Intracomm, folder: Path) -> None:
 
 
 def test_the_folder_is_synced_in_its_parent(comm: MPI.Intracomm, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual, synced = os.fsync, []
-
-    def fsync(fd: int) -> None:
-        synced.append(os.fstat(fd).st_ino)
-        usual(fd)
-
-    monkeypatch.setattr(os, "fsync", fsync)
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
     ms.Checkpoint(folder).save(1, {})
     assert (folder.parent.stat().st_ino in synced) == (comm.rank == 0)
 
 
-def damaged(comm: MPI.Intracomm, file: Path, change: Change) -> None:
-    """Changes the bytes of a file."""
+def flip(comm: MPI.Intracomm, file: Path, place: int) -> None:
+    """Alters one byte of a file, or restores it."""
     comm.Barrier()
     if comm.rank == 0:
-        content = bytearray(file.read_bytes())
-        change(content)
-        file.write_bytes(content)
+        with file.open("rb+") as opened:
+            (byte,) = os.pread(opened.fileno(), 1, place)
+            os.pwrite(opened.fileno(), bytes([byte ^ 1]), place)
     comm.Barrier()
-
-
-def flipped(at: int) -> Change:
-    def change(content: bytearray) -> None:
-        content[at % len(content)] ^= 1 << at % 8
-
-    return change
 
 
 def test_a_damaged_one_is_left_out(comm: MPI.Intracomm, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,17 +136,16 @@ def test_a_damaged_one_is_left_out(comm: MPI.Intracomm, folder: Path, monkeypatc
     for step in (1, 2):
         checkpoint.save(step, {"grid": np.full((9, 4), 2.0 - step)}, values={"a": step})
     file = folder / "000000000002.h5"
-    good = file.read_bytes()
     with h5py.File(file) as opened:
         end = opened["arrays/grid"].id.get_offset() + 9 * 4 * 8
     comm.Barrier()
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
         for place in (20, end + 1, end - 1):
-            damaged(comm, file, flipped(place))
+            flip(comm, file, place)
             snapshot = found(checkpoint)
             assert (snapshot.step, snapshot.load("grid").sum()) == (1, 36)
-            damaged(comm, file, lambda content: content.__setitem__(slice(None), good))
+            flip(comm, file, place)
     assert len(given) == (3 if comm.rank == 0 else 0)
     assert all("the checkpoint of step 2 in" in str(warning.message) for warning in given)
     assert found(checkpoint).step == 2
@@ -174,7 +155,10 @@ def test_one_that_is_altered_after_it_was_found(comm: MPI.Intracomm, folder: Pat
     checkpoint = ms.Checkpoint(folder)
     checkpoint.save(1, {"x": np.full((comm.size, 1000), 7)})
     snapshot = found(checkpoint)
-    damaged(comm, snapshot.path, lambda content: content.reverse())
+    with h5py.File(snapshot.path) as file:
+        first = file["arrays/x"].id.get_offset()
+    for rank in range(comm.size):
+        flip(comm, snapshot.path, first + 8000 * rank)
     outcomes = raised(lambda: snapshot.load("x"))
     assert {error for error, _ in outcomes} <= {"FileError", "PeerError"}
     assert any("dataset 'x' of" in text and "not those that were saved" in text for _, text in outcomes)
@@ -187,7 +171,7 @@ def test_a_damaged_one_neither_counts_nor_goes(comm: MPI.Intracomm, folder: Path
     checkpoint = ms.Checkpoint(folder, keep=2)
     for step in (1, 2):
         checkpoint.save(step, {"x": np.full(3, step)})
-    damaged(comm, folder / "000000000002.h5", flipped(20))
+    flip(comm, folder / "000000000002.h5", 20)
     assert found(checkpoint).step == 1
     for step, good in ((3, [1, 3]), (4, [3, 4])):
         checkpoint.save(step, {"x": np.full(3, step)})
@@ -200,14 +184,14 @@ def test_a_warning_that_is_an_error_is_one_on_all(comm: MPI.Intracomm, folder: P
     checkpoint = ms.Checkpoint(folder)
     for step in (1, 2):
         checkpoint.save(step, {"x": np.full(3, step)})
-    damaged(comm, folder / "000000000002.h5", flipped(20))
+    flip(comm, folder / "000000000002.h5", 20)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises((RuntimeWarning, ms.PeerError), match="the checkpoint of step 2 in"):
             checkpoint.latest()
         warnings.simplefilter("ignore")
         assert found(checkpoint).step == 1
-        damaged(comm, folder / "000000000001.h5", flipped(20))
+        flip(comm, folder / "000000000001.h5", 20)
         outcomes = raised(checkpoint.latest)
     assert {error for error, _ in outcomes} == {"FileError"}
     assert all("none of 2 checkpoints is as it was saved" in text for _, text in outcomes)
