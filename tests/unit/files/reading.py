@@ -39,23 +39,3 @@ def inspected(path: Path, dataset: str | None = None, region: Any = None, *, att
 def assert_same(result: Any, expected: Any) -> None:
     """Both have the same bits and shape, and dtypes that are equal."""
     assert (result.dtype, result.shape, bits(result)) == (expected.dtype, expected.shape, bits(expected))
-
-
-INDICES: dict[str, Any] = {
-    "all": np.s_[...],
-    "an item": np.s_[2, 3, 1],
-    "a row": np.s_[3],
-    "the last row": np.s_[-1],
-    "rows": np.s_[2:5],
-    "a plane": np.s_[:, 4],
-    "columns": np.s_[..., 1:3],
-    "steps": np.s_[1::3, ::2, ::2],
-    "backwards": np.s_[::-1],
-    "backwards by steps": np.s_[::-2, 5:0:-3, ::-1],
-    "a new axis": np.s_[None, 1:3, None, 2],
-    "nothing": np.s_[4:4],
-    "beyond the end": np.s_[5:99, -99:2],
-    "integers of NumPy": (np.int64(2), np.uint8(1)),
-    "an empty tuple": (),
-}
-"""Of an array of three axes, (7, 6, 4)."""
