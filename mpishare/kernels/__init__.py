@@ -1,10 +1,15 @@
-"""Compiled work on node-shared arrays that NumPy cannot do in place. Needs numba, and is imported only by its user."""
+"""Compiled work on node-shared arrays that NumPy cannot do in place. Needs numba.
+
+It answers how several ranks add to one array without losing an addition (`atomics`), and how the ranks of a node fill
+or sum an array together (`node_parts`). Only users may call it, by `from mpishare import kernels`. The rest of mpishare
+must never import it, since numba is optional.
+"""
 
 from __future__ import annotations
 
 try:
-    import numba  # noqa: F401 - so that what is missing is named before any part of it is asked for
-except ModuleNotFoundError as error:  # other errors are numba's own to tell, such as of a NumPy that is too new
+    import numba  # noqa: F401 - the error names numba, not a part of it
+except ModuleNotFoundError as error:  # not ImportError: numba says itself that NumPy is too new
     raise ImportError("mpishare.kernels needs numba, which is not installed: pip install 'mpishare[numba]'") from error
 
 from mpishare.kernels.atomics import add_at, atomic_add

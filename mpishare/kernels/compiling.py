@@ -1,4 +1,4 @@
-"""How kernels are compiled: to run without Python's lock, and kept for the next job where there is a place for it."""
+"""Compiles kernels, which release Python's lock, and keeps their code for the next job if a folder can be written."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def compiled(function: _F) -> _F:
-    """`function` as machine code, made at its first call with arguments of such types.
+    """`function`, compiled at its first call with arguments of new types.
 
-    numba keeps it beside our own files, or else in the user's folder, or in the one that NUMBA_CACHE_DIR names.
+    numba keeps the code in NUMBA_CACHE_DIR if that is set, else beside our own files, or else in the user's folder.
     """
     try:
         return cast("_F", numba.njit(nogil=True, cache=True)(function))
-    except RuntimeError:  # none of these can be written, as on nodes that mount homes read-only
+    except RuntimeError:  # none of these can be written, such as where homes are mounted read-only
         return cast("_F", numba.njit(nogil=True)(function))

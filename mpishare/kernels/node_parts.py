@@ -1,4 +1,4 @@
-"""Work on a whole array of which each rank of the node does its part: to fill it, and to sum it up in one number."""
+"""fill and checksum: work on a whole array, of which each rank of the node does its part."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ _ONE = np.uint64(1)
 
 
 def fill(array: NDArray[Any], value: ArrayLike, *, comm: mpi.Comm | None = None) -> None:
-    """Sets every item of a node-shared array to `value`. The ranks of the node fill disjoint parts at the same time.
+    """Sets every item of a node-shared array to `value`. The ranks of the node fill disjoint parts at once.
 
-    Afterwards all of them see it; no `fence` is needed.
+    When it returns, all of them see the items; no `fence` is needed.
 
     Args:
         array: On each rank of the node its view of one array from `empty`, `zeros` or `full`, or the same contiguous
             part of it.
-        value: One item; a tuple where the dtype has columns.
+        value: One item; a tuple if the dtype has columns.
         comm: The ranks that share; MPI_COMM_WORLD when None.
 
     Raises:
-        SpecError: `array` is read-only, not contiguous, or not in node-shared memory, or `value` is no item of it.
+        SpecError: `array` is read-only, not contiguous, or not in node-shared memory; or `value` does not fit its
+            dtype.
         MismatchError: The ranks of the node gave different arrays, different parts or different values.
         PeerError: Another rank of the node raised one of these.
 
@@ -66,21 +67,21 @@ def fill(array: NDArray[Any], value: ArrayLike, *, comm: mpi.Comm | None = None)
 
 
 def checksum(array: NDArray[Any], *, comm: mpi.Comm | None = None) -> int:
-    """A number of 64 bits that tells whether two arrays have the same bytes. Each rank of the node reads its part.
+    """A checksum of 64 bits of the bytes of a node-shared array. Each rank of the node reads its part.
 
-    The bytes are taken in the order of memory, as words of 8, the last one filled up with zeros. Each word, with its
-    position times a constant added, is mixed as by SplitMix64, and the sum of these, and of the number of bytes, modulo
-    2**64, is the result. So it does not depend on the number of ranks, nor on which part each of them reads. Any change
-    within one word changes it for certain, any other with a probability of 1 - 2**-64. It finds errors, not forgeries.
+    The bytes are read in the order of memory, as words of 8 bytes; zeros fill up the last word. A constant times its
+    position is added to each word, which is then mixed as in SplitMix64. The result is the sum of these words and of
+    the number of bytes, modulo 2**64. So it depends neither on the number of ranks nor on the part that each reads. A
+    change within one word always changes it, any other with a probability of 1 - 2**-64. It finds errors, no forgery.
 
-    What the ranks of the node wrote before they called is read.
+    It includes what the ranks of the node wrote before they called.
 
     Args:
         array: On each rank of the node its view of one node-shared array, or the same contiguous part of it.
         comm: The ranks that share; MPI_COMM_WORLD when None.
 
     Returns:
-        The number, from 0 to 2**64 - 1, the same on all ranks of the node. Nodes with the same bytes get the same.
+        An integer from 0 to 2**64 - 1, the same on all ranks of the node, and on all nodes with the same bytes.
 
     Raises:
         SpecError: `array` is not contiguous, or not in node-shared memory.
@@ -110,34 +111,33 @@ def checksum(array: NDArray[Any], *, comm: mpi.Comm | None = None) -> int:
         node_comm = node_comm_of(context)
         with call.begin(node_comm) as agreement:
             agreement.call = f"checksum({shared_name(array, writes=False)})"
-        with agree(node_comm):  # the first call on any rank compiles
-            part = _part_sum(bytes_of(array), context.topology.node_size, context.topology.node_rank)
-        total = np.array(part, np.uint64)
+        with agree(node_comm):  # the first call compiles, which may fail
+            part = part_sum(bytes_of(array), context.topology.node_size, context.topology.node_rank)
+        total = np.array(part % 2**64, np.uint64)
         context.node_collective_comm.allreduce(total, mpi.SUM)
         return (int(total) + array.nbytes) % 2**64
 
 
-def _part_sum(block: NDArray[np.uint8], parts: int, part: int) -> int:
-    """The sum of one part of the words; the last part has what is left over of the bytes."""
-    whole = block.size // _WORD_BYTES
-    words = block[: whole * _WORD_BYTES].view(np.uint64)
-    words.flags.writeable = False  # or the kernel would be compiled for both
-    mine = slices.balanced_slice(whole, parts, part)
-    total = int(_mixed_sum(words[mine], mine.start))
-    if part == parts - 1 and block.size % _WORD_BYTES:
-        rest = block[whole * _WORD_BYTES :].tobytes().ljust(_WORD_BYTES, b"\0")
-        last = np.frombuffer(rest, np.uint64)
-        total += int(_mixed_sum(last, whole))
-    return total % 2**64
+def part_sum(block: NDArray[np.uint8], parts: int, part: int) -> int:
+    """The sum of one part of the integers of `block`; the last part includes bytes that fill no integer."""
+    n_integers, n_rest = divmod(block.size, _WORD_BYTES)
+    integers = block[: block.size - n_rest].view(np.uint64)
+    integers.flags.writeable = False  # else the kernel is compiled for writable arrays too
+    own = slices.balanced_slice(n_integers, parts, part)
+    total = int(_mixed_sum(integers[own], own.start))
+    if n_rest and part == parts - 1:
+        rest = block[block.size - n_rest :].tobytes().ljust(_WORD_BYTES, b"\0")
+        total += int(_mixed_sum(np.frombuffer(rest, np.uint64), n_integers))
+    return total
 
 
 @compiled
-def _mixed_sum(words: Any, first: int) -> Any:
-    """The sum of words mixed with their positions, of which `first` is that of the first."""
+def _mixed_sum(integers: Any, first: int) -> Any:
+    """The sum of `integers`, each mixed with its position. That of the first word is `first`."""
     total = np.uint64(0)
     position = np.uint64(first) + _ONE
-    for word in words:
-        mixed = word + position * _GOLDEN
+    for integer in integers:
+        mixed = integer + position * _GOLDEN
         mixed = (mixed ^ (mixed >> _SHIFT_1)) * _MIX_1
         mixed = (mixed ^ (mixed >> _SHIFT_2)) * _MIX_2
         total += mixed ^ (mixed >> _SHIFT_3)

@@ -1,0 +1,110 @@
+"""Node-shared arrays in compiled functions: as arguments, and under atomic additions of several ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from mpi4py import MPI
+from mpi4py.util.sync import Mutex
+from numba import types
+
+import mpishare as ms
+from mpishare import kernels
+
+pytestmark = pytest.mark.mpi
+
+READ_ONLY = types.Array(types.float64, 1, "C", readonly=True)
+
+
+@numba.njit(types.float64(READ_ONLY))
+def total(values: Any) -> Any:
+    """A signature that takes read-only and writable arrays."""
+    result = 0.0
+    for value in values:
+        result += value
+    return result
+
+
+@numba.njit
+def scale(source: Any, target: Any) -> None:
+    """Types as they come."""
+    for number in range(source.size):
+        target[number] = 2 * source[number]
+
+
+@numba.njit(nogil=True)
+def count(rounds: int, counts: Any) -> None:
+    """Each item `rounds` times."""
+    for number in range(rounds * counts.size):
+        kernels.atomic_add(counts, number % counts.size, 1)
+
+
+@numba.njit
+def add_one(counts: Any, place: int) -> None:
+    """One addition, whose index may be wrong."""
+    kernels.atomic_add(counts, place, 1)
+
+
+def test_views_go_in_as_they_are(comm: MPI.Intracomm) -> None:
+    table = ms.share(np.arange(10.0) if comm.rank == 0 else None)
+    grid = ms.zeros(10)
+    if ms.topology().is_leader:
+        scale(table, grid)
+    ms.fence()
+    assert (total(table), total(grid)) == (45.0, 90.0)
+    ms.fence()
+
+
+def test_a_signature_for_writable_arrays_refuses_a_shared_one(comm: MPI.Intracomm) -> None:
+    table = ms.share(np.arange(10.0) if comm.rank == 0 else None)
+    writable_only = numba.njit("float64(float64[::1])")(lambda values: values[0])
+    with pytest.raises(TypeError, match="No matching definition for argument type"):
+        writable_only(table)
+
+
+def test_a_compiled_store_into_a_shared_array_is_refused(comm: MPI.Intracomm) -> None:
+    assert numba.typeof(ms.share(np.arange(10.0) if comm.rank == 0 else None)) == READ_ONLY
+    with pytest.raises(numba.TypingError, match="readonly"):  # numba keeps its frame, and so the arrays of a call
+        scale.compile((READ_ONLY, READ_ONLY))
+
+
+@pytest.mark.parametrize("dtype", ["i4", "i8", "u4", "u8", "f4", "f8"])
+def test_no_addition_is_lost(dtype: str) -> None:
+    counts, indices, rounds = ms.zeros(2, dtype), np.arange(20_000) % 2, 10
+    for _ in range(rounds):
+        count(50_000, counts)
+        kernels.add_at(counts, indices, 3)
+        ms.fence()  # so that all begin the next round together
+    assert counts.tolist() == [rounds * 80_000 * ms.topology().node_size] * 2
+
+
+def test_each_rank_takes_its_own_numbers() -> None:
+    nodes = ms.topology()
+    counter = ms.zeros(1, "i8")
+    own = [kernels.atomic_add(counter, 0, 1) for _ in range(1000)]
+    assert own == sorted(own)
+    taken = nodes.node_comm.allgather(own)
+    assert sorted(number for numbers in taken for number in numbers) == list(range(1000 * nodes.node_size))
+
+
+def test_a_wrong_index_in_compiled_code_keeps_no_array() -> None:
+    with pytest.raises(IndexError, match="outside"):
+        add_one(ms.zeros(3), 5)
+
+
+def test_mpi4pys_locks_go_with_fence(comm: MPI.Intracomm) -> None:
+    nodes = ms.topology()
+    log = ms.zeros((20 * comm.size, 2), "i8")
+    filled = ms.zeros(1, "i8")
+    mutex = Mutex(comm=nodes.node_comm)
+    for number in range(20):
+        with mutex:  # two arrays change together, which no atomic addition can do
+            log[filled[0]] = nodes.node_rank, number
+            filled[0] += 1
+    ms.fence()
+    expected = [(rank, number) for rank in range(nodes.node_size) for number in range(20)]
+    assert sorted(map(tuple, log[: filled[0]].tolist())) == expected
+    mutex.free()
