@@ -23,8 +23,8 @@ class Placement:
     def from_labels(cls, labels: Sequence[Hashable]) -> Placement:
         """Puts ranks with equal labels on one node; `labels[rank]` may be any value that names a node."""
         nodes: dict[Hashable, list[int]] = {}
-        for rank, label in enumerate(labels):
-            nodes.setdefault(label, []).append(rank)
+        for rank, name in enumerate(labels):
+            nodes.setdefault(name, []).append(rank)
         return cls(tuple(map(tuple, nodes.values())))
 
     @cached_property

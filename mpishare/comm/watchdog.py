@@ -234,9 +234,11 @@ class Watchdog:
         waits_on_this = [wait for wait in waits if wait.watchdog == id(self)]
         elsewhere = "" if waits_on_this else " on another communicator"
         now = time.monotonic()
-        texts = [f"waits in {wait.call}{elsewhere}, for {now - wait.since:.1f} s" for wait in waits_on_this or waits]
+        waits_as_text = [
+            f"waits in {wait.call}{elsewhere}, for {now - wait.since:.1f} s" for wait in waits_on_this or waits
+        ]
         call = max(((wait.number, wait.name) for wait in waits_on_this), default=(0, ""))
-        return _Answer(call, "; ".join(texts))
+        return _Answer(call, "; ".join(waits_as_text))
 
     def _send(self, obj: object, rank: int, tag: int) -> None:
         self._sent = [request for request in self._sent if not request.Test()]
