@@ -5,8 +5,7 @@ from __future__ import annotations
 from mpishare._version import VERSION
 from mpishare.allgather import allgather
 from mpishare.allreduce import allreduce
-from mpishare.checkpoints.checkpoint import Checkpoint
-from mpishare.checkpoints.snapshot import Snapshot
+from mpishare.checkpoints.checkpoint import Checkpoint, Snapshot
 from mpishare.collectives import bcast, fence, partition
 from mpishare.comm.context import topology
 from mpishare.comm.topology import Topology

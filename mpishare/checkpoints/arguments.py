@@ -1,4 +1,4 @@
-"""The arguments of `Checkpoint`, checked before anything is written."""
+"""The arguments of `Checkpoint` and `Snapshot`, checked before a file is opened."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mpishare.arrays.spec import Spec
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.files.errors import file_errors
 from mpishare.files.hdf5_write import stored_type
+from mpishare.files.region import parse_region
 from mpishare.transfer.rows import rows_of
 
 _LARGEST_INTEGER = 2**63 - 1
@@ -102,3 +106,23 @@ def _check_keys(value: object) -> None:
     if isinstance(value, list | tuple):
         for inner in value:
             _check_keys(inner)
+
+
+def target_rows(region: object, out: object, spec: Spec) -> tuple[int, NDArray[Any]]:
+    """Where the bytes of the rows in `region` begin in an array of `spec`; and `out`, or a new array for them.
+
+    Raises:
+        ArgumentError: `region` is not a slice of rows, or they do not fit `out`.
+    """
+    if not isinstance(region, slice) or region.step not in (None, 1):
+        raise ArgumentError(f"region is {region!r}. Give a slice without a step, such as partition(n).")
+    rows = parse_region(region, spec.shape)[0][0]
+    shape = (len(rows), *spec.shape[1:])
+    start = rows.start * replace(spec, shape=spec.shape[1:]).nbytes
+    if out is None:
+        return start, np.empty(shape, spec.dtype)
+    if not isinstance(out, np.ndarray) or not out.flags.writeable or not out.flags.c_contiguous:
+        raise ArgumentError("out must be a numpy.ndarray that is C-contiguous and writable.")
+    if out.shape != shape or out.dtype != spec.dtype:
+        raise ArgumentError(f"out has {out.shape}, {out.dtype}, but the rows have {shape}, {spec.dtype}.")
+    return start, out

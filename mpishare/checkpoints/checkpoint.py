@@ -1,41 +1,31 @@
-"""A folder with the last checkpoints of a computation, one file each."""
+"""Checkpoint, a folder with the last checkpoints of a computation; and Snapshot, one that was found."""
 
 from __future__ import annotations
 
-import errno
+import json
 import os
-import re
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from numpy.typing import NDArray
 
+from mpishare.arrays.raw import bytes_of
 from mpishare.checkpoints import arguments
-from mpishare.checkpoints.contents import DAMAGE, Contents
-from mpishare.checkpoints.snapshot import Snapshot
+from mpishare.checkpoints.contents import ChecksummedPart, Contents
+from mpishare.checkpoints.folder import FILES, CheckpointFolder
 from mpishare.checkpoints.writer import CheckpointWriter
-from mpishare.comm import callsite, mpi
+from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
-from mpishare.comm.context import Context
-from mpishare.errors import FileError, text_of_error
-from mpishare.files.atomic_file import sync_folder
+from mpishare.errors import ArgumentError
 from mpishare.files.errors import file_errors
 from mpishare.files.formats import checked_target
+from mpishare.files.parallel_read import read_parts
 from mpishare.files.replace_file import Replacement, gather_row_blocks, replace_file
 from mpishare.files.row_blocks import ROOT
-from mpishare.files.source import Source, Stamp
+from mpishare.files.source import Source
+from mpishare.memory.selection import check_backend
 from mpishare.progress_bar import check_tqdm
-
-_FILES = r"\d{12,}\.h5"
-
-_GONE = frozenset({errno.ENOENT, errno.ESTALE})
-"""Errors for a file that another job has removed or replaced."""
-
-_LOOKS = 10
-"""A listing of the folder may miss the only checkpoint, when another job replaces it. So many in a row do not."""
 
 
 class Checkpoint:
@@ -70,9 +60,9 @@ class Checkpoint:
 
     def __init__(self, path: str | os.PathLike[str], *, keep: int = 2, comm: mpi.Comm | None = None) -> None:
         self._comm = comm
-        self._damaged: set[int] = set()
         with collective("Checkpoint", comm) as call, call.begin() as agreement:
             self.path = checked_target(path).absolute()
+            self._folder = CheckpointFolder(self.path)
             self.keep = arguments.checked_integer(keep, "keep", least=1)
             agreement.call = f"Checkpoint({self.path}, keep={self.keep})"
 
@@ -117,7 +107,7 @@ class Checkpoint:
                     values_json = arguments.json_of(values)
                     if progress:
                         check_tqdm()
-                    self._make_folder()
+                    self._folder.make()
                 names = {
                     name: f"{specs[name].shape[1:]} {specs[name].dtype}" if name in rows else "" for name in arrays
                 }
@@ -125,19 +115,18 @@ class Checkpoint:
             blocks = gather_row_blocks(context, specs, rows)
             writer = CheckpointWriter(number, values_json, blocks)
             replacement = Replacement(
-                path=self._file(number),
+                path=self._folder.file(number),
                 blocks=list(blocks.values()),
                 lay_out=writer.lay_out,
                 distributed=bool(rows),
                 complete=writer.complete,
-                leftovers=_FILES,
+                leftovers=FILES,
                 progress=progress,
             )
             replace_file(context, replacement, [arrays[name] if name in specs else None for name in blocks])
             with agree(context.collective_comm), file_errors(self.path, None, "older checkpoints were not removed"):
-                self._damaged.discard(number)
                 if is_root:
-                    self._remove_old(number)
+                    self._folder.remove_superseded(number, self.keep)
 
     def latest(self) -> Snapshot | None:
         """The checkpoint of the highest step that is as it was saved. The ranks read each byte of it once.
@@ -154,98 +143,85 @@ class Checkpoint:
             PeerError: Another rank raised one of these.
         """
         with collective("Checkpoint.latest", self._comm) as call:
-            context = call.context
             with call.begin() as agreement:
                 agreement.call = f"Checkpoint.latest({self.path})"
-                self._damaged.clear()
-            while (step := self._newest_step(context)) is not None:
-                contents = self._verified(context, step)
-                if contents is not None:
-                    return Snapshot(contents, self._comm)
-            with agree(context.collective_comm):
-                if self._damaged:
-                    reason = f"none of {len(self._damaged)} checkpoints is as it was saved. Remove them to begin anew."
-                    raise FileError(str(self.path), None, reason)
-        return None
-
-    def _make_folder(self) -> None:
-        with file_errors(self.path, None, "it was not saved"):
-            if not self.path.is_dir():
-                self.path.mkdir(exist_ok=True)
-                sync_folder(self.path.parent)
-
-    def _newest_step(self, context: Context) -> int | None:
-        """The highest step that is not known to be damaged. Collective over the communicator."""
-        newest = None
-        with agree(context.collective_comm), file_errors(self.path):
-            looks = _LOOKS if context.topology.rank == ROOT else 0
-            while newest is None and looks:
-                newest = max(self._files().keys() - self._damaged, default=None)
-                looks -= 1
-        step: int | None = context.collective_comm.bcast_obj(newest, ROOT)
-        return step
-
-    def _files(self) -> dict[int, Path]:
-        """The checkpoints in the folder, by their steps."""
-        if not self.path.exists():
-            return {}
-        by_step = {int(file.stem): file for file in self.path.iterdir() if re.fullmatch(_FILES, file.name)}
-        return {step: file for step, file in by_step.items() if file == self._file(step) and file.is_file()}
-
-    def _file(self, step: int) -> Path:
-        return self.path / f"{step:012}.h5"
-
-    def _verified(self, context: Context, step: int) -> Contents | None:
-        """The contents of a checkpoint; None if it is damaged, which is noted, or has been replaced meanwhile.
-
-        Collective over the communicator.
-        """
-        file, comm, rank = self._file(step), context.collective_comm, context.topology.rank
-        contents, stamp = None, None
-        damage: list[str] = []
-        with agree(comm), file_errors(file), Source(str(file)) as source, _noting_damage(damage):
-            if rank == ROOT:
-                stamp = source.stamp
-                contents = Contents.read(source)
-        contents = comm.bcast_obj(contents, ROOT)
-        with agree(comm), file_errors(file), Source(str(file)) as source, _noting_damage(damage):
-            for part in contents.arrays.values() if contents is not None else ():
-                part.verify(source, comm.size, rank)
-        is_replaced = rank == ROOT and (stamp is None or stamp != _stamp_of(file))
-        outcomes = comm.allgather_obj((damage, is_replaced))
-        reasons = [reason for damage, _ in outcomes for reason in damage]
-        if reasons and not outcomes[ROOT][1]:
-            self._damaged.add(step)
-            with agree(comm):  # warnings may be errors
-                if rank == ROOT:
-                    callsite.warn(f"the checkpoint of step {step} in {self.path} is left out: {reasons[0]}")
-        return None if reasons else contents
-
-    def _remove_old(self, step: int) -> None:
-        """Removes the files that are superseded by that of `step`, the oldest first."""
-        files = self._files()
-        kept = sorted((other for other in files.keys() - self._damaged if other <= step), reverse=True)[: self.keep]
-        for other in sorted(files.keys() - self._damaged - set(kept)):
-            files[other].unlink(missing_ok=True)
+            contents = self._folder.newest(call.context)
+        return None if contents is None else Snapshot(contents, self._comm)
 
 
-@contextmanager
-def _noting_damage(reasons: list[str]) -> Iterator[None]:
-    """Adds to `reasons` what is wrong with a file that the block reads, or that is gone.
+class Snapshot:
+    """A checkpoint as `Checkpoint.latest` found it.
 
-    Raises:
-        OSError: The file may be good, but cannot be read.
+    Attributes:
+        step: The step at which it was saved.
+        names: The names of its arrays.
+        path: Its file, an HDF5 file with the arrays in the group "arrays".
     """
-    try:
-        yield
-    except DAMAGE as error:
-        if isinstance(error, OSError) and error.errno not in (None, *_GONE):
-            raise
-        reasons.append(text_of_error(error))
 
+    def __init__(self, contents: Contents, comm: mpi.Comm | None) -> None:
+        self._contents = contents
+        self._comm = comm
+        self.step = contents.manifest.step
+        self.names = tuple(contents.arrays)
+        self.path = contents.path
 
-def _stamp_of(file: Path) -> Stamp | None:
-    try:
-        return Stamp.of(file)
-    except OSError:
-        return None
+    @property
+    def values(self) -> dict[str, Any]:
+        """The small values, a new dict each time. Tuples have become lists."""
+        values: dict[str, Any] = json.loads(self._contents.manifest.values)
+        return values
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of an array, with all its rows. Local."""
+        return self._part(name).spec.shape
+
+    def load(
+        self, name: str, *, region: slice | None = None, out: NDArray[Any] | None = None, backend: str | None = None
+    ) -> NDArray[Any]:
+        """Reads an array, or rows of it, and checks each byte that it reads.
+
+        A whole array is read once per job, by the ranks of rank 0's node, which send it on to the other nodes.
+
+        Args:
+            name: The name of the array.
+            region: This rank's rows, as a slice without a step; None for the whole array, once per node.
+            out: With `region`, a C-contiguous array of the rows' shape and dtype to fill, such as rows of an array in
+                node memory; None for a new one.
+            backend: Without `region`, the segment kind to use; see `share`.
+
+        Returns:
+            The rows, in `out` or in a new array; or the whole array, read-only, one copy per node.
+
+        Raises:
+            ArgumentError: There is no such array, or `region` or `out` does not fit it.
+            FileError: Bytes are not those that were saved, or the file cannot be read.
+            CapacityError: The array does not fit on this node, or, as a `PeerCapacityError`, on another.
+            MismatchError: The ranks gave different names, or only some of them a region.
+            PeerError: Another rank raised one of these.
+
+        Collective:
+            Over the ranks of the `Checkpoint`.
+        """
+        with collective("Snapshot.load", self._comm) as call, Source(str(self.path)) as source:
+            with call.begin() as agreement:
+                part = self._part(name)
+                kind = check_backend(backend, call.context)
+                agreement.call = f"Snapshot.load({name!r}, region={region and '…'}, backend={kind})"
+                if region is not None:
+                    start, array = arguments.target_rows(region, out, part.spec)
+                elif out is not None:
+                    raise ArgumentError("out is for rows: give their region too, e.g. region=partition(n).")
+            if region is None:
+                return read_parts(call.context, source, [part], backend=kind)[0]
+            with agree(call.context.collective_comm), file_errors(self.path, name):
+                part.read_range(source, start, bytes_of(array).data)
+            return array
+
+    def _part(self, name: str) -> ChecksummedPart:
+        if name not in self.names:
+            names = ", ".join(map(repr, self.names)) or "none"
+            raise ArgumentError(f"{self.path} has no array {name!r}; it has {names}.")
+        return self._contents.arrays[name]
+
+    def __repr__(self) -> str:
+        return f"<Snapshot of step {self.step} with {', '.join(self.names) or 'no array'} in {self.path}>"
