@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import struct
 
-import numpy as np
 from numpy.lib import format as npy
 
 from mpishare.arrays.dtypes import check_dtype
+from mpishare.arrays.slices import round_up
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError
 from mpishare.files.errors import file_errors
@@ -91,29 +91,24 @@ def header_of(spec: Spec) -> bytes:
     Source:
         NumPy Enhancement Proposal 1, and the documentation of `numpy.lib.format`.
     """
-    text = repr({"descr": _description(spec.dtype), "fortran_order": spec.order == "F", "shape": spec.shape})
+    try:
+        fields = {"descr": npy.dtype_to_descr(spec.dtype), "fortran_order": spec.order == "F", "shape": spec.shape}
+        content, version = _encoded(repr(fields))
+        restored = spec_in(content, version).dtype
+        if restored != spec.dtype:
+            raise ValueError(f"it would come back as {restored}")
+    except (ValueError, TypeError) as error:
+        raise SpecError(f"dtype {spec.dtype} cannot be stored in a .npy file: {error}") from error
+    return npy.magic(version, 0) + _LENGTHS[version].pack(len(content)) + content
+
+
+def _encoded(text: str) -> tuple[bytes, int]:
+    """The text of a header, padded to align the array, and the version of the format that it takes."""
     try:
         content, version = text.encode("latin-1"), 1
     except UnicodeEncodeError:
         content, version = text.encode(), 3
     if version == 1 and len(content) + _ALIGNED_BYTES > _LARGEST_OF_VERSION_1:
         version = 2
-    start = npy.MAGIC_LEN + _LENGTHS[version].size
-    content += b" " * (-(start + len(content) + 1) % _ALIGNED_BYTES) + b"\n"
-    return npy.magic(version, 0) + _LENGTHS[version].pack(len(content)) + content
-
-
-def _description(dtype: np.dtype[np.generic]) -> object:
-    """The dtype as a header has it.
-
-    Raises:
-        SpecError: It would come back as another.
-    """
-    try:
-        description = npy.dtype_to_descr(dtype)
-        restored = npy.descr_to_dtype(description)
-    except (ValueError, TypeError) as error:
-        raise SpecError(f"dtype {dtype} cannot be stored in a .npy file: {error}") from error
-    if restored != dtype:
-        raise SpecError(f"dtype {dtype} cannot be stored in a .npy file: it would come back as {restored}")
-    return description
+    end = npy.MAGIC_LEN + _LENGTHS[version].size + len(content) + 1
+    return content + b" " * (round_up(end, _ALIGNED_BYTES) - end) + b"\n", version

@@ -71,9 +71,7 @@ class Source(ExitStack):
     @property
     def stamp(self) -> Stamp:
         """The stamp of the file when it was inspected."""
-        if self._stamp is None:
-            self._stamp = Stamp.of(self.descriptor)
-        return self._stamp
+        return self._stamp or Stamp.of(self.descriptor)
 
     @cached_property
     def descriptor(self) -> int:
