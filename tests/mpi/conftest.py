@@ -132,6 +132,24 @@ def raised(comm: MPI.Intracomm) -> Callable[[Callable[[], object]], list[tuple[s
 
 
 @pytest.fixture
+def configured(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., MPI.Intracomm]]:
+    """Duplicates the communicator of all ranks, with other settings: `chunk="64K"` is MPISHARE_CHUNK=64K."""
+    duplicates = []
+
+    def duplicate(**settings: str) -> MPI.Intracomm:
+        for name, value in settings.items():
+            monkeypatch.setenv(f"MPISHARE_{name.upper()}", value)
+        duplicates.append(comm.Dup())
+        ms.topology(duplicates[-1])  # which reads the settings
+        return duplicates[-1]
+
+    yield duplicate
+    gc.collect()
+    for other in duplicates:
+        other.Free()
+
+
+@pytest.fixture
 def shared_folder(comm: MPI.Intracomm) -> Iterator[Path]:
     """A folder that all hosts see, the same one for all ranks."""
     build = Path(__file__).parent.parent.parent / "build"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,128 +11,61 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import mpishare as ms
-from mpishare.memory import selection
-from mpishare.memory.private import Private
-from mpishare.transfer import rows as rows_module
-from tests.arrays import DTYPES, bits, filled, layouts
-from tests.mpi.test_errors import assert_refused
-from tests.mpi.test_segments import use
+from mpishare.transfer import rows
+from tests.arrays import REPRESENTATIVES, bits, filled
+from tests.mpi.test_errors import assert_refused_alike
 
 pytestmark = pytest.mark.mpi
 
 Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
+Configured = Callable[..., MPI.Intracomm]
 
 
-def rows(dtype: np.dtype[Any], rank: int, count: int) -> NDArray[Any]:
-    """`count` rows that differ from those of other ranks."""
-    return filled(dtype, (count + rank, 3))[rank:][::-1]
+def assert_gathered(comm: MPI.Intracomm, local: NDArray[Any]) -> None:
+    """Gathers, and compares with rows that came by pickle."""
+    result = ms.allgather(local, comm=comm)
+    rows_by_pickle = comm.allgather((local.shape[0], bits(local)))
+    assert bits(result) == b"".join(part for _, part in rows_by_pickle)
+    assert result.shape == (sum(count for count, _ in rows_by_pickle), *local.shape[1:])
+    assert (result.dtype, type(result)) == (local.dtype, np.ndarray)
+    assert result.dtype.isalignedstruct == local.dtype.isalignedstruct
+    assert result.flags.c_contiguous
+    assert not result.flags.writeable
 
 
-def assert_gathered(comm: MPI.Intracomm, local: NDArray[Any], **words: Any) -> None:
-    """Gathers, and compares with what comes by pickle."""
-    found = ms.allgather(local, **words)
-    everybody = comm.allgather((local.shape[0], bits(local)))
-    assert bits(found) == b"".join(one for _, one in everybody)
-    assert found.shape == (sum(count for count, _ in everybody), *local.shape[1:])
-    assert found.dtype == local.dtype
-    assert found.dtype.isalignedstruct == local.dtype.isalignedstruct
-    assert type(found) is np.ndarray
-    assert found.flags.c_contiguous
-    assert not found.flags.writeable
+@pytest.mark.parametrize("name", [name for name, array in REPRESENTATIVES.items() if array.ndim])
+def test_representatives_keep_their_bits(comm: MPI.Intracomm, name: str) -> None:
+    assert_gathered(comm, REPRESENTATIVES[name][(comm.rank + 1) % 2 :])
 
 
-def test_every_dtype_keeps_its_bits(comm: MPI.Intracomm) -> None:
-    for dtype in DTYPES.values():
-        assert_gathered(comm, rows(dtype, comm.rank, (comm.rank * 2 + 1) % 4))
+@pytest.mark.parametrize("backend", ["", "private"])
+@pytest.mark.parametrize("chunk", ["", "1000", "256K"])
+def test_every_size_in_every_way(configured: Configured, chunk: str, backend: str) -> None:
+    duplicate = configured(chunk=chunk, backend=backend)
+    for count in (0, 1, 17, 5000, *(() if chunk == "1000" else (200_001,))):
+        assert_gathered(duplicate, (np.arange((count + duplicate.rank) * 5) * (duplicate.rank + 1)).reshape(-1, 5))
+        for owner in {0, duplicate.size - 1}:
+            assert_gathered(duplicate, filled(np.dtype("u1"), (count * 3 if duplicate.rank == owner else 0, 2)))
 
 
-def test_every_layout(comm: MPI.Intracomm) -> None:
-    for dtype in (np.dtype("f8"), DTYPES["gaps"], DTYPES["struct"]):
-        for local in layouts(dtype).values():
-            if local.ndim:
-                assert_gathered(comm, local)
-
-
-def test_all_rows_on_one_rank(comm: MPI.Intracomm) -> None:
-    for chosen, count in product({0, comm.size - 1}, (1, 3000, 1_000_000)):
-        assert_gathered(comm, filled(np.dtype("u1"), (count if comm.rank == chosen else 0, 2)))
-
-
-def test_no_rows_at_all(comm: MPI.Intracomm) -> None:
-    assert_gathered(comm, np.empty((0, 4)))
-    assert_gathered(comm, np.empty((3, 0), "i2"))
-
-
-@pytest.mark.parametrize("settings", [{}, {"chunk_bytes": 1000}, {"chunk_bytes": 1 << 18}], ids=["", "1000", "256K"])
-def test_sizes_and_ways(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, settings: dict[str, int]) -> None:
-    use(monkeypatch, **settings)
-    counts = (1, 17, 5000) if settings.get("chunk_bytes") == 1000 else (1, 17, 5000, 200_001)
-    for count in counts:
-        local = (np.arange((count + comm.rank) * 5) * (comm.rank + 1)).reshape(-1, 5)
-        found = ms.allgather(local)
-        starts = np.cumsum([0, *(count + rank for rank in range(comm.size))])
-        for rank in range(comm.size):
-            part = found[starts[rank] : starts[rank + 1]]
-            assert (part.ravel() == np.arange(part.size) * (rank + 1)).all()
-
-
-def test_where_each_rank_has_its_own_copy(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch)
-    monkeypatch.setattr(selection, "KINDS", tuple(kind for kind in selection.KINDS if isinstance(kind, Private)))
-    for count in (2, 100_000):
-        assert_gathered(comm, filled(np.dtype("i4"), (count + comm.rank, 2)) + np.int32(comm.rank))
-
-
-def test_one_copy_per_node(comm: MPI.Intracomm) -> None:
-    kept = ms.allgather(np.arange(300_000.0))
+def test_one_copy_per_node() -> None:
+    result = ms.allgather(np.arange(300_000.0))
     largest = ms.report().segments[0]
-    assert (largest.nbytes, largest.made_by, largest.copies) == (kept.nbytes, "allgather", 1)
+    assert (largest.nbytes, largest.made_by, largest.copies) == (result.nbytes, "allgather", 1)
 
 
-@pytest.mark.ranks(2)
-def test_more_rows_than_an_array_can_have(raised: Raised) -> None:
-    none, many = np.empty((2**62, 0), "u1"), np.broadcast_to(np.uint8(1), (2**62,))
-    for call in (lambda: ms.allgather(none), lambda: ms.gather(none), lambda: ms.allgather(many)):
-        told = raised(call)
-        assert {error for error, _ in told} == {"SpecError"}
-        assert "exceed the address space" in told[0][1]
-    assert ms.allgather(np.ones(1)).size == ms.topology().size
-
-
-def test_counts_that_have_no_room_in_the_note(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_module, "_NOTED_RANKS", 0)  # as if there were many ranks
+def test_counts_that_do_not_fit_in_a_note(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "_MAX_NOTED_RANKS", 0)  # as with more ranks than a test has
     assert_gathered(comm, np.arange(3 * comm.rank) + comm.rank)
-    found = ms.gather(np.full(comm.rank, comm.rank))
-    assert found is None or found.tolist() == [rank for rank in range(comm.size) for _ in range(rank)]
+    gathered = ms.gather(np.full(comm.rank, comm.rank))
+    assert (gathered is None) == (comm.rank > 0)
+    assert gathered is None or gathered.tolist() == [rank for rank in range(comm.size) for _ in range(rank)]
 
 
-BAD: dict[str, tuple[Any, str, str]] = {
-    "no dimension": (np.array(3.0), "SpecError", "has no rows"),
-    "a list": ([1.0, 2.0], "SpecError", "list cannot be shared"),
-    "objects": (np.array([None, 1]), "SpecError", "dtype object cannot be shared"),
-}
-
-
-def test_bad_rows_on_one_rank(comm: MPI.Intracomm, raised: Raised) -> None:
-    last = comm.size - 1
-    for bad, error, words in BAD.values():
-        local = bad if comm.rank == last else np.ones(2)
-        told = raised(lambda local=local: ms.allgather(local))  # type: ignore[misc]
-        assert_refused(told, last, error, words)
-        assert ms.allgather(np.ones(1)).tolist() == [1.0] * comm.size
-
-
+@pytest.mark.two_launches
 @pytest.mark.ranks(2)
-def test_rows_that_do_not_fit(comm: MPI.Intracomm, raised: Raised) -> None:
-    last = comm.size - 1
-    for other, words in (
-        (np.ones((2, 4)), "shape [4], <f8"),
-        (np.ones((2, 3), "f4"), "shape [3], <f4"),
-        (np.ones((2, 3), ">f8"), "shape [3], >f8"),
-        (np.ones((0, 2)), "shape [2], <f8"),
-    ):
-        local = other if comm.rank == last else np.ones((2, 3))
-        told = raised(lambda local=local: ms.allgather(local))  # type: ignore[misc]
-        assert {error for error, _ in told} == {"MismatchError"}
-        assert f"rank {last}: allgather(rows of {words}" in told[0][1]
-        assert ms.allgather(np.ones(1)).tolist() == [1.0] * comm.size
+def test_more_rows_than_an_array_can_have(comm: MPI.Intracomm, raised: Raised) -> None:
+    empty, many = np.empty((2**62, 0), "u1"), np.broadcast_to(np.uint8(1), (2**62,))
+    for call in (lambda: ms.allgather(empty), lambda: ms.gather(empty), lambda: ms.allgather(many)):
+        assert_refused_alike(raised(call), "SpecError", "exceed the address space")
+    assert ms.allgather(np.ones(1)).size == comm.size

@@ -100,6 +100,7 @@ BAD_ARGUMENTS: dict[str, tuple[Call, str, str]] = {
     "root str": (lambda: ms.share(np.arange(3), root=cast("int", "0")), "ArgumentError", "root '0'"),
     "root float": (lambda: ms.share(np.arange(3), root=cast("int", 0.0)), "ArgumentError", "root 0.0"),
     "root of bcast": (lambda: ms.bcast(ms.zeros(3), root=99), "ArgumentError", "root 99"),
+    "root of gather": (lambda: ms.gather(np.ones(2), root=99), "ArgumentError", "root 99"),
     "fence": (lambda: ms.fence(scope="job"), "ArgumentError", "'job'"),
     "partition": (lambda: ms.partition(3, scope="job"), "ArgumentError", "'job'"),
     "partition -1": (lambda: ms.partition(-1), "ArgumentError", "-1"),
@@ -120,6 +121,55 @@ def test_bad_arguments(raised: Raised, name: str) -> None:
     assert_refused_alike(raised(call), error, message)
 
 
+BAD_REDUCTIONS: list[tuple[Any, Any, str, str]] = [
+    (np.ones(2), MPI.BAND, "SpecError", "MPI.BAND does not fit dtype float64: it takes bool, integers"),
+    (np.ones(2), MPI.LOR, "SpecError", "MPI.LOR does not fit dtype float64"),
+    (np.ones(2, "?"), MPI.SUM, "SpecError", "MPI.SUM does not fit dtype bool"),
+    (np.ones(2, "c8"), MPI.MAX, "SpecError", "MPI.MAX does not fit dtype complex64"),
+    (np.ones(2, [("a", "f8")]), MPI.SUM, "SpecError", "Reduce its columns one by one"),
+    (np.ones(2, "U3"), MPI.SUM, "SpecError", "MPI.SUM does not fit dtype <U3"),
+    (np.ones(2, "M8[s]"), MPI.MAX, "SpecError", "MPI.MAX does not fit dtype datetime64[s]"),
+    (np.array([None]), MPI.SUM, "SpecError", "dtype object cannot be shared"),
+    (1.0, MPI.SUM, "SpecError", "float cannot be shared"),
+    (np.ones(2), MPI.MAXLOC, "ArgumentError", "op does not reduce arrays of numbers"),
+    (np.ones(2), MPI.OP_NULL, "ArgumentError", "op does not reduce arrays of numbers"),
+    (np.ones(2), np.add, "ArgumentError", "Give an operation of mpi4py, such as MPI.SUM"),
+]
+BAD_ROWS: list[tuple[Any, str]] = [
+    (np.array(3.0), "has no rows"),
+    ([1.0, 2.0], "list cannot be shared"),
+    (np.array([None, 1]), "dtype object cannot be shared"),
+]
+LAST = MPI.COMM_WORLD.size - 1
+# The call of the last rank, that of the others, and what the last rank raises.
+BAD_ON_ONE_RANK: dict[str, tuple[Call, Call, str, str]] = {
+    **{
+        f"allreduce {number}": (partial(ms.allreduce, array, op), partial(ms.allreduce, np.ones(2)), error, message)
+        for number, (array, op, error, message) in enumerate(BAD_REDUCTIONS)
+    },
+    **{
+        f"{call.__name__} {number}": (partial(call, rows), partial(call, np.ones(2)), "SpecError", message)
+        for call in (ms.allgather, ms.gather)
+        for number, (rows, message) in enumerate(BAD_ROWS)
+    },
+    **{
+        f"scatter {number}": (
+            partial(ms.scatter, rows, root=LAST),
+            partial(ms.scatter, None, root=LAST),
+            "SpecError",
+            message,
+        )
+        for number, (rows, message) in enumerate([*BAD_ROWS, (None, "NoneType cannot be shared")])
+    },
+}
+
+
+@pytest.mark.parametrize("name", BAD_ON_ONE_RANK)
+def test_bad_input_on_one_rank(comm: MPI.Intracomm, raised: Raised, name: str) -> None:
+    bad, good, error, message = BAD_ON_ONE_RANK[name]
+    assert_refused(raised(bad if comm.rank == LAST else good), LAST, error, message)
+
+
 # For each kind of difference, the call of the last rank and that of the others, given two arrays of four items.
 CallOfTwo = Callable[[Any, Any], object]
 DIFFERENCES: dict[str, tuple[CallOfTwo, CallOfTwo]] = {
@@ -136,6 +186,17 @@ DIFFERENCES: dict[str, tuple[CallOfTwo, CallOfTwo]] = {
     "array of bcast": (lambda a, b: ms.bcast(a), lambda a, b: ms.bcast(b)),
     "part of bcast": (lambda a, b: ms.bcast(a[1:3]), lambda a, b: ms.bcast(a[:2])),
     "share or bcast": (lambda a, b: ms.share(np.arange(3)), lambda a, b: ms.bcast(a)),
+    "shape of allreduce": (lambda a, b: ms.allreduce(a[1:]), lambda a, b: ms.allreduce(a)),
+    "dtype of allreduce": (lambda a, b: ms.allreduce(np.ones(4, "f4")), lambda a, b: ms.allreduce(a)),
+    "operation": (lambda a, b: ms.allreduce(a, MPI.MAX), lambda a, b: ms.allreduce(a)),
+    "shape of rows": (lambda a, b: ms.allgather(np.ones((2, 4))), lambda a, b: ms.allgather(np.ones((2, 3)))),
+    "dtype of rows": (lambda a, b: ms.allgather(np.ones(2, ">f8")), lambda a, b: ms.allgather(np.ones(2))),
+    "shape of no rows": (lambda a, b: ms.allgather(np.ones((0, 2))), lambda a, b: ms.allgather(np.ones((2, 3)))),
+    "shape of gather": (lambda a, b: ms.gather(np.ones((2, 4))), lambda a, b: ms.gather(np.ones((2, 3)))),
+    "root of gather": (lambda a, b: ms.gather(a, root=1), lambda a, b: ms.gather(a)),
+    "root of scatter": (lambda a, b: ms.scatter(a, root=1), lambda a, b: ms.scatter(a)),
+    "allreduce or allgather": (lambda a, b: ms.allreduce(a), lambda a, b: ms.allgather(a)),
+    "scatter or gather": (lambda a, b: ms.scatter(a), lambda a, b: ms.gather(a)),
     "info or zeros": (lambda a, b: ms.info(), lambda a, b: ms.zeros(3)),
 }
 

@@ -1,0 +1,75 @@
+"""gather and scatter: rows to the root and from it, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+import mpishare as ms
+from mpishare import gather_scatter
+from mpishare.transfer import rows
+from tests.arrays import REPRESENTATIVES, bits
+
+pytestmark = pytest.mark.mpi
+
+Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
+
+
+def assert_writable(result: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    assert (result.shape, result.dtype) == (shape, dtype)
+    assert result.flags.c_contiguous
+    assert result.flags.writeable
+
+
+def assert_gathered(comm: MPI.Intracomm, local: NDArray[Any], root: int) -> None:
+    """Gathers, and compares with rows that came by pickle."""
+    result = ms.gather(local, root=root)
+    rows_by_pickle = comm.allgather((local.shape[0], bits(local)))
+    assert (result is None) == (comm.rank != root)
+    if result is not None:
+        assert_writable(result, (sum(count for count, _ in rows_by_pickle), *local.shape[1:]), local.dtype)
+        assert bits(result) == b"".join(part for _, part in rows_by_pickle)
+
+
+def assert_scattered(comm: MPI.Intracomm, array: NDArray[Any], root: int) -> None:
+    """Scatters, and compares with the part of `partition`."""
+    result = ms.scatter(array if comm.rank == root else None, root=root)
+    assert_writable(result, array[ms.partition(array.shape[0])].shape, array.dtype)
+    assert not np.shares_memory(result, array)
+    parts = comm.gather(bits(result), root)  # the padding of an array that NumPy copied differs between ranks
+    assert parts is None or b"".join(parts) == bits(array)
+
+
+@pytest.mark.parametrize("name", [name for name, array in REPRESENTATIVES.items() if array.ndim])
+def test_representatives_keep_their_bits(comm: MPI.Intracomm, name: str) -> None:
+    for root in range(comm.size):
+        assert_gathered(comm, REPRESENTATIVES[name][(comm.rank + 1) % 2 :], root)
+        assert_scattered(comm, REPRESENTATIVES[name], root)
+
+
+def test_any_number_of_messages(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "LARGEST_MESSAGE_BYTES", 100_000)  # as if it were 2**31
+    table = np.arange(300_000).reshape(-1, 3)
+    for array in (table, np.asfortranarray(table), table[::-1, :2], table[:1]):
+        assert_scattered(comm, array, comm.size - 1)
+        assert_gathered(comm, array[comm.rank :], 0)
+
+
+def test_no_memory_on_one_rank(comm: MPI.Intracomm, raised: Raised, monkeypatch: pytest.MonkeyPatch) -> None:
+    last = comm.size - 1
+
+    def refuse(nbytes: int, limit: int) -> NDArray[np.uint8]:
+        raise MemoryError
+
+    if comm.rank == last:
+        monkeypatch.setattr(gather_scatter, "acquire", refuse)
+    for call in (lambda: ms.gather(np.ones(3), root=last), lambda: ms.scatter(np.ones(9))):
+        errors = [error for error, _ in raised(call)]
+        assert errors == ["PeerCapacityError"] * last + ["CapacityError"]
+    monkeypatch.undo()
+    assert ms.scatter(np.arange(comm.size)).tolist() == [comm.rank]

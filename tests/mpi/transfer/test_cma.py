@@ -1,0 +1,47 @@
+"""cma: the ranks of the root's node read its memory; the root copies where one of them may not."""
+
+from __future__ import annotations
+
+import errno
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpishare as ms
+from mpishare.memory import syscalls
+from mpishare.transfer.plan import MIN_CMA_BYTES
+
+pytestmark = [pytest.mark.mpi, pytest.mark.ranks(2)]
+
+ARRAY = np.arange(MIN_CMA_BYTES // 8 + 5)
+
+
+@pytest.mark.parametrize("refusal", ["", "forbidden", "another process"])
+def test_the_root_copies_once_a_rank_may_not_read(
+    refusal: str, comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    duplicate, calls = comm.Dup(), []
+    usual = syscalls.read_process
+
+    def read_process(pid: int, source: int, target: int, length: int) -> None:
+        calls.append(pid)
+        if refusal == "forbidden" and comm.rank == comm.size - 1:
+            raise OSError(errno.EPERM, "not permitted")
+        if refusal != "another process" or comm.rank < comm.size - 1:
+            usual(pid, source, target, length)
+
+    monkeypatch.setattr(syscalls, "read_process", read_process)
+    nodes = ms.topology(duplicate)
+    counts = []
+    for root in range(comm.size):
+        before = len(calls)
+        shared = ms.share(ARRAY if comm.rank == root else None, root=root, comm=duplicate, backend="memmap")
+        assert (shared == ARRAY).all()
+        counts.append(sum(nodes.node_comm.allgather(len(calls) - before)))
+    roots = list(nodes.ranks_of(nodes.node))
+    tried = [root for root in roots if counts[root]]
+    is_refused = refusal != "" and comm.size - 1 in roots
+    assert tried == ([] if len(roots) == 1 else roots[:1] if is_refused else roots)
+    assert sum(counts) == sum(counts[root] for root in roots)
+    duplicate.Free()
