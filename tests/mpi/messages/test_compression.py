@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -45,24 +46,30 @@ def slow(apart: MPI.Intracomm) -> MPI.Intracomm:
 def frames(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes of each frame that this rank compressed."""
     lengths: list[int] = []
+    compress = compression.compress_frame
 
     def counting(frame: np.ndarray[Any, Any]) -> Any:
         lengths.append(frame.nbytes)
-        return compression.compress_frame(frame)
+        return compress(frame)
 
     monkeypatch.setattr(requests, "compress_frame", counting)
     return lengths
 
 
+@contextmanager
+def sending(obj: Any, dest: int, comm: MPI.Intracomm) -> Iterator[None]:
+    """Sends in another thread until the block ends."""
+    sender = threading.Thread(target=ms.send, args=(obj, dest), kwargs={"compress": "auto", "comm": comm})
+    sender.start()
+    yield
+    sender.join()
+
+
 def exchanged(obj: Any, comm: MPI.Intracomm, **options: Any) -> Any:
     """What comes from the left, while `obj` goes to the right in another thread."""
     left, right = neighbours(comm)
-    sender = threading.Thread(target=ms.send, args=(obj, right), kwargs={"compress": "auto", "comm": comm})
-    sender.start()
-    try:
+    with sending(obj, right, comm):
         return ms.recv(left, comm=comm, **options)
-    finally:
-        sender.join()
 
 
 @pytest.mark.parametrize("kind", ["zeros", "noise", "both"])
@@ -81,9 +88,9 @@ def test_compressed_bytes_arrive_as_they_were(slow: MPI.Intracomm, kind: str, nb
     with pytest.raises(ms.SpecError):
         exchanged(array, slow, out=np.empty(3))
     left, right = neighbours(slow)
-    sending = ms.isend(array, right, compress="auto", comm=slow)
+    request = ms.isend(array, right, compress="auto", comm=slow)
     assert (ms.recv(left, comm=slow) == array).all()
-    sending.wait()
+    request.wait()
 
 
 def test_send_measures_the_speed_of_a_link(apart: MPI.Intracomm) -> None:
@@ -91,14 +98,11 @@ def test_send_measures_the_speed_of_a_link(apart: MPI.Intracomm) -> None:
     left, right = neighbours(apart)
     late_s, speeds = 0.5, context_of(apart).link_speeds
     array = np.zeros(6_000_000, np.uint8)
-    small = [np.arange(3), array[: 2 << 20]]
-    assert exchanged(small, apart)[1].nbytes == 2 << 20
+    assert exchanged(array[: 2 << 20], apart).nbytes == 2 << 20
     assert not speeds  # it takes a larger message
-    sender = threading.Thread(target=ms.send, args=(array, right), kwargs={"compress": "auto", "comm": apart})
-    sender.start()
-    time.sleep(late_s)
-    assert (ms.recv(left, comm=apart) == array).all()
-    sender.join()
+    with sending(array, right, apart):
+        time.sleep(late_s)
+        assert (ms.recv(left, comm=apart) == array).all()
     assert set(speeds) == {right}
     assert speeds[right] > compression.FRAME_BYTES / late_s
     assert (exchanged(array, apart) == array).all()
@@ -109,13 +113,11 @@ def test_few_compressed_frames_are_held(slow: MPI.Intracomm, frames: list[int]) 
     array = np.zeros((30 << 11, 512), np.uint8)
     array[:, :256] = pattern(256 * len(array), 1).reshape(-1, 256)
     left, right = neighbours(slow)
-    sender = threading.Thread(target=ms.send, args=(array, right), kwargs={"compress": "auto", "comm": slow})
-    sender.start()
-    while len(frames) < 4:
-        os.sched_yield()
-    time.sleep(0.05)
-    assert len(frames) <= 5  # nobody receives
-    slow.Barrier()
-    assert (ms.recv(left, comm=slow) == array).all()
-    sender.join()
+    with sending(array, right, slow):
+        while len(frames) < 4:
+            os.sched_yield()
+        time.sleep(0.05)
+        assert len(frames) <= 5  # nobody receives
+        slow.Barrier()
+        assert (ms.recv(left, comm=slow) == array).all()
     assert sum(frames) == array.nbytes

@@ -1,0 +1,1 @@
+"""Tests of objects that are shared."""
