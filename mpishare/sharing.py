@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -145,12 +144,12 @@ def _share(call: collective, obj: Any, root: int, backend: str | None) -> Any:
     if is_packed_header(agreement.note):
         return _share_object(call, PackedHeader.unpack(agreement.note), packed, slots, root, backend)
     spec = broadcast_spec(context, agreement.note, extension, root)
-
-    def transfer(segment: Segment) -> None:
+    segment = _segment(context, spec.nbytes, root, backend, slots)
+    if segment.writable:
         source = None if array is None else ArraySource(spec, array)
         replicate(context, root, segment.block(), segment.origin.is_shared, source)
-
-    return _segment(context, spec.nbytes, root, backend, slots, transfer).view(spec)
+        seal(context, segment)
+    return segment.view(spec)
 
 
 @lru_cache(maxsize=256)
@@ -178,35 +177,24 @@ def _share_object(
 ) -> Any:
     """Shares the object that `header` describes; `packed` and `slots` as `root` has them, None on the other ranks."""
     context = call.context
-
-    def transfer(segment: Segment) -> None:
+    segment = _segment(context, header.nbytes, root, backend, slots)
+    if segment.writable:
         replicate_object(context, root, segment, header, packed)
-
-    segment = _segment(context, header.nbytes, root, backend, slots, transfer)
+        seal(context, segment)
     segment.copied_bytes = header.copied_bytes
     call.release()  # all memory is allocated, so that classes may share arrays while their objects are unpickled
     with agree(context.collective_comm):
         return unpack_object(segment, header)
 
 
-def _segment(
-    context: Context,
-    nbytes: int,
-    root: int,
-    backend: str | None,
-    slots: SlotPool | None,
-    transfer: Callable[[Segment], None],
-) -> Segment:
-    """A read-only segment: the slot that `root` has filled, or else a new one that `transfer` fills."""
+def _segment(context: Context, nbytes: int, root: int, backend: str | None, slots: SlotPool | None) -> Segment:
+    """The slot that `root` has filled, read-only; or a new segment, writable, which is to be filled."""
     if context.topology.rank != root:
         slots = known_slots(context, nbytes, backend)
-    if slots is not None:
-        segment = allocate_known(context, slots, nbytes, "share")
-        segment.seal()
-    else:
-        segment = allocate(context, nbytes, backend=backend, label="share", writable=False)
-        transfer(segment)
-        seal(context, segment)
+    if slots is None:
+        return allocate(context, nbytes, backend=backend, label="share", writable=False)
+    segment = allocate_known(context, slots, nbytes, "share")
+    segment.seal()
     return segment
 
 

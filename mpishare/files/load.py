@@ -18,7 +18,7 @@ from mpishare.files.inspect import Contents, checked, inspect_file
 from mpishare.files.parallel_read import ROOT, read_parts
 from mpishare.files.parts import ContiguousPart
 from mpishare.files.source import Source
-from mpishare.memory.segment import Origin
+from mpishare.memory.kinds import Origin
 from mpishare.memory.selection import check_backend
 from mpishare.progress_bar import check_tqdm
 
@@ -135,7 +135,7 @@ def _mapped(context: Context, source: Source, contents: Contents) -> list[NDArra
     with agree(context.collective_comm):
         first_key = context.uid + context.segment_count + 1
         context.segment_count += len(contents.parts)  # before anything fails: all ranks count alike
-        origin = Origin("mapped file", "load", context.topology.node_size)
+        origin = Origin("mapped file", context.topology.node_size)
         arrays = []
         for key, part in enumerate(contents.parts, first_key):
             if not isinstance(part, ContiguousPart):

@@ -17,8 +17,9 @@ from mpishare.arrays.spec import Spec
 from mpishare.files.errors import file_errors
 from mpishare.files.pieces import ChunkedAxis, Hyperslab, Piece, pieces_of
 from mpishare.files.source import Source
+from mpishare.memory.kinds import Origin
 from mpishare.memory.mapping import Mapping
-from mpishare.memory.segment import Origin, Segment
+from mpishare.memory.segment import Segment
 
 _STAGED_BYTES = 1 << 20
 """Items within so many bytes of a file are read by one call, with the bytes between them."""
@@ -154,7 +155,7 @@ class ContiguousPart:
         nbytes = _span(lengths, strides)
         with file_errors(source.path, self.name):
             memory = Mapping.read_only(source.descriptor, slice(self.offset, self.offset + nbytes))
-        segment = Segment(memory, nbytes, origin, key)
+        segment = Segment(memory, nbytes, origin, key, "load")
         segment.seal()
         return np.ndarray(self.spec.shape, self.spec.dtype, segment.block(), strides=self.strides)
 

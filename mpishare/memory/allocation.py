@@ -10,7 +10,7 @@ from mpishare.comm.agreement import Severity, agree, severity_of
 from mpishare.comm.context import Context
 from mpishare.memory.cache import Lease, SegmentCache, after_fork_in_child
 from mpishare.memory.kinds import NodeMemory
-from mpishare.memory.segment import Origin, Segment
+from mpishare.memory.segment import Segment
 from mpishare.memory.selection import obtain
 from mpishare.memory.slab import LARGEST_SLOT_BYTES, Slot, SlotPool, slot_bytes
 
@@ -42,10 +42,9 @@ def allocate(context: Context, nbytes: int, *, backend: str | None, label: str, 
 
 def _segment(context: Context, unit: Slot | Lease, nbytes: int, label: str) -> Segment:
     context.segment_count += 1
-    memory, kind, refusals = unit.node_memory
-    origin = Origin(kind.title, label, context.topology.node_size, kind.is_shared, refusals)
+    memory, origin = unit.node_memory
     backing = unit if isinstance(unit, Slot) else memory
-    return Segment(backing, nbytes, origin, context.uid + context.segment_count, keeps=unit)
+    return Segment(backing, nbytes, origin, context.uid + context.segment_count, label, unit)
 
 
 def next_slots(context: Context, nbytes: int, backend: str | None) -> SlotPool | None:

@@ -94,7 +94,7 @@ class _Segment:
         self.backend = backend
         self.age = 0
         self.is_in_use = self.is_offered = False
-        self.is_retired = not node_memory.kind.is_shared or nbytes > limit
+        self.is_retired = not node_memory.origin.is_shared or nbytes > limit
         self._node_memory: NodeMemory | None = node_memory
         self._limit = limit
 

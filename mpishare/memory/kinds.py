@@ -88,15 +88,24 @@ class Kind(Protocol):
         """
 
 
-class NodeMemory(NamedTuple):
-    """Memory of this node.
+class Origin(NamedTuple):
+    """The facts about memory that segments report.
 
     Attributes:
-        memory: The bytes.
-        kind: The segment kind that provides it.
+        kind: Title of the segment kind that provides it; "private" for a copy-on-write view.
+        node_size: Number of ranks on the node.
+        is_shared: Whether these ranks see one copy, or each has its own.
         refusals: For each kind that was tried before, the reason why it was not used, by title.
     """
 
+    kind: str
+    node_size: int
+    is_shared: bool = True
+    refusals: dict[str, str] = {}  # noqa: RUF012 - never changed
+
+
+class NodeMemory(NamedTuple):
+    """Memory of this node, and where it comes from."""
+
     memory: Memory
-    kind: Kind
-    refusals: dict[str, str]
+    origin: Origin

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakSet
 
 import numpy as np
@@ -12,25 +11,7 @@ from numpy.typing import NDArray
 from mpishare.arrays.raw import Block, address_of
 from mpishare.arrays.spec import Spec
 from mpishare.errors import BackendError
-from mpishare.memory.kinds import Backing
-
-
-class Origin(NamedTuple):
-    """Where a segment comes from.
-
-    Attributes:
-        kind: Title of the segment kind that made it; "private" for a copy-on-write view.
-        label: The call that made it, for reports.
-        node_size: Number of ranks on the node.
-        is_shared: Whether these ranks see one copy, or each has its own.
-        refusals: For each kind that was tried before, the reason why it was not used, by title.
-    """
-
-    kind: str
-    label: str
-    node_size: int
-    is_shared: bool = True
-    refusals: Mapping[str, str] = {}
+from mpishare.memory.kinds import Backing, Origin
 
 
 class Segment:
@@ -44,16 +25,20 @@ class Segment:
         origin: Where it comes from.
         key: A number that differs between segments and is the same on all ranks of the call that made it; None for
             memory of this rank alone.
+        label: The public call that made it, for reports.
         writable: Whether this rank may write.
         copied_bytes: What each rank holds for itself of the object whose arrays these bytes are; 0 for an array.
     """
 
-    def __init__(self, memory: Backing, nbytes: int, origin: Origin, key: int | None, keeps: object = None) -> None:
+    def __init__(
+        self, memory: Backing, nbytes: int, origin: Origin, key: int | None, label: str = "", keeps: object = None
+    ) -> None:
         """`keeps` lives as long as the segment."""
         self.memory = memory
         self.nbytes = nbytes
         self.origin = origin
         self.key = key
+        self.label = label
         self.writable = True
         self.copied_bytes = 0
         self._keeps = keeps
@@ -101,8 +86,8 @@ class Segment:
         memory = self.memory.copy_on_write()
         if memory is None or view.size == 0:
             return None
-        origin = Origin("private", "private", node_size=1)
-        twin = Segment(memory, self.nbytes, origin, key=None, keeps=self)  # its unchanged pages show our bytes
+        # Unchanged pages show the bytes of this segment, which must live as long.
+        twin = Segment(memory, self.nbytes, Origin("private", node_size=1), key=None, keeps=self)
         offset = address_of(view) - self.address
         return np.ndarray(view.shape, view.dtype, twin.block(), offset, view.strides)
 

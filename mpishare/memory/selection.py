@@ -10,7 +10,7 @@ from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, BackendError, CapacityError, MpishareError
 from mpishare.host import memory as host_memory
 from mpishare.memory import buffer_pool, cache
-from mpishare.memory.kinds import Kind, Memory, NodeMemory
+from mpishare.memory.kinds import Kind, Memory, NodeMemory, Origin
 from mpishare.memory.memmap import MemmapInFolder, MemmapInMemory
 from mpishare.memory.private import Private
 from mpishare.memory.window import Window
@@ -84,7 +84,8 @@ def obtain(context: Context, nbytes: int, backend: str | None, writable: bool) -
     lacks: dict[str, CapacityError] = {}
     for kind in KINDS if backend is None else _kinds_named(backend, KINDS):
         try:
-            return NodeMemory(_allocate_with_retry(kind, context, nbytes, writable), kind, refusals)
+            memory = _allocate_with_retry(kind, context, nbytes, writable)
+            return NodeMemory(memory, Origin(kind.title, context.topology.node_size, kind.is_shared, refusals))
         except MpishareError as error:  # on all ranks of the node
             if severity_of(error, context.topology.node_size) == Severity.FATAL:
                 raise

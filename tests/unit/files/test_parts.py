@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from mpishare.files.parts import ContiguousPart
 from mpishare.files.source import Source
-from mpishare.memory.segment import Origin
+from mpishare.memory.kinds import Origin
 from tests.arrays import DTYPES, filled
 from tests.unit.files.reading import assert_same, inspected, loaded
 
@@ -31,7 +31,7 @@ def test_any_region_is_read_and_mapped(data: st.DataObject, tmp_path_factory: py
     (part,) = contents.parts
     assert isinstance(part, ContiguousPart)
     with Source(str(path)) as source:
-        mapped = part.map(source, Origin("mapped file", "test", 1), 0)
+        mapped = part.map(source, Origin("mapped file", 1), 0)
     assert_same(mapped[contents.view], np.asarray(array[index]))
     assert not mapped.flags.writeable
 

@@ -13,8 +13,9 @@ import pytest
 
 from mpishare.arrays.raw import Block
 from mpishare.memory.hugepages import huge_areas, huge_bytes
+from mpishare.memory.kinds import Origin
 from mpishare.memory.mapping import Mapping
-from mpishare.memory.segment import Origin, Segment, segment_of
+from mpishare.memory.segment import Segment, segment_of
 
 PAGE, HUGE = mmap.PAGESIZE, huge_bytes()
 MERGES = tuple(int(number) for number in os.uname().release.split(".")[:2]) >= (6, 1)
@@ -23,7 +24,7 @@ MERGES = tuple(int(number) for number in os.uname().release.split(".")[:2]) >= (
 def bytes_at(mapping: Mapping | None, nbytes: int) -> Block:
     """The bytes of a mapping as a view that keeps it."""
     assert mapping is not None
-    return Segment(mapping, nbytes, Origin(kind="test", label="test", node_size=1), key=None).block()
+    return Segment(mapping, nbytes, Origin("test", node_size=1), key=None).block()
 
 
 def address_of(memory: mmap.mmap) -> int:
