@@ -161,13 +161,6 @@ def test_a_group_is_a_dict_of_arrays_in_one_segment(folder: Path) -> None:
     assert ms.load(folder / "small.npy", attributes=True)[1] == {}
 
 
-def test_small_arrays_take_slots(folder: Path) -> None:
-    kept = [ms.load(folder / "small.npy") for _ in range(20)]
-    for result in kept:
-        assert_loaded(result, LARGE[:3, :4])
-    assert {segment.made_by for segment in ms.report().segments} == {"load"}
-
-
 def test_subcommunicators_load_apart(comm: MPI.Intracomm, folder: Path) -> None:
     half = comm.Split(comm.rank % 2, -comm.rank)
     result = ms.load(folder / ("large.npy" if comm.rank % 2 else "small.npy"), comm=half)

@@ -43,6 +43,8 @@ def test_pieces_cover_all_items_once_in_order_and_cut_no_chunk(axes: list[Chunke
 def test_pieces_are_near_the_largest_size() -> None:
     whole = ChunkedAxis(range(10 << 20))
     assert [piece.start for piece in pieces_of([whole], 1, 4 << 20)] == [0, 4 << 20, 8 << 20]
+    rows = [ChunkedAxis(range(4)), ChunkedAxis(range(1000))]
+    assert [piece.nbytes for piece in pieces_of(rows, 1, 500)] == [500] * 8
     chunked = ChunkedAxis(range(1000), 7)
     assert {run.stop - run.start for run in list(chunked.runs(10))[:-1]} == {70}
     assert [p.nbytes for p in pieces_of([chunked], 1, 6)][:2] == [7, 7]
