@@ -58,4 +58,4 @@ def _figure() -> Any:
     except ImportError:
         print("no picture: matplotlib is not installed; pip install '.[bench]' brings it")
         return None
-    return Figure(figsize=(8, 5), placement="constrained")
+    return Figure(figsize=(8, 5), layout="constrained")
