@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from mpishare.comm import mpi
@@ -75,9 +74,8 @@ class Dispatcher:
 
     def close(self, *, cancel: bool) -> None:
         """Returns when all calls have ended. With `cancel`, those that have not begun are cancelled."""
-        while cancel and self._waiting:
-            with suppress(IndexError):
-                self._waiting.pop()[0].cancel()
+        for future, _ in list(self._waiting) if cancel else ():
+            future.cancel()
         self._is_closing = True
         self._wake.set()
         self._thread.join()
@@ -100,10 +98,7 @@ class Dispatcher:
         """Sends the next call to a worker; False if there is no call, or no worker."""
         if not self._waiting or not self._idle:
             return False
-        try:
-            future, call = self._waiting.popleft()
-        except IndexError:  # cancelled meanwhile
-            return False
+        future, call = self._waiting.popleft()
         if not future.set_running_or_notify_cancel():
             return True
         rank = self._idle[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -21,21 +22,14 @@ _SLEEP_S = 0.00005
 _MOST_IN_FLIGHT = 8
 
 
-class Backoff:
-    """Pauses between two looks at what another rank does: short ones at first, which only yield the core."""
-
-    def __init__(self, sleep_s: float = _SLEEP_S) -> None:
-        """Pauses last `sleep_s` after the first `_YIELDS`."""
-        self._sleep_s = sleep_s
-        self._count = 0
-
-    def pause(self) -> None:
-        """Lets other processes have the core."""
-        self._count += 1
-        if self._count < _YIELDS:
-            os.sched_yield()
-        else:
-            time.sleep(self._sleep_s)
+def backoff(sleep_s: float = _SLEEP_S) -> Iterator[None]:
+    """Pauses with each `next`, between two looks at what another rank does: first yields the core, then sleeps."""
+    for _ in range(_YIELDS):
+        os.sched_yield()
+        yield
+    while True:
+        time.sleep(sleep_s)
+        yield
 
 
 def send_object(context: Context, comm: CollectiveComm, pickled: PickledObject, dest: int, tag: int) -> None:

@@ -20,7 +20,7 @@ from mpishare.errors import ArgumentError
 from mpishare.tasks.dispatcher import Call, Dispatcher, call_now, serve_call
 from mpishare.tasks.errors import apply_to_items, refuse_within_task
 from mpishare.tasks.functions import SharedFunction, is_named
-from mpishare.tasks.object_transport import Backoff
+from mpishare.tasks.object_transport import backoff
 from mpishare.tasks.run import Options, initialize, run_map
 
 _MAP, _CALL, _CLOSE = b"M", b"S", b"C"
@@ -38,6 +38,10 @@ class Pool:
     On the root, `with` returns the pool, and the root runs tasks of `map` as well. On the other ranks, `with` returns
     None when the root leaves its block; until then they serve the root, and sleep while it computes. A function that
     `map` gets several times in a row, in the same state, is sent once: its state is pickled and compared.
+
+    Attributes:
+        is_root: Whether this rank is the root.
+        size: Number of ranks that run tasks of `map`, the root among them.
 
     Args:
         comm: The ranks; MPI_COMM_WORLD when None.
@@ -87,6 +91,7 @@ class Pool:
             call.release()  # what follows shares arrays in calls of its own
             if agreement.note[0]:
                 initialize(context, self._root, per, initializer, initargs)
+        self.size = self._context.topology.size
         self._others = [rank for rank in range(self.size) if rank != self._root]
         self._n_ahead = _AHEAD * max(1, len(self._others))
         self._function = SharedFunction()
@@ -95,11 +100,6 @@ class Pool:
         self._n_calls = 0
         if self.is_root:
             atexit.register(self.close)  # without it, a root that ends would leave the others waiting
-
-    @property
-    def size(self) -> int:
-        """Number of ranks that run tasks of `map`, the root among them."""
-        return self._context.topology.size
 
     def __enter__(self) -> Pool | None:
         if self.is_root:
@@ -260,9 +260,9 @@ class Pool:
 
     def _next_command(self) -> bytes:
         """Waits for the root, asleep most of the time."""
-        comm, backoff, command = self._context.data_comm, Backoff(_SLEEP_S), bytearray(1)
+        comm, pauses, command = self._context.data_comm, backoff(_SLEEP_S), bytearray(1)
         while not comm.Iprobe(self._root, Tag.POOL_COMMAND):
-            backoff.pause()
+            next(pauses)
         comm.Recv([command, mpi.BYTE], self._root, Tag.POOL_COMMAND)
         return bytes(command)
 

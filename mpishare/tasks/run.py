@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, SupportsIndex
 
 from mpishare.comm import mpi
 from mpishare.comm.agreement import NOTE_BYTES, agree, mark_known
@@ -22,7 +22,7 @@ from mpishare.tasks.errors import Failure, apply_to_items, call_as_task, error_o
 from mpishare.tasks.functions import SharedFunction
 from mpishare.tasks.item_source import ItemSource
 from mpishare.tasks.items import Items
-from mpishare.tasks.object_transport import Backoff
+from mpishare.tasks.object_transport import backoff
 from mpishare.tasks.results import RankResults, gather_results
 from mpishare.tasks.self_scheduling import ChunkSizer
 from mpishare.tasks.work_queue import WorkQueue
@@ -55,7 +55,8 @@ class Options:
         Raises:
             ArgumentError: One is not among those allowed.
         """
-        if self.chunk is not None and not _is_chunk(self.chunk):
+        is_integer = isinstance(self.chunk, SupportsIndex)
+        if self.chunk is not None and not (is_integer and 0 < operator.index(self.chunk) <= _LARGEST_CHUNK):
             raise ArgumentError(f"chunk is {self.chunk!r}; expected None or an integer from 1 to 2**62.")
         if self.gather not in _GATHERS:
             raise ArgumentError(f"gather {self.gather!r} is unknown. Use 'root', 'all' or 'none'.")
@@ -136,23 +137,22 @@ def _share_from(context: Context, root: int, obj: Any) -> Any:
     return obj if is_root else shared
 
 
+@dataclass
 class _Run:
-    """One call: batch after batch."""
+    """One call: batch after batch. Only the root has `_source`, and `_bar` if it shows progress."""
 
-    def __init__(
-        self, context: Context, root: int, options: Options, func: Any, source: ItemSource | None, bar: Bar | None
-    ) -> None:
-        """`source` and `bar` are those of the root."""
-        self._context = context
-        self._root = root
-        self._options = options
-        self._func = func
-        self._source = source
-        self._bar = bar
-        self._queue = context.keep(WorkQueue)
-        self._sizer = ChunkSizer(options.chunk)
-        self._first = 0  # number of the first item of the batch
-        self._error: BaseException | None = None
+    _context: Context
+    _root: int
+    _options: Options
+    _func: Any
+    _source: ItemSource | None
+    _bar: Bar | None
+    _first: int = 0  # number of the first item of the batch
+    _error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        self._queue = self._context.keep(WorkQueue)
+        self._sizer = ChunkSizer(self._options.chunk)
 
     def results(self) -> list[Any] | None:
         """Runs all tasks; see `map`."""
@@ -217,14 +217,14 @@ class _Run:
         An exception from outside, such as a signal handler's, cancels the tasks; the wait goes on. Where waits are
         watched, the ranks meet in the next collective instead, which a stall ends.
         """
-        request, backoff = None, Backoff()
+        request, pauses = None, backoff()
         while True:
             try:
                 self._queue.finish()
                 if request is None and not self._context.is_watched:
                     request = self._context.data_comm.Ibarrier()
                 while request is not None and not request.Test():
-                    backoff.pause()
+                    next(pauses)
                 return
             except mpi.Exception:
                 raise
@@ -256,10 +256,3 @@ def _check_callable(func: Any, root: int) -> None:
     if not callable(func):
         given = "None" if func is None else f"a {type(func).__name__}"
         raise SpecError(f"root {root} passed {given} as func, which cannot be called. Pass a function on that rank.")
-
-
-def _is_chunk(chunk: Any) -> bool:
-    try:
-        return 0 < operator.index(chunk) <= _LARGEST_CHUNK
-    except TypeError:
-        return False

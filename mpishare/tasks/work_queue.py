@@ -23,7 +23,7 @@ from mpishare.comm import mpi
 from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag
 from mpishare.tasks.counters import Counters
-from mpishare.tasks.object_transport import Backoff
+from mpishare.tasks.object_transport import backoff
 from mpishare.tasks.self_scheduling import ChunkRequest, ChunkSizer, chunk_size
 
 _BLOCK_S = 0.25
@@ -193,7 +193,7 @@ class WorkQueue:
 
     def next_chunk(self, sizer: ChunkSizer, done: int) -> range:
         """Takes a chunk, empty if no task is left. `done` is the number of tasks run since the last call."""
-        facts, backoff = self._context.topology, Backoff()
+        facts, pauses = self._context.topology, backoff()
         n_ranks = facts.size if self._has_root else self._group_size(facts.rank)
         while True:
             if self._open_groups and self._thread is None:
@@ -207,7 +207,7 @@ class WorkQueue:
             if chunk is _NoTask.FETCH:
                 self._fetch(sizer.block_request(self._group_size(facts.rank), _BLOCK_S))
             else:
-                backoff.pause()
+                next(pauses)
 
     def cancel(self) -> None:
         """No rank of this node takes more tasks, and those of other nodes no more blocks."""
@@ -219,10 +219,10 @@ class WorkQueue:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        backoff = Backoff()
+        pauses = backoff()
         while self._open_groups:
             self._answer(self._queue)
-            backoff.pause()
+            next(pauses)
         error, self._thread_error = self._thread_error, None
         if error is not None:
             raise error

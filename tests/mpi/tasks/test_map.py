@@ -34,21 +34,16 @@ def _next_call_works(comm: MPI.Intracomm) -> Iterator[None]:
     assert not comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
 
 
-def is_same(value: Any, expected: Any) -> bool:
-    """Whether both are of one class and equal, arrays to the bit."""
-    if type(value) is not type(expected):
-        return False
-    if isinstance(expected, np.ndarray | np.generic):
-        if value.dtype != expected.dtype or value.shape != expected.shape:
-            return False
-        if expected.dtype in (np.longdouble, object):  # which have padding, and pointers
-            return bool(value.tolist() == expected.tolist())
-        return bool(value.tobytes() == expected.tobytes())
-    if isinstance(expected, dict):
-        return value.keys() == expected.keys() and all(is_same(value[key], expected[key]) for key in expected)
-    if isinstance(expected, tuple | list):
-        return len(value) == len(expected) and all(map(is_same, value, expected))
-    return bool(value == expected)
+def described(value: Any) -> Any:
+    """What two values of one class and with the same bits have in common."""
+    if isinstance(value, np.ndarray | np.generic):
+        content = value.tolist() if value.dtype.hasobject else value.tobytes()
+        return type(value), value.dtype, value.shape, content
+    if isinstance(value, dict):
+        return {key: described(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value), [described(item) for item in value]
+    return type(value), value
 
 
 RECORDS = np.array([(1, 2.5), (2, 3.5)], [("a", "i4"), ("b", "f8")])
@@ -59,16 +54,10 @@ RESULTS: dict[str, list[Any]] = {
     "None": [None, None, None],
     "mixed": [1, "ü" * 1000, 2.5, None, [1, 2], {"a": 1}],
     "arrays alike": [np.arange(5.0) + number for number in range(7)],
-    "empty arrays": [np.empty((0, 3))] * 3,
-    "arrays of other lengths": [np.arange(number) for number in range(7)],
     "arrays alike on each rank only": [np.zeros(2), np.zeros(2, "i4")],
     "0-d arrays": [np.array(2.5), np.array(3.5)],
-    "Fortran order": [np.asfortranarray(np.arange(6).reshape(2, 3))] * 3,
     "NumPy scalars": [np.float32(1.5), np.float32(2.5)],
     "NumPy scalars of other dtypes": [np.float32(1.5), np.int8(2), np.True_],
-    "big-endian": [np.arange(3, dtype=">f8"), np.arange(3, 6, dtype=">f8")],
-    "long doubles": [np.arange(3, dtype=np.longdouble)] * 2,
-    "dates": [np.array(["2013-01-01"], "M8[D]")] * 3,
     "records": [RECORDS, RECORDS[::-1].copy()],
     "objects": [np.array([None, "a"], object)] * 2,
     "arrays in tuples": [(number, np.arange(3.0) * number) for number in range(5)],
@@ -80,7 +69,7 @@ RESULTS: dict[str, list[Any]] = {
 def test_results_keep_their_bits_and_order(comm: MPI.Intracomm, name: str, gather: str) -> None:
     expected, root = RESULTS[name] * 9, comm.size - 1
     results = ms.map(expected.__getitem__, range(len(expected)), root=root, gather=gather)
-    assert is_same(results, expected if gather == "all" or comm.rank == root else None), results
+    assert described(results) == described(expected if gather == "all" or comm.rank == root else None)
 
 
 def test_nothing_is_gathered(comm: MPI.Intracomm) -> None:
@@ -99,13 +88,10 @@ class Unlike:
 
 ITEMS: dict[str, Callable[[], Any]] = {
     "list": lambda: list(range(100)),
-    "tuple": lambda: (1.5, "a", None, b"b"),
     "range": lambda: range(10, 1000, 7),
     "dict": lambda: {"a": 1, "b": 2},
-    "string": lambda: "abc",
     "array": lambda: np.arange(70.0),
     "strided rows": lambda: np.arange(700.0).reshape(5, 140)[:, ::-2],
-    "records": lambda: np.tile(RECORDS, 20),
     "array of objects": lambda: np.array([None, 1, "a"], object),
     "arrays in dicts": lambda: [{"a": np.arange(number), "b": number} for number in range(50)],
     "mixed": lambda: [1, "b" * 9999, Unlike(2), 3, (4, 5), np.zeros(3), (6, Unlike(7)), 8],
@@ -123,7 +109,7 @@ def same_item(item: Any) -> Any:
 @pytest.mark.parametrize("name", ITEMS)
 def test_each_item_is_what_it_was(comm: MPI.Intracomm, name: str, chunk: int | None) -> None:
     results = ms.map(same_item, ITEMS[name]() if comm.rank == 0 else None, chunk=chunk)
-    assert is_same(results, list(ITEMS[name]()) if comm.rank == 0 else None)
+    assert described(results) == described(list(ITEMS[name]()) if comm.rank == 0 else None)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 1000])
@@ -139,15 +125,11 @@ def memory_of(array: Any) -> tuple[bool, bool]:
 
 
 @pytest.mark.parametrize("items", [np.arange(60.0).reshape(20, 3), [np.arange(9.0)] * 20], ids=["rows", "arrays"])
-def test_arrays_are_views_of_the_nodes_one_copy(comm: MPI.Intracomm, items: Any) -> None:
+def test_items_and_results_are_views_of_the_nodes_one_copy(comm: MPI.Intracomm, items: Any) -> None:
     assert ms.map(memory_of, items, gather="all") == [(False, True)] * 20
-
-
-def test_results_are_views_of_one_array(comm: MPI.Intracomm) -> None:
-    results = ms.map(np.sqrt, np.ones((30, 4)), gather="all")
-    assert results is not None
-    assert len({id(row.base) for row in results}) == 1
+    results = ms.map(np.sqrt, items, gather="all") or []
     assert {memory_of(row) for row in results} == {(False, True)}
+    assert len({id(row.base) for row in results}) == 1
 
 
 def number_and_rank(number: int) -> tuple[int, int]:
@@ -182,16 +164,11 @@ class Table:
 
 
 def test_functions_of_many_kinds(comm: MPI.Intracomm) -> None:
-    for func in (abs, partial(pow, 2), Table(np.arange(50)).look, Table(np.arange(50))):
+    table = Table(np.arange(100_000))
+    for func in (abs, partial(pow, 2), table.look, table):
         assert ms.map(func, range(9), gather="all") == [func(number) for number in range(9)]
-
-
-def test_the_state_of_a_method_is_shared(comm: MPI.Intracomm) -> None:
-    table = Table(np.arange(100_000)) if comm.rank == 0 else None
-    results = ms.map(table and table.memory, range(50 * comm.size), chunk=1, gather="all")
-    assert results is not None
-    assert {memory for rank, memory in results if rank} == ({(False, True)} if comm.size > 1 else set())
-    assert {memory for rank, memory in results if not rank} == {(True, False)}
+    memories = ms.map(table.memory, range(50 * comm.size), chunk=1, gather="all") or []
+    assert dict(memories) == {rank: (not rank, rank > 0) for rank in range(comm.size)}  # the root has its own
 
 
 def test_on_another_communicator(comm: MPI.Intracomm) -> None:
@@ -316,15 +293,6 @@ def test_an_item_that_cannot_be_unpickled(comm: MPI.Intracomm, is_lazy: bool) ->
         ms.map(same_item, iter(items) if is_lazy else items)
 
 
-@pytest.mark.parametrize("is_lazy", [False, True])
-def test_an_item_that_cannot_be_pickled(comm: MPI.Intracomm, raised: Raised, is_lazy: bool) -> None:
-    items = [*range(40), threading.Lock()]
-    errors = raised(lambda: ms.map(same_item, iter(items) if is_lazy else items))
-    assert errors[0][0] == "SpecError"
-    assert "item 40: " in errors[0][1]
-    assert {error for error, _ in errors[1:]} <= {"PeerError"}
-
-
 def one_result(number: int) -> Any:
     """A result that cannot be pickled, for one item."""
     return NotPicklable() if number == 70 else str(number)
@@ -435,6 +403,8 @@ REFUSED: dict[str, tuple[Any, Any, str, str]] = {
     "no function": (None, [1], "SpecError", "passed None as func"),
     "number": (3, [1], "SpecError", "passed a int as func"),
     "lock": (partial(same_item, threading.Lock()), [1], "SpecError", "cannot pickle"),
+    "item": (abs, [*range(40), threading.Lock()], "SpecError", "item 40: "),
+    "item of an iterator": (abs, (threading.Lock() for _ in range(2)), "SpecError", "item 0: "),
     "no items": (abs, None, "ArgumentError", "items is None"),
 }
 
@@ -449,13 +419,6 @@ def test_functions_and_items_that_are_refused(comm: MPI.Intracomm, raised: Raise
     assert errors[root][0] == kind
     assert text in errors[root][1]
     assert {name for name, _ in errors[:root]} <= {"PeerError"}
-
-
-@pytest.mark.two_launches
-@pytest.mark.ranks(2)
-def test_a_function_that_cannot_be_unpickled(comm: MPI.Intracomm) -> None:
-    with pytest.raises(ValueError, match="not to be unpickled"):
-        ms.map(partial(same_item, NotUnpicklable()), [1])
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
