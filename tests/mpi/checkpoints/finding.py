@@ -23,6 +23,6 @@ def names_in(folder: Path) -> list[str]:
     return names
 
 
-def part(count: int, ranks: int, rank: int) -> slice:
-    """Part number `rank` of `count` rows in as many parts as `ranks`."""
-    return slice(count * rank // ranks, count * (rank + 1) // ranks)
+def part(count: int, comm: MPI.Intracomm = MPI.COMM_WORLD) -> slice:
+    """This rank's part of `count` rows."""
+    return slice(count * comm.rank // comm.size, count * (comm.rank + 1) // comm.size)

@@ -24,157 +24,127 @@ from tests.arrays import DTYPES, bits, filled, layouts
 
 pytestmark = pytest.mark.mpi
 
-Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
-HAS_MPIO = h5py.get_config().mpi
-
+COMM = MPI.COMM_WORLD
+ONES = np.ones(3)
 FORMATS = pytest.mark.parametrize(("name", "dataset"), [("a.npy", None), ("a.h5", "deep/er/x")])
-FILE_SYSTEM = "mpishare.files.replace_file.type_of"
-"""The one function that asks the kernel for the type of a file system."""
+Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
 
 
 @pytest.fixture
-def folder(comm: MPI.Intracomm, shared_folder: Path) -> Iterator[Path]:
+def folder(shared_folder: Path) -> Iterator[Path]:
     """One that must hold nothing in the end but what was saved."""
     yield shared_folder
-    comm.Barrier()
-    assert not [file for file in shared_folder.iterdir() if ".tmp." in file.name]
+    COMM.Barrier()
+    assert not list(shared_folder.rglob("*.tmp.*"))
 
 
-def read(file: Path, dataset: str | None = None) -> NDArray[Any]:
-    """What other programs read."""
+def assert_saved(file: Path, dataset: str | None, expected: NDArray[Any]) -> None:
+    """What other programs read, seen by all ranks before any of them goes on."""
     if dataset is None:
-        return np.load(file)  # type: ignore[no-any-return]
-    with h5py.File(file) as opened:
-        return opened[dataset][()]  # type: ignore[no-any-return]
+        result = np.load(file)
+    else:
+        with h5py.File(file) as opened:
+            result = np.asarray(opened[dataset][()])
+    assert (result.dtype, result.shape, bits(result)) == (expected.dtype, expected.shape, bits(expected))
+    assert result.flags.fnc == (expected.flags.fnc and dataset is None)
+    COMM.Barrier()
 
 
-def assert_same(result: NDArray[Any], expected: NDArray[Any]) -> None:
-    assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
-    assert bits(np.asarray(result)) == bits(expected)
-
-
-def rows_of(whole: NDArray[Any], comm: MPI.Intracomm, *, empty: int | None = None) -> NDArray[Any]:
-    """This rank's part of an array; rank `empty` has none."""
-    ranks = [rank for rank in range(comm.size) if rank != empty] or [0]
-    if comm.rank not in ranks:
-        return whole[:0]
-    part = ranks.index(comm.rank)
-    return whole[len(whole) * part // len(ranks) : len(whole) * (part + 1) // len(ranks)]
+def own_rows(whole: NDArray[Any], empty: int = -1) -> NDArray[Any]:
+    """This rank's part of an array; rank `empty` has none if there are others."""
+    parts = np.array_split(whole, max(COMM.size - (0 <= empty < COMM.size), 1))
+    parts.insert(empty if 0 <= empty < COMM.size else COMM.size, whole[:0])
+    return parts[COMM.rank] if COMM.size > 1 else whole
 
 
 def way_of(name: str, several_nodes: str = "streams") -> str:
     """How rows of each rank are written."""
-    return "mpio" if HAS_MPIO and name.endswith(".h5") else "node" if ms.topology().n_nodes == 1 else several_nodes
+    has_mpio = h5py.get_config().mpi and name.endswith(".h5")
+    return "mpio" if has_mpio else "node" if ms.topology().n_nodes == 1 else several_nodes
 
 
 @FORMATS
-def test_an_array_of_all_ranks_is_written_by_the_root(
-    comm: MPI.Intracomm, folder: Path, name: str, dataset: str | None
-) -> None:
-    shared = ms.share(np.arange(12.0).reshape(3, 4) if comm.rank == 0 else None)
+def test_an_array_of_all_ranks_is_written_by_the_root(folder: Path, name: str, dataset: str | None) -> None:
+    shared = ms.share(np.arange(12.0).reshape(3, 4) if COMM.rank == 0 else None)
     assert ms.save(folder / name, shared, dataset) == ms.Saved(folder / name, dataset, (3, 4), 96, "root")
-    assert_same(read(folder / name, dataset), shared)
-    comm.Barrier()
-    ms.save(folder / name, np.arange(5) if comm.rank == 0 else None, dataset)
-    assert read(folder / name, dataset).tolist() == [0, 1, 2, 3, 4]
-
-
-@FORMATS
-def test_every_layout(comm: MPI.Intracomm, folder: Path, name: str, dataset: str | None) -> None:
+    assert_saved(folder / name, dataset, shared)
     for array in layouts(DTYPES["nested" if dataset is None else "struct"]).values():
-        ms.save(folder / name, array, dataset)
-        result = read(folder / name, dataset)
-        assert_same(result, array)
-        assert result.flags.fnc == (array.flags.fnc and dataset is None)
-        comm.Barrier()
+        ms.save(folder / name, array if COMM.rank == 0 else None, dataset)
+        assert_saved(folder / name, dataset, array)
 
 
-def test_dtypes_in_hdf5(comm: MPI.Intracomm, folder: Path) -> None:
+def test_dtypes_in_hdf5(folder: Path) -> None:
     for dtype in ("?", "f2", ">f8", "g", "c16", "S5", "V7", "aligned", "subarray", "gaps"):
         whole = filled(DTYPES[dtype], (11, 3))
-        ms.save(folder / "a.h5", rows_of(whole, comm), dtype, distributed=True)
-        assert_same(read(folder / "a.h5", dtype), whole)
-        comm.Barrier()
+        ms.save(folder / "a.h5", own_rows(whole), dtype, distributed=True)
+        assert_saved(folder / "a.h5", dtype, whole)
 
 
 @FORMATS
-def test_rows_of_each_rank(comm: MPI.Intracomm, folder: Path, name: str, dataset: str | None) -> None:
+def test_rows_of_each_rank(folder: Path, name: str, dataset: str | None) -> None:
     for count in (0, 1, 2, 7, 1000):
-        for empty in (None, 0, comm.size - 1):
+        for empty in (-1, 0, COMM.size - 1):
             whole = filled(np.dtype(">i4"), (count, 3))
-            rows = rows_of(whole, comm, empty=empty)
-            saved = ms.save(
-                folder / name, np.asfortranarray(rows) if comm.rank % 2 else rows, dataset, distributed=True
-            )
+            rows = own_rows(whole, empty).copy("F" if COMM.rank % 2 else "C")
+            saved = ms.save(folder / name, rows, dataset, distributed=True)
             assert (saved.way, saved.shape) == (way_of(name), whole.shape)
-            assert_same(read(folder / name, dataset), whole)
-            comm.Barrier()
+            assert_saved(folder / name, dataset, whole)
 
 
 @FORMATS
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_many_runs(
-    comm: MPI.Intracomm, folder: Path, name: str, dataset: str | None, order: Order, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_runs(folder: Path, name: str, dataset: str | None, order: Order, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_blocks, "BLOCK_BYTES", 1000)
     whole = filled(np.dtype("f8"), (997, 5))
-    saved = ms.save(folder / name, rows_of(whole, comm, empty=1).copy(order), dataset, distributed=True)
-    assert saved.nbytes == whole.nbytes
-    assert_same(read(folder / name, dataset), whole)
+    assert ms.save(folder / name, own_rows(whole, 1).copy(order), dataset, distributed=True).nbytes == whole.nbytes
+    assert_saved(folder / name, dataset, whole)
 
 
-def test_hosts_that_write_to_one_file(comm: MPI.Intracomm, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_that_write_to_one_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The type of the file system is that of the file itself, not that of a link to it."""
-    if comm.rank == 0:
-        for name in ("lustre", "nfs"):
-            (folder / name).mkdir()
-        (folder / "lustre/link.npy").symlink_to(folder / "nfs/a.npy")
-    comm.Barrier()
-    monkeypatch.setattr(FILE_SYSTEM, lambda folder: Path(folder).name)
+    if COMM.rank == 0:
+        (folder / "lustre").mkdir()
+        (folder / "lustre/link.npy").symlink_to(folder / "a.npy")
+    COMM.Barrier()
+    monkeypatch.setattr("mpishare.files.replace_file.type_of", lambda folder: Path(folder).name)
     whole = filled(np.dtype("f8"), (100, 5))
     for name, way in (("a.npy", "hosts"), ("link.npy", "streams")):
-        assert ms.save(folder / "lustre" / name, rows_of(whole, comm), distributed=True).way == way_of(name, way)
-        assert_same(read(folder / "lustre" / name), whole)
+        assert ms.save(folder / "lustre" / name, own_rows(whole), distributed=True).way == way_of(name, way)
+        assert_saved(folder / "lustre" / name, None, whole)
     assert (folder / "lustre/link.npy").is_symlink()
 
 
-def test_the_other_contents_of_a_file_stay(comm: MPI.Intracomm, folder: Path) -> None:
+def test_the_other_contents_of_a_file_stay(folder: Path) -> None:
     file = folder / "a.h5"
-    if comm.rank == 0:
+    if COMM.rank == 0:
         with h5py.File(file, "w", userblock_size=512) as made:
             made["group/text"] = "words"
             made["group"].attrs["unit"] = "m"
             made["chunked"] = made.create_dataset("old", data=np.arange(1000), chunks=(10,), compression="gzip")
             made["link"] = h5py.SoftLink("/chunked")
-    comm.Barrier()
-    ms.save(file, np.ones((comm.rank, 2)), "group/rows", distributed=True)
-    ms.save(file, np.arange(7), "old")
-    ms.save(file, np.arange(8.0), "old")
+    COMM.Barrier()
+    ms.save(file, np.ones((COMM.rank, 2)), "group/rows", distributed=True)
+    for count in (1000, 1010, 1030, 900, 8):
+        ms.save(file, np.arange(count), "old")
     with h5py.File(file) as saved:
-        assert saved["group/rows"].shape == (sum(range(comm.size)), 2)
+        assert saved["group/rows"].shape == (sum(range(COMM.size)), 2)
         assert saved["group/text"][()] == b"words"
         assert saved["group"].attrs["unit"] == "m"
         assert saved["link"][:].tolist() == list(range(1000))
         assert saved["old"][:].tolist() == list(range(8))
+    assert file.stat().st_size < 8 * 1030 + 20_000, "what was replaced leaves no gap"
 
 
-def test_a_dataset_that_is_saved_again_and_again_does_not_grow_the_file(folder: Path) -> None:
-    for count in (1000, 1010, 1020, 1030, 900, 1000):
-        ms.save(folder / "a.h5", np.ones(count), "x")
-    assert (folder / "a.h5").stat().st_size < 8 * 1030 + 10_000
-
-
-def test_an_open_file_and_a_mapped_array_are_as_before(comm: MPI.Intracomm, folder: Path) -> None:
+def test_an_open_file_and_a_mapped_array_are_as_before(folder: Path) -> None:
     ms.save(folder / "a.npy", np.arange(100_000))
     mapped = np.load(folder / "a.npy", mmap_mode="r")
     with (folder / "a.npy").open("rb") as opened:
-        comm.Barrier()
+        COMM.Barrier()
         ms.save(folder / "a.npy", mapped[::-1])
         assert np.load(opened).tolist() == mapped.tolist() == list(range(100_000))
-    assert np.load(folder / "a.npy").tolist() == list(range(99_999, -1, -1))
+    assert_saved(folder / "a.npy", None, np.arange(100_000)[::-1].copy())
 
 
-ONES = np.ones(3)
 REFUSED: list[tuple[Any, Any, str | None, str, str]] = [
     ("a.txt", ONES, None, "ArgumentError", "suffix '.txt'"),
     (".", ONES, None, "ArgumentError", "suffix"),
@@ -199,17 +169,17 @@ REFUSED: list[tuple[Any, Any, str | None, str, str]] = [
 
 @pytest.mark.two_launches
 @pytest.mark.parametrize("distributed", [False, True])
-def test_what_cannot_be_saved(comm: MPI.Intracomm, folder: Path, raised: Raised, distributed: bool) -> None:
-    if comm.rank == 0:
+def test_what_cannot_be_saved(folder: Path, raised: Raised, distributed: bool) -> None:
+    if COMM.rank == 0:
         (folder / "sub.npy").mkdir()
         (folder / "text.h5").write_text("not HDF5")
+        h5py.File(folder / "other.h5", "w").close()
         with h5py.File(folder / "old.h5", "w") as made:
             made["x"] = 1
             made.create_group("group")
             made["far"] = h5py.ExternalLink("other.h5", "/")
             made["near"] = h5py.SoftLink("/far")
-        h5py.File(folder / "other.h5", "w").close()
-    comm.Barrier()
+    COMM.Barrier()
     before = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
     for file, array, dataset, error, message in REFUSED:
         path = folder / file if isinstance(file, str) else file
@@ -222,16 +192,18 @@ def test_what_cannot_be_saved(comm: MPI.Intracomm, folder: Path, raised: Raised,
 
 
 @pytest.mark.ranks(2)
-def test_calls_that_differ(comm: MPI.Intracomm, folder: Path, raised: Raised) -> None:
-    last, rows = comm.rank == comm.size - 1, np.ones((2, 3))
-    calls: list[Callable[[], object]] = [
+@pytest.mark.two_launches
+def test_calls_that_differ(folder: Path, raised: Raised) -> None:
+    last = COMM.rank == COMM.size - 1
+    for call in (
         lambda: ms.save(folder / ("b.npy" if last else "a.npy"), ONES),
         lambda: ms.save(folder / "a.npy", ONES, distributed=last),
         lambda: ms.save(folder / "a.h5", ONES, "a" if last else "b"),
-    ]
-    for other in (rows.astype("f4"), rows.astype(">f8"), np.ones((2, 4)), np.ones((2, 3, 1))):
-        calls.append(lambda other=other: ms.save(folder / "a.npy", other if last else rows, distributed=True))  # type: ignore[misc]
-    for call in calls:
+        lambda: ms.save(folder / "a.npy", ONES.astype("f4" if last else "f8"), distributed=True),
+        lambda: ms.save(folder / "a.npy", ONES.astype(">f8" if last else "<f8"), distributed=True),
+        lambda: ms.save(folder / "a.npy", np.ones((2, 4 if last else 3)), distributed=True),
+        lambda: ms.save(folder / "a.npy", np.ones((2, 3, 1) if last else (2, 3)), distributed=True),
+    ):
         assert {error for error, _ in raised(call)} == {"MismatchError"}
     assert not list(folder.iterdir())
 
@@ -239,17 +211,16 @@ def test_calls_that_differ(comm: MPI.Intracomm, folder: Path, raised: Raised) ->
 @FORMATS
 def test_a_limit_on_the_size_of_files(folder: Path, raised: Raised, name: str, dataset: str | None) -> None:
     ms.save(folder / name, np.arange(5), dataset)
-    before, rows = (folder / name).read_bytes(), filled(np.dtype("f8"), (30_000,))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
-        outcomes = raised(lambda: ms.save(folder / name, rows, dataset, distributed=True))
+        outcomes = raised(lambda: ms.save(folder / name, np.ones(30_000), dataset, distributed=True))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "FileError" in {error for error, _ in outcomes} <= {"FileError", "PeerError"}
     assert all(str(folder / name) in text for _, text in outcomes)
-    assert (folder / name).read_bytes() == before
-    ms.save(folder / name, rows, dataset, distributed=True)
+    assert_saved(folder / name, dataset, np.arange(5))
+    ms.save(folder / name, np.ones(30_000), dataset, distributed=True)
 
 
 class FullAtClose(io.FileIO):
@@ -270,24 +241,24 @@ def no_space(*_: object) -> None:
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("call", ["pwrite", "close"])
 def test_one_rank_that_cannot_write(
-    comm: MPI.Intracomm, folder: Path, raised: Raised, victim: int, call: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, raised: Raised, victim: int, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(row_blocks, "BLOCK_BYTES", 1000)
     ms.save(folder / "a.npy", np.arange(5))
     with monkeypatch.context() as patched:
-        if comm.rank == victim and call == "pwrite":
+        if COMM.rank == victim and call == "pwrite":
             patched.setattr(os, "pwrite", no_space)
-        elif comm.rank == victim:
+        elif COMM.rank == victim:
             patched.setattr(Path, "open", lambda path, *_, **__: FullAtClose(path, "rb+"))
         outcomes = raised(lambda: ms.save(folder / "a.npy", np.ones(5000), distributed=True))
     writes = ms.topology().node_of(victim) == 0
     assert outcomes[victim][0] == ("FileError" if writes else "nothing")
     assert {error for error, _ in outcomes} <= ({"FileError", "PeerError"} if writes else {"nothing"})
-    assert np.load(folder / "a.npy").size == (5 if writes else 5000 * comm.size)
+    assert np.load(folder / "a.npy").size == (5 if writes else 5000 * COMM.size)
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_a_bar(comm: MPI.Intracomm, folder: Path, is_closed: bool, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+def test_a_bar(folder: Path, is_closed: bool, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     """It is quiet without a terminal, and a stream that cannot show it keeps nobody waiting."""
     if is_closed:
         monkeypatch.setattr(sys, "stderr", io.StringIO())
@@ -295,4 +266,4 @@ def test_a_bar(comm: MPI.Intracomm, folder: Path, is_closed: bool, monkeypatch: 
     ms.save(folder / "a.npy", np.ones(1000), distributed=True, progress=True)
     monkeypatch.undo()
     assert capfd.readouterr().err == ""
-    assert np.load(folder / "a.npy").size == 1000 * comm.size
+    assert_saved(folder / "a.npy", None, np.ones(1000 * COMM.size))
