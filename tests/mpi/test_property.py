@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 from zlib import crc32
 
@@ -44,20 +44,10 @@ def arrays(draw: st.DrawFn) -> NDArray[Any]:
     return array
 
 
-@pytest.fixture(scope="module")
-def comms() -> Iterator[dict[str, MPI.Intracomm]]:
-    """A communicator for each rule of pretend nodes."""
-    comms = {}
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("MPISHARE_BACKEND", "MPISHARE_DIR"):  # the tests name the kind
-            patch.delenv(name, raising=False)
-        for rule in RULES:
-            patch.setenv("MPISHARE_NODES", rule)
-            comms[rule] = MPI.COMM_WORLD.Dup()
-            ms.topology(comms[rule])
-    yield comms
-    for comm in comms.values():
-        comm.Free()
+@pytest.fixture
+def comms(configured: Callable[..., MPI.Intracomm]) -> dict[str, MPI.Intracomm]:
+    """A communicator for each rule of pretend nodes. The test names the kind."""
+    return {rule: configured(nodes=rule, backend="", dir="") for rule in RULES}
 
 
 @seed(SEED)

@@ -1,4 +1,4 @@
-"""Communicators with other settings, and the maps of this process."""
+"""The segment kinds of a launch, and the maps of this process."""
 
 from __future__ import annotations
 
@@ -11,43 +11,28 @@ from tempfile import gettempdir
 import pytest
 from mpi4py import MPI
 
-import mpishare as ms
-from mpishare.memory import buffer_pool, cache, selection
+from mpishare.memory import cache, selection
 from mpishare.memory.kinds import Kind
 
 MAKES_WINDOWS = dict(os.environ).get("OMPI_MCA_osc") != "^ucx,sm"  # where a launch tells MPI to make none
 KINDS = {kind.title: kind for kind in selection.KINDS if kind.name != "window" or MAKES_WINDOWS}
 """The segment kinds that this launch allows."""
 
-Settings = Callable[..., MPI.Intracomm]
+Configured = Callable[..., MPI.Intracomm]
 
 
-@pytest.fixture
-def comm_with(monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    """Duplicates COMM_WORLD with other settings: `comm_with(RECYCLE="0")` for MPISHARE_RECYCLE=0."""
-    comms = []
+@pytest.fixture(autouse=True)
+def _empty_caches() -> Iterator[None]:
+    """Memory that other tests have used is neither used again nor counted."""
     cache.clear()
-
-    def duplicate(**settings: str) -> MPI.Intracomm:
-        with monkeypatch.context() as patch:
-            for name, value in settings.items():
-                patch.setenv(f"MPISHARE_{name}", value)
-            comms.append(MPI.COMM_WORLD.Dup())
-            ms.topology(comms[-1])
-        return comms[-1]
-
-    yield duplicate
+    yield
     gc.collect()
-    for comm in comms:
-        if comm != MPI.COMM_NULL:  # which a test has freed
-            comm.Free()
     cache.clear()
-    buffer_pool.clear()
 
 
 def settings_of(kind: Kind) -> dict[str, str]:
     """The settings with which a node takes `kind`."""
-    return {"BACKEND": kind.name, "DIR": gettempdir() if "folder" in kind.title else ""}
+    return {"backend": kind.name, "dir": gettempdir() if "folder" in kind.title else ""}
 
 
 def permissions(address: int) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import mpishare as ms
 from mpishare.memory import cache
 from mpishare.memory.kinds import Kind
-from tests.mpi.memory.conftest import KINDS, Settings, permissions, settings_of
+from tests.mpi.memory.conftest import KINDS, Configured, permissions, settings_of
 
 pytestmark = pytest.mark.mpi
 
@@ -29,9 +29,9 @@ SHARED = {title: kind for title, kind in KINDS.items() if kind.is_shared}
 
 
 @pytest.fixture
-def keeping(comm_with: Settings) -> MPI.Intracomm:
+def keeping(configured: Configured) -> MPI.Intracomm:
     """The ranks of the launch, with enough cached memory for these tests, which can be mapped twice."""
-    return comm_with(RECYCLE="64M", SECOND_MAP="1")
+    return configured(recycle="64M", second_map="1")
 
 
 def shared(comm: MPI.Intracomm, number: int, count: int = 100) -> NDArray[Any]:
@@ -45,8 +45,8 @@ def use_others(comm: MPI.Intracomm, count: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_live_arrays_keep_their_bits_whichever_are_deleted(kind: Kind, comm_with: Settings) -> None:
-    comm = comm_with(**settings_of(kind), RECYCLE="64M")
+def test_live_arrays_keep_their_bits_whichever_are_deleted(kind: Kind, configured: Configured) -> None:
+    comm = configured(**settings_of(kind), recycle="64M")
     common, own = random.Random(comm.size), random.Random(comm.rank)
     live: list[tuple[int, NDArray[Any]]] = []
     for number in range(120):
@@ -63,8 +63,8 @@ def test_live_arrays_keep_their_bits_whichever_are_deleted(kind: Kind, comm_with
 
 @pytest.mark.parametrize("count", ROUNDS)
 @pytest.mark.parametrize("kind", SHARED.values(), ids=SHARED)
-def test_memory_is_used_again_once_all_ranks_have_dropped_it(kind: Kind, comm_with: Settings, count: int) -> None:
-    comm = comm_with(**settings_of(kind), RECYCLE="64M")
+def test_memory_is_used_again_once_all_ranks_have_dropped_it(kind: Kind, configured: Configured, count: int) -> None:
+    comm = configured(**settings_of(kind), recycle="64M")
     addresses = set()
     for number in range(ROUNDS[count]):
         array = shared(comm, number, count)
@@ -98,8 +98,8 @@ def test_memory_is_writable_or_not_as_the_next_array_needs_it(keeping: MPI.Intra
         del array, grid
 
 
-def test_no_more_is_cached_than_allowed(comm_with: Settings) -> None:
-    comm = comm_with(RECYCLE="12M", SECOND_MAP="1")  # half of it for slabs
+def test_no_more_is_cached_than_allowed(configured: Configured) -> None:
+    comm = configured(recycle="12M", second_map="1")  # half of it for slabs
     arrays = [shared(comm, number, LARGE) for number in range(5)]
     addresses = [array.ctypes.data for array in arrays]
     while arrays:

@@ -13,7 +13,7 @@ import mpishare as ms
 from mpishare.comm.context import context_of
 from mpishare.memory.kinds import Kind
 from tests.arrays import REPRESENTATIVES, bits
-from tests.mpi.memory.conftest import KINDS, Settings, permissions, settings_of
+from tests.mpi.memory.conftest import KINDS, Configured, permissions, settings_of
 
 pytestmark = pytest.mark.mpi
 
@@ -26,9 +26,9 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 @pytest.fixture
-def only(kind: Kind, comm_with: Settings) -> MPI.Intracomm:
+def only(kind: Kind, configured: Configured) -> MPI.Intracomm:
     """The ranks of the launch with this kind alone, and new memory for each array."""
-    return comm_with(**settings_of(kind), RECYCLE="0")
+    return configured(**settings_of(kind), recycle="0")
 
 
 def test_info_reports_that_it_fits(kind: Kind, only: MPI.Intracomm) -> None:

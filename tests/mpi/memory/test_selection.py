@@ -14,7 +14,7 @@ from mpishare.comm.context import Context
 from mpishare.memory import selection
 from mpishare.memory.mapping import Mapping
 from mpishare.memory.window import KeptWindow
-from tests.mpi.memory.conftest import MAKES_WINDOWS, Settings, permissions
+from tests.mpi.memory.conftest import MAKES_WINDOWS, Configured, permissions
 
 pytestmark = pytest.mark.mpi
 
@@ -40,8 +40,8 @@ class Broken(Refusing):
         raise ZeroDivisionError if nodes.node_rank == nodes.node_size - 1 else ms.BackendError("only refused")
 
 
-def test_the_next_kind_serves_where_one_fails(comm_with: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    comm = comm_with(BACKEND="", RECYCLE="0")
+def test_the_next_kind_serves_where_one_fails(configured: Configured, monkeypatch: pytest.MonkeyPatch) -> None:
+    comm = configured(backend="", recycle="0")
     monkeypatch.setattr(selection, "KINDS", (Refusing(), *selection.KINDS))
     shared = ms.share(np.arange(1000) if comm.rank == 0 else None, comm=comm)
     assert shared.tolist() == list(range(1000))
@@ -53,9 +53,9 @@ def test_the_next_kind_serves_where_one_fails(comm_with: Settings, monkeypatch: 
 @pytest.mark.parametrize("count", [10, 1 << 20])
 @pytest.mark.parametrize("recycle", ["0", "64M"])
 def test_an_unexpected_error_ends_the_call_on_all_ranks(
-    count: int, recycle: str, comm_with: Settings, monkeypatch: pytest.MonkeyPatch
+    count: int, recycle: str, configured: Configured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    comm = comm_with(BACKEND="", RECYCLE=recycle)
+    comm = configured(backend="", recycle=recycle)
     nodes = ms.topology(comm)
     monkeypatch.setattr(selection, "KINDS", (Broken(), *selection.KINDS))
     is_culprit = nodes.node_rank == nodes.node_size - 1
@@ -63,8 +63,8 @@ def test_an_unexpected_error_ends_the_call_on_all_ranks(
         ms.zeros(count, comm=comm)
 
 
-def test_where_no_kind_fits_the_error_names_each(comm_with: Settings) -> None:
-    comm = comm_with(BACKEND="", DIR="")
+def test_where_no_kind_fits_the_error_names_each(configured: Configured) -> None:
+    comm = configured(backend="", dir="")
     with pytest.raises(ms.CapacityError) as error:
         ms.share(np.broadcast_to(np.zeros(1), 1 << 57), comm=comm)
     assert error.value.wanted == 1 << 60
@@ -78,15 +78,17 @@ def test_where_no_kind_fits_the_error_names_each(comm_with: Settings) -> None:
     ("folder", "reason"),
     [("/no/such/folder", "there is no folder"), ("/proc", "/proc is on proc"), ("/sys", "/sys is on sysfs")],
 )
-def test_folders_that_cannot_be_used(folder: str, reason: str, comm_with: Settings) -> None:
-    comm = comm_with(DIR=folder)
+def test_folders_that_cannot_be_used(folder: str, reason: str, configured: Configured) -> None:
+    comm = configured(dir=folder)
     with pytest.raises((ms.BackendError, ms.PeerError), match=reason):
         ms.zeros(1000, comm=comm, backend="memmap")
 
 
-def test_a_window_that_one_rank_cannot_map_again_is_kept(comm_with: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_that_a_rank_cannot_map_again_is_kept(
+    configured: Configured, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its pages stay writable on all ranks of the node: they belong to MPI."""
-    comm = comm_with(RECYCLE="0")
+    comm = configured(recycle="0")
     nodes = ms.topology(comm)
     if nodes.node_rank == nodes.node_size - 1:
         monkeypatch.setattr(Mapping, "of_pages", lambda address, nbytes: None)
@@ -100,9 +102,9 @@ def test_a_window_that_one_rank_cannot_map_again_is_kept(comm_with: Settings, mo
         KeptWindow.kept.pop().Free()  # so that the test leaves nothing
 
 
-def test_a_file_that_a_rank_may_not_open_is_refused(comm_with: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_a_rank_may_not_open_is_refused(configured: Configured, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last rank of each node cannot open the leader's file."""
-    comm = comm_with(DIR="", RECYCLE="0")
+    comm = configured(dir="", recycle="0")
     nodes = ms.topology(comm)
     if nodes.node == 0 and nodes.node_rank == nodes.node_size - 1 > 0:
 
