@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from tests.cluster.cluster import ROOT
-from tests.cluster.conftest import Make, leaves_nothing
+from tests.cluster.conftest import Make
 from tests.processes import children_of
 
 
@@ -63,17 +63,17 @@ with cluster(make_spec(2, slurm=os.geteuid() == 0)):
 """
 
 
-def test_it_ends_with_its_owner() -> None:
-    with leaves_nothing():
-        owner = subprocess.Popen([sys.executable, "-c", OWNER], cwd=ROOT, stdout=subprocess.PIPE)
-        try:
-            assert owner.stdout is not None
-            assert owner.stdout.readline() == b"up\n"
-            unshare = children_of(owner.pid)[0]
-            watches = [os.pidfd_open(pid) for pid in (unshare, *children_of(unshare))]
-        finally:
-            owner.kill()
-            owner.communicate()
-        for watch in watches:
-            assert select.select([watch], [], [], 60)[0]
-            os.close(watch)
+def test_it_ends_when_its_owner_is_killed() -> None:
+    """All else ends with the first process of the namespace: processes, links, mounts and files."""
+    owner = subprocess.Popen([sys.executable, "-c", OWNER], cwd=ROOT, stdout=subprocess.PIPE)
+    try:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"up\n"
+        unshare = children_of(owner.pid)[0]
+        watches = [os.pidfd_open(pid) for pid in (unshare, *children_of(unshare))]
+    finally:
+        owner.kill()
+        owner.communicate()
+    for watch in watches:
+        assert select.select([watch], [], [], 60)[0]
+        os.close(watch)

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from tests.cluster.cluster import Cluster, cluster
-from tests.cluster.conftest import Make, leaves_nothing
+from tests.cluster.conftest import Make
 from tests.cluster.spec import make_spec
 
 PROGRAM = [sys.executable, "-m", "tests.cluster.programs.forever"]
@@ -47,7 +47,7 @@ def lose(hosts: Cluster, host: str, fault: str) -> str:
 )
 @pytest.mark.parametrize("fault", ["killed", "cut off"])
 def test_lost_host(fault: str) -> None:
-    with leaves_nothing(), cluster(make_spec(3, rate="400mbit")) as hosts:
+    with cluster(make_spec(3, rate="400mbit")) as hosts:
         output = lose(hosts, "h3", fault)
         assert (
             "daemon" in output
