@@ -24,25 +24,25 @@ def send(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, c
     """Sends an array, or an object with arrays in it, to another rank, which need not know dtype or shape.
 
     Args:
-        array: An array of any shape, any strides and any dtype without Python objects. One that is C or Fortran
-            contiguous leaves from its own memory, any other from a copy. Or an object: each of its arrays travels like
-            this, and what is left of it as a small pickle.
+        array: An array of any shape, any strides and any dtype without Python objects. A C or Fortran contiguous array
+            is sent from its own memory, any other from a copy. Or an object: each of its arrays is sent like this, and
+            the rest of the object as a small pickle.
         dest: The rank to send to; MPI.PROC_NULL for none.
-        tag: A number of 0 or more that the receiver may choose by.
+        tag: An integer >= 0 by which the receiver may select messages.
         comm: The ranks; MPI_COMM_WORLD when None.
-        compress: "auto" to compress, by lz4, what goes to another node over a slow link, from 10 kB on and where a
-            sample of it says that it arrives sooner. The speed of the link is found out by the first message of more
-            than 2 MiB.
+        compress: "auto" to compress arrays of 10 kB or more by lz4, if they go to another node, and if a sample shows
+            that they arrive sooner. The first message of more than 2 MiB measures the speed of the link.
 
     Raises:
         SpecError: The array holds Python objects, or the object cannot be pickled.
-        ArgumentError: `dest` is no rank of `comm`, `tag` is negative or too large, or `compress` is unknown.
-        BackendError: lz4 is wanted and not installed.
+        ArgumentError: `dest` is not a rank of `comm`, `tag` is negative or too large, or `compress` is unknown.
+        BackendError: `compress` needs lz4, which is not installed.
         StallError: The receiver did not come within MPISHARE_TIMEOUT.
+        MpishareError: An exception from outside, such as a signal handler's, ended an earlier message on `comm`.
 
     Collective:
-        No; with `recv` or `irecv` on `dest`, for which it waits where the array is large. But over `comm` the first
-        time that `comm` is used: call `topology(comm)` on all its ranks before.
+        No; with `recv` or `irecv` on `dest`, for which it waits if the array is large. But over `comm` the first time
+        that `comm` is used: call `topology(comm)` on all its ranks before.
 
     Source:
         MPI 3.1, section 3.2.1 (MPI_Send).
@@ -69,18 +69,18 @@ def isend(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, 
     Args:
         array: What to send; see `send`.
         dest: The rank to send to; MPI.PROC_NULL for none.
-        tag: A number of 0 or more that the receiver may choose by.
+        tag: An integer >= 0 by which the receiver may select messages.
         comm: The ranks; MPI_COMM_WORLD when None.
-        compress: "auto" to compress what a sample and the speed of the link speak for, before it returns. The speed is
-            found out by `send`.
+        compress: "auto" to compress before it returns, if that pays; see `send`, which measures the speed of the link.
 
     Returns:
         A `Request` whose `wait` returns None.
 
     Raises:
         SpecError: The array holds Python objects, or the object cannot be pickled.
-        ArgumentError: `dest` is no rank of `comm`, `tag` is negative or too large, or `compress` is unknown.
-        BackendError: lz4 is wanted and not installed.
+        ArgumentError: `dest` is not a rank of `comm`, `tag` is negative or too large, or `compress` is unknown.
+        BackendError: `compress` needs lz4, which is not installed.
+        MpishareError: An exception from outside ended an earlier message on `comm`.
 
     Collective:
         No; with `recv` or `irecv` on `dest`. But over `comm` the first time that `comm` is used.
@@ -110,28 +110,29 @@ def recv(
     comm: mpi.Comm | None = None,
     status: mpi.Status | None = None,
 ) -> Any:
-    """Receives what `send` or `isend` of another rank sent.
+    """Receives a message that `send` or `isend` of another rank sent.
 
     Args:
         source: The rank to receive from; None or MPI.ANY_SOURCE for whichever sends first, MPI.PROC_NULL for none.
         tag: That of the message; None or MPI.ANY_TAG for any.
-        out: A writable array of the shape and dtype that come, into which they go. If it is contiguous, in the order
-            that the sender's is, nothing is copied. None for a fresh array.
+        out: A writable array of the shape and dtype of the message, which is received into it: without a copy, if it is
+            contiguous in the same order as the sender's array. None for a fresh array.
         comm: The ranks; MPI_COMM_WORLD when None.
-        status: Filled in where given: who sent, with which tag, and the bytes of the array.
+        status: Is given the sender, the tag, and the bytes of the arrays.
 
     Returns:
-        `out`; or else a fresh writable array with the bits, dtype and shape of the sender's, in Fortran order where
-        that is, else in C order; or the object with such arrays in it. From MPI.PROC_NULL, `out`.
+        `out`, if it is given or `source` is MPI.PROC_NULL. Else a fresh writable array with the bits, dtype and shape
+        of the sender's, in Fortran order if that is, else in C order; or the object with such arrays in it.
 
     Raises:
-        SpecError: What came does not fit `out`, or `out` is no writable array.
-        ArgumentError: `source` is no rank of `comm`, `tag` is negative or too large, or an object came where there is
-            an `out`.
-        CapacityError: This process gets no memory for it.
+        SpecError: The message does not fit `out`, or `out` is not a writable array.
+        ArgumentError: `source` is not a rank of `comm`, `tag` is negative or too large, or the message is an object and
+            `out` is given.
+        CapacityError: This process has no memory for the message.
         StallError: Nothing came within MPISHARE_TIMEOUT.
+        MpishareError: An exception from outside, such as a signal handler's, ended an earlier message on `comm`.
 
-        What came is then lost, and the next message is not.
+        A message that came is then lost; the next one is not.
 
     Collective:
         No; with `send` or `isend` on `source`. But over `comm` the first time that `comm` is used: call
@@ -167,27 +168,28 @@ def irecv(
     comm: mpi.Comm | None = None,
     status: mpi.Status | None = None,
 ) -> Request:
-    """Like `recv`, but returns at once. Large messages go on within calls of mpishare that wait for other ranks.
+    """Like `recv`, but returns at once. Large messages are received within calls of mpishare that wait for other ranks.
 
     Args:
         source: The rank to receive from; None or MPI.ANY_SOURCE for whichever sends first, MPI.PROC_NULL for none.
         tag: That of the message; None or MPI.ANY_TAG for any.
-        out: A writable array of the shape and dtype that come; None for a fresh one. See `recv`.
+        out: A writable array of the shape and dtype of the message; None for a fresh one. See `recv`.
         comm: The ranks; MPI_COMM_WORLD when None.
-        status: Filled in at the end where given.
+        status: Is filled in at the end.
 
     Returns:
         A `Request` whose `wait` returns, and raises, what `recv` would.
 
     Raises:
-        SpecError: `out` is no writable array.
-        ArgumentError: `source` is no rank of `comm`, or `tag` is negative or too large.
+        SpecError: `out` is not a writable array.
+        ArgumentError: `source` is not a rank of `comm`, or `tag` is negative or too large.
+        MpishareError: An exception from outside ended an earlier message on `comm`.
 
     Collective:
         No; with `send` or `isend` on `source`. But over `comm` the first time that `comm` is used. The sender of a
         large message waits while this rank is in no call of mpishare: end the request before calls of other libraries
-        that wait for that sender. In calls of all ranks it goes on until all have come; over several nodes, or more
-        ranks than a board is for, only under MPI_THREAD_MULTIPLE, which mpi4py asks for.
+        that wait for that sender. Within collectives, the message is received until all ranks have come, if MPI was
+        initialized with MPI_THREAD_MULTIPLE, as mpi4py does.
 
     Source:
         MPI 3.1, section 3.7.2 (MPI_Irecv).
@@ -227,24 +229,24 @@ def sendrecv(
     comm: mpi.Comm | None = None,
     status: mpi.Status | None = None,
 ) -> Any:
-    """Sends and receives at the same time, as in a ring or a halo exchange, where `send` on all ranks would wait.
+    """Sends and receives at the same time, as in a ring or a halo exchange, in which `send` on all ranks would block.
 
     Args:
         array: What to send; see `send`.
         dest: The rank to send to; MPI.PROC_NULL for none.
         source: The rank to receive from; None or MPI.ANY_SOURCE for any, MPI.PROC_NULL for none.
-        sendtag: The tag of what is sent.
-        recvtag: The tag of what is received; None or MPI.ANY_TAG for any.
+        sendtag: The tag of the message that is sent.
+        recvtag: The tag of the message that is received; None or MPI.ANY_TAG for any.
         out: Where to receive, other memory than `array`; None for a fresh array. See `recv`.
         comm: The ranks; MPI_COMM_WORLD when None.
-        status: Filled in for what was received, where given.
+        status: Is filled in for the message that is received.
 
     Returns:
         What was received; see `recv`.
 
     Raises:
-        SpecError, ArgumentError, CapacityError, StallError: As `send` and `recv` do. `array` has been sent all the
-            same; after a StallError it may still be read.
+        SpecError, ArgumentError, CapacityError, StallError, MpishareError: See `send` and `recv`. `array` has been sent
+            all the same; after a StallError, MPI may still read it.
 
     Collective:
         No; with a send on `source` and a receive on `dest`. But over `comm` the first time that `comm` is used.
