@@ -8,6 +8,7 @@ from weakref import WeakSet
 
 from mpishare.comm.agreement import Severity, agree, severity_of
 from mpishare.comm.context import Context
+from mpishare.errors import MpishareError
 from mpishare.memory.cache import Lease, SegmentCache, after_fork_in_child
 from mpishare.memory.kinds import NodeMemory
 from mpishare.memory.segment import Segment
@@ -139,7 +140,7 @@ class _Allocator:
         try:
             slots.add(self._obtain(context, nbytes, backend, writable=True), nbytes)
             self._slab_bytes_left -= nbytes
-        except BaseException as error:
+        except MpishareError as error:
             if not is_refusal(context, error):
                 raise
             # The array gets a segment of its own, or the error for that.
@@ -148,21 +149,16 @@ class _Allocator:
     def _obtain(self, context: Context, nbytes: int, backend: str | None, writable: bool) -> NodeMemory:
         """New memory on every node, or an error on every rank. Collective over the communicator."""
         try:
-            return _obtain(context, nbytes, backend, writable)
-        except BaseException as error:
-            if not is_refusal(context, error):
-                raise
-            released = sum([slots.release(context) for slots in self.slots.values()])
+            with agree(context.collective_comm):
+                return obtain(context, nbytes, backend, writable)
+        except MpishareError as error:
+            pools = self.slots.values() if is_refusal(context, error) else ()
+            released = sum([slots.release(context) for slots in pools])
             if not released:
                 raise
         self._slab_bytes_left += released
-        return _obtain(context, nbytes, backend, writable)
-
-
-def _obtain(context: Context, nbytes: int, backend: str | None, writable: bool) -> NodeMemory:
-    """The same without releasing slabs."""
-    with agree(context.collective_comm):
-        return obtain(context, nbytes, backend, writable)
+        with agree(context.collective_comm):
+            return obtain(context, nbytes, backend, writable)
 
 
 def is_refusal(context: Context, error: BaseException) -> bool:

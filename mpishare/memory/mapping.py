@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from errno import EINVAL
 from pathlib import Path
-from typing import NamedTuple
 
 from mpishare.memory import syscalls
 from mpishare.memory.hugepages import aligned_range, collapse, huge_bytes
@@ -118,11 +117,11 @@ class Mapping:
         start = syscalls.map_file(None, self._length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
         twin = Mapping(start + self.address - self._start, start, self._length)
         try:
-            for area in _areas(self._start, self._start + self._length):
-                first, stop = max(area.start, self._start), min(area.stop, self._start + self._length)
-                target, offset = start + first - self._start, area.offset + first - area.start
-                with Path(f"/proc/self/map_files/{area.start:x}-{area.stop:x}").open("rb", buffering=0) as file:
-                    syscalls.map_file(target, stop - first, mmap.MAP_PRIVATE, file.fileno(), offset)
+            for low, high, offset in _areas(self._start, self._start + self._length):
+                first, stop = max(low, self._start), min(high, self._start + self._length)
+                with Path(f"/proc/self/map_files/{low:x}-{high:x}").open("rb", buffering=0) as file:
+                    target = start + first - self._start
+                    syscalls.map_file(target, stop - first, mmap.MAP_PRIVATE, file.fileno(), offset + first - low)
         except (PermissionError, FileNotFoundError):
             return None
         return twin
@@ -151,27 +150,23 @@ def populate(address: int, part: slice) -> None:
         raise MemoryError(f"no pages for {part.stop - part.start:,} bytes: {os.strerror(error)}")
 
 
-class _Area(NamedTuple):
-    """A line of /proc/self/maps: the addresses, and the offset of the first one in the mapped file."""
+def _areas(start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """The maps of this process that overlap the addresses from `start` to `stop`.
 
-    start: int
-    stop: int
-    offset: int
-
-
-def _areas(start: int, stop: int) -> Iterator[_Area]:
-    """The areas of this process that overlap the addresses from `start` to `stop`."""
+    Yields:
+        The first address of a map, the address behind it, and the offset of the first one in the mapped file.
+    """
     with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             addresses, _, offset, *_ = line.split(maxsplit=3)
             first, last = (int(end, 16) for end in addresses.split("-"))
             if first < stop and start < last:
-                yield _Area(first, last, int(offset, 16))
+                yield first, last, int(offset, 16)
 
 
 def _file_offset(address: int) -> int:
     """The offset of the page at `address` in the mapped file; 0 if nothing is mapped there."""
-    return next((area.offset + address - area.start for area in _areas(address, address + 1)), 0)
+    return next((offset + address - start for start, _, offset in _areas(address, address + 1)), 0)
 
 
 def _map_aligned(length: int, offset: int, make: Callable[[int | None], int]) -> int:

@@ -48,21 +48,20 @@ class SlotPool:
 
     def __init__(self, slot_bytes: int) -> None:
         self._slot_bytes = slot_bytes
-        self._places: list[tuple[Slab, int] | None] = []  # slab and offset by slot number; None for released slabs
+        self._places: dict[int, tuple[Slab, int]] = {}  # slab and offset by slot number
         self._dropped = bytearray()  # by slot number; 1 where this rank has no view
-        self._retired: set[int] = set()
         self.free: list[int] = []
 
     def update(self, context: Context) -> None:
         """Sets `free` from the notes of all ranks. Collective over the communicator."""
-        if self._places:
-            is_needed = np.frombuffer(bytes(self._dropped), np.uint8) == 0
-            is_needed[list(self._retired)] = True
-            self.free = np.flatnonzero(~any_rank(context.collective_comm, is_needed))[::-1].tolist()
+        if self._dropped:
+            # The rule: a slot may be used again if no rank has a view in it.
+            is_needed = any_rank(context.collective_comm, np.frombuffer(bytes(self._dropped), np.uint8) == 0)
+            self.free = np.flatnonzero(~is_needed)[::-1].tolist()
 
     def missing_bytes(self) -> int:
         """The size of the slab to add; 0 if enough slots are free."""
-        count = sum(place is not None for place in self._places)
+        count = len(self._places)
         if count and len(self.free) * _SLOTS_PER_FREE_SLOT >= count:
             return 0
         wanted = max(count, _FIRST_SLAB_BYTES // self._slot_bytes, 1)
@@ -70,44 +69,37 @@ class SlotPool:
 
     def add(self, node_memory: NodeMemory, nbytes: int) -> None:
         """Divides new memory of `nbytes` into slots."""
-        slab = Slab.of(node_memory, nbytes)
-        count, first = nbytes // self._slot_bytes, len(self._places)
-        self._places += [(slab, number * self._slot_bytes) for number in range(count)]
+        slab, first, count = Slab.of(node_memory, nbytes), len(self._dropped), nbytes // self._slot_bytes
+        self._places |= {first + number: (slab, number * self._slot_bytes) for number in range(count)}
         self._dropped.extend(b"\1" * count)
         self.free = [*range(first + count - 1, first - 1, -1), *self.free]
 
     def release(self, context: Context) -> int:
         """Releases the slabs whose slots are all free; returns their bytes. Collective over the communicator."""
         self.update(context)
-        free, places = set(self.free), enumerate(self._places)
-        slabs = [(number, id(place[0])) for number, place in places if place is not None]
-        used = {slab for number, slab in slabs if number not in free}
-        released = [number for number, slab in slabs if slab not in used]
+        free = set(self.free)
+        used = {id(slab) for number, (slab, _) in self._places.items() if number not in free}
+        released = [number for number, (slab, _) in self._places.items() if id(slab) not in used]
         for number in released:
-            self._places[number] = None
+            del self._places[number]
             self._dropped[number] = 0
-        self.free = [number for number in self.free if self._places[number] is not None]
+        self.free = [number for number in self.free if number in self._places]
         return len(released) * self._slot_bytes
 
     def retire(self) -> None:
-        """No other array gets the slots that are in use now."""
-        self._retired |= {number for number, is_dropped in enumerate(self._dropped) if not is_dropped}
+        """No other array gets the slots that are in use now: they note in the old bytearray that they are dropped."""
+        self._dropped = bytearray(self._dropped)
 
     def next_bytes(self, nbytes: int) -> memoryview:
         """The first `nbytes` of the slot that `take` will return, writable."""
-        slab, offset = self._place(self.free[-1])
+        slab, offset = self._places[self.free[-1]]
         return slab.content[offset : offset + nbytes]
 
     def take(self) -> Slot:
         """The next free slot."""
         number = self.free.pop()
         self._dropped[number] = 0
-        return Slot(*self._place(number), self._dropped, number)
-
-    def _place(self, number: int) -> tuple[Slab, int]:
-        place = self._places[number]
-        assert place is not None, "no slot of a released slab is free"
-        return place
+        return Slot(*self._places[number], self._dropped, number)
 
 
 class Slab(NamedTuple):
@@ -142,21 +134,18 @@ class Slot:
 
     Attributes:
         address: Where the bytes begin in this process.
+        node_memory: The memory of the slab.
     """
 
-    __slots__ = ("_dropped", "_number", "_offset", "_slab", "address")
+    __slots__ = ("_dropped", "_number", "_offset", "_slab", "address", "node_memory")
 
     def __init__(self, slab: Slab, offset: int, dropped: bytearray, number: int) -> None:
         self._slab = slab
         self._offset = offset
         self._dropped = dropped
         self._number = number
+        self.node_memory = slab.node_memory
         self.address = slab.node_memory.memory.address + offset
-
-    @property
-    def node_memory(self) -> NodeMemory:
-        """The memory of the slab."""
-        return self._slab.node_memory
 
     def __del__(self) -> None:
         self._dropped[self._number] = 1
