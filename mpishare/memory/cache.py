@@ -85,7 +85,7 @@ class _Segment:
         backend: The kinds that were requested.
         age: A number that grows from use to use.
         is_in_use: Whether an array of this rank has it. If not, it is cached, or released.
-        is_offered: Whether other ranks are told that it is cached, so that it must not be released.
+        is_offered: Whether other ranks may be choosing it now, so that it must not be released.
         is_retired: Whether it is never cached again.
     """
 

@@ -107,6 +107,7 @@ BAD_ARGUMENTS: dict[str, tuple[Call, str, str]] = {
     "partition 2.5": (lambda: ms.partition(cast("int", 2.5)), "ArgumentError", "2.5"),
     "backend of share": (lambda: ms.share(np.arange(3), backend="pigeon"), "ArgumentError", "pigeon"),
     "backend of zeros": (lambda: ms.zeros(3, backend="pigeon"), "ArgumentError", "pigeon"),
+    "backends in a list": (lambda: ms.zeros(3, backend=cast("str", ["window"])), "ArgumentError", "['window']"),
     "order": (lambda: ms.zeros(3, order=cast("Any", "K")), "ArgumentError", "'K'"),
     "bcast of a private array": (lambda: ms.bcast(np.zeros(3)), "SpecError", "cannot be traced to node-shared memory"),
     "bcast of a list": (lambda: ms.bcast(cast("Any", [1, 2])), "SpecError", "cannot be traced to node-shared memory"),
