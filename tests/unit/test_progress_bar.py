@@ -1,4 +1,4 @@
-"""A bar: on a terminal, on none, and on one that fails."""
+"""A bar on a terminal, on none, and on one that fails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mpishare.progress_bar import Bar
 
 
 class Terminal(io.StringIO):
-    """One that fails after so many writes."""
+    """A terminal that fails after so many writes."""
 
     def __init__(self, writes: int) -> None:
         super().__init__()
@@ -27,20 +27,18 @@ class Terminal(io.StringIO):
         return super().write(text)
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, stream: Terminal) -> str:
+@pytest.mark.parametrize(
+    ("writes", "is_shown", "is_whole"), [(1000, True, True), (1000, False, False), (0, True, False), (1, True, False)]
+)
+def test_a_terminal_shows_the_bytes(
+    monkeypatch: pytest.MonkeyPatch, writes: int, is_shown: bool, is_whole: bool
+) -> None:
+    """A terminal that fails ends the bar alone."""
+    stream = Terminal(writes)
     monkeypatch.setattr(sys, "stderr", stream)
-    bar = Bar(3 << 20, unit="B")
-    with bar:
+    with Bar(3 << 20, unit="B", is_shown=is_shown) as bar:
         for done in (1 << 20, 2 << 20):
             bar.show(done)
         bar.end_round(3 << 20)
-    return stream.getvalue()
-
-
-def test_a_terminal_shows_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "3.00M/3.00M" in shown(monkeypatch, Terminal(1000))
-
-
-@pytest.mark.parametrize("writes", range(2))
-def test_one_that_fails_ends_the_bar_alone(monkeypatch: pytest.MonkeyPatch, writes: int) -> None:
-    assert "3.00M/3.00M" not in shown(monkeypatch, Terminal(writes))
+    assert ("3.00M/3.00M" in stream.getvalue()) == is_whole
+    assert bool(stream.getvalue()) == (is_shown and writes > 0)
