@@ -56,6 +56,8 @@ class ParallelWrite:
     def __post_init__(self) -> None:
         self.checksums: list[list[int]] = [[] for _ in self.blocks]
         self._rank = self.context.topology.rank
+        self._n_writers = len(set(self.writers))
+        self._nbytes = sum(blocks.spec.nbytes for blocks in self.blocks)
         self._written = 0
         self._error: Exception | None = None
         senders = [rank for rank, writer in enumerate(self.writers) if writer == self._rank != rank]
@@ -106,8 +108,7 @@ class ParallelWrite:
         if self._error is None:
             write_exactly(self._file.fileno(), run.offset, data)
             self._written += data.nbytes
-            nbytes = sum(blocks.spec.nbytes for blocks in self.blocks)
-            self.bar.show(min(self._written * len(set(self.writers)), nbytes))  # the others are about as far
+            self.bar.show(min(self._written * self._n_writers, self._nbytes))  # the others are about as far
 
     def _send(self) -> None:
         """Sends this rank's runs, and after an error empty messages in their place."""
