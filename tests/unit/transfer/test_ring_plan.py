@@ -18,6 +18,7 @@ from mpishare.transfer.ring_plan import (
     joined_runs,
     reduce_chain,
     reduce_ring,
+    run_bytes,
 )
 
 Held = list[list[Counter[int]]]
@@ -53,10 +54,6 @@ def simulate(rings: Sequence[Ring], held: Held) -> None:
     assert [(len(ring.sent), len(ring.coming)) for ring in rings] == list(zip(sent, received, strict=True))
 
 
-def nbytes(chunks: Sequence[slice]) -> int:
-    return sum(chunk.stop - chunk.start for chunk in chunks)
-
-
 @pytest.mark.parametrize("chunk_bytes", [1, 7, 1000])
 @pytest.mark.parametrize("sizes", [[3, 3], [5, 0], [0, 9, 4], [2, 30, 1, 0], [4, 4, 4, 4, 4]], ids=str)
 def test_gathered_bytes_reach_all_places_once(sizes: list[int], chunk_bytes: int) -> None:
@@ -69,8 +66,8 @@ def test_gathered_bytes_reach_all_places_once(sizes: list[int], chunk_bytes: int
     simulate(rings, held)
     assert held == [expected] * count
     for place, ring in enumerate(rings):
-        assert nbytes(ring.coming) == total - sizes[place]
-        assert nbytes(ring.sent) == total - sizes[(place + 1) % count]
+        assert run_bytes(ring.coming) == total - sizes[place]
+        assert run_bytes(ring.sent) == total - sizes[(place + 1) % count]
         assert {ring.sends_before(number) for number in range(len(ring.coming))} <= {0}
 
 
@@ -88,7 +85,7 @@ def test_reduced_bytes_have_each_place_once(size: int, count: int, chunk_bytes: 
             assert ring.sent[ring.sends_before(number) - 1] == chunk  # it is sent before it is overwritten
     if size == 320:  # the links carry alike
         bound = 2 * (count - 1) * (-(-size // count) + LINE_BYTES)
-        assert all(nbytes(ring.sent) <= bound for ring in rings)
+        assert all(run_bytes(ring.sent) <= bound for ring in rings)
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
@@ -115,6 +112,7 @@ def test_runs_join_and_skip() -> None:
     assert joined_runs([0, 1, 2, 3], starts) == [slice(0, 31)]
     assert joined_runs([0, 3], starts) == [slice(0, 10), slice(30, 31)]
     assert joined_runs([1], starts) == []
+    assert run_bytes([slice(0, 10), slice(30, 31)]) == 11
 
 
 @pytest.mark.parametrize(("labels", "expected"), [("aabb", True), ("abab", False), ("abbb", True), ("aba", False)])
