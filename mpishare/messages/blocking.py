@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Any, TypeAlias
 
@@ -27,9 +28,9 @@ from mpishare.messages.wire import (
     Message,
     fits,
     is_same_order,
-    memory_for,
+    new_array,
     new_tag,
-    sink,
+    reserve_sink,
 )
 
 _FRAMES_AHEAD = 4
@@ -79,15 +80,15 @@ def send_fast(context: Context, array: object, dest: object, tag: object) -> boo
     if known is None:
         return False
     header, nbytes = known
-    requests: list[mpi.Request] = []
+    requests: Collection[mpi.Request] = ()
     try:
         if nbytes <= INLINE_BYTES:
             context.head_comm.Send([header + array.tobytes("A"), mpi.BYTE], dest, tag)
-            return True
-        data_tag = new_tag(context)
-        context.head_comm.Send([header + PARTS_FOLLOW.pack(data_tag, 0), mpi.BYTE], dest, tag)
-        start(requests, context.data_comm.Isend, [array, mpi.BYTE], dest, data_tag)  # while the receiver reads the head
-        requests[0].Wait()
+        else:
+            data_tag, requests = new_tag(context), []
+            context.head_comm.Send([header + PARTS_FOLLOW.pack(data_tag, 0), mpi.BYTE], dest, tag)
+            start(requests, context.data_comm.Isend, [array, mpi.BYTE], dest, data_tag)  # while the head is read
+            requests[0].Wait()
     except mpi.Exception:
         raise
     except BaseException:
@@ -125,27 +126,23 @@ class _Head:
         self.header = memoryview(self.content)[:HEADER_BYTES]
         self.message = [self.content, mpi.BYTE]
         self.status = mpi.Status()
-        with suppress(MemoryError):
-            sink()
+        reserve_sink()
 
     def read(self, header: bytes) -> _Known:
         """What the header of this head says. It is remembered if it is of an array of numbers."""
-        known: _Known = (0, None, None)
-        with suppress(MpishareError):  # of an object, or of no message of mpishare
-            if not extension_bytes(header):
-                spec = Spec.unpack(header)
-                if is_native_number(spec.dtype) and spec.nbytes <= PIECE_BYTES:
-                    known = self._known(spec)
-                    if len(self.known) >= _MAX_KNOWN:
-                        self.known.clear()
-                    self.known[header] = known
-        return known
-
-    def _known(self, spec: Spec) -> _Known:
-        if spec.nbytes > INLINE_BYTES:
-            return HEADER_BYTES + PARTS_FOLLOW.size, spec, None
-        inside = np.ndarray(spec.shape, spec.dtype, self.content, HEADER_BYTES, order=spec.order)
-        return HEADER_BYTES + spec.nbytes, spec, inside
+        spec = None
+        with suppress(MpishareError):  # of an object, or not of a message of mpishare
+            spec = None if extension_bytes(header) else Spec.unpack(header)
+        if spec is None or not is_native_number(spec.dtype) or spec.nbytes > PIECE_BYTES:
+            return 0, None, None
+        inside = None
+        if spec.nbytes <= INLINE_BYTES:
+            inside = np.ndarray(spec.shape, spec.dtype, self.content, HEADER_BYTES, order=spec.order)
+        if len(self.known) >= _MAX_KNOWN:
+            self.known.clear()
+        length = HEADER_BYTES + (PARTS_FOLLOW.size if inside is None else spec.nbytes)
+        self.known[header] = length, spec, inside
+        return self.known[header]
 
 
 def receive(context: Context, source: int, tag: int, out: NDArray[Any] | None, status: mpi.Status | None) -> Any:
@@ -206,8 +203,8 @@ def _receive_part(
     if out is not None and not is_same_order(out, spec):
         return None
     try:
-        array = spec.view(memory_for(context, spec.nbytes)) if out is None else out
-    except CapacityError:
+        array = new_array(context, spec) if out is None else out
+    except (CapacityError, MemoryError):
         return None
     context.data_comm.Recv([array, mpi.BYTE], source, tag)
     return array

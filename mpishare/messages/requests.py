@@ -23,7 +23,7 @@ from mpishare.comm.pending import kept_alive_on_error, start
 from mpishare.errors import MpishareError
 from mpishare.messages.compression import FRAME_BYTES, MEASURED_FRAMES, compress_frame, pays
 from mpishare.messages.interrupts import check_usable, interrupted, refused_if_interrupted
-from mpishare.messages.wire import HEAD_BYTES, Message, decode, pieces, sink, travels_in_frames
+from mpishare.messages.wire import HEAD_BYTES, Message, decode, pieces, reserve_sink, travels_in_frames
 
 _dropped: list[list[mpi.Request]] = []
 """What MPI still reads of send requests that the user dropped."""
@@ -248,7 +248,7 @@ class ReceiveRequest(Request):
         """
         check_usable(context)
         _release_dropped()
-        sink()
+        reserve_sink()
         self._context = context
         self._source = source
         self._out = out

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias
@@ -26,6 +27,7 @@ from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag
 from mpishare.errors import ArgumentError, CapacityError, MpishareError, SpecError
 from mpishare.host import memory as host_memory
+from mpishare.memory.buffer_pool import SMALLEST_BYTES as SMALLEST_POOLED_BYTES
 from mpishare.memory.buffer_pool import acquire
 from mpishare.messages.compression import FRAME_BYTES, SMALLEST_BYTES, expand_frame
 from mpishare.objects.pickled import PickledObject, check_length, pack_specs, unpack_specs
@@ -114,9 +116,9 @@ def encode(
 
 def _encode_object(context: Context, pickled: PickledObject, wants_frames: WantsFrames) -> Message:
     contents, specs = pack_specs(pickled.arrays)
-    texts = contents, pickled.skeleton
+    streams = contents, pickled.skeleton
     in_head = sum(_are_in_head(len(contents), len(pickled.skeleton)))
-    parts = [np.frombuffer(text, np.uint8) for text in texts[in_head:]]
+    parts = [np.frombuffer(text, np.uint8) for text in streams[in_head:]]
     parts += [
         _contiguous_bytes(context, array, spec)
         for array, spec in zip(pickled.arrays, specs, strict=True)
@@ -124,7 +126,7 @@ def _encode_object(context: Context, pickled: PickledObject, wants_frames: Wants
     ]
     tag, has_frames = new_tag(context), wants_frames(parts)
     head = _OBJECT_HEAD.pack(_OBJECT_MAGIC, tag, has_frames, len(contents), len(pickled.skeleton))
-    return Message(b"".join((head, *texts[:in_head])), tag, parts, has_frames)
+    return Message(b"".join((head, *streams[:in_head])), tag, parts, has_frames)
 
 
 def _are_in_head(contents_bytes: int, skeleton_bytes: int) -> tuple[bool, bool]:
@@ -175,14 +177,14 @@ def decode(context: Context, head: bytes, out: NDArray[Any] | None) -> Decoding:
 def _decode_object(context: Context, head: bytes, out: NDArray[Any] | None) -> Decoding:
     check_length(min(len(head), _OBJECT_HEAD.size), _OBJECT_HEAD.size)
     _, tag, has_frames, contents_bytes, skeleton_bytes = _OBJECT_HEAD.unpack_from(head)
-    parts, texts = _IncomingParts(context, tag, has_frames), head[_OBJECT_HEAD.size :]
+    parts, rest = _IncomingParts(context, tag, has_frames), head[_OBJECT_HEAD.size :]
     has_contents, has_skeleton = _are_in_head(contents_bytes, skeleton_bytes)
-    check_length(len(texts), has_contents * contents_bytes + has_skeleton * skeleton_bytes)
-    contents = texts[:contents_bytes] if has_contents else (yield from parts.receive_bytes(contents_bytes))
+    check_length(len(rest), has_contents * contents_bytes + has_skeleton * skeleton_bytes)
+    contents = rest[:contents_bytes] if has_contents else (yield from parts.receive_bytes(contents_bytes))
     specs = unpack_specs(contents)
     if out is not None:
         parts.error = ArgumentError("out is for an array, but the message is an object with arrays in it. Omit out.")
-    skeleton: bytes | memoryview = texts[contents_bytes:]
+    skeleton: bytes | memoryview = rest[contents_bytes:]
     if not has_skeleton:
         skeleton = (yield from parts.receive(Spec(_BYTE, (skeleton_bytes,)))).data
     arrays = []
@@ -255,11 +257,14 @@ class _IncomingParts:
 
 @cache
 def sink() -> Block:
-    """Memory for the bytes of lost messages, the same for all: MPI cannot receive to nowhere.
-
-    It is made before the first message is received, since later there may be no memory. It takes none until it is used.
-    """
+    """Memory for the bytes of lost messages, the same for all: MPI cannot receive to nowhere."""
     return np.empty(PIECE_BYTES, np.uint8)
+
+
+def reserve_sink() -> None:
+    """Allocates the sink before the first message, as there may be no memory later. It takes none until it is used."""
+    with suppress(MemoryError):
+        sink()
 
 
 def is_same_order(out: NDArray[Any], spec: Spec) -> bool:
@@ -302,3 +307,14 @@ def memory_for(context: Context, nbytes: int) -> Block:
         cure = "The message is lost; the next one is not. Send less at a time."
         free = host_memory.memory_room().free
         raise CapacityError(context.topology.host, "the memory of this process", nbytes, free, cure) from error
+
+
+def new_array(context: Context, spec: Spec) -> NDArray[Any]:
+    """A fresh array of numbers, in the fewest steps.
+
+    Raises:
+        CapacityError, MemoryError: There is no memory for it.
+    """
+    if spec.nbytes < SMALLEST_POOLED_BYTES:
+        return np.empty(spec.shape, spec.dtype, spec.order)
+    return spec.view(memory_for(context, spec.nbytes))

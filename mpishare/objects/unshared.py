@@ -46,10 +46,10 @@ class UnsharedPart(NamedTuple):
 def describe(parts: Sequence[UnsharedPart]) -> str:
     """Names the most expensive parts."""
     named = sorted(parts, key=lambda part: part.nbytes, reverse=True)
-    texts = [str(part) for part in named[:_MAX_NAMED]]
+    sentences = [str(part) for part in named[:_MAX_NAMED]]
     if others := named[_MAX_NAMED:]:
-        texts.append(f"And {len(others)} more, {sum(part.nbytes for part in others):,} bytes on each rank.")
-    return " ".join(texts)
+        sentences.append(f"And {len(others)} more, {sum(part.nbytes for part in others):,} bytes on each rank.")
+    return " ".join(sentences)
 
 
 class UnsharedParts:
