@@ -7,7 +7,7 @@ from mpishare.allgather import allgather
 from mpishare.allreduce import allreduce
 from mpishare.checkpoints.checkpoint import Checkpoint, Snapshot
 from mpishare.collectives import bcast, fence, partition
-from mpishare.comm.context import topology
+from mpishare.comm.lookup import topology
 from mpishare.comm.topology import Topology
 from mpishare.creation import empty, full, zeros
 from mpishare.errors import (

@@ -15,7 +15,8 @@ from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.comm.collective_comm import CollectiveComm
-from mpishare.comm.context import Context, context_of
+from mpishare.comm.context import Context
+from mpishare.comm.lookup import context_of
 from mpishare.comm.topology import check_root
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.memory.segment import segment_of

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.spec import PLAIN_CLASSES
 from mpishare.comm import mpi
-from mpishare.comm.context import Context, context_of
+from mpishare.comm.context import Context
+from mpishare.comm.lookup import context_of
 from mpishare.errors import ArgumentError, MpishareError, SpecError, StallError
 from mpishare.messages import blocking
 from mpishare.messages.compression import check_compress, wants_frames

@@ -7,7 +7,8 @@ from types import TracebackType
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree, is_known
 from mpishare.comm.collective_comm import CollectiveComm
-from mpishare.comm.context import Context, context_of
+from mpishare.comm.context import Context
+from mpishare.comm.lookup import context_of
 from mpishare.errors import MpishareError
 
 

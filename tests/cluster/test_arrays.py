@@ -57,7 +57,7 @@ def test_hosts_with_shared_memory_of_different_size(make: Make) -> None:
 COMPRESSED = """
 import numpy as np, mpishare as ms
 from mpi4py import MPI
-from mpishare.comm.context import context_of
+from mpishare.comm.lookup import context_of
 comm, speeds = MPI.COMM_WORLD, context_of().link_speeds
 last = comm.size - 1
 zeros, noise = np.zeros(3 << 20), np.random.default_rng(1).integers(0, 256, 5 << 20, "u1")

@@ -13,7 +13,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import mpishare as ms
-from mpishare.comm.context import context_of
+from mpishare.comm.lookup import context_of
 from tests.arrays import DTYPES, REPRESENTATIVES, bits, filled
 from tests.processes import anonymous_bytes, may_reopen_maps
 

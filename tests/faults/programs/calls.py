@@ -13,7 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare.comm.context import context_of
+from mpishare.comm.lookup import context_of
 
 comm = MPI.COMM_WORLD
 rank = comm.rank

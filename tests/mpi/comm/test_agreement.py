@@ -12,7 +12,7 @@ from mpi4py import MPI
 import mpishare as ms
 from mpishare.comm.agreement import NOTE_BYTES, Severity, agree, any_rank, is_known, severity_of
 from mpishare.comm.collective_comm import CollectiveComm
-from mpishare.comm.context import context_of
+from mpishare.comm.lookup import context_of
 
 pytestmark = pytest.mark.timeout(20)
 

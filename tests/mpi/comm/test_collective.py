@@ -17,7 +17,7 @@ import mpishare as ms
 from mpishare import kernels
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
-from mpishare.comm.context import context_of
+from mpishare.comm.lookup import context_of
 from mpishare.comm.pending import InFlight
 from mpishare.comm.tags import Tag
 

@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare.comm.context import context_of
+from mpishare.comm.lookup import context_of
 from mpishare.comm.placement import Placement, pretend_node
 from mpishare.comm.watched_comm import WatchedComm
 

@@ -20,7 +20,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import mpishare as ms
-from mpishare.comm.context import context_of
+from mpishare.comm.lookup import context_of
 from mpishare.memory.segment import segment_of
 from tests.arrays import bits, filled
 

@@ -10,7 +10,7 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare.comm.context import context_of
+from mpishare.comm.lookup import context_of
 from mpishare.memory.kinds import Kind
 from tests.arrays import REPRESENTATIVES, bits
 from tests.mpi.memory.conftest import KINDS, Configured, permissions, settings_of

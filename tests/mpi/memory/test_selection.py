@@ -84,9 +84,7 @@ def test_folders_that_cannot_be_used(folder: str, reason: str, configured: Confi
         ms.zeros(1000, comm=comm, backend="memmap")
 
 
-def test_a_window_that_a_rank_cannot_map_again_is_kept(
-    configured: Configured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_window_that_a_rank_cannot_map_again_is_kept(configured: Configured, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pages stay writable on all ranks of the node: they belong to MPI."""
     comm = configured(recycle="0")
     nodes = ms.topology(comm)

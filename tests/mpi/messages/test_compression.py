@@ -14,7 +14,7 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare.comm.context import context_of
+from mpishare.comm.lookup import context_of
 from mpishare.messages import compression, requests
 from tests.mpi.messages.exchange import neighbours, pattern
 

@@ -9,7 +9,7 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare.comm.context import context_of
+from mpishare.comm.lookup import context_of
 from mpishare.transfer.pipeline import broadcast_chunks
 from mpishare.transfer.plan import MIN_CMA_BYTES
 
