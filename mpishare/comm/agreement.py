@@ -68,8 +68,11 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
     def __enter__(self) -> agree:
         if self._opens is not None:
             self._where = self._opens.enter(self._comm)
-            refusal = self._opens.refusal()
-            if refusal is not None:
+            if self._opens.context.is_out_of_step:
+                refusal = MpishareError(
+                    "an exception from outside, such as a signal handler's, ended an earlier call on this rank before "
+                    "the call had ended. The ranks are out of step on this communicator: end the job, or use a new one."
+                )
                 self.__exit__(type(refusal), refusal, None)
                 raise refusal
         return self

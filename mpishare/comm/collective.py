@@ -54,15 +54,6 @@ class collective:  # noqa: N801 - used as `with collective("share", comm) as cal
         self.context.current_call = self._name
         return where
 
-    def refusal(self) -> MpishareError | None:
-        """Called by the first agreement, which tells the other ranks: the error of a rank that is out of step."""
-        if not self.context.is_out_of_step:
-            return None
-        return MpishareError(
-            "an exception from outside, such as a signal handler's, ended an earlier call on this rank before the call "
-            "had ended. The ranks are out of step on this communicator: end the job, or use a new one."
-        )
-
     def release(self) -> None:
         """Allows other calls on the communicator from here on, such as those of classes that are being unpickled."""
         self.context.current_call = ""
