@@ -104,12 +104,12 @@ def add_at(array: NDArray[Any], indices: ArrayLike, values: ArrayLike = 1) -> No
     if array.ndim != 1:
         raise SpecError(f"this array has {array.ndim} dimensions; expected 1. Pass array.reshape(-1).")
     numbers = np.asarray(indices)
-    if not numbers.size:
-        return
-    if numbers.dtype.kind not in "iu":
+    if numbers.dtype.kind not in "iu" and numbers.size:
         raise ArgumentError(f"indices are of dtype {numbers.dtype}; expected integers.")
     numbers = np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("=")).reshape(-1)
     items = _as_items(array, values, numbers.size)
+    if not numbers.size:
+        return
     wrong = _add_all(array, _read_only(numbers, array), _read_only(items, array), int(items.size > 1))
     if wrong >= 0:
         raise IndexError(f"add_at: index {numbers[wrong]} at {wrong} is outside of an array of {array.size} items")
@@ -155,11 +155,12 @@ def _as_items(array: NDArray[Any], values: ArrayLike, count: int) -> NDArray[Any
         return np.array([_as_item(array, given[0])])
     if given.size != count:
         raise ArgumentError(f"there are {given.size} values for {count} indices; expected as many, or one for all.")
+    refusal = f"values of {given.dtype} cannot be added to items of {array.dtype}"
+    if not np.can_cast(given.dtype, array.dtype, "same_kind"):
+        raise ArgumentError(f"{refusal}.")
     items = np.ascontiguousarray(given, array.dtype)
-    is_exact = array.dtype.kind == "f" or np.array_equal(items, given)
-    if not np.can_cast(given.dtype, array.dtype, "same_kind") or not is_exact:
-        reason = "some are too large" if is_exact is False else "of another kind"
-        raise ArgumentError(f"values of {given.dtype} cannot be added to items of {array.dtype}: {reason}.")
+    if array.dtype.kind in "iu" and not np.array_equal(items, given):
+        raise ArgumentError(f"{refusal}: some are too large.")
     return items
 
 

@@ -34,7 +34,7 @@ def test_threads_lose_nothing(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", COUNTERS)
 def test_an_atomic_instruction_adds(dtype: str) -> None:
-    """Threads may miss one another; what LLVM was told does not depend on it."""
+    """Threads may miss one another; what LLVM gets does not depend on it."""
     array = np.zeros(1, dtype)
     add(array, 0, 1)
     code = add.inspect_llvm((numba.typeof(array), numba.int64, numba.int64))
@@ -76,11 +76,11 @@ def test_outside(index: int) -> None:
     assert not array.any()
 
 
-SEALED = np.zeros(3)
-SEALED.flags.writeable = False
+READ_ONLY = np.zeros(3)
+READ_ONLY.flags.writeable = False
 PACKED = np.zeros(3, [("a", "i1"), ("b", "f8")])["b"]
 REFUSED: list[tuple[Any, Any, Any, str]] = [
-    (SEALED, 0, 1, "read-only"),
+    (READ_ONLY, 0, 1, "read-only"),
     (PACKED, 0, 1, "multiples of their size"),
     (np.zeros(3, "i2"), 0, 1, "has no atomic addition"),
     (np.zeros(3, "c16"), 0, 1, "has no atomic addition"),
@@ -107,9 +107,10 @@ def test_refused(array: Any, index: Any, value: Any, text: str) -> None:
     [
         (np.zeros((3, 3)), [0], 1, "reshape"),
         (np.zeros(3, ">f8"), [0], 1, "has no atomic addition"),
-        (SEALED, [0], 1, "read-only"),
+        (READ_ONLY, [0], 1, "read-only"),
         (np.zeros(3), [0.0], 1, "expected integers"),
         (np.zeros(3), [0, 1, 2], [1, 2], "2 values for 3 indices"),
+        (np.zeros(3), [], [1, 2], "2 values for 0 indices"),
         (np.zeros(3, "i8"), [0, 1], [1.5, 2], "values of float64"),
         (np.zeros(3, "i4"), [0], 2**40, "cannot be added to items of int32"),
         (np.zeros(3, "i4"), [0, 1], [2**40, 1], "some are too large"),
@@ -126,24 +127,19 @@ def test_add_at_refuses(array: Any, indices: Any, values: Any, text: str) -> Non
 def test_add_at_is_numpys(values: Any) -> None:
     indices = np.random.default_rng(3).integers(-5, 5, 1000)
     for dtype in COUNTERS:
-        ours, theirs = np.zeros((2, 5), dtype)
+        array, expected = np.zeros((2, 5), dtype)
         given = np.asarray(values, dtype)
-        kernels.add_at(ours, indices, given)
-        np.add.at(theirs, indices, given)
-        assert ours.tolist() == theirs.tolist()
-    kernels.add_at(ours, indices.astype(">i2"), given)
-    np.add.at(theirs, indices, given)
-    kernels.add_at(ours, [])
-    kernels.add_at(ours, np.zeros(0, "i4"), np.zeros(0))
-    assert ours.tolist() == theirs.tolist()
+        for numbers in (indices, indices.astype(">i2"), np.zeros(0, "i4")):
+            kernels.add_at(array, numbers, given if numbers.size else 1)
+            np.add.at(expected, numbers, given if numbers.size else 1)
+        assert array.tolist() == expected.tolist()
 
 
 def test_add_at_of_indices_and_values_that_it_changes() -> None:
-    ours = np.array([[1, 2, 0, 3, 4], [4, 4, 4, 4, 4]])
-    theirs = ours.copy()
-    for one, other in zip(ours, theirs, strict=True):
-        kernels.add_at(one, one)
-        np.add.at(other, other, 1)
-        kernels.add_at(one, np.arange(5)[::-1], one)
-        np.add.at(other, np.arange(5)[::-1], other)
-    assert ours.tolist() == theirs.tolist()
+    for values in ([1, 2, 0, 3, 4], [4, 4, 4, 4, 4]):
+        array, expected = np.array(values), np.array(values)
+        kernels.add_at(array, array)
+        np.add.at(expected, expected, 1)
+        kernels.add_at(array, np.arange(5)[::-1], array)
+        np.add.at(expected, np.arange(5)[::-1], expected)
+        assert array.tolist() == expected.tolist()
