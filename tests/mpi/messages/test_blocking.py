@@ -136,7 +136,7 @@ def test_a_hostile_head_is_an_error(comm: MPI.Intracomm, head: bytes) -> None:
 
 def test_what_never_comes_is_given_up(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
     """The communicator is not: what comes later is for the next receive."""
-    monkeypatch.setenv("MPISHARE_TIMEOUT", "2")
+    monkeypatch.setenv("MPISHARE_TIMEOUT", "4")
     duplicate = comm.Dup()
     left, right = neighbours(comm)
     ms.topology(duplicate)

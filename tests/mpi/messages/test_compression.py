@@ -61,8 +61,10 @@ def sending(obj: Any, dest: int, comm: MPI.Intracomm) -> Iterator[None]:
     """Sends in another thread until the block ends."""
     sender = threading.Thread(target=ms.send, args=(obj, dest), kwargs={"compress": "auto", "comm": comm})
     sender.start()
-    yield
-    sender.join()
+    try:
+        yield
+    finally:
+        sender.join()
 
 
 def exchanged(obj: Any, comm: MPI.Intracomm, **options: Any) -> Any:
