@@ -64,7 +64,7 @@ def is_packed_header(note: bytes) -> bool:
 
 
 class PackedObject:
-    """An object on the root. It satisfies `Source` by its prefix.
+    """An object on the root. It satisfies `ByteSource` by its prefix.
 
     Attributes:
         header: What all ranks must know of it.

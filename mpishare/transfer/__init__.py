@@ -1,6 +1,7 @@
-"""How bytes travel: within a node (`node_fill`, `cma`), between nodes (`pipeline`, `ring`), reduced (`node_reduce`).
+"""How bytes move within a node and between nodes.
 
-What is decided without MPI stands in `plan` and `ring_plan`: who does which part, along which path, in what chunks.
-`objects`, `files`, `checkpoints` and the public modules may call it. It must never allocate node memory: it fills the
-blocks that it is given.
+`node_fill` fills the block of every node, within a node by `cma`, between nodes by `pipeline`. `ring` brings the bytes
+of each node to all nodes, `node_reduce` reduces them by `operations`, and `rows` has the rows of all ranks. `plan` and
+`ring_plan` decide along which path and in what chunks; they know nothing of MPI. `objects`, `files`, `checkpoints` and
+the public modules may call it. It must never allocate node memory: it fills the blocks that it is given.
 """

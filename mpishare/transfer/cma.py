@@ -48,7 +48,7 @@ def publish(context: Context, source: Block | None) -> Published | None:
     """Tells the ranks of the root's node where its bytes are.
 
     Args:
-        context: That of the communicator.
+        context: The context of the communicator.
         source: On the root, its bytes, or None if they are not contiguous. None on the other ranks.
 
     Returns:
@@ -73,7 +73,7 @@ def read(
     """Fills `block`, which the ranks of this node share, with the bytes that `root` published.
 
     Args:
-        context: That of the communicator.
+        context: The context of the communicator.
         root: A rank of this node.
         published: What `publish` returned.
         block: The memory to fill.

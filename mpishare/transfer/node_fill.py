@@ -16,7 +16,7 @@ from mpishare.transfer import cma, plan
 from mpishare.transfer.pipeline import broadcast_chunks
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """Bytes on the root that each node is to have.
 
     Attributes:
@@ -33,7 +33,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class ArraySource:
-    """The bytes of an array, in the order of `spec`. It satisfies `Source`."""
+    """The bytes of an array, in the order of `spec`. It satisfies `ByteSource`."""
 
     spec: Spec
     array: NDArray[Any]
@@ -56,11 +56,11 @@ def fill(memory: memoryview, spec: Spec, array: NDArray[Any]) -> None:
         copy_bytes(spec.view(np.frombuffer(memory, np.uint8)), array)
 
 
-def replicate(context: Context, root: int, block: Block, is_shared: bool, source: Source | None) -> None:
+def replicate(context: Context, root: int, block: Block, is_shared: bool, source: ByteSource | None) -> None:
     """Fills the block of every node with the bytes of `source`.
 
     Args:
-        context: That of the communicator.
+        context: The context of the communicator.
         root: The rank that has `source`.
         block: The memory to fill on this node.
         is_shared: Whether `block` is the same memory on all ranks of this node; else each rank has its own.
@@ -71,13 +71,15 @@ def replicate(context: Context, root: int, block: Block, is_shared: bool, source
     """
     if context.topology.node_of(root) != context.topology.node:
         broadcast_chunks(context, root, block)
-    elif not (is_shared and _read_by_cma(context, root, block, source)) and source is not None:
-        _copy_by_root(context, root, block, source)
+    else:
+        is_filled = is_shared and _read_by_cma(context, root, block, source)
+        if source is not None and not is_filled:
+            _copy_by_root(context, root, block, source)
     if not is_shared:
         broadcast_in_node(context, root, block)
 
 
-def _read_by_cma(context: Context, root: int, block: Block, source: Source | None) -> bool:
+def _read_by_cma(context: Context, root: int, block: Block, source: ByteSource | None) -> bool:
     """Fills the root's node: its ranks read disjoint parts from the memory of `root`, which sends to other nodes.
 
     Returns:
@@ -96,7 +98,7 @@ def _read_by_cma(context: Context, root: int, block: Block, source: Source | Non
     return True
 
 
-def _copy_by_root(context: Context, root: int, block: Block, source: Source) -> None:
+def _copy_by_root(context: Context, root: int, block: Block, source: ByteSource) -> None:
     """Fills the root's node by `root` alone, while it sends contiguous bytes, or before it sends others."""
     contiguous = source.contiguous
     if contiguous is not None and context.topology.n_nodes > 1:
@@ -110,7 +112,7 @@ def broadcast_in_node(context: Context, root: int, block: Block) -> None:
     """Copies the block of one rank to the blocks of the other ranks of this node, where each rank has its own.
 
     Args:
-        context: That of the communicator.
+        context: The context of the communicator.
         root: The rank whose block is copied on its own node. On other nodes it is the leader's.
         block: The bytes.
 

@@ -23,7 +23,7 @@ def broadcast_spec(context: Context, header: bytes, extension: bytes, root: int)
     """The spec that `root` packed, on every rank.
 
     Args:
-        context: That of the communicator.
+        context: The context of the communicator.
         header: The first part of `Spec.packed`. Every rank has it from the agreement of the call.
         extension: The second part, on `root`; ignored on the other ranks.
         root: The rank that packed the spec.
@@ -57,7 +57,7 @@ def broadcast_chunks(
     one send over the link plus one chunk for each further node. Small blocks travel down a tree. `plan.links` decides.
 
     Args:
-        context: That of the communicator.
+        context: The context of the communicator.
         root: The rank that has the bytes.
         block: The bytes on this node, of the same length on all nodes.
         source: On `root`, the bytes to send where they are not in `block`.

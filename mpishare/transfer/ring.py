@@ -38,7 +38,7 @@ def circulate(
     wait is for a message that the other rank begins in an earlier step, and no circle of ranks waits.
 
     Args:
-        context: That of the communicator.
+        context: The context of the communicator.
         path: The ranks of the ring by place, this one among them: one of each node.
         block: The bytes on this node.
         ring: The chunks that this rank sends and receives.
@@ -71,7 +71,7 @@ def exchange(context: Context, path: Sequence[int], block: Block, sizes: Sequenc
     """The bytes of each rank of `path`, in as few messages in sequence as possible. All bytes are copied.
 
     Args:
-        context: That of the communicator.
+        context: The context of the communicator.
         path: The ranks, this one among them: one of each node.
         block: The bytes of this rank.
         sizes: The number of bytes of each rank of `path`.
@@ -95,7 +95,7 @@ def exchange_runs(context: Context, path: Sequence[int], block: Block, runs: Seq
     """Like `exchange`, of the bytes that each rank has in its runs of `block`, to the same runs of the other ranks.
 
     Args:
-        context: That of the communicator.
+        context: The context of the communicator.
         path: The ranks, this one among them: one of each node.
         block: The bytes on this node.
         runs: For each rank of `path` its slices of `block`.

@@ -53,7 +53,7 @@ def stack_rows(context: Context, note: bytes, spec: Spec) -> tuple[list[int], Sp
     """Where the rows of each rank begin in the array of all rows, with their total at the end; and its spec.
 
     Args:
-        context: That of the communicator.
+        context: The context of the communicator.
         note: The note of the agreement, from the `note_rows` of all ranks.
         spec: That of this rank's rows.
 
@@ -86,7 +86,7 @@ def send_blocks(context: Context, blocks: Iterable[tuple[int, Block]], *, reuses
     """Sends each block to the rank given with it, which calls `receive_blocks`.
 
     Args:
-        context: That of the communicator.
+        context: The context of the communicator.
         blocks: Ranks and blocks. The next is asked for once at most `WINDOW` messages are in flight.
         reuses_memory: Whether each block overwrites the one before. Then it is asked for once that one has been sent.
     """
