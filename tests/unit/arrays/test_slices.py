@@ -27,6 +27,7 @@ def test_parts_cover_and_balance(count: int, n_parts: int) -> None:
     pages = [slices.byte_slice(count, n_parts, part) for part in range(n_parts)]
     assert_cover(pages, count)
     assert all(part.stop % 4096 == 0 for part in pages if part.stop != count)
+    assert all(abs(part.start - page.start) <= 4096 for part, page in zip(parts, pages, strict=True))
 
 
 @pytest.mark.parametrize(("nbytes", "grain"), [(3 * HUGE - 1, 4096), (3 * HUGE, HUGE), (10 * HUGE + 1, HUGE)])

@@ -54,6 +54,17 @@ def test_private_memory_has_no_second_map() -> None:
     assert Mapping.of_pages(address_of(private), 100) is None
 
 
+def test_a_part_of_a_file_that_begins_within_a_page(memory_file: int) -> None:
+    os.pwrite(memory_file, b"abcdef", PAGE + 7)
+    block = bytes_at(Mapping.read_only(memory_file, slice(PAGE + 8, PAGE + 12)), 4)
+    assert block.tobytes() == b"bcde"
+
+
+def test_the_pages_of_a_part_alone_are_allocated(memory_file: int) -> None:
+    Mapping.of_file(memory_file, 5 * PAGE).reserve(slice(2 * PAGE, 4 * PAGE))
+    assert os.fstat(memory_file).st_blocks * 512 == 2 * PAGE
+
+
 def test_missing_pages_are_an_error_and_no_signal() -> None:
     """Pages behind the end of a file cannot be allocated, as those of a full file system."""
     descriptor = os.memfd_create("short")
