@@ -58,31 +58,31 @@ def main() -> None:
     if options.inside:
         inside(sizes, options.rounds)
         return
-    words = ["-m", "benchmarks.collectives", "--inside", "--powers", options.powers, "--rounds", str(options.rounds)]
-    told = on_pretend_nodes(words)
-    figures: dict[str, dict[str, Figures]] = {PRETENDED: told["figures"]}
-    ground = told["ground"]
-    show(PRETENDED, told["figures"])
+    args = ["-m", "benchmarks.collectives", "--inside", "--powers", options.powers, "--rounds", str(options.rounds)]
+    result = on_pretend_nodes(args)
+    figures: dict[str, dict[str, Figures]] = {PRETENDED: result["figures"]}
+    ground = result["ground"]
+    show(PRETENDED, result["figures"])
     for hosts in map(int, filter(None, options.hosts.split(","))):
-        told = on_cluster(hosts, options.ranks, options.rate, words[1:])
+        result = on_cluster(hosts, options.ranks, options.rate, args[1:])
         title = f"{hosts} hosts of {options.ranks}, {options.rate}"
-        for size, ways in zip(sizes, told["figures"].values(), strict=True):
+        for size, ways in zip(sizes, result["figures"].values(), strict=True):
             compare(ways, size, hosts, _RATES[options.rate])
-        figures[title], ground = told["figures"], told["ground"]
-        show(title, told["figures"])
+        figures[title], ground = result["figures"], result["ground"]
+        show(title, result["figures"])
     keep("collectives", figures, ground)
     draw(figures, sizes)
 
 
-def on_pretend_nodes(words: list[str]) -> dict[str, Any]:
+def on_pretend_nodes(args: list[str]) -> dict[str, Any]:
     """What the program told on 4 ranks of this machine."""
-    command = [sys.executable, "-m", "mpishare", "run", "-n", "4", *words]
+    command = [sys.executable, "-m", "mpishare", "run", "-n", "4", *args]
     environ = {**os.environ, "MPISHARE_NODES": "block:2"}
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise SystemExit(ended.stderr)
-    told: dict[str, Any] = json.loads(ended.stdout)
-    return told
+    result: dict[str, Any] = json.loads(ended.stdout)
+    return result
 
 
 def compare(ways: Figures, nbytes: int, hosts: int, rate: float) -> None:
@@ -163,8 +163,8 @@ def _once(comm: Any, way: Way, nbytes: int, kept: list[NDArray[np.float64]]) -> 
     received = max(comm.allgather(_received() - received))
     kept[-1].sum()
     held = _held(comm) - before
-    found = {HELD: round(held / nbytes, 3)}
-    return {**found, "received by a link, results": round(received / nbytes, 3)} if received else found
+    matches = {HELD: round(held / nbytes, 3)}
+    return {**matches, "received by a link, results": round(received / nbytes, 3)} if received else matches
 
 
 def _held(comm: Any) -> float:
@@ -177,8 +177,8 @@ def _held(comm: Any) -> float:
 def _received() -> int:
     """Bytes that this host's link has received; 0 where there is none."""
     lines_of = Path("/proc/self/net/dev").read_text().splitlines()
-    found = [line for line in lines_of if line.strip().startswith("eth0:")]
-    return int(found[0].partition(":")[2].split()[0]) if found and "MPISHARE_NODES" not in os.environ else 0
+    matches = [line for line in lines_of if line.strip().startswith("eth0:")]
+    return int(matches[0].partition(":")[2].split()[0]) if matches and "MPISHARE_NODES" not in os.environ else 0
 
 
 def show(title: str, figures: dict[str, Figures]) -> None:

@@ -86,15 +86,15 @@ def measure(options: argparse.Namespace) -> None:
             figures[name], ground = ways_of(path, name, nbytes, options)
             show(f"{nbytes >> 20} MiB, {name}", figures[name])
     if options.hosts:
-        words = ["benchmarks.files", "--file", "hosts.h5", "--link-mib", str(options.link_mib)]
-        words += ["--rounds", str(options.rounds)]
-        told = on_cluster(options.hosts, "1", options.rate, words)
+        args = ["benchmarks.files", "--file", "hosts.h5", "--link-mib", str(options.link_mib)]
+        args += ["--rounds", str(options.rounds)]
+        result = on_cluster(options.hosts, "1", options.rate, args)
         bare = (options.link_mib << 20) * 8 / (int(options.rate.removesuffix("mbit")) * 1e6)
-        for row in told.values():
+        for row in result.values():
             row["over bytes over bandwidth"] = round(row["seconds"] / bare, 3)
-        show(f"{options.link_mib} MiB to {options.hosts} hosts, {options.rate}", told)
+        show(f"{options.link_mib} MiB to {options.hosts} hosts, {options.rate}", result)
         asked = {"bytes": options.link_mib << 20, "hosts": options.hosts, "rate": options.rate}
-        figures["over hosts"] = {**asked, **told}
+        figures["over hosts"] = {**asked, **result}
     keep("files", figures, ground)
     series = {name: {way: row["seconds"] for way, row in figures[name].items()} for name in (CONTIGUOUS, CHUNKED)}
     bars(
@@ -117,22 +117,22 @@ def write(path: Path, sizes: dict[str, int]) -> None:
 
 def ways_of(path: Path, name: str, nbytes: int, options: argparse.Namespace) -> tuple[dict[str, Any], Any]:
     """The figures of each way to bring the dataset `name`, and the ground."""
-    found: dict[str, Any] = {}
+    matches: dict[str, Any] = {}
     ground = None
     through_mpi = [MPIO, MPIO_PARTS] if _MPIO_PYTHON.exists() else []
     for way in [LIMIT, EACH, BCAST, *through_mpi, FRESH, RECYCLED]:
         ranks = 1 if way == LIMIT else options.ranks
-        words = ["-m", "benchmarks.files", "--file", f"{path}::{name}", "--way", way, "--rounds"]
-        timed = [*launch(way, ranks), *words, str(options.rounds)]
+        args = ["-m", "benchmarks.files", "--file", f"{path}::{name}", "--way", way, "--rounds"]
+        timed = [*launch(way, ranks), *args, str(options.rounds)]
         environ = _MPIO_ENVIRON if way in (MPIO, MPIO_PARTS) else None
-        told, _ = watched(timed, _ROOT, environ=environ, looks=False)
-        _, peak = watched([*launch(way, ranks), *words, str(_WATCHED_ROUNDS)], _ROOT, environ=environ)
-        ground = told["ground"] if way == FRESH else ground
-        seconds = statistics.median(told["seconds"])
-        found[way] = {"seconds": round(seconds, 4), "read, of the bytes": round(told["read"] / nbytes, 3)}
-        found[way]["peak, of the bytes"] = round(peak / nbytes, 3)
-        found[way]["of the limit"] = round(seconds / found[LIMIT]["seconds"], 3)
-    return found, ground
+        result, _ = watched(timed, _ROOT, environ=environ, looks=False)
+        _, peak = watched([*launch(way, ranks), *args, str(_WATCHED_ROUNDS)], _ROOT, environ=environ)
+        ground = result["ground"] if way == FRESH else ground
+        seconds = statistics.median(result["seconds"])
+        matches[way] = {"seconds": round(seconds, 4), "read, of the bytes": round(result["read"] / nbytes, 3)}
+        matches[way]["peak, of the bytes"] = round(peak / nbytes, 3)
+        matches[way]["of the limit"] = round(seconds / matches[LIMIT]["seconds"], 3)
+    return matches, ground
 
 
 def launch(way: str, ranks: int) -> list[str]:
@@ -164,10 +164,10 @@ def in_program(way: str, file: str, rounds: int) -> None:
     for _ in range(rounds):
         comm.Barrier()
         start = time.perf_counter()
-        found = bring(path, name)
+        matches = bring(path, name)
         seconds.append(comm.allreduce(time.perf_counter() - start, MPI.MAX))
-        assert found[-1, -1] == found.size - 1
-        del found
+        assert matches[-1, -1] == matches.size - 1
+        del matches
     read = comm.allreduce(read_bytes() - before)
     if comm.rank == 0:
         print(json.dumps({"seconds": seconds, "read": read / rounds, "ground": ground}), flush=True)
@@ -191,11 +191,11 @@ def ways(comm: Any, ms: Any) -> dict[str, Way]:
             return file[name][...]
 
     def bcast(path: str, name: str) -> Any:
-        found = each(path, name) if comm.rank == 0 else None
-        told = comm.bcast(None if found is None else (found.shape, found.dtype))
-        found = np.empty(*told) if found is None else found
-        comm.Bcast(found)
-        return found
+        matches = each(path, name) if comm.rank == 0 else None
+        result = comm.bcast(None if matches is None else (matches.shape, matches.dtype))
+        matches = np.empty(*result) if matches is None else matches
+        comm.Bcast(matches)
+        return matches
 
     def mpio(path: str, name: str) -> Any:
         with h5py.File(path, driver="mpio", comm=comm) as file, file[name].collective:
@@ -205,9 +205,9 @@ def ways(comm: Any, ms: Any) -> dict[str, Way]:
         with h5py.File(path, driver="mpio", comm=comm) as file:
             dataset = file[name]
             array = ms.empty(dataset.shape, dataset.dtype)
-            mine = ms.partition(len(array), scope="node")
+            own = ms.partition(len(array), scope="node")
             with dataset.collective:
-                dataset.read_direct(array, mine, mine)
+                dataset.read_direct(array, own, own)
             ms.fence()
         return array
 
@@ -224,8 +224,8 @@ def ways(comm: Any, ms: Any) -> dict[str, Way]:
 
 def read_bytes() -> int:
     """What this process has read by system calls."""
-    words = Path("/proc/self/io").read_text().split()
-    return int(words[words.index("rchar:") + 1])
+    args = Path("/proc/self/io").read_text().split()
+    return int(args[args.index("rchar:") + 1])
 
 
 def over_hosts(path: Path, nbytes: int, rounds: int) -> None:

@@ -45,8 +45,8 @@ def main() -> None:
     options = parser.parse_args()
     within = {ranks: one_node(ranks, options.rounds) for ranks in options.ranks.split(",")}
     ground = within[options.ranks.split(",")[0]].pop("ground")
-    for told in within.values():
-        told.pop("ground", None)
+    for result in within.values():
+        result.pop("ground", None)
     between = several_nodes(options.hosts.split(","), options.rate, options.rounds)
     keep("growth", {"one node": within, "several nodes": between}, ground)
     show(within, between)
@@ -62,18 +62,18 @@ def one_node(ranks: str, rounds: int) -> dict[str, Any]:
     """Times on one node by size, and the fitted law, from `benchmarks.share`."""
     name = f"growth-{ranks}"
     powers = ",".join(map(str, NODE_POWERS))
-    words = ["--powers", powers, "--rounds", str(rounds), "--name", name, "--ours"]
-    subprocess.run([sys.executable, "-m", "mpishare", "run", "-n", ranks, "-m", "benchmarks.share", *words], check=True)
+    args = ["--powers", powers, "--rounds", str(rounds), "--name", name, "--ours"]
+    subprocess.run([sys.executable, "-m", "mpishare", "run", "-n", ranks, "-m", "benchmarks.share", *args], check=True)
     from benchmarks.keep import RESULTS
 
     kept = json.loads((RESULTS / f"{name}.json").read_text())
     for suffix in ("json", "png"):
         (RESULTS / f"{name}.{suffix}").unlink(missing_ok=True)
-    found: dict[str, Any] = {"ground": kept["ground"]}
+    matches: dict[str, Any] = {"ground": kept["ground"]}
     for way in (FRESH, RECYCLED):
         points = {1 << power: kept["figures"][f"{1 << power:,} bytes"][way]["median, us"] for power in NODE_POWERS}
-        found[way] = {"us": points, "law: us, us per MiB": fit_line(points)}
-    return found
+        matches[way] = {"us": points, "law: us, us per MiB": fit_line(points)}
+    return matches
 
 
 def fit_line(points: dict[int, float]) -> list[float]:
@@ -81,19 +81,21 @@ def fit_line(points: dict[int, float]) -> list[float]:
     sizes, times = np.array(list(points)) / (1 << 20), np.array(list(points.values()))
     rows = np.stack([np.ones_like(sizes), sizes], axis=1) / times[:, None]
     solution = np.linalg.lstsq(rows, np.ones_like(times), rcond=None)[0]
-    return [round(float(one), 3) for one in solution]
+    return [round(float(item), 3) for item in solution]
 
 
 def several_nodes(hosts: Iterable[str], rate: str, rounds: int) -> dict[str, Any]:
     """Seconds by hosts and size, and a and b of the chain."""
     seconds: dict[str, dict[str, float]] = {}
     bare: list[float] = []
-    words = ["--inside", "--powers", ",".join(map(str, POWERS)), "--rounds", str(rounds)]
+    args = ["--inside", "--powers", ",".join(map(str, POWERS)), "--rounds", str(rounds)]
     for count in hosts:
-        told = on_cluster(int(count), "1", rate, ["benchmarks.nodes", *words, "--ours"])["figures"]
-        seconds[count] = {str(1 << power): told[f"{1 << power:,} bytes"][SHARE]["median, ms"] / 1e3 for power in POWERS}
+        result = on_cluster(int(count), "1", rate, ["benchmarks.nodes", *args, "--ours"])["figures"]
+        seconds[count] = {
+            str(1 << power): result[f"{1 << power:,} bytes"][SHARE]["median, ms"] / 1e3 for power in POWERS
+        }
         largest = 1 << POWERS[-1]
-        bare.append(told[f"{largest:,} bytes"][SOCKET]["median, ms"] / 1e3 / largest)
+        bare.append(result[f"{largest:,} bytes"][SOCKET]["median, ms"] / 1e3 / largest)
     byte_s = float(np.median(bare))
     rest = []
     for count, points in seconds.items():
@@ -118,9 +120,9 @@ def chain_s(nbytes: int, hosts: int, each_s: float, byte_s: float) -> float:
 
 def show(within: dict[str, Any], between: dict[str, Any]) -> None:
     """Prints the laws, and what they say of a machine that was not measured."""
-    for ranks, found in within.items():
+    for ranks, matches in within.items():
         for way in (FRESH, RECYCLED):
-            start, slope = found[way]["law: us, us per MiB"]
+            start, slope = matches[way]["law: us, us per MiB"]
             print(f"one node, {ranks} ranks, {way}: {start:.0f} us + {slope:.0f} us per MiB")
     each_s, byte_s = between["law"]
     print(f"several nodes, {between['rate']}: {each_s * 1e6:.0f} us a chunk + {byte_s * 1e9:.2f} ns a byte")

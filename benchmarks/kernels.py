@@ -102,35 +102,35 @@ def at(numbers: Array, count: int, counts: Array) -> None:
 
 def own(numbers: Array, count: int, counts: Array) -> None:
     """A histogram for each rank, all of them summed up by MPI."""
-    mine = np.zeros_like(counts)
-    plain(numbers, count, mine)
+    own_part = np.zeros_like(counts)
+    plain(numbers, count, own_part)
     total = np.zeros_like(counts)
-    MPI.COMM_WORLD.Reduce(mine, total)
+    MPI.COMM_WORLD.Reduce(own_part, total)
     if MPI.COMM_WORLD.rank == 0:
         counts += total
 
 
 def by_bincount(numbers: Array, count: int, counts: Array) -> None:
     """The same by NumPy alone."""
-    mine = np.zeros_like(counts)
+    own_part = np.zeros_like(counts)
     for start in range(0, count, CYCLE):
-        mine += np.bincount(numbers[: min(CYCLE, count - start)], minlength=len(counts))
+        own_part += np.bincount(numbers[: min(CYCLE, count - start)], minlength=len(counts))
     total = np.zeros_like(counts)
-    MPI.COMM_WORLD.Reduce(mine, total)
+    MPI.COMM_WORLD.Reduce(own_part, total)
     if MPI.COMM_WORLD.rank == 0:
         counts += total
 
 
 def by_fetch(numbers: Array, count: int, counts: Array) -> None:
     """MPI_Fetch_and_op on a window of rank 0."""
-    one, before = np.ones(1, "i8"), np.zeros(1, "i8")
-    _in_window(numbers, count, counts, lambda window, bin_: window.Fetch_and_op(one, before, 0, bin_, MPI.SUM))
+    item, before = np.ones(1, "i8"), np.zeros(1, "i8")
+    _in_window(numbers, count, counts, lambda window, bin_: window.Fetch_and_op(item, before, 0, bin_, MPI.SUM))
 
 
 def by_accumulate(numbers: Array, count: int, counts: Array) -> None:
     """MPI_Accumulate on such a window."""
-    one = np.ones(1, "i8")
-    _in_window(numbers, count, counts, lambda window, bin_: window.Accumulate(one, 0, bin_, MPI.SUM))
+    item = np.ones(1, "i8")
+    _in_window(numbers, count, counts, lambda window, bin_: window.Accumulate(item, 0, bin_, MPI.SUM))
 
 
 def _in_window(numbers: Array, count: int, counts: Array, add: Callable[[MPI.Win, int], None]) -> None:
@@ -178,7 +178,7 @@ def checksums(comm: MPI.Intracomm) -> dict[str, float]:
     """Billions of bytes a second: all ranks together, and what one rank does alone."""
     array = ms.zeros(NBYTES // 8)
     kernels.fill(array, 1.5)
-    found = {f"kernels.checksum, {comm.size} ranks": _speed(comm, lambda: kernels.checksum(array))}
+    result = {f"kernels.checksum, {comm.size} ranks": _speed(comm, lambda: kernels.checksum(array))}
     alone: dict[str, Callable[[], object]] = {
         "numpy.sum, 1 rank": array.sum,
         "zlib.crc32, 1 rank": lambda: zlib.crc32(array.data.cast("B")),
@@ -186,8 +186,8 @@ def checksums(comm: MPI.Intracomm) -> dict[str, float]:
     }
     for name, call in alone.items():
         speed = _speed(MPI.COMM_SELF, call) if comm.rank == 0 else 0.0
-        found[name] = comm.bcast(speed)
-    return found
+        result[name] = comm.bcast(speed)
+    return result
 
 
 def _speed(comm: MPI.Intracomm, call: Callable[[], object]) -> float:

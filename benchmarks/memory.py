@@ -61,7 +61,7 @@ def measure(way: Callable[[Source], NDArray[np.uint8]], nbytes: int) -> dict[str
         if comm.rank == rank:
             array = None
         gained.append((_held() - before) / nbytes)
-    return {"all ranks": round(gained[0], 4), "as ranks drop it": [round(one, 3) for one in gained]}
+    return {"all ranks": round(gained[0], 4), "as ranks drop it": [round(item, 3) for item in gained]}
 
 
 def _bcast(source: Source, nbytes: int) -> NDArray[np.uint8]:

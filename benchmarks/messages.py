@@ -89,18 +89,18 @@ def between_hosts(options: argparse.Namespace) -> None:
     """The same sizes between two hosts, on links held to a rate and free; then compression."""
     from benchmarks.nodes import on_cluster
 
-    words = ["--powers", options.powers.replace(",28", ""), "--rounds", str(options.rounds)]
+    args = ["--powers", options.powers.replace(",28", ""), "--rounds", str(options.rounds)]
     figures, ground = {}, {}
     for rate in ("", _SLOW):
-        rounds = words if not rate else ["--powers", "10,16,20,22", "--rounds", "5"]
-        told = on_cluster(2, "1", rate, ["benchmarks.messages", "--inside", "messages", *rounds])
-        ground = told["ground"]
-        figures[rate or "free"] = told["figures"]
-        for name, table in told["figures"].items():
+        rounds = args if not rate else ["--powers", "10,16,20,22", "--rounds", "5"]
+        result = on_cluster(2, "1", rate, ["benchmarks.messages", "--inside", "messages", *rounds])
+        ground = result["ground"]
+        figures[rate or "free"] = result["figures"]
+        for name, table in result["figures"].items():
             show(f"2 hosts, {rate or 'free'}, {name}", table)
-    told = on_cluster(2, "1", _SLOW, ["benchmarks.messages", "--inside", "compression", "--rounds", "5"])
-    figures["compression"] = told["figures"]
-    for name, table in told["figures"].items():
+    result = on_cluster(2, "1", _SLOW, ["benchmarks.messages", "--inside", "compression", "--rounds", "5"])
+    figures["compression"] = result["figures"]
+    for name, table in result["figures"].items():
         show(name, table)
     keep("messages-hosts", figures, ground)
 
@@ -140,9 +140,9 @@ def measure(nbytes: int, rounds: int) -> Figures:
     from mpi4py import MPI
 
     array, room = np.ones(nbytes // 8), np.ones(nbytes // 8)
-    found = ways(nbytes)
+    matches = ways(nbytes)
     repeats = max(2, min(2000, (16 << 20) // nbytes))
-    return table(MPI.COMM_WORLD, {name: (way, array, room) for name, way in found.items()}, rounds, repeats, KNOWN)
+    return table(MPI.COMM_WORLD, {name: (way, array, room) for name, way in matches.items()}, rounds, repeats, KNOWN)
 
 
 def strided(rounds: int) -> Figures:
@@ -159,18 +159,18 @@ def strided(rounds: int) -> Figures:
     base = array.base
     by_type: Way = (lambda _: comm.Send([base, 1, vector], peer, _TAG), lambda room: comm.Recv(room, peer, _TAG))
     ours: Way = (lambda array: ms.send(array, peer), lambda _: ms.recv(peer))
-    found = table(comm, {OURS: (ours, array, room), "derived datatype": (by_type, array, room)}, rounds, 5, OURS)
+    matches = table(comm, {OURS: (ours, array, room), "derived datatype": (by_type, array, room)}, rounds, 5, OURS)
     vector.Free()
-    return found
+    return matches
 
 
 def table(
-    comm: Any, found: dict[str, tuple[Way, NDArray[Any], NDArray[Any]]], rounds: int, repeats: int, limit: str
+    comm: Any, matches: dict[str, tuple[Way, NDArray[Any], NDArray[Any]]], rounds: int, repeats: int, limit: str
 ) -> Figures:
     """Times every way; rank 0 and 1 play, others watch."""
-    times: dict[str, list[float]] = {name: [] for name in found}
+    times: dict[str, list[float]] = {name: [] for name in matches}
     for _ in range(rounds + 1):  # the first round, in which everything is new, is left out
-        for name, ((send, receive), array, room) in found.items():
+        for name, ((send, receive), array, room) in matches.items():
             comm.Barrier()
             start = time.perf_counter()
             for _ in range(repeats):
@@ -182,7 +182,7 @@ def table(
                     send(array)
             times[name].append((time.perf_counter() - start) / repeats / 2)
     medians = {name: statistics.median(taken[1:]) for name, taken in times.items()}
-    nbytes = next(iter(found.values()))[1].nbytes
+    nbytes = next(iter(matches.values()))[1].nbytes
     return {
         name: {
             "median, us": round(median * 1e6, 3),

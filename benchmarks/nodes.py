@@ -62,14 +62,14 @@ def main() -> None:
     for rate in options.rates.split(","):
         for hosts in map(int, options.hosts.split(",")):
             for ranks in options.ranks.split(","):
-                words = [word for word in sys.argv[1:] if word in ("--chunks", "--ours")]
-                words += ["--powers", options.powers, "--rounds", str(options.rounds)]
-                told = on_cluster(
-                    hosts, ranks, "" if rate == "free" else rate, ["benchmarks.nodes", "--inside", *words]
+                args = [word for word in sys.argv[1:] if word in ("--chunks", "--ours")]
+                args += ["--powers", options.powers, "--rounds", str(options.rounds)]
+                result = on_cluster(
+                    hosts, ranks, "" if rate == "free" else rate, ["benchmarks.nodes", "--inside", *args]
                 )
-                ground = told["ground"]
-                figures[f"{hosts} hosts of {ranks}, {rate}"] = told["figures"]
-                show(f"{hosts} hosts of {ranks}, {rate}", told["figures"])
+                ground = result["ground"]
+                figures[f"{hosts} hosts of {ranks}, {rate}"] = result["figures"]
+                show(f"{hosts} hosts of {ranks}, {rate}", result["figures"])
     name = "nodes-chunks" if options.chunks else "nodes"
     keep(name, figures, ground)
     if not options.chunks:
@@ -81,12 +81,12 @@ def on_cluster(hosts: int, ranks: str, rate: str, program: list[str]) -> dict[st
     from tests.cluster.cluster import cluster
     from tests.cluster.spec import make_spec
 
-    with cluster(make_spec(hosts, ranks=ranks, rate=rate)) as one:
-        ended = one.mpiexec([sys.executable, "-m", *program], limit_s=_PATIENCE_S)
+    with cluster(make_spec(hosts, ranks=ranks, rate=rate)) as hosts_up:
+        ended = hosts_up.mpiexec([sys.executable, "-m", *program], limit_s=_PATIENCE_S)
     if ended.returncode:
         raise SystemExit(f"on {hosts} hosts: {ended.stderr}")
-    told: dict[str, Any] = json.loads(ended.stdout)
-    return told
+    result: dict[str, Any] = json.loads(ended.stdout)
+    return result
 
 
 def inside(sizes: list[int], rounds: int, *, chunks: bool, ours: bool) -> None:
@@ -113,14 +113,14 @@ Way = Callable[[Any, NDArray[np.uint8]], None]
 def _rivals(comm: Any) -> dict[str, Way]:
     import mpishare as ms
 
-    here = ms.topology()
+    nodes = ms.topology()
 
     def share(source: Any, room: NDArray[np.uint8]) -> None:
         ms.share(source)
 
     def bcast(source: Any, room: NDArray[np.uint8]) -> None:
-        if here.is_leader:
-            here.leaders.Bcast(room)
+        if nodes.is_leader:
+            nodes.leaders.Bcast(room)
 
     def bcast_all(source: Any, room: NDArray[np.uint8]) -> None:
         comm.Bcast(room)
@@ -132,12 +132,12 @@ def _rivals(comm: Any) -> dict[str, Way]:
         else:
             comm.Recv(room, 0)
 
-    return {SHARE: share, BCAST: bcast, BCAST_ALL: bcast_all, SENDS: sends, SOCKET: socket_way(comm, here)}
+    return {SHARE: share, BCAST: bcast, BCAST_ALL: bcast_all, SENDS: sends, SOCKET: socket_way(comm, nodes)}
 
 
-def socket_way(comm: Any, here: Any) -> Way:
+def socket_way(comm: Any, nodes: Any) -> Way:
     """One TCP connection from rank 0 to the last host, kept open."""
-    far = here.ranks_of(here.n_nodes - 1)[0]
+    far = nodes.ranks_of(nodes.n_nodes - 1)[0]
     connection: socket.socket | None = None
     if comm.rank == far:
         with socket.create_server(("", 0)) as server:
@@ -163,7 +163,7 @@ def _chunked(comm: Any) -> dict[str, Way]:
     """Our share with each size of chunks, by communicators of which each has its own."""
     import mpishare as ms
 
-    found: dict[str, Way] = {}
+    values: dict[str, Way] = {}
     for chunk in CHUNKS:
         os.environ["MPISHARE_CHUNK"] = chunk
         duplicate = comm.Dup()
@@ -172,9 +172,9 @@ def _chunked(comm: Any) -> dict[str, Way]:
         def way(source: Any, room: NDArray[np.uint8], used: Any = duplicate) -> None:
             ms.share(source, comm=used)
 
-        found[f"chunks of {chunk}" if chunk else SHARE] = way
+        values[f"chunks of {chunk}" if chunk else SHARE] = way
     del os.environ["MPISHARE_CHUNK"]
-    return {**found, SOCKET: socket_way(comm, ms.topology())}
+    return {**values, SOCKET: socket_way(comm, ms.topology())}
 
 
 def _measure(comm: Any, ways: dict[str, Way], nbytes: int, rounds: int) -> Figures:
@@ -207,8 +207,10 @@ def show(title: str, figures: dict[str, Figures]) -> None:
     """Prints the table of one cluster."""
     print(f"\n{title}")
     for size, ways in figures.items():
-        told = "; ".join(f"{way} {row['median, ms']:,.3f} ms ({row['of the socket']:.2f})" for way, row in ways.items())
-        print(f"  {size}: {told}", flush=True)
+        result = "; ".join(
+            f"{way} {row['median, ms']:,.3f} ms ({row['of the socket']:.2f})" for way, row in ways.items()
+        )
+        print(f"  {size}: {result}", flush=True)
 
 
 def draw(figures: dict[str, dict[str, Figures]], size: str, hosts: list[str], ranks: str, rates: str) -> None:

@@ -43,7 +43,7 @@ def bars(name: str, series: Mapping[str, Mapping[str, float]], x_label: str, tit
     height = 0.8 / len(series)
     for number, (label, values) in enumerate(series.items()):
         places = [place + number * height for place in range(len(names))]
-        axes.barh(places, [values[one] for one in names], height, label=label)
+        axes.barh(places, [values[item] for item in names], height, label=label)
     axes.set_yticks([place + 0.4 - height / 2 for place in range(len(names))], names)
     axes.invert_yaxis()
     axes.grid(alpha=0.3, axis="x")

@@ -43,7 +43,7 @@ def main() -> None:
     for name in WAYS:
         rows[name] = measured(name, options)
         print(f"{name:40} " + "  ".join(f"{what} {value}" for what, value in rows[name].items()), flush=True)
-    ours = {name: told(name, options) for name in ("overhead", "work", "uneven")}
+    ours = {name: result(name, options) for name in ("overhead", "work", "uneven")}
     for name, figures in ours.items():
         print(f"{name}: {figures}")
     ground = json.loads(run_inside("ground", options)[0])
@@ -79,9 +79,9 @@ def encode(number: int) -> Any:
 def timed(call: Callable[[], Any]) -> float:
     """Seconds."""
     start = time.perf_counter()
-    found = call()
+    values = call()
     seconds = time.perf_counter() - start
-    assert found is None or len(found) >= 0
+    assert values is None or len(values) >= 0
     return seconds
 
 
@@ -210,15 +210,15 @@ def work(options: argparse.Namespace) -> dict[str, float]:
     comm = MPI.COMM_WORLD
     items = np.random.default_rng(6).integers(0, 1 << options.bits, options.items).tolist()
     encoder = Encoder(options.bits, 20.0) if comm.rank == 0 else None
-    alone, together = [], []
+    alone, combined = [], []
     for _ in range(options.rounds):
         if encoder is not None:
             alone.append(timed(lambda: [encoder.encode(item) for item in items]))
         comm.Barrier()
-        together.append(timed(lambda: ms.map(encoder.encode if encoder else None, items)))
+        combined.append(timed(lambda: ms.map(encoder.encode if encoder else None, items)))
     if not alone:
         return {}
-    gain = [one / other for one, other in zip(alone, together, strict=True)]
+    gain = [entry / other for entry, other in zip(alone, combined, strict=True)]
     return {"loop, s": round(statistics.median(alone), 3), "over a loop": round(statistics.median(gain), 2)}
 
 
@@ -260,7 +260,7 @@ EXTRAS: dict[str, Callable[[argparse.Namespace], Any]] = {
 }
 
 
-def told(name: str, options: argparse.Namespace) -> Any:
+def result(name: str, options: argparse.Namespace) -> Any:
     """The figures of one of `EXTRAS`."""
     return json.loads(run_inside(name, options)[0])
 
@@ -275,11 +275,11 @@ def measured(way: str, options: argparse.Namespace) -> dict[str, float]:
 def run_inside(way: str, options: argparse.Namespace) -> tuple[str, int]:
     """What one way says, and the most bytes that its processes held together."""
     extra = WAYS[way][0] if way in WAYS else 2
-    words = ["-m", "benchmarks.pool", "--way", way, "--items", str(options.items), "--bits", str(options.bits)]
-    words += ["--workers", str(options.workers), "--rounds", str(options.rounds)]
+    args = ["-m", "benchmarks.pool", "--way", way, "--items", str(options.items), "--bits", str(options.bits)]
+    args += ["--workers", str(options.workers), "--rounds", str(options.rounds)]
     ranks = options.workers + (extra == 1)
     launcher = ["-m", "mpishare", "run", "-n", str(ranks)] if extra else []
-    with subprocess.Popen([sys.executable, *launcher, *words], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, *launcher, *args], stdout=subprocess.PIPE, text=True) as process:
         held = 0
         while process.poll() is None:
             held = max(held, held_bytes(process.pid))

@@ -25,16 +25,16 @@ _MEMCPY, _FILL = "one memcpy, warm", "fill of a private warm array"
 
 def main() -> None:
     """Rewrites the block."""
-    README.write_text(_BLOCK.sub(lambda _: told(), README.read_text()))
+    README.write_text(_BLOCK.sub(lambda _: written(), README.read_text()))
 
 
 def shown() -> str:
     """What the README has now."""
-    found = _BLOCK.search(README.read_text())
-    return "" if found is None else found[0]
+    figure = _BLOCK.search(README.read_text())
+    return "" if figure is None else figure[0]
 
 
-def told() -> str:
+def written() -> str:
     """What it should have."""
     rows = ["| what | measured | bound |", "|---|---|---|"]
     parts = [*within(), *between(), *results(), *messages(), *files(), *tables(), *tasks(), *additions()]
@@ -60,8 +60,8 @@ def within() -> list[tuple[str, str, str]]:
     large = two[_LARGE]
 
     def ratio(way: str, reference: str, what: str = "median, us") -> str:
-        found = [large[f"mpishare, {kind}, {way}"][what] / large[reference][what] for kind in ("memmap", "window")]
-        return ", ".join(f"{one:.2f}" for one in found)
+        figure = [large[f"mpishare, {kind}, {way}"][what] / large[reference][what] for kind in ("memmap", "window")]
+        return ", ".join(f"{item:.2f}" for item in figure)
 
     def small(figures: Any) -> str:
         ours = [figures[_SMALL][f"mpishare, {kind}, recycled"]["median, us"] for kind in ("memmap", "window")]
@@ -89,8 +89,8 @@ def between() -> list[tuple[str, str, str]]:
     figures = _kept("nodes")["figures"]
 
     def at(hosts: int, ranks: int, way: str = "mpishare.share") -> float:
-        found: float = figures[f"{hosts} hosts of {ranks}, 400mbit"][_LINK][way]["median, ms"]
-        return found
+        figure: float = figures[f"{hosts} hosts of {ranks}, 400mbit"][_LINK][way]["median, ms"]
+        return figure
 
     bare = (32 << 20) * 8 / 400e6 * 1e3
     rows = []
@@ -100,7 +100,7 @@ def between() -> list[tuple[str, str, str]]:
         rows.append((f"32 MiB to {hosts} hosts, over bytes / 400 Mbit/s", measured, bound))
     grown = [at(hosts, 4) / at(hosts, 1) for hosts in (4, 8)]
     rows.append(
-        ("the same with 4 ranks a host over 1, 4 and 8 hosts", ", ".join(f"{one:.3f}" for one in grown), "1.05")
+        ("the same with 4 ranks a host over 1, 4 and 8 hosts", ", ".join(f"{item:.3f}" for item in grown), "1.05")
     )
     return rows
 
@@ -129,21 +129,21 @@ def messages() -> list[tuple[str, str, str]]:
     figures, links = _kept("messages")["figures"], _kept("messages-hosts")["figures"]["compression"]
 
     def us(size: str, way: str) -> float:
-        found: float = figures[size][way]["median, us"]
-        return found
+        figure: float = figures[size][way]["median, us"]
+        return figure
 
     def over(size: str) -> str:
         return f"{us(size, OURS) / us(size, KNOWN):.2f}; {us(size, OURS_OUT) / us(size, KNOWN):.2f} with `out=`"
 
     small = [(us(size, OURS), us(size, OURS) / us(size, PICKLED)) for size in ("8 bytes", _SMALL)]
-    told = ", ".join(f"{time:.1f} us, {ratio:.2f} of a pickled one" for time, ratio in small)
+    result = ", ".join(f"{time:.1f} us, {ratio:.2f} of a pickled one" for time, ratio in small)
     compressed = [
         f"{links[f'32 MiB, {kind}'][AUTO]['of as they are']:.2f}" for kind in ("compressible", "incompressible")
     ]
     shrunk = links["32 MiB, compressible"][AUTO]["lz4's ratio"]
     sizes = (("64 KiB", "65,536 bytes", "1.25"), ("1 MiB", "1,048,576 bytes", "1.05"), ("256 MiB", _LARGE, "1.05"))
     return [
-        ("a message of 8 B, of 1 KiB", told, "2.5 us, 0.3"),
+        ("a message of 8 B, of 1 KiB", result, "2.5 us, 0.3"),
         *((f"a message of {name} over Send and Recv", over(size), bound) for name, size, bound in sizes),
         (
             "what a `recv` of 1 GiB takes besides the array",
@@ -228,18 +228,18 @@ def files() -> list[tuple[str, str, str]]:
     figures = _kept("files")["figures"]
 
     def at(name: str, way: str, what: str) -> float:
-        found: float = figures[name][way][what]
-        return found
+        figure: float = figures[name][way][what]
+        return figure
 
     def size(name: str) -> str:
         return f"{figures['bytes'][name] >> 20} MiB of HDF5 to {figures['ranks']} ranks"
 
     def over(name: str) -> str:
-        found = [at(name, way, "of the limit") for way in (FRESH, RECYCLED, EACH)]
-        told = f"{found[0]:.2f}; {found[1]:.2f} in memory used again; every rank for itself {found[2]:.1f}"
+        figure = [at(name, way, "of the limit") for way in (FRESH, RECYCLED, EACH)]
+        result = f"{figure[0]:.2f}; {figure[1]:.2f} in memory used again; every rank for itself {figure[2]:.1f}"
         if MPIO_PARTS in figures[name]:
-            told += f"; a part each through MPI {at(name, MPIO_PARTS, 'of the limit'):.1f}"
-        return told
+            result += f"; a part each through MPI {at(name, MPIO_PARTS, 'of the limit'):.1f}"
+        return result
 
     held = [at(CONTIGUOUS, FRESH, what) for what in ("peak, of the bytes", "read, of the bytes")]
     hosts = figures["over hosts"]
@@ -251,15 +251,15 @@ def files() -> list[tuple[str, str, str]]:
         ("most memory held, and read from the file, over the bytes", f"{held[0]:.2f}, {held[1]:.2f}", "1.05, 1"),
         (
             f"{between}: contiguous, chunked",
-            ", ".join(f"{one:.2f}" for one in links),
+            ", ".join(f"{item:.2f}" for item in links),
             "1.15",
         ),
     ]
 
 
 def _kept(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
-    return found
+    figure: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return figure
 
 
 if __name__ == "__main__":

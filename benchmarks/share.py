@@ -144,20 +144,20 @@ MEMCPY, FILL = "one memcpy, warm", "fill of a private warm array"
 def ways(nbytes: int, *, ours: bool) -> dict[str, Way]:
     """All ways, by name. Collective."""
     fresh, recycled = recycling("0"), recycling("50%")
-    found: dict[str, Way] = {MEMCPY: memcpy(np.ones(nbytes, np.uint8)), FILL: fill(np.ones(nbytes, np.uint8))}
+    result: dict[str, Way] = {MEMCPY: memcpy(np.ones(nbytes, np.uint8)), FILL: fill(np.ones(nbytes, np.uint8))}
     for backend in ("memmap", "window"):
-        found[f"mpishare, {backend}, fresh"] = by_share(fresh, backend)
-        found[f"mpishare, {backend}, recycled"] = by_share(recycled, backend)
-        found[f"mpishare, {backend}, in place"] = in_place(recycled, backend)
+        result[f"mpishare, {backend}, fresh"] = by_share(fresh, backend)
+        result[f"mpishare, {backend}, recycled"] = by_share(recycled, backend)
+        result[f"mpishare, {backend}, in place"] = in_place(recycled, backend)
     if ours:
-        return found
-    found["Bcast, a copy a rank"] = by_buffer
-    found["bcast, pickled"] = by_pickle
-    found["pkl5 bcast"] = by_pkl5
-    found["hand-written window"] = by_window
+        return result
+    result["Bcast, a copy a rank"] = by_buffer
+    result["bcast, pickled"] = by_pickle
+    result["pkl5 bcast"] = by_pkl5
+    result["hand-written window"] = by_window
     if comm.allreduce(_has_pshmem(), MPI.LAND):
-        found["pshmem"] = by_pshmem
-    return found
+        result["pshmem"] = by_pshmem
+    return result
 
 
 def main() -> None:
@@ -181,20 +181,20 @@ def main() -> None:
 def measure(nbytes: int, rounds: int, *, ours: bool) -> dict[str, dict[str, float]]:
     """Each way's time, its ratio to one memcpy, the time of a first full read, and the memory it takes."""
     source = np.random.default_rng(1).integers(0, 255, nbytes, np.uint8) if comm.rank == 0 else None
-    found = ways(nbytes, ours=ours)
+    result = ways(nbytes, ours=ours)
     repeats = max(1, min(1000, (1 << 20) // nbytes))
-    times: dict[str, list[float]] = {name: [] for name in found}
-    reads: dict[str, list[float]] = {name: [] for name in found}
-    names = list(found)
+    times: dict[str, list[float]] = {name: [] for name in result}
+    reads: dict[str, list[float]] = {name: [] for name in result}
+    names = list(result)
     for number in range(rounds + 1):  # the first round, in which everything is new, is left out
         first = number * 5 % len(names)  # what one way leaves behind, the next one meets; so each has each before it
         for name in names[first:] + names[:first]:
-            taken, read = timed(found[name], source, nbytes, repeats)
+            taken, read = timed(result[name], source, nbytes, repeats)
             times[name].append(taken)
             reads[name].append(read)
-    memory = {name: gained(way, source, nbytes) for name, way in found.items()} if nbytes >= 1 << 20 else {}
+    memory = {name: gained(way, source, nbytes) for name, way in result.items()} if nbytes >= 1 << 20 else {}
     reference = statistics.median(times[MEMCPY][1:])
-    table = {name: row(times[name][1:], reads[name][1:], reference) for name in found}
+    table = {name: row(times[name][1:], reads[name][1:], reference) for name in result}
     for name, share in memory.items():
         table[name]["memory of all ranks, arrays"] = share
     if comm.rank == 0:
@@ -249,8 +249,8 @@ def gained(way: Way, source: Source, nbytes: int) -> float:
 
 def _give_back() -> None:
     comm.Barrier()
-    for one in _kept:
-        one.Free() if isinstance(one, MPI.Win) else one.close()
+    for item in _kept:
+        item.Free() if isinstance(item, MPI.Win) else item.close()
     _kept.clear()
 
 

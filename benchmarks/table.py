@@ -49,15 +49,15 @@ def main() -> None:
     if options.way:
         in_program(options.way, options.mb * 10**6 // RECORD.itemsize, options.rounds)
         return
-    root, words = Path(__file__).parent.parent, ["-m", "benchmarks.table", "--mb", str(options.mb)]
-    words += ["--rounds", str(options.rounds), "--way"]
+    root, args = Path(__file__).parent.parent, ["-m", "benchmarks.table", "--mb", str(options.mb)]
+    args += ["--rounds", str(options.rounds), "--way"]
     ranks = [sys.executable, "-m", "mpishare", "run", "-n", str(len(COLUMNS))]
     figures: dict[str, dict[str, float]] = {}
     for name in [*WAYS, OURS]:
-        told, peak = watched([*([sys.executable] if name in WAYS else ranks), *words, name], root)
-        figures[name] = {"seconds": round(statistics.median(told["seconds"]), 3), "peak, MB": round(peak / 1e6, 1)}
+        result, peak = watched([*([sys.executable] if name in WAYS else ranks), *args, name], root)
+        figures[name] = {"seconds": round(statistics.median(result["seconds"]), 3), "peak, MB": round(peak / 1e6, 1)}
         print(f"  {name:38} " + "  ".join(f"{value:9,.3f} {what}" for what, value in figures[name].items()), flush=True)
-    flights, _ = watched([*ranks, *words, FLIGHTS], root)
+    flights, _ = watched([*ranks, *args, FLIGHTS], root)
     for name, figure in flights["tables"].items():
         print(f"  {name:38} " + "  ".join(f"{what} {value:,}" for what, value in figure.items()))
     bytes_ = {"records, bytes": options.mb * 10**6, "processes": len(COLUMNS), "rounds": options.rounds}
@@ -112,9 +112,9 @@ def mean(records: Records, column: str) -> float:
 def mean_in_block(name: str, rows: int, column: str) -> float:
     """The same of records in shared memory."""
     block = SharedMemory(name)
-    found = mean(np.ndarray(rows, RECORD, block.buf), column)
+    values = mean(np.ndarray(rows, RECORD, block.buf), column)
     block.close()
-    return found
+    return values
 
 
 def by_copies(rows: int, rounds: int) -> None:
@@ -129,10 +129,10 @@ def by_shared_memory(rows: int, rounds: int) -> None:
     def answers(records: Records) -> list[float]:
         block = SharedMemory(create=True, size=records.nbytes)
         np.ndarray(rows, RECORD, block.buf)[:] = records
-        found = list(pool.map(mean_in_block, [block.name] * len(COLUMNS), [rows] * len(COLUMNS), COLUMNS))
+        values = list(pool.map(mean_in_block, [block.name] * len(COLUMNS), [rows] * len(COLUMNS), COLUMNS))
         block.close()
         block.unlink()
-        return found
+        return values
 
     with _pool() as pool:
         timed(made(rows), rounds, answers)
@@ -143,8 +143,8 @@ def by_joblib(rows: int, rounds: int) -> None:
     from joblib import Parallel, delayed
 
     def answers(records: Records) -> list[float]:
-        found: list[float] = parallel(delayed(mean)(records, column) for column in COLUMNS)
-        return found
+        values: list[float] = parallel(delayed(mean)(records, column) for column in COLUMNS)
+        return values
 
     with Parallel(n_jobs=len(COLUMNS)) as parallel:
         parallel(delayed(abs)(number) for number in range(len(COLUMNS)))
@@ -198,9 +198,9 @@ def flights_in_ranks() -> None:
         wait_for_start()
     tables = {}
     for name, dtype in {"flights, texts in Arrow": "string[pyarrow]", "flights, texts as objects": object}.items():
-        mine = None if table is None else table.astype(dict.fromkeys(table.columns[table.dtypes == "str"], dtype))
-        tables[name] = gained(comm, ms, mine)
-        del mine
+        own = None if table is None else table.astype(dict.fromkeys(table.columns[table.dtypes == "str"], dtype))
+        tables[name] = gained(comm, ms, own)
+        del own
     ground = ms.info().as_dict()
     if comm.rank == 0:
         print(json.dumps({"tables": tables, "ground": ground}), flush=True)
@@ -230,7 +230,7 @@ def gained(comm: Any, ms: Any, table: Any) -> dict[str, float]:
     hashes = comm.gather([int(pd.util.hash_pandas_object(column).sum()) for _, column in shared.items()])
     if comm.rank == 0:
         expected = [int(pd.util.hash_pandas_object(column).sum()) for _, column in table.items()]
-        assert all(found == expected for found in hashes)
+        assert all(values == expected for values in hashes)
     copied = report.bytes_copied * comm.size
     return {
         "zero-copy bytes": report.nbytes,

@@ -55,25 +55,25 @@ def watched(
         try:
             program.stdin.write("go\n")
             program.stdin.flush()
-            told = program.stdout.readline()
+            result = program.stdout.readline()
         finally:
             is_over.set()
             if looks:
                 thread.join()
         program.stdin.close()
         program.wait()
-    found: dict[str, Any] = json.loads(told)
-    return found, max(peak - before, 0)
+    values: dict[str, Any] = json.loads(result)
+    return values, max(peak - before, 0)
 
 
 def held_bytes(pid: int) -> int:
     """What a process and all that it has started hold together (PSS)."""
     total, todo = 0, [pid]
     while todo:
-        one = todo.pop()
+        item = todo.pop()
         try:
-            total += pss_bytes(one)
-            for thread in Path(f"/proc/{one}/task").iterdir():
+            total += pss_bytes(item)
+            for thread in Path(f"/proc/{item}/task").iterdir():
                 todo += map(int, (thread / "children").read_text().split())
         except (OSError, StopIteration):
             pass  # it has ended meanwhile

@@ -53,16 +53,16 @@ def main() -> None:
     for name, make in WAYS.items():
         with tempfile.TemporaryDirectory(dir=RAM_FOLDER if name == IN_MEMORY else None) as folder:
             times[name] = with_child(name, make, folder, shape, options.rounds)
-    words = ["run", "-n", "2", "-m", "benchmarks.ways", "--inside", "--images", str(options.images)]
-    command = [sys.executable, "-m", "mpishare", *words, "--rounds", str(options.rounds)]
-    told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    times |= told["times"]
+    arguments = ["run", "-n", "2", "-m", "benchmarks.ways", "--inside", "--images", str(options.images)]
+    command = [sys.executable, "-m", "mpishare", *arguments, "--rounds", str(options.rounds)]
+    result = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    times |= result["times"]
     figures = {name: row(taken) for name, taken in times.items()}
     nbytes = options.images * PIXELS * 4
     print(f"{nbytes:,} bytes, medians of {options.rounds}")
     for name, figure in figures.items():
         print(f"  {name:36} " + "  ".join(f"{value:10,.1f} {what}" for what, value in figure.items()))
-    keep("ways", {"bytes": nbytes, "ways": figures}, told["ground"])
+    keep("ways", {"bytes": nbytes, "ways": figures}, result["ground"])
     legs = {what: {name: figure[what] for name, figure in figures.items()} for what in ("there, ms", "and back, ms")}
     bars("ways", legs, "ms", f"{nbytes / 1e6:.0f} MB to another process and back")
 
@@ -103,9 +103,9 @@ class ThroughFile(Ends):
 
     def send(self, array: Images) -> None:
         """Writes it beside, then gives it its name."""
-        beside = self._mine.with_suffix(".part.npy")
-        np.save(beside, array)
-        beside.rename(self._mine)
+        others = self._mine.with_suffix(".part.npy")
+        np.save(others, array)
+        others.rename(self._mine)
 
     def recv(self) -> Images:
         """Waits for the name."""
@@ -222,24 +222,24 @@ WAYS: dict[str, Callable[..., Any]] = {
 }
 
 
-def child_end(kind: str, words: tuple[Any, ...], shape: tuple[int, int]) -> Ends:
+def child_end(kind: str, arguments: tuple[Any, ...], shape: tuple[int, int]) -> Ends:
     """The other end, in the child."""
     if kind == "file":
-        return ThroughFile(words[0], False)
+        return ThroughFile(arguments[0], False)
     if kind == "pipe":
-        return ThroughPipe(words[0], words[1], shape)
+        return ThroughPipe(arguments[0], arguments[1], shape)
     if kind == "fifo":
-        read = FileIO(words[0], "rb")
-        return ThroughStreams(read.readinto, FileIO(words[1], "wb").write, shape)
+        read = FileIO(arguments[0], "rb")
+        return ThroughStreams(read.readinto, FileIO(arguments[1], "wb").write, shape)
     if kind == "tcp":
-        connection = socket.create_connection(words[0])
+        connection = socket.create_connection(arguments[0])
         return ThroughStreams(connection.recv_into, connection.send, shape)
-    return ThroughQueue(*words)
+    return ThroughQueue(*arguments)
 
 
-def child(clock: Any, rounds: int, shape: tuple[int, int], kind: str, *words: Any) -> None:
+def child(clock: Any, rounds: int, shape: tuple[int, int], kind: str, *arguments: Any) -> None:
     """Receives, tells when, sends back."""
-    end = child_end(kind, words, shape)
+    end = child_end(kind, arguments, shape)
     for _ in range(rounds):
         array = end.recv()
         clock.send(time.perf_counter())
@@ -253,8 +253,8 @@ def with_child(
     """Time there, and there and back, of every round but the first. All processes of a machine have one clock."""
     stage = multiprocessing.get_context("spawn")
     clock, theirs = stage.Pipe()
-    parent, words = make(shape, stage, folder)
-    other = stage.Process(target=child, args=(theirs, rounds + 1, shape, *words))
+    parent, arguments = make(shape, stage, folder)
+    other = stage.Process(target=child, args=(theirs, rounds + 1, shape, *arguments))
     other.start()
     end = parent()
     images = np.random.default_rng(28).random(shape, np.float32)

@@ -24,10 +24,10 @@ BLOCK_ITEMS = 1 << 20  # summed at a time, so that no rank makes a temporary cop
 PICKLE_LIMIT_BYTES = 2**31 - 1  # the largest MPI 3 message, and so the largest pickle that comm.bcast can send
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(args: Sequence[str] | None = None) -> int:
     """The job, with `words` in place of the command line's; returns 0 when all ranks agree."""
     comm = MPI.COMM_WORLD
-    options = parse_options(words)
+    options = parse_options(args)
     array = on_root(comm, lambda: read(options))
     shared, times = timed(comm, lambda: ms.share(array))
     norms = comm.allgather(two_norm(shared).hex())
@@ -38,13 +38,13 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0 if len(set(norms)) == 1 else 1
 
 
-def parse_options(words: Sequence[str] | None) -> argparse.Namespace:
+def parse_options(args: Sequence[str] | None) -> argparse.Namespace:
     """The command line, the same on every rank."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--data", metavar="FILE.npy", help="the array to share; only rank 0 reads the file")
     source.add_argument("--shape", default="512,512", help="share random float64 of this shape (default: %(default)s)")
-    return parser.parse_args(words)
+    return parser.parse_args(args)
 
 
 def read(options: argparse.Namespace) -> np.ndarray[Any, Any]:
@@ -60,15 +60,15 @@ def read(options: argparse.Namespace) -> np.ndarray[Any, Any]:
 
 def on_root(comm: MPI.Intracomm, build: Callable[[], Any]) -> Any:
     """What `build` returns on rank 0, None elsewhere; where it fails, every rank ends with its words."""
-    built, words = None, None
+    built, args = None, None
     if comm.rank == 0:
         try:
             built = build()
         except Exception as error:  # whatever it is, the others wait for word of it
-            words = f"broadcast: {type(error).__name__}: {error}"
-    words = comm.bcast(words)
-    if words is not None:
-        raise SystemExit(words if comm.rank == 0 else 1)
+            args = f"broadcast: {type(error).__name__}: {error}"
+    args = comm.bcast(args)
+    if args is not None:
+        raise SystemExit(args if comm.rank == 0 else 1)
     return built
 
 
@@ -89,10 +89,10 @@ def timed(comm: MPI.Intracomm, work: Callable[[], Any]) -> tuple[Any, list[float
 
 def describe(shared: np.ndarray[Any, Any], times: list[float]) -> None:
     """One line for each node."""
-    here = ms.topology()
+    nodes = ms.topology()
     print(f"shared {shared.shape} {shared.dtype}, {shared.nbytes:,} bytes, from rank 0 in {max(times) * 1e3:.1f} ms")
-    for node, host in enumerate(here.hosts):
-        ranks = here.ranks_of(node)
+    for node, host in enumerate(nodes.hosts):
+        ranks = nodes.ranks_of(node)
         print(
             f"  node {node} ({host}), ranks {', '.join(map(str, ranks))}: {shared.nbytes:,} bytes held once, "
             f"{shared.nbytes * len(ranks):,} with one copy per rank, {max(times[rank] for rank in ranks) * 1e3:.1f} ms"

@@ -54,11 +54,11 @@ def _number(text: str) -> float:
     return float(text) if text not in ("", "NA") else 0.0
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(args: Sequence[str] | None = None) -> None:
     """Reads the table and writes the file that `words` name, in place of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="where to write, e.g. build/flights.npy")
-    file = parser.parse_args(words).file
+    file = parser.parse_args(args).file
     table = read_columns(table_file())
     file.parent.mkdir(parents=True, exist_ok=True)
     np.save(file, table)

@@ -35,9 +35,9 @@ stops: list[int] = []
 def by_numpy(old: Grid, new: Grid, start: int, stop: int) -> None:
     """Steps the rows from `start` to `stop`."""
     if start < stop:
-        here, near = old[start:stop], old[start - 1 : stop - 1, 1:-1] + old[start + 1 : stop + 1, 1:-1]
-        near = near + here[:, :-2] + here[:, 2:]
-        new[start:stop, 1:-1] = here[:, 1:-1] + RATE * (near - 4.0 * here[:, 1:-1])
+        plate, near = old[start:stop], old[start - 1 : stop - 1, 1:-1] + old[start + 1 : stop + 1, 1:-1]
+        near = near + plate[:, :-2] + plate[:, 2:]
+        new[start:stop, 1:-1] = plate[:, 1:-1] + RATE * (near - 4.0 * plate[:, 1:-1])
 
 
 def by_loops(old: Grid, new: Grid, start: int, stop: int) -> None:
@@ -58,17 +58,17 @@ with suppress(ImportError):
 class Plate:
     """The rows of this node, with one more above and below, at an even and at an odd step."""
 
-    def __init__(self, comm: MPI.Intracomm, shape: tuple[int, ...], found: ms.Snapshot | None) -> None:
+    def __init__(self, comm: MPI.Intracomm, shape: tuple[int, ...], snapshot: ms.Snapshot | None) -> None:
         self.comm, self.here, self.shape = comm, ms.topology(comm), shape
-        self.step = 0 if found is None else found.step
+        self.step = 0 if snapshot is None else snapshot.step
         self.rows, node = ms.partition(shape[0], comm=comm), self.here.node_comm
         self.above = node.bcast(self.rows.start) - 1  # the row of the plate that is this node's first
         self.both = ms.zeros((2, node.allreduce(self.rows.stop - self.rows.start) + 2, shape[1]), comm=node)
-        if found is None:
-            self.mine[:] = disc(shape)[self.rows]
+        if snapshot is None:
+            self.own_part[:] = disc(shape)[self.rows]
         else:
-            found.load("grid", region=self.rows, out=self.mine)
-        self.both[1 - self.step % 2][self.place] = self.mine  # the edge of the plate is the same in both
+            snapshot.load("grid", region=self.rows, out=self.own_part)
+        self.both[1 - self.step % 2][self.place] = self.own_part  # the edge of the plate is the same in both
         self.exchange()
 
     @property
@@ -77,7 +77,7 @@ class Plate:
         return slice(self.rows.start - self.above, self.rows.stop - self.above)
 
     @property
-    def mine(self) -> Grid:
+    def own_part(self) -> Grid:
         """This rank's rows."""
         own: Grid = self.both[self.step % 2][self.place]
         return own
@@ -104,7 +104,7 @@ class Plate:
 
     def save(self, checkpoint: ms.Checkpoint) -> None:
         """A checkpoint of the rows of all ranks."""
-        checkpoint.save(self.step, {"grid": self.mine}, distributed=["grid"], values={"rate": RATE})
+        checkpoint.save(self.step, {"grid": self.own_part}, distributed=["grid"], values={"rate": RATE})
 
     def is_right(self) -> bool:
         """Whether rank 0 alone comes to the same bits."""
@@ -112,7 +112,7 @@ class Plate:
         for step in range(self.step if self.comm.rank == 0 else 0):
             advance(both[step % 2], both[1 - step % 2], 1, self.shape[0] - 1)
         whole = ms.share(both[self.step % 2], comm=self.comm)
-        return bool(self.comm.allreduce(whole[self.rows].tobytes() == self.mine.tobytes(), MPI.LAND))
+        return bool(self.comm.allreduce(whole[self.rows].tobytes() == self.own_part.tobytes(), MPI.LAND))
 
 
 def disc(shape: tuple[int, ...]) -> Any:
@@ -123,53 +123,53 @@ def disc(shape: tuple[int, ...]) -> Any:
 
 def run(plate: Plate, options: argparse.Namespace, checkpoint: ms.Checkpoint | None) -> None:
     """Steps to the end, or until a rank is told to stop."""
-    told_s = -TELL_S
+    printed_s = -TELL_S
     while plate.step < options.steps:
         plate.advance()
         if plate.step % LOOK_STEPS == 0 and plate.comm.allreduce(len(stops)):
             break
         if checkpoint is not None and plate.step % options.every == 0:
             plate.save(checkpoint)
-        if options.progress and plate.comm.rank == 0 and time.monotonic() - told_s > TELL_S:
-            told_s = time.monotonic()
+        if options.progress and plate.comm.rank == 0 and time.monotonic() - printed_s > TELL_S:
+            printed_s = time.monotonic()
             print(f"step {plate.step:,} of {options.steps:,}", flush=True)
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(args: Sequence[str] | None = None) -> int:
     """The job; 0 when it came to the end, and to the right bits where it checks them."""
-    options, start = parse_options(words), time.perf_counter()
+    options, start = parse_options(args), time.perf_counter()
     signal.signal(signal.SIGUSR1, lambda *_: stops.append(1))
-    here = ms.topology()
-    order = [rank for node in range(here.n_nodes) for rank in here.ranks_of(node)]
+    nodes = ms.topology()
+    order = [rank for node in range(nodes.n_nodes) for rank in nodes.ranks_of(node)]
     # Neighbours in rank are to be neighbours on the plate.
-    comm = cast("MPI.Intracomm", MPI.COMM_WORLD.Split(0, order.index(here.rank)))
+    comm = cast("MPI.Intracomm", MPI.COMM_WORLD.Split(0, order.index(nodes.rank)))
     checkpoint = ms.Checkpoint(options.checkpoint, comm=comm) if options.checkpoint else None
-    found = None if checkpoint is None else checkpoint.latest()
-    shape = options.size if found is None else found.shape("grid")
+    snapshot = None if checkpoint is None else checkpoint.latest()
+    shape = options.size if snapshot is None else snapshot.shape("grid")
     if shape != options.size or shape[0] < comm.size:
         raise SystemExit(f"heat: --size {options.size}, but the checkpoint has {shape}; or fewer rows than ranks")
-    plate = Plate(comm, shape, found)
-    told: dict[str, Any] = {
+    plate = Plate(comm, shape, snapshot)
+    result: dict[str, Any] = {
         "ranks": comm.size,
-        "nodes": here.n_nodes,
+        "nodes": nodes.n_nodes,
         "kernel": "numpy" if advance is by_numpy else "numba",
         "first": plate.step,
     }
     run(plate, options, checkpoint)
     is_over = plate.step >= options.steps
     if is_over and options.output:
-        ms.save(options.output, plate.mine, "grid", distributed=True, comm=comm)
+        ms.save(options.output, plate.own_part, "grid", distributed=True, comm=comm)
     elif not is_over and checkpoint is not None:
         plate.save(checkpoint)
-    told |= {"step": plate.step} | ({"right": plate.is_right()} if options.check else {})
-    told |= {"seconds": round(time.perf_counter() - start, 3)}
+    result |= {"step": plate.step} | ({"right": plate.is_right()} if options.check else {})
+    result |= {"seconds": round(time.perf_counter() - start, 3)}
     if comm.rank == 0:
-        line = ", ".join(f"{name} {value}" for name, value in told.items())
-        print(json.dumps(told) if options.json else line)
+        line = ", ".join(f"{name} {value}" for name, value in result.items())
+        print(json.dumps(result) if options.json else line)
         if is_over and options.picture:
             draw(options)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Python itself ends with the default, which is to be killed
-    return int(not told.get("right", True)) if is_over else TRY_AGAIN
+    return int(not result.get("right", True)) if is_over else TRY_AGAIN
 
 
 def draw(options: argparse.Namespace) -> None:
@@ -181,7 +181,7 @@ def draw(options: argparse.Namespace) -> None:
         matplotlib.image.imsave(options.picture, file["grid"][()], cmap="inferno")
 
 
-def parse_options(words: Sequence[str] | None) -> argparse.Namespace:
+def parse_options(args: Sequence[str] | None) -> argparse.Namespace:
     """The command line, the same on every rank."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", default="256,256", help="rows and columns (default: %(default)s)")
@@ -193,7 +193,7 @@ def parse_options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="compare with the same on rank 0 alone")
     parser.add_argument("--progress", action="store_true", help="tell the steps as they go")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    options = parser.parse_args(words)
+    options = parser.parse_args(args)
     try:
         options.size = tuple(map(int, options.size.split(",")))
     except ValueError:

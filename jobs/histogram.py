@@ -28,9 +28,9 @@ Array = NDArray[Any]
 BLOCK = 1 << 20  # values between two words of progress
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(args: Sequence[str] | None = None) -> int:
     """The job, with `words` in place of the command line's; returns 0 when numpy.histogram counts the same."""
-    comm, options = MPI.COMM_WORLD, parse_options(words)
+    comm, options = MPI.COMM_WORLD, parse_options(args)
     values, edges = ms.share(on_root(comm, lambda: read(options)))
     start = time.perf_counter()
     counts = counted(values, edges, options)
@@ -44,7 +44,7 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0 if comm.bcast(is_same) else 1
 
 
-def parse_options(words: Sequence[str] | None) -> argparse.Namespace:
+def parse_options(args: Sequence[str] | None) -> argparse.Namespace:
     """The command line, the same on every rank."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", metavar="FILE.npy", help="the values; without it normal ones are made")
@@ -55,7 +55,7 @@ def parse_options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", metavar="FILE.npy", help="where to write the counts")
     parser.add_argument("--progress", action="store_true", help="tell how far rank 0 is")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    options = parser.parse_args(words)
+    options = parser.parse_args(args)
     if options.bins < 1 or options.values < 0:
         parser.error("--bins takes 1 or more, --values 0 or more")
     return options
@@ -63,15 +63,15 @@ def parse_options(words: Sequence[str] | None) -> argparse.Namespace:
 
 def on_root(comm: MPI.Intracomm, build: Callable[[], Any]) -> Any:
     """What `build` returns on rank 0, None elsewhere; where it fails, every rank ends with its words."""
-    built, words = None, None
+    built, args = None, None
     if comm.rank == 0:
         try:
             built = build()
         except Exception as error:  # whatever it is, the others wait for word of it
-            words = f"histogram: {type(error).__name__}: {error}"
-    words = comm.bcast(words)
-    if words is not None:
-        raise SystemExit(words if comm.rank == 0 else 1)
+            args = f"histogram: {type(error).__name__}: {error}"
+    args = comm.bcast(args)
+    if args is not None:
+        raise SystemExit(args if comm.rank == 0 else 1)
     return built
 
 

@@ -27,9 +27,9 @@ import mpishare as ms
 Array = NDArray[Any]
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(args: Sequence[str] | None = None) -> int:
     """The job, with `words` in place of the command line's; returns 0 when one rank alone finds the same."""
-    comm, options = MPI.COMM_WORLD, parse_options(words)
+    comm, options = MPI.COMM_WORLD, parse_options(args)
     points = read(comm, options)
     chosen = np.random.default_rng(options.seed).choice(len(points), options.clusters, replace=False)
     start, begin = points[chosen].astype(float), time.perf_counter()
@@ -37,18 +37,18 @@ def main(words: Sequence[str] | None = None) -> int:
     seconds, parts = time.perf_counter() - begin, comm.gather(labels)
     is_same = True
     if comm.rank == 0 and parts is not None:
-        found = np.concatenate(parts)
+        all_labels = np.concatenate(parts)
         alone, expected, _ = clusters(MPI.COMM_SELF, points, start, options)
-        is_same = np.array_equal(found, alone) and np.allclose(centers, expected, rtol=1e-10)
+        is_same = np.array_equal(all_labels, alone) and np.allclose(centers, expected, rtol=1e-10)
         if options.output:
-            np.savez(options.output, labels=found, centers=centers, start=start)
+            np.savez(options.output, labels=all_labels, centers=centers, start=start)
         tell(
             options, {"ranks": comm.size, "points": len(points), "rounds": rounds, "seconds": seconds, "same": is_same}
         )
     return 0 if comm.bcast(is_same) else 1
 
 
-def parse_options(words: Sequence[str] | None) -> argparse.Namespace:
+def parse_options(args: Sequence[str] | None) -> argparse.Namespace:
     """The command line, the same on every rank."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", metavar="FILE.npy", help="points, one a row; without it some are made")
@@ -60,7 +60,7 @@ def parse_options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", metavar="FILE.npz", help="where to write labels, centers and start")
     parser.add_argument("--progress", action="store_true", help="tell after each round how many points moved")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    options = parser.parse_args(words)
+    options = parser.parse_args(args)
     if min(options.points, options.dims, options.clusters, options.rounds) < 1 or options.seed < 0:
         parser.error("--points, --dims, --clusters and --rounds take 1 or more, --seed 0 or more")
     return options
@@ -77,8 +77,8 @@ def read(comm: MPI.Intracomm, options: argparse.Namespace) -> Array:
         if not np.isfinite(points).all():
             raise ValueError(f"{options.data} has values that are not finite: these are near no center")
     except (ValueError, ms.MpishareError) as error:
-        told = f"kmeans: {type(error).__name__}: {error}"
-        raise SystemExit(told if comm.rank == 0 else 1) from error
+        message = f"kmeans: {type(error).__name__}: {error}"
+        raise SystemExit(message if comm.rank == 0 else 1) from error
     return points
 
 
@@ -86,17 +86,17 @@ def made(options: argparse.Namespace) -> Array:
     """Points around as many places as there are clusters to find."""
     rng = np.random.default_rng(options.seed)
     places = rng.uniform(-10, 10, (options.clusters, options.dims))
-    found: Array = places[np.arange(options.points) % len(places)]
-    return found + rng.standard_normal(found.shape)
+    points: Array = places[np.arange(options.points) % len(places)]
+    return points + rng.standard_normal(points.shape)
 
 
 def clusters(comm: MPI.Intracomm, points: Array, start: Array, options: argparse.Namespace) -> tuple[Array, Array, int]:
     """The labels of this rank's points, the centers, and the number of rounds until no point moved."""
-    mine = points[ms.partition(len(points), comm=comm)]
-    labels, centers = np.full(len(mine), -1, np.int32), start.copy()
+    own = points[ms.partition(len(points), comm=comm)]
+    labels, centers = np.full(len(own), -1, np.int32), start.copy()
     for number in range(1, options.rounds + 1):
         sums = np.zeros((len(centers), centers.shape[1] + 2))  # of points, then their number, then how many came
-        assign(mine, centers, labels, sums)
+        assign(own, centers, labels, sums)
         total = ms.allreduce(sums, comm=comm)
         count, moved = total[:, -2:-1], int(total[:, -1].sum())
         centers = np.where(count > 0, total[:, :-2] / np.maximum(count, 1), centers)

@@ -23,14 +23,14 @@ import mpishare as ms
 IMAGES, PIXELS = 70_000, 28 * 28
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(args: Sequence[str] | None = None) -> int:
     """The job, with `words` in place of the command line's; returns 0 when all bits came back."""
     comm = MPI.COMM_WORLD
-    options = parse_options(words)
+    options = parse_options(args)
     ms.topology()
     if not 0 < options.to < comm.size:
-        words = f"round_trip: --to {options.to} is no other rank: start 2 ranks or more, and name one from 1 on"
-        raise SystemExit(words if comm.rank == 0 else 1)
+        args = f"round_trip: --to {options.to} is no other rank: start 2 ranks or more, and name one from 1 on"
+        raise SystemExit(args if comm.rank == 0 else 1)
     if comm.rank == 0:
         return there_and_back(options)
     if comm.rank == options.to:
@@ -38,13 +38,13 @@ def main(words: Sequence[str] | None = None) -> int:
     return int(comm.bcast(None))
 
 
-def parse_options(words: Sequence[str] | None) -> argparse.Namespace:
+def parse_options(args: Sequence[str] | None) -> argparse.Namespace:
     """The command line, the same on every rank."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", metavar="FILE.npy", help="the array to send; only rank 0 reads the file")
     parser.add_argument("--to", type=int, default=1, help="the rank that sends it back (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="round trips (default: %(default)s)")
-    return parser.parse_args(words)
+    return parser.parse_args(args)
 
 
 def there_and_back(options: argparse.Namespace) -> int:

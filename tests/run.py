@@ -82,9 +82,9 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=["*"], metavar="NAME", help="launches of these names or patterns")
     parser.add_argument("--list", action="store_true", help="print the names of the launches")
     options = parser.parse_args()
-    chosen = [one for one in launches() if any(fnmatch(one.name, pattern) for pattern in options.only)]
+    chosen = [item for item in launches() if any(fnmatch(item.name, pattern) for pattern in options.only)]
     if options.list:
-        print(*(one.name for one in chosen), sep="\n")
+        print(*(item.name for item in chosen), sep="\n")
         return 0
     if not chosen:
         parser.error(f"no launch is named {options.only}; --list prints the names")
@@ -100,7 +100,9 @@ def run_all(chosen: Sequence[Launch], *, is_whole: bool) -> int:
         end = "" if outcome.status == 0 else f"  exit status {outcome.status}"
         counts = f"{outcome.passed:5} passed {outcome.failed:3} failed {outcome.skipped:3} skipped"
         print(f"{outcome.launch.name:20} {counts} {outcome.seconds:6.1f} s {outcome.cpu_s:6.1f} s of CPU{end}")
-    passed, failed, skipped = (sum(getattr(one, name) for one in outcomes) for name in ("passed", "failed", "skipped"))
+    passed, failed, skipped = (
+        sum(getattr(item, name) for item in outcomes) for name in ("passed", "failed", "skipped")
+    )
     broken = sum(outcome.status != 0 and outcome.failed == 0 for outcome in outcomes)
     lacking = left_out() if is_whole else []
     is_measured = set(coverage.MEASURED) <= {launch.name for launch in chosen}

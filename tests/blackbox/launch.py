@@ -58,17 +58,17 @@ def run(command: list[str], environ: dict[str, str] | None = None, *, limit_s: f
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-def run_ranks(size: int, words: list[str], environ: dict[str, str] | None = None, *, limit_s: float = 60) -> Ended:
+def run_ranks(size: int, args: list[str], environ: dict[str, str] | None = None, *, limit_s: float = 60) -> Ended:
     """Runs words such as `prog.py` on `size` ranks: what `mpishare run` does, less the start of one more Python."""
-    request = launcher.parse(["-n", str(size), *words])
+    request = launcher.parse(["-n", str(size), *args])
     added = launcher.local_additions(request, environment(environ or {}))
     line = launcher.command(request, launcher.find_mpiexec())
     return run(line, {**added, **(environ or {})}, limit_s=limit_s)
 
 
-def run_program(size: int, name: str, *words: str, limit_s: float = 60, nodes: str = "") -> Ended:
+def run_program(size: int, name: str, *args: str, limit_s: float = 60, nodes: str = "") -> Ended:
     """Runs a program of this folder on `size` ranks, on pretend nodes if so."""
-    return run_ranks(size, ["-m", f"{PROGRAMS}.{name}", *words], {"MPISHARE_NODES": nodes}, limit_s=limit_s)
+    return run_ranks(size, ["-m", f"{PROGRAMS}.{name}", *args], {"MPISHARE_NODES": nodes}, limit_s=limit_s)
 
 
 def run_code(size: int, code: str, environ: dict[str, str] | None = None) -> Ended:

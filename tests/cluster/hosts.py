@@ -71,8 +71,8 @@ def make_host(spec: Spec, number: int) -> None:
 
 def _wait_until_apart(pid: int) -> None:
     """Waits until a new process has left our network namespace, which is when its namespaces are made."""
-    mine, deadline = Path("/proc/self/ns/net").readlink(), time.monotonic() + 10
-    while Path(f"/proc/{pid}/ns/net").readlink() == mine or Path(f"/proc/{pid}/comm").read_text() != "sleep\n":
+    own, deadline = Path("/proc/self/ns/net").readlink(), time.monotonic() + 10
+    while Path(f"/proc/{pid}/ns/net").readlink() == own or Path(f"/proc/{pid}/comm").read_text() != "sleep\n":
         if time.monotonic() > deadline:
             raise RuntimeError("a host's namespaces were not made within 10 s")
         time.sleep(0.005)

@@ -41,5 +41,5 @@ def _not_installed(names: tuple[str, ...]) -> list[str]:
 def _may_make_hosts() -> bool:
     """Whether the kernel lets us make the namespaces of a host."""
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    words = ["unshare", *user, "--net", "--mount", "--pid", "--fork", "--mount-proc", "true"]
-    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+    args = ["unshare", *user, "--net", "--mount", "--pid", "--fork", "--mount-proc", "true"]
+    return subprocess.run(args, capture_output=True, check=False).returncode == 0

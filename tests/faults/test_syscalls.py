@@ -28,7 +28,7 @@ def _fault(what: str, backend: str, where: str, outcome: str) -> pytest.MarkDeco
 
 @pytest.mark.parametrize(
     ("backend", "where"),
-    [pytest.param(*one, id=" ".join(one), marks=_fault("ENOSPC or EIO", *one, OUTCOME)) for one in CALLS],
+    [pytest.param(*item, id=" ".join(item), marks=_fault("ENOSPC or EIO", *item, OUTCOME)) for item in CALLS],
 )
 def test_errors(backend: str, where: str, tmp_path: Path) -> None:
     environ = {"MPISHARE_BACKEND": backend, **({"MPISHARE_DIR": str(tmp_path)} if where else {})}
@@ -47,8 +47,8 @@ KILLED = "mpiexec ends the job at once; nothing is left"
 @pytest.mark.parametrize(
     ("backend", "where", "call"),
     [
-        pytest.param(*one, call, id=" ".join((*one, call)), marks=_fault("SIGKILL", *one, KILLED))
-        for one, calls in CALLS.items()
+        pytest.param(*item, call, id=" ".join((*item, call)), marks=_fault("SIGKILL", *item, KILLED))
+        for item, calls in CALLS.items()
         for call in calls
     ],
 )

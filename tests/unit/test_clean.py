@@ -58,7 +58,7 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.count("would remove") == len(STALE)
     assert len(list(folder.iterdir())) == len(STALE) + len(FOREIGN)
     assert main(["--dir", str(folder)]) == 0
-    told = capsys.readouterr().out
-    assert all(f"removed {folder / name}, 8,192 bytes" in told for name in STALE)
-    assert f"{4 * 8192:,} bytes are free again" in told
+    result = capsys.readouterr().out
+    assert all(f"removed {folder / name}, 8,192 bytes" in result for name in STALE)
+    assert f"{4 * 8192:,} bytes are free again" in result
     assert {file.name for file in folder.iterdir()} == set(FOREIGN)

@@ -26,7 +26,7 @@ def test_the_launches_cover_every_size_and_placement() -> None:
 
 
 def test_the_results_are_those_that_are_kept() -> None:
-    assert readme.shown() == readme.told()
+    assert readme.shown() == readme.written()
 
 
 def test_the_pictures_are_there() -> None:

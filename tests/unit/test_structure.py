@@ -132,7 +132,7 @@ def test_optional_packages_are_not_imported_with_the_module() -> None:
 
 def test_nothing_imports_the_kernels_but_their_user() -> None:
     for name, imported in IMPORTS.items():
-        assert name.startswith("mpishare.kernels") or not any(one.startswith("mpishare.kernels") for one in imported)
+        assert name.startswith("mpishare.kernels") or not any(item.startswith("mpishare.kernels") for item in imported)
 
 
 def test_programs_use_the_public_face_only() -> None:
@@ -161,9 +161,9 @@ def names_in(tree: ast.AST) -> Iterator[str]:
 @pytest.mark.parametrize("name", FILES)
 def test_names_are_the_fields(name: str) -> None:
     given = {*names_in(source_of(FILES[name])), *name.split(".")}
-    parts = {part for one in given for part in re.findall(r"[A-Z]?[a-z]+", one)}
+    parts = {part for item in given for part in re.findall(r"[A-Z]?[a-z]+", item)}
     wrong = {part.lower() for part in parts} & set(WORDS.split())
-    assert wrong | ({one.strip("_") for one in given} & set(NAMES.split())) == set()
+    assert wrong | ({item.strip("_") for item in given} & set(NAMES.split())) == set()
 
 
 def test_public_names_are_listed_in_two_places_only() -> None:
