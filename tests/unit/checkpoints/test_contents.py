@@ -132,3 +132,13 @@ def test_pieces_are_runs(path: Path) -> None:
             part.read(source, piece.items, block)
     assert block.tobytes() == ARRAYS["grid"].tobytes()
     assert [piece.start for piece in part.pieces(1)] == [0, 64, 128, 192, 256]
+
+
+def test_sizes_that_files_depend_on() -> None:
+    """The user block is a power of two from 512 on, as HDF5 demands; another block size is another version."""
+    assert row_blocks.BLOCK_BYTES == 4 << 20
+    for count in (0, 1, 10, 100):
+        blocks = {f"array {number}": RowBlocks.of_root(Spec.of(ARRAYS["grid"]), 2) for number in range(count)}
+        nbytes = manifest.Manifest.user_block_bytes(1, "{}", blocks)
+        assert nbytes.bit_count() == 1
+        assert 512 <= nbytes <= 1024 + 512 * count
