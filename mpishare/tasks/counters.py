@@ -40,10 +40,15 @@ class Counters:
         lock: A lock that one thread of one rank holds at a time.
     """
 
-    def __init__(self, numbers: memoryview, lock: AbstractContextManager[Any]) -> None:
+    def __init__(
+        self, numbers: memoryview, lock: AbstractContextManager[Any], file: tuple[int, Mapping] | None = None
+    ) -> None:
+        """Takes over the descriptor of an open file and the map that holds `numbers`, if they are in a `file`."""
         self.numbers = numbers
         self.lock = lock
-        self._file: tuple[int, Mapping] | None = None
+        self._file = file
+        if file is not None:
+            weakref.finalize(self, os.close, file[0]).atexit = False
 
     @classmethod
     def private(cls, count: int) -> Counters:
@@ -78,13 +83,7 @@ class Counters:
             os.close(descriptor)
             raise BackendError(f"counters cannot be mapped: {error.strerror}") from error
         content = (ctypes.c_uint8 * (count * _NUMBER_BYTES)).from_address(mapping.address)
-        return cls(memoryview(content).cast("B").cast("q"), _FileLock(descriptor))._keeping(descriptor, mapping)
-
-    def _keeping(self, descriptor: int, mapping: Mapping) -> Counters:
-        """Keeps the map, and closes the file when these counters are deleted."""
-        self._file = descriptor, mapping
-        weakref.finalize(self, os.close, descriptor).atexit = False
-        return self
+        return cls(memoryview(content).cast("B").cast("q"), _FileLock(descriptor), (descriptor, mapping))
 
     def for_thread(self) -> Counters:
         """The same numbers for another thread of this rank, with an open file of its own: threads lock as ranks do."""
@@ -92,7 +91,7 @@ class Counters:
             return self
         descriptor, mapping = self._file
         own = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
-        return Counters(self.numbers, _FileLock(own))._keeping(own, mapping)
+        return Counters(self.numbers, _FileLock(own), (own, mapping))
 
 
 class _FileLock:
