@@ -72,7 +72,7 @@ def _allgather(call: collective, local: NDArray[Any], backend: str | None) -> ND
         agreement.call = f"allgather(rows of {describe_row(spec)}, backend={kind})"
         agreement.note = note_rows(context, spec.shape[0])
     starts, whole = stack_rows(context, agreement.note, spec)
-    segment = allocate(context, whole.nbytes, backend=kind, label="allgather", writable=False)
+    segment = allocate(context, whole.nbytes, backend=kind, made_by="allgather", writable=False)
     copy_bytes(segment.view(whole)[starts[rank] : starts[rank + 1]], local)
     if whole.nbytes:
         row_bytes = whole.nbytes // starts[-1]

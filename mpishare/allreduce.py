@@ -89,7 +89,7 @@ def _allreduce(call: collective, local: NDArray[Any], op: mpi.Op | None, backend
         agreement.note = _note(spec, reduction, slot_pool)
     is_in_c_order, is_late = agreement.note[:2]
     scratch = _allocate_scratch(context, reduction.scratch_bytes, kind, None if is_late else slot_pool)
-    segment = allocate(context, spec.nbytes, backend=kind, label="allreduce", writable=False)
+    segment = allocate(context, spec.nbytes, backend=kind, made_by="allreduce", writable=False)
     if reduction.scratch_bytes and scratch is None:
         with agree(context.collective_comm):
             reduction.allocate_rows()
@@ -120,7 +120,7 @@ def _allocate_scratch(context: Context, nbytes: int, kind: str | None, slot_pool
     if slot_pool is not None:
         return allocate_known(context, slot_pool, nbytes, "allreduce")
     try:
-        return allocate(context, nbytes, backend=kind, label="allreduce", writable=True)
+        return allocate(context, nbytes, backend=kind, made_by="allreduce", writable=True)
     except MpishareError as error:
         if not is_refusal(context, error):
             raise

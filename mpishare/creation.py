@@ -170,7 +170,7 @@ def _make(
             backend = check_backend(backend, context)
             value = "" if item is None else f", value={item.tolist()!r}"
             agreement.call = f"{name}({spec}{value}, backend={backend})"
-        array = allocate(context, spec.nbytes, backend=backend, label=name, writable=True).view(spec)
+        array = allocate(context, spec.nbytes, backend=backend, made_by=name, writable=True).view(spec)
         if item is not None:
             part = array.ravel(order="K")[balanced_slice(spec.count, topology.node_size, topology.node_rank)]
             copy_bytes(part, np.broadcast_to(item, part.shape))

@@ -107,7 +107,7 @@ def _report_of(segment: Segment, huge: list[range]) -> SegmentReport:
     origin = segment.origin
     is_huge = any(segment.address + segment.nbytes // 2 in area for area in huge)
     return SegmentReport(
-        made_by=segment.label,
+        made_by=segment.made_by,
         backend=origin.kind,
         nbytes=segment.nbytes,
         node_size=origin.node_size,

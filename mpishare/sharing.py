@@ -192,7 +192,7 @@ def _segment(context: Context, nbytes: int, root: int, backend: str | None, slot
     if context.topology.rank != root:
         slots = known_slots(context, nbytes, backend)
     if slots is None:
-        return allocate(context, nbytes, backend=backend, label="share", writable=False)
+        return allocate(context, nbytes, backend=backend, made_by="share", writable=False)
     segment = allocate_known(context, slots, nbytes, "share")
     segment.seal()
     return segment

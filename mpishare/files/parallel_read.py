@@ -60,7 +60,7 @@ def read_parts(
         Over the communicator.
     """
     offsets, nbytes = layout_of(parts)
-    segment = allocate(context, nbytes, backend=backend, label="load", writable=False)
+    segment = allocate(context, nbytes, backend=backend, made_by="load", writable=False)
     topology, block, streams = context.topology, segment.block(), once_per == "job" and context.topology.n_nodes > 1
     with Bar(nbytes, "B", is_shown=progress and topology.rank == ROOT) as bar:
         readers = range(topology.node_size if segment.origin.is_shared else 1)

@@ -19,14 +19,14 @@ _SEGMENTS_WITHOUT_SLAB = 1000
 """After a slab was refused, none is requested until so many segments have been made."""
 
 
-def allocate(context: Context, nbytes: int, *, backend: str | None, label: str, writable: bool) -> Segment:
+def allocate(context: Context, nbytes: int, *, backend: str | None, made_by: str, writable: bool) -> Segment:
     """A segment of `nbytes` on every node, with allocated pages and arbitrary contents.
 
     Args:
         context: The context of the communicator.
         nbytes: Bytes on each node.
         backend: Names of kinds that `check_backend` accepted, or None.
-        label: The public call, for reports.
+        made_by: The public call, for reports.
         writable: Whether the ranks will write to it and must see what the others write.
 
     Raises:
@@ -37,15 +37,15 @@ def allocate(context: Context, nbytes: int, *, backend: str | None, label: str, 
     Collective:
         Over the communicator.
     """
-    unit = context.keep(_Allocator).take(context, nbytes or 1, backend, writable)  # no map can be empty
-    return _segment(context, unit, nbytes, label)
+    unit = context.keep(_Allocator).acquire(context, nbytes or 1, backend, writable)  # no map can be empty
+    return _segment(context, unit, nbytes, made_by)
 
 
-def _segment(context: Context, unit: Slot | Lease, nbytes: int, label: str) -> Segment:
+def _segment(context: Context, unit: Slot | Lease, nbytes: int, made_by: str) -> Segment:
     context.segment_count += 1
     memory, origin = unit.node_memory
     backing = unit if isinstance(unit, Slot) else memory
-    return Segment(backing, nbytes, origin, context.uid + context.segment_count, label, unit)
+    return Segment(backing, nbytes, origin, context.uid + context.segment_count, made_by, unit)
 
 
 def next_slots(context: Context, nbytes: int, backend: str | None) -> SlotPool | None:
@@ -65,9 +65,9 @@ def known_slots(context: Context, nbytes: int, backend: str | None) -> SlotPool 
     return next_slots(context, nbytes, backend) if context.topology.n_nodes == 1 else None
 
 
-def allocate_known(context: Context, slots: SlotPool, nbytes: int, label: str) -> Segment:
+def allocate_known(context: Context, slots: SlotPool, nbytes: int, made_by: str) -> Segment:
     """Like `allocate`, for the next slot of `slots`. Local, but all ranks must call it."""
-    return _segment(context, slots.take(), nbytes, label)
+    return _segment(context, slots.acquire(), nbytes, made_by)
 
 
 def seal(context: Context, segment: Segment, *, is_filled: bool = False) -> None:
@@ -115,13 +115,13 @@ class _Allocator:
             slots.retire()
         self._cache.retire_used()
 
-    def take(self, context: Context, nbytes: int, backend: str | None, writable: bool) -> Slot | Lease:
+    def acquire(self, context: Context, nbytes: int, backend: str | None, writable: bool) -> Slot | Lease:
         """Memory for one array. Collective over the communicator."""
         if nbytes <= LARGEST_SLOT_BYTES:
             slot = self._slot(context, slot_bytes(nbytes), backend)
             if slot is not None:
                 return slot
-        lease = self._cache.take(context, nbytes, backend)
+        lease = self._cache.acquire(context, nbytes, backend)
         return lease or self._cache.add(self._obtain(context, nbytes, backend, writable), nbytes, backend)
 
     def _slot(self, context: Context, nbytes: int, backend: str | None) -> Slot | None:
@@ -130,7 +130,7 @@ class _Allocator:
         if not slots.free:
             slots.update(context)
             self._add_slab(context, slots, slots.missing_bytes(), backend)
-        return slots.take() if slots.free else None
+        return slots.acquire() if slots.free else None
 
     def _add_slab(self, context: Context, slots: SlotPool, nbytes: int, backend: str | None) -> None:
         """Adds a slab of `nbytes`, if that is not 0, within the limit and not refused."""

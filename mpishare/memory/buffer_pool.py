@@ -53,7 +53,7 @@ def acquire(nbytes: int, limit: int) -> Block:
     """
     if not SMALLEST_BYTES <= nbytes <= limit:
         return np.empty(nbytes, np.uint8)
-    block = _take(nbytes)
+    block = _find(nbytes)
     return np.asarray(_Buffer(np.empty(nbytes, np.uint8) if block is None else block, nbytes, limit))
 
 
@@ -67,7 +67,7 @@ def clear() -> None:
     _free.clear()
 
 
-def _take(nbytes: int) -> Block | None:
+def _find(nbytes: int) -> Block | None:
     """The newest free buffer that holds `nbytes` without too much waste."""
     for address, block in list(_free.items())[::-1]:
         fits = nbytes <= block.nbytes <= nbytes * LARGEST_WASTE

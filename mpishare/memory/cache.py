@@ -1,7 +1,7 @@
 """Segments that no rank views any more, cached for later arrays: their pages exist, so that filling them is a copy.
 
 Each rank caches a segment when its own last view is deleted, by local work alone. The ranks meet in
-`SegmentCache.take`, before new memory is allocated: there a segment may be used again if every rank has it cached.
+`SegmentCache.acquire`, before new memory is allocated: there a segment may be used again if every rank has it cached.
 Meanwhile, a rank whose cached segments exceed the limit releases the oldest, and all of them when memory is short.
 """
 
@@ -55,7 +55,7 @@ class SegmentCache:
             self._segments.append(segment)
         return segment.lease()
 
-    def take(self, context: Context, nbytes: int, backend: str | None) -> Lease | None:
+    def acquire(self, context: Context, nbytes: int, backend: str | None) -> Lease | None:
         """A segment that may be used again for an array of `nbytes`; None if there is none.
 
         Collective:
@@ -63,14 +63,14 @@ class SegmentCache:
         """
         if not self._segments:
             return None
-        flags = np.array([segment.offer() for segment in self._segments])
+        flags = np.array([segment.pin() for segment in self._segments])
         in_use, released = any_rank(context.collective_comm, flags.ravel()).reshape(-1, 2).T
         # The rule: a segment may be used again if no rank has a view of it and no rank has released it.
         may_be_used = ~(in_use | released)
         candidates = [segment for segment in compress(self._segments, may_be_used) if segment.fits(nbytes, backend)]
         lease = min(candidates, key=lambda segment: segment.nbytes).lease() if candidates else None
         for segment in self._segments:
-            segment.is_offered = False
+            segment.is_pinned = False
         for segment in compress(self._segments, released):
             segment.retire()
         self._segments = list(compress(self._segments, ~released))
@@ -85,7 +85,7 @@ class _Segment:
         backend: The kinds that were requested.
         age: A number that grows from use to use.
         is_in_use: Whether an array of this rank has it. If not, it is cached, or released.
-        is_offered: Whether other ranks may be choosing it now, so that it must not be released.
+        is_pinned: Whether other ranks may be choosing it now, so that it must not be released.
         is_retired: Whether it is never cached again.
     """
 
@@ -93,7 +93,7 @@ class _Segment:
         self.nbytes = nbytes
         self.backend = backend
         self.age = 0
-        self.is_in_use = self.is_offered = False
+        self.is_in_use = self.is_pinned = False
         self.is_retired = not node_memory.origin.is_shared or nbytes > limit
         self._node_memory: NodeMemory | None = node_memory
         self._limit = limit
@@ -125,10 +125,10 @@ class _Segment:
         is_short = self.nbytes >= _LARGE_BYTES and host_memory.memory_room().free < self._limit
         _trim(0 if is_short else self._limit)
 
-    def offer(self) -> tuple[bool, bool]:
-        """Whether this rank uses it, and whether this rank has released it. If neither, it is kept for `take`."""
+    def pin(self) -> tuple[bool, bool]:
+        """Whether this rank uses it, and whether this rank has released it. If neither, it is kept for `acquire`."""
         with _lock:
-            self.is_offered = True
+            self.is_pinned = True
             return self.is_in_use, self._node_memory is None
 
     def retire(self) -> None:
@@ -177,7 +177,7 @@ def _trim(limit: int) -> None:
         for segment in oldest_first:
             if total <= limit:
                 break
-            if segment in _cached and not segment.is_offered:  # the garbage collector may have released it
+            if segment in _cached and not segment.is_pinned:  # the garbage collector may have released it
                 segment.release()
             total -= segment.nbytes
 

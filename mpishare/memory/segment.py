@@ -25,20 +25,20 @@ class Segment:
         origin: Where it comes from.
         key: A number that differs between segments and is the same on all ranks of the call that made it; None for
             memory of this rank alone.
-        label: The public call that made it, for reports.
+        made_by: The public call that made it, for reports.
         writable: Whether this rank may write.
         copied_bytes: What each rank holds for itself of the object whose arrays these bytes are; 0 for an array.
     """
 
     def __init__(
-        self, memory: Backing, nbytes: int, origin: Origin, key: int | None, label: str = "", keeps: object = None
+        self, memory: Backing, nbytes: int, origin: Origin, key: int | None, made_by: str = "", keeps: object = None
     ) -> None:
         """`keeps` lives as long as the segment."""
         self.memory = memory
         self.nbytes = nbytes
         self.origin = origin
         self.key = key
-        self.label = label
+        self.made_by = made_by
         self.writable = True
         self.copied_bytes = 0
         self._keeps = keeps

@@ -91,11 +91,11 @@ class SlotPool:
         self._dropped = bytearray(self._dropped)
 
     def next_bytes(self, nbytes: int) -> memoryview:
-        """The first `nbytes` of the slot that `take` will return, writable."""
+        """The first `nbytes` of the slot that `acquire` will return, writable."""
         slab, offset = self._places[self.free[-1]]
         return slab.content[offset : offset + nbytes]
 
-    def take(self) -> Slot:
+    def acquire(self) -> Slot:
         """The next free slot."""
         number = self.free.pop()
         self._dropped[number] = 0

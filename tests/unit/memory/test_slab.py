@@ -1,4 +1,4 @@
-"""slab: slots hold their arrays and waste little; slabs grow, and no slot is used twice. Without MPI."""
+"""slab: slots hold their arrays and waste little; slabs grow, and no two slots overlap. Without MPI."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def test_a_slab_is_missing_when_less_than_a_quarter_is_free() -> None:
     assert slots.missing_bytes() == 64 * KIB
 
 
-def test_slots_do_not_overlap_and_show_what_was_written_before_they_were_taken() -> None:
+def test_slots_do_not_overlap_and_show_what_was_written_before() -> None:
     slots, segments = SlotPool(4 * KIB), []
     add_slab(slots)
     for number in range(16):
         slots.next_bytes(4 * KIB)[:] = bytes([number]) * (4 * KIB)
-        segments.append(Segment(slots.take(), 4 * KIB, Origin("test", node_size=1), key=None))
+        segments.append(Segment(slots.acquire(), 4 * KIB, Origin("test", node_size=1), key=None))
         segments[-1].seal()
     assert not slots.free
     blocks = [segment.block() for segment in segments]
