@@ -20,18 +20,11 @@ from mpi4py import MPI
 import mpishare as ms
 from mpishare.comm import mpi
 from mpishare.memory.segment import segment_of
+from tests.mpi.tasks.objects import NotPicklable, NotUnpicklable, fail_at
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60)]
 
 Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
-
-
-@pytest.fixture(autouse=True)
-def _next_call_works(comm: MPI.Intracomm) -> Iterator[None]:
-    """After each test the communicator is usable, and that of the caller has no message of ours."""
-    yield
-    assert ms.map(abs, range(-3, 3), gather="all") == [3, 2, 1, 0, 1, 2]
-    assert not comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
 
 
 def described(value: Any) -> Any:
@@ -188,13 +181,6 @@ def fresh(comm: MPI.Intracomm) -> Iterator[MPI.Intracomm]:
     other.Free()
 
 
-def fail_at(number: int, item: int = 4321) -> int:
-    """Fails for one item."""
-    if number == item:
-        raise ZeroDivisionError(f"of {number}")
-    return number
-
-
 @pytest.mark.parametrize("is_lazy", [False, True])
 @pytest.mark.parametrize("missing", ["a common file", "threads"])
 def test_without(fresh: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, missing: str, is_lazy: bool) -> None:
@@ -211,7 +197,7 @@ def test_without(fresh: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, missing:
                 patch.setattr(os, "memfd_create", memfd_create)
             assert ms.map(operator.neg, items, gather="all", comm=fresh) == [-number for number in range(count)]
     with pytest.raises(ms.TaskError, match="item 4321 failed"):
-        ms.map(fail_at, iter(range(5000)) if is_lazy else range(5000), comm=fresh)
+        ms.map(partial(fail_at, item=4321), iter(range(5000)) if is_lazy else range(5000), comm=fresh)
 
 
 @pytest.mark.parametrize("item", [0, 99])
@@ -266,24 +252,6 @@ def test_a_failure_cancels_the_rest(comm: MPI.Intracomm) -> None:
     with pytest.raises(ms.TaskError, match="item 0 failed"):
         ms.map(fail_first, range(3000))
     assert comm.allreduce(len(_ran)) < 1500
-
-
-def fail_to_unpickle() -> None:
-    raise ValueError("not to be unpickled")
-
-
-class NotUnpicklable:
-    """Cannot be unpickled on any rank."""
-
-    def __reduce__(self) -> Any:
-        return fail_to_unpickle, ()
-
-
-class NotPicklable:
-    """Cannot be pickled, by an error of any class."""
-
-    def __reduce__(self) -> Any:
-        raise RuntimeError("not to be pickled")
 
 
 @pytest.mark.parametrize("is_lazy", [False, True])

@@ -16,18 +16,11 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.comm import mpi
+from tests.mpi.tasks.objects import NotPicklable, NotUnpicklable, fail_at
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60)]
 
 Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
-
-
-@pytest.fixture(autouse=True)
-def _next_call_works(comm: MPI.Intracomm) -> Iterator[None]:
-    """After each test the communicator is usable, and that of the caller has no message of ours."""
-    yield
-    assert ms.map(abs, range(-2, 0), gather="all") == [2, 1]
-    assert not comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
 
 
 def with_pool(body: Callable[[ms.Pool], object], **kwargs: Any) -> None:
@@ -35,13 +28,6 @@ def with_pool(body: Callable[[ms.Pool], object], **kwargs: Any) -> None:
     with ms.Pool(**kwargs) as pool:
         if pool is not None:
             body(pool)
-
-
-def fail_at(number: int, item: int) -> int:
-    """Fails for one item."""
-    if number == item:
-        raise ZeroDivisionError(f"of {number}")
-    return number
 
 
 def rank_of(number: int) -> int:
@@ -166,20 +152,6 @@ def test_a_task_that_fails_raises_on_the_root_alone(comm: MPI.Intracomm) -> None
     with_pool(body)
 
 
-class NotPicklable:
-    """Cannot be pickled."""
-
-    def __reduce__(self) -> Any:
-        raise TypeError("not to be pickled")
-
-
-class NotUnpicklable:
-    """Cannot be unpickled."""
-
-    def __reduce__(self) -> Any:
-        return int, ("not a number",)
-
-
 class Falsy:
     """A function that is not true."""
 
@@ -200,7 +172,7 @@ def test_a_call_that_fails_leaves_the_pool_usable(comm: MPI.Intracomm) -> None:
         assert pool.submit(abs, -1).result() == 1
         assert "not to be pickled" in str(pool.submit(abs, NotPicklable()).exception())
         assert "not to be pickled" in str(pool.submit(NotPicklable).exception())
-        assert "not a number" in str(pool.submit(round, NotUnpicklable()).exception())
+        assert "not to be unpickled" in str(pool.submit(round, NotUnpicklable()).exception())
         assert pool.submit(round, 2.6).result() == 3
         assert pool.submit(Falsy(), 3).result() == -3
         assert pool.map(Falsy(), [3]) == [-3]
