@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from numpy.typing import NDArray
@@ -188,18 +188,13 @@ def _release_dropped() -> None:
     if _dropped and _releasing.acquire(blocking=False):
         try:
             for requests in list(_dropped):
-                if _have_ended(requests):
-                    _dropped.remove(requests)
+                with suppress(mpi.Exception):  # of a message that nobody waits for
+                    if not mpi.Request.Testall(requests):
+                        continue
+                _dropped.remove(requests)
         finally:
             _releasing.release()
     progress.advance_all()
-
-
-def _have_ended(requests: list[mpi.Request]) -> bool:
-    try:
-        return mpi.Request.Testall(requests)
-    except mpi.Exception:  # of a message that nobody waits for
-        return True
 
 
 def received_parts(

@@ -197,7 +197,7 @@ def test_more_than_there_is_memory_for_is_received_and_lost() -> None:
     assert np.shares_memory(first, second)
 
 
-def test_no_memory_is_told_after_all_has_been_received(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_memory_is_an_error_after_all_has_been_received(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(nbytes: int, limit: int) -> Any:
         raise MemoryError
 
