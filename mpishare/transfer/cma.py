@@ -67,10 +67,10 @@ def publish(context: Context, source: Block | None) -> Published | None:
     return Published(pid, address, token_address, published_token, token) if pid else None
 
 
-def read(
-    context: Context, root: int, published: Published, block: Block, source: Block | None, *, root_helps: bool
-) -> bool:
+def read(context: Context, root: int, published: Published, block: Block, source: Block | None) -> bool:
     """Fills `block`, which the ranks of this node share, with the bytes that `root` published.
+
+    If there are other nodes, `root` copies no part: it sends to them.
 
     Args:
         context: The context of the communicator.
@@ -78,7 +78,6 @@ def read(
         published: What `publish` returned.
         block: The memory to fill.
         source: The bytes, on `root`.
-        root_helps: Whether `root` copies a part too.
 
     Returns:
         Whether `block` is filled, the same on all ranks. Containers and some kernels forbid CMA; then `root` must copy,
@@ -91,7 +90,7 @@ def read(
         process_vm_readv(2); ptrace(2), "Ptrace access mode checking", for the permission.
     """
     ranks = context.topology.ranks_of(context.topology.node)
-    readers = [rank for rank in ranks if root_helps or rank != root][: plan.MAX_CMA_READERS]
+    readers = [rank for rank in ranks if rank != root or context.topology.n_nodes == 1][: plan.MAX_CMA_READERS]
     has_failed = False
     if context.topology.rank in readers:
         part = slices.fill_slice(block.nbytes, len(readers), readers.index(context.topology.rank))

@@ -92,8 +92,7 @@ def _read_by_cma(context: Context, root: int, block: Block, source: ByteSource |
     if published is None:
         return False
     broadcast_chunks(context, root, block, source=contiguous)
-    root_helps = context.topology.n_nodes == 1
-    if not cma.read(context, root, published, block, contiguous, root_helps=root_helps) and contiguous is not None:
+    if not cma.read(context, root, published, block, contiguous) and contiguous is not None:
         block[:] = contiguous
     return True
 

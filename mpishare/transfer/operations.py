@@ -95,7 +95,7 @@ class _UserFunction:
         if not is_native_number(dtype):
             raise SpecError(f"{self.name} does not fit dtype {dtype}: it takes numbers in this machine's byte order.")
         try:
-            _datatype(dtype)
+            mpi.Datatype.fromcode(dtype.char)
         except (ValueError, KeyError) as error:
             raise SpecError(
                 f"{self.name} does not fit dtype {dtype}: MPI has no type for it. Use .astype('f4')."
@@ -109,7 +109,7 @@ class _UserFunction:
 
     def into_upper(self, lower: Array, upper: Array) -> None:
         """See `Operation`."""
-        datatype = _datatype(upper.dtype)
+        datatype = mpi.Datatype.fromcode(upper.dtype.char)
         self.op.Reduce_local([lower, lower.size, datatype], [upper, upper.size, datatype])
 
 
@@ -150,10 +150,6 @@ def _known_operations() -> dict[int, _Function]:
         mpi.handle_of(getattr(mpi, name)): _Function(f"MPI.{name}", function, kinds)
         for name, (function, kinds) in table.items()
     }
-
-
-def _datatype(dtype: np.dtype[Any]) -> mpi.Datatype:
-    return mpi.Datatype.fromcode(dtype.char)
 
 
 def _cure(dtype: np.dtype[Any]) -> str:
