@@ -218,3 +218,9 @@ def test_import_is_inert() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+def test_the_files_that_contributing_names_exist() -> None:
+    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text()
+    for path in re.findall(r"`([a-z_/]+\.py)`", text):
+        assert (PACKAGE / path).exists() or (PACKAGE.parent / path).exists(), path
