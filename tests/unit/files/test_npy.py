@@ -59,6 +59,22 @@ def test_a_dtype_that_would_come_back_as_another_is_refused() -> None:
         header_of(Spec(DTYPES["overlap"], (2,)))
 
 
+def test_a_header_that_load_would_refuse_is_not_written(tmp_path: Path) -> None:
+    """Lengths on both sides of the limit."""
+    refused = []
+    for excess in range(-64, 65, 16):
+        dtype = np.dtype([("a" * ((128 << 10) + excess - 75), "f8")])
+        try:
+            header = header_of(Spec(dtype, (2,)))
+        except SpecError as error:
+            assert "its header would have 131,1" in str(error)
+            refused.append(excess)
+        else:
+            (tmp_path / "a.npy").write_bytes(header + bytes(16))
+            assert stored(tmp_path / "a.npy")[""].dtype == dtype
+    assert 0 < len(refused) < 9
+
+
 def write(path: Path, header: bytes, version: int = 2, length: int | None = None) -> None:
     """A file of a header alone."""
     size = struct.pack("<H" if version == 1 else "<I", len(header) if length is None else length)
