@@ -10,7 +10,6 @@ class Tag(IntEnum):
     """One number for each kind of message on the collective communicator, which is the data communicator too."""
 
     CHUNK = 1  # transfer/pipeline: a chunk of an array, from node to node
-    FRAME_ANSWER = 2  # messages/frames: a timed frame has arrived
     BLOCK_REQUEST = 3  # tasks/work_queue: a node asks the root for a block of tasks
     BLOCK = 4  # tasks/work_queue: the block
     MAP_RESULT = 5  # tasks/results: what the tasks of one rank returned

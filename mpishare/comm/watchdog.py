@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mpishare.comm import mpi, progress
 from mpishare.comm.callsite import call_site
@@ -30,13 +30,6 @@ _LOOK_S = 0.01
 _SPIN_S = 0.01
 _SLEEP_S = 0.0001
 """A wait yields the core for `_SPIN_S`; after that it sleeps `_SLEEP_S` between looks."""
-
-
-class _Testable(Protocol):
-    """What a watchdog calls of a request."""
-
-    def Test(self, status: mpi.Status | None = None) -> bool:  # noqa: N802 - as mpi4py names it
-        """Whether it has ended."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +106,7 @@ class Watchdog:
         self.call = f"{name} at {where}"
         return where
 
-    def wait(self, request: _Testable, ranks: Sequence[int], status: mpi.Status | None = None) -> None:
+    def wait(self, request: mpi.Request, ranks: Sequence[int], status: mpi.Status | None = None) -> None:
         """Waits for a request of a collective that `ranks` take part in.
 
         Raises:
@@ -160,7 +153,7 @@ class Watchdog:
 
     def _ends_in_time(
         self,
-        request: _Testable,
+        request: mpi.Request,
         wait: _Wait,
         status: mpi.Status | None = None,
         excluded: progress.Pending | None = None,
