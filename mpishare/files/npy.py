@@ -95,7 +95,9 @@ def header_of(spec: Spec) -> bytes:
         fields = {"descr": npy.dtype_to_descr(spec.dtype), "fortran_order": spec.order == "F", "shape": spec.shape}
         content, version = _encoded(repr(fields))
         if len(content) > _LARGEST_HEADER_BYTES:
-            raise ValueError(f"its header would have {len(content):,} bytes; load reads {_LARGEST_HEADER_BYTES:,}")
+            raise ValueError(
+                f"its header would have {len(content):,} bytes; load reads at most {_LARGEST_HEADER_BYTES:,}"
+            )
         restored = spec_in(content, version).dtype
         if restored != spec.dtype:
             raise ValueError(f"it would come back as {restored}")
