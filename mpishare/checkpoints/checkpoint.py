@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.raw import bytes_of
 from mpishare.checkpoints import arguments
-from mpishare.checkpoints.contents import ChecksummedPart, Contents
+from mpishare.checkpoints.contents import CheckpointWriter, ChecksummedPart, Contents
 from mpishare.checkpoints.folder import FILES, CheckpointFolder
-from mpishare.checkpoints.writer import CheckpointWriter
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective

@@ -18,7 +18,7 @@ from zlib import crc32
 from mpishare.arrays.dtypes import describe, rebuild
 from mpishare.arrays.spec import Spec
 from mpishare.files.row_blocks import RowBlocks, Run
-from mpishare.files.source import read_exactly
+from mpishare.files.source import read_bytes
 
 HEADER = struct.Struct("<8sIIQQ")
 """Magic, version, CRC-32 of the JSON text that follows, its length, size of the user block."""
@@ -153,10 +153,3 @@ def gaps_between(blocks: Sequence[RowBlocks], start: int, stop: int) -> Iterator
         start = array.offset + array.spec.nbytes
     if stop > start:
         yield Run(start, stop - start)
-
-
-def read_bytes(fd: int, offset: int, nbytes: int) -> bytes:
-    """The `nbytes` bytes of an open file from `offset` on; see `read_exactly`."""
-    buffer = bytearray(nbytes)
-    read_exactly(fd, offset, memoryview(buffer))
-    return bytes(buffer)

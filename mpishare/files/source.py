@@ -41,6 +41,13 @@ def read_exactly(fd: int, offset: int, buffer: memoryview) -> None:
         buffer, offset = buffer[count:], offset + count
 
 
+def read_bytes(fd: int, offset: int, nbytes: int) -> bytes:
+    """The `nbytes` bytes of an open file from `offset` on. See `read_exactly`."""
+    buffer = bytearray(nbytes)
+    read_exactly(fd, offset, memoryview(buffer))
+    return bytes(buffer)
+
+
 def import_h5py() -> Any:
     """The module h5py.
 
@@ -149,6 +156,5 @@ class Source(ExitStack):
 
     def read_bytes(self, offset: int, nbytes: int) -> bytes:
         """The `nbytes` bytes from `offset` on. See `read`."""
-        buffer = bytearray(nbytes)
-        self.read(offset, memoryview(buffer))
-        return bytes(buffer)
+        with file_errors(self.path):
+            return read_bytes(self.descriptor, offset, nbytes)

@@ -15,8 +15,7 @@ import pytest
 
 from mpishare.arrays.spec import Spec
 from mpishare.checkpoints import manifest
-from mpishare.checkpoints.contents import DAMAGE, Contents
-from mpishare.checkpoints.writer import CheckpointWriter
+from mpishare.checkpoints.contents import DAMAGE, CheckpointWriter, Contents
 from mpishare.files import row_blocks
 from mpishare.files.atomic_file import AtomicFile, write_exactly
 from mpishare.files.row_blocks import RowBlocks
