@@ -14,8 +14,7 @@ from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag
 from mpishare.errors import MpishareError
-from mpishare.objects.pickled import PickledObject
-from mpishare.objects.pickling import pickle_object, unpickle_object
+from mpishare.objects.pickling import pickle_object
 from mpishare.tasks.errors import Failure, call_as_task, cause_of
 from mpishare.tasks.object_transport import receive_object, send_object
 
@@ -121,11 +120,10 @@ class Dispatcher:
         if not self._context.data_comm.Iprobe(mpi.ANY_SOURCE, Tag.POOL_RESULT, status):
             return False
         rank = status.source
-        received = receive_object(self._context, self._comm, rank, Tag.POOL_RESULT)
         future, call = self._running.pop(rank)
         self._idle.append(rank)
         try:
-            failure, value = _unpickled(received)
+            failure, value = receive_object(self._context, self._comm, rank, Tag.POOL_RESULT)
         except Exception as error:
             future.set_exception(error)
             return True
@@ -150,9 +148,8 @@ def serve_call(context: Context, root: int, kept: Any) -> Any:
         The function, to be kept.
     """
     comm = CollectiveComm(context.data_comm)
-    received = receive_object(context, comm, root, Tag.POOL_CALL)
     try:
-        has_function, func, args, kwargs = _unpickled(received)
+        has_function, func, args, kwargs = receive_object(context, comm, root, Tag.POOL_CALL)
         kept = kept if has_function else func
         answer = pickle_object((None, call_as_task(kept, *args, **kwargs)))
     except (Exception, SystemExit) as error:  # a task must not end the rank that serves
@@ -171,9 +168,3 @@ def call_now(context: Context, call: Call) -> Future[Any]:
         task_error.__cause__ = cause_of(error)
         future.set_exception(task_error)
     return future
-
-
-def _unpickled(received: PickledObject | MpishareError) -> Any:
-    if isinstance(received, MpishareError):
-        raise received
-    return unpickle_object(received)

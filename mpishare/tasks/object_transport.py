@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +13,9 @@ from mpishare.arrays.raw import Block
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.pending import InFlight
-from mpishare.errors import MpishareError
 from mpishare.messages.wire import decode, encode, pieces
 from mpishare.objects.pickled import PickledObject
+from mpishare.objects.pickling import unpickle_object
 
 _YIELDS = 1000
 _SLEEP_S = 0.00005
@@ -46,11 +47,15 @@ def send_object(context: Context, comm: CollectiveComm, pickled: PickledObject, 
                 in_flight.wait_until(_MOST_IN_FLIGHT)
 
 
-def receive_object(context: Context, comm: CollectiveComm, source: int, tag: int) -> PickledObject | MpishareError:
-    """Receives what `send_object` sends, to the end.
+def receive_object(context: Context, comm: CollectiveComm, source: int, tag: int) -> Any:
+    """Receives what `send_object` sends, to the end, also where it raises.
 
     Returns:
-        The object; the error if there is no memory for it.
+        The object, unpickled.
+
+    Raises:
+        CapacityError: There is no memory for it.
+        Exception: What the object's classes raise when they are unpickled.
     """
     length = np.empty(1, np.int64)
     _receive(comm, length.view(np.uint8), source, tag)
@@ -63,10 +68,8 @@ def receive_object(context: Context, comm: CollectiveComm, source: int, tag: int
             _receive(comm, block, source, tag)
             block, _ = steps.send(block.nbytes)
     except StopIteration as end:
-        pickled: PickledObject = end.value
-        return pickled
-    except MpishareError as error:
-        return error
+        pickled = end.value
+    return unpickle_object(pickled)
 
 
 def _receive(comm: CollectiveComm, block: Block, source: int, tag: int) -> None:

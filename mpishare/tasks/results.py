@@ -15,7 +15,7 @@ from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag
 from mpishare.errors import MpishareError, SpecError, text_of_error
 from mpishare.objects.pickled import PickledObject
-from mpishare.objects.pickling import pickle_object, unpickle_object
+from mpishare.objects.pickling import pickle_object
 from mpishare.tasks.errors import ItemFailed
 from mpishare.tasks.object_transport import receive_object, send_object
 
@@ -112,9 +112,8 @@ def _receive_all(context: Context, count: int, results: RankResults) -> Values |
     errors = []
     for rank in range(comm.size):
         if rank != comm.rank:
-            received = receive_object(context, comm, rank, Tag.MAP_RESULT)
             try:
-                gathered = _placed(gathered, count, *_unpickled(received, rank))
+                gathered = _placed(gathered, count, *_received(context, rank))
             except Exception as error:
                 errors.append(error)
     if errors:
@@ -122,38 +121,31 @@ def _receive_all(context: Context, count: int, results: RankResults) -> Values |
     return gathered
 
 
+def _received(context: Context, rank: int) -> Any:
+    try:
+        return receive_object(context, context.collective_comm, rank, Tag.MAP_RESULT)
+    except MpishareError:
+        raise
+    except Exception as error:  # user classes may raise anything when they are unpickled
+        raise SpecError(f"results of rank {rank} cannot be unpickled on the root: {text_of_error(error)}") from error
+
+
 def _placed(gathered: Values | None, count: int, chunks: NDArray[np.int64], values: Values) -> Values | None:
     """`gathered`, of `count` items, with the results of one more rank; a list where the ranks' results differ."""
     if not chunks.size:
         return gathered
-    items = _numbers(chunks)
-    if isinstance(values, np.ndarray):
-        if gathered is None:
-            gathered = np.empty((count, *values.shape[1:]), values.dtype)
-        if isinstance(gathered, np.ndarray) and (gathered.dtype, gathered.shape[1:]) == (
-            values.dtype,
-            values.shape[1:],
-        ):
-            gathered[items] = values
-            return gathered
-    gathered = [None] * count if gathered is None else list(gathered)
-    for item, value in zip(items.tolist(), values, strict=True):
-        gathered[item] = value
+    row = _row_of(values)
+    if gathered is None:
+        gathered = [None] * count if row is None else np.empty((count, *row[1]), row[0])
+    elif row != _row_of(gathered):
+        gathered = list(gathered)
+    begin = 0
+    for first, length in chunks.tolist():
+        gathered[first : first + length] = values[begin : begin + length]
+        begin += length
     return gathered
 
 
-def _numbers(chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The number of each item in chunks that are given by first items and lengths."""
-    firsts, lengths = chunks.T
-    starts = np.cumsum(lengths) - lengths
-    numbers: NDArray[np.int64] = np.arange(lengths.sum()) + np.repeat(firsts - starts, lengths)
-    return numbers
-
-
-def _unpickled(received: PickledObject | MpishareError, rank: int) -> Any:
-    if isinstance(received, MpishareError):
-        raise received
-    try:
-        return unpickle_object(received)
-    except Exception as error:  # user classes may raise anything when they are unpickled
-        raise SpecError(f"results of rank {rank} cannot be unpickled on the root: {text_of_error(error)}") from error
+def _row_of(values: Values) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
+    """The dtype and the shape of each of `values`; None if they are in a list."""
+    return (values.dtype, values.shape[1:]) if isinstance(values, np.ndarray) else None
