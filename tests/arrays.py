@@ -115,3 +115,8 @@ def bits(array: NDArray[Any]) -> bytes:
     if array.nbytes == 0:
         return b""
     return array.view(np.dtype((np.void, array.dtype.itemsize))).tobytes()
+
+
+def assert_same(result: NDArray[Any], expected: NDArray[Any]) -> None:
+    """Both have the same bits and shape, and dtypes that are equal."""
+    assert (result.dtype, result.shape, bits(result)) == (expected.dtype, expected.shape, bits(expected))

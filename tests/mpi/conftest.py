@@ -150,16 +150,25 @@ def configured(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> Iterator
             other.Free()
 
 
-@pytest.fixture
-def shared_folder(comm: MPI.Intracomm) -> Iterator[Path]:
+@pytest.fixture(scope="session")
+def build_folder() -> Iterator[Path]:
     """A folder that all hosts see, the same one for all ranks."""
-    build = Path(__file__).parent.parent.parent / "build"
+    comm, build = MPI.COMM_WORLD, Path(__file__).parent.parent.parent / "build"
     build.mkdir(exist_ok=True)
-    folder = comm.bcast(tempfile.mkdtemp(prefix="tests-", dir=build) if comm.rank == 0 else None)
-    yield Path(folder)
+    folder = Path(comm.bcast(tempfile.mkdtemp(prefix="tests-", dir=build) if comm.rank == 0 else None))
+    yield folder
     comm.Barrier()
     if comm.rank == 0:
         shutil.rmtree(folder)
+
+
+@pytest.fixture
+def shared_folder(comm: MPI.Intracomm, build_folder: Path) -> Iterator[Path]:
+    """An empty folder that all hosts see, in which a test may leave no temporary file of a save."""
+    folder = Path(comm.bcast(tempfile.mkdtemp(dir=build_folder) if comm.rank == 0 else None))
+    yield folder
+    comm.Barrier()
+    assert not list(folder.rglob("*.tmp.*"))
 
 
 @pytest.fixture(scope="session", autouse=True)

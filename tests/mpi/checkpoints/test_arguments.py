@@ -19,25 +19,20 @@ Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
 ONES = np.ones(3)
 
 
-def test_what_cannot_be_saved(folder: Path, raised: Raised) -> None:
-    checkpoint: Any = ms.Checkpoint(folder)
+def test_what_cannot_be_saved(shared_folder: Path, raised: Raised) -> None:
+    checkpoint: Any = ms.Checkpoint(shared_folder)
     refused: list[tuple[Callable[[], object], str, str]] = [
-        (lambda: ms.Checkpoint(folder, keep=0), "ArgumentError", "keep is 0; expected an integer >= 1"),
-        (lambda: ms.Checkpoint(3), "ArgumentError", "path 3 is not a path"),  # type: ignore[arg-type]
+        (lambda: ms.Checkpoint(shared_folder, keep=0), "ArgumentError", "keep is 0; expected an integer >= 1"),
         (lambda: checkpoint.save(-1, {"x": ONES}), "ArgumentError", "step is -1"),
         (lambda: checkpoint.save(1.5, {"x": ONES}), "ArgumentError", "step is 1.5"),
         (lambda: checkpoint.save(2**63, {"x": ONES}), "ArgumentError", "expected an integer >= 0 and < 2**63"),
         (lambda: checkpoint.save(1, {"a/b": ONES}), "ArgumentError", "'a/b' is not a name"),
         (lambda: checkpoint.save(1, {"": ONES}), "ArgumentError", "'' is not a name"),
         (lambda: checkpoint.save(1, [ONES]), "ArgumentError", "arrays is of type list"),
-        (lambda: checkpoint.save(1, None), "ArgumentError", "arrays is of type NoneType"),
         (lambda: checkpoint.save(1, {"x": ONES}, distributed=["y"]), "ArgumentError", "distributed is ['y']"),
         (lambda: checkpoint.save(1, {"x": ONES}, distributed="x"), "ArgumentError", "distributed is 'x'"),
-        (lambda: checkpoint.save(1, {"x": ONES}, distributed=3), "ArgumentError", "distributed is 3"),
         (lambda: checkpoint.save(1, {"x": np.array([None])}), "SpecError", "dataset 'x' of"),
-        (lambda: checkpoint.save(1, {"x": ONES.astype("M8[s]")}), "SpecError", ".view('i8')"),
         (lambda: checkpoint.save(1, {"x": ONES}, values={"a": ONES}), "SpecError", "values cannot be saved"),
-        (lambda: checkpoint.save(1, {}, values={1: 2}), "SpecError", "the name 1 is not a string"),
         (lambda: checkpoint.save(1, {}, values={"a": [{1: 2}]}), "SpecError", "the name 1 is not a string"),
     ]
     for call, error, message in refused:
@@ -49,8 +44,8 @@ def test_what_cannot_be_saved(folder: Path, raised: Raised) -> None:
     assert (found(checkpoint).step, found(checkpoint).names) == (2**63 - 1, ())
 
 
-def test_what_cannot_be_loaded(folder: Path, raised: Raised) -> None:
-    checkpoint = ms.Checkpoint(folder)
+def test_what_cannot_be_loaded(shared_folder: Path, raised: Raised) -> None:
+    checkpoint = ms.Checkpoint(shared_folder)
     checkpoint.save(1, {"x": np.ones((4, 2)), "scalar": np.array(2.5)})
     snapshot: Any = found(checkpoint)
     assert snapshot.load("scalar")[()] == 2.5
@@ -58,7 +53,6 @@ def test_what_cannot_be_loaded(folder: Path, raised: Raised) -> None:
         lambda: snapshot.load("y"),
         lambda: snapshot.load("x", region=3),
         lambda: snapshot.load("x", region=slice(0, 4, 2)),
-        lambda: snapshot.load("x", region=slice(0, "a")),
         lambda: snapshot.load("scalar", region=slice(0, 1)),
         lambda: snapshot.load("x", region=slice(0, 2), out=np.empty((2, 3))),
         lambda: snapshot.load("x", region=slice(0, 2), out=np.empty((2, 2), "f4")),
@@ -69,10 +63,10 @@ def test_what_cannot_be_loaded(folder: Path, raised: Raised) -> None:
 
 
 @pytest.mark.ranks(2)
-def test_calls_that_differ(comm: MPI.Intracomm, folder: Path, raised: Raised) -> None:
-    checkpoint, last = ms.Checkpoint(folder), comm.rank == comm.size - 1
+def test_calls_that_differ(comm: MPI.Intracomm, shared_folder: Path, raised: Raised) -> None:
+    checkpoint, last = ms.Checkpoint(shared_folder), comm.rank == comm.size - 1
     for call in (
-        lambda: ms.Checkpoint(folder, keep=3 if last else 2),
+        lambda: ms.Checkpoint(shared_folder, keep=3 if last else 2),
         lambda: checkpoint.save(1 if last else 2, {"x": ONES}),
         lambda: checkpoint.save(1, {"x" if last else "y": ONES}),
         lambda: checkpoint.save(1, {"x": ONES}, distributed=["x"] if last else []),

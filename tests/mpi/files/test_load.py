@@ -9,7 +9,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,12 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import mpishare as ms
-from mpishare.comm.lookup import context_of
 from mpishare.memory.segment import segment_of
-from tests.arrays import bits, filled
+from tests.arrays import assert_same, filled
 
-pytestmark = [pytest.mark.mpi]
+pytestmark = pytest.mark.mpi
 
+COMM = MPI.COMM_WORLD
 Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
 Write = Callable[[str, Callable[[Path], object]], Path]
 LARGE = np.random.default_rng(3).integers(0, 2**40, (700, 1100))
@@ -50,48 +49,33 @@ def make_hdf5(path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def writes() -> bool:
-    """Whether this rank writes the files of its host: hosts have no folder in common."""
-    host = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
-    rank = host.rank
-    host.Free()
-    return rank == 0
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, writes: bool) -> Iterator[Path]:
-    """A folder of one name on all hosts, that of rank 0, with files that no test changes."""
-    name = Path(MPI.COMM_WORLD.bcast(str(tmp_path_factory.mktemp("files"))))
-    made = next((parent for parent in reversed(name.parents) if not parent.exists()), name)
-    if writes:
-        name.mkdir(parents=True, exist_ok=True)
-        np.save(name / "large.npy", LARGE)
-        np.save(name / "fortran.npy", np.asfortranarray(LARGE))
-        np.save(name / "small.npy", LARGE[:3, :4])
-        make_hdf5(name / "a.h5")
-    MPI.COMM_WORLD.Barrier()
-    yield name
-    MPI.COMM_WORLD.Barrier()
-    if writes:
-        shutil.rmtree(made)
+def folder(build_folder: Path) -> Path:
+    """Files that no test changes."""
+    if COMM.rank == 0:
+        np.save(build_folder / "large.npy", LARGE)
+        np.save(build_folder / "fortran.npy", np.asfortranarray(LARGE))
+        np.save(build_folder / "small.npy", LARGE[:3, :4])
+        make_hdf5(build_folder / "a.h5")
+    COMM.Barrier()
+    return build_folder
 
 
 @pytest.fixture
-def write(folder: Path, writes: bool) -> Write:
+def write(shared_folder: Path) -> Write:
     """Makes a file of a test, and returns its path on all ranks."""
 
     def make(name: str, function: Callable[[Path], object]) -> Path:
-        if writes:
-            function(folder / name)
-        MPI.COMM_WORLD.Barrier()
-        return folder / name
+        if COMM.rank == 0:
+            function(shared_folder / name)
+        COMM.Barrier()
+        return shared_folder / name
 
     return make
 
 
 def assert_loaded(result: NDArray[Any], expected: NDArray[Any]) -> None:
     """The bits are those expected, read-only, in node memory."""
-    assert (result.dtype, result.shape, bits(result)) == (expected.dtype, expected.shape, bits(expected))
+    assert_same(result, expected)
     assert (type(result), result.flags.writeable) == (np.ndarray, False)
     assert segment_of(result) is not None
 
@@ -109,11 +93,12 @@ def test_every_file_in_every_way(folder: Path, name: str, read: str, backend: st
 
 
 @pytest.mark.parametrize("backend", [None, "private"])
-def test_small_chunks_between_nodes(folder: Path, monkeypatch: pytest.MonkeyPatch, backend: str | None) -> None:
-    context = context_of()
-    monkeypatch.setattr(context, "config", replace(context.config, chunk_bytes=100_000))
+def test_small_chunks_between_nodes(
+    folder: Path, configured: Callable[..., MPI.Intracomm], backend: str | None
+) -> None:
+    comm = configured(chunk="100K")
     for file, dataset in FILES.values():
-        assert_loaded(ms.load(folder / file, dataset, backend=backend), LARGE)
+        assert_loaded(ms.load(folder / file, dataset, comm=comm, backend=backend), LARGE)
 
 
 def read_bytes() -> int:
@@ -124,16 +109,16 @@ def read_bytes() -> int:
 
 @pytest.mark.parametrize("read", ["job", "node"])
 @pytest.mark.parametrize("name", FILES)
-def test_each_byte_is_read_once(comm: MPI.Intracomm, folder: Path, name: str, read: str) -> None:
+def test_each_byte_is_read_once(folder: Path, name: str, read: str) -> None:
     topology = ms.topology()
     file, dataset = FILES[name]
     with h5py.File(folder / "a.h5") as opened:
         stored_bytes = opened["chunked"].id.get_storage_size() if name == "chunked" else LARGE.nbytes
-    comm.Barrier()
+    COMM.Barrier()
     before = read_bytes()
     ms.load(folder / file, dataset, read=read)
-    counts = comm.allgather(read_bytes() - before)
-    on_one_host = len(set(comm.allgather(MPI.Get_processor_name()))) == 1
+    counts = COMM.allgather(read_bytes() - before)
+    on_one_host = len(set(COMM.allgather(MPI.Get_processor_name()))) == 1
     for node, ranks in enumerate(topology.placement.nodes):
         total, expected = sum(counts[rank] for rank in ranks), stored_bytes if read == "node" or node == 0 else 0
         assert total >= expected
@@ -161,17 +146,15 @@ def test_a_group_is_a_dict_of_arrays_in_one_segment(folder: Path) -> None:
     assert ms.load(folder / "small.npy", attributes=True)[1] == {}
 
 
-def test_subcommunicators_load_apart(comm: MPI.Intracomm, folder: Path) -> None:
-    half = comm.Split(comm.rank % 2, -comm.rank)
-    result = ms.load(folder / ("large.npy" if comm.rank % 2 else "small.npy"), comm=half)
-    assert_loaded(result, LARGE if comm.rank % 2 else LARGE[:3, :4])
+def test_subcommunicators_load_apart(folder: Path) -> None:
+    half = COMM.Split(COMM.rank % 2, -COMM.rank)
+    result = ms.load(folder / ("large.npy" if COMM.rank % 2 else "small.npy"), comm=half)
+    assert_loaded(result, LARGE if COMM.rank % 2 else LARGE[:3, :4])
     half.Free()
 
 
-def test_relative_paths_are_those_of_rank_0(
-    comm: MPI.Intracomm, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folder if comm.rank == 0 else tmp_path)
+def test_relative_paths_are_those_of_rank_0(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder if COMM.rank == 0 else tmp_path)
     assert_loaded(ms.load("large.npy"), LARGE)
 
 
@@ -183,18 +166,20 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("kind", ["a terminal", "a file", "closed", "none"])
-@pytest.mark.parametrize("read", ["job", "node"])
-def test_the_bar(comm: MPI.Intracomm, folder: Path, monkeypatch: pytest.MonkeyPatch, read: str, kind: str) -> None:
+@pytest.mark.parametrize("call", ["load", "load per node", "save"])
+def test_the_bar(folder: Path, shared_folder: Path, monkeypatch: pytest.MonkeyPatch, call: str, kind: str) -> None:
     """It counts all bytes on the terminal of rank 0; a stream that fails keeps nobody waiting."""
     stream = Terminal() if kind == "a terminal" else io.StringIO()
     if kind == "closed":
         stream.close()
     monkeypatch.setattr(sys, "stderr", None if kind == "none" else stream)
-    result = ms.load(folder / "large.npy", progress=True, read=read)
+    if call == "save":
+        ms.save(shared_folder / "a.npy", LARGE, progress=True)
+    else:
+        ms.load(folder / "large.npy", progress=True, read="node" if call == "load per node" else "job")
     monkeypatch.undo()
-    assert_loaded(result, LARGE)
     if kind in ("a terminal", "a file"):
-        assert ("5.87M/5.87M" in stream.getvalue()) == (kind == "a terminal" and comm.rank == 0)
+        assert ("5.87M/5.87M" in stream.getvalue()) == (kind == "a terminal" and COMM.rank == 0)
 
 
 # Mapped files.
@@ -230,11 +215,11 @@ def test_a_map_reads_nothing_and_holds_no_descriptor(folder: Path) -> None:
     assert ms.report().segments[0].backend == "mapped file"
 
 
-def test_a_private_view_of_a_map_leaves_the_file(comm: MPI.Intracomm, folder: Path) -> None:
+def test_a_private_view_of_a_map_leaves_the_file(folder: Path) -> None:
     view = ms.private(ms.load(folder / "small.npy", map=True))
-    view[:] = comm.rank
-    comm.Barrier()
-    assert (view == comm.rank).all()
+    view[:] = COMM.rank
+    COMM.Barrier()
+    assert (view == COMM.rank).all()
     assert_loaded(ms.load(folder / "small.npy"), LARGE[:3, :4])
 
 
@@ -267,15 +252,13 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
 @pytest.mark.two_launches
 @pytest.mark.usefixtures("_next_call_works")
 @pytest.mark.parametrize("name", BAD)
-def test_bad_arguments(
-    comm: MPI.Intracomm, raised: Raised, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_bad_arguments(raised: Raised, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     options, error, message, ranks = BAD[name]
     monkeypatch.chdir(folder)
     errors = raised(lambda: ms.load(**{"path": "small.npy", **options}))
     leaders = {ranks[0] for ranks in ms.topology().placement.nodes}
-    failed = {ON_ROOT: {0}, ON_LEADERS: leaders, ON_ALL: set(range(comm.size))}[ranks]
-    assert [kind for kind, _ in errors] == [error if rank in failed else "PeerError" for rank in range(comm.size)]
+    failed = {ON_ROOT: {0}, ON_LEADERS: leaders, ON_ALL: set(range(COMM.size))}[ranks]
+    assert [kind for kind, _ in errors] == [error if rank in failed else "PeerError" for rank in range(COMM.size)]
     assert all(message in text for _, text in errors)
 
 
@@ -283,36 +266,18 @@ def test_bad_arguments(
 @pytest.mark.two_launches
 @pytest.mark.usefixtures("_next_call_works")
 @pytest.mark.parametrize("options", [{"region": 1}, {"read": "node"}, {"map": True}, {"attributes": True}])
-def test_arguments_that_differ(comm: MPI.Intracomm, raised: Raised, folder: Path, options: dict[str, Any]) -> None:
-    errors = raised(lambda: ms.load(folder / "small.npy", **(options if comm.rank == comm.size - 1 else {})))
+def test_arguments_that_differ(raised: Raised, folder: Path, options: dict[str, Any]) -> None:
+    errors = raised(lambda: ms.load(folder / "small.npy", **(options if COMM.rank == COMM.size - 1 else {})))
     assert {error for error, _ in errors} == {"MismatchError"}
 
 
-def make_damaged(path: Path) -> None:
-    with h5py.File(path, "w") as file:
-        made = file.create_dataset("a", data=LARGE[:200], chunks=(50, 500), compression="gzip")
-        start = made.id.get_chunk_info(7).byte_offset + 100
-    content = bytearray(path.read_bytes())
-    content[start : start + 1900] = bytes(1900)
-    path.write_bytes(content)
-
-
 @pytest.mark.usefixtures("_next_call_works")
-def test_a_damaged_chunk(comm: MPI.Intracomm, raised: Raised, write: Write) -> None:
-    """The rank that reads it raises, and no other waits."""
-    path = write("damaged.h5", make_damaged)
-    errors = raised(lambda: ms.load(path, "a"))
-    assert sorted(error for error, _ in errors) == ["FileError"] + ["PeerError"] * (comm.size - 1)
-    assert all(f"dataset '/a' of {path}" in text for _, text in errors)
-
-
-@pytest.mark.usefixtures("_next_call_works")
-def test_a_read_that_fails(comm: MPI.Intracomm, raised: Raised, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_that_fails(raised: Raised, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One rank's disk has an error in the midst of the file; all others go on to the end, and know."""
     victim, preadv = max(ms.topology().ranks_of(0)), os.preadv
 
     def failing(fd: int, buffers: Any, offset: int) -> int:
-        if comm.rank == victim and offset > LARGE.nbytes // 2:
+        if COMM.rank == victim and offset > LARGE.nbytes // 2:
             raise OSError(errno.EIO, "Input/output error")
         return preadv(fd, buffers, offset)
 
@@ -332,14 +297,14 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.usefixtures("_next_call_works")
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_file_that_is_changed_while_it_is_read(
-    comm: MPI.Intracomm, raised: Raised, write: Write, monkeypatch: pytest.MonkeyPatch, change: str
+    raised: Raised, write: Write, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     path, preadv = write("changed.npy", lambda path: np.save(path, LARGE)), os.preadv
 
     def changing(fd: int, buffers: Any, offset: int) -> int:
         """Once rank 0 has read the header, and before another rank opens the file."""
         count = preadv(fd, buffers, offset)
-        if comm.rank == 0 and offset + count == 128:
+        if COMM.rank == 0 and offset + count == 128:
             CHANGES[change](path)
         return count
 

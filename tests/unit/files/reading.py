@@ -11,7 +11,6 @@ from mpishare.files.inspect import Contents, inspect_file
 from mpishare.files.load import _nested as nested
 from mpishare.files.parallel_read import layout_of
 from mpishare.files.source import Source
-from tests.arrays import bits
 
 SMALL_PIECE_BYTES = 64
 
@@ -34,8 +33,3 @@ def inspected(path: Path, dataset: str | None = None, region: Any = None, *, att
     """What `load` finds in the file."""
     with Source(str(path)) as source:
         return inspect_file(source, dataset, region, attributes=attributes)
-
-
-def assert_same(result: Any, expected: Any) -> None:
-    """Both have the same bits and shape, and dtypes that are equal."""
-    assert (result.dtype, result.shape, bits(result)) == (expected.dtype, expected.shape, bits(expected))

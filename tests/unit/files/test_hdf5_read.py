@@ -18,8 +18,8 @@ from hypothesis.extra import numpy as hnp
 from mpishare.errors import ArgumentError, FileError, SpecError
 from mpishare.files.inspect import stored
 from mpishare.files.parts import ContiguousPart
-from tests.arrays import DTYPES, filled
-from tests.unit.files.reading import assert_same, inspected, loaded
+from tests.arrays import DTYPES, assert_same, filled
+from tests.unit.files.reading import inspected, loaded
 
 STRING = h5py.string_dtype()
 

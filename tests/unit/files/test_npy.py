@@ -14,8 +14,8 @@ from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError
 from mpishare.files.inspect import stored
 from mpishare.files.npy import header_of
-from tests.arrays import DTYPES, REPRESENTATIVES, bits, filled
-from tests.unit.files.reading import assert_same, inspected, loaded
+from tests.arrays import DTYPES, REPRESENTATIVES, assert_same, bits, filled
+from tests.unit.files.reading import inspected, loaded
 
 ODD_DTYPES = ["titles", "unicode names", "record", "no columns", "subarray"]
 ARRAYS = {**REPRESENTATIVES, **{name: filled(DTYPES[name], (4, 3)) for name in ODD_DTYPES}}

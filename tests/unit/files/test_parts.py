@@ -14,8 +14,8 @@ from hypothesis.extra import numpy as hnp
 from mpishare.files.parts import ContiguousPart
 from mpishare.files.source import Source
 from mpishare.memory.kinds import Origin
-from tests.arrays import DTYPES, filled
-from tests.unit.files.reading import assert_same, inspected, loaded
+from tests.arrays import DTYPES, assert_same, filled
+from tests.unit.files.reading import inspected, loaded
 
 
 @given(data=st.data())

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from mpishare.errors import ArgumentError
 from mpishare.files.region import parse_region
-from tests.unit.files.reading import assert_same
+from tests.arrays import assert_same
 
 
 @given(st.data(), hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=9))
