@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,3 +35,12 @@ def inspected(path: Path, dataset: str | None = None, region: Any = None, *, att
     """What `load` finds in the file."""
     with Source(str(path)) as source:
         return inspect_file(source, dataset, region, attributes=attributes)
+
+
+def failing(code: int) -> Callable[..., Any]:
+    """A call that the operating system refuses."""
+
+    def call(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return call

@@ -8,13 +8,13 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mpishare.errors import FileError
 from mpishare.files.atomic_file import AtomicFile
 from mpishare.files.errors import file_errors
+from tests.unit.files.reading import failing
 
 HOSTILE = ["a.npy", "with space.h5", "(a|b)*.npy", "größe-名.h5", "x" * 250 + ".h5", "-n.npy"]
 OLD = bytes(range(256)) * 5000
@@ -39,25 +39,22 @@ def commit(path: Path, content: bytes = b"new") -> None:
         new.commit()
 
 
-def failing(code: int) -> Callable[..., Any]:
-    def call(*_: object, **__: object) -> None:
-        raise OSError(code, os.strerror(code))
-
-    return call
-
-
 @pytest.mark.parametrize("name", HOSTILE)
-def test_it_takes_the_name_when_it_is_whole(tmp_path: Path, name: str) -> None:
+def test_it_takes_the_name_when_it_is_whole_and_leftovers_of_that_name_go(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    path.write_bytes(b"old")
-    with AtomicFile(path) as new:
+    with AtomicFile(path) as unused:
+        stem = unused.temporary.name[:-16]
+    others = [path, *(tmp_path / f"{other}0123456789abcdef" for other in (f"{stem}x", "b.npy.tmp.", f"x{stem}"))]
+    for file in [*others, tmp_path / f"{stem}0123456789abcdef"]:
+        file.write_bytes(b"old")
+    with path.open("rb") as opened, AtomicFile(path) as new:
         os.write(new.fd, b"new")
         assert path.read_bytes() == b"old"
-        assert new.temporary.parent == tmp_path
+        assert set(tmp_path.iterdir()) == {new.temporary, *others}
         new.sync()
         new.commit()
-    assert path.read_bytes() == b"new"
-    assert list(tmp_path.iterdir()) == [path]
+        assert (path.read_bytes(), opened.read()) == (b"new", b"old")
+    assert set(tmp_path.iterdir()) == set(others)
 
 
 def test_permissions(tmp_path: Path) -> None:
@@ -75,40 +72,19 @@ def test_permissions(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o754
 
 
-def test_it_goes_where_something_fails(old: Path) -> None:
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_it_goes_where_something_fails(old: Path, monkeypatch: pytest.MonkeyPatch, is_removed: bool) -> None:
+    """On a file system that has become read-only it stays until the next save. The first error is raised."""
     before = descriptors()
+    if not is_removed:
+        monkeypatch.setattr(os, "unlink", failing(errno.EROFS))
     with pytest.raises(KeyboardInterrupt), AtomicFile(old) as new:
         os.write(new.fd, b"ne")
         raise KeyboardInterrupt
-    assert old.read_bytes() == OLD
-    assert list(old.parent.iterdir()) == [old]
-    assert descriptors() == before
-
-
-def test_the_first_error_is_the_one_that_is_raised(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also on a file system that has become read-only, where the temporary file stays."""
-    before = descriptors()
-    monkeypatch.setattr(os, "unlink", failing(errno.EROFS))
-    with pytest.raises(KeyboardInterrupt), AtomicFile(old):
-        raise KeyboardInterrupt
     monkeypatch.undo()
-    assert descriptors() == before
+    assert (descriptors(), old.read_bytes(), new.temporary.exists()) == (before, OLD, not is_removed)
     commit(old)
     assert list(old.parent.iterdir()) == [old]
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_leftovers_of_the_same_file_go_and_nothing_else(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    with AtomicFile(path) as new:
-        stem = new.temporary.name[:-16]
-    left = tmp_path / f"{stem}0123456789abcdef"
-    others = [tmp_path / f"{stem}old", tmp_path / "b.npy.tmp.0123456789abcdef", tmp_path / f"x{stem}0123456789abcdef"]
-    for file in [left, *others]:
-        file.write_bytes(b"left")
-    with AtomicFile(path):
-        assert not left.exists()
-    assert all(file.exists() for file in others)
 
 
 def test_one_that_is_being_written_stays(tmp_path: Path) -> None:
@@ -128,30 +104,24 @@ def test_a_file_system_that_reports_no_links(old: Path, monkeypatch: pytest.Monk
     assert old.read_bytes() == b"new"
 
 
-def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    target, link = tmp_path / "there/data.npy", tmp_path / "link.npy"
-    target.write_bytes(b"old")
-    link.symlink_to(target)
+def test_a_link_stays_and_what_it_leads_to_is_replaced(old: Path) -> None:
+    link = old.with_name("link.npy")
+    link.symlink_to(old)
     commit(link)
     assert link.is_symlink()
-    assert target.read_bytes() == b"new"
+    assert old.read_bytes() == b"new"
 
 
 def test_a_folder_that_cannot_be_synced_has_the_new_file(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error must not say that nothing was saved."""
-    usual = os.fsync
-
-    def fsync(fd: int) -> None:
-        if stat.S_ISDIR(os.fstat(fd).st_mode):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        usual(fd)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    with pytest.raises(FileError, match="it was saved, but") as raised, file_errors(old, None, "it was not saved"):
-        commit(old)
-    assert raised.value.errno == errno.EIO
-    assert old.read_bytes() == b"new"
+    with (
+        pytest.raises(FileError, match="it was saved, but") as raised,
+        file_errors(old, None, "it was not saved"),
+        AtomicFile(old) as new,
+    ):
+        monkeypatch.setattr(os, "fsync", failing(errno.EIO))
+        new.commit()
+    assert (raised.value.errno, old.read_bytes()) == (errno.EIO, b"")
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files that other programs write: netCDF4, PyTables, the HDFStore of pandas."""
+"""Files that other programs write: netCDF4 and PyTables."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from pathlib import Path
 
 import netCDF4
 import numpy as np
-import pandas as pd
-import pytest
 import tables
 
-from mpishare.errors import SpecError
-from tests.arrays import bits
+from tests.arrays import assert_same
 from tests.unit.files.reading import inspected, loaded
 
 RECORDS = np.array([(1, 2.5, b"ab"), (2, -1.0, b"c")], [("id", "i8"), ("mass", "f4"), ("name", "S3")])
@@ -42,19 +39,6 @@ def test_pytables(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     with tables.open_file(path, "w") as file:
         file.create_table("/", "table", RECORDS)
-        file.create_array("/", "array", np.arange(5))
         file.create_carray("/", "small", obj=np.arange(10_000).reshape(100, 100), filters=tables.Filters(5, "zlib"))
-        file.create_array("/", "strings", np.array([b"a", b"bcd"]))
-        file.create_vlarray("/", "rows", tables.Int32Atom()).append([1, 2])
-    assert bits(loaded(path, "table")) == bits(RECORDS)
-    assert loaded(path, "array").tolist() == list(range(5))
+    assert_same(loaded(path, "table"), RECORDS)
     assert loaded(path, "small", np.s_[::-9, 3]).tolist() == list(range(9903, 0, -900))
-    assert loaded(path, "strings").tolist() == [b"a", b"bcd"]
-    with pytest.raises(SpecError, match=r"dataset '/rows' of .* arrays of variable length"):
-        inspected(path, "rows")
-
-
-def test_hdfstore(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"x": np.arange(4.0), "n": np.arange(4)})
-    frame.to_hdf(tmp_path / "a.h5", key="rows", format="table", data_columns=True)
-    assert loaded(tmp_path / "a.h5", "rows/table")["x"].tolist() == frame["x"].tolist()

@@ -19,10 +19,10 @@ from tests.unit.files.reading import inspected, loaded
 
 
 @given(data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_any_region_is_read_and_mapped(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "any.npy"
-    shape = data.draw(hnp.array_shapes(max_dims=4, max_side=7))
+    shape = data.draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=9))
     array = np.asarray(filled(DTYPES["gaps"], shape), order=data.draw(st.sampled_from("CF")))
     index = data.draw(hnp.basic_indices(shape, allow_newaxis=True).filter(lambda index: index is not None))
     np.save(path, array)

@@ -1,4 +1,4 @@
-"""A region selects what NumPy's basic indexing selects."""
+"""What is no index into an array is refused as a region; test_parts reads the others."""
 
 from __future__ import annotations
 
@@ -6,24 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from mpishare.errors import ArgumentError
 from mpishare.files.region import parse_region
-from tests.arrays import assert_same
-
-
-@given(st.data(), hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=9))
-@settings(max_examples=300, deadline=None)
-def test_regions_are_those_of_numpy(data: st.DataObject, shape: tuple[int, ...]) -> None:
-    index = data.draw(hnp.basic_indices(shape, allow_newaxis=True, allow_ellipsis=True))
-    array = np.arange(np.prod(shape)).reshape(shape)
-    axes, view = parse_region(index, shape)
-    assert all(axis.step > 0 for axis in axes)
-    assert_same(array[np.ix_(*axes)].reshape([len(axis) for axis in axes])[view], np.asarray(array[index]))
-
 
 BAD: list[tuple[Any, str]] = [
     (5, "index 5 is outside of axis 0, which has 5 items"),

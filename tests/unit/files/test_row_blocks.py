@@ -14,26 +14,24 @@ from mpishare.files.row_blocks import BLOCK_BYTES, RowBlocks, choose_way, writer
 PLACEMENTS = [Placement.from_labels(labels) for labels in ("a", "aaa", "aabb", "abab", "abbbc", "aabbbbb")]
 
 
-@pytest.mark.parametrize("lengths", [[0], [3], [2, 0, 1], [0, 0, 0, 5], [700_000, 1, 699_999]])
+ITEMS = [1, 7, BLOCK_BYTES - 1, BLOCK_BYTES, 3 * BLOCK_BYTES + 1]
+LENGTHS = [[0], [3], [2, 0, 1], [0, 0, 0, 5], [700_000, 1, 699_999]]
+
+
+@pytest.mark.parametrize(("itemsize", "lengths"), [(8, own) for own in LENGTHS] + [(size, [5, 2]) for size in ITEMS])
 @pytest.mark.parametrize("shape", [(), (5,), (2, 0)])
-def test_the_runs_of_all_ranks_are_the_whole_array_once(lengths: list[int], shape: tuple[int, ...]) -> None:
-    blocks = RowBlocks.of_rows(Spec(np.dtype("f8"), (7, *shape), "F"), lengths)
-    assert blocks.spec == Spec(np.dtype("f8"), (sum(lengths), *shape))
-    runs = [list(blocks.runs(rank)) for rank in range(len(lengths))]
-    assert [sum(run.nbytes for run in own) for own in runs] == [length * int(np.prod(shape)) * 8 for length in lengths]
+def test_the_runs_of_all_ranks_are_the_whole_array_once(
+    itemsize: int, lengths: list[int], shape: tuple[int, ...]
+) -> None:
+    blocks = RowBlocks.of_rows(Spec(np.dtype(f"V{itemsize}"), (7, *shape), "F"), lengths)
+    assert blocks.spec == Spec(np.dtype(f"V{itemsize}"), (sum(lengths), *shape))
+    row_bytes, runs = int(np.prod(shape)) * itemsize, [list(blocks.runs(rank)) for rank in range(len(lengths))]
+    assert [sum(run.nbytes for run in own) for own in runs] == [length * row_bytes for length in lengths]
     everything = list(blocks.all_runs())
     assert everything == [run for own in runs for run in own]
     assert all(run.offset + run.nbytes == after.offset for run, after in pairwise(everything))
-    assert all(0 < run.nbytes <= BLOCK_BYTES for run in everything)
-
-
-@pytest.mark.parametrize("itemsize", [1, 7, BLOCK_BYTES - 1, BLOCK_BYTES, 3 * BLOCK_BYTES + 1])
-def test_runs_are_whole_items(itemsize: int) -> None:
-    blocks = RowBlocks.of_root(Spec(np.dtype(f"V{itemsize}"), (5,)), 3)
-    runs = list(blocks.runs(0))
-    assert sum(run.nbytes for run in runs) == 5 * itemsize
-    assert all(run.nbytes % itemsize == 0 and run.nbytes <= max(itemsize, BLOCK_BYTES) for run in runs)
-    assert list(blocks.runs(1)) == list(blocks.runs(2)) == []
+    assert all(run.nbytes % itemsize == 0 < run.nbytes <= max(itemsize, BLOCK_BYTES) for run in everything)
+    assert RowBlocks.of_root(blocks.spec, 3).starts == (0, *(blocks.spec.nbytes,) * 3)
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
@@ -63,8 +61,6 @@ def test_each_rank_has_one_writer_and_writers_write_their_own(placement: Placeme
         ("aab", "lustre", True, False, "hosts"),
     ],
 )
-def test_the_way_follows_from_the_nodes_and_the_file_system(
-    labels: str, filesystem: str, distributed: bool, has_mpio: bool, way: str
-) -> None:
+def test_choose_way(labels: str, filesystem: str, distributed: bool, has_mpio: bool, way: str) -> None:
     placement = Placement.from_labels(labels)
     assert choose_way(placement, filesystem, distributed=distributed, has_mpio=has_mpio) == way
