@@ -161,12 +161,9 @@ def _lengths(shape: ShapeLike) -> tuple[int, ...]:
         SpecError: It is not a shape, or is negative.
     """
     try:
-        lengths: tuple[int, ...] = (operator.index(shape),)  # type: ignore[arg-type]
-    except TypeError:
-        try:
-            lengths = tuple(map(operator.index, shape))  # type: ignore[arg-type]
-        except TypeError as error:
-            raise SpecError(f"shape {shape!r} is not understood: give one integer or several.") from error
+        lengths = tuple(map(operator.index, shape if np.iterable(shape) else (shape,)))
+    except TypeError as error:
+        raise SpecError(f"shape {shape!r} is not understood: give one integer or several.") from error
     if any(length < 0 for length in lengths):
         raise SpecError(f"shape {lengths} is negative. Give lengths of 0 or more.")
     return lengths

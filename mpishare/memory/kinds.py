@@ -1,91 +1,32 @@
-"""The protocols of segment kinds: whether a kind can be used on this node, and the memory that it provides."""
+"""What a segment kind is, and where memory comes from."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 from mpishare.comm.context import Context
 from mpishare.memory.mapping import Mapping
 
 
-class Backing(Protocol):
-    """Bytes in this rank's address space that belong to one array for as long as the object lives."""
-
-    @property
-    def address(self) -> int:
-        """Where the bytes begin in this process."""
-
-    def protect(self) -> None:
-        """Makes the pages read-only in this process. The bytes may begin at another address afterwards.
-
-        Raises:
-            OSError: The kernel cannot split the map.
-        """
-
-    def copy_on_write(self) -> Mapping | None:
-        """A private map of the same bytes; None where the kernel does not allow one."""
-
-
-class Memory(Backing, Protocol):
-    """Memory that a kind provides, for one array or for several in turn.
-
-    It is released when the object is deleted, by local work alone.
-
-    Attributes:
-        lifetime: When the memory is released, as a phrase for users.
-    """
-
-    lifetime: str
-
-    def reserve(self, part: slice) -> None:
-        """Allocates the pages of the bytes of `part`, so that touching them later cannot fail.
-
-        Raises:
-            MemoryError: There are no pages left.
-        """
-
-    def unprotect(self) -> None:
-        """Makes the pages writable again.
-
-        Raises:
-            OSError: The kernel cannot split the map.
-        """
-
-    def second_map(self) -> Mapping | None:
-        """Another map of the same pages; None where there can be none."""
-
-
-class Kind(Protocol):
+class Kind(NamedTuple):
     """One way to allocate memory for the ranks of a node.
 
     Attributes:
         name: Its name in MPISHARE_BACKEND and in `backend=`.
         title: Its name for people: `name`, and where the bytes lie if kinds differ in that alone.
         is_shared: Whether the ranks of a node see one copy, and thus what the others write. If not, each has its own.
+        check: Called with the number of bytes; raises `MpishareError` if they cannot be allocated on this node. Local.
+        allocate: Allocates so many bytes, at least one. Raises `MpishareError`, `MemoryError` or `OSError` where that
+            fails after all, but no rank raises while another is still in a collective of this call. Collective over
+            the ranks of this node.
     """
 
     name: str
     title: str
     is_shared: bool
-
-    def check(self, context: Context, nbytes: int) -> None:
-        """Checks that `nbytes` can be allocated on this node. Local.
-
-        Raises:
-            MpishareError: They cannot.
-        """
-
-    def allocate(self, context: Context, nbytes: int) -> Memory:
-        """Memory of `nbytes`, at least one, on this node.
-
-        No rank raises while another is still in a collective of this call.
-
-        Raises:
-            MpishareError, MemoryError, OSError: The memory could not be allocated after all.
-
-        Collective:
-            Over the ranks of this node.
-        """
+    check: Callable[[Context, int], None]
+    allocate: Callable[[Context, int], Mapping]
 
 
 class Origin(NamedTuple):
@@ -107,5 +48,5 @@ class Origin(NamedTuple):
 class NodeMemory(NamedTuple):
     """Memory of this node, and where it comes from."""
 
-    memory: Memory
+    memory: Mapping
     origin: Origin

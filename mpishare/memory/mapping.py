@@ -14,10 +14,11 @@ from mpishare.memory.hugepages import aligned_range, collapse, huge_bytes
 
 
 class Mapping:
-    """A memory map of this process. It satisfies `Memory`.
+    """A memory map of this process, for one array or for several in turn.
 
     Attributes:
         address: Where the bytes begin; not always on a page.
+        lifetime: When the memory is released, as a phrase for users.
     """
 
     lifetime = "goes with its last view"
@@ -81,8 +82,25 @@ class Mapping:
         self.address += -self.address % huge_bytes()
 
     def reserve(self, part: slice) -> None:
-        """Allocates the pages of `part`; see `populate`."""
-        populate(self.address, part)
+        """Allocates pages for writing, so that a missing page is an error of this call, not SIGBUS at a later access.
+
+        Args:
+            part: The bytes whose pages to allocate. Whole huge pages in it become huge if possible.
+
+        Raises:
+            MemoryError: The file system or the machine has no page left.
+
+        Source:
+            madvise(2), MADV_POPULATE_WRITE. Kernels before 5.14 do not know it (EINVAL), and then nothing is allocated.
+        """
+        start = (self.address + part.start) & -mmap.PAGESIZE
+        stop = self.address + part.stop
+        if part.stop <= part.start:
+            return
+        collapse(start, stop)
+        error = syscalls.madvise(start, stop - start, syscalls.MADV_POPULATE_WRITE)
+        if error not in (0, EINVAL):
+            raise MemoryError(f"no pages for {part.stop - part.start:,} bytes: {os.strerror(error)}")
 
     def protect(self) -> None:
         """Makes the pages read-only: a stray write ends the process that does it and no other.
@@ -125,29 +143,6 @@ class Mapping:
         except (PermissionError, FileNotFoundError):
             return None
         return twin
-
-
-def populate(address: int, part: slice) -> None:
-    """Allocates pages for writing, so that a missing page is an error of this call, not SIGBUS at a later access.
-
-    Args:
-        address: Where the bytes begin.
-        part: The bytes whose pages to allocate, counted from `address`. Whole huge pages in it become huge if possible.
-
-    Raises:
-        MemoryError: The file system or the machine has no page left.
-
-    Source:
-        madvise(2), MADV_POPULATE_WRITE. Kernels before 5.14 do not know it (EINVAL), and then nothing is allocated.
-    """
-    start = (address + part.start) & -mmap.PAGESIZE
-    stop = address + part.stop
-    if part.stop <= part.start:
-        return
-    collapse(start, stop)
-    error = syscalls.madvise(start, stop - start, syscalls.MADV_POPULATE_WRITE)
-    if error not in (0, EINVAL):
-        raise MemoryError(f"no pages for {part.stop - part.start:,} bytes: {os.strerror(error)}")
 
 
 def _areas(start: int, stop: int) -> Iterator[tuple[int, int, int]]:

@@ -10,29 +10,24 @@ from mpishare.comm.context import Context
 from mpishare.errors import BackendError, CapacityError
 from mpishare.host import filesystems
 from mpishare.host import memory as host_memory
-from mpishare.memory.kinds import Memory
+from mpishare.memory.kinds import Kind
 from mpishare.memory.mapping import Mapping
 from mpishare.memory.shared_file import memory_file, open_shared
 
 
-class MemmapInMemory:
-    """A file in the kernel's own tmpfs. It satisfies `Kind`.
+def _check_memory(context: Context, nbytes: int) -> None:
+    """Compares with the free memory, within the control groups."""
+    if context.config.directory is not None:
+        raise BackendError(f"MPISHARE_DIR={context.config.directory} names another place")
+    host_memory.check_memory(context.topology.host, nbytes)
 
-    It takes memory as a window does, but no mount such as /dev/shm limits it.
-    """
 
-    name, title = "memmap", "memmap in memory"
-    is_shared = True
+def _allocate_in_memory(context: Context, nbytes: int) -> Mapping:
+    return _map_shared(context, nbytes, lambda: memory_file(nbytes), Mapping)
 
-    def check(self, context: Context, nbytes: int) -> None:
-        """Compares with the free memory, within the control groups."""
-        if context.config.directory is not None:
-            raise BackendError(f"MPISHARE_DIR={context.config.directory} names another place")
-        host_memory.check_memory(context.topology.host, nbytes)
 
-    def allocate(self, context: Context, nbytes: int) -> Memory:
-        """Collective over the ranks of this node."""
-        return _map_shared(context, nbytes, lambda: memory_file(nbytes), Mapping)
+MEMMAP_IN_MEMORY = Kind("memmap", "memmap in memory", True, _check_memory, _allocate_in_memory)
+"""A file in the kernel's own tmpfs. It takes memory as a window does, but no mount such as /dev/shm limits it."""
 
 
 class _MappingOnDisk(Mapping):
@@ -42,39 +37,33 @@ class _MappingOnDisk(Mapping):
         """Nothing: the kernel can write a page to its block and read it again."""
 
 
-class MemmapInFolder:
-    """A nameless file in MPISHARE_DIR or the temporary folder, if its file system belongs to this node alone.
-
-    It satisfies `Kind`.
-
-    Source:
-        open(2), O_TMPFILE.
-    """
-
-    name, title = "memmap", "memmap in a folder"
-    is_shared = True
-
-    def check(self, context: Context, nbytes: int) -> None:
-        """Compares with the free space of the folder. A folder that may be on a network is refused."""
-        folder = context.config.folder
-        space = filesystems.room(folder)
-        if space is None:
-            raise BackendError(f"there is no folder {folder}. Set MPISHARE_DIR to one on this node's own disk.")
-        if not filesystems.is_node_local(folder):
-            system = filesystems.type_of(folder)
-            raise BackendError(
-                f"{folder} is on {system}, which other hosts may share. Set MPISHARE_DIR to a local folder."
-            )
-        if nbytes > space.free:
-            raise _no_room(context, nbytes)
-
-    def allocate(self, context: Context, nbytes: int) -> Memory:
-        """Collective over the ranks of this node."""
-        return _map_shared(context, nbytes, lambda: _file_in_folder(context, nbytes), _MappingOnDisk)
+def _check_folder(context: Context, nbytes: int) -> None:
+    """Compares with the free space of the folder. A folder that may be on a network is refused."""
+    folder = context.config.folder
+    space = filesystems.room(folder)
+    if space is None:
+        raise BackendError(f"there is no folder {folder}. Set MPISHARE_DIR to one on this node's own disk.")
+    if not filesystems.is_node_local(folder):
+        system = filesystems.type_of(folder)
+        raise BackendError(f"{folder} is on {system}, which other hosts may share. Set MPISHARE_DIR to a local folder.")
+    if nbytes > space.free:
+        raise _no_room(context, nbytes)
 
 
-def _map_shared(context: Context, nbytes: int, create: Callable[[], int], mapping: type[Mapping]) -> Memory:
-    """Maps one new file on all ranks; see `open_shared`."""
+def _allocate_in_folder(context: Context, nbytes: int) -> Mapping:
+    return _map_shared(context, nbytes, lambda: _file_in_folder(context, nbytes), _MappingOnDisk)
+
+
+MEMMAP_IN_FOLDER = Kind("memmap", "memmap in a folder", True, _check_folder, _allocate_in_folder)
+"""A nameless file in MPISHARE_DIR or the temporary folder, if its file system belongs to this node alone.
+
+Source:
+    open(2), O_TMPFILE.
+"""
+
+
+def _map_shared(context: Context, nbytes: int, create: Callable[[], int], mapping: type[Mapping]) -> Mapping:
+    """Maps one new file on all ranks. Collective over the ranks of this node; see `open_shared`."""
     descriptor = open_shared(context, create)
     try:
         return mapping.of_file(descriptor, nbytes)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from mpishare.comm.context import Context
 from mpishare.host import memory as host_memory
-from mpishare.memory.kinds import Memory
+from mpishare.memory.kinds import Kind
 from mpishare.memory.mapping import Mapping
 
 
-class Private:
-    """Memory of each rank alone, filled on every rank. It satisfies `Kind`."""
+def _check(context: Context, nbytes: int) -> None:
+    """Compares the bytes of all ranks of the node with the free memory."""
+    host_memory.check_memory(context.topology.host, nbytes * context.topology.node_size)
 
-    name = title = "private"
-    is_shared = False
 
-    def check(self, context: Context, nbytes: int) -> None:
-        """Compares the bytes of all ranks of the node with the free memory."""
-        host_memory.check_memory(context.topology.host, nbytes * context.topology.node_size)
+def _allocate(_: Context, nbytes: int) -> Mapping:
+    """Memory of this rank. Local."""
+    return Mapping.anonymous(nbytes)
 
-    def allocate(self, context: Context, nbytes: int) -> Memory:
-        """Memory of this rank. Local."""
-        return Mapping.anonymous(nbytes)
+
+PRIVATE = Kind("private", "private", False, _check, _allocate)
+"""Memory of each rank alone, filled on every rank."""

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from mpishare.arrays.raw import Block, address_of
 from mpishare.arrays.spec import Spec
 from mpishare.errors import BackendError
-from mpishare.memory.kinds import Backing, Origin
+from mpishare.memory.kinds import Origin
+from mpishare.memory.mapping import Mapping
+from mpishare.memory.slab import Slot
 
 
 class Segment:
@@ -31,7 +33,13 @@ class Segment:
     """
 
     def __init__(
-        self, memory: Backing, nbytes: int, origin: Origin, key: int | None, made_by: str = "", keeps: object = None
+        self,
+        memory: Mapping | Slot,
+        nbytes: int,
+        origin: Origin,
+        key: int | None,
+        made_by: str = "",
+        keeps: object = None,
     ) -> None:
         """`keeps` lives as long as the segment."""
         self.memory = memory

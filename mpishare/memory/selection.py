@@ -10,12 +10,13 @@ from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, BackendError, CapacityError, MpishareError
 from mpishare.host import memory as host_memory
 from mpishare.memory import buffer_pool, cache
-from mpishare.memory.kinds import Kind, Memory, NodeMemory, Origin
-from mpishare.memory.memmap import MemmapInFolder, MemmapInMemory
-from mpishare.memory.private import Private
-from mpishare.memory.window import Window
+from mpishare.memory.kinds import Kind, NodeMemory, Origin
+from mpishare.memory.mapping import Mapping
+from mpishare.memory.memmap import MEMMAP_IN_FOLDER, MEMMAP_IN_MEMORY
+from mpishare.memory.private import PRIVATE
+from mpishare.memory.window import WINDOW
 
-KINDS: tuple[Kind, ...] = (MemmapInMemory(), Window(), MemmapInFolder(), Private())
+KINDS: tuple[Kind, ...] = (MEMMAP_IN_MEMORY, WINDOW, MEMMAP_IN_FOLDER, PRIVATE)
 """In the order in which a node tries them.
 
 A nameless file in memory comes before a window for two reasons. A SIGKILL inside MPI_Win_allocate_shared leaves MPI's
@@ -106,7 +107,7 @@ def _summary(context: Context, refusals: dict[str, str], lacks: dict[str, Capaci
     return CapacityError(lack.host, lack.where, lack.wanted, lack.free, cure)
 
 
-def _allocate_with_retry(kind: Kind, context: Context, nbytes: int, writable: bool) -> Memory:
+def _allocate_with_retry(kind: Kind, context: Context, nbytes: int, writable: bool) -> Mapping:
     """Like `_allocate`; where memory is short, the ranks of the node release what they cache, and it is tried again."""
     try:
         return _allocate(kind, context, nbytes, writable)
@@ -119,7 +120,7 @@ def _allocate_with_retry(kind: Kind, context: Context, nbytes: int, writable: bo
     return _allocate(kind, context, nbytes, writable)
 
 
-def _allocate(kind: Kind, context: Context, nbytes: int, writable: bool) -> Memory:
+def _allocate(kind: Kind, context: Context, nbytes: int, writable: bool) -> Mapping:
     """Memory with real pages. Each rank reserves the pages of its own slice, near to its core.
 
     Raises:

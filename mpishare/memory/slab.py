@@ -17,7 +17,7 @@ import numpy as np
 from mpishare.arrays.slices import round_up
 from mpishare.comm.agreement import any_rank
 from mpishare.comm.context import Context
-from mpishare.memory.kinds import Memory, NodeMemory
+from mpishare.memory.kinds import NodeMemory
 from mpishare.memory.mapping import Mapping
 
 LARGEST_SLOT_BYTES = 2 << 20
@@ -113,7 +113,7 @@ class Slab(NamedTuple):
 
     node_memory: NodeMemory
     content: memoryview
-    readable: Memory
+    readable: Mapping
 
     @classmethod
     def of(cls, node_memory: NodeMemory, nbytes: int) -> Slab:
@@ -130,7 +130,7 @@ class Slab(NamedTuple):
 
 
 class Slot:
-    """A part of a slab, in use by one array. It satisfies `Backing`.
+    """A part of a slab, in use by one array.
 
     Attributes:
         address: Where the bytes begin in this process.

@@ -17,68 +17,58 @@ from mpishare.errors import BackendError, CapacityError
 from mpishare.host import filesystems
 from mpishare.host import memory as host_memory
 from mpishare.memory.hugepages import huge_bytes
-from mpishare.memory.kinds import Memory
-from mpishare.memory.mapping import Mapping, populate
+from mpishare.memory.kinds import Kind
+from mpishare.memory.mapping import Mapping
 
 _SLACK_BYTES = 64 << 10
 """What an MPI adds to a window for itself. Open MPI 5.0: a page, and 128 bytes a rank."""
 
 _ROOM_PER_BYTE = 2
-"""Free space required, over the size of a window. See `Window.check`."""
+"""Free space required, over the size of a window. See `_check`."""
 
 _DESCRIPTORS = 2
 """Files that an MPI has open while it makes a window: Open MPI one, MPICH two."""
 
 
-class Window:
-    """MPI_Win_allocate_shared, the MPI standard's way to memory that all ranks of a node see. It satisfies `Kind`.
+def _check(context: Context, nbytes: int) -> None:
+    """Compares with the free space of the directory in which Open MPI and MPICH put windows.
 
-    The window is freed as soon as every rank of the node has a second map of its pages. So live memory takes no
-    communicator and no descriptor, and releasing it is local. Where the pages cannot be mapped a second time, the
-    window stays until MPI_Finalize.
+    One rank of Open MPI compares the free space again, and the other ranks hang if it finds too little. So twice
+    the size must be free: no other process takes that much between the two checks.
     """
+    host_memory.check_memory(context.topology.host, nbytes)
+    _check_descriptors(context)
+    directory = context.config.window_dir or host_memory.SHM_DIR
+    space = filesystems.room(directory)
+    if context.topology.node_size > 1 and space is not None and _ROOM_PER_BYTE * nbytes + _SLACK_BYTES > space.free:
+        cure = (
+            f"A window needs {_ROOM_PER_BYTE} times its size of free space there while it is made. Give the host "
+            "more shared memory (docker: --shm-size), or share less."
+        )
+        raise CapacityError(context.topology.host, directory, nbytes, space.free, cure)
 
-    name = title = "window"
-    is_shared = True
 
-    def check(self, context: Context, nbytes: int) -> None:
-        """Compares with the free space of the directory in which Open MPI and MPICH put windows.
-
-        One rank of Open MPI compares the free space again, and the other ranks hang if it finds too little. So twice
-        the size must be free: no other process takes that much between the two checks.
-        """
-        host_memory.check_memory(context.topology.host, nbytes)
-        _check_descriptors(context)
-        directory = context.config.window_dir or host_memory.SHM_DIR
-        space = filesystems.room(directory)
-        if context.topology.node_size > 1 and space is not None and _ROOM_PER_BYTE * nbytes + _SLACK_BYTES > space.free:
-            cure = (
-                f"A window needs {_ROOM_PER_BYTE} times its size of free space there while it is made. Give the host "
-                "more shared memory (docker: --shm-size), or share less."
-            )
-            raise CapacityError(context.topology.host, directory, nbytes, space.free, cure)
-
-    def allocate(self, context: Context, nbytes: int) -> Memory:
-        """Allocates all bytes on the leader, so that they are contiguous. Collective over the ranks of this node."""
-        if context.topology.node_size == 1:
-            return Mapping.anonymous(nbytes)
-        refusal = context.keep(_refusal_of_mpi)
-        if refusal:
-            raise BackendError(refusal)
-        room = nbytes + huge_bytes() if nbytes >= huge_bytes() else nbytes  # untouched pages take no memory
-        try:
-            window = _allocate_shared(context, room)
-        except mpi.Exception as error:
-            _end_job(context, nbytes, error)
-        address = window.Shared_query(0)[0].address
-        mapping = Mapping.of_pages(address, room) if context.config.second_map else None
-        is_kept = any_rank(context.node_collective_comm, np.array([mapping is None]))[0]
-        if mapping is None or is_kept:
-            return KeptWindow(window, address)
-        window.Free()
-        if room > nbytes:
-            mapping.begin_on_huge_page()
-        return mapping
+def _allocate(context: Context, nbytes: int) -> Mapping:
+    """Allocates all bytes on the leader, so that they are contiguous. Collective over the ranks of this node."""
+    if context.topology.node_size == 1:
+        return Mapping.anonymous(nbytes)
+    refusal = context.keep(_refusal_of_mpi)
+    if refusal:
+        raise BackendError(refusal)
+    room = nbytes + huge_bytes() if nbytes >= huge_bytes() else nbytes  # untouched pages take no memory
+    try:
+        window = _allocate_shared(context, room)
+    except mpi.Exception as error:
+        _end_job(context, nbytes, error)
+    address = window.Shared_query(0)[0].address
+    mapping = Mapping.of_pages(address, room) if context.config.second_map else None
+    is_kept = any_rank(context.node_collective_comm, np.array([mapping is None]))[0]
+    if mapping is None or is_kept:
+        return KeptWindow(window, address)
+    window.Free()
+    if room > nbytes:
+        mapping.begin_on_huge_page()
+    return mapping
 
 
 def _refusal_of_mpi(context: Context) -> str:
@@ -115,7 +105,7 @@ def _allocate_shared(context: Context, nbytes: int) -> mpi.Win:
 def _end_job(context: Context, nbytes: int, error: mpi.Exception) -> NoReturn:
     """Aborts the job, because the other ranks of the node may never leave MPI_Win_allocate_shared.
 
-    It happens only where another process fills /dev/shm within microseconds after `Window.check`.
+    It happens only where another process fills /dev/shm within microseconds after `_check`.
     """
     sys.stderr.write(
         f"mpishare: MPI could not make a window of {nbytes:,} bytes on host {context.topology.host}: {error}. "
@@ -126,10 +116,10 @@ def _end_job(context: Context, nbytes: int, error: mpi.Exception) -> NoReturn:
     raise error
 
 
-class KeptWindow:
+class KeptWindow(Mapping):
     """The memory of a window that is never freed: MPI_Win_free is collective, while views are deleted locally.
 
-    It satisfies `Memory`. Its pages belong to MPI, which may put other data on them: their protection stays as it is.
+    Its pages belong to MPI, which may put other data on them: their protection stays as it is.
     """
 
     lifetime = "stays until MPI_Finalize"
@@ -139,11 +129,16 @@ class KeptWindow:
         self.kept.append(window)
         self.address = address
 
-    def reserve(self, part: slice) -> None:
-        """See `populate`."""
-        populate(self.address, part)
-
     def _nothing(self) -> None:
         """Nothing, and None: the pages are MPI's."""
 
     protect = unprotect = second_map = copy_on_write = _nothing
+
+
+WINDOW = Kind("window", "window", True, _check, _allocate)
+"""MPI_Win_allocate_shared, the MPI standard's way to memory that all ranks of a node see.
+
+The window is freed as soon as every rank of the node has a second map of its pages. So live memory takes no
+communicator and no descriptor, and releasing it is local. Where the pages cannot be mapped a second time, the window
+stays until MPI_Finalize.
+"""

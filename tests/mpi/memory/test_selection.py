@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import NoReturn
 
@@ -12,6 +13,7 @@ import pytest
 import mpishare as ms
 from mpishare.comm.context import Context
 from mpishare.memory import selection
+from mpishare.memory.kinds import Kind
 from mpishare.memory.mapping import Mapping
 from mpishare.memory.window import KeptWindow
 from tests.mpi.memory.conftest import MAKES_WINDOWS, Configured, permissions
@@ -19,30 +21,26 @@ from tests.mpi.memory.conftest import MAKES_WINDOWS, Configured, permissions
 pytestmark = pytest.mark.mpi
 
 
-class Refusing:
-    """A kind that fails late on the ranks of each node, in two ways. It satisfies `Kind`."""
-
-    name = title = "refusing"
-    is_shared = True
-
-    def check(self, context: Context, nbytes: int) -> None: ...
-
-    def allocate(self, context: Context, nbytes: int) -> NoReturn:
-        context.node_collective_comm.barrier()
-        raise OSError(errno.EIO, "the disk is broken") if context.topology.is_leader else MemoryError("no pages")
+def refuse(context: Context, nbytes: int) -> NoReturn:
+    """Fails late on the ranks of each node, in two ways."""
+    context.node_collective_comm.barrier()
+    raise OSError(errno.EIO, "the disk is broken") if context.topology.is_leader else MemoryError("no pages")
 
 
-class Broken(Refusing):
-    """A kind that raises an unexpected error on the last rank of each node."""
+def break_down(context: Context, nbytes: int) -> NoReturn:
+    """Raises an unexpected error on the last rank of each node."""
+    nodes = context.topology
+    raise ZeroDivisionError if nodes.node_rank == nodes.node_size - 1 else ms.BackendError("only refused")
 
-    def allocate(self, context: Context, nbytes: int) -> NoReturn:
-        nodes = context.topology
-        raise ZeroDivisionError if nodes.node_rank == nodes.node_size - 1 else ms.BackendError("only refused")
+
+def with_failing(allocate: Callable[[Context, int], NoReturn]) -> tuple[Kind, ...]:
+    """All kinds, and before them one that allocates by `allocate`."""
+    return Kind("refusing", "refusing", True, lambda context, nbytes: None, allocate), *selection.KINDS
 
 
 def test_the_next_kind_serves_where_one_fails(configured: Configured, monkeypatch: pytest.MonkeyPatch) -> None:
     comm = configured(backend="", recycle="0")
-    monkeypatch.setattr(selection, "KINDS", (Refusing(), *selection.KINDS))
+    monkeypatch.setattr(selection, "KINDS", with_failing(refuse))
     shared = ms.share(np.arange(1000) if comm.rank == 0 else None, comm=comm)
     assert shared.tolist() == list(range(1000))
     segment = next(segment for segment in ms.report().segments if segment.nbytes == 8000)
@@ -57,7 +55,7 @@ def test_an_unexpected_error_ends_the_call_on_all_ranks(
 ) -> None:
     comm = configured(backend="", recycle=recycle)
     nodes = ms.topology(comm)
-    monkeypatch.setattr(selection, "KINDS", (Broken(), *selection.KINDS))
+    monkeypatch.setattr(selection, "KINDS", with_failing(break_down))
     is_culprit = nodes.node_rank == nodes.node_size - 1
     with pytest.raises(ZeroDivisionError if is_culprit else ms.MpishareError):
         ms.zeros(count, comm=comm)
