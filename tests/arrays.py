@@ -13,35 +13,13 @@ from numpy.typing import NDArray
 
 STRUCT = np.dtype([("id", "<i4"), ("mass", ">f8"), ("name", "S3")])
 
+SIMPLE = """
+    ? i1 u1 i2 i4 i8 u8 l q Q p f2 f4 f8 g c8 c16 G S5 U3 V7
+    >i2 >i4 >u8 >f4 >f8 >c16 >U3
+    M8[ns] M8[D] M8[25s] m8[s] m8 >M8[us]
+"""
 DTYPES: dict[str, np.dtype[Any]] = {
-    **{
-        name: np.dtype(name)
-        for name in [
-            "?",
-            "i1",
-            "u1",
-            "i2",
-            "i4",
-            "i8",
-            "u8",
-            "l",
-            "q",
-            "Q",
-            "p",
-            "f2",
-            "f4",
-            "f8",
-            "g",
-            "c8",
-            "c16",
-            "G",
-            "S5",
-            "U3",
-            "V7",
-        ]
-    },
-    **{name: np.dtype(name) for name in [">i2", ">i4", ">u8", ">f4", ">f8", ">c16", ">U3"]},
-    **{name: np.dtype(name) for name in ["M8[ns]", "M8[D]", "M8[25s]", "m8[s]", "m8", ">M8[us]"]},
+    **{name: np.dtype(name) for name in SIMPLE.split()},
     "struct": STRUCT,
     "nested": np.dtype([("here", STRUCT), ("there", STRUCT, (2,)), ("when", "M8[s]")]),
     "aligned": np.dtype([("a", "i1"), ("b", "f8"), ("c", "i2")], align=True),
@@ -95,17 +73,8 @@ def every_array() -> Iterator[tuple[str, NDArray[Any]]]:
             yield f"{name}, {layout}", array
 
 
-REPRESENTATIVES: dict[str, NDArray[Any]] = {
-    f"{name}, {layout}": layouts(DTYPES[name])[layout]
-    for name, layout in [
-        ("f8", "C"),
-        (">c16", "Fortran"),
-        ("struct", "strided"),
-        ("gaps", "reversed"),
-        ("M8[ns]", "0-d"),
-        ("S5", "no items"),
-    ]
-}
+CHOSEN = ["f8, C", ">c16, Fortran", "struct, strided", "gaps, reversed", "M8[ns], 0-d", "S5, no items"]
+REPRESENTATIVES: dict[str, NDArray[Any]] = {name: array for name, array in every_array() if name in CHOSEN}
 """One array for each way in which the library treats arrays differently: contiguous or not, a dtype that the header
 holds or that needs an extension, padding, no dimension, no bytes."""
 

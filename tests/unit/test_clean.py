@@ -10,12 +10,7 @@ import pytest
 
 from mpishare.cli.clean import leftovers, main
 
-STALE = [
-    "osc_sm.vm.ba3f0001.0.4",
-    "sm_segment.my-host.0.31ef0000.0",
-    "vader_segment.n1.1000.4c.0",
-    "mpich_shar_tmpQ8vXl2",
-]
+STALE = ["osc_sm.vm.ba3f0001.0.4", "sm_segment.a-b.0.31ef0000.0", "vader_segment.n1.1000.4c.0", "mpich_shar_tmpQ8vXl2"]
 FOREIGN = ["psm2_shm.1", "sm_segment", "my.sm_segment.vm", "osc_sm.vm 1", "torch_123", "notes.txt"]
 
 
@@ -27,17 +22,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_only_files_of_mpi(folder: Path) -> None:
-    assert {file.name for file in leftovers(folder)} == set(STALE)
-
-
-def test_files_in_use_stay(folder: Path) -> None:
-    with (folder / STALE[0]).open("r+b") as opened, (folder / STALE[1]).open("r+b") as file:
-        mapped = mmap.mmap(file.fileno(), 4096)
+def test_only_files_of_mpi_that_are_not_in_use(folder: Path) -> None:
+    with (folder / STALE[0]).open("r+b"), (folder / STALE[1]).open("r+b") as file, mmap.mmap(file.fileno(), 4096):
         file.close()
         assert {file.name for file in leftovers(folder)} == set(STALE[2:])
-        mapped.close()
-        opened.close()
     assert {file.name for file in leftovers(folder)} == set(STALE)
 
 

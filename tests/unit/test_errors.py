@@ -11,10 +11,6 @@ from mpishare import errors
 
 CAPACITY = ms.CapacityError("n1", "/dev/shm", 2000, 1000, "Share less.")
 CAPACITY_TEXT = "2,000 bytes do not fit in /dev/shm of host n1, which has 1,000 bytes free. Share less."
-STALL_TEXT = (
-    "share(root=0) at job.py:7 has waited 2.5 s (MPISHARE_TIMEOUT) for ranks that have not come: "
-    "rank 1 on host n1 is in zeros() at job.py:9"
-)
 MANY = {rank: "share" if rank else "empty" for rank in range(512)}
 
 EXAMPLES: dict[ms.MpishareError, str] = {
@@ -26,10 +22,9 @@ EXAMPLES: dict[ms.MpishareError, str] = {
     ms.MismatchError({0: "share", 1: "empty", 2: "share"}): "ranks 0, 2: share; rank 1: empty",
     ms.MismatchError(MANY): "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 503 more: share",
     ms.PeerError(3, "n1", "ValueError: no", 2): "rank 3 on host n1 failed: ValueError: no (and 2 more ranks failed)",
-    ms.PeerCapacityError(3, CAPACITY, 1): (
-        f"rank 3 on host n1 failed: CapacityError: {CAPACITY_TEXT} (and 1 more ranks failed)"
-    ),
-    ms.StallError("share(root=0) at job.py:7", 2.5, {1: "on host n1 is in zeros() at job.py:9"}): STALL_TEXT,
+    ms.PeerCapacityError(3, CAPACITY, 1): f"rank 3 on host n1 failed: CapacityError: {CAPACITY_TEXT} (and 1 more ranks",
+    ms.StallError("share() at job.py:7", 2.5, {1: "on host n1 is in zeros() at job.py:9"}): "share() at job.py:7 has "
+    "waited 2.5 s (MPISHARE_TIMEOUT) for ranks that have not come: rank 1 on host n1 is in zeros() at job.py:9",
     ms.TaskError(7, 3, "n1", "ValueError: no", "Traceback (most recent call last):\n"): "ValueError: no",
     ms.FileError("/data/a.h5", "delay", "is truncated"): "dataset 'delay' of /data/a.h5: is truncated",
     ms.FileError("/data/a.h5", None, "is a folder"): "/data/a.h5: is a folder",
@@ -49,22 +44,16 @@ def test_each_class_has_an_example() -> None:
     assert {type(error) for error in EXAMPLES} == classes - {ms.MpishareError}
 
 
-@pytest.mark.parametrize(
-    ("error", "base"),
-    [
-        (ms.SpecError, TypeError),
-        (ms.CapacityError, MemoryError),
-        (ms.ArgumentError, ValueError),
-        (ms.FileError, OSError),
-        (ms.StallError, TimeoutError),
-        (ms.PeerCapacityError, ms.CapacityError),
-        (ms.PeerCapacityError, ms.PeerError),
-    ],
-)
-def test_they_are_also_what_python_programs_expect(error: type[Exception], base: type[Exception]) -> None:
-    assert issubclass(error, base)
+def test_they_are_also_what_python_programs_expect() -> None:
+    assert issubclass(ms.SpecError, TypeError)
+    assert issubclass(ms.CapacityError, MemoryError)
+    assert issubclass(ms.ArgumentError, ValueError)
+    assert issubclass(ms.FileError, OSError)
+    assert issubclass(ms.StallError, TimeoutError)
 
 
 def test_a_capacity_error_of_another_rank_has_its_numbers() -> None:
     error = ms.PeerCapacityError(3, CAPACITY, 1)
+    assert isinstance(error, ms.CapacityError)
+    assert isinstance(error, ms.PeerError)
     assert (error.rank, error.host, error.where, error.wanted, error.free) == (3, "n1", "/dev/shm", 2000, 1000)

@@ -50,18 +50,13 @@ def test_one_dataset(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert output.endswith("#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n#SBATCH --mem=768M\n")
 
 
-def test_a_whole_file_as_json(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, output = plan_of(capsys, str(file), "-n", "4", "-N", "1", "--json")
+def test_a_whole_file_that_does_not_fit(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = [str(file), "-n", "4", "-N", "1"]  # 4 ranks of 256 MiB fill 1 GiB
+    assert "one copy does not fit, but with 3 ranks a node" in plan_of(capsys, *args)[1]
+    status, output = plan_of(capsys, *args, "--json")
     result = json.loads(output)
     assert [array["name"] for array in result["arrays"]] == ["/deep/packed", "/grid"]
-    assert result["data"] == (8 << 20) + 12000
-    assert (status, result["fits"]) == (1, False)  # 4 ranks of 256 MiB fill 1 GiB
-
-
-def test_the_ranks_that_would_fit_are_printed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, output = plan_of(capsys, str(file), "-n", "4", "-N", "1")
-    assert status == 1
-    assert "one copy does not fit, but with 3 ranks a node" in output
+    assert (status, result["fits"], result["data"]) == (1, False, (8 << 20) + 12000)
 
 
 def test_a_colon_in_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,9 +70,7 @@ def test_missing_files_and_datasets(file: Path, name: str, capsys: pytest.Captur
     assert capsys.readouterr().err.startswith("mpishare plan: ")
 
 
-@pytest.mark.parametrize(
-    "options", ["-n 1 -N 2", "-n 0 -N 0", "-n 2 -N 1 --each 0", "-n 1 -N 1 --memory 1P", "-n 1 -N 1 --shm -1G"]
-)
-def test_impossible_jobs(file: Path, options: str) -> None:
-    with pytest.raises(SystemExit):
-        main([str(file), *options.split()])
+def test_impossible_jobs(file: Path) -> None:
+    for options in ("-n 1 -N 2", "-n 0 -N 0", "-n 2 -N 1 --each 0", "-n 1 -N 1 --memory 1P", "-n 1 -N 1 --shm -1G"):
+        with pytest.raises(SystemExit):
+            main([str(file), *options.split()])

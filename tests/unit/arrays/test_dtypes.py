@@ -10,18 +10,18 @@ import pytest
 from mpishare.arrays.dtypes import check_dtype, is_native_number, rebuild
 from mpishare.errors import SpecError
 
+BAD: dict[str, Any] = {
+    "it holds Python objects": object,
+    "column 'b' holds Python objects": [("a", "i4"), ("b", "O")],
+    "column 'a' holds Python objects": [("a", [("b", "O")])],
+    "title of a column is not a string": {"names": ["a"], "formats": ["f8"], "titles": [b"x"]},
+}
 
-@pytest.mark.parametrize(
-    ("dtype", "message"),
-    [
-        (object, "it holds Python objects"),
-        ([("a", "i4"), ("b", "O")], "column 'b' holds Python objects"),
-        ({"names": ["a"], "formats": ["f8"], "titles": [b"x"]}, "title of a column is not a string"),
-    ],
-)
-def test_dtypes_that_are_not_bytes(dtype: Any, message: str) -> None:
+
+@pytest.mark.parametrize("message", BAD)
+def test_dtypes_that_are_not_bytes(message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        check_dtype(np.dtype(dtype))
+        check_dtype(np.dtype(BAD[message]))
 
 
 @pytest.mark.skipif(not hasattr(np, "dtypes"), reason="strings of any length came with NumPy 2")
@@ -30,11 +30,8 @@ def test_strings_of_any_length() -> None:
         check_dtype(np.dtypes.StringDType())  # type: ignore[attr-defined, unused-ignore]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "expected"), [("f8", True), ("?", True), (">f8", False), ("S0", False), ("O", False)]
-)
-def test_native_numbers(dtype: str, expected: bool) -> None:
-    assert is_native_number(np.dtype(dtype)) == expected
+def test_native_numbers() -> None:
+    assert [name for name in ("f8", "?", ">f8", "S0", "O") if is_native_number(np.dtype(name))] == ["f8", "?"]
 
 
 @pytest.mark.parametrize("description", ["O", "f8,f8", "(2,)f8", "T", "f12345678901", "", "|V8[s"])

@@ -11,13 +11,11 @@ from mpishare.arrays.raw import address_of, bytes_of, scalar, zero
 from mpishare.errors import SpecError
 
 
-@pytest.mark.parametrize(
-    "array", [np.zeros((3, 4)), np.zeros((3, 4), order="F"), np.zeros(()), np.zeros((2, 3), "M8[s]")]
-)
-def test_bytes_of_is_no_copy(array: np.ndarray[Any, Any]) -> None:
-    bytes_of(array)[0] = 1
-    assert array.tobytes().count(1) == 1
-    assert address_of(bytes_of(array)) == address_of(array) == array.ctypes.data
+def test_bytes_of_is_no_copy() -> None:
+    for array in (np.zeros((3, 4)), np.zeros((3, 4), order="F"), np.zeros(()), np.zeros((2, 3), "M8[s]")):
+        bytes_of(array)[0] = 1
+        assert array.tobytes().count(1) == 1
+        assert address_of(bytes_of(array)) == address_of(array) == array.ctypes.data
 
 
 def test_one_item() -> None:

@@ -28,26 +28,14 @@ def mounts(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize(
-    ("directory", "system", "is_local"),
-    [
-        ("/", "ext4", True),
-        ("/tmp-not-there", "ext4", True),
-        ("/dev/shm", "tmpfs", True),
-        ("/dev/shmem", "ext4", True),
-        ("/home/me", "nfs4", False),
-        ("/home/me/fast disk/x", "xfs", True),
-        ("/scratch/job", "lustre", False),
-        ("/twice", "beegfs", False),
-        ("/odd", "fuse.sshfs", False),
-    ],
-)
-def test_the_type_of_the_file_system_decides(mounts: Path, directory: str, system: str, is_local: bool) -> None:
-    assert type_of(directory, mounts) == system
-    assert is_node_local(directory, mounts) == is_local
+LOCAL = {"/": "ext4", "/none": "ext4", "/dev/shm": "tmpfs", "/dev/shmem": "ext4", "/home/me/fast disk/x": "xfs"}
+REMOTE = {"/home/me": "nfs4", "/scratch/job": "lustre", "/twice": "beegfs", "/odd": "fuse.sshfs"}
 
 
-def test_links_are_followed(tmp_path: Path, mounts: Path) -> None:
+def test_the_type_of_the_file_system_decides(tmp_path: Path, mounts: Path) -> None:
+    for directory, system in {**LOCAL, **REMOTE}.items():
+        assert type_of(directory, mounts) == system
+        assert is_node_local(directory, mounts) == (directory in LOCAL)
     link = tmp_path / "link"
     link.symlink_to("/scratch/job")
     assert not is_node_local(str(link), mounts)

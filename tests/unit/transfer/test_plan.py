@@ -52,20 +52,11 @@ def test_the_model_decides(nbytes: int, count: int, place: int, configured: int 
     assert plan.links(nbytes, count, place, configured) == expected
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "configured", "expected"),
-    [
-        (1, None, 61_440),
-        ((1 << 20) - 1, None, 61_440),
-        (1 << 20, None, 256 << 10),
-        (3 << 20, None, 768 << 10),
-        ((4 << 20) + 256, None, 1 << 20),
-        (1 << 20, 1, 64),
-        (1 << 20, 65, 128),
-    ],
-)
-def test_chunks_of_a_ring(nbytes: int, configured: int | None, expected: int) -> None:
-    assert plan.ring_chunk_bytes(nbytes, configured) == expected
+def test_chunks_of_a_ring() -> None:
+    mib = 1 << 20
+    sizes = {1: 61_440, mib - 1: 61_440, mib: mib // 4, 3 * mib: 3 * mib // 4, 4 * mib + 256: mib}
+    assert [plan.ring_chunk_bytes(nbytes, None) for nbytes in sizes] == [*sizes.values()]
+    assert [plan.ring_chunk_bytes(mib, configured) for configured in (1, 65)] == [64, 128]
 
 
 def test_few_bytes_are_exchanged_as_a_whole() -> None:
