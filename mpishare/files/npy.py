@@ -7,7 +7,7 @@ import struct
 
 from numpy.lib import format as npy
 
-from mpishare.arrays.dtypes import check_dtype
+from mpishare.arrays.dtypes import check_dtype, describe, rebuild
 from mpishare.arrays.slices import round_up
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError
@@ -91,8 +91,9 @@ def header_of(spec: Spec) -> bytes:
     Source:
         NumPy Enhancement Proposal 1, and the documentation of `numpy.lib.format`.
     """
+    plain = rebuild(describe(spec.dtype))  # without metadata, which NumPy 1 adds to a pickled datetime64, and warns of
     try:
-        fields = {"descr": npy.dtype_to_descr(spec.dtype), "fortran_order": spec.order == "F", "shape": spec.shape}
+        fields = {"descr": npy.dtype_to_descr(plain), "fortran_order": spec.order == "F", "shape": spec.shape}
         content, version = _encoded(repr(fields))
         if len(content) > _LARGEST_HEADER_BYTES:
             raise ValueError(

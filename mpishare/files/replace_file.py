@@ -73,8 +73,6 @@ def gather_row_blocks(
     """
     comm = context.collective_comm
     specs_of_root: Mapping[str, Spec] = comm.bcast_obj(specs, ROOT)
-    if comm.rank == ROOT:
-        specs_of_root = specs  # NumPy 1 adds metadata to a pickled datetime64, which warns when it is written
     counts = comm.allgather_obj({name: specs[name].shape[0] for name in distributed})
     return {
         name: RowBlocks.of_rows(spec, [count[name] for count in counts])
