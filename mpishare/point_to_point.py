@@ -15,7 +15,7 @@ from mpishare.comm.lookup import context_of
 from mpishare.errors import ArgumentError, MpishareError, SpecError, StallError
 from mpishare.messages import blocking
 from mpishare.messages.compression import check_compress, wants_frames
-from mpishare.messages.requests import CompletedRequest, ReceiveRequest, Request, SendRequest
+from mpishare.messages.requests import ReceiveRequest, Request, SendRequest
 from mpishare.messages.wire import Message, encode
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import pickle_object, unpickle_object
@@ -100,7 +100,7 @@ def isend(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, 
     context = context_of(comm)
     rank, checked_tag = _checked_dest(dest, context), _checked("tag", tag, context.max_tag)
     message = _message(context, array, rank, compress, can_measure=False)
-    return CompletedRequest() if rank == mpi.PROC_NULL else SendRequest(context, message, rank, checked_tag)
+    return Request() if rank == mpi.PROC_NULL else SendRequest(context, message, rank, checked_tag)
 
 
 def recv(
@@ -209,7 +209,7 @@ def irecv(
         _check_out(out)
     if rank == mpi.PROC_NULL:
         _fill_for_no_rank(status)
-        return CompletedRequest(out)
+        return Request(out)
 
     def finish(result: Any, head_status: mpi.Status) -> Any:
         if status is not None:

@@ -124,6 +124,14 @@ class Spec:
         column = np.dtype([("item", self.dtype)])  # NumPy makes arrays of 'S0' and the like only as a column
         return np.ndarray(self.shape, column, block, order=self.order)["item"]
 
+    def fits(self, array: NDArray[Any]) -> bool:
+        """Whether `array` has this shape and dtype, in any order."""
+        return array.shape == self.shape and array.dtype == self.dtype
+
+    def is_order_of(self, array: NDArray[Any]) -> bool:
+        """Whether `array` is contiguous in this order."""
+        return array.flags.c_contiguous if self.order == "C" else array.flags.f_contiguous
+
     @cached_property
     def packed(self) -> tuple[bytes, bytes]:
         """The header and its extension; see `header.pack`."""

@@ -20,18 +20,7 @@ from mpishare.comm.tags import Tag
 from mpishare.errors import CapacityError, MpishareError
 from mpishare.messages.interrupts import check_usable
 from mpishare.messages.requests import SendRequest, received_parts
-from mpishare.messages.wire import (
-    HEAD_BYTES,
-    INLINE_BYTES,
-    PARTS_FOLLOW,
-    PIECE_BYTES,
-    Message,
-    fits,
-    is_same_order,
-    new_array,
-    new_tag,
-    reserve_sink,
-)
+from mpishare.messages.wire import HEAD_BYTES, INLINE_BYTES, PARTS_FOLLOW, PIECE_BYTES, Message, memory_for, new_tag
 
 _FRAMES_AHEAD = 4
 """Frames under way while the next is compressed."""
@@ -126,7 +115,6 @@ class _Head:
         self.header = memoryview(self.content)[:HEADER_BYTES]
         self.message = [self.content, mpi.BYTE]
         self.status = mpi.Status()
-        reserve_sink()
 
     def read(self, header: bytes) -> _Known:
         """What the header of this head says. It is remembered if it is of an array of numbers."""
@@ -165,7 +153,7 @@ def receive(context: Context, source: int, tag: int, out: NDArray[Any] | None, s
             _wait_for_head(context, head, source, tag, head_status)
         header = head.header.tobytes()
         length, spec, inside = head.known.get(header) or head.read(header)
-        if length == head_status.count and spec is not None and (out is None or fits(spec, out)):
+        if length == head_status.count and spec is not None and (out is None or spec.fits(out)):
             if inside is None:
                 array = _receive_part(context, head.content, spec, out, head_status.source)
             elif out is None:
@@ -200,11 +188,11 @@ def _receive_part(
     tag, has_frames = PARTS_FOLLOW.unpack_from(content, HEADER_BYTES)
     if has_frames or not Tag.FIRST_OF_MESSAGES <= tag < context.max_tag or pending or not context.has_fast_messages:
         return None
-    if out is not None and not is_same_order(out, spec):
+    if out is not None and not spec.is_order_of(out):
         return None
     try:
-        array = new_array(context, spec) if out is None else out
-    except (CapacityError, MemoryError):
+        array = spec.view(memory_for(context, spec.nbytes)) if out is None else out
+    except CapacityError:
         return None
     context.data_comm.Recv([array, mpi.BYTE], source, tag)
     return array

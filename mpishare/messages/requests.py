@@ -23,7 +23,7 @@ from mpishare.comm.pending import kept_alive_on_error, start
 from mpishare.errors import MpishareError
 from mpishare.messages.compression import FRAME_BYTES, MEASURED_FRAMES, compress_frame, pays
 from mpishare.messages.interrupts import check_usable, interrupted, refused_if_interrupted
-from mpishare.messages.wire import HEAD_BYTES, Message, decode, pieces, reserve_sink, travels_in_frames
+from mpishare.messages.wire import HEAD_BYTES, Message, decode, pieces, travels_in_frames
 
 _dropped: list[list[mpi.Request]] = []
 """What MPI still reads of send requests that the user dropped."""
@@ -39,6 +39,10 @@ class Request:
     that is dropped before its end goes on in the same way: its message is sent, or received and lost.
     """
 
+    def __init__(self, result: Any = None) -> None:
+        """A message to or from MPI.PROC_NULL, which has ended before it began, with `result`."""
+        self._result = result
+
     def wait(self) -> Any:
         """Waits for the end.
 
@@ -51,7 +55,7 @@ class Request:
         Collective:
             No; with the rank at the other end.
         """
-        raise NotImplementedError
+        return self._result
 
     def test(self) -> tuple[bool, Any]:
         """Advances the message without waiting.
@@ -65,7 +69,7 @@ class Request:
         Collective:
             No, local.
         """
-        raise NotImplementedError
+        return True, self._result
 
     def cancel(self) -> bool:
         """Gives up a receive for which nothing has come yet.
@@ -80,21 +84,6 @@ class Request:
             MPI 4.1, section 3.8.4 (MPI_Cancel), which deprecates cancelling a send.
         """
         return False
-
-
-class CompletedRequest(Request):
-    """A message to or from MPI.PROC_NULL, which has ended before it began."""
-
-    def __init__(self, result: Any = None) -> None:
-        self._result = result
-
-    def wait(self) -> Any:
-        """See `Request.wait`."""
-        return self._result
-
-    def test(self) -> tuple[bool, Any]:
-        """See `Request.test`."""
-        return True, self._result
 
 
 class SendRequest(Request):
@@ -115,6 +104,7 @@ class SendRequest(Request):
         Raises:
             MpishareError: Messages on the communicator are refused.
         """
+        super().__init__()
         self._requests: list[mpi.Request] = []
         self._context = context
         self._dest = dest
@@ -241,9 +231,9 @@ class ReceiveRequest(Request):
         Raises:
             MpishareError: Messages on the communicator are refused.
         """
+        super().__init__()
         check_usable(context)
         _release_dropped()
-        reserve_sink()
         self._context = context
         self._source = source
         self._out = out
@@ -252,7 +242,6 @@ class ReceiveRequest(Request):
         self._status = self._head_status  # of the message that is waited for
         self._steps = self._receive(tag)
         self._is_done = False
-        self._result: Any = None
         self._error: BaseException | None = None
         self._lock = threading.Lock()
         progress.add(self)

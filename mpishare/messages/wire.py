@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
-from functools import cache
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias
 
@@ -27,7 +25,6 @@ from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag
 from mpishare.errors import ArgumentError, CapacityError, MpishareError, SpecError
 from mpishare.host import memory as host_memory
-from mpishare.memory.buffer_pool import SMALLEST_BYTES as SMALLEST_POOLED_BYTES
 from mpishare.memory.buffer_pool import acquire
 from mpishare.messages.compression import FRAME_BYTES, SMALLEST_BYTES, expand_frame
 from mpishare.objects.pickled import PickledObject, check_length, pack_specs, unpack_specs
@@ -48,6 +45,10 @@ _OBJECT_HEAD = struct.Struct("<4sIBQQ")
 _OBJECT_MAGIC = b"MSP1"
 
 _BYTE = np.dtype(np.uint8)
+
+_SINK = np.empty(PIECE_BYTES, np.uint8)
+"""Memory for the bytes of lost messages, the same for all, as MPI cannot receive to nowhere. It is allocated before
+memory can be short, and takes none until it is used."""
 
 _message_numbers = count()
 
@@ -227,13 +228,13 @@ class _IncomingParts:
         block = self._buffer_for(spec, out)
         has_frames = travels_in_frames(spec.nbytes, self._has_frames)
         for piece in chunks(spec.nbytes, FRAME_BYTES if has_frames else PIECE_BYTES):
-            buffer = sink()[: piece.stop - piece.start] if block is None else block[piece]
+            buffer = _SINK[: piece.stop - piece.start] if block is None else block[piece]
             length = yield buffer, self._tag
             if has_frames and length != buffer.nbytes and self.error is None:
                 self._expand(buffer, length)
         if block is None:
             return np.empty(0, np.uint8)
-        return out if out is not None and is_same_order(out, spec) else _placed(spec, block, out)
+        return out if out is not None and spec.is_order_of(out) else _placed(spec, block, out)
 
     def _buffer_for(self, spec: Spec, out: NDArray[Any] | None) -> Block | None:
         """Where the bytes go; None if they are lost."""
@@ -241,7 +242,7 @@ class _IncomingParts:
             self.raise_error()
             if out is not None:
                 _check_fit(spec, out)
-                if is_same_order(out, spec):
+                if spec.is_order_of(out):
                     return bytes_of(out)
             return memory_for(self._context, spec.nbytes)
         except MpishareError as error:
@@ -255,30 +256,8 @@ class _IncomingParts:
             self.error = error
 
 
-@cache
-def sink() -> Block:
-    """Memory for the bytes of lost messages, the same for all: MPI cannot receive to nowhere."""
-    return np.empty(PIECE_BYTES, np.uint8)
-
-
-def reserve_sink() -> None:
-    """Allocates the sink before the first message, as there may be no memory later. It takes none until it is used."""
-    with suppress(MemoryError):
-        sink()
-
-
-def is_same_order(out: NDArray[Any], spec: Spec) -> bool:
-    """Whether `out` is contiguous in the order of `spec`, in which the bytes come."""
-    return out.flags.c_contiguous if spec.order == "C" else out.flags.f_contiguous
-
-
-def fits(spec: Spec, out: NDArray[Any]) -> bool:
-    """Whether an array of `spec` may be received into `out`."""
-    return out.shape == spec.shape and out.dtype == spec.dtype
-
-
 def _check_fit(spec: Spec, out: NDArray[Any]) -> None:
-    if not fits(spec, out):
+    if not spec.fits(out):
         raise SpecError(
             f"out has shape {out.shape} and dtype {out.dtype}, but the message has {spec.shape} and {spec.dtype}. It "
             "is lost; the next message is not. Receive without out where the sender may choose."
@@ -307,14 +286,3 @@ def memory_for(context: Context, nbytes: int) -> Block:
         cure = "The message is lost; the next one is not. Send less at a time."
         free = host_memory.memory_room().free
         raise CapacityError(context.topology.host, "the memory of this process", nbytes, free, cure) from error
-
-
-def new_array(context: Context, spec: Spec) -> NDArray[Any]:
-    """A fresh array of numbers, in the fewest steps.
-
-    Raises:
-        CapacityError, MemoryError: There is no memory for it.
-    """
-    if spec.nbytes < SMALLEST_POOLED_BYTES:
-        return np.empty(spec.shape, spec.dtype, spec.order)
-    return spec.view(memory_for(context, spec.nbytes))
