@@ -18,9 +18,8 @@ from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.errors import ArgumentError
 from mpishare.files.errors import file_errors
-from mpishare.files.formats import checked_target
 from mpishare.files.parallel_read import read_parts
-from mpishare.files.replace_file import Replacement, gather_row_blocks, replace_file
+from mpishare.files.replace_file import Replacement, checked_target, gather_row_blocks
 from mpishare.files.row_blocks import ROOT
 from mpishare.files.source import Source
 from mpishare.memory.selection import check_backend
@@ -113,16 +112,17 @@ class Checkpoint:
                 agreement.call = f"Checkpoint.save({self.path}, {number}, {names}, progress={progress})"
             blocks = gather_row_blocks(context, specs, rows)
             writer = CheckpointWriter(number, values_json, blocks)
-            replacement = Replacement(
+            Replacement(
+                context=context,
                 path=self._folder.file(number),
                 blocks=list(blocks.values()),
+                arrays=[arrays[name] if name in specs else None for name in blocks],
                 lay_out=writer.lay_out,
                 distributed=bool(rows),
                 complete=writer.complete,
                 leftovers=FILES,
                 progress=progress,
-            )
-            replace_file(context, replacement, [arrays[name] if name in specs else None for name in blocks])
+            ).run()
             with agree(context.collective_comm), file_errors(self.path, None, "older checkpoints were not removed"):
                 if is_root:
                     self._folder.remove_superseded(number, self.keep)

@@ -46,7 +46,7 @@ class ChecksummedPart:
     def pieces(self, largest_bytes: int) -> Iterator[Piece]:
         """See `Part`. A piece is a run, however long: one that is cut would be read twice."""
         for number, run in enumerate(self.runs):
-            yield Piece((slice(number, number + 1),), run.offset - self.runs[0].offset, run.nbytes)
+            yield Piece((slice(number, number + 1),), run.offset - self.runs[0].offset)
 
     def read(self, source: Source, items: Hyperslab, block: Block) -> None:
         """See `Part`.

@@ -10,7 +10,6 @@ import secrets
 import stat
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from mpishare.files.errors import file_errors
 from mpishare.files.source import Stamp
@@ -109,9 +108,7 @@ class AtomicFile:
     def __enter__(self) -> AtomicFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with suppress(OSError):  # the next save removes it
             self.temporary.unlink(missing_ok=True)
         with suppress(OSError):  # `sync` reports what could not be written

@@ -57,14 +57,10 @@ class Hdf5Part:
     def _lengths(self) -> tuple[int, ...]:
         return tuple(len(axis.indices) for axis in self.axes)
 
-    @property
-    def _itemsize(self) -> int:
-        """Bytes of an item, with all of a subarray."""
-        return self.spec.nbytes // max(math.prod(self._lengths), 1)
-
     def pieces(self, largest_bytes: int) -> Iterator[Piece]:
         """See `Part`. It is cut at the edges of chunks."""
-        return pieces_of(self.axes, self._itemsize, largest_bytes)
+        itemsize = self.spec.nbytes // max(math.prod(self._lengths), 1)  # with all of a subarray
+        return pieces_of(self.axes, itemsize, largest_bytes)
 
     def read(self, source: Source, items: Hyperslab, block: Block) -> None:
         """See `Part`."""

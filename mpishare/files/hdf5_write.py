@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,8 +11,8 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.spec import Spec
 from mpishare.errors import ArgumentError, SpecError
+from mpishare.files.atomic_file import write_exactly
 from mpishare.files.source import import_h5py
-from mpishare.files.write_buffer import WriteBuffer
 
 METADATA_BYTES = 1 << 20
 """Room that is demanded besides the arrays, so that the disk is not full when HDF5's own bytes are written."""
@@ -96,10 +98,7 @@ def _check_groups(h5py: Any, file: Any, name: str) -> None:
     """
     for end in (index for index, character in enumerate(name) if character == "/"):
         group = name[:end]
-        link = file.get(group, getlink=True)
-        if link is None:
-            return
-        if isinstance(link, h5py.ExternalLink) or _is_elsewhere(file, group):
+        if isinstance(file.get(group, getlink=True), h5py.ExternalLink) or _is_elsewhere(file, group):
             raise ArgumentError(f"{group!r} leads to another file. Save the dataset in that file.")
 
 
@@ -130,3 +129,60 @@ def stored_type(spec: Spec) -> Any:
 def _cure(spec: Spec) -> str:
     cures = {"U": "Use bytes, e.g. numpy.char.encode(…).", "M": "Use .view('i8').", "m": "Use .view('i8')."}
     return cures.get(spec.dtype.kind, f"Use its bytes, e.g. .view('V{spec.dtype.itemsize}').")
+
+
+class WriteBuffer(io.RawIOBase):
+    """An open file as HDF5 sees it: what HDF5 writes stays in memory until `apply` writes it to the disk.
+
+    HDF5 cannot be closed when one of its own writes fails: it keeps the file, tries again when the process ends, and
+    may end in a segmentation fault (seen with HDF5 2.0.0). With this buffer none of its writes fails.
+
+    Source:
+        The h5py reference, "Python file-like objects".
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._size = os.fstat(fd).st_size
+        self._position = 0
+        self._writes: list[tuple[int, bytes]] = []  # offsets and data, in order; HDF5 reads few of them again
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """See `io.IOBase.seek`."""
+        self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        return self._position
+
+    def truncate(self, size: int | None = None) -> int:
+        """See `io.IOBase.truncate`."""
+        self._size = self._position if size is None else size
+        return self._size
+
+    def readinto(self, buffer: Any) -> int:
+        """See `io.RawIOBase.readinto`."""
+        start = self._position
+        target = memoryview(buffer).cast("B")[: max(self._size - start, 0)]
+        target[:] = os.pread(self._fd, target.nbytes, start).ljust(target.nbytes, b"\0")
+        for offset, data in self._writes:
+            low, high = max(offset, start), min(offset + len(data), start + target.nbytes)
+            if low < high:
+                target[low - start : high - start] = data[low - offset : high - offset]
+        self._position += target.nbytes
+        return target.nbytes
+
+    def write(self, data: Any) -> int:
+        """See `io.RawIOBase.write`."""
+        copy = bytes(data)
+        self._writes.append((self._position, copy))
+        self._position += len(copy)
+        self._size = max(self._size, self._position)
+        return len(copy)
+
+    def apply(self) -> None:
+        """Writes the changes to the file.
+
+        Raises:
+            OSError: They cannot be written.
+        """
+        os.ftruncate(self._fd, self._size)
+        for offset, data in self._writes:
+            write_exactly(self._fd, offset, memoryview(data)[: max(self._size - offset, 0)])

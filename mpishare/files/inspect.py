@@ -110,9 +110,8 @@ def inspect_file(source: Source, name: str | None, region: Any, *, attributes: b
         parts[inner], view = _part(source, array, region)
     with file_errors(source.path, name):
         named = {inner: hdf5_read.attributes_of(member) for inner, member in members.items() if attributes}
-    if parts[""] is None:
-        return Contents(path, source.stamp, parts, ..., named)
-    return Contents(path, source.stamp, parts, view, named.get("", {}))
+    is_group = parts[""] is None
+    return Contents(path, source.stamp, parts, ... if is_group else view, named if is_group else named.get("", {}))
 
 
 def _arrays(source: Source, name: str | None, members: Mapping[str, Any]) -> Iterator[tuple[str, Stored]]:

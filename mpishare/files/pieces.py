@@ -28,12 +28,10 @@ class Piece(NamedTuple):
     Attributes:
         items: Which items, by the array's axes in the order of memory.
         start: The offset of the first of them in the array, in bytes.
-        nbytes: Their size.
     """
 
     items: Hyperslab
     start: int
-    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -47,11 +45,6 @@ class ChunkedAxis:
 
     indices: range
     chunk: int = 1
-
-    @property
-    def unit(self) -> int:
-        """The number of items between two cuts, at least."""
-        return max(1, self.chunk // self.indices.step)
 
     def runs(self, units: int) -> Iterator[slice]:
         """The axis in slices of about `units` units, in order. A slice ends where a multiple of their width begins."""
@@ -80,7 +73,7 @@ def pieces_of(axes: Sequence[ChunkedAxis], itemsize: int, largest_bytes: int) ->
         first = 0
         for run, count in zip(items, counts, strict=True):
             first = first * count + run.start
-        yield Piece(items, first * itemsize, math.prod(run.stop - run.start for run in items) * itemsize)
+        yield Piece(items, first * itemsize)
 
 
 def _hyperslabs(axes: Sequence[ChunkedAxis], itemsize: int, largest_bytes: int) -> Iterator[Hyperslab]:
@@ -88,7 +81,8 @@ def _hyperslabs(axes: Sequence[ChunkedAxis], itemsize: int, largest_bytes: int) 
         yield ()
         return
     axis, *inner = axes
-    unit_bytes = axis.unit * itemsize * math.prod(len(other.indices) for other in inner)
+    unit = max(1, axis.chunk // axis.indices.step)  # the number of items between two cuts, at least
+    unit_bytes = unit * itemsize * math.prod(len(other.indices) for other in inner)
     if unit_bytes <= largest_bytes:
         whole = [slice(0, len(other.indices)) for other in inner]
         for run in axis.runs(largest_bytes // unit_bytes):

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mpishare.arrays import slices
 from mpishare.arrays.spec import Spec
 from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
-from mpishare.files import mpio
+from mpishare.errors import ArgumentError, BackendError
 from mpishare.files.atomic_file import AtomicFile
 from mpishare.files.errors import file_errors
 from mpishare.files.hdf5_write import has_mpio
 from mpishare.files.parallel_write import ParallelWrite
 from mpishare.files.row_blocks import ROOT, RowBlocks, choose_way, writers
+from mpishare.files.source import import_h5py
 from mpishare.host.filesystems import type_of
 from mpishare.progress_bar import Bar
 
@@ -28,33 +31,19 @@ Checksums = Sequence[NDArray[np.uint32]]
 """For each array the CRC-32 of each of its runs."""
 
 
-@dataclass(frozen=True)
-class Replacement:
-    """A file to write, as all ranks know it. The functions are for the root alone.
+def checked_target(path: str | os.PathLike[str]) -> Path:
+    """The path of a file or a folder to make.
 
-    Attributes:
-        path: The file to replace or to make.
-        blocks: Which rank has which bytes of each array. Their offsets in the file follow from `lay_out`.
-        lay_out: Makes room for the arrays in the new file; returns their offsets.
-        distributed: Whether ranks other than the root have bytes.
-        dataset: The array that is saved in a file that may have others; None for the whole file.
-        complete: Completes the new file when all arrays are in it; None if there is nothing to do.
-        leftovers: See `AtomicFile`.
-        progress: Whether the root shows a bar.
+    Raises:
+        ArgumentError: It is not a path.
     """
-
-    path: Path
-    blocks: Sequence[RowBlocks]
-    lay_out: Callable[[AtomicFile], Sequence[int]]
-    distributed: bool
-    dataset: str | None = None
-    complete: Callable[[AtomicFile, Sequence[RowBlocks], Checksums], None] | None = None
-    leftovers: str | None = None
-    progress: bool = False
-
-    def errors(self) -> AbstractContextManager[None]:
-        """See `file_errors`."""
-        return file_errors(self.path, self.dataset, "it was not saved")
+    try:
+        target = Path(path)
+    except TypeError as error:
+        raise ArgumentError(f"path {path!r} is not a path: {error}") from error
+    if "\0" in str(target):
+        raise ArgumentError(f"path {str(target)!r} has a null byte in it.")
+    return target
 
 
 def gather_row_blocks(
@@ -82,77 +71,121 @@ def gather_row_blocks(
     }
 
 
-def replace_file(context: Context, replacement: Replacement, arrays: Sequence[NDArray[Any] | None]) -> str:
-    """Writes a file, which takes the place of another at the end.
+@dataclass
+class Replacement:
+    """A file that all ranks write, and that takes the place of another at the end. The functions are for the root.
 
-    Args:
+    Attributes:
         context: The context of the communicator.
-        replacement: The file.
+        path: The file to replace or to make.
+        blocks: Which rank has which bytes of each array. Their offsets in the file follow from `lay_out`.
         arrays: This rank's part of each array, None where it has none.
-
-    Returns:
-        How it was written; see `row_blocks.choose_way`.
-
-    Raises:
-        FileError: The file cannot be written. The old one is still there, or the error says otherwise.
-        PeerError: Another rank raised one.
-
-    Collective:
-        Over the communicator.
+        lay_out: Makes room for the arrays in the new file; returns their offsets.
+        distributed: Whether ranks other than the root have bytes.
+        dataset: The array that is saved in a file that may have others; None for the whole file.
+        complete: Completes the new file when all arrays are in it; None if there is nothing to do.
+        leftovers: See `AtomicFile`.
+        progress: Whether the root shows a bar.
     """
-    comm = context.collective_comm
-    new = prepared = None
-    with ExitStack() as stack:
-        with agree(comm), replacement.errors():
-            if context.topology.rank == ROOT:
-                new = stack.enter_context(AtomicFile(replacement.path, replacement.leftovers))
-                prepared = new.temporary, replacement.lay_out(new), _way(context, replacement, new)
-        temporary, offsets, way = comm.bcast_obj(prepared, ROOT)
-        blocks = [replace(array, offset=offset) for array, offset in zip(replacement.blocks, offsets, strict=True)]
-        checksums: Checksums = []
-        if way == "mpio" and replacement.dataset is not None:
-            mpio.write(context, temporary, replacement.path, replacement.dataset, blocks[0], arrays[0])
-        else:
-            checksums = _write(context, replacement, temporary, way, blocks, arrays)
-        with agree(comm), replacement.errors():
-            if new is not None:
-                if replacement.complete is not None:
-                    replacement.complete(new, blocks, checksums)
-                new.sync()
-        with agree(comm), replacement.errors():  # no rank has failed, so that the new file may take the name
-            if new is not None:
-                new.commit()
-    return cast("str", way)
+
+    context: Context
+    path: Path
+    blocks: Sequence[RowBlocks]
+    arrays: Sequence[NDArray[Any] | None]
+    lay_out: Callable[[AtomicFile], Sequence[int]]
+    distributed: bool
+    dataset: str | None = None
+    complete: Callable[[AtomicFile, Sequence[RowBlocks], Checksums], None] | None = None
+    leftovers: str | None = None
+    progress: bool = False
+
+    def run(self) -> str:
+        """Writes the file.
+
+        Returns:
+            How it was written; see `row_blocks.choose_way`.
+
+        Raises:
+            FileError: The file cannot be written. The old one is still there, or the error says otherwise.
+            PeerError: Another rank raised one.
+
+        Collective:
+            Over the communicator.
+        """
+        comm = self.context.collective_comm
+        new = prepared = None
+        with ExitStack() as stack:
+            with agree(comm), self._errors():
+                if comm.rank == ROOT:
+                    new = stack.enter_context(AtomicFile(self.path, self.leftovers))
+                    prepared = new.temporary, self.lay_out(new), self._way(new)
+            temporary, offsets, way = comm.bcast_obj(prepared, ROOT)
+            self.blocks = [replace(array, offset=offset) for array, offset in zip(self.blocks, offsets, strict=True)]
+            checksums = self._write_mpio(temporary) if way == "mpio" else self._write(temporary, way)
+            with agree(comm), self._errors():
+                if new is not None:
+                    if self.complete is not None:
+                        self.complete(new, self.blocks, checksums)
+                    new.sync()
+            with agree(comm), self._errors():  # no rank has failed, so that the new file may take the name
+                if new is not None:
+                    new.commit()
+        return str(way)
+
+    def _errors(self) -> AbstractContextManager[None]:
+        return file_errors(self.path, self.dataset, "it was not saved")
+
+    def _way(self, new: AtomicFile) -> str:
+        """How the bytes are written; see `choose_way`."""
+        writes_mpio = self.distributed and self.dataset is not None and has_mpio()
+        filesystem = type_of(str(new.path.parent))  # the file may be behind a symbolic link
+        placement = self.context.topology.placement
+        return choose_way(placement, filesystem, distributed=self.distributed, has_mpio=writes_mpio)
+
+    def _write(self, temporary: Path, way: str) -> Checksums:
+        """Writes the bytes of all ranks. Returns their checksums if the file is to be completed with them."""
+        comm = self.context.collective_comm
+        nbytes = sum(array.spec.nbytes for array in self.blocks)
+        ranks = writers(self.context.topology.placement, way)
+        has_checksums = self.complete is not None
+        with Bar(nbytes, "B", is_shown=self.progress and comm.rank == ROOT) as bar, ExitStack() as stack:
+            with agree(comm), self._errors():
+                writing = ParallelWrite(self.context, temporary, self.blocks, self.arrays, ranks, has_checksums, bar)
+                stack.callback(writing.close)  # if another rank cannot open the file
+            with agree(comm), self._errors(), closing(writing):
+                writing.run()
+                if way == "hosts":
+                    writing.sync()
+        by_array = zip(*comm.allgather_obj(writing.checksums), strict=True)
+        return [np.fromiter(chain.from_iterable(of_ranks), np.uint32) for of_ranks in by_array]
+
+    def _write_mpio(self, temporary: Path) -> Checksums:
+        """Writes the rows of all ranks to the one dataset. Each rank writes independently: none waits for a failed one.
+
+        Raises:
+            BackendError: This rank's h5py cannot write through MPI, but the root's can.
+
+        Source:
+            The HDF5 reference, H5Pset_fapl_mpio and H5Pset_dxpl_mpio.
+        """
+        comm, array = self.context.collective_comm, self.arrays[0]
+        with agree(comm):
+            if not has_mpio():
+                raise BackendError("h5py cannot write through MPI on this rank, but can on the root: use one build.")
+        with agree(comm), self._errors():
+            opened = import_h5py().File(temporary, "r+", driver="mpio", comm=self.context.data_comm)
+        with agree(comm), self._errors(), opened:  # all ranks close it, which flushes it
+            if array is not None and array.nbytes:
+                _write_rows(opened[self.dataset].id, self.blocks[0], comm.rank, array)
+        return []
 
 
-def _way(context: Context, replacement: Replacement, new: AtomicFile) -> str:
-    """How the bytes are written; see `choose_way`."""
-    distributed = replacement.distributed
-    writes_mpio = distributed and replacement.dataset is not None and has_mpio()
-    filesystem = type_of(str(new.path.parent))  # the file may be behind a symbolic link
-    return choose_way(context.topology.placement, filesystem, distributed=distributed, has_mpio=writes_mpio)
-
-
-def _write(
-    context: Context,
-    replacement: Replacement,
-    temporary: Path,
-    way: str,
-    blocks: Sequence[RowBlocks],
-    arrays: Sequence[NDArray[Any] | None],
-) -> Checksums:
-    """Writes the bytes of all ranks. Returns their checksums if the file is to be completed with them."""
-    comm = context.collective_comm
-    nbytes = sum(array.spec.nbytes for array in blocks)
-    ranks = writers(context.topology.placement, way)
-    has_checksums = replacement.complete is not None
-    with Bar(nbytes, "B", is_shown=replacement.progress and context.topology.rank == ROOT) as bar, ExitStack() as stack:
-        with agree(comm), replacement.errors():
-            writing = ParallelWrite(context, temporary, blocks, arrays, ranks, has_checksums, bar)
-            stack.callback(writing.close)  # if another rank cannot open the file
-        with agree(comm), replacement.errors(), closing(writing):
-            writing.run()
-            if way == "hosts":
-                writing.sync()
-    by_array = zip(*comm.allgather_obj(writing.checksums), strict=True)
-    return [np.fromiter(chain.from_iterable(of_ranks), np.uint32) for of_ranks in by_array]
+def _write_rows(dataset: Any, blocks: RowBlocks, rank: int, array: NDArray[Any]) -> None:
+    """Writes some rows at a time, so that a copy in C order takes little memory."""
+    row_bytes = array.nbytes // len(array)
+    first = blocks.starts[rank] // row_bytes
+    for part in slices.chunks(len(array), max(blocks.block_bytes // row_bytes, 1)):
+        rows = np.ascontiguousarray(array[part])
+        space = dataset.get_space()
+        space.select_hyperslab((first + part.start, *(0,) * (rows.ndim - 1)), rows.shape)
+        dataset.write(import_h5py().h5s.create_simple(rows.shape), space, rows, dataset.get_type())

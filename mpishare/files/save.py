@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,18 @@ from numpy.typing import NDArray
 from mpishare.arrays.spec import Spec
 from mpishare.comm import mpi
 from mpishare.comm.collective import collective
+from mpishare.errors import ArgumentError
+from mpishare.files.atomic_file import AtomicFile, write_exactly
 from mpishare.files.errors import file_errors
-from mpishare.files.formats import checked_target, choose_format
-from mpishare.files.replace_file import Replacement, gather_row_blocks, replace_file
+from mpishare.files.hdf5_write import METADATA_BYTES, check_name, lay_out, stored_type
+from mpishare.files.npy import header_of
+from mpishare.files.replace_file import Replacement, checked_target, gather_row_blocks
 from mpishare.files.row_blocks import ROOT
 from mpishare.progress_bar import check_tqdm
 from mpishare.transfer.rows import rows_of
+
+_NPY = ".npy"
+_HDF5 = (".h5", ".hdf5", ".hdf", ".he5")
 
 _ARRAY = "array"
 """The one name in a mapping of one array."""
@@ -103,24 +109,69 @@ def save(
         is_root = context.topology.rank == ROOT
         with call.begin() as agreement:
             file = checked_target(path)
-            form = choose_format(file, dataset)
+            name = _checked_dataset(file, dataset)
             specs: dict[str, Spec] = {}
             if distributed or is_root:
-                with file_errors(file, form.dataset):
+                with file_errors(file, name):
                     spec = rows_of(array) if distributed else Spec.of(array)
-                    specs[_ARRAY] = form.stored(spec) if is_root else spec
+                    specs[_ARRAY] = _stored(spec, name) if is_root else spec
             if progress and is_root:
                 check_tqdm()
             rows = f", rows of {spec.shape[1:]} {spec.dtype}" if distributed else ""
-            agreement.call = f"save({file}, {form.dataset}, distributed={distributed}, progress={progress}{rows})"
+            agreement.call = f"save({file}, {name}, distributed={distributed}, progress={progress}{rows})"
         blocks = gather_row_blocks(context, specs, [_ARRAY] if distributed else [])[_ARRAY]
-        replacement = Replacement(
+        way = Replacement(
+            context=context,
             path=file,
             blocks=[blocks],
-            lay_out=lambda new: [form.lay_out(new, blocks.spec)],
+            arrays=[array if specs else None],
+            lay_out=lambda new: [_lay_out(new, blocks.spec, name)],
             distributed=distributed,
-            dataset=form.dataset,
+            dataset=name,
             progress=progress,
-        )
-        way = replace_file(context, replacement, [array if specs else None])
-    return Saved(file, form.dataset, blocks.spec.shape, blocks.spec.nbytes, way)
+        ).run()
+    return Saved(file, name, blocks.spec.shape, blocks.spec.nbytes, way)
+
+
+def _checked_dataset(file: Path, dataset: str | None) -> str | None:
+    """The name of the dataset in an HDF5 file; None for a .npy file.
+
+    Raises:
+        ArgumentError: The suffix is unknown; or `dataset` is missing, or given for .npy.
+    """
+    if file.suffix == _NPY:
+        if dataset is not None:
+            raise ArgumentError(f"{file} is a .npy file, which holds one array without a name; dataset is {dataset!r}.")
+        return None
+    if file.suffix in _HDF5:
+        if dataset is None:
+            raise ArgumentError(f"{file} is an HDF5 file: name the dataset, as in save(path, array, 'grid').")
+        return check_name(dataset)
+    raise ArgumentError(f"{file} has suffix {file.suffix!r}. Use {_NPY}, or one of {', '.join(_HDF5)} for HDF5.")
+
+
+def _stored(spec: Spec, dataset: str | None) -> Spec:
+    """The array as it is in the file: as in memory; or, in a dataset, in C order, the only one in HDF5.
+
+    Raises:
+        SpecError: The format cannot store the dtype.
+    """
+    if dataset is None:
+        header_of(spec)
+        return spec
+    stored_type(spec)
+    return replace(spec, order="C")
+
+
+def _lay_out(new: AtomicFile, spec: Spec, dataset: str | None) -> int:
+    """Writes the .npy header, or makes the dataset in a copy of the old file; returns the array's offset in bytes."""
+    if dataset is None:
+        content = header_of(spec)
+        new.check_room(len(content) + spec.nbytes)
+        write_exactly(new.fd, 0, memoryview(content))
+        return len(content)
+    old_bytes = new.old.st_size if new.old is not None else 0
+    new.check_room(old_bytes + spec.nbytes + METADATA_BYTES)
+    if old_bytes:
+        new.copy_old()
+    return lay_out(new.fd, {dataset: spec}, adds=old_bytes > 0)[dataset]

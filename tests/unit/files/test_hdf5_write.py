@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpishare.files.write_buffer import WriteBuffer
+from mpishare.files.hdf5_write import WriteBuffer
 
 
 @pytest.mark.parametrize("seed", range(20))
