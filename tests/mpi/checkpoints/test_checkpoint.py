@@ -36,9 +36,15 @@ def checkpoint(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> ms.Check
     return checkpoint
 
 
-def test_there_is_none_at_first(shared_folder: Path) -> None:
-    assert ms.Checkpoint(shared_folder / "run").latest() is None
-    assert not list(shared_folder.iterdir())
+def test_the_first_save_makes_the_folder(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And waits until its parent is on the disk."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
+    checkpoint = ms.Checkpoint(shared_folder / "run")
+    assert checkpoint.latest() is None
+    assert names_in(shared_folder) == []
+    checkpoint.save(1, {})
+    assert (shared_folder.stat().st_ino in synced) == (COMM.rank == 0)
 
 
 def test_arrays_and_values_come_back(shared_folder: Path) -> None:
@@ -107,22 +113,20 @@ def test_each_byte_is_read_once_a_job(shared_folder: Path, monkeypatch: pytest.M
 
 
 def test_the_last_ones_stay(shared_folder: Path) -> None:
+    """What a killed save of any step left goes too; what is not ours stays."""
+    if COMM.rank == 0:
+        (shared_folder / "000000000009.h5").mkdir()
+        (shared_folder / "000000000007.h5.tmp.0123456789abcdef").write_text("of a killed save")
+        (shared_folder / "notes.txt").write_text("mine")
+    COMM.Barrier()
     checkpoint = ms.Checkpoint(shared_folder, keep=2)
-    for step in (1, 2, 10):
+    assert checkpoint.latest() is None
+    for step, good in ((1, [1]), (2, [1, 2]), (10, [2, 10]), (5, [2, 5])):  # 5 continues from before 10
         checkpoint.save(step, {"x": np.full(3, step)})
-    assert names_in(shared_folder) == ["000000000002.h5", "000000000010.h5"]
-    checkpoint.save(5, {"x": np.full(3, 5)})  # continues from before 10
-    assert names_in(shared_folder) == ["000000000002.h5", "000000000005.h5"]
+        assert names_in(shared_folder) == [*sorted(f"{number:012}.h5" for number in [*good, 9]), "notes.txt"]
     checkpoint.save(5, {"y": np.full(3, 6)})
     snapshot = found(checkpoint)
     assert (snapshot.step, snapshot.names, snapshot.load("y").tolist()) == (5, ("y",), [6, 6, 6])
-
-
-def test_the_folder_is_synced_in_its_parent(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[int] = []
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
-    ms.Checkpoint(shared_folder / "run").save(1, {})
-    assert (shared_folder.stat().st_ino in synced) == (COMM.rank == 0)
 
 
 def flip(file: Path, place: int) -> None:
@@ -253,18 +257,3 @@ def test_a_listing_that_misses_the_only_one(checkpoint: ms.Checkpoint, monkeypat
     monkeypatch.setattr(Path, "iterdir", misses)
     assert found(checkpoint).step == 2
     assert bool(listings) == (COMM.rank == 0)
-
-
-def test_other_things_in_the_folder(shared_folder: Path) -> None:
-    """What a killed save of any step left goes; what is not ours stays."""
-    if COMM.rank == 0:
-        (shared_folder / "000000000009.h5").mkdir()
-        (shared_folder / "000000000007.h5.tmp.0123456789abcdef").write_text("of a killed save")
-        (shared_folder / "notes.txt").write_text("mine")
-    COMM.Barrier()
-    checkpoint = ms.Checkpoint(shared_folder, keep=1)
-    assert checkpoint.latest() is None
-    for step in (1, 2):
-        checkpoint.save(step, {"x": np.full(3, step)})
-    assert found(checkpoint).step == 2
-    assert names_in(shared_folder) == ["000000000002.h5", "000000000009.h5", "notes.txt"]
