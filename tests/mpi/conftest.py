@@ -23,6 +23,11 @@ import mpishare as ms
 from mpishare.comm.lookup import context_of
 from mpishare.memory.segment import live_segments
 
+Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
+"""The fixture `raised`."""
+Configured = Callable[..., MPI.Intracomm]
+"""The fixture `configured`."""
+
 TIME_LIMIT_S = 60
 PRINT_S = 3  # in which the other ranks print their stacks, before the first of them ends the job
 
@@ -44,8 +49,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Runs the tests marked `mpi`, and leaves the output to rank 0."""
-    session.config.option.with_mpi = True
+    """Leaves the output to rank 0."""
+    session.config.option.with_mpi = True  # else pytest-mpi, where it is installed, skips a folder of this name
     if MPI.COMM_WORLD.rank:
         session.config.pluginmanager.unregister(name="terminalreporter")
 
@@ -118,7 +123,16 @@ def comm() -> MPI.Intracomm:
 
 
 @pytest.fixture
-def raised(comm: MPI.Intracomm) -> Callable[[Callable[[], object]], list[tuple[str, str]]]:
+def duplicate(comm: MPI.Intracomm) -> Iterator[MPI.Intracomm]:
+    """A communicator that the test may spoil or free."""
+    duplicate = comm.Dup()
+    yield duplicate
+    if duplicate != MPI.COMM_NULL:
+        duplicate.Free()
+
+
+@pytest.fixture
+def raised(comm: MPI.Intracomm) -> Raised:
     """Calls a function on every rank; returns the class and the message of what each rank raised, by rank."""
 
     def errors_of(call: Callable[[], object]) -> list[tuple[str, str]]:
@@ -132,7 +146,7 @@ def raised(comm: MPI.Intracomm) -> Callable[[Callable[[], object]], list[tuple[s
 
 
 @pytest.fixture
-def configured(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., MPI.Intracomm]]:
+def configured(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Configured]:
     """Duplicates the communicator of all ranks, with other settings: `chunk="64K"` is MPISHARE_CHUNK=64K."""
     duplicates = []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,8 @@ from numpy.typing import NDArray
 import mpishare as ms
 from mpishare.transfer import rows
 from tests.arrays import REPRESENTATIVES, bits, filled
+from tests.mpi.conftest import Configured, Raised
 from tests.mpi.test_errors import assert_refused_alike
-
-pytestmark = pytest.mark.mpi
-
-Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
-Configured = Callable[..., MPI.Intracomm]
 
 
 def assert_gathered(comm: MPI.Intracomm, local: NDArray[Any]) -> None:

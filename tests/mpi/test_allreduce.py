@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import Any
 
@@ -15,12 +15,9 @@ from numpy.typing import NDArray
 import mpishare as ms
 from mpishare.errors import CapacityError
 from mpishare.transfer.node_reduce import Reduction
+from tests.mpi.conftest import Configured, Raised
 from tests.mpi.test_errors import assert_refused_alike
 
-pytestmark = pytest.mark.mpi
-
-Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
-Configured = Callable[..., MPI.Intracomm]
 Array = NDArray[Any]
 
 FUNCTIONS: dict[str, dict[str, Any]] = {
@@ -85,9 +82,12 @@ def _join(lower: Any, upper: Any, _datatype: MPI.Datatype) -> None:
     right[:] = np.where(follows, left // 256 * 256 + right % 256, 0xFFFF)
 
 
+def larger_of(left: Array, right: Array) -> Array:
+    return np.where(np.abs(left) > np.abs(right), left, right)
+
+
 def _larger(lower: Any, upper: Any, _datatype: MPI.Datatype) -> None:
-    left, right = np.frombuffer(lower, "f8"), np.frombuffer(upper, "f8")
-    right[:] = np.where(np.abs(left) > np.abs(right), left, right)
+    np.frombuffer(upper, "f8")[:] = larger_of(np.frombuffer(lower, "f8"), np.frombuffer(upper, "f8"))
 
 
 @pytest.fixture
@@ -113,8 +113,7 @@ def test_every_size_in_every_way(
         assert_reduced(result, expected(inputs, np.add), duplicate)
         ranges = ms.allreduce(np.full(count, duplicate.rank * 257, "i4"), join, comm=duplicate)
         assert (ranges == duplicate.size - 1).all()
-        largest = reduce(lambda lower, upper: np.where(np.abs(lower) > np.abs(upper), lower, upper), inputs)
-        assert (ms.allreduce(local, larger, comm=duplicate) == largest).all()
+        assert (ms.allreduce(local, larger, comm=duplicate) == reduce(larger_of, inputs)).all()
 
 
 def test_no_memory_on_one_rank(configured: Configured, raised: Raised, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,24 +132,19 @@ def test_no_memory_on_one_rank(configured: Configured, raised: Raised, monkeypat
 
 
 def test_strides_and_orders(comm: MPI.Intracomm) -> None:
+    def layouts(array: Array) -> list[Array]:
+        column, item = np.broadcast_to(array[:, :1], array.shape), array[0, 3:4].reshape(())
+        return [array, np.asfortranarray(array), array[::-2, 1::3], array.T, column, array[:0], item]
+
     ramp = np.arange(60_000.0).reshape(200, 300)
-    table, factor = ramp * (comm.rank + 1), comm.size * (comm.size + 1) // 2
-    layouts: list[Callable[[Array], Array]] = [
-        lambda array: array,
-        np.asfortranarray,
-        lambda array: array[::-2, 1::3],
-        lambda array: array.T,
-        lambda array: np.broadcast_to(array[:, :1], array.shape),
-        lambda array: array[:0],
-        lambda array: array[0, 3:4].reshape(()),
-    ]
-    for layout in layouts:
-        result = ms.allreduce(layout(table))
-        assert_reduced(result, layout(ramp * factor), comm)
-        assert result.flags.fnc == layout(table).flags.fnc
+    table, total = ramp * (comm.rank + 1), ramp * (comm.size * (comm.size + 1) // 2)
+    for local, wanted in zip(layouts(table), layouts(total), strict=True):
+        result = ms.allreduce(local)
+        assert_reduced(result, wanted, comm)
+        assert result.flags.fnc == local.flags.fnc
     result = ms.allreduce(np.asfortranarray(table) if comm.rank else table)
     assert result.flags.c_contiguous
-    assert_reduced(result, ramp * factor, comm)
+    assert_reduced(result, total, comm)
 
 
 def test_overflow_and_nan_are_values(comm: MPI.Intracomm) -> None:

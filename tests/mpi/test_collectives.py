@@ -10,8 +10,6 @@ from mpi4py import MPI
 
 import mpishare as ms
 
-pytestmark = pytest.mark.mpi
-
 
 def test_bcast_refreshes_in_place_from_every_root(comm: MPI.Intracomm) -> None:
     array = ms.zeros((300, 1000), "i8")  # several chunks

@@ -11,10 +11,10 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
+from tests.mpi.conftest import Raised
 
-pytestmark = [pytest.mark.mpi, pytest.mark.two_launches]
+pytestmark = pytest.mark.two_launches
 
-Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
 Call = Callable[[], object]
 
 
@@ -41,14 +41,11 @@ def assert_refused_alike(errors: list[tuple[str, str]], error: str, message: str
     assert message in errors[0][1]
 
 
-BYTES_TITLE = np.dtype({"names": ["a"], "formats": ["f8"], "titles": [b"x"]})
 MANY_COLUMNS = np.dtype([(f"{'x' * 300}{number}", "i1") for number in range(60_000)])
 
 BAD_ARRAYS: dict[str, tuple[Any, str]] = {
     "object dtype": (np.array([None, 1]), "dtype object cannot be shared: it holds Python objects"),
     "object column": (np.zeros(2, [("id", "i4"), ("name", "O")]), "column 'name' holds Python objects"),
-    "nested object": (np.zeros(2, [("a", [("b", "O")])]), "column 'a' holds Python objects"),
-    "title of bytes": (np.zeros(2, BYTES_TITLE), "title of a column"),
     "too many columns": (np.zeros(1, MANY_COLUMNS), "bytes to describe"),
     "nothing": (None, "passed None"),
 }
@@ -73,17 +70,10 @@ def test_an_error_on_one_rank_is_every_ranks_error(comm: MPI.Intracomm, raised: 
 MAKE = (ms.empty, ms.zeros, lambda shape, dtype: ms.full(shape, 0, dtype))
 BAD_SHAPES: list[tuple[Any, Any, str]] = [
     (-1, float, "negative"),
-    ((3, -2), float, "negative"),
     ((2**40, 2**40), float, "exceed the address space"),
-    (2**62, "f8", "exceed the address space"),
-    ((0, 10**30), float, "exceed the address space"),
-    ("abc", float, "shape 'abc' is not understood"),
-    (2.5, float, "shape 2.5 is not understood"),
     (None, float, "shape None is not understood"),
-    ((1,) * 99, float, "99 dimensions"),
     (3, object, "dtype object cannot be shared"),
     (3, "no such", "not understood by NumPy"),
-    (3, "f8,,", "not understood by NumPy"),
 ]
 BAD_ARGUMENTS: dict[str, tuple[Call, str, str]] = {
     **{
@@ -92,7 +82,6 @@ BAD_ARGUMENTS: dict[str, tuple[Call, str, str]] = {
         for number, make in enumerate(MAKE)
     },
     "fill: two": (lambda: ms.full(3, [1, 2]), "SpecError", "not one item"),
-    "fill: string": (lambda: ms.full(3, "abc", "f8"), "SpecError", "not an item of dtype"),
     "fill: None": (lambda: ms.full(3, cast("Any", None)), "SpecError", "holds Python objects"),
     "fill: infinity": (lambda: ms.full(3, 1e400, "i4"), "SpecError", "not an item of dtype"),
     "root -1": (lambda: ms.share(np.arange(3), root=-1), "ArgumentError", "root -1"),
@@ -136,39 +125,30 @@ BAD_REDUCTIONS: list[tuple[Any, Any, str, str]] = [
     (np.ones(2), MPI.OP_NULL, "ArgumentError", "op does not reduce arrays of numbers"),
     (np.ones(2), np.add, "ArgumentError", "Give an operation of mpi4py, such as MPI.SUM"),
 ]
-BAD_ROWS: list[tuple[Any, str]] = [
-    (np.array(3.0), "has no rows"),
-    ([1.0, 2.0], "list cannot be shared"),
-    (np.array([None, 1]), "dtype object cannot be shared"),
-]
 LAST = MPI.COMM_WORLD.size - 1
-# The call of the last rank, that of the others, and what the last rank raises.
-BAD_ON_ONE_RANK: dict[str, tuple[Call, Call, str, str]] = {
-    **{
-        f"allreduce {number}": (partial(ms.allreduce, array, op), partial(ms.allreduce, np.ones(2)), error, message)
-        for number, (array, op, error, message) in enumerate(BAD_REDUCTIONS)
-    },
-    **{
-        f"{call.__name__} {number}": (partial(call, rows), partial(call, np.ones(2)), "SpecError", message)
-        for call in (ms.allgather, ms.gather)
-        for number, (rows, message) in enumerate(BAD_ROWS)
-    },
-    **{
-        f"scatter {number}": (
-            partial(ms.scatter, rows, root=LAST),
-            partial(ms.scatter, None, root=LAST),
-            "SpecError",
-            message,
-        )
-        for number, (rows, message) in enumerate([*BAD_ROWS, (None, "NoneType cannot be shared")])
-    },
+
+
+@pytest.mark.parametrize(("array", "op", "error", "message"), BAD_REDUCTIONS)
+def test_reductions_of_one_rank(
+    comm: MPI.Intracomm, raised: Raised, array: Any, op: Any, error: str, message: str
+) -> None:
+    args = (array, op) if comm.rank == LAST else (np.ones(2),)
+    assert_refused(raised(lambda: ms.allreduce(*args)), LAST, error, message)
+
+
+BAD_ROWS: dict[str, Any] = {
+    "has no rows": np.array(3.0),
+    "list cannot be shared": [1.0, 2.0],
+    "dtype object cannot be shared": np.array([None, 1]),
+    "NoneType cannot be shared": None,
 }
 
 
-@pytest.mark.parametrize("name", BAD_ON_ONE_RANK)
-def test_bad_input_on_one_rank(comm: MPI.Intracomm, raised: Raised, name: str) -> None:
-    bad, good, error, message = BAD_ON_ONE_RANK[name]
-    assert_refused(raised(bad if comm.rank == LAST else good), LAST, error, message)
+@pytest.mark.parametrize("call", [ms.allgather, ms.gather, partial(ms.scatter, root=LAST)])
+@pytest.mark.parametrize("message", BAD_ROWS)
+def test_rows_of_one_rank(comm: MPI.Intracomm, raised: Raised, call: Any, message: str) -> None:
+    rows = BAD_ROWS[message] if comm.rank == LAST else np.ones(2)
+    assert_refused(raised(lambda: call(rows)), LAST, "SpecError", message)
 
 
 # For each kind of difference, the call of the last rank and that of the others, given two arrays of four items.

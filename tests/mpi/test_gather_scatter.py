@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,7 @@ import mpishare as ms
 from mpishare import gather_scatter
 from mpishare.transfer import rows
 from tests.arrays import REPRESENTATIVES, bits
-
-pytestmark = pytest.mark.mpi
-
-Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
+from tests.mpi.conftest import Raised
 
 
 def assert_writable(result: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.memory.selection import KINDS
-
-pytestmark = pytest.mark.mpi
 
 
 def test_info_is_the_same_on_all_ranks(comm: MPI.Intracomm) -> None:

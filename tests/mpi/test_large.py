@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 import mpishare as ms
 
-pytestmark = [pytest.mark.mpi, pytest.mark.large, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.large, pytest.mark.timeout(300)]
 
 COUNT = 2**31 + 123
 PERIOD = 251 * 4099  # two primes: no chunk and no page begins with the same bytes as another

@@ -16,8 +16,6 @@ import mpishare as ms
 from tests.arrays import REPRESENTATIVES, bits
 from tests.mpi.messages.exchange import neighbours, pattern
 
-pytestmark = pytest.mark.mpi
-
 SIZES = [0, 1, 5, 3967, 3968, 3969, 4096, 65_536, 1_000_003, (64 << 20) + 1]
 """Bytes around the limits of mpishare's messages and of MPI's own protocols."""
 

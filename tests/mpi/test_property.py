@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 import mpishare as ms
 from tests.arrays import bits, filled
 
-pytestmark = pytest.mark.mpi
-
 CHECKS = list(HealthCheck)
 EXAMPLES = 40  # a launch, of which there are 12 or so, each with a seed of its own
 SIZE = MPI.COMM_WORLD.size

@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 
 import numpy as np
-import pytest
 
 import mpishare as ms
 from mpishare.memory.hugepages import huge_areas, huge_bytes
 from mpishare.memory.selection import KINDS
-
-pytestmark = pytest.mark.mpi
 
 
 def test_report_counts_live_segments() -> None:

@@ -17,8 +17,6 @@ from mpishare.comm.lookup import context_of
 from tests.arrays import DTYPES, REPRESENTATIVES, bits, filled
 from tests.processes import anonymous_bytes, may_reopen_maps
 
-pytestmark = pytest.mark.mpi
-
 
 def assert_shared(comm: MPI.Intracomm, source: NDArray[Any], root: int) -> None:
     """Shares `source` from `root` and compares every rank's view with the root's bits."""
@@ -32,20 +30,18 @@ def assert_shared(comm: MPI.Intracomm, source: NDArray[Any], root: int) -> None:
     assert not shared.flags.writeable
 
 
-@pytest.mark.parametrize("source", REPRESENTATIVES.values(), ids=REPRESENTATIVES)
-def test_every_root_and_layout(comm: MPI.Intracomm, source: NDArray[Any]) -> None:
+SOURCES = {
+    **REPRESENTATIVES,
+    **{name: filled(DTYPES[name], (3, 5)) for name in ("record", "aligned", "many columns")},
+    # around a page and a chunk
+    **{f"{n}": filled(DTYPES["u1"], (n,)) for n in (1, 4095, 4096, 4097, 131_071, 131_072, 131_073, 3_000_001)},
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_root_layout_and_size(comm: MPI.Intracomm, name: str) -> None:
     for root in range(comm.size):
-        assert_shared(comm, source, root)
-
-
-@pytest.mark.parametrize("name", ["record", "aligned", "many columns"])
-def test_dtypes_that_travel_by_description(comm: MPI.Intracomm, name: str) -> None:
-    assert_shared(comm, filled(DTYPES[name], (3, 5)), comm.size - 1)
-
-
-@pytest.mark.parametrize("nbytes", [1, 4095, 4096, 4097, (128 << 10) - 1, 128 << 10, (128 << 10) + 1, 3_000_001])
-def test_sizes_around_a_page_and_a_chunk(comm: MPI.Intracomm, nbytes: int) -> None:
-    assert_shared(comm, filled(np.dtype("u1"), (nbytes,)), comm.size - 1)
+        assert_shared(comm, SOURCES[name], root)
 
 
 def test_other_ranks_argument_is_ignored(comm: MPI.Intracomm) -> None:

@@ -10,7 +10,6 @@ import mpishare as ms
 from mpishare import errors
 
 CAPACITY = ms.CapacityError("n1", "/dev/shm", 2000, 1000, "Share less.")
-CAPACITY_TEXT = "2,000 bytes do not fit in /dev/shm of host n1, which has 1,000 bytes free. Share less."
 MANY = {rank: "share" if rank else "empty" for rank in range(512)}
 
 EXAMPLES: dict[ms.MpishareError, str] = {
@@ -18,11 +17,11 @@ EXAMPLES: dict[ms.MpishareError, str] = {
     ms.SpecError("dtype object"): "dtype object",
     ms.BackendError("window is refused"): "window is refused",
     ms.LaunchError("6 processes"): "6 processes",
-    CAPACITY: CAPACITY_TEXT,
+    CAPACITY: "2,000 bytes do not fit in /dev/shm of host n1, which has 1,000 bytes free. Share less.",
     ms.MismatchError({0: "share", 1: "empty", 2: "share"}): "ranks 0, 2: share; rank 1: empty",
     ms.MismatchError(MANY): "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 503 more: share",
     ms.PeerError(3, "n1", "ValueError: no", 2): "rank 3 on host n1 failed: ValueError: no (and 2 more ranks failed)",
-    ms.PeerCapacityError(3, CAPACITY, 1): f"rank 3 on host n1 failed: CapacityError: {CAPACITY_TEXT} (and 1 more ranks",
+    ms.PeerCapacityError(3, CAPACITY, 1): f"rank 3 on host n1 failed: CapacityError: {CAPACITY} (and 1 more ranks",
     ms.StallError("share() at job.py:7", 2.5, {1: "on host n1 is in zeros() at job.py:9"}): "share() at job.py:7 has "
     "waited 2.5 s (MPISHARE_TIMEOUT) for ranks that have not come: rank 1 on host n1 is in zeros() at job.py:9",
     ms.TaskError(7, 3, "n1", "ValueError: no", "Traceback (most recent call last):\n"): "ValueError: no",

@@ -13,7 +13,7 @@ from mpi4py import MPI
 import mpishare as ms
 from tests.mpi.checkpoints.finding import found
 
-pytestmark = [pytest.mark.mpi, pytest.mark.two_launches]
+pytestmark = pytest.mark.two_launches
 
 Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
 ONES = np.ones(3)

@@ -19,8 +19,6 @@ from mpishare.files import row_blocks
 from tests.arrays import DTYPES, bits, filled
 from tests.mpi.checkpoints.finding import found, names_in, part
 
-pytestmark = pytest.mark.mpi
-
 Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
 COMM = MPI.COMM_WORLD
 SECOND = "000000000002.h5"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -43,14 +43,6 @@ OVER_A_NODE: dict[str, Call] = {
     "fill": lambda comm, array, folder: kernels.fill(array, 0.0, comm=comm),
     "checksum": lambda comm, array, folder: kernels.checksum(array, comm=comm),
 }
-
-
-@pytest.fixture
-def duplicate(comm: MPI.Intracomm) -> Iterator[MPI.Intracomm]:
-    """A communicator that the test may spoil."""
-    duplicate = comm.Dup()
-    yield duplicate
-    duplicate.Free()
 
 
 def leave_in_the_midst(comm: MPI.Intracomm) -> None:

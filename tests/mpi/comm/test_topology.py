@@ -79,19 +79,16 @@ def test_a_node_does_not_depend_on_the_communicator(comm: MPI.Intracomm) -> None
     reversed_comm.Free()
 
 
-def test_it_is_freed_even_when_the_caller_freed_a_part(comm: MPI.Intracomm) -> None:
-    duplicate = comm.Dup()
+def test_it_is_freed_even_when_the_caller_freed_a_part(duplicate: MPI.Intracomm) -> None:
     context = context_of(duplicate)
     context.topology.node_comm.Free()
     duplicate.Free()
     assert context.data_comm == MPI.COMM_NULL
 
 
-def test_errors_of_mpi_are_raised_whatever_the_callers_handler(comm: MPI.Intracomm) -> None:
-    duplicate = comm.Dup()
+def test_errors_of_mpi_are_raised_whatever_the_callers_handler(duplicate: MPI.Intracomm) -> None:
     duplicate.Set_errhandler(MPI.ERRORS_ARE_FATAL)
     assert context_of(duplicate).data_comm.Get_errhandler() == MPI.ERRORS_RETURN
-    duplicate.Free()
 
 
 def test_nothing_is_watched_where_the_settings_do_not_ask_for_it() -> None:

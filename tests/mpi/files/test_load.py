@@ -21,8 +21,6 @@ import mpishare as ms
 from mpishare.memory.segment import segment_of
 from tests.arrays import assert_same, filled
 
-pytestmark = pytest.mark.mpi
-
 COMM = MPI.COMM_WORLD
 Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
 Write = Callable[[str, Callable[[Path], object]], Path]

@@ -20,8 +20,6 @@ import mpishare as ms
 from mpishare.files import row_blocks
 from tests.arrays import DTYPES, assert_same, filled, layouts
 
-pytestmark = pytest.mark.mpi
-
 COMM = MPI.COMM_WORLD
 ONES = np.ones(3)
 FORMATS = pytest.mark.parametrize(("name", "dataset"), [("a.npy", None), ("a.h5", "deep/er/x")])

@@ -14,8 +14,6 @@ from numba import types
 import mpishare as ms
 from mpishare import kernels
 
-pytestmark = pytest.mark.mpi
-
 READ_ONLY = types.Array(types.float64, 1, "C", readonly=True)
 
 

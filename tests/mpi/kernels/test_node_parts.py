@@ -12,8 +12,6 @@ from mpi4py import MPI
 import mpishare as ms
 from mpishare import kernels
 
-pytestmark = pytest.mark.mpi
-
 
 @pytest.mark.parametrize("dtype", ["f8", ">i4", "S3", "M8[s]", [("a", "i1"), ("b", "f8")]])
 @pytest.mark.parametrize("order", ["C", "F"])

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import gettempdir
 
 import pytest
-from mpi4py import MPI
 
 from mpishare.memory import cache, selection
 from mpishare.memory.kinds import Kind
@@ -17,8 +16,6 @@ from mpishare.memory.kinds import Kind
 MAKES_WINDOWS = dict(os.environ).get("OMPI_MCA_osc") != "^ucx,sm"  # where a launch tells MPI to make none
 KINDS = {kind.title: kind for kind in selection.KINDS if kind.name != "window" or MAKES_WINDOWS}
 """The segment kinds that this launch allows."""
-
-Configured = Callable[..., MPI.Intracomm]
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 import mpishare as ms
 from mpishare.memory import cache
 from mpishare.memory.kinds import Kind
-from tests.mpi.memory.conftest import KINDS, Configured, permissions, settings_of
-
-pytestmark = pytest.mark.mpi
+from tests.mpi.conftest import Configured
+from tests.mpi.memory.conftest import KINDS, permissions, settings_of
 
 LARGE = 3 << 17
 """Items of an array that is too large for a slot: 3 MiB."""

@@ -13,9 +13,8 @@ import mpishare as ms
 from mpishare.comm.lookup import context_of
 from mpishare.memory.kinds import Kind
 from tests.arrays import REPRESENTATIVES, bits
-from tests.mpi.memory.conftest import KINDS, Configured, permissions, settings_of
-
-pytestmark = pytest.mark.mpi
+from tests.mpi.conftest import Configured
+from tests.mpi.memory.conftest import KINDS, permissions, settings_of
 
 
 @pytest.fixture(params=KINDS.values(), ids=list(KINDS))

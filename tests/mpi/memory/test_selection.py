@@ -16,9 +16,8 @@ from mpishare.memory import selection
 from mpishare.memory.kinds import Kind
 from mpishare.memory.mapping import Mapping
 from mpishare.memory.window import KeptWindow
-from tests.mpi.memory.conftest import MAKES_WINDOWS, Configured, permissions
-
-pytestmark = pytest.mark.mpi
+from tests.mpi.conftest import Configured
+from tests.mpi.memory.conftest import MAKES_WINDOWS, permissions
 
 
 def refuse(context: Context, nbytes: int) -> NoReturn:

@@ -16,8 +16,6 @@ import mpishare as ms
 from mpishare.comm.lookup import context_of
 from tests.mpi.messages.exchange import neighbours
 
-pytestmark = pytest.mark.mpi
-
 LARGE = 200_000_000
 """More bytes than the buffer pool keeps."""
 

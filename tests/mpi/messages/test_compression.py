@@ -19,7 +19,6 @@ from mpishare.messages import compression, requests
 from tests.mpi.messages.exchange import neighbours, pattern
 
 pytestmark = [
-    pytest.mark.mpi,
     pytest.mark.ranks(2),
     pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="this MPI library allows one thread"),
 ]

@@ -15,8 +15,6 @@ from mpi4py import MPI
 import mpishare as ms
 from tests.mpi.messages.exchange import neighbours
 
-pytestmark = pytest.mark.mpi
-
 
 class Interruption(Exception):
     """Raised by a signal's handler."""

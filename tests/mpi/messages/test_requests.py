@@ -16,8 +16,6 @@ from mpishare.comm.lookup import context_of
 from mpishare.messages.wire import encode
 from tests.mpi.messages.exchange import neighbours, pattern
 
-pytestmark = pytest.mark.mpi
-
 
 @pytest.mark.parametrize("nbytes", [8, 3_000_000])
 def test_a_request_can_be_asked(comm: MPI.Intracomm, nbytes: int) -> None:

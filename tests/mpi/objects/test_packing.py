@@ -23,8 +23,6 @@ from mpishare.memory.segment import Segment, segment_of
 from mpishare.transfer.plan import MIN_CMA_BYTES
 from tests.arrays import REPRESENTATIVES, bits
 
-pytestmark = pytest.mark.mpi
-
 LARGE = MIN_CMA_BYTES // 8
 """Float64 items of the smallest array that is not in the prefix."""
 

@@ -22,7 +22,7 @@ from mpishare.comm import mpi
 from mpishare.memory.segment import segment_of
 from tests.mpi.tasks.objects import NotPicklable, NotUnpicklable, fail_at
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 
 Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
 

@@ -18,7 +18,7 @@ import mpishare as ms
 from mpishare.comm import mpi
 from tests.mpi.tasks.objects import NotPicklable, NotUnpicklable, fail_at
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 
 Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.comm.lookup import context_of
 from mpishare.transfer.pipeline import broadcast_chunks
 from mpishare.transfer.plan import MIN_CMA_BYTES
-
-pytestmark = pytest.mark.mpi
-
-Configured = Callable[..., MPI.Intracomm]
+from tests.mpi.conftest import Configured
 
 
 @pytest.mark.parametrize("backend", ["", "private"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -23,7 +21,7 @@ def test_one_item() -> None:
     assert [item.dtype.str for item in (zero("U"), scalar(3, "<f4"), scalar("ab", None))] == ["<U1", "<f4", "<U2"]
 
 
-@pytest.mark.parametrize(("value", "dtype"), [("a", "f8"), ([1], "f8"), (1, "nothing"), (300, [("a", "u1")])])
-def test_what_is_not_one_item_is_refused(value: Any, dtype: Any) -> None:
-    with pytest.raises(SpecError):
-        scalar(value, dtype)
+def test_what_is_not_one_item_is_refused() -> None:
+    for value, dtype in (("a", "f8"), ([1], "f8"), (1, "nothing"), (300, np.dtype([("a", "u1")])), (1e400, "i4")):
+        with pytest.raises(SpecError):
+            scalar(value, dtype)

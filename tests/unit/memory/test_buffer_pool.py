@@ -22,8 +22,9 @@ def _empty_pool() -> Iterator[None]:
 
 
 def put_back(*sizes: int, limit: int = LIMIT) -> list[int]:
-    """Acquires buffers of so many MiB, deletes them in this order, and returns where they were."""
-    blocks = [acquire(size * MIB, limit) for size in sizes]
+    """Acquires buffers of so many bytes, deletes them in this order, and returns where they were."""
+    blocks = [acquire(size, limit) for size in sizes]
+    assert tuple(block.nbytes for block in blocks) == sizes
     addresses = [address_of(block) for block in blocks]
     while blocks:
         del blocks[0]
@@ -32,7 +33,7 @@ def put_back(*sizes: int, limit: int = LIMIT) -> list[int]:
 
 @pytest.mark.parametrize("size", [8, 7])
 def test_a_buffer_is_used_again(size: int) -> None:
-    (address,) = put_back(8)
+    (address,) = put_back(8 * MIB)
     block = acquire(size * MIB, LIMIT)
     assert (address_of(block), block.nbytes, block.flags.writeable) == (address, size * MIB, True)
 
@@ -49,26 +50,19 @@ def test_a_buffer_is_not_used_again_while_a_view_lives() -> None:
     assert (view == 7).all()
 
 
-@pytest.mark.parametrize(("size", "limit"), [(8, 0), (65, LIMIT), (8, 8 * MIB - 1)])
-def test_a_buffer_beyond_the_limit_is_not_kept(size: int, limit: int) -> None:
+@pytest.mark.parametrize(("size", "limit"), [(8 * MIB, 0), (65 * MIB, LIMIT), (8 * MIB, 8 * MIB - 1), (MIB - 1, LIMIT)])
+def test_small_buffers_and_those_beyond_the_limit_are_not_kept(size: int, limit: int) -> None:
     put_back(size, limit=limit)
     assert buffer_pool.free_bytes() == 0
 
 
-def test_the_c_library_serves_small_arrays() -> None:
-    block = acquire(MIB - 1, LIMIT)
-    assert block.nbytes == MIB - 1
-    del block
-    assert buffer_pool.free_bytes() == 0
-
-
 def test_the_oldest_goes_first() -> None:
-    put_back(30, 20, 40)
+    put_back(30 * MIB, 20 * MIB, 40 * MIB)
     assert buffer_pool.free_bytes() == 60 * MIB
 
 
 def test_the_newest_is_used_first_and_none_that_is_much_too_large() -> None:
-    _, newest = put_back(8, 8)
+    _, newest = put_back(8 * MIB, 8 * MIB)
     assert address_of(acquire(8 * MIB, LIMIT)) == newest
     acquire(6 * MIB, LIMIT)
     assert buffer_pool.free_bytes() == (8 + 8 + 6) * MIB

@@ -9,17 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from mpishare.comm.placement import Placement
+from mpishare.transfer import ring_plan
 from mpishare.transfer.plan import LINE_BYTES
-from mpishare.transfer.ring_plan import (
-    Ring,
-    bruck_steps,
-    gather_ring,
-    is_in_order,
-    joined_runs,
-    reduce_chain,
-    reduce_ring,
-    run_bytes,
-)
+from mpishare.transfer.ring_plan import Ring, joined_runs, run_bytes
 
 Held = list[list[Counter[int]]]
 """For each place and each byte the places whose bytes it was reduced from, and how often."""
@@ -60,7 +52,7 @@ def test_gathered_bytes_reach_all_places_once(sizes: list[int], chunk_bytes: int
     count, total = len(sizes), sum(sizes)
     starts = [sum(sizes[:place]) for place in range(count)]
     runs = [[slice(start, start + size)] for start, size in zip(starts, sizes, strict=True)]
-    rings = [gather_ring(runs, place, chunk_bytes) for place in range(count)]
+    rings = [ring_plan.gather_ring(runs, place, chunk_bytes) for place in range(count)]
     expected = [Counter([place]) for place in range(count) for _ in range(sizes[place])]
     held: Held = [[byte if byte == Counter([place]) else Counter() for byte in expected] for place in range(count)]
     simulate(rings, held)
@@ -75,7 +67,7 @@ def test_gathered_bytes_reach_all_places_once(sizes: list[int], chunk_bytes: int
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
 @pytest.mark.parametrize("size", [1, 64, 65, 320])
 def test_reduced_bytes_have_each_place_once(size: int, count: int, chunk_bytes: int) -> None:
-    rings = [reduce_ring(size, count, place, chunk_bytes) for place in range(count)]
+    rings = [ring_plan.reduce_ring(size, count, place, chunk_bytes) for place in range(count)]
     held: Held = [[Counter([place]) for _ in range(size + 3)] for place in range(count)]
     simulate(rings, held)
     for place, ring in enumerate(rings):
@@ -91,13 +83,13 @@ def test_reduced_bytes_have_each_place_once(size: int, count: int, chunk_bytes: 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_a_chain_reduces_into_its_last_place(count: int) -> None:
     held: Held = [[Counter([place]) for _ in range(10)] for place in range(count)]
-    simulate([reduce_chain(10, count, place, 4) for place in range(count)], held)
+    simulate([ring_plan.reduce_chain(10, count, place, 4) for place in range(count)], held)
     assert held == [[Counter(range(place + 1))] * 10 for place in range(count)]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8, 9, 100])
 def test_bruck_takes_the_fewest_steps(count: int) -> None:
-    steps = bruck_steps(count)
+    steps = ring_plan.bruck_steps(count)
     assert len(steps) == (count - 1).bit_length()
     known = 1
     for distance, places in steps:
@@ -117,4 +109,4 @@ def test_runs_join_and_skip() -> None:
 
 @pytest.mark.parametrize(("labels", "expected"), [("aabb", True), ("abab", False), ("abbb", True), ("aba", False)])
 def test_ranks_in_order(labels: str, expected: bool) -> None:
-    assert is_in_order(Placement.from_labels(labels)) == expected
+    assert ring_plan.is_in_order(Placement.from_labels(labels)) == expected
