@@ -15,6 +15,7 @@ from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag
 from mpishare.errors import MpishareError
 from mpishare.objects.pickling import pickle_object
+from mpishare.tasks.commands import CALL, send_command
 from mpishare.tasks.errors import Failure, call_as_task, cause_of
 from mpishare.tasks.object_transport import receive_object, send_object
 
@@ -30,24 +31,22 @@ class Call(NamedTuple):
         func: What to call.
         args: Its arguments.
         kwargs: Its keyword arguments.
-        has_fixed_state: Whether a worker may keep `func` for the next call with the same.
+        has_fixed_state: Whether a worker may keep `func`, whose state does not change, for the next call with it.
     """
 
     number: int
     func: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    has_fixed_state: bool
+    has_fixed_state: bool = False
 
 
 class Dispatcher:
     """On the root: a thread that sends calls and receives results. Needs MPI_THREAD_MULTIPLE."""
 
-    def __init__(self, context: Context, announce: Callable[[int], None]) -> None:
-        """`announce` tells a worker, by rank, that a call follows."""
+    def __init__(self, context: Context) -> None:
         self._context = context
         self._comm = CollectiveComm(context.data_comm)
-        self._announce = announce
         self._waiting: deque[tuple[Future[Any], Call]] = deque()
         self._running: dict[int, tuple[Future[Any], Call]] = {}
         self._idle = [rank for rank in range(self._comm.size) if rank != self._comm.rank]
@@ -110,7 +109,7 @@ class Dispatcher:
         self._idle.pop()
         self._running[rank] = future, call
         self._functions.pop(rank, None)  # until the worker has unpickled the call
-        self._announce(rank)
+        send_command(self._context, CALL, rank)
         send_object(self._context, self._comm, pickled, rank, Tag.POOL_CALL)
         return True
 

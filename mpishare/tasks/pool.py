@@ -14,19 +14,13 @@ from typing import Any
 from mpishare.comm import mpi
 from mpishare.comm.agreement import NOTE_BYTES, is_known
 from mpishare.comm.collective import collective
-from mpishare.comm.tags import Tag
 from mpishare.comm.topology import check_root
 from mpishare.errors import ArgumentError
+from mpishare.tasks.commands import CALL, CLOSE, MAP, next_command, send_command
 from mpishare.tasks.dispatcher import Call, Dispatcher, call_now, serve_call
 from mpishare.tasks.errors import apply_to_items, refuse_within_task
-from mpishare.tasks.functions import SharedFunction, is_named
-from mpishare.tasks.object_transport import backoff
+from mpishare.tasks.functions import SharedFunction
 from mpishare.tasks.run import Options, initialize, run_map
-
-_MAP, _CALL, _CLOSE = b"M", b"S", b"C"
-
-_SLEEP_S = 0.0005
-"""How long a worker without work sleeps between looks, so that the root has the machine to itself meanwhile."""
 
 _AHEAD = 2
 """How many chunks for each worker `imap` reads ahead."""
@@ -117,10 +111,14 @@ class Pool:
         """On a rank other than the root: runs tasks until the root closes the pool."""
         func = None
         while self._is_open:
-            command = self._next_command()
-            if command == _MAP:
-                self._join_map()
-            elif command == _CALL:
+            command = next_command(self._context, self._root)
+            if command == MAP:
+                try:
+                    self._run_map(Options(), None, None)
+                except (Exception, SystemExit) as error:
+                    if not is_known(error, self.size):  # else it is left to the root, which raises it as well
+                        raise
+            elif command == CALL:
                 func = serve_call(self._context, self._root, func)
             else:
                 self._is_open = False
@@ -150,7 +148,7 @@ class Pool:
         """
         self._check_usable()
         for rank in self._others:
-            self._send_command(_MAP, rank)
+            send_command(self._context, MAP, rank)
         return self._run_map(Options(chunksize, progress=progress), func, iterable) or []
 
     def starmap(
@@ -166,14 +164,14 @@ class Pool:
             A future, as of concurrent.futures. If the call fails, its result raises TaskError.
         """
         number, self._n_calls = self._n_calls, self._n_calls + 1
-        return self._submit(Call(number, func, args, kwargs, is_named(func)))
+        return self._submit(Call(number, func, args, kwargs))
 
     def _submit(self, call: Call) -> Future[Any]:
         self._check_usable()
         if not self._others or mpi.Query_thread() < mpi.THREAD_MULTIPLE:
             return call_now(self._context, call)
         if self._dispatcher is None:
-            self._dispatcher = Dispatcher(self._context, partial(self._send_command, _CALL))
+            self._dispatcher = Dispatcher(self._context)
         return self._dispatcher.submit(call)
 
     def imap(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
@@ -218,15 +216,7 @@ class Pool:
         if self._dispatcher is not None:
             self._dispatcher.close(cancel=cancel_futures)
         for rank in self._others:
-            self._send_command(_CLOSE, rank)
-
-    def _join_map(self) -> None:
-        """Takes part in a `map` of the root. Errors that the root raises as well are left to it."""
-        try:
-            self._run_map(Options(), None, None)
-        except (Exception, SystemExit) as error:
-            if not is_known(error, self.size):
-                raise
+            send_command(self._context, CLOSE, rank)
 
     def _run_map(self, options: Options, func: Any, items: Any) -> list[Any] | None:
         with collective("Pool.map", self._context.topology.comm) as call:
@@ -241,7 +231,7 @@ class Pool:
         items, function, first = iter(iterable), partial(apply_to_items, func), 0
         try:
             while chunk := list(islice(items, chunksize)):
-                yield self._submit(Call(first, function, (chunk,), {}, True))
+                yield self._submit(Call(first, function, (chunk,), {}, has_fixed_state=True))
                 first += len(chunk)
         except Exception as error:
             failed: Future[list[Any]] = Future()
@@ -254,17 +244,6 @@ class Pool:
             raise ArgumentError(f"only the root, rank {self._root}, has tasks; the others are in `with` until it ends.")
         if not self._is_open:
             raise ArgumentError("the pool has been closed. Make another one, on all ranks.")
-
-    def _send_command(self, command: bytes, rank: int) -> None:
-        self._context.data_comm.Send([command, mpi.BYTE], rank, Tag.POOL_COMMAND)
-
-    def _next_command(self) -> bytes:
-        """Waits for the root, asleep most of the time."""
-        comm, pauses, command = self._context.data_comm, backoff(_SLEEP_S), bytearray(1)
-        while not comm.Iprobe(self._root, Tag.POOL_COMMAND):
-            next(pauses)
-        comm.Recv([command, mpi.BYTE], self._root, Tag.POOL_COMMAND)
-        return bytes(command)
 
 
 def _call_with(func: Callable[..., Any], args: Iterable[Any]) -> Any:

@@ -7,7 +7,7 @@ import struct
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
 from mpishare.comm import mpi
@@ -26,9 +26,6 @@ from mpishare.tasks.object_transport import backoff
 from mpishare.tasks.results import RankResults, gather_results
 from mpishare.tasks.self_scheduling import ChunkSizer
 from mpishare.tasks.work_queue import WorkQueue
-
-_GATHERS = ("root", "all", "none")
-_PERS = ("rank", "node")
 
 _NOTE = struct.Struct("<??q")
 """The root's note of the first agreement: whether all ranks have the function, whether there is an initializer, and
@@ -58,9 +55,9 @@ class Options:
         is_integer = isinstance(self.chunk, SupportsIndex)
         if self.chunk is not None and not (is_integer and 0 < operator.index(self.chunk) <= _LARGEST_CHUNK):
             raise ArgumentError(f"chunk is {self.chunk!r}; expected None or an integer from 1 to 2**62.")
-        if self.gather not in _GATHERS:
+        if self.gather not in ("root", "all", "none"):
             raise ArgumentError(f"gather {self.gather!r} is unknown. Use 'root', 'all' or 'none'.")
-        if self.per not in _PERS:
+        if self.per not in ("rank", "node"):
             raise ArgumentError(f"per {self.per!r} is unknown. Use 'rank' or 'node'.")
 
 
@@ -111,7 +108,8 @@ def run_map(
         function.func = _share_from(context, root, func)
     bar = Bar(source.total) if source is not None and options.progress else None
     with bar or nullcontext():
-        return _Run(context, root, replace(options, chunk=chunk or None), function.func, source, bar).results()
+        sizer, queue = ChunkSizer(chunk or None), context.keep(WorkQueue)
+        return _Run(context, root, options.gather, function.func, source, bar, sizer, queue).results()
 
 
 def initialize(context: Context, root: int, per: str, initializer: Callable[..., Any] | None, initargs: Any) -> None:
@@ -123,11 +121,10 @@ def initialize(context: Context, root: int, per: str, initializer: Callable[...,
     Collective:
         Over the communicator.
     """
-    initializer, initargs = _share_from(context, root, (initializer, initargs))
-    assert initializer is not None
+    function, args = _share_from(context, root, (initializer, initargs))
     with agree(context.collective_comm):
         if per == "rank" or context.topology.is_leader:
-            initializer(*initargs)
+            function(*args)
 
 
 def _share_from(context: Context, root: int, obj: Any) -> Any:
@@ -143,16 +140,14 @@ class _Run:
 
     _context: Context
     _root: int
-    _options: Options
+    _gather: str
     _func: Any
     _source: ItemSource | None
     _bar: Bar | None
+    _sizer: ChunkSizer
+    _queue: WorkQueue
     _first: int = 0  # number of the first item of the batch
     _error: BaseException | None = None
-
-    def __post_init__(self) -> None:
-        self._queue = self._context.keep(WorkQueue)
-        self._sizer = ChunkSizer(self._options.chunk)
 
     def results(self) -> list[Any] | None:
         """Runs all tasks; see `map`."""
@@ -161,10 +156,10 @@ class _Run:
         while not is_last:
             is_last, items = self._next_batch()
             if len(items):
-                results += self._gather(len(items), self._run(items))
+                results += self._gathered(len(items), self._run(items))
                 self._first += len(items)
-        gather, is_root = self._options.gather, self._context.topology.rank == self._root
-        return results if gather == "all" or (gather == "root" and is_root) else None
+        is_root = self._context.topology.rank == self._root
+        return results if self._gather == "all" or (self._gather == "root" and is_root) else None
 
     def _next_batch(self) -> tuple[bool, Items]:
         """Whether the next batch is the last, and the batch. Collective over the communicator."""
@@ -200,7 +195,7 @@ class _Run:
             start, done = time.perf_counter(), len(chunk)
             values = call_as_task(apply_to_items, self._func, items[chunk.start : chunk.stop], chunk.start)
             self._sizer.note_time(done, time.perf_counter() - start)
-            if self._options.gather != "none":
+            if self._gather != "none":
                 results.add(chunk, values)
             if self._bar is not None:
                 self._bar.show(self._queue.done)
@@ -217,9 +212,10 @@ class _Run:
         An exception from outside, such as a signal handler's, cancels the tasks; the wait goes on. Where waits are
         watched, the ranks meet in the next collective instead, which a stall ends.
         """
-        request, pauses = None, backoff()
+        request = None
         while True:
             try:
+                pauses = backoff()
                 self._queue.finish()
                 if request is None and not self._context.is_watched:
                     request = self._context.data_comm.Ibarrier()
@@ -231,10 +227,10 @@ class _Run:
             except BaseException as error:
                 self._fail(error)
 
-    def _gather(self, count: int, results: RankResults) -> list[Any]:
+    def _gathered(self, count: int, results: RankResults) -> list[Any]:
         """The results of one batch, on the ranks that get them. Raises on all ranks if one failed."""
         context, pickled = self._context, None
-        if self._error is None and self._options.gather != "none":
+        if self._error is None and self._gather != "none":
             try:
                 pickled = results.pickled()
             except Exception as error:
@@ -246,9 +242,8 @@ class _Run:
         if pickled is None:
             return []
         values = gather_results(context, self._root, count, results, pickled)
-        if self._options.gather == "all":
-            shared = share((values,), root=self._root, comm=context.topology.comm)  # `share` refuses None
-            values = shared[0]
+        if self._gather == "all":
+            (values,) = share((values,), root=self._root, comm=context.topology.comm)  # `share` refuses None
         return [] if values is None else list(values)
 
 

@@ -1,10 +1,10 @@
 """Who runs which tasks: ranks take chunks from a queue of their node, and nodes take blocks from the root's queue.
 
-The queue of a node lies in its memory, where taking a chunk costs microseconds (`counters`). At first all tasks are in
-the queue of the root's node. Another node's queue is filled from it: the rank that finds it low asks the root for a
-block, while the other ranks of its node take what is left. A thread of the root answers beside its tasks; where MPI
-allows no threads, the root answers between its chunks. One-sided calls of MPI would not do: over TCP they end only
-while the target is in MPI as well, and the root computes in Python.
+Each node has a queue in its memory (`task_queue`). At first all tasks are in the queue of the root's node. Another
+node's queue is filled from it: the rank that finds it low asks the root for a block, while the other ranks of its node
+take what is left. A thread of the root answers beside its tasks; where MPI allows no threads, the root answers between
+its chunks. One-sided calls of MPI would not do: over TCP they end only while the target is in MPI as well, and the root
+computes in Python.
 
 A block is a part of what is left, as a chunk is (`self_scheduling`), and lasts `_BLOCK_S` at most. So nodes end
 together, and each notices soon that tasks are cancelled. Where the ranks of a node cannot open a common file, each rank
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import threading
 import time
-from enum import Enum
 
 import numpy as np
 
@@ -24,130 +23,17 @@ from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag
 from mpishare.tasks.counters import Counters
 from mpishare.tasks.object_transport import backoff
-from mpishare.tasks.self_scheduling import ChunkRequest, ChunkSizer, chunk_size
+from mpishare.tasks.self_scheduling import ChunkRequest, ChunkSizer
+from mpishare.tasks.task_queue import COUNT, NoTask, TaskQueue
 
 _BLOCK_S = 0.25
 """How long a node takes for a block, as far as is known. To fetch one takes about a millisecond."""
-
-_LOW = 4
-"""A node asks for the next block when this part of the last one is left."""
 
 _SLEEP_S = 0.0005
 """How long the root's thread sleeps between looks. Each look takes Python's lock from the tasks."""
 
 _CANCELLED = ChunkRequest(0)
 """What a node asks for to tell the root that its tasks are cancelled."""
-
-
-class _NoTask(Enum):
-    """What a rank does that gets no chunk."""
-
-    FETCH = 1  # a block from the root
-    WAIT = 2  # for the rank that fetches one
-    END = 3
-
-
-_BEGIN, _END, _NEXT_BEGIN, _NEXT_END, _LOW_COUNT, _FETCHER, _IS_CANCELLED, _IS_CLOSED, _DONE, _COUNT = range(10)
-"""The numbers of a queue, by place: the tasks that can be taken now; those of the next block; how few are low; the rank
-that fetches a block, plus one; whether tasks are cancelled; whether the root has no more; tasks run since the last
-report to the root."""
-
-
-class TaskQueue:
-    """The tasks that the ranks of one node can take."""
-
-    def __init__(self, counters: Counters, n_ranks: int) -> None:
-        """`counters` holds `_COUNT` numbers, which `n_ranks` ranks share."""
-        self._counters = counters
-        self._numbers = counters.numbers
-        self._n_ranks = n_ranks
-
-    def for_thread(self) -> TaskQueue:
-        """The same queue for another thread of this rank."""
-        return TaskQueue(self._counters.for_thread(), self._n_ranks)
-
-    def reset(self, count: int, *, is_closed: bool) -> None:
-        """Fills the queue with tasks 0 to `count`, while no rank uses it. No block follows if `is_closed`."""
-        for place in range(_COUNT):
-            self._numbers[place] = 0
-        self._numbers[_END] = count
-        self._numbers[_IS_CLOSED] = is_closed
-
-    def next_chunk(self, request: ChunkRequest, n_ranks: int, rank: int, done: int) -> range | _NoTask:
-        """Takes a chunk.
-
-        Args:
-            request: What `rank` asks for.
-            n_ranks: Number of ranks that run the tasks of this queue.
-            rank: This rank.
-            done: Tasks that it has run since its last call.
-        """
-        numbers = self._numbers
-        with self._counters.lock:
-            numbers[_DONE] += done
-            if numbers[_IS_CANCELLED]:
-                return _NoTask.END
-            left = numbers[_END] - numbers[_BEGIN]
-            has_next = numbers[_NEXT_BEGIN] < numbers[_NEXT_END]
-            if left <= numbers[_LOW_COUNT] and not (has_next or numbers[_IS_CLOSED] or numbers[_FETCHER]):
-                numbers[_FETCHER] = rank + 1
-                return _NoTask.FETCH
-            if not left and not has_next:
-                return _NoTask.END if numbers[_IS_CLOSED] else _NoTask.WAIT
-            if not left:
-                numbers[_BEGIN], numbers[_END] = numbers[_NEXT_BEGIN], numbers[_NEXT_END]
-                numbers[_NEXT_BEGIN] = numbers[_NEXT_END] = 0
-            return self._take_chunk(request, n_ranks, 1)
-
-    def next_block(self, request: ChunkRequest, n_ranks: int, n_takers: int, done: int) -> range:
-        """Takes a block for a node with `n_takers` of the `n_ranks` ranks; empty if no task is left.
-
-        `done` is the number of tasks that the node has run since it last asked.
-        """
-        with self._counters.lock:
-            self._numbers[_DONE] += done
-            return range(0) if self._numbers[_IS_CANCELLED] else self._take_chunk(request, n_ranks, n_takers)
-
-    def add_block(self, block: range) -> None:
-        """Adds what the root answered. If that is empty, no more tasks come."""
-        numbers = self._numbers
-        with self._counters.lock:
-            numbers[_FETCHER] = 0
-            numbers[_NEXT_BEGIN], numbers[_NEXT_END] = block.start, block.stop
-            numbers[_IS_CLOSED] = not block
-            numbers[_LOW_COUNT] = len(block) // _LOW if self._n_ranks > 1 else 0  # a rank alone has to wait anyway
-
-    def cancel(self) -> None:
-        """No rank takes a task from here on."""
-        with self._counters.lock:
-            self._numbers[_IS_CANCELLED] = 1
-
-    def must_report_cancel(self, rank: int) -> bool:
-        """Whether `rank` has to report a cancel to the root: no other rank will, and the root may not know it."""
-        numbers = self._numbers
-        with self._counters.lock:
-            if not numbers[_IS_CANCELLED] or numbers[_IS_CLOSED] or numbers[_FETCHER] not in (0, rank + 1):
-                return False
-            numbers[_FETCHER] = rank + 1
-            return True
-
-    def report(self) -> tuple[bool, int]:
-        """For the root: whether tasks are cancelled, and how many have been run since the last report."""
-        with self._counters.lock:
-            done, self._numbers[_DONE] = self._numbers[_DONE], 0
-            return bool(self._numbers[_IS_CANCELLED]), done
-
-    @property
-    def done(self) -> int:
-        """How many tasks have been run, as far as this node knows."""
-        return int(self._numbers[_DONE])
-
-    def _take_chunk(self, request: ChunkRequest, n_ranks: int, n_takers: int) -> range:
-        """Under the lock."""
-        begin = self._numbers[_BEGIN]
-        end = begin + chunk_size(self._numbers[_END] - begin, n_ranks, request, n_takers)
-        self._numbers[_BEGIN] = end
-        return range(begin, end)
 
 
 class WorkQueue:
@@ -160,9 +46,9 @@ class WorkQueue:
     def __init__(self, context: Context) -> None:
         self._context = context
         facts = context.topology
-        counters = Counters.of_node(context, _COUNT) if facts.n_nodes < facts.size else None
+        counters = Counters.of_node(context, COUNT) if facts.n_nodes < facts.size else None
         self._is_per_node = counters is not None
-        self._queue = TaskQueue(counters or Counters.private(_COUNT), self._group_size(facts.rank))
+        self._queue = TaskQueue(counters or Counters.private(COUNT), self._group_size(facts.rank))
         self._root = 0
         self._has_root = True  # whether the root uses the same queue
         self._open_groups = 0  # on the root: other queues whose ranks do not know yet that no task is left
@@ -202,9 +88,9 @@ class WorkQueue:
             done = 0
             if isinstance(chunk, range):
                 return chunk
-            if chunk is _NoTask.END:
+            if chunk is NoTask.END:
                 return range(0)
-            if chunk is _NoTask.FETCH:
+            if chunk is NoTask.FETCH:
                 self._fetch(sizer.block_request(self._group_size(facts.rank), _BLOCK_S))
             else:
                 next(pauses)

@@ -6,14 +6,14 @@ import pytest
 
 from mpishare.tasks.counters import Counters
 from mpishare.tasks.self_scheduling import ChunkRequest
-from mpishare.tasks.work_queue import TaskQueue
+from mpishare.tasks.task_queue import COUNT, TaskQueue
 
 ALL = ChunkRequest(10**6)
 
 
 def queue_of(n_tasks: int, *, is_closed: bool, n_ranks: int = 2) -> TaskQueue:
     """A queue of its own memory."""
-    queue = TaskQueue(Counters.private(10), n_ranks)
+    queue = TaskQueue(Counters.private(COUNT), n_ranks)
     queue.reset(n_tasks, is_closed=is_closed)
     return queue
 
