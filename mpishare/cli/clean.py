@@ -38,11 +38,7 @@ def main(argv: list[str]) -> int:
 
 def leftovers(folder: Path) -> list[Path]:
     """The files of this user's MPI jobs in `folder` that no process maps or has open any more."""
-    return unused([file for file in sorted(folder.iterdir()) if _NAMES.fullmatch(file.name) and _is_own(file)])
-
-
-def unused(files: list[Path]) -> list[Path]:
-    """Those of `files` that no process maps or has open."""
+    files = [file for file in sorted(folder.iterdir()) if _NAMES.fullmatch(file.name) and _is_own(file)]
     used: set[tuple[int, int]] = set()
     for process in Path("/proc").glob("[0-9]*") if files else ():
         with suppress(OSError):  # it has ended, or has more rights than this one, as no rank of this user has

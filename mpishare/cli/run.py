@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
     except ValueError as error:
         print(f"mpishare run: {error}", file=sys.stderr)
         return 2
-    added = local_additions(request, os.environ)
+    added = additions(request, os.environ)
     line = command(request, mpiexec)
     if not request.dry_run:
         os.execve(mpiexec, line, {**os.environ, **added})  # noqa: S606 - its purpose is to start a program
@@ -97,20 +97,15 @@ def parse(argv: list[str]) -> Request:
     return request
 
 
-def additions(request: Request, environ: Mapping[str, str], *, is_root: bool, cores: int) -> dict[str, str]:
-    """The settings to add to `environ`."""
+def additions(request: Request, environ: Mapping[str, str]) -> dict[str, str]:
+    """The settings to add to `environ` for this user on this machine."""
     added = {"OMPI_MCA_osc": "^ucx"}
-    if is_root:
+    if os.geteuid() == 0:
         added |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     is_placed = any(name in environ for name in _ALLOCATION_VARIABLES)
-    if request.ranks is not None and request.ranks > cores and not is_placed:
+    if request.ranks is not None and request.ranks > len(os.sched_getaffinity(0)) and not is_placed:
         added |= {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_mpi_yield_when_idle": "1"}
     return {name: value for name, value in added.items() if name not in environ}
-
-
-def local_additions(request: Request, environ: Mapping[str, str]) -> dict[str, str]:
-    """The settings to add for this user on this machine."""
-    return additions(request, environ, is_root=os.geteuid() == 0, cores=len(os.sched_getaffinity(0)))
 
 
 def command(request: Request, mpiexec: str) -> list[str]:

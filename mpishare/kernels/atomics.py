@@ -108,8 +108,6 @@ def add_at(array: NDArray[Any], indices: ArrayLike, values: ArrayLike = 1) -> No
         raise ArgumentError(f"indices are of dtype {numbers.dtype}; expected integers.")
     numbers = np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("=")).reshape(-1)
     items = _as_items(array, values, numbers.size)
-    if not numbers.size:
-        return
     wrong = _add_all(array, _read_only(numbers, array), _read_only(items, array), int(items.size > 1))
     if wrong >= 0:
         raise IndexError(f"add_at: index {numbers[wrong]} at {wrong} is outside of an array of {array.size} items")
@@ -201,11 +199,13 @@ def _generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     is_tuple = isinstance(index_type, types.BaseTuple)
     integers = cgutils.unpack_tuple(builder, args[1]) if is_tuple else [args[1]]
     integer_types = list(index_type) if is_tuple else [index_type]
-    lengths = cgutils.unpack_tuple(builder, array.shape)
-    axes = zip(integers, integer_types, lengths, strict=True)
+    axes = zip(integers, integer_types, cgutils.unpack_tuple(builder, array.shape), strict=True)
     offsets = [_checked_offset(context, builder, *axis) for axis in axes]
     pointer = cgutils.get_item_pointer(context, builder, array_type, array, offsets)
-    _check_alignment(context, builder, pointer, context.get_abi_sizeof(pointer.type.pointee))
+    address = builder.ptrtoint(pointer, context.get_value_type(types.uintp))  # numba's types do not give alignment
+    misaligned = builder.and_(address, address.type(context.get_abi_sizeof(pointer.type.pointee) - 1))
+    with builder.if_then(cgutils.is_not_null(builder, misaligned), likely=False):
+        context.call_conv.return_user_exc(builder, ValueError, (_NOT_ALIGNED,))
     operation = "fadd" if isinstance(array_type.dtype, types.Float) else "add"
     return builder.atomic_rmw(operation, pointer, args[2], "seq_cst")
 
@@ -219,13 +219,6 @@ def _checked_offset(context: Any, builder: Any, integer: Any, integer_type: Any,
     with builder.if_then(builder.icmp_unsigned(">=", offset, length), likely=False):
         context.call_conv.return_user_exc(builder, IndexError, (_OUTSIDE,))
     return offset
-
-
-def _check_alignment(context: Any, builder: Any, pointer: Any, nbytes: int) -> None:
-    """Raises ValueError if the item does not lie at a multiple of its size, which numba's type does not say."""
-    address = builder.ptrtoint(pointer, context.get_value_type(types.uintp))
-    with builder.if_then(cgutils.is_not_null(builder, builder.and_(address, address.type(nbytes - 1))), likely=False):
-        context.call_conv.return_user_exc(builder, ValueError, (_NOT_ALIGNED,))
 
 
 _fetch_add: Any = intrinsic(_typed_fetch_add)

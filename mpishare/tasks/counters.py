@@ -17,9 +17,10 @@ import fcntl
 import os
 import threading
 import weakref
-from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mpishare.comm.agreement import Severity, agree, severity_of
 from mpishare.errors import BackendError, MpishareError
@@ -31,18 +32,18 @@ if TYPE_CHECKING:
 
 _NUMBER_BYTES = 8
 
+_Lock: TypeAlias = Callable[[], AbstractContextManager[Any]]
+
 
 class Counters:
     """Numbers of 64 bits, read at any time and changed under `lock`.
 
     Attributes:
         numbers: The numbers, shape (count,), all zero in the beginning.
-        lock: A lock that one thread of one rank holds at a time.
+        lock: Returns a context that one thread of one rank is in at a time.
     """
 
-    def __init__(
-        self, numbers: memoryview, lock: AbstractContextManager[Any], file: tuple[int, Mapping] | None = None
-    ) -> None:
+    def __init__(self, numbers: memoryview, lock: _Lock, file: tuple[int, Mapping] | None = None) -> None:
         """Takes over the descriptor of an open file and the map that holds `numbers`, if they are in a `file`."""
         self.numbers = numbers
         self.lock = lock
@@ -53,7 +54,8 @@ class Counters:
     @classmethod
     def private(cls, count: int) -> Counters:
         """Numbers of this rank alone."""
-        return cls(memoryview(bytearray(count * _NUMBER_BYTES)).cast("q"), threading.Lock())
+        lock = threading.Lock()
+        return cls(memoryview(bytearray(count * _NUMBER_BYTES)).cast("q"), lambda: lock)
 
     @classmethod
     def of_node(cls, context: Context, count: int) -> Counters | None:
@@ -83,7 +85,7 @@ class Counters:
             os.close(descriptor)
             raise BackendError(f"counters cannot be mapped: {error.strerror}") from error
         content = (ctypes.c_uint8 * (count * _NUMBER_BYTES)).from_address(mapping.address)
-        return cls(memoryview(content).cast("B").cast("q"), _FileLock(descriptor), (descriptor, mapping))
+        return cls(memoryview(content).cast("B").cast("q"), partial(_locked, descriptor), (descriptor, mapping))
 
     def for_thread(self) -> Counters:
         """The same numbers for another thread of this rank, with an open file of its own: threads lock as ranks do."""
@@ -91,23 +93,14 @@ class Counters:
             return self
         descriptor, mapping = self._file
         own = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
-        return Counters(self.numbers, _FileLock(own), (own, mapping))
+        return Counters(self.numbers, partial(_locked, own), (own, mapping))
 
 
-class _FileLock:
+@contextmanager
+def _locked(descriptor: int) -> Iterator[None]:
     """A lock on an open file. It is released also where a signal's exception comes while it is acquired."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def __enter__(self) -> None:
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        except BaseException:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)

@@ -123,15 +123,14 @@ class Dispatcher:
         self._idle.append(rank)
         try:
             failure, value = receive_object(self._context, self._comm, rank, Tag.POOL_RESULT)
+            if failure is not None:
+                raise failure.task_error(self._context, rank, call.number)
         except Exception as error:
             future.set_exception(error)
-            return True
-        if failure is not None:
-            future.set_exception(failure.task_error(self._context, rank, call.number))
-            return True
-        future.set_result(value)
-        if call.has_fixed_state:
-            self._functions[rank] = call.func
+        else:
+            future.set_result(value)
+            if call.has_fixed_state:
+                self._functions[rank] = call.func
         return True
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from itertools import islice
-from types import TracebackType
 from typing import Any
 
 from mpishare.comm import mpi
@@ -101,11 +100,8 @@ class Pool:
         self.serve()
         return None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self.is_root:
-            self.shutdown(cancel_futures=error is not None)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.shutdown(cancel_futures=kind is not None)
 
     def serve(self) -> None:
         """On a rank other than the root: runs tasks until the root closes the pool."""

@@ -68,9 +68,8 @@ def stack(values: list[Any]) -> Values:
         return values
     kind, dtype, shape = kinds.pop(), getattr(values[0], "dtype", None), getattr(values[0], "shape", None)
     is_row = (kind in PLAIN_CLASSES and bool(shape)) or issubclass(kind, np.number | np.bool_)
-    if not is_row or dtype is None or dtype.kind in "OV" or not dtype.itemsize:
-        return values
-    if any(value.dtype != dtype or value.shape != shape for value in values):
+    is_fixed = dtype is not None and dtype.kind not in "OV" and dtype.itemsize
+    if not (is_row and is_fixed) or any(value.dtype != dtype or value.shape != shape for value in values):
         return values
     return np.array(values, dtype)
 

@@ -59,7 +59,7 @@ class TaskQueue:
             done: Tasks that it has run since its last call.
         """
         numbers = self._numbers
-        with self._counters.lock:
+        with self._counters.lock():
             numbers[_DONE] += done
             if numbers[_IS_CANCELLED]:
                 return NoTask.END
@@ -80,14 +80,14 @@ class TaskQueue:
 
         `done` is the number of tasks that the node has run since it last asked.
         """
-        with self._counters.lock:
+        with self._counters.lock():
             self._numbers[_DONE] += done
             return range(0) if self._numbers[_IS_CANCELLED] else self._take_chunk(request, n_ranks, n_takers)
 
     def add_block(self, block: range) -> None:
         """Adds what the root answered. If that is empty, no more tasks come."""
         numbers = self._numbers
-        with self._counters.lock:
+        with self._counters.lock():
             numbers[_FETCHER] = 0
             numbers[_NEXT_BEGIN], numbers[_NEXT_END] = block.start, block.stop
             numbers[_IS_CLOSED] = not block
@@ -95,13 +95,13 @@ class TaskQueue:
 
     def cancel(self) -> None:
         """No rank takes a task from here on."""
-        with self._counters.lock:
+        with self._counters.lock():
             self._numbers[_IS_CANCELLED] = 1
 
     def must_report_cancel(self, rank: int) -> bool:
         """Whether `rank` has to report a cancel to the root: no other rank will, and the root may not know it."""
         numbers = self._numbers
-        with self._counters.lock:
+        with self._counters.lock():
             if not numbers[_IS_CANCELLED] or numbers[_IS_CLOSED] or numbers[_FETCHER] not in (0, rank + 1):
                 return False
             numbers[_FETCHER] = rank + 1
@@ -109,7 +109,7 @@ class TaskQueue:
 
     def report(self) -> tuple[bool, int]:
         """For the root: whether tasks are cancelled, and how many have been run since the last report."""
-        with self._counters.lock:
+        with self._counters.lock():
             done, self._numbers[_DONE] = self._numbers[_DONE], 0
             return bool(self._numbers[_IS_CANCELLED]), done
 

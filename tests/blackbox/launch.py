@@ -61,7 +61,7 @@ def run(command: list[str], environ: dict[str, str] | None = None, *, limit_s: f
 def run_ranks(size: int, args: list[str], environ: dict[str, str] | None = None, *, limit_s: float = 60) -> Ended:
     """Runs words such as `prog.py` on `size` ranks: what `mpishare run` does, less the start of one more Python."""
     request = launcher.parse(["-n", str(size), *args])
-    added = launcher.local_additions(request, environment(environ or {}))
+    added = launcher.additions(request, environment(environ or {}))
     line = launcher.command(request, launcher.find_mpiexec())
     return run(line, {**added, **(environ or {})}, limit_s=limit_s)
 

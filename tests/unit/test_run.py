@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -60,5 +61,9 @@ NO_UCX = {"OMPI_MCA_osc": "^ucx"}
         (1, False, {"OMPI_MCA_osc": "sm"}, {}),
     ],
 )
-def test_settings_added_on_two_cores(ranks: int, is_root: bool, environ: dict[str, str], added: dict[str, str]) -> None:
-    assert additions(Request(ranks=ranks), environ, is_root=is_root, cores=2) == added
+def test_settings_added_on_two_cores(
+    monkeypatch: pytest.MonkeyPatch, ranks: int, is_root: bool, environ: dict[str, str], added: dict[str, str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0 if is_root else 1000)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3})
+    assert additions(Request(ranks=ranks), environ) == added

@@ -26,7 +26,7 @@ def open_files() -> int:
 
 def add(counters: Counters, times: int) -> None:
     for _ in range(times):
-        with counters.lock:
+        with counters.lock():
             number = counters.numbers[1]
             os.sched_yield()  # so that other threads run here, if they may
             counters.numbers[1] = number + 1
@@ -46,7 +46,7 @@ def test_threads_change_them_one_at_a_time(is_private: bool) -> None:
 
 def test_an_exception_releases_the_lock() -> None:
     counters = in_file()
-    with pytest.raises(KeyboardInterrupt), counters.lock:
+    with pytest.raises(KeyboardInterrupt), counters.lock():
         raise KeyboardInterrupt
     add(counters.for_thread(), 1)
 
