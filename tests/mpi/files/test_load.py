@@ -23,7 +23,6 @@ from tests.arrays import assert_same, filled
 
 COMM = MPI.COMM_WORLD
 Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
-Write = Callable[[str, Callable[[Path], object]], Path]
 LARGE = np.random.default_rng(3).integers(0, 2**40, (700, 1100))
 CUBE = filled(np.dtype("f8"), (7, 6, 4))
 FILES = {
@@ -46,29 +45,24 @@ def make_hdf5(path: Path) -> None:
         file.create_group("empty")
 
 
+def make_huge(path: Path) -> None:
+    header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (%d,), }" % (1 << 42)
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    os.truncate(path, (1 << 42) + 10 + len(header))
+
+
 @pytest.fixture(scope="module")
 def folder(build_folder: Path) -> Path:
-    """Files that no test changes."""
+    """Files that no test changes, but for "changed.npy"."""
     if COMM.rank == 0:
         np.save(build_folder / "large.npy", LARGE)
         np.save(build_folder / "fortran.npy", np.asfortranarray(LARGE))
         np.save(build_folder / "small.npy", LARGE[:3, :4])
+        np.save(build_folder / "changed.npy", LARGE)
+        make_huge(build_folder / "huge.npy")
         make_hdf5(build_folder / "a.h5")
     COMM.Barrier()
     return build_folder
-
-
-@pytest.fixture
-def write(shared_folder: Path) -> Write:
-    """Makes a file of a test, and returns its path on all ranks."""
-
-    def make(name: str, function: Callable[[Path], object]) -> Path:
-        if COMM.rank == 0:
-            function(shared_folder / name)
-        COMM.Barrier()
-        return shared_folder / name
-
-    return make
 
 
 def assert_loaded(result: NDArray[Any], expected: NDArray[Any]) -> None:
@@ -183,7 +177,7 @@ def test_the_bar(folder: Path, shared_folder: Path, monkeypatch: pytest.MonkeyPa
 # Mapped files.
 
 
-def test_a_map_shows_the_file(folder: Path, write: Write) -> None:
+def test_a_map_shows_the_file(folder: Path) -> None:
     for name in ("npy", "fortran", "contiguous"):
         file, dataset = FILES[name]
         assert_loaded(ms.load(folder / file, dataset, map=True), LARGE)
@@ -221,9 +215,9 @@ def test_a_private_view_of_a_map_leaves_the_file(folder: Path) -> None:
 
 
 @pytest.fixture
-def _next_call_works(folder: Path) -> Iterator[None]:
+def raised(raised: Raised, folder: Path) -> Iterator[Raised]:
     """A refusal leaves the communicator usable."""
-    yield
+    yield raised
     assert_loaded(ms.load(folder / "small.npy"), LARGE[:3, :4])
 
 
@@ -244,7 +238,6 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
 
 
 @pytest.mark.two_launches
-@pytest.mark.usefixtures("_next_call_works")
 @pytest.mark.parametrize("name", BAD)
 def test_bad_arguments(raised: Raised, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     options, error, message, ranks = BAD[name]
@@ -258,14 +251,12 @@ def test_bad_arguments(raised: Raised, folder: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.ranks(2)
 @pytest.mark.two_launches
-@pytest.mark.usefixtures("_next_call_works")
 @pytest.mark.parametrize("options", [{"region": 1}, {"read": "node"}, {"map": True}, {"attributes": True}])
 def test_arguments_that_differ(raised: Raised, folder: Path, options: dict[str, Any]) -> None:
     errors = raised(lambda: ms.load(folder / "small.npy", **(options if COMM.rank == COMM.size - 1 else {})))
     assert {error for error, _ in errors} == {"MismatchError"}
 
 
-@pytest.mark.usefixtures("_next_call_works")
 def test_a_read_that_fails(raised: Raised, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One rank's disk has an error in the midst of the file; all others go on to the end, and know."""
     victim, preadv = max(ms.topology().ranks_of(0)), os.preadv
@@ -282,9 +273,8 @@ def test_a_read_that_fails(raised: Raised, folder: Path, monkeypatch: pytest.Mon
     assert all("large.npy: Input/output error" in text for _, text in errors)
 
 
-@pytest.mark.usefixtures("_next_call_works")
-def test_a_file_that_is_changed_while_it_is_read(raised: Raised, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, preadv = write("changed.npy", lambda path: np.save(path, LARGE)), os.preadv
+def test_a_file_that_is_changed_while_it_is_read(raised: Raised, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, preadv = folder / "changed.npy", os.preadv
 
     def changing(fd: int, buffers: Any, offset: int) -> int:
         """Once rank 0 has read the header, and before another rank opens the file."""
@@ -300,22 +290,14 @@ def test_a_file_that_is_changed_while_it_is_read(raised: Raised, write: Write, m
     assert all(str(path) in text for _, text in errors)
 
 
-def make_huge(path: Path) -> None:
-    header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (%d,), }" % (1 << 42)
-    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
-    os.truncate(path, (1 << 42) + 10 + len(header))
-
-
-@pytest.mark.usefixtures("_next_call_works")
-def test_a_file_that_fits_on_no_node(raised: Raised, write: Write) -> None:
-    path, before = write("huge.npy", make_huge), read_bytes()
-    errors = raised(lambda: ms.load(path))
+def test_a_file_that_fits_on_no_node(raised: Raised, folder: Path) -> None:
+    before = read_bytes()
+    errors = raised(lambda: ms.load(folder / "huge.npy"))
     assert {error for error, _ in errors} <= {"CapacityError", "PeerCapacityError"}
     assert read_bytes() - before < 1 << 20
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.usefixtures("_next_call_works")
 def test_nodes_whose_files_differ(raised: Raised, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topology = ms.topology()
     monkeypatch.chdir(tmp_path)

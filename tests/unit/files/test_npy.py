@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 import time
 from pathlib import Path
@@ -38,20 +37,14 @@ def test_numpy_and_mpishare_read_what_either_writes(tmp_path: Path, name: str) -
         assert stored(tmp_path / file)[""].nbytes == expected.nbytes
 
 
-@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
-def test_every_version_is_read(tmp_path: Path, version: tuple[int, int]) -> None:
-    array = filled(np.dtype([("a", "f8"), ("ä", "i4")]), (5, 3))
-    with (tmp_path / "a.npy").open("wb") as file:
-        np.lib.format.write_array(file, array, version)
-    assert_same(loaded(tmp_path / "a.npy"), array)
-
-
 @pytest.mark.parametrize(("letter", "count", "version"), [("a", 3, 1), ("a", 3000, 2), ("é", 3, 1), ("名", 3, 3)])
-def test_the_oldest_version_is_written(letter: str, count: int, version: int) -> None:
-    dtype = np.dtype([(f"{letter * 10}{number}", "f8") for number in range(count)])
-    header = header_of(Spec(dtype, (2,)))
+def test_the_oldest_version_is_written(tmp_path: Path, letter: str, count: int, version: int) -> None:
+    array = filled(np.dtype([(f"{letter * 10}{number}", "f8") for number in range(count)]), (2,))
+    header = header_of(Spec.of(array))
     assert header[6] == version
-    assert np.load(io.BytesIO(header + bytes(2 * dtype.itemsize)), max_header_size=1 << 20).dtype == dtype
+    (tmp_path / "a.npy").write_bytes(header + array.tobytes())
+    assert_same(loaded(tmp_path / "a.npy"), array)
+    assert_same(np.load(tmp_path / "a.npy", max_header_size=1 << 20), array)
 
 
 def test_a_dtype_that_would_come_back_as_another_is_refused() -> None:

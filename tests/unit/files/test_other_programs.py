@@ -21,15 +21,11 @@ def test_netcdf(tmp_path: Path) -> None:
         file.createDimension("time", None)
         file.createDimension("place", 6)
         file.createVariable("heat", "f4", ("time", "place"), zlib=True, fill_value=-1)[:] = heat
-        file.createVariable("plain", "i2", ("place",), contiguous=True)[:] = np.arange(6)
         file.createVariable("names", str, ("place",))[:] = np.array([f"place {n}" for n in range(6)], object)
-        file.createGroup("model").createVariable("step", "f8", ())[:] = 0.5
         file["heat"].units = "K"
     found = loaded(path)
     assert found["heat"].tolist() == heat.tolist()
-    assert found["plain"].tolist() == list(range(6))
     assert found["names"].tolist() == [b"place %d" % n for n in range(6)]
-    assert float(found["model"]["step"]) == 0.5
     attributes = inspected(path, "heat", attributes=True).attributes
     assert attributes["units"] == b"K"
     assert attributes["DIMENSION_LIST"] == [["/time"], ["/place"]]

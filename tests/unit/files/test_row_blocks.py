@@ -9,7 +9,7 @@ import pytest
 
 from mpishare.arrays.spec import Spec
 from mpishare.comm.placement import Placement
-from mpishare.files.row_blocks import BLOCK_BYTES, RowBlocks, choose_way, writers
+from mpishare.files.row_blocks import BLOCK_BYTES, RowBlocks, Run, choose_way, writers
 
 PLACEMENTS = [Placement.from_labels(labels) for labels in ("a", "aaa", "aabb", "abab", "abbbc", "aabbbbb")]
 
@@ -29,7 +29,7 @@ def test_the_runs_of_all_ranks_are_the_whole_array_once(
     assert [sum(run.nbytes for run in own) for own in runs] == [length * row_bytes for length in lengths]
     everything = list(blocks.all_runs())
     assert everything == [run for own in runs for run in own]
-    assert all(run.offset + run.nbytes == after.offset for run, after in pairwise(everything))
+    assert all(run.offset + run.nbytes == after.offset for run, after in pairwise([Run(0, 0), *everything]))
     assert all(run.nbytes % itemsize == 0 < run.nbytes <= max(itemsize, BLOCK_BYTES) for run in everything)
     assert RowBlocks.of_root(blocks.spec, 3).starts == (0, *(blocks.spec.nbytes,) * 3)
 
