@@ -171,5 +171,5 @@ def shared_name(array: NDArray[Any], *, writes: bool) -> str:
         raise SpecError("this array is read-only, as those of share are. Use one from empty, zeros or full.")
     if not array.flags.forc:
         raise SpecError("this part of an array is not contiguous. Pass the whole array, or a contiguous part of it.")
-    offset = address_of(array) - segment.address
+    offset = address_of(array) - segment.memory.address
     return f"array {segment.key:x} from byte {offset}, {Spec.of(array)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,10 +59,9 @@ def send(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, c
     context = context_of(comm)
     if compress is None and blocking.send_fast(context, array, dest, tag):
         return
-    rank, checked_tag = _checked_dest(dest, context), _checked("tag", tag, context.max_tag)
-    message = _message(context, array, rank, compress, can_measure=True)
+    rank, tag, message = _outgoing(context, array, dest, tag, compress, can_measure=True)
     if rank != mpi.PROC_NULL:
-        blocking.send(context, message, rank, checked_tag)
+        blocking.send(context, message, rank, tag)
 
 
 def isend(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, compress: str | None = None) -> Request:
@@ -98,9 +98,8 @@ def isend(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, 
         >>> request.wait()
     """
     context = context_of(comm)
-    rank, checked_tag = _checked_dest(dest, context), _checked("tag", tag, context.max_tag)
-    message = _message(context, array, rank, compress, can_measure=False)
-    return Request() if rank == mpi.PROC_NULL else SendRequest(context, message, rank, checked_tag)
+    rank, tag, message = _outgoing(context, array, dest, tag, compress, can_measure=False)
+    return Request() if rank == mpi.PROC_NULL else SendRequest(context, message, rank, tag)
 
 
 def recv(
@@ -150,10 +149,7 @@ def recv(
         {'rows': array([1., 1.]), 'name': 'ones'}
     """
     context = context_of(comm)
-    rank = source if type(source) is int and 0 <= source < context.topology.size else _checked_source(source, context)
-    wanted_tag = mpi.ANY_TAG if tag is None else _checked_wanted_tag(tag, context)
-    if out is not None:
-        _check_out(out)
+    rank, wanted_tag = _checked_receive(context, source, tag, out)
     if rank == mpi.PROC_NULL:
         _fill_for_no_rank(status)
         return out
@@ -204,9 +200,7 @@ def irecv(
         array([0, 1, 2])
     """
     context = context_of(comm)
-    rank, wanted_tag = _checked_source(source, context), _checked_wanted_tag(tag, context)
-    if out is not None:
-        _check_out(out)
+    rank, wanted_tag = _checked_receive(context, source, tag, out)
     if rank == mpi.PROC_NULL:
         _fill_for_no_rank(status)
         return Request(out)
@@ -264,9 +258,7 @@ def sendrecv(
         np.True_
     """
     context = context_of(comm)
-    _checked_source(source, context), _checked_wanted_tag(recvtag, context)  # before anything is sent
-    if out is not None:
-        _check_out(out)
+    _checked_receive(context, source, recvtag, out)  # before anything is sent
     sending = isend(array, dest, tag=sendtag, comm=comm)
     try:
         result = recv(source, tag=recvtag, out=out, comm=comm, status=status)
@@ -278,11 +270,16 @@ def sendrecv(
     return result
 
 
-def _message(context: Context, array: Any, dest: int, compress: str | None, *, can_measure: bool) -> Message:
+def _outgoing(
+    context: Context, array: Any, dest: int, tag: int, compress: str | None, *, can_measure: bool
+) -> tuple[int, int, Message]:
+    """The checked rank and tag, and the message."""
+    rank, tag = _checked("dest", dest, context.topology.size - 1, mpi.PROC_NULL), _checked("tag", tag, context.max_tag)
     content = array if type(array) in PLAIN_CLASSES else pickle_object(array)
-    if not check_compress(compress) or dest == mpi.PROC_NULL:
-        return encode(context, content)
-    return encode(context, content, lambda parts: wants_frames(context, dest, parts, can_measure=can_measure))
+    if not check_compress(compress) or rank == mpi.PROC_NULL:
+        return rank, tag, encode(context, content)
+    wants = partial(wants_frames, context, rank, can_measure=can_measure)
+    return rank, tag, encode(context, content, wants)
 
 
 def _finished(result: Any, status: mpi.Status | None) -> Any:
@@ -300,18 +297,24 @@ def _fill_for_no_rank(status: mpi.Status | None) -> None:
         status.Set_elements(mpi.BYTE, 0)
 
 
-def _checked_dest(dest: int, context: Context) -> int:
-    return _checked("dest", dest, context.topology.size - 1, mpi.PROC_NULL)
+def _checked_receive(
+    context: Context, source: int | None, tag: int | None, out: NDArray[Any] | None
+) -> tuple[int, int]:
+    """The rank and the tag to receive from.
 
-
-def _checked_source(source: int | None, context: Context) -> int:
-    if source is None:
-        return mpi.ANY_SOURCE
-    return _checked("source", source, context.topology.size - 1, mpi.PROC_NULL, mpi.ANY_SOURCE)
-
-
-def _checked_wanted_tag(tag: int | None, context: Context) -> int:
-    return mpi.ANY_TAG if tag is None else _checked("tag", tag, context.max_tag, mpi.ANY_TAG)
+    Raises:
+        ArgumentError, SpecError: See `recv`.
+    """
+    if type(source) is not int or not 0 <= source < context.topology.size:
+        largest = context.topology.size - 1
+        source = (
+            mpi.ANY_SOURCE if source is None else _checked("source", source, largest, mpi.PROC_NULL, mpi.ANY_SOURCE)
+        )
+    wanted_tag = mpi.ANY_TAG if tag is None else _checked("tag", tag, context.max_tag, mpi.ANY_TAG)
+    if out is not None and (type(out) not in PLAIN_CLASSES or not out.flags.writeable):
+        given = "a read-only array" if type(out) in PLAIN_CLASSES else f"a {type(out).__name__}"
+        raise SpecError(f"out is {given}; expected a writable numpy.ndarray, such as numpy.empty(shape, dtype).")
+    return source, wanted_tag
 
 
 def _checked(name: str, value: object, largest: int, *also: int) -> int:
@@ -327,9 +330,3 @@ def _checked(name: str, value: object, largest: int, *also: int) -> int:
     if not 0 <= number <= largest and number not in also:
         raise ArgumentError(f"{name} is {number}; expected an integer from 0 to {largest}.")
     return number
-
-
-def _check_out(out: NDArray[Any]) -> None:
-    if type(out) not in PLAIN_CLASSES or not out.flags.writeable:
-        given = "a read-only array" if type(out) in PLAIN_CLASSES else f"a {type(out).__name__}"
-        raise SpecError(f"out is {given}; expected a writable numpy.ndarray, such as numpy.empty(shape, dtype).")

@@ -105,7 +105,7 @@ def report() -> Report:
 
 def _report_of(segment: Segment, huge: list[range]) -> SegmentReport:
     origin = segment.origin
-    is_huge = any(segment.address + segment.nbytes // 2 in area for area in huge)
+    is_huge = any(segment.memory.address + segment.nbytes // 2 in area for area in huge)
     return SegmentReport(
         made_by=segment.made_by,
         backend=origin.kind,

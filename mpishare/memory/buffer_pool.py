@@ -7,8 +7,7 @@ only: the garbage collector may run between any two, and put a buffer back.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+import weakref
 
 import numpy as np
 
@@ -27,18 +26,12 @@ _free: dict[int, Block] = {}
 class _Buffer:
     """A buffer while an array uses it. As the `base` of every view of the bytes, it lives as long as one of them."""
 
-    __slots__ = ("__array_interface__", "_block", "_limit")
+    __slots__ = ("__array_interface__", "__weakref__")
 
     def __init__(self, block: Block, nbytes: int, limit: int) -> None:
         """Shows the first `nbytes` of `block`. On deletion the pool keeps it, and `limit` bytes in all."""
-        self._block = block
-        self._limit = limit
         self.__array_interface__ = block[:nbytes].__array_interface__
-
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not is_finalizing():
-            _trim(self._limit - self._block.nbytes)
-            _free[address_of(self._block)] = self._block
+        weakref.finalize(self, _put_back, block, limit).atexit = False
 
 
 def acquire(nbytes: int, limit: int) -> Block:
@@ -74,6 +67,11 @@ def _find(nbytes: int) -> Block | None:
         if fits and _free.pop(address, None) is not None:  # else another thread has taken it
             return block
     return None
+
+
+def _put_back(block: Block, limit: int) -> None:
+    _trim(limit - block.nbytes)
+    _free[address_of(block)] = block
 
 
 def _trim(limit: int) -> None:

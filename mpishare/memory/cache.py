@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from itertools import compress, count
 
@@ -156,12 +157,8 @@ class Lease:
     """
 
     def __init__(self, segment: _Segment, node_memory: NodeMemory) -> None:
-        self._segment = segment
         self.node_memory = node_memory
-
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not is_finalizing():
-            self._segment.end_lease(self.node_memory)
+        weakref.finalize(self, segment.end_lease, node_memory).atexit = False
 
 
 def clear() -> None:

@@ -52,11 +52,6 @@ class Segment:
         self._keeps = keeps
         _live.add(self)
 
-    @property
-    def address(self) -> int:
-        """Where the bytes begin in this process."""
-        return self.memory.address
-
     def block(self) -> Block:
         """A view of the bytes, shape (nbytes,), writable until `seal`."""
         return self._as_array((self.nbytes,), "|u1")
@@ -96,7 +91,7 @@ class Segment:
             return None
         # Unchanged pages show the bytes of this segment, which must live as long.
         twin = Segment(memory, self.nbytes, Origin("private", node_size=1), key=None, keeps=self)
-        offset = address_of(view) - self.address
+        offset = address_of(view) - self.memory.address
         return np.ndarray(view.shape, view.dtype, twin.block(), offset, view.strides)
 
 

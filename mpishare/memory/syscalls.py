@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from typing import NoReturn
 
 # Numbers from the kernel's uapi/asm-generic/mman-common.h and uapi/linux/mman.h.
 MADV_POPULATE_WRITE = 23  # since Linux 5.14
@@ -18,11 +17,21 @@ NO_ACCESS = 0  # PROT_NONE
 READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
+
+def _checked(result: int, *_: object) -> int:
+    """Raises the error of a system call that failed; called by ctypes."""
+    if result in (-1, _MAP_FAILED):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _address, _size = ctypes.c_void_p, ctypes.c_size_t
 _libc.mmap.restype = _libc.mremap.restype = _address
 _libc.mmap.argtypes = [_address, _size, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 _libc.mremap.argtypes = [_address, _size, _size, ctypes.c_int, _address]
+_libc.mmap.errcheck = _libc.mremap.errcheck = _libc.mprotect.errcheck = _checked  # type: ignore[assignment]
 _libc.munmap.argtypes = [_address, _size]
 _libc.mprotect.argtypes = _libc.madvise.argtypes = [_address, _size, ctypes.c_int]
 
@@ -34,10 +43,14 @@ class _IoVec(ctypes.Structure):
 
 
 _libc.process_vm_readv.restype = ctypes.c_ssize_t
+_libc.process_vm_readv.errcheck = _checked  # type: ignore[assignment]
 _libc.process_vm_readv.argtypes = [ctypes.c_int, *(_address, ctypes.c_ulong) * 2, ctypes.c_ulong]
 
 munmap = _libc.munmap
 """A plain function, which a finalizer can call until the very end of the process."""
+
+mprotect = _libc.mprotect
+"""Changes what may be done with the pages of a start, a length, and PROT_ flags. OSError: they cannot be split."""
 
 
 def map_file(
@@ -57,7 +70,8 @@ def map_file(
         OSError: The kernel refuses it.
     """
     flags |= 0 if address is None else _MAP_FIXED
-    return _checked(_libc.mmap(address, length, access, flags, descriptor, offset))
+    start: int = _libc.mmap(address, length, access, flags, descriptor, offset)
+    return start
 
 
 def mremap_copy(start: int, length: int, target: int | None) -> int:
@@ -71,17 +85,8 @@ def mremap_copy(start: int, length: int, target: int | None) -> int:
         OSError: The pages are private memory of the process (EINVAL), or there are too many maps (ENOMEM).
     """
     flags = _MREMAP_MAYMOVE | (_MREMAP_FIXED if target is not None else 0)
-    return _checked(_libc.mremap(start, 0, length, flags, target))
-
-
-def mprotect(start: int, length: int, access: int) -> None:
-    """Changes what may be done with pages.
-
-    Raises:
-        OSError: The kernel cannot split the map.
-    """
-    if _libc.mprotect(start, length, access):
-        _raise_errno()
+    copy: int = _libc.mremap(start, 0, length, flags, target)
+    return copy
 
 
 def read_process(pid: int, source: int, target: int, length: int) -> None:
@@ -97,23 +102,9 @@ def read_process(pid: int, source: int, target: int, length: int) -> None:
     while done < length:
         local = _IoVec(target + done, length - done)
         remote = _IoVec(source + done, length - done)
-        count = _libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
-        if count <= 0:
-            _raise_errno()
-        done += count
+        done += _libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
 
 
 def madvise(start: int, length: int, advice: int) -> int:
     """Advises the kernel on pages; returns the error number, 0 for success."""
     return ctypes.get_errno() if _libc.madvise(start, length, advice) else 0
-
-
-def _checked(address: int) -> int:
-    if address == _MAP_FAILED:
-        _raise_errno()
-    return address
-
-
-def _raise_errno() -> NoReturn:
-    number = ctypes.get_errno()
-    raise OSError(number, os.strerror(number))

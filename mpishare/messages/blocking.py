@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,14 +27,11 @@ _FRAMES_AHEAD = 4
 """Frames under way while the next is compressed."""
 
 _MAX_KNOWN = 256
-"""Headers that are remembered by `_headers` and by each head."""
+"""Headers that are remembered by `_header` and by each head."""
 
 _Known: TypeAlias = tuple[int, Spec | None, NDArray[Any] | None]
 """The length of a head with this header, the array's spec, and a view of its bytes behind the header, or None if these
 follow as a part. (0, None, None) for everything but an array of numbers."""
-
-_headers: dict[tuple[np.dtype[Any], tuple[int, ...], bool], tuple[bytes, int]] = {}
-"""The header and the bytes of arrays that were sent before, by dtype, shape, and whether they are C contiguous."""
 
 _heads: list[_Head] = []
 """Heads to be used again: as many as there were threads in `receive` at a time."""
@@ -65,7 +63,7 @@ def send_fast(context: Context, array: object, dest: object, tag: object) -> boo
     is_c = flags.c_contiguous
     if not (is_c or flags.f_contiguous):
         return False
-    known = _headers.get((array.dtype, array.shape, is_c)) or _header(array)
+    known = _header(array.dtype, array.shape, is_c)
     if known is None:
         return False
     header, nbytes = known
@@ -87,17 +85,14 @@ def send_fast(context: Context, array: object, dest: object, tag: object) -> boo
     return True
 
 
-def _header(array: NDArray[Any]) -> tuple[bytes, int] | None:
+@lru_cache(_MAX_KNOWN)
+def _header(dtype: np.dtype[Any], shape: tuple[int, ...], is_c: bool) -> tuple[bytes, int] | None:
     """The header and the bytes of a contiguous array of numbers that takes at most two messages; None for any other."""
-    if not is_native_number(array.dtype) or array.nbytes > PIECE_BYTES:
+    spec = Spec(dtype, shape, "C" if is_c else "F")
+    if not is_native_number(dtype) or spec.nbytes > PIECE_BYTES:
         return None
-    header, extension = Spec.of(array).packed
-    if extension:
-        return None
-    if len(_headers) >= _MAX_KNOWN:
-        _headers.clear()
-    known = _headers[array.dtype, array.shape, array.flags.c_contiguous] = header, array.nbytes
-    return known
+    header, extension = spec.packed
+    return None if extension else (header, spec.nbytes)
 
 
 class _Head:
