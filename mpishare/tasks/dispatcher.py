@@ -1,4 +1,4 @@
-"""Single calls that the root of a pool hands to its workers, one at a time to each, while the root goes on."""
+"""What the root of a pool has its workers do: commands, and single calls, one at a time to each worker."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag
 from mpishare.errors import MpishareError
 from mpishare.objects.pickling import pickle_object
-from mpishare.tasks.commands import CALL, send_command
 from mpishare.tasks.errors import Failure, call_as_task, cause_of
-from mpishare.tasks.object_transport import receive_object, send_object
+from mpishare.tasks.object_transport import backoff, receive_object, send_object
+
+MAP, CALL, CLOSE = b"M", b"S", b"C"
 
 _SLEEP_S = 0.0002
 """How long the root's thread sleeps between looks while calls are running."""
+
+_IDLE_SLEEP_S = 0.0005
+"""How long a worker without work sleeps between looks, so that the root has the machine to itself meanwhile."""
 
 
 class Call(NamedTuple):
@@ -132,6 +136,20 @@ class Dispatcher:
             if call.has_fixed_state:
                 self._functions[rank] = call.func
         return True
+
+
+def send_command(context: Context, command: bytes, rank: int) -> None:
+    """On the root: tells a worker, by rank."""
+    context.data_comm.Send([command, mpi.BYTE], rank, Tag.POOL_COMMAND)
+
+
+def next_command(context: Context, root: int) -> bytes:
+    """On a worker: waits for the root, asleep most of the time."""
+    comm, pauses, command = context.data_comm, backoff(_IDLE_SLEEP_S), bytearray(1)
+    while not comm.Iprobe(root, Tag.POOL_COMMAND):
+        next(pauses)
+    comm.Recv([command, mpi.BYTE], root, Tag.POOL_COMMAND)
+    return bytes(command)
 
 
 def serve_call(context: Context, root: int, kept: Any) -> Any:

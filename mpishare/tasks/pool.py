@@ -15,8 +15,7 @@ from mpishare.comm.agreement import NOTE_BYTES, is_known
 from mpishare.comm.collective import collective
 from mpishare.comm.topology import check_root
 from mpishare.errors import ArgumentError
-from mpishare.tasks.commands import CALL, CLOSE, MAP, next_command, send_command
-from mpishare.tasks.dispatcher import Call, Dispatcher, call_now, serve_call
+from mpishare.tasks import dispatcher
 from mpishare.tasks.errors import apply_to_items, refuse_within_task
 from mpishare.tasks.functions import SharedFunction
 from mpishare.tasks.run import Options, initialize, run_map
@@ -88,7 +87,7 @@ class Pool:
         self._others = [rank for rank in range(self.size) if rank != self._root]
         self._n_ahead = _AHEAD * max(1, len(self._others))
         self._function = SharedFunction()
-        self._dispatcher: Dispatcher | None = None
+        self._dispatcher: dispatcher.Dispatcher | None = None
         self._is_open = True
         self._n_calls = 0
         if self.is_root:
@@ -107,15 +106,15 @@ class Pool:
         """On a rank other than the root: runs tasks until the root closes the pool."""
         func = None
         while self._is_open:
-            command = next_command(self._context, self._root)
-            if command == MAP:
+            command = dispatcher.next_command(self._context, self._root)
+            if command == dispatcher.MAP:
                 try:
                     self._run_map(Options(), None, None)
                 except (Exception, SystemExit) as error:
                     if not is_known(error, self.size):  # else it is left to the root, which raises it as well
                         raise
-            elif command == CALL:
-                func = serve_call(self._context, self._root, func)
+            elif command == dispatcher.CALL:
+                func = dispatcher.serve_call(self._context, self._root, func)
             else:
                 self._is_open = False
 
@@ -144,7 +143,7 @@ class Pool:
         """
         self._check_usable()
         for rank in self._others:
-            send_command(self._context, MAP, rank)
+            dispatcher.send_command(self._context, dispatcher.MAP, rank)
         return self._run_map(Options(chunksize, progress=progress), func, iterable) or []
 
     def starmap(
@@ -160,14 +159,14 @@ class Pool:
             A future, as of concurrent.futures. If the call fails, its result raises TaskError.
         """
         number, self._n_calls = self._n_calls, self._n_calls + 1
-        return self._submit(Call(number, func, args, kwargs))
+        return self._submit(dispatcher.Call(number, func, args, kwargs))
 
-    def _submit(self, call: Call) -> Future[Any]:
+    def _submit(self, call: dispatcher.Call) -> Future[Any]:
         self._check_usable()
         if not self._others or mpi.Query_thread() < mpi.THREAD_MULTIPLE:
-            return call_now(self._context, call)
+            return dispatcher.call_now(self._context, call)
         if self._dispatcher is None:
-            self._dispatcher = Dispatcher(self._context)
+            self._dispatcher = dispatcher.Dispatcher(self._context)
         return self._dispatcher.submit(call)
 
     def imap(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
@@ -212,7 +211,7 @@ class Pool:
         if self._dispatcher is not None:
             self._dispatcher.close(cancel=cancel_futures)
         for rank in self._others:
-            send_command(self._context, CLOSE, rank)
+            dispatcher.send_command(self._context, dispatcher.CLOSE, rank)
 
     def _run_map(self, options: Options, func: Any, items: Any) -> list[Any] | None:
         with collective("Pool.map", self._context.topology.comm) as call:
@@ -227,7 +226,7 @@ class Pool:
         items, function, first = iter(iterable), partial(apply_to_items, func), 0
         try:
             while chunk := list(islice(items, chunksize)):
-                yield self._submit(Call(first, function, (chunk,), {}, has_fixed_state=True))
+                yield self._submit(dispatcher.Call(first, function, (chunk,), {}, has_fixed_state=True))
                 first += len(chunk)
         except Exception as error:
             failed: Future[list[Any]] = Future()

@@ -31,8 +31,6 @@ _NOTE = struct.Struct("<??q")
 """The root's note of the first agreement: whether all ranks have the function, whether there is an initializer, and
 `chunk`, 0 for None."""
 
-_LARGEST_CHUNK = 2**62
-
 
 @dataclass(frozen=True)
 class Options:
@@ -53,7 +51,7 @@ class Options:
             ArgumentError: One is not among those allowed.
         """
         is_integer = isinstance(self.chunk, SupportsIndex)
-        if self.chunk is not None and not (is_integer and 0 < operator.index(self.chunk) <= _LARGEST_CHUNK):
+        if self.chunk is not None and not (is_integer and 0 < operator.index(self.chunk) <= 2**62):
             raise ArgumentError(f"chunk is {self.chunk!r}; expected None or an integer from 1 to 2**62.")
         if self.gather not in ("root", "all", "none"):
             raise ArgumentError(f"gather {self.gather!r} is unknown. Use 'root', 'all' or 'none'.")
@@ -158,8 +156,7 @@ class _Run:
             if len(items):
                 results += self._gathered(len(items), self._run(items))
                 self._first += len(items)
-        is_root = self._context.topology.rank == self._root
-        return results if self._gather == "all" or (self._gather == "root" and is_root) else None
+        return results if self._gather == "all" or (self._gather == "root" and self._source is not None) else None
 
     def _next_batch(self) -> tuple[bool, Items]:
         """Whether the next batch is the last, and the batch. Collective over the communicator."""
