@@ -6,7 +6,6 @@ import json
 import operator
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.spec import Spec
 from mpishare.errors import ArgumentError, SpecError
-from mpishare.files.errors import file_errors
-from mpishare.files.hdf5_write import stored_type
 from mpishare.files.region import parse_region
-from mpishare.transfer.rows import rows_of
 
 _LARGEST_INTEGER = 2**63 - 1
 """The largest that HDF5 stores as a signed number."""
@@ -57,23 +53,6 @@ def checked_names(arrays: Mapping[str, object], distributed: Collection[str]) ->
         names = ", ".join(map(repr, arrays))
         raise ArgumentError(f"distributed is {distributed!r}; expected a collection of names from {names}.")
     return [name for name in arrays if name in wanted]
-
-
-def specs_of(folder: Path, arrays: Mapping[str, Any], rows: Collection[str], *, is_root: bool) -> dict[str, Spec]:
-    """The specs of the arrays in the file, by name: on the root of all, on other ranks of those named in `rows`.
-
-    Raises:
-        SpecError: An array cannot be shared, or on the root not stored.
-        BackendError: On the root: h5py is not installed.
-    """
-    specs = {}
-    for name in arrays if is_root else rows:
-        with file_errors(folder, name):
-            spec = rows_of(arrays[name]) if name in rows else Spec.of(arrays[name])
-            specs[name] = replace(spec, order="C")
-            if is_root:
-                stored_type(spec)
-    return specs
 
 
 def json_of(values: Mapping[str, Any] | None) -> str:

@@ -19,8 +19,9 @@ from mpishare.comm.collective import collective
 from mpishare.errors import ArgumentError
 from mpishare.files.errors import file_errors
 from mpishare.files.parallel_read import read_parts
-from mpishare.files.replace_file import Replacement, checked_target, gather_row_blocks
+from mpishare.files.replace_file import Replacement, gather_row_blocks
 from mpishare.files.row_blocks import ROOT
+from mpishare.files.save import checked_target, specs_of
 from mpishare.files.source import Source
 from mpishare.memory.selection import check_backend
 from mpishare.progress_bar import check_tqdm
@@ -100,7 +101,7 @@ class Checkpoint:
             with call.begin() as agreement:
                 number = arguments.checked_integer(step, "step", least=0)
                 rows = arguments.checked_names(arrays, distributed)
-                specs = arguments.specs_of(self.path, arrays, rows, is_root=is_root)
+                specs = specs_of(self.path, arrays, rows, is_root=is_root)
                 if is_root:
                     values_json = arguments.json_of(values)
                     if progress:

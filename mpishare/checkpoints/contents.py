@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -91,8 +92,7 @@ class ChecksummedPart:
             raise FileError(source.path, self.name, reason)
 
 
-@dataclass(frozen=True)
-class Contents:
+class Contents(NamedTuple):
     """What the file of a checkpoint has, but for the bytes of the arrays.
 
     Attributes:
@@ -114,7 +114,7 @@ class Contents:
         """
         manifest = Manifest.read(source.descriptor)
         arrays = {}
-        for name, (blocks, offset) in manifest.entries.items():
+        for name, (blocks, offset) in manifest.arrays.items():
             runs = tuple(blocks.all_runs())
             checksums = np.frombuffer(read_bytes(source.descriptor, offset, 4 * len(runs)), "<u4")
             arrays[name] = ChecksummedPart(name, blocks.spec, runs, checksums)

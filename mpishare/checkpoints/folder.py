@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mpishare.checkpoints.contents import DAMAGE, Contents
@@ -110,7 +110,9 @@ class CheckpointFolder:
         with agree(comm), file_errors(file), Source(str(file)) as source, _noting_damage(damage):
             for part in contents.arrays.values() if contents is not None else ():
                 part.verify(source, comm.size, rank)
-        is_replaced = rank == ROOT and (stamp is None or stamp != _stamp_of(file))
+        is_replaced = rank == ROOT  # or removed
+        with suppress(OSError):
+            is_replaced = is_replaced and stamp != Stamp.of(file)
         outcomes = comm.allgather_obj((damage, is_replaced))
         reasons = [reason for damage, _ in outcomes for reason in damage]
         if reasons and not outcomes[ROOT][1]:
@@ -147,10 +149,3 @@ def _noting_damage(reasons: list[str]) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno not in (None, *_GONE):
             raise
         reasons.append(text_of_error(error))
-
-
-def _stamp_of(file: Path) -> Stamp | None:
-    try:
-        return Stamp.of(file)
-    except OSError:
-        return None

@@ -11,7 +11,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -66,33 +66,26 @@ class Entry(NamedTuple):
         return cls(RowBlocks(spec, tuple(entry["starts"]), entry["at"]), entry["checks_at"])
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(NamedTuple):
     """What the user block of a checkpoint's file says.
 
     Attributes:
         step: The step of the computation.
         values: The small values, as JSON.
         nbytes: The size of the file.
-        entries: The arrays by name.
+        arrays: The arrays by name.
         gaps: All other bytes, but for the user block.
     """
 
     step: int
     values: str
     nbytes: int
-    entries: Mapping[str, Entry]
+    arrays: Mapping[str, Entry]
     gaps: Sequence[Gap] = ()
 
     def pack(self, user_block_bytes: int) -> bytes:
         """The user block, without the zeros that fill it up to `user_block_bytes`."""
-        manifest = {
-            "step": self.step,
-            "values": self.values,
-            "nbytes": self.nbytes,
-            "arrays": {name: entry.to_json() for name, entry in self.entries.items()},
-            "gaps": self.gaps,
-        }
+        manifest = self._asdict() | {"arrays": {name: entry.to_json() for name, entry in self.arrays.items()}}
         text = json.dumps(manifest).encode()
         return HEADER.pack(_MAGIC, _VERSION, crc32(text), len(text), user_block_bytes) + text
 

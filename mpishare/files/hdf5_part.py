@@ -15,7 +15,7 @@ from mpishare.arrays.spec import Spec
 from mpishare.files.errors import file_errors
 from mpishare.files.parts import Stored
 from mpishare.files.pieces import ChunkedAxis, Hyperslab, Piece, pieces_of
-from mpishare.files.source import Source
+from mpishare.files.source import Source, h5py
 
 _STRINGS_AT_A_TIME = 1 << 16
 
@@ -67,16 +67,14 @@ class Hdf5Part:
         if self.is_string:
             self.spec.view(block).reshape(self._lengths)[items] = self._strings(source, items)
             return
-        from h5py import h5s, h5t
-
         with file_errors(source.path, self.name):
             dataset = source.hdf5[self.name]
-            file_space, memory_space = dataset.id.get_space(), h5s.create_simple(self._lengths)
+            file_space, memory_space = dataset.id.get_space(), h5py.h5s.create_simple(self._lengths)
             if items:
                 stored, counts = self._stored_slices(items), tuple(run.stop - run.start for run in items)
                 file_space.select_hyperslab(tuple(s.start for s in stored), counts, tuple(s.step for s in stored))
                 memory_space.select_hyperslab(tuple(run.start for run in items), counts)
-            dataset.id.read(memory_space, file_space, block, h5t.py_create(dataset.dtype))
+            dataset.id.read(memory_space, file_space, block, h5py.h5t.py_create(dataset.dtype))
 
     def _stored_slices(self, items: Hyperslab) -> tuple[slice, ...]:
         """The stored indices of `items`."""

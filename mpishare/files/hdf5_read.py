@@ -1,4 +1,4 @@
-"""What an HDF5 file says of its datasets, groups and attributes, by h5py, which is imported by now."""
+"""What an HDF5 file says of its datasets, groups and attributes, by h5py."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError
 from mpishare.files.errors import file_errors
 from mpishare.files.parts import Stored
-from mpishare.files.source import Source
+from mpishare.files.source import Source, h5py
 
 _SHOWN_NAMES = 8
+
+_LAYOUTS = ("compact", "contiguous", "chunked", "virtual")
+"""By the numbers of HDF5's H5D_layout_t."""
 
 
 def members_of(source: Source, name: str) -> dict[str, Any]:
@@ -25,8 +28,6 @@ def members_of(source: Source, name: str) -> dict[str, Any]:
     Raises:
         FileError: There is no dataset and no group of that name.
     """
-    import h5py
-
     with file_errors(source.path, name):
         if name not in source.hdf5:
             raise FileError(source.path, name, f"there is no such dataset or group; the file has {_names(source)}.")
@@ -37,8 +38,6 @@ def members_of(source: Source, name: str) -> dict[str, Any]:
 
 
 def _walk(member: Any, name: str, parents: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-    import h5py
-
     yield name, member
     for key in () if is_dataset(member) else member:
         if isinstance(member.get(key, getlink=True), h5py.HardLink):
@@ -55,8 +54,6 @@ def _names(source: Source) -> str:
 
 def is_dataset(member: Any) -> bool:
     """Whether one of h5py's objects is a dataset, not a group."""
-    import h5py
-
     return isinstance(member, h5py.Dataset)
 
 
@@ -72,8 +69,6 @@ def stored_as(source: Source, name: str, dataset: Any) -> Stored:
         SpecError: Its items have no fixed size, or NumPy has no such dtype.
         FileError: The file ends before the dataset does.
     """
-    from h5py import h5d
-
     with file_errors(source.path, name):
         if dataset.shape is None:
             raise SpecError("it is an HDF5 null dataspace, which has no array to load.")
@@ -82,8 +77,7 @@ def stored_as(source: Source, name: str, dataset: Any) -> Stored:
         base, inner = (np.dtype("S1"), ()) if is_string else (dtype.base, dtype.shape)
         spec = Spec.checked((*dataset.shape, *inner), base)
         plist = dataset.id.get_create_plist()
-        layouts = {h5d.COMPACT: "compact", h5d.CONTIGUOUS: "contiguous", h5d.CHUNKED: "chunked", h5d.VIRTUAL: "virtual"}
-        layout = "external" if plist.get_external_count() else layouts[plist.get_layout()]
+        layout = "external" if plist.get_external_count() else _LAYOUTS[plist.get_layout()]
         offset = _offset_of(source, name, dataset, spec) if layout == "contiguous" and not is_string else None
         filters = [plist.get_filter(number) for number in range(plist.get_nfilters())]
         names = tuple(filter_name.decode(errors="replace") or str(code) for code, _, _, filter_name in filters)
@@ -92,14 +86,12 @@ def stored_as(source: Source, name: str, dataset: Any) -> Stored:
 
 def _offset_of(source: Source, name: str, dataset: Any, spec: Spec) -> int | None:
     """Where in this file the bytes of a contiguous dataset begin; None if they are not those of the array."""
-    from h5py import h5t
-
     offset: int | None = dataset.id.get_offset()
     if offset is None or dataset.id.get_storage_size() != spec.nbytes:
         return None  # nothing has been written: h5py returns fill values
     if dataset.file.filename != source.hdf5.filename:  # it is behind an external link
         return None
-    if not dataset.id.get_type().equal(h5t.py_create(dataset.dtype, logical=True)):
+    if not dataset.id.get_type().equal(h5py.h5t.py_create(dataset.dtype, logical=True)):
         return None
     source.check_end(offset + spec.nbytes, name)
     return offset
@@ -111,8 +103,6 @@ def _dtype_of(dataset: Any) -> np.dtype[Any]:
     Raises:
         SpecError: Its items have no fixed size, or NumPy has no such dtype.
     """
-    import h5py
-
     try:
         dtype: np.dtype[Any] = dataset.dtype
         string = h5py.check_string_dtype(dtype)
@@ -129,8 +119,6 @@ def _dtype_of(dataset: Any) -> np.dtype[Any]:
 
 def _variable_size(dtype: np.dtype[Any]) -> str:
     """What in a dtype has no fixed size."""
-    import h5py
-
     for name in dtype.names or ():
         if dtype[name].hasobject:
             return f"column {name!r}: {_variable_size(dtype[name])}"
@@ -149,11 +137,9 @@ def check_filters(source: Source, stored: Stored, dataset: Any) -> None:
     Raises:
         FileError: It lacks one.
     """
-    from h5py import h5z
-
     plist = dataset.id.get_create_plist()
     for number, name in enumerate(stored.filters):
-        if not h5z.filter_avail(plist.get_filter(number)[0]):
+        if not h5py.h5z.filter_avail(plist.get_filter(number)[0]):
             reason = f"needs the filter {name!r}, which HDF5 does not find here. Import hdf5plugin on all ranks before."
             raise FileError(source.path, stored.name, reason)
 
@@ -165,8 +151,6 @@ def attributes_of(member: Any) -> dict[str, Any]:
 
 def _plain(value: Any, file: Any) -> Any:
     """`value` without h5py's classes: the name for a reference, None for an empty attribute."""
-    import h5py
-
     if isinstance(value, h5py.Empty):
         return None
     if isinstance(value, h5py.Reference):

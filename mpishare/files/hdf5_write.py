@@ -12,27 +12,10 @@ from numpy.typing import NDArray
 from mpishare.arrays.spec import Spec
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.files.atomic_file import write_exactly
-from mpishare.files.source import import_h5py
+from mpishare.files.source import h5py
 
 METADATA_BYTES = 1 << 20
 """Room that is demanded besides the arrays, so that the disk is not full when HDF5's own bytes are written."""
-
-
-def has_mpio() -> bool:
-    """Whether h5py was built to write through MPI."""
-    return bool(import_h5py().get_config().mpi)
-
-
-def check_name(dataset: object) -> str:
-    """The path of a dataset from the root of the file on, without a slash at its ends.
-
-    Raises:
-        ArgumentError: It is not a name that h5py accepts.
-    """
-    parts = dataset.strip("/").split("/") if isinstance(dataset, str) else [""]
-    if any(part in ("", ".") or "\0" in part for part in parts):
-        raise ArgumentError(f"dataset {dataset!r} is not a name. Give one such as 'grid' or 'run/grid'.")
-    return "/".join(parts)
 
 
 def lay_out(
@@ -60,20 +43,19 @@ def lay_out(
         SpecError: A dtype cannot be stored.
         ArgumentError: A name is that of a group, or leads to another file.
     """
-    h5py = import_h5py()
     buffer = WriteBuffer(fd)
     options = {} if adds else {"userblock_size": user_block_bytes}
     with h5py.File(buffer, "r+" if adds else "w", **options) as file:
-        offsets = {name: _create(h5py, file, name, spec).get_offset() or 0 for name, spec in specs.items()}
+        offsets = {name: _create(file, name, spec).get_offset() or 0 for name, spec in specs.items()}
         for name, array in (small or {}).items():
             file.create_dataset(name, data=array, track_times=False)
     buffer.apply()
     return offsets
 
 
-def _create(h5py: Any, file: Any, name: str, spec: Spec) -> Any:
+def _create(file: Any, name: str, spec: Spec) -> Any:
     """A dataset that has its place in the file at once, and whose bytes HDF5 does not write."""
-    _check_groups(h5py, file, name)
+    _check_groups(file, name)
     if name in file:
         if not isinstance(file[name], h5py.Dataset):
             raise ArgumentError(f"{name!r} is a group. Give the dataset another name.")
@@ -90,7 +72,7 @@ def _create(h5py: Any, file: Any, name: str, spec: Spec) -> Any:
     return h5py.h5d.create(file.id, name.encode(), stored_type(spec), space, creation, links)
 
 
-def _check_groups(h5py: Any, file: Any, name: str) -> None:
+def _check_groups(file: Any, name: str) -> None:
     """Checks that the groups of a dataset are in this file, as its bytes will be.
 
     Raises:
@@ -118,7 +100,7 @@ def stored_type(spec: Spec) -> Any:
         BackendError: h5py is not installed.
     """
     try:
-        stored = import_h5py().h5t.py_create(spec.dtype, logical=True)
+        stored = h5py.h5t.py_create(spec.dtype, logical=True)
     except (TypeError, ValueError, RuntimeError) as error:
         raise SpecError(f"dtype {spec.dtype} cannot be stored in HDF5: {error}. {_cure(spec)}") from error
     if stored.get_size() != spec.dtype.itemsize or stored.dtype != spec.dtype:

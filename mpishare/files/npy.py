@@ -109,10 +109,8 @@ def header_of(spec: Spec) -> bytes:
 
 def _encoded(text: str) -> tuple[bytes, int]:
     """The text of a header, padded to align the array, and the version of the format that it takes."""
-    try:
-        content, version = text.encode("latin-1"), 1
-    except UnicodeEncodeError:
-        content, version = text.encode(), 3
+    version = 1 if max(text) <= "\xff" else 3
+    content = text.encode("latin-1" if version == 1 else "utf-8")
     if version == 1 and len(content) + _ALIGNED_BYTES > _LARGEST_OF_VERSION_1:
         version = 2
     end = npy.MAGIC_LEN + _LENGTHS[version].size + len(content) + 1

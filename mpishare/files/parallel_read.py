@@ -63,7 +63,7 @@ def read_parts(
     segment = allocate(context, nbytes, backend=backend, made_by="load", writable=False)
     topology, block, streams = context.topology, segment.block(), once_per == "job" and context.topology.n_nodes > 1
     with Bar(nbytes, "B", is_shown=progress and topology.rank == ROOT) as bar:
-        readers = range(topology.node_size if segment.origin.is_shared else 1)
+        readers = topology.ranks_of(topology.node)[: None if segment.origin.is_shared else 1]
         reader = _Reader(context, source, parts, block, (readers[1:] or readers) if streams else readers, bar)
         if streams and topology.node != topology.node_of(ROOT):
             broadcast_chunks(context, ROOT, block)
@@ -98,9 +98,10 @@ class _Reader:
     """
 
     def __init__(
-        self, context: Context, source: Source, parts: Sequence[Part], block: Block, readers: range, bar: Bar
+        self, context: Context, source: Source, parts: Sequence[Part], block: Block, readers: Sequence[int], bar: Bar
     ) -> None:
         """`readers` are the ranks of the node that read; the others have nothing to do."""
+        self._rank, self._leader = context.topology.rank, context.topology.ranks_of(context.topology.node)[0]
         self._context = context
         self._source = source
         self._parts = parts
@@ -110,10 +111,9 @@ class _Reader:
         largest_bytes = piece_bytes(nbytes, len(readers))
         self._pieces = [(number, piece) for number, part in enumerate(parts) for piece in part.pieces(largest_bytes)]
         self._starts = [*(offsets[number] + piece.start for number, piece in self._pieces), nbytes]
-        readers = readers if len(self._pieces) > 1 else range(1)  # which has the file open
+        readers = readers if len(self._pieces) > 1 else [self._leader]  # which has the file open
         self._reader_of = [readers[number % len(readers)] for number in range(len(self._pieces))]
-        others = [self._rank_of(reader) for reader in self._reader_of if reader != context.topology.node_rank]
-        buffers = [(rank, np.empty(1, np.uint8)) for rank in others]
+        buffers = [(reader, np.empty(1, np.uint8)) for reader in self._reader_of if reader != self._rank]
         self._notices = receive_in_order(context.collective_comm, buffers, Tag.PIECE_READY)
         self._next = 0
         self._error: Exception | None = None
@@ -123,9 +123,9 @@ class _Reader:
         """Reads this rank's pieces, and notifies the leader of each."""
         with InFlight(self._context.collective_comm, Tag.PIECE_READY) as notices:
             for (number, piece), reader in zip(self._pieces, self._reader_of, strict=True):
-                if reader == self._context.topology.node_rank:
+                if reader == self._rank:
                     self._read(number, piece)
-                    notices.send(b"" if self._error is None else b"x", self._rank_of(0))
+                    notices.send(b"" if self._error is None else b"x", self._leader)
 
     def wait_until(self, stop: int) -> bool:
         """On the leader: returns when the bytes before `stop` have been read, some of them by this rank itself.
@@ -134,16 +134,13 @@ class _Reader:
             Whether all of them could be read.
         """
         while self._starts[self._next] < stop:
-            if self._reader_of[self._next] == self._context.topology.node_rank:
+            if self._reader_of[self._next] == self._rank:
                 self._read(*self._pieces[self._next])
             else:
                 self._has_gap |= next(self._notices).nbytes > 0
             self._next += 1
             self._bar.show(self._starts[self._next])
         return self._error is None and not self._has_gap
-
-    def _rank_of(self, node_rank: int) -> int:
-        return self._context.topology.ranks_of(self._context.topology.node)[node_rank]
 
     def _read(self, number: int, piece: Piece) -> None:
         if self._error is None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -39,6 +38,8 @@ class ParallelWrite:
         writers: For each rank the one that writes its bytes; see `row_blocks.writers`.
         has_checksums: Whether `checksums` are wanted.
         bar: Shows how many bytes have been written.
+        file: Closes the file when it is left.
+        fd: The descriptor of the file; -1 on a rank that writes nothing.
         checksums: For each array the CRC-32 of each run of this rank; empty lists if they are not wanted.
 
     Raises:
@@ -63,8 +64,12 @@ class ParallelWrite:
         senders = [rank for rank, writer in enumerate(self.writers) if writer == self._rank != rank]
         self._received = [(sender, run) for sender in senders for run in self._runs(sender)]
         largest = max((run.nbytes for _, run in self._received), default=0)
-        self._buffers = [np.empty(largest, np.uint8) for _ in range(WINDOW)]
-        self._file = self.path.open("rb+", buffering=0) if self._rank in self.writers else None
+        buffers = cycle([np.empty(largest, np.uint8) for _ in range(WINDOW)])
+        self._places = [(sender, next(buffers)[: run.nbytes]) for sender, run in self._received]
+        self.file = ExitStack()
+        self.fd = -1
+        if self._rank in self.writers:
+            self.fd = self.file.enter_context(self.path.open("rb+", buffering=0)).fileno()
 
     def run(self) -> None:
         """Writes this rank's bytes and those that others send, or sends them to their writer.
@@ -82,31 +87,18 @@ class ParallelWrite:
         if self._error is not None:
             raise self._error
 
-    def sync(self) -> None:
-        """Waits until the bytes that all ranks of this host have written are on the disk."""
-        if self._file is not None:
-            os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        """Closes the file, which may report that bytes could not be written."""
-        if self._file is not None:
-            self._file.close()
-
     def _write(self) -> None:
         with self._deferred_error():
             for run, data in zip(self._runs(self._rank), self._own_data(), strict=True):
                 self._write_run(run, data)
-        buffers = zip(self._received, cycle(self._buffers), strict=False)
-        places = [(sender, buffer[: run.nbytes]) for (sender, run), buffer in buffers]
-        blocks = receive_in_order(self.context.collective_comm, places, Tag.ROW_BLOCK)
+        blocks = receive_in_order(self.context.collective_comm, self._places, Tag.ROW_BLOCK)
         for (_, run), block in zip(self._received, blocks, strict=True):
             with self._deferred_error():
                 self._write_run(run, block.data)
 
     def _write_run(self, run: Run, data: memoryview) -> None:
-        assert self._file is not None
         if self._error is None:
-            write_exactly(self._file.fileno(), run.offset, data)
+            write_exactly(self.fd, run.offset, data)
             self._written += data.nbytes
             self.bar.show(min(self._written * self._n_writers, self._nbytes))  # the others are about as far
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -17,33 +17,17 @@ from mpishare.arrays import slices
 from mpishare.arrays.spec import Spec
 from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
-from mpishare.errors import ArgumentError, BackendError
+from mpishare.errors import BackendError
 from mpishare.files.atomic_file import AtomicFile
 from mpishare.files.errors import file_errors
-from mpishare.files.hdf5_write import has_mpio
 from mpishare.files.parallel_write import ParallelWrite
 from mpishare.files.row_blocks import ROOT, RowBlocks, choose_way, writers
-from mpishare.files.source import import_h5py
+from mpishare.files.source import h5py
 from mpishare.host.filesystems import type_of
 from mpishare.progress_bar import Bar
 
 Checksums = Sequence[NDArray[np.uint32]]
 """For each array the CRC-32 of each of its runs."""
-
-
-def checked_target(path: str | os.PathLike[str]) -> Path:
-    """The path of a file or a folder to make.
-
-    Raises:
-        ArgumentError: It is not a path.
-    """
-    try:
-        target = Path(path)
-    except TypeError as error:
-        raise ArgumentError(f"path {path!r} is not a path: {error}") from error
-    if "\0" in str(target):
-        raise ArgumentError(f"path {str(target)!r} has a null byte in it.")
-    return target
 
 
 def gather_row_blocks(
@@ -137,7 +121,7 @@ class Replacement:
 
     def _way(self, new: AtomicFile) -> str:
         """How the bytes are written; see `choose_way`."""
-        writes_mpio = self.distributed and self.dataset is not None and has_mpio()
+        writes_mpio = self.distributed and self.dataset is not None and h5py.get_config().mpi
         filesystem = type_of(str(new.path.parent))  # the file may be behind a symbolic link
         placement = self.context.topology.placement
         return choose_way(placement, filesystem, distributed=self.distributed, has_mpio=writes_mpio)
@@ -151,11 +135,11 @@ class Replacement:
         with Bar(nbytes, "B", is_shown=self.progress and comm.rank == ROOT) as bar, ExitStack() as stack:
             with agree(comm), self._errors():
                 writing = ParallelWrite(self.context, temporary, self.blocks, self.arrays, ranks, has_checksums, bar)
-                stack.callback(writing.close)  # if another rank cannot open the file
-            with agree(comm), self._errors(), closing(writing):
+                stack.enter_context(writing.file)  # closed here if another rank cannot open it
+            with agree(comm), self._errors(), writing.file:  # closing it may report that bytes could not be written
                 writing.run()
                 if way == "hosts":
-                    writing.sync()
+                    os.fsync(writing.fd)
         by_array = zip(*comm.allgather_obj(writing.checksums), strict=True)
         return [np.fromiter(chain.from_iterable(of_ranks), np.uint32) for of_ranks in by_array]
 
@@ -170,10 +154,10 @@ class Replacement:
         """
         comm, array = self.context.collective_comm, self.arrays[0]
         with agree(comm):
-            if not has_mpio():
+            if not h5py.get_config().mpi:
                 raise BackendError("h5py cannot write through MPI on this rank, but can on the root: use one build.")
         with agree(comm), self._errors():
-            opened = import_h5py().File(temporary, "r+", driver="mpio", comm=self.context.data_comm)
+            opened = h5py.File(temporary, "r+", driver="mpio", comm=self.context.data_comm)
         with agree(comm), self._errors(), opened:  # all ranks close it, which flushes it
             if array is not None and array.nbytes:
                 _write_rows(opened[self.dataset].id, self.blocks[0], comm.rank, array)
@@ -188,4 +172,4 @@ def _write_rows(dataset: Any, blocks: RowBlocks, rank: int, array: NDArray[Any])
         rows = np.ascontiguousarray(array[part])
         space = dataset.get_space()
         space.select_hyperslab((first + part.start, *(0,) * (rows.ndim - 1)), rows.shape)
-        dataset.write(import_h5py().h5s.create_simple(rows.shape), space, rows, dataset.get_type())
+        dataset.write(h5py.h5s.create_simple(rows.shape), space, rows, dataset.get_type())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,15 @@ from mpishare.comm.collective import collective
 from mpishare.errors import ArgumentError
 from mpishare.files.atomic_file import AtomicFile, write_exactly
 from mpishare.files.errors import file_errors
-from mpishare.files.hdf5_write import METADATA_BYTES, check_name, lay_out, stored_type
+from mpishare.files.hdf5_write import METADATA_BYTES, lay_out, stored_type
 from mpishare.files.npy import header_of
-from mpishare.files.replace_file import Replacement, checked_target, gather_row_blocks
+from mpishare.files.replace_file import Replacement, gather_row_blocks
 from mpishare.files.row_blocks import ROOT
 from mpishare.progress_bar import check_tqdm
 from mpishare.transfer.rows import rows_of
 
 _NPY = ".npy"
 _HDF5 = (".h5", ".hdf5", ".hdf", ".he5")
-
-_ARRAY = "array"
-"""The one name in a mapping of one array."""
 
 
 @dataclass(frozen=True)
@@ -110,16 +108,14 @@ def save(
         with call.begin() as agreement:
             file = checked_target(path)
             name = _checked_dataset(file, dataset)
-            specs: dict[str, Spec] = {}
-            if distributed or is_root:
-                with file_errors(file, name):
-                    spec = rows_of(array) if distributed else Spec.of(array)
-                    specs[_ARRAY] = _stored(spec, name) if is_root else spec
+            key = name or ""
+            distributed_names = [key] if distributed else []
+            specs = specs_of(file, {key: array}, distributed_names, is_root=is_root)
             if progress and is_root:
                 check_tqdm()
-            rows = f", rows of {spec.shape[1:]} {spec.dtype}" if distributed else ""
+            rows = f", rows of {specs[key].shape[1:]} {specs[key].dtype}" if distributed else ""
             agreement.call = f"save({file}, {name}, distributed={distributed}, progress={progress}{rows})"
-        blocks = gather_row_blocks(context, specs, [_ARRAY] if distributed else [])[_ARRAY]
+        blocks = gather_row_blocks(context, specs, distributed_names)[key]
         way = Replacement(
             context=context,
             path=file,
@@ -133,11 +129,26 @@ def save(
     return Saved(file, name, blocks.spec.shape, blocks.spec.nbytes, way)
 
 
-def _checked_dataset(file: Path, dataset: str | None) -> str | None:
-    """The name of the dataset in an HDF5 file; None for a .npy file.
+def checked_target(path: str | os.PathLike[str]) -> Path:
+    """The path of a file or a folder to make.
 
     Raises:
-        ArgumentError: The suffix is unknown; or `dataset` is missing, or given for .npy.
+        ArgumentError: It is not a path.
+    """
+    try:
+        target = Path(path)
+    except TypeError as error:
+        raise ArgumentError(f"path {path!r} is not a path: {error}") from error
+    if "\0" in str(target):
+        raise ArgumentError(f"path {str(target)!r} has a null byte in it.")
+    return target
+
+
+def _checked_dataset(file: Path, dataset: str | None) -> str | None:
+    """The path of the dataset from the root of an HDF5 file on, without a slash at its ends; None for a .npy file.
+
+    Raises:
+        ArgumentError: The suffix is unknown; or `dataset` is missing, given for .npy, or not a name that h5py accepts.
     """
     if file.suffix == _NPY:
         if dataset is not None:
@@ -146,21 +157,36 @@ def _checked_dataset(file: Path, dataset: str | None) -> str | None:
     if file.suffix in _HDF5:
         if dataset is None:
             raise ArgumentError(f"{file} is an HDF5 file: name the dataset, as in save(path, array, 'grid').")
-        return check_name(dataset)
+        parts = dataset.strip("/").split("/") if isinstance(dataset, str) else [""]
+        if any(part in ("", ".") or "\0" in part for part in parts):
+            raise ArgumentError(f"dataset {dataset!r} is not a name. Give one such as 'grid' or 'run/grid'.")
+        return "/".join(parts)
     raise ArgumentError(f"{file} has suffix {file.suffix!r}. Use {_NPY}, or one of {', '.join(_HDF5)} for HDF5.")
 
 
-def _stored(spec: Spec, dataset: str | None) -> Spec:
-    """The array as it is in the file: as in memory; or, in a dataset, in C order, the only one in HDF5.
+def specs_of(path: Path, arrays: Mapping[str, Any], distributed: Collection[str], *, is_root: bool) -> dict[str, Spec]:
+    """The specs of arrays in a file, by name: on the root of all, on other ranks of the distributed ones.
+
+    Args:
+        path: The file to name in errors.
+        arrays: The arrays by the names of their datasets; by "" that of a .npy file.
+        distributed: The names of the arrays of which each rank has rows.
+        is_root: Whether this rank is the root.
 
     Raises:
-        SpecError: The format cannot store the dtype.
+        SpecError: An array cannot be shared, or on the root not stored.
+        BackendError: On the root: h5py is not installed.
     """
-    if dataset is None:
-        header_of(spec)
-        return spec
-    stored_type(spec)
-    return replace(spec, order="C")
+    specs = {}
+    for name in arrays if is_root else distributed:
+        with file_errors(path, name or None):
+            specs[name] = rows_of(arrays[name]) if name in distributed else Spec.of(arrays[name])
+            if is_root and name:
+                stored_type(specs[name])
+                specs[name] = replace(specs[name], order="C")  # the only one in HDF5
+            elif is_root:
+                header_of(specs[name])
+    return specs
 
 
 def _lay_out(new: AtomicFile, spec: Spec, dataset: str | None) -> int:

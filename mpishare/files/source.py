@@ -48,17 +48,19 @@ def read_bytes(fd: int, offset: int, nbytes: int) -> bytes:
     return bytes(buffer)
 
 
-def import_h5py() -> Any:
-    """The module h5py.
+class _H5py:
+    """The module h5py, which is imported when the first of its attributes is used."""
 
-    Raises:
-        BackendError: It is not installed.
-    """
-    try:
-        import h5py
-    except ImportError as error:
-        raise BackendError("HDF5 files need h5py, which is not installed: pip install h5py") from error
-    return h5py
+    def __getattr__(self, name: str) -> Any:
+        try:
+            import h5py
+        except ImportError as error:
+            raise BackendError("HDF5 files need h5py, which is not installed: pip install h5py") from error
+        return getattr(h5py, name)
+
+
+h5py: Any = _H5py()
+"""h5py for all that read or write HDF5 files. Its use raises BackendError if it is not installed."""
 
 
 class Source(ExitStack):
@@ -110,7 +112,6 @@ class Source(ExitStack):
         Source:
             The h5py documentation, "File locking".
         """
-        h5py = import_h5py()
         with file_errors(self.path):
             file = h5py.File(self.path, "r", locking="best-effort")
             self.callback(file.close)
@@ -119,8 +120,7 @@ class Source(ExitStack):
 
     def _add(self, descriptor: int) -> None:
         self._descriptors.append(descriptor)
-        if self._stamp is None:
-            self._stamp = Stamp.of(descriptor)
+        self._stamp = self._stamp or Stamp.of(descriptor)
         self.check()
 
     def check(self) -> None:
