@@ -11,11 +11,10 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from tests.mpi.checkpoints.finding import found
+from tests.mpi.conftest import Raised
 
 pytestmark = pytest.mark.two_launches
 
-Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
 ONES = np.ones(3)
 
 
@@ -41,13 +40,14 @@ def test_what_cannot_be_saved(shared_folder: Path, raised: Raised) -> None:
         assert all(kind in (error, "PeerError") and message in text for kind, text in outcomes), outcomes
     assert checkpoint.latest() is None
     checkpoint.save(2**63 - 1, {})
-    assert (found(checkpoint).step, found(checkpoint).names) == (2**63 - 1, ())
+    snapshot = checkpoint.latest()
+    assert (snapshot.step, snapshot.names) == (2**63 - 1, ())
 
 
 def test_what_cannot_be_loaded(shared_folder: Path, raised: Raised) -> None:
     checkpoint = ms.Checkpoint(shared_folder)
     checkpoint.save(1, {"x": np.ones((4, 2)), "scalar": np.array(2.5)})
-    snapshot: Any = found(checkpoint)
+    snapshot: Any = checkpoint.latest()
     assert snapshot.load("scalar")[()] == 2.5
     for call in (
         lambda: snapshot.load("y"),

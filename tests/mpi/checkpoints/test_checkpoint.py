@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,11 +16,29 @@ from mpi4py import MPI
 import mpishare as ms
 from mpishare.files import row_blocks
 from tests.arrays import DTYPES, bits, filled
-from tests.mpi.checkpoints.finding import found, names_in, part
+from tests.mpi.conftest import Raised
 
-Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
 COMM = MPI.COMM_WORLD
 SECOND = "000000000002.h5"
+
+
+def found(checkpoint: ms.Checkpoint) -> ms.Snapshot:
+    """The latest snapshot, of which there must be one."""
+    snapshot = checkpoint.latest()
+    assert snapshot is not None
+    return snapshot
+
+
+def names_in(folder: Path) -> list[str]:
+    """The names in a folder, seen by all ranks before any of them goes on."""
+    names = sorted(file.name for file in folder.iterdir())
+    COMM.Barrier()
+    return names
+
+
+def part(count: int, comm: MPI.Intracomm = COMM) -> slice:
+    """This rank's part of `count` rows."""
+    return slice(count * comm.rank // comm.size, count * (comm.rank + 1) // comm.size)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 import mpishare as ms
 from mpishare.memory.segment import segment_of
 from tests.arrays import assert_same, filled
+from tests.mpi.conftest import Configured, Raised
 
 COMM = MPI.COMM_WORLD
-Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
 LARGE = np.random.default_rng(3).integers(0, 2**40, (700, 1100))
 CUBE = filled(np.dtype("f8"), (7, 6, 4))
 FILES = {
@@ -85,9 +85,7 @@ def test_every_file_in_every_way(folder: Path, name: str, read: str, backend: st
 
 
 @pytest.mark.parametrize("backend", [None, "private"])
-def test_small_chunks_between_nodes(
-    folder: Path, configured: Callable[..., MPI.Intracomm], backend: str | None
-) -> None:
+def test_small_chunks_between_nodes(folder: Path, configured: Configured, backend: str | None) -> None:
     comm = configured(chunk="100K")
     for file, dataset in FILES.values():
         assert_loaded(ms.load(folder / file, dataset, comm=comm, backend=backend), LARGE)

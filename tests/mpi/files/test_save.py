@@ -6,7 +6,6 @@ import errno
 import io
 import os
 import resource
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,11 @@ from numpy.typing import NDArray
 import mpishare as ms
 from mpishare.files import row_blocks
 from tests.arrays import DTYPES, assert_same, filled, layouts
+from tests.mpi.conftest import Raised
 
 COMM = MPI.COMM_WORLD
 ONES = np.ones(3)
 FORMATS = pytest.mark.parametrize(("name", "dataset"), [("a.npy", None), ("a.h5", "deep/er/x")])
-Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
 
 
 def assert_saved(file: Path, dataset: str | None, expected: NDArray[Any]) -> None:
