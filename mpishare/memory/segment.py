@@ -33,13 +33,7 @@ class Segment:
     """
 
     def __init__(
-        self,
-        memory: Mapping | Slot,
-        nbytes: int,
-        origin: Origin,
-        key: int | None,
-        made_by: str = "",
-        keeps: object = None,
+        self, memory: Mapping | Slot, nbytes: int, origin: Origin, key: int | None, made_by: str, keeps: object = None
     ) -> None:
         """`keeps` lives as long as the segment."""
         self.memory = memory
@@ -90,7 +84,7 @@ class Segment:
         if memory is None or view.size == 0:
             return None
         # Unchanged pages show the bytes of this segment, which must live as long.
-        twin = Segment(memory, self.nbytes, Origin("private", node_size=1), key=None, keeps=self)
+        twin = Segment(memory, self.nbytes, Origin("private", node_size=1), key=None, made_by="private", keeps=self)
         offset = address_of(view) - self.memory.address
         return np.ndarray(view.shape, view.dtype, twin.block(), offset, view.strides)
 

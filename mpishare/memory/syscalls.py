@@ -70,8 +70,7 @@ def map_file(
         OSError: The kernel refuses it.
     """
     flags |= 0 if address is None else _MAP_FIXED
-    start: int = _libc.mmap(address, length, access, flags, descriptor, offset)
-    return start
+    return int(_libc.mmap(address, length, access, flags, descriptor, offset))
 
 
 def mremap_copy(start: int, length: int, target: int | None) -> int:
@@ -85,8 +84,7 @@ def mremap_copy(start: int, length: int, target: int | None) -> int:
         OSError: The pages are private memory of the process (EINVAL), or there are too many maps (ENOMEM).
     """
     flags = _MREMAP_MAYMOVE | (_MREMAP_FIXED if target is not None else 0)
-    copy: int = _libc.mremap(start, 0, length, flags, target)
-    return copy
+    return int(_libc.mremap(start, 0, length, flags, target))
 
 
 def read_process(pid: int, source: int, target: int, length: int) -> None:

@@ -70,7 +70,7 @@ def pays(block: Block, bytes_per_s: float) -> bool:
     step = max((block.nbytes - _SAMPLE_BYTES) // (_SAMPLES - 1), 0)
     samples = [block[start : start + _SAMPLE_BYTES] for start in range(0, _SAMPLES * step or 1, step or 1)]
     start = time.perf_counter()
-    after = sum(len(_compressed(sample)) for sample in samples)
+    after = sum(len(_lz4().compress(sample.data, store_size=False)) for sample in samples)
     seconds = time.perf_counter() - start
     before = sum(sample.nbytes for sample in samples)
     return min(before / seconds, bytes_per_s * before / after) > bytes_per_s * _GAIN
@@ -78,7 +78,7 @@ def pays(block: Block, bytes_per_s: float) -> bool:
 
 def compress_frame(frame: Block) -> Block | bytes:
     """The frame compressed; the frame itself if that is no shorter."""
-    shorter = _compressed(frame)
+    shorter: bytes = _lz4().compress(frame.data, store_size=False)
     return shorter if len(shorter) < frame.nbytes else frame
 
 
@@ -96,11 +96,6 @@ def expand_frame(frame: Block, length: int) -> None:
     if len(whole) != frame.nbytes:
         raise BackendError(f"a compressed message from another rank has {len(whole)} bytes, not {frame.nbytes}")
     frame.data[:] = whole
-
-
-def _compressed(block: Block) -> bytes:
-    compressed: bytes = _lz4().compress(block.data, store_size=False)
-    return compressed
 
 
 def _lz4() -> Any:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
@@ -24,6 +24,9 @@ from mpishare.errors import MpishareError
 from mpishare.messages.compression import FRAME_BYTES, MEASURED_FRAMES, compress_frame, pays
 from mpishare.messages.interrupts import check_usable, interrupted, refused_if_interrupted
 from mpishare.messages.wire import HEAD_BYTES, Message, decode, pieces, travels_in_frames
+
+_Finish: TypeAlias = "Callable[[Any, mpi.Status], Any]"
+"""Makes what `wait` returns of the array or `PickledObject`, and of the status of the head."""
 
 _dropped: list[list[mpi.Request]] = []
 """What MPI still reads of send requests that the user dropped."""
@@ -211,14 +214,7 @@ def received_parts(
 class ReceiveRequest(Request):
     """A message to this rank. It is a pending operation of the progress engine."""
 
-    def __init__(
-        self,
-        context: Context,
-        source: int,
-        tag: int,
-        out: NDArray[Any] | None,
-        finish: Callable[[Any, mpi.Status], Any],
-    ) -> None:
+    def __init__(self, context: Context, source: int, tag: int, out: NDArray[Any] | None, finish: _Finish) -> None:
         """Begins to receive.
 
         Args:
@@ -226,7 +222,7 @@ class ReceiveRequest(Request):
             source: The rank to receive from, or MPI.ANY_SOURCE.
             tag: That of the message, or MPI.ANY_TAG.
             out: Where to receive; None for a fresh array.
-            finish: Makes what `wait` returns of the array or `PickledObject`, and of the status of the head.
+            finish: Called by `wait` or `test`, once.
 
         Raises:
             MpishareError: Messages on the communicator are refused.
@@ -237,7 +233,7 @@ class ReceiveRequest(Request):
         self._context = context
         self._source = source
         self._out = out
-        self._finish: Callable[[Any, mpi.Status], Any] | None = finish  # until it has been called
+        self._finish: _Finish | None = finish  # until it has been called
         self._head_status = mpi.Status()
         self._status = self._head_status  # of the message that is waited for
         self._steps = self._receive(tag)

@@ -120,11 +120,8 @@ def _encode_object(context: Context, pickled: PickledObject, wants_frames: Wants
     streams = contents, pickled.skeleton
     in_head = sum(_are_in_head(len(contents), len(pickled.skeleton)))
     parts = [np.frombuffer(text, np.uint8) for text in streams[in_head:]]
-    parts += [
-        _contiguous_bytes(context, array, spec)
-        for array, spec in zip(pickled.arrays, specs, strict=True)
-        if spec.nbytes
-    ]
+    arrays = zip(pickled.arrays, specs, strict=True)
+    parts += [_contiguous_bytes(context, array, spec) for array, spec in arrays if spec.nbytes]
     tag, has_frames = new_tag(context), wants_frames(parts)
     head = _OBJECT_HEAD.pack(_OBJECT_MAGIC, tag, has_frames, len(contents), len(pickled.skeleton))
     return Message(b"".join((head, *streams[:in_head])), tag, parts, has_frames)

@@ -45,22 +45,19 @@ def pickle_object(obj: object, unshared: UnsharedParts | None = None) -> Pickled
     """
     try:
         return _pickled_by(_Pickler, obj, unshared)
+    except SpecError:
+        raise
     except _PICKLE_ERRORS as error:
         cloud_pickler = _cloud_pickler()
-        if isinstance(error, SpecError) or cloud_pickler is None:
-            raise _error(
-                obj, error, ". Lambdas and local classes need cloudpickle: pip install cloudpickle."
-            ) from error
+        if cloud_pickler is None:
+            cure = "Lambdas and local classes need cloudpickle: pip install cloudpickle."
+            raise SpecError(f"{type(obj).__name__} cannot be pickled: {error}. {cure}") from error
     try:
         return _pickled_by(cloud_pickler, obj, unshared)
+    except SpecError:
+        raise
     except _PICKLE_ERRORS as error:
-        raise _error(obj, error) from error
-
-
-def _error(obj: object, error: Exception, cure: str = "") -> SpecError:
-    return (
-        error if isinstance(error, SpecError) else SpecError(f"{type(obj).__name__} cannot be pickled: {error}{cure}")
-    )
+        raise SpecError(f"{type(obj).__name__} cannot be pickled: {error}") from error
 
 
 def _pickled_by(pickler_class: type[_Pickler], obj: object, unshared: UnsharedParts | None) -> PickledObject:
@@ -118,14 +115,8 @@ class _Pickler(pickle.Pickler):
             return _masked, (np.asarray(obj.data), mask, obj.fill_value, obj.hardmask)
         if not _pickles_itself(kind):
             # The attributes are state, so that what refers back to the array finds it.
-            return (
-                np.ndarray.view,
-                (np.asarray(obj), kind),
-                getattr(obj, "__dict__", None) or None,
-                None,
-                None,
-                _set_attributes,
-            )
+            attributes = getattr(obj, "__dict__", None) or None
+            return np.ndarray.view, (np.asarray(obj), kind), attributes, None, None, _set_attributes
         name = f"{kind.__module__}.{kind.__qualname__}"
         raise SpecError(f"{name} cannot be shared: it pickles its own bytes. Use numpy.asarray(…) of it, or its parts.")
 

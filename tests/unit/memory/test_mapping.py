@@ -24,7 +24,7 @@ MERGES = tuple(int(number) for number in os.uname().release.split(".")[:2]) >= (
 def bytes_at(mapping: Mapping | None, nbytes: int) -> Block:
     """The bytes of a mapping as a view that keeps it."""
     assert mapping is not None
-    return Segment(mapping, nbytes, Origin("test", node_size=1), key=None).block()
+    return Segment(mapping, nbytes, Origin("test", node_size=1), key=None, made_by="test").block()
 
 
 def address_of(memory: mmap.mmap) -> int:

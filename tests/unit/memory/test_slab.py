@@ -54,7 +54,7 @@ def test_slots_do_not_overlap_and_show_what_was_written_before() -> None:
     add_slab(slots)
     for number in range(16):
         slots.next_bytes(4 * KIB)[:] = bytes([number]) * (4 * KIB)
-        segments.append(Segment(slots.acquire(), 4 * KIB, Origin("test", node_size=1), key=None))
+        segments.append(Segment(slots.acquire(), 4 * KIB, Origin("test", node_size=1), key=None, made_by="test"))
         segments[-1].seal()
     assert not slots.free
     blocks = [segment.block() for segment in segments]
