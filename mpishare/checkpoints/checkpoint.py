@@ -97,13 +97,12 @@ class Checkpoint:
         with collective("Checkpoint.save", self._comm) as call:
             context = call.context
             is_root = context.topology.rank == ROOT
-            values_json = ""
             with call.begin() as agreement:
                 number = arguments.checked_integer(step, "step", least=0)
                 rows = arguments.checked_names(arrays, distributed)
                 specs = specs_of(self.path, arrays, rows, is_root=is_root)
+                values_json = arguments.json_of(values) if is_root else ""
                 if is_root:
-                    values_json = arguments.json_of(values)
                     if progress:
                         check_tqdm()
                     self._folder.make()

@@ -80,10 +80,9 @@ class CheckpointFolder:
         """The highest step that is not known to be damaged. Collective over the communicator."""
         newest = None
         with agree(context.collective_comm), file_errors(self.path):
-            looks = _LOOKS if context.topology.rank == ROOT else 0
-            while newest is None and looks:
-                newest = max(self._files().keys() - self.damaged, default=None)
-                looks -= 1
+            if context.topology.rank == ROOT:
+                looks = (max(self._files().keys() - self.damaged, default=None) for _ in range(_LOOKS))
+                newest = next((step for step in looks if step is not None), None)
         step: int | None = context.collective_comm.bcast_obj(newest, ROOT)
         return step
 

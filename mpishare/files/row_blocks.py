@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, cycle
 from typing import NamedTuple
 
 from mpishare.arrays import slices
@@ -105,6 +105,5 @@ def writers(placement: Placement, way: str) -> tuple[int, ...]:
     if way != "streams":
         return tuple(range(size))
     near = placement.nodes[placement.node_of[ROOT]]
-    far = [rank for rank in range(size) if rank not in near]
-    dealt = {rank: near[number % len(near)] for number, rank in enumerate(far)}
-    return tuple(dealt.get(rank, rank) for rank in range(size))
+    turns = cycle(near)
+    return tuple(rank if rank in near else next(turns) for rank in range(size))
