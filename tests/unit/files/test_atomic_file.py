@@ -47,10 +47,10 @@ def test_it_takes_the_name_when_it_is_whole_and_leftovers_of_that_name_go(tmp_pa
     others = [path, *(tmp_path / f"{other}0123456789abcdef" for other in (f"{stem}x", "b.npy.tmp.", f"x{stem}"))]
     for file in [*others, tmp_path / f"{stem}0123456789abcdef"]:
         file.write_bytes(b"old")
-    with path.open("rb") as opened, AtomicFile(path) as new:
+    with path.open("rb") as opened, AtomicFile(path) as new, AtomicFile(path) as meanwhile:
         os.write(new.fd, b"new")
         assert path.read_bytes() == b"old"
-        assert set(tmp_path.iterdir()) == {new.temporary, *others}
+        assert set(tmp_path.iterdir()) == {new.temporary, meanwhile.temporary, *others}
         new.sync()
         new.commit()
         assert (path.read_bytes(), opened.read()) == (b"new", b"old")
@@ -85,15 +85,6 @@ def test_it_goes_where_something_fails(old: Path, monkeypatch: pytest.MonkeyPatc
     assert (descriptors(), old.read_bytes(), new.temporary.exists()) == (before, OLD, not is_removed)
     commit(old)
     assert list(old.parent.iterdir()) == [old]
-
-
-def test_one_that_is_being_written_stays(tmp_path: Path) -> None:
-    path = tmp_path / "a.npy"
-    with AtomicFile(path) as first, AtomicFile(path) as second:
-        assert first.temporary.exists()
-        first.commit()
-        second.commit()
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_file_system_that_reports_no_links(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
