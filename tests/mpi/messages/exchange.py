@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
+
+import mpishare as ms
 
 
 def neighbours(comm: MPI.Intracomm) -> tuple[int, int]:
@@ -15,3 +19,9 @@ def neighbours(comm: MPI.Intracomm) -> tuple[int, int]:
 def pattern(nbytes: int, seed: int) -> NDArray[np.uint8]:
     """Bytes that tell one message from another."""
     return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8)
+
+
+def wait_all(requests: Iterable[ms.Request]) -> None:
+    """Until each has ended."""
+    for request in requests:
+        request.wait()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,13 +25,9 @@ pytestmark = [
 
 
 @pytest.fixture
-def apart(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> Iterator[MPI.Intracomm]:
+def apart(configured: Callable[..., MPI.Intracomm]) -> MPI.Intracomm:
     """A communicator of one rank a node."""
-    monkeypatch.setenv("MPISHARE_NODES", "block:1")
-    duplicate = comm.Dup()
-    ms.topology(duplicate)
-    yield duplicate
-    duplicate.Free()
+    return configured(nodes="block:1")
 
 
 @pytest.fixture
@@ -45,11 +41,10 @@ def slow(apart: MPI.Intracomm) -> MPI.Intracomm:
 def frames(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes of each frame that this rank compressed."""
     lengths: list[int] = []
-    compress = compression.compress_frame
 
     def counting(frame: np.ndarray[Any, Any]) -> Any:
         lengths.append(frame.nbytes)
-        return compress(frame)
+        return compression.compress_frame(frame)
 
     monkeypatch.setattr(requests, "compress_frame", counting)
     return lengths

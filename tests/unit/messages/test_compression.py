@@ -10,14 +10,8 @@ import numpy as np
 import pytest
 
 from mpishare.errors import ArgumentError, BackendError
-from mpishare.messages.compression import (
-    FRAME_BYTES,
-    check_compress,
-    compress_frame,
-    expand_frame,
-    pays,
-    wants_frames,
-)
+from mpishare.messages import compression
+from mpishare.messages.compression import FRAME_BYTES, compress_frame, expand_frame, pays
 
 ZEROS = np.zeros(3 * FRAME_BYTES, np.uint8)
 NOISE = np.random.default_rng(1).integers(0, 256, 1 << 20, np.uint8)
@@ -55,7 +49,7 @@ def test_when_a_message_has_frames(
         topology=SimpleNamespace(node=0, node_of=lambda rank: node),
         link_speeds={} if speed is None else {node: speed},
     )
-    assert wants_frames(context, 5, [ZEROS[:size] for size in sizes], can_measure=can_measure) == expected
+    assert compression.wants_frames(context, 5, [ZEROS[:size] for size in sizes], can_measure=can_measure) == expected
 
 
 def test_frames_there_and_back() -> None:
@@ -79,10 +73,10 @@ def test_damaged_frames_are_errors() -> None:
 
 
 def test_what_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not check_compress(None)
-    assert check_compress("auto")
+    assert not compression.check_compress(None)
+    assert compression.check_compress("auto")
     with pytest.raises(ArgumentError, match="'gzip' is unknown"):
-        check_compress("gzip")
+        compression.check_compress("gzip")
     monkeypatch.setitem(sys.modules, "lz4", None)
     with pytest.raises(BackendError, match="needs lz4"):
-        check_compress("auto")
+        compression.check_compress("auto")
