@@ -64,13 +64,10 @@ def test_every_layout() -> None:
 @pytest.mark.parametrize("index", [3, -4, 2**62, -(2**62)])
 def test_outside(index: int) -> None:
     array = np.zeros(3)
-    for call in (kernels.atomic_add, add):
+    atomic: Any = kernels.atomic_add
+    for call, place in ((atomic, index), (atomic, index * 2**62), (add, index), (add, np.uint64(2**64 - 1))):
         with pytest.raises(IndexError, match="outside"):
-            call(array, index, 1)
-    with pytest.raises(IndexError, match="outside"):
-        kernels.atomic_add(array, index * 2**62, 1)
-    with pytest.raises(IndexError, match="outside"):
-        add(array, np.uint64(2**64 - 1), 1)
+            call(array, place, 1)
     with pytest.raises(IndexError, match=f"index {index} at 1 is outside of an array of 3"):
         kernels.add_at(array, [0, index])
     assert not array.any()

@@ -52,9 +52,11 @@ def test_arrays_with_attributes_that_refer_back() -> None:
     assert result.mesh["fields"][0] is result
 
 
-def test_masked_arrays() -> None:
+def test_masked_arrays_and_records() -> None:
     hard = np.ma.array([1, 2], mask=[True, False], fill_value=7).harden_mask()
-    result, bare = unpickle_object(pickle_object([hard, np.ma.array([1, 2])]))
+    records = np.rec.array([(1, 2.0), (3, 4.0)], dtype=[("a", "i4"), ("b", "f8")])
+    result, bare, other = unpickle_object(pickle_object([hard, np.ma.array([1, 2]), records]))
+    assert (type(other), other.b.tolist()) == (np.recarray, [2.0, 4.0])
     assert (result.tolist(), result.fill_value, result.hardmask) == ([None, 2], 7, True)
     assert bare.mask is np.ma.nomask
 

@@ -15,8 +15,7 @@ from mpishare.objects.unshared import UnsharedPart, UnsharedParts, describe
 
 
 def unshared(obj: object) -> list[UnsharedPart]:
-    parts = UnsharedParts()
-    pickle_object(obj, parts)
+    pickle_object(obj, parts := UnsharedParts())
     return parts.parts
 
 
@@ -45,10 +44,7 @@ SHARED = {
         ([array("d", bytes(800))], ["an array.array"]),
         (np.array([None] * 512), ["an array of shape (512,) and dtype object"]),
         (np.array([None] * 500), []),
-        (
-            np.zeros(3, [("id", "i4"), ("name", "O")]),
-            ["column 'name' of an array of shape (3,), all of which is copied"],
-        ),
+        (np.zeros(3, [("id", "i4"), ("name", "O")]), ["column 'name' of an array of shape (3,), all of which"]),
     ],
 )
 def test_columns_are_reported_once_and_by_name(obj: Any, names: list[str]) -> None:
