@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from mpishare.memory.segment import segment_of
 
 
 def fail_at(number: int, item: int) -> int:
@@ -28,3 +34,36 @@ class NotUnpicklable:
 
     def __reduce__(self) -> Any:
         return fail_to_unpickle, ()
+
+
+def memory_of(array: Any) -> tuple[bool, bool]:
+    """Whether an array is writable, and whether it lies in shared memory."""
+    return array.flags.writeable, segment_of(array) is not None
+
+
+class State:
+    """An object whose methods are mapped. It counts how often this rank has unpickled one.
+
+    Attributes:
+        array: 0, 1, 2, ... at first.
+    """
+
+    times_unpickled = 0
+
+    def __init__(self) -> None:
+        self.array = np.arange(100_000)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        State.times_unpickled += 1
+
+    def look(self, number: int) -> int:
+        """One item."""
+        return int(self.array[number])
+
+    __call__ = look
+
+    def origin(self, _: int) -> tuple[int, int, bool, bool]:
+        """This rank; how often it has unpickled a state, and how the array lies there."""
+        time.sleep(0.001)
+        return MPI.COMM_WORLD.rank, State.times_unpickled, *memory_of(self.array)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future, as_completed
+from concurrent.futures import Future, as_completed
+from contextlib import nullcontext
 from functools import partial
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,10 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.comm import mpi
-from tests.mpi.tasks.objects import NotPicklable, NotUnpicklable, fail_at
+from tests.mpi.tasks.objects import NotPicklable, NotUnpicklable, State, fail_at
+from tests.mpi.test_errors import Raised
 
 pytestmark = pytest.mark.timeout(60)
-
-Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
 
 
 def with_pool(body: Callable[[ms.Pool], object], **kwargs: Any) -> None:
@@ -28,6 +28,15 @@ def with_pool(body: Callable[[ms.Pool], object], **kwargs: Any) -> None:
     with ms.Pool(**kwargs) as pool:
         if pool is not None:
             body(pool)
+
+
+def on_the_root(body: Callable[[ms.Pool], object]) -> Callable[[], None]:
+    """A test that calls `body` on the root of a pool."""
+
+    def test() -> None:
+        with_pool(body)
+
+    return test
 
 
 def rank_of(number: int) -> int:
@@ -66,65 +75,52 @@ def test_a_pool_without_with(comm: MPI.Intracomm) -> None:
         pool.serve()
 
 
-def test_imap(comm: MPI.Intracomm) -> None:
-    expected, read = list(range(100)), []
-
-    def items() -> Iterator[int]:
-        for number in range(1000):
-            read.append(number)
-            yield number
-
-    def body(pool: ms.Pool) -> None:
-        for chunksize in (1, 7):
-            assert list(pool.imap(abs, range(0, -100, -1), chunksize)) == expected
-            assert sorted(pool.imap_unordered(abs, range(0, -100, -1), chunksize)) == expected
-        assert list(pool.imap(abs, [])) == list(pool.imap_unordered(abs, [])) == []
-        results = pool.imap(abs, items())
-        assert [next(results) for _ in range(5)] == [0, 1, 2, 3, 4]
-        assert len(read) <= 5 + 2 * max(1, comm.size - 1)
-
-    with_pool(body)
+@on_the_root
+def test_imap(pool: ms.Pool) -> None:
+    expected, read = list(range(100)), count()
+    for chunksize in (1, 7):
+        assert list(pool.imap(abs, range(0, -100, -1), chunksize)) == expected
+        assert sorted(pool.imap_unordered(abs, range(0, -100, -1), chunksize)) == expected
+    assert list(pool.imap(abs, [])) == list(pool.imap_unordered(abs, [])) == []
+    results = pool.imap(abs, islice(read, 1000))
+    assert [next(results) for _ in range(5)] == [0, 1, 2, 3, 4]
+    assert next(read) <= 5 + 2 * max(1, pool.size - 1)
 
 
-def test_imap_yields_what_there_is_before_an_error(comm: MPI.Intracomm) -> None:
+@on_the_root
+def test_imap_yields_what_there_is_before_an_error(pool: ms.Pool) -> None:
     def items() -> Iterator[int]:
         yield from range(3)
         raise OSError("no more")
 
-    def body(pool: ms.Pool) -> None:
-        results: list[int] = []
-        with pytest.raises(OSError, match="no more"):
-            results.extend(pool.imap(abs, items()))
-        assert results == [0, 1, 2]
-        pool.submit(abs, 1).result()
-        for chunksize in (1, 4):
-            with pytest.raises(ms.TaskError, match="of 6") as raised:
-                list(pool.imap(partial(fail_at, item=6), range(10), chunksize))
-            assert raised.value.item == 6
-
-    with_pool(body)
+    results: list[int] = []
+    with pytest.raises(OSError, match="no more"):
+        results.extend(pool.imap(abs, items()))
+    assert results == [0, 1, 2]
+    pool.submit(abs, 1).result()
+    for chunksize in (1, 4):
+        with pytest.raises(ms.TaskError, match="of 6") as raised:
+            list(pool.imap(partial(fail_at, item=6), range(10), chunksize))
+        assert raised.value.item == 6
 
 
-def test_submit(comm: MPI.Intracomm) -> None:
+@on_the_root
+def test_submit(pool: ms.Pool) -> None:
+    futures = [pool.submit(pow, number, exp=2) for number in range(50)]
+    assert [future.result() for future in futures] == [number**2 for number in range(50)]
+    assert {future.result() for future in as_completed(futures)} == {number**2 for number in range(50)}
+    array = np.arange(100_000.0)
+    assert (pool.submit(np.sqrt, array).result() == np.sqrt(array)).all()
     left: list[Future[int]] = []
-
-    def body(pool: ms.Pool) -> None:
-        futures = [pool.submit(pow, number, exp=2) for number in range(50)]
-        assert [future.result() for future in futures] == [number**2 for number in range(50)]
-        assert {future.result() for future in as_completed(futures)} == {number**2 for number in range(50)}
-        array = np.arange(100_000.0)
-        assert (pool.submit(np.sqrt, array).result() == np.sqrt(array)).all()
-        for _ in range(5):
-            left.extend(pool.submit(rank_of, number) for number in range(10))
-            assert pool.map(abs, range(100)) == list(range(100))
-
-    with_pool(body)
+    for _ in range(5):
+        left.extend(pool.submit(rank_of, number) for number in range(10))
+        assert pool.map(abs, range(100)) == list(range(100))
+    pool.close()
     assert all(future.done() for future in left)
-    if comm.rank == 0:
-        assert {future.result() for future in left} == (set(range(1, comm.size)) or {0})
+    assert {future.result() for future in left} == (set(range(1, pool.size)) or {0})
 
 
-def test_submit_without_threads_in_mpi(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_without_threads_in_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mpi, "Query_thread", lambda: MPI.THREAD_SERIALIZED, raising=False)
 
     def body(pool: ms.Pool) -> None:
@@ -135,21 +131,19 @@ def test_submit_without_threads_in_mpi(comm: MPI.Intracomm, monkeypatch: pytest.
     with_pool(body)
 
 
-def test_a_task_that_fails_raises_on_the_root_alone(comm: MPI.Intracomm) -> None:
-    def body(pool: ms.Pool) -> None:
-        for item in (5, 99):
-            with pytest.raises(ms.TaskError, match=f"item {item} failed.*of {item}"):
-                pool.map(partial(fail_at, item=item), range(100))
-        with pytest.raises(ms.SpecError, match="cannot pickle"):
-            pool.map(partial(abs, threading.Lock()), [1])  # type: ignore[arg-type]
-        with pytest.raises(ms.ArgumentError, match="chunk is 0"):
-            pool.map(abs, [1], 0)
-        with pytest.raises(ms.TaskError, match="ZeroDivisionError: of 3") as raised:
-            pool.submit(fail_at, 3, item=3).result()
-        assert "in fail_at" in raised.value.traceback
-        assert pool.map(abs, [-1]) == [1]
-
-    with_pool(body)
+@on_the_root
+def test_a_task_that_fails_raises_on_the_root_alone(pool: ms.Pool) -> None:
+    for item in (5, 99):
+        with pytest.raises(ms.TaskError, match=f"item {item} failed.*of {item}"):
+            pool.map(partial(fail_at, item=item), range(100))
+    with pytest.raises(ms.SpecError, match="cannot pickle"):
+        pool.map(partial(abs, threading.Lock()), [1])  # type: ignore[arg-type]
+    with pytest.raises(ms.ArgumentError, match="chunk is 0"):
+        pool.map(abs, [1], 0)
+    with pytest.raises(ms.TaskError, match="ZeroDivisionError: of 3") as raised:
+        pool.submit(fail_at, 3, item=3).result()
+    assert "in fail_at" in raised.value.traceback
+    assert pool.map(abs, [-1]) == [1]
 
 
 class Falsy:
@@ -162,126 +156,88 @@ class Falsy:
         return -number
 
 
+class OnlyOnTheRoot(Falsy):
+    """A function that other ranks cannot unpickle."""
+
+    def __reduce__(self) -> Any:
+        return only_on_the_root, ()
+
+
+def only_on_the_root() -> Any:
+    if MPI.COMM_WORLD.rank:
+        raise KeyError("only on the root")
+    return abs
+
+
 def leave(number: int) -> None:
     raise SystemExit(3)
 
 
-@pytest.mark.ranks(2)
-def test_a_call_that_fails_leaves_the_pool_usable(comm: MPI.Intracomm) -> None:
-    def body(pool: ms.Pool) -> None:
-        assert pool.submit(abs, -1).result() == 1
-        assert "not to be pickled" in str(pool.submit(abs, NotPicklable()).exception())
-        assert "not to be pickled" in str(pool.submit(NotPicklable).exception())
-        assert "not to be unpickled" in str(pool.submit(round, NotUnpicklable()).exception())
-        assert pool.submit(round, 2.6).result() == 3
-        assert pool.submit(Falsy(), 3).result() == -3
-        assert pool.map(Falsy(), [3]) == [-3]
-        with pytest.raises(ms.TaskError, match="SystemExit"):
-            pool.submit(leave, 1).result()
-        with pytest.raises((ms.PeerError, SystemExit)):
-            pool.map(leave, range(50), 1)
-        assert pool.map(abs, [-2]) == [2]
+def nested(_: int) -> Any:
+    """Makes another pool."""
+    return ms.Pool()
 
-    with_pool(body)
+
+@pytest.mark.ranks(2)
+@on_the_root
+def test_a_call_that_fails_leaves_the_pool_usable(pool: ms.Pool) -> None:
+    assert pool.submit(abs, -1).result() == 1
+    assert "not to be pickled" in str(pool.submit(abs, NotPicklable()).exception())
+    assert "not to be pickled" in str(pool.submit(NotPicklable).exception())
+    assert "not to be unpickled" in str(pool.submit(round, NotUnpicklable()).exception())
+    assert "within a task" in str(pool.submit(nested, 1).exception())
+    assert "SystemExit" in str(pool.submit(leave, 1).exception())
+    assert pool.submit(round, 2.6).result() == 3
+    assert pool.submit(Falsy(), 3).result() == -3
+    assert pool.map(Falsy(), [3]) == [-3]
+    with pytest.raises((ms.PeerError, SystemExit)):
+        pool.map(leave, range(50), 1)
+    with pytest.raises(ms.TaskError, match="within a task"):
+        pool.map(nested, [1])
+    with pytest.raises(ms.PeerError, match="only on the root"):
+        pool.map(OnlyOnTheRoot(), range(5))
+    assert pool.map(abs, [-2]) == [2]
 
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("ends", ["error", "shutdown"])
 def test_calls_that_have_not_begun_are_cancelled(comm: MPI.Intracomm, ends: str) -> None:
     futures: list[Future[int]] = []
-
-    def body(pool: ms.Pool) -> None:
-        futures.extend(pool.submit(rank_of, number) for number in range(200))
-        if ends == "error":
-            raise OSError("from the body")
-        pool.shutdown(cancel_futures=True)
-
-    if ends == "error" and comm.rank == 0:
-        with pytest.raises(OSError, match="from the body"):
-            with_pool(body)
-    else:
-        with_pool(body)
-    if comm.rank == 0:
-        assert all(future.done() for future in futures)
-        with pytest.raises(CancelledError):
-            futures[-1].result()
+    raises = ends == "error" and comm.rank == 0
+    with pytest.raises(OSError, match="from the body") if raises else nullcontext(), ms.Pool() as pool:
+        if pool is not None:
+            futures += [pool.submit(rank_of, number) for number in range(200)]
+            if raises:
+                raise OSError("from the body")
+            pool.shutdown(cancel_futures=True)
+    assert all(future.done() for future in futures)
+    assert comm.rank or futures[-1].cancelled()
 
 
-_unpickled: list[str] = []
-
-
-class State:
-    """An object whose method is mapped. It notes where it is unpickled."""
-
-    def __init__(self) -> None:
-        self.array = np.arange(1000)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        _unpickled.append("State")
-
-    def look(self, number: int) -> int:
-        """One item."""
-        return int(self.array[number])
-
-    def times_unpickled(self, number: int) -> tuple[int, int]:
-        """This rank, and how often it has unpickled such an object."""
-        time.sleep(0.001)
-        return MPI.COMM_WORLD.rank, len(_unpickled)
-
-
-def test_the_same_function_is_sent_once(comm: MPI.Intracomm) -> None:
-    _unpickled.clear()
+def test_the_same_function_is_sent_once() -> None:
+    State.times_unpickled = 0
     state = State()
 
     def body(pool: ms.Pool) -> None:
         for times in (1, 2, 2, 2):  # a digest is made when the same function comes again
-            results = pool.map(state.times_unpickled, range(20 * comm.size), 1)
-            assert dict(results) == dict.fromkeys(range(comm.size), times)
+            results = pool.map(state.origin, range(20 * pool.size), 1)
+            assert {origin[:2] for origin in results} == {(rank, times) for rank in range(pool.size)}
 
     with_pool(body)
 
 
-def test_what_the_root_changes_in_the_state_of_a_function_is_seen_by_all(comm: MPI.Intracomm) -> None:
+@on_the_root
+def test_what_the_root_changes_in_the_state_of_a_function_is_seen_by_all(pool: ms.Pool) -> None:
     state = State()
-
-    def body(pool: ms.Pool) -> None:
-        for number in range(4):
-            state.array[:] = number
-            assert set(pool.map(state.look, range(40), 1)) == {number}
-            assert pool.submit(state.look, 3).result() == number
-
-    with_pool(body)
-
-
-class OnlyOnTheRoot:
-    """A function that other ranks cannot unpickle."""
-
-    def __init__(self) -> None:
-        self.number = 1
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        if MPI.COMM_WORLD.rank:
-            raise KeyError("only on the root")
-        self.__dict__.update(state)
-
-    def __call__(self, number: int) -> int:
-        return number
-
-
-@pytest.mark.ranks(2)
-def test_a_function_that_cannot_be_unpickled_raises_on_the_root_alone(comm: MPI.Intracomm) -> None:
-    def body(pool: ms.Pool) -> None:
-        with pytest.raises(ms.PeerError, match="only on the root"):
-            pool.map(OnlyOnTheRoot(), range(5))
-        assert pool.map(abs, [-2]) == [2]
-
-    with_pool(body)
+    for number in range(4):
+        state.array[:] = number
+        assert set(pool.map(state.look, range(40), 1)) == {number}
+        assert pool.submit(state.look, 3).result() == number
 
 
 @pytest.mark.two_launches
 @pytest.mark.parametrize("kwargs", [{"root": 99}, {"per": "core"}])
-def test_wrong_arguments(comm: MPI.Intracomm, raised: Raised, kwargs: dict[str, Any]) -> None:
+def test_wrong_arguments(raised: Raised, kwargs: dict[str, Any]) -> None:
     assert {error for error, _ in raised(lambda: ms.Pool(**kwargs))} == {"ArgumentError"}
 
 
@@ -309,33 +265,14 @@ def test_an_initializer_is_called_once(comm: MPI.Intracomm) -> None:
     assert _states == [7]
 
 
-def nested(_: int) -> Any:
-    """Makes another pool."""
-    return ms.Pool()
-
-
-@pytest.mark.ranks(2)
-def test_a_pool_within_a_task(comm: MPI.Intracomm) -> None:
-    def body(pool: ms.Pool) -> None:
-        with pytest.raises(ms.TaskError, match="within a task"):
-            pool.map(nested, [1])
-        assert "within a task" in str(pool.submit(nested, 1).exception())
-
-    with_pool(body)
-
-
 @pytest.mark.ranks(2)
 def test_workers_sleep_while_the_root_computes(comm: MPI.Intracomm) -> None:
-    def body(pool: ms.Pool) -> None:
+    before = time.process_time()
+    with ms.Pool() as pool:
         end = time.monotonic() + 0.5
-        while time.monotonic() < end:
+        while pool is not None and time.monotonic() < end:
             sum(range(1000))
-
-    before = os.times()
-    with_pool(body)
-    after = os.times()
-    cpu_s = after.user + after.system - before.user - before.system
-    assert cpu_s < (0.25 if comm.rank else 2)
+    assert time.process_time() - before < (0.25 if comm.rank else 2)
 
 
 def log_normal(x: Any) -> float:
@@ -343,21 +280,19 @@ def log_normal(x: Any) -> float:
     return float(-0.5 * np.sum(x**2))
 
 
-def test_emcee_unchanged(comm: MPI.Intracomm) -> None:
+@on_the_root
+def test_emcee_unchanged(pool: ms.Pool) -> None:
     import emcee
 
     start = np.random.default_rng(1).standard_normal((16, 3))
 
-    def chain(pool: Any) -> Any:
-        sampler = emcee.EnsembleSampler(16, 3, log_normal, pool=pool)
+    def chain(**kwargs: Any) -> Any:
+        sampler = emcee.EnsembleSampler(16, 3, log_normal, **kwargs)
         sampler._random = np.random.RandomState(2)
         sampler.run_mcmc(start, 20)
         return sampler.get_chain().tolist()
 
-    def body(pool: ms.Pool) -> None:
-        assert chain(pool) == chain(None)
-
-    with_pool(body)
+    assert chain(pool=pool) == chain()
 
 
 def rosenbrock(x: Any) -> float:
@@ -366,14 +301,11 @@ def rosenbrock(x: Any) -> float:
 
 
 @pytest.mark.filterwarnings("ignore:differential_evolution")
-def test_differential_evolution_unchanged(comm: MPI.Intracomm) -> None:
+@on_the_root
+def test_differential_evolution_unchanged(pool: ms.Pool) -> None:
     from scipy import optimize
 
     kwargs = {"bounds": [(-2, 2)] * 3, "seed": 3, "maxiter": 10, "updating": "deferred", "polish": False}
-
-    def body(pool: ms.Pool) -> None:
-        minimum = optimize.differential_evolution(rosenbrock, workers=pool.map, **kwargs)
-        expected = optimize.differential_evolution(rosenbrock, **kwargs)
-        assert (minimum.x.tolist(), minimum.fun) == (expected.x.tolist(), expected.fun)
-
-    with_pool(body)
+    minimum = optimize.differential_evolution(rosenbrock, workers=pool.map, **kwargs)
+    expected = optimize.differential_evolution(rosenbrock, **kwargs)
+    assert (minimum.x.tolist(), minimum.fun) == (expected.x.tolist(), expected.fun)

@@ -14,11 +14,6 @@ from mpishare.memory.shared_file import memory_file
 from mpishare.tasks.counters import Counters
 
 
-def in_file() -> Counters:
-    """Two numbers in a file."""
-    return Counters.in_file(memory_file(16), 2)
-
-
 def open_files() -> int:
     gc.collect()
     return len(list(Path("/proc/self/fd").iterdir()))
@@ -34,7 +29,7 @@ def add(counters: Counters, times: int) -> None:
 
 @pytest.mark.parametrize("is_private", [True, False])
 def test_threads_change_them_one_at_a_time(is_private: bool) -> None:
-    counters = Counters.private(2) if is_private else in_file()
+    counters = Counters.private(2) if is_private else Counters.in_file(memory_file(16), 2)
     assert list(counters.numbers) == [0, 0]
     threads = [threading.Thread(target=add, args=(counters.for_thread(), 1000)) for _ in range(3)]
     for thread in threads:
@@ -44,17 +39,13 @@ def test_threads_change_them_one_at_a_time(is_private: bool) -> None:
     assert list(counters.numbers) == [0, 3000]
 
 
-def test_an_exception_releases_the_lock() -> None:
-    counters = in_file()
+def test_an_exception_releases_the_lock_and_descriptors_go_with_the_numbers() -> None:
+    before = open_files()
+    counters = Counters.in_file(memory_file(16), 2)
     with pytest.raises(KeyboardInterrupt), counters.lock():
         raise KeyboardInterrupt
-    add(counters.for_thread(), 1)
-
-
-def test_descriptors_go_with_them() -> None:
-    before = open_files()
-    counters = in_file()
     thread = counters.for_thread()
+    add(thread, 1)
     assert open_files() == before + 2
     del counters, thread
     assert open_files() == before

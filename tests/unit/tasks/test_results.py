@@ -10,31 +10,15 @@ import pytest
 from mpishare.tasks.errors import ItemFailed
 from mpishare.tasks.results import RankResults, stack
 
-ALIKE: list[list[Any]] = [
-    [np.arange(3.0), np.ones(3)],
-    [np.zeros((0, 3))] * 2,
-    [np.asfortranarray(np.arange(6).reshape(2, 3))] * 2,
-    [np.float32(1.5), np.float32(2.5)],
-    [np.True_, np.False_],
-    [np.array(["ab", "c"])] * 2,
-    [np.arange(3, dtype=">f8")] * 3,
-]
-UNLIKE: list[list[Any]] = [
-    [],
-    [1.5, 2.5],
-    [1, np.int64(1)],
-    [np.zeros(2), np.zeros(3)],
-    [np.zeros(2), np.zeros(2, "f4")],
-    [np.array(1.5)] * 2,
-    [np.zeros(2, "O")] * 2,
-    [np.zeros(2, [("a", "i4")])] * 2,
-    [np.zeros(2, [("a", "S0")])["a"]] * 2,
-    [np.ma.zeros(2)] * 2,
-    [np.datetime64(1, "s")] * 2,
-]
+VECTORS, MATRIX = [np.arange(3.0), np.ones(3)], np.arange(6).reshape(2, 3)
+SCALARS: list[list[Any]] = [[np.float32(1.5), np.float32(2.5)], [np.True_, np.False_]]
+STACKED = [np.zeros((0, 3)), np.asfortranarray(MATRIX), np.array(["ab", "c"]), np.arange(3, dtype=">f8")]
+COLUMN = np.zeros(2, [("a", "S0")])["a"]
+KEPT = [np.array(1.5), np.zeros(2, "O"), np.zeros(2, [("a", "i4")]), COLUMN, np.ma.zeros(2), np.datetime64(1, "s"), 1.5]
+UNLIKE: list[list[Any]] = [[], [1, np.int64(1)], [np.zeros(2), np.zeros(3)], [np.zeros(2), np.zeros(2, "f4")]]
 
 
-@pytest.mark.parametrize("values", ALIKE)
+@pytest.mark.parametrize("values", [VECTORS, *SCALARS, *([array] * 3 for array in STACKED)])
 def test_alike(values: list[Any]) -> None:
     rows = stack(values)
     assert isinstance(rows, np.ndarray)
@@ -44,7 +28,7 @@ def test_alike(values: list[Any]) -> None:
         assert row.tobytes() == value.tobytes()
 
 
-@pytest.mark.parametrize("values", UNLIKE)
+@pytest.mark.parametrize("values", [*UNLIKE, *([value] * 2 for value in KEPT)])
 def test_unlike(values: list[Any]) -> None:
     assert stack(values) is values
 
