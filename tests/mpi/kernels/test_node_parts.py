@@ -12,7 +12,8 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare import kernels
-from tests.mpi.test_errors import Raised, assert_refused_alike
+from tests.mpi.conftest import Raised
+from tests.mpi.test_errors import assert_refused_alike
 
 
 @pytest.mark.parametrize("dtype", ["f8", ">i4", "S3", "M8[s]", [("a", "i1"), ("b", "f8")]])

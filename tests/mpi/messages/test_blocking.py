@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 import mpishare as ms
 from mpishare.comm.lookup import context_of
+from tests.mpi.conftest import Configured
 from tests.mpi.messages.exchange import neighbours, wait_all
 
 LARGE = 200_000_000
@@ -110,7 +110,7 @@ def test_a_hostile_head_is_an_error(comm: MPI.Intracomm, head: bytes) -> None:
     assert ms.sendrecv(np.arange(2), right, source=left).tolist() == [0, 1]
 
 
-def test_what_never_comes_is_given_up(comm: MPI.Intracomm, configured: Callable[..., MPI.Intracomm]) -> None:
+def test_what_never_comes_is_given_up(comm: MPI.Intracomm, configured: Configured) -> None:
     """The communicator is not: what comes later is for the next receive."""
     duplicate = configured(timeout="4")
     left, right = neighbours(comm)

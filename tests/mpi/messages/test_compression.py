@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from mpi4py import MPI
 import mpishare as ms
 from mpishare.comm.lookup import context_of
 from mpishare.messages import compression, requests
+from tests.mpi.conftest import Configured
 from tests.mpi.messages.exchange import neighbours, pattern
 
 pytestmark = [
@@ -25,7 +26,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def apart(configured: Callable[..., MPI.Intracomm]) -> MPI.Intracomm:
+def apart(configured: Configured) -> MPI.Intracomm:
     """A communicator of one rank a node."""
     return configured(nodes="block:1")
 

@@ -14,6 +14,7 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
+from tests.mpi.conftest import Configured
 from tests.mpi.messages.exchange import neighbours
 
 
@@ -38,7 +39,7 @@ def alarm(seconds: float) -> Iterator[None]:
 
 
 @pytest.fixture
-def duplicate(configured: Callable[..., MPI.Intracomm]) -> MPI.Intracomm:
+def duplicate(configured: Configured) -> MPI.Intracomm:
     """A communicator on which handlers run while this rank waits."""
     return configured(timeout="50")
 

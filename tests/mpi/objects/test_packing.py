@@ -22,7 +22,8 @@ import mpishare as ms
 from mpishare.memory.segment import Segment, segment_of
 from mpishare.transfer.plan import MIN_CMA_BYTES
 from tests.arrays import REPRESENTATIVES, bits
-from tests.mpi.test_errors import Raised, assert_refused
+from tests.mpi.conftest import Raised
+from tests.mpi.test_errors import assert_refused
 
 LARGE = MIN_CMA_BYTES // 8
 """Float64 items of the smallest array that is not in the prefix."""

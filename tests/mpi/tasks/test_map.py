@@ -22,12 +22,11 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.comm import mpi
+from tests.mpi.conftest import Configured, Raised
 from tests.mpi.tasks.objects import NotPicklable, NotUnpicklable, State, fail_at, memory_of
-from tests.mpi.test_errors import Raised, assert_refused, assert_refused_alike
+from tests.mpi.test_errors import assert_refused, assert_refused_alike
 
 pytestmark = pytest.mark.timeout(60)
-
-Configured = Callable[..., MPI.Intracomm]
 
 
 class Unlike:

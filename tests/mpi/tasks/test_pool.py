@@ -17,8 +17,8 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.comm import mpi
+from tests.mpi.conftest import Raised
 from tests.mpi.tasks.objects import NotPicklable, NotUnpicklable, State, fail_at
-from tests.mpi.test_errors import Raised
 
 pytestmark = pytest.mark.timeout(60)
 
