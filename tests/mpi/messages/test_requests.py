@@ -14,7 +14,6 @@ from mpi4py import MPI
 import mpishare as ms
 from mpishare.comm.lookup import context_of
 from mpishare.messages.wire import encode
-from tests.mpi.conftest import Configured
 from tests.mpi.messages.exchange import neighbours, pattern, wait_all
 
 
@@ -116,10 +115,9 @@ COLLECTIVES: dict[str, Callable[[MPI.Intracomm], Any]] = {
 @pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="this MPI library allows one thread")
 @pytest.mark.parametrize("is_first", [False, True])
 @pytest.mark.parametrize("name", COLLECTIVES)
-def test_receives_go_on_in_a_call(comm: MPI.Intracomm, configured: Configured, name: str, is_first: bool) -> None:
+def test_receives_go_on_in_a_call(comm: MPI.Intracomm, duplicate: MPI.Intracomm, name: str, is_first: bool) -> None:
     """Each rank but the last is in a collective before the last one has sent it a large message."""
     last, sent = comm.size - 1, np.arange(1_000_000)
-    duplicate = configured()
     expected = None if is_first else COLLECTIVES[name](duplicate)
     requests = [ms.irecv(last)] if comm.rank != last else []
     for rank in range(last) if comm.rank == last else ():
@@ -132,8 +130,7 @@ def test_receives_go_on_in_a_call(comm: MPI.Intracomm, configured: Configured, n
         assert (message["half"] == sent[::2]).all()
 
 
-def test_an_open_request_of_a_freed_communicator_is_an_error(comm: MPI.Intracomm) -> None:
-    duplicate = comm.Dup()
+def test_an_open_request_of_a_freed_communicator_is_an_error(comm: MPI.Intracomm, duplicate: MPI.Intracomm) -> None:
     left, right = neighbours(comm)
     context = context_of(duplicate)
     request = ms.irecv(left, comm=duplicate)

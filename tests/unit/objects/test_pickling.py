@@ -61,14 +61,14 @@ def test_masked_arrays_and_records() -> None:
     assert bare.mask is np.ma.nomask
 
 
+Own = type("Own", (np.ndarray,), {"__reduce__": lambda self: "own"})
+
+
 @pytest.mark.parametrize(
     ("obj", "message"),
     [
         ([1, (number for number in range(3))], "list cannot be pickled: cannot pickle 'generator' object"),
-        (
-            np.ones(3).view(type("Own", (np.ndarray,), {"__reduce__": lambda self: "own"})),
-            "Own cannot be shared: it pick",
-        ),
+        (np.ones(3).view(Own), "Own cannot be shared: it pick"),
     ],
 )
 def test_what_cannot_be_pickled(obj: object, message: str) -> None:
