@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock, call
 
 import numba
 import numpy as np
@@ -16,19 +16,10 @@ from mpishare.kernels.compiling import compiled
 
 
 def test_compiled_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = numba.njit
-
-    def njit(**options: Any) -> Any:
-        if options.pop("cache", False):
-            raise RuntimeError("cannot cache function: no locator available")
-        return real(**options)
-
+    njit = Mock(side_effect=[RuntimeError("cannot cache function: no locator available"), lambda function: function])
     monkeypatch.setattr(numba, "njit", njit)
-
-    def double(number: int) -> int:
-        return 2 * number
-
-    assert compiled(double)(21) == 42
+    assert compiled(lambda number: 2 * number)(21) == 42
+    assert njit.call_args_list == [call(nogil=True, cache=True), call(nogil=True)]
 
 
 def test_kept_where_the_package_lies() -> None:
