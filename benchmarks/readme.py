@@ -2,7 +2,7 @@
 
     python -m benchmarks.readme
 
-`tests/unit/test_readme.py` compares the README with it, so that nothing is quoted that was not measured and kept.
+`tests/unit/test_documents.py` compares the README with it, so that nothing is quoted that was not measured and kept.
 """
 
 from __future__ import annotations

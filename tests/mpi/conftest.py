@@ -127,7 +127,7 @@ def duplicate(comm: MPI.Intracomm) -> Iterator[MPI.Intracomm]:
     """A communicator that the test may spoil or free."""
     duplicate = comm.Dup()
     yield duplicate
-    if duplicate != MPI.COMM_NULL:
+    if duplicate:
         duplicate.Free()
 
 
@@ -159,9 +159,8 @@ def configured(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
     yield duplicate
     gc.collect()
-    for other in duplicates:
-        if other != MPI.COMM_NULL:  # which the test has freed
-            other.Free()
+    for other in filter(None, duplicates):  # those that the test has not freed
+        other.Free()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""bcast, fence and partition on arrays that exist."""
+"""bcast, fence and partition on arrays that exist. Other dtypes and orders are those of test_property."""
 
 from __future__ import annotations
 
@@ -38,16 +38,6 @@ def test_bcast_of_a_part(comm: MPI.Intracomm) -> None:
     ms.bcast(array[1:3], root=root)
     assert (array[1:3] == 7).all()
     assert (array[[0, 3]] == (7 if nodes.node == nodes.node_of(root) else 0)).all()
-
-
-@pytest.mark.parametrize("dtype", ["M8[ns]", ">f8", "S3", [("a", "i1"), ("b", ">f8")]], ids=str)
-def test_bcast_of_fortran_order_and_any_dtype(comm: MPI.Intracomm, dtype: str) -> None:
-    array = ms.zeros((30, 20), dtype, order="F")
-    expected = np.arange(600 * array.itemsize, dtype="u1")
-    if comm.rank == 0:
-        array.ravel(order="K").view("u1")[:] = expected
-    ms.bcast(array)
-    assert array.tobytes(order="A") == expected.tobytes()
 
 
 @pytest.mark.parametrize("scope", ["node", "all"])

@@ -51,14 +51,6 @@ def test_lengthless_strings_get_a_length_as_in_numpy() -> None:
     assert ms.empty(2, "S").dtype == np.empty(2, "S").dtype == "S1"
 
 
-def test_ranks_of_a_node_see_each_others_writes(comm: MPI.Intracomm) -> None:
-    array = ms.full((comm.size, 3), -1)
-    array[comm.rank] = comm.rank
-    ms.fence()
-    node_ranks = ms.topology().ranks_of(ms.topology().node)
-    assert array[:, 2].tolist() == [rank if rank in node_ranks else -1 for rank in range(comm.size)]
-
-
 def test_arrays_of_one_rank() -> None:
     array = ms.full(10, MPI.COMM_WORLD.rank, comm=MPI.COMM_SELF)
     assert array.tolist() == [MPI.COMM_WORLD.rank] * 10

@@ -14,28 +14,22 @@ from mpishare import gather_scatter
 from mpishare.transfer import rows
 from tests.arrays import REPRESENTATIVES, bits
 from tests.mpi.conftest import Raised
-
-
-def assert_writable(result: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    assert (result.shape, result.dtype) == (shape, dtype)
-    assert result.flags.c_contiguous
-    assert result.flags.writeable
+from tests.mpi.test_allgather import assert_rows
 
 
 def assert_gathered(comm: MPI.Intracomm, local: NDArray[Any], root: int) -> None:
     """Gathers, and compares with rows that came by pickle."""
     result = ms.gather(local, root=root)
-    rows_by_pickle = comm.allgather((local.shape[0], bits(local)))
     assert (result is None) == (comm.rank != root)
-    if result is not None:
-        assert_writable(result, (sum(count for count, _ in rows_by_pickle), *local.shape[1:]), local.dtype)
-        assert bits(result) == b"".join(part for _, part in rows_by_pickle)
+    assert_rows(comm, result, local, is_writable=True)
 
 
 def assert_scattered(comm: MPI.Intracomm, array: NDArray[Any], root: int) -> None:
     """Scatters, and compares with the part of `partition`."""
     result = ms.scatter(array if comm.rank == root else None, root=root)
-    assert_writable(result, array[ms.partition(array.shape[0])].shape, array.dtype)
+    assert (result.shape, result.dtype) == (array[ms.partition(array.shape[0])].shape, array.dtype)
+    assert result.flags.c_contiguous
+    assert result.flags.writeable
     assert not np.shares_memory(result, array)
     parts = comm.gather(bits(result), root)  # the padding of an array that NumPy copied differs between ranks
     assert parts is None or b"".join(parts) == bits(array)

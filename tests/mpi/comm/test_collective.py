@@ -20,6 +20,7 @@ from mpishare.comm.collective import collective
 from mpishare.comm.lookup import context_of
 from mpishare.comm.pending import InFlight
 from mpishare.comm.tags import Tag
+from tests.mpi.conftest import Raised
 
 Call = Callable[[MPI.Intracomm, np.ndarray[Any, Any], Path], object]
 
@@ -45,38 +46,23 @@ OVER_A_NODE: dict[str, Call] = {
 }
 
 
-def leave_in_the_midst(comm: MPI.Intracomm) -> None:
-    """The last rank leaves a call by an exception that the others do not know of."""
-    with suppress(KeyboardInterrupt), collective("call", comm) as call:
-        with call.begin():
-            pass
-        if comm.rank == comm.size - 1:
-            raise KeyboardInterrupt
-
-
-def outcome(call: Call, comm: MPI.Intracomm, array: np.ndarray[Any, Any], folder: Path) -> str:
-    """What a call raises: the class, and whether it says that the ranks are out of step."""
-    try:
-        call(comm, array, folder)
-    except ms.MpishareError as error:
-        return f"{type(error).__name__}, {'out of step' in str(error)}"
-    return "nothing"
-
-
 @pytest.mark.parametrize("name", [*OVER_ALL, *OVER_A_NODE])
 def test_a_call_that_an_exception_ended_on_one_rank_is_the_last_on_its_communicator(
-    name: str, duplicate: MPI.Intracomm, shared_folder: Path
+    name: str, duplicate: MPI.Intracomm, shared_folder: Path, raised: Raised
 ) -> None:
-    array = ms.zeros(3, comm=duplicate)
+    array, last = ms.zeros(3, comm=duplicate), duplicate.size - 1
     ms.save(shared_folder / "a.npy", np.ones(2), comm=duplicate)
-    leave_in_the_midst(duplicate)
-    nodes, last = ms.topology(duplicate), duplicate.size - 1
-    expected = "PeerError, True"
-    if duplicate.rank == last:
-        expected = "MpishareError, True"
-    elif name in OVER_A_NODE and nodes.node != nodes.node_of(last):
-        expected = "nothing"
-    assert outcome({**OVER_ALL, **OVER_A_NODE}[name], duplicate, array, shared_folder) == expected
+    with suppress(KeyboardInterrupt), collective("call", duplicate) as call:
+        with call.begin():
+            pass
+        if duplicate.rank == last:
+            raise KeyboardInterrupt
+    errors = raised(lambda: (OVER_ALL | OVER_A_NODE)[name](duplicate, array, shared_folder))
+    nodes = ms.topology(duplicate)
+    others = [rank for rank in range(last) if name in OVER_ALL or rank in nodes.ranks_of(nodes.node_of(last))]
+    classes = {**dict.fromkeys(others, "PeerError"), last: "MpishareError"}
+    assert [error for error, _ in errors] == [classes.get(rank, "nothing") for rank in range(last + 1)]
+    assert all("out of step" in errors[rank][1] for rank in classes)
 
 
 def test_an_error_that_all_ranks_know_leaves_them_in_step(duplicate: MPI.Intracomm) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpishare.arrays.raw import Block
+from mpishare.arrays.raw import Block, address_of
 from mpishare.memory.hugepages import huge_areas, huge_bytes
 from mpishare.memory.kinds import Origin
 from mpishare.memory.mapping import Mapping
@@ -21,14 +21,15 @@ PAGE, HUGE = mmap.PAGESIZE, huge_bytes()
 MERGES = tuple(int(number) for number in os.uname().release.split(".")[:2]) >= (6, 1)
 
 
-def bytes_at(mapping: Mapping | None, nbytes: int) -> Block:
+def bytes_at(mapping: Mapping, nbytes: int) -> Block:
     """The bytes of a mapping as a view that keeps it."""
-    assert mapping is not None
     return Segment(mapping, nbytes, Origin("test", node_size=1), key=None, made_by="test").block()
 
 
-def address_of(memory: mmap.mmap) -> int:
-    return int(np.frombuffer(memory, np.uint8).ctypes.data)
+def second_map(first: mmap.mmap, offset: int, nbytes: int) -> Mapping:
+    mapping = Mapping.of_pages(address_of(np.frombuffer(first, np.uint8)) + offset, nbytes)
+    assert mapping is not None
+    return mapping
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def memory_file() -> Iterator[int]:
 
 def test_a_second_map_shows_the_same_pages_and_outlives_the_first() -> None:
     first = mmap.mmap(-1, 3 * PAGE)
-    second = bytes_at(Mapping.of_pages(address_of(first) + 100, 5000), 5000)
+    second = bytes_at(second_map(first, 100, 5000), 5000)
     first[100:104] = b"here"
     assert second[:4].tobytes() == b"here"
     first.close()
@@ -51,7 +52,7 @@ def test_a_second_map_shows_the_same_pages_and_outlives_the_first() -> None:
 
 def test_private_memory_has_no_second_map() -> None:
     private = mmap.mmap(-1, PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    assert Mapping.of_pages(address_of(private), 100) is None
+    assert Mapping.of_pages(address_of(np.frombuffer(private, np.uint8)), 100) is None
 
 
 def test_a_part_of_a_file_that_begins_within_a_page(memory_file: int) -> None:
@@ -70,8 +71,7 @@ def test_missing_pages_are_an_error_and_no_signal() -> None:
     descriptor = os.memfd_create("short")
     os.ftruncate(descriptor, 4 * PAGE)
     file = mmap.mmap(descriptor, 4 * PAGE)
-    mapping = Mapping.of_pages(address_of(file), 4 * PAGE)
-    assert mapping is not None
+    mapping = second_map(file, 0, 4 * PAGE)
     mapping.reserve(slice(0, 4 * PAGE))
     os.ftruncate(descriptor, PAGE)
     os.close(descriptor)
@@ -118,9 +118,8 @@ def test_large_maps_get_huge_pages(memory_file: int) -> None:
 @pytest.mark.parametrize("offset", [0, 4096, HUGE - 4096, 123 * 4096])
 def test_huge_pages_fit_in_a_second_map(memory_file: int, offset: int) -> None:
     first = mmap.mmap(memory_file, 4 * HUGE)
-    mapping = Mapping.of_pages(address_of(first) + offset, 3 * HUGE)
+    mapping = second_map(first, offset, 3 * HUGE)
     block = bytes_at(mapping, 3 * HUGE)
-    assert mapping is not None
     first[offset] = 9
     assert block[0] == 9
     assert (mapping.address - offset) % HUGE == 0

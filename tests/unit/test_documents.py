@@ -1,4 +1,4 @@
-"""The README shows what `make test` really runs and prints, and what the benchmarks really measured."""
+"""The documents show what `make test` really runs and prints, what benchmarks measured, and the faults of the tests."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from benchmarks import readme
+from tests.faults import table
 from tests.run import LAYOUTS, launches
 
 ROOT = Path(__file__).parent.parent.parent
@@ -26,6 +27,10 @@ def test_the_launches_cover_every_size_and_placement() -> None:
 
 def test_the_results_are_those_that_are_kept() -> None:
     assert readme.shown() == readme.written()
+
+
+def test_the_table_of_faults_is_that_of_the_tests() -> None:
+    assert table.shown() == table.table()
 
 
 def test_the_pictures_are_there() -> None:
