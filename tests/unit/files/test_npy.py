@@ -108,7 +108,7 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
     **{f"{name}, 1": (file_of(header.encode(), 1), message) for name, (header, message) in HEADERS.items()},
     **{f"{name}, 3": (file_of(header.encode(), 3), message) for name, (header, message) in HEADERS.items()},
     **{name: (file_of(header[: 128 << 10]), "not a .npy header") for name, header in HOSTILE.items()},
-    "short": (header_of(Spec(np.dtype("u1"), (1000,))) + bytes(9), "is truncated: it has 137 bytes"),
+    "short": (header_of(Spec(np.dtype("u1"), (1000,))) + bytes(999), "is truncated: it has 1,127 bytes"),
     "archive": (b"PK\3\4", "is an archive"),
     "half a header": (b"\x93NUMPY\1\0\xff", "ends at byte 9"),
     "format 9": (b"\x93NUMPY\x09\0\xff\0\0\0", "format 9 is unknown"),
