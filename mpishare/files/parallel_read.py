@@ -93,8 +93,9 @@ def layout_of(parts: Sequence[Part]) -> tuple[list[int], int]:
 class _Reader:
     """What this rank does to read the arrays into the block of its node.
 
-    The readers take the pieces in turn, and notify the leader of each. After an error a rank reads no more, but still
-    notifies, so that no rank waits. `check` raises the error.
+    Reader number i of n reads the pieces i, i + n, i + 2n, … and notifies the leader of each. While the leader sends to
+    other nodes it reads none, unless it is alone on its node. After an error a rank reads no more, but still notifies,
+    so that no rank waits. `check` raises the error.
     """
 
     def __init__(

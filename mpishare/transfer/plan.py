@@ -12,7 +12,8 @@ LARGEST_MESSAGE_BYTES = 1 << 30
 """A round number below 2**31 - 1, the largest count of MPI 3."""
 
 LINE_BYTES = 64
-"""A cache line. Numbers are never cut on a multiple of it: the largest, a complex long double, has 32 bytes."""
+"""A cache line. It is a multiple of every number's size (a complex long double has 32 bytes), so that a cut at a multiple
+of it never divides a number."""
 
 MIN_CMA_BYTES = 4 << 20
 """Below it the root fills its node alone: measured, that takes no longer than to tell the other ranks."""
@@ -26,8 +27,8 @@ EAGER_BYTES = 60 << 10
 it first asks the receiver, which stalls a chain."""
 
 _EAGER_COST_BYTES, _LARGE_COST_BYTES = 560, 14 << 10
-"""Cost of such a message, and of a larger one, besides its bytes: in bytes that the link carries in that time. They
-are 11 and 270 us, measured at 400 Mbit/s (benchmarks/results/nodes-chunks.json). A faster link carries more."""
+"""The fixed cost of an eager message and of a larger one, in bytes that the link carries in that time. The times are 11
+and 270 us, measured at 400 Mbit/s (benchmarks/results/nodes-chunks.json). A faster link carries more bytes in them."""
 
 _MAX_CHUNK_BYTES = 16 << 20
 _MAX_TREE_BYTES = 1 << 20
@@ -115,7 +116,7 @@ def ring_chunk_bytes(nbytes: int, configured: int | None) -> int:
 
 
 def is_small(nbytes: int) -> bool:
-    """Whether `nbytes` of all nodes reach all nodes sooner in few large messages than in many small ones."""
+    """Whether `nbytes`, of all nodes together, are so few that the number of messages decides, and not their size."""
     return nbytes <= _SMALL_BYTES
 
 
