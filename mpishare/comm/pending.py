@@ -7,8 +7,7 @@ read or write. Nothing else is repaired here; the communicator is refused from t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -29,14 +28,19 @@ def start(requests: list[mpi.Request], call: Callable[..., mpi.Request], message
     requests.extend(map(call, (message,), (rank,), (tag,)))
 
 
-@contextmanager
-def kept_alive_on_error(objects: Collection[object]) -> Iterator[None]:
+class kept_alive_on_error:  # noqa: N801 - used as `with kept_alive_on_error([request]):`
     """Keeps what `objects` holds by then where an exception ends the block."""
-    try:
-        yield
-    except BaseException:
-        keep_alive(objects)
-        raise
+
+    def __init__(self, objects: Collection[object]) -> None:
+        self._objects = objects
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
+            keep_alive(self._objects)
 
 
 class InFlight:

@@ -6,24 +6,26 @@ lives until the process ends (`comm.pending`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 from mpishare.comm import mpi
 from mpishare.comm.context import Context
 from mpishare.errors import MpishareError
 
 
-@contextmanager
-def refused_if_interrupted(context: Context) -> Iterator[None]:
+class refused_if_interrupted:  # noqa: N801 - used as `with refused_if_interrupted(context):`
     """Refuses the communicator for messages if an exception from outside ends the block."""
-    try:
-        yield
-    except (MpishareError, mpi.Exception, MemoryError):
-        raise
-    except BaseException:
-        context.refuse_messages()
-        raise
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not (error is None or isinstance(error, MpishareError | mpi.Exception | MemoryError)):
+            self._context.refuse_messages()
 
 
 def check_usable(context: Context) -> None:

@@ -270,11 +270,11 @@ class ReceiveRequest(Request):
     def _ended_on_error(self) -> Iterator[None]:
         """Ends the request with the error of the block, which `wait` and `test` raise; raises one from outside."""
         try:
-            with refused_if_interrupted(self._context):
-                yield
+            yield
         except (MpishareError, mpi.Exception, MemoryError) as error:
             self._end(None, error)
         except BaseException:
+            self._context.refuse_messages()
             self._end(None, interrupted())
             raise
 
