@@ -12,8 +12,8 @@ LARGEST_MESSAGE_BYTES = 1 << 30
 """A round number below 2**31 - 1, the largest count of MPI 3."""
 
 LINE_BYTES = 64
-"""A cache line. It is a multiple of every number's size (a complex long double has 32 bytes), so that a cut at a multiple
-of it never divides a number."""
+"""A cache line. It is a multiple of the size of every number (a complex long double has 32 bytes), so that a cut at a
+multiple of it never divides a number."""
 
 MIN_CMA_BYTES = 4 << 20
 """Below it the root fills its node alone: measured, that takes no longer than to tell the other ranks."""
