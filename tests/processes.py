@@ -1,8 +1,10 @@
-"""What the kernel tells about a process, for tests."""
+"""What the kernel tells about a process, and waiting for one, for tests."""
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -38,3 +40,11 @@ def children_of(pid: int) -> list[int]:
     """The processes that a process has started itself and that live."""
     threads = Path(f"/proc/{pid}/task").iterdir()
     return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
+
+
+def wait_until(is_reached: Callable[[], object], limit_s: float) -> None:
+    """Waits until `is_reached` returns something true; past `limit_s` the test fails."""
+    deadline = time.monotonic() + limit_s
+    while not is_reached():
+        assert time.monotonic() < deadline, f"not within {limit_s} s"
+        time.sleep(0.02)

@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeAlias
-
-import pytest
+from typing import Any, Literal, TypeAlias
 
 from mpishare.cli import run as launcher
 
@@ -36,52 +34,81 @@ PLAIN = ["--", "env", sys.executable]
 """Plain python, which `mpishare run` does not take for Python and so runs without `-m mpi4py`."""
 
 Ended: TypeAlias = "subprocess.CompletedProcess[str]"
+Status: TypeAlias = int | Literal["failure", "any"]
+"""An exit status that a test demands; "failure" is any but 0."""
 
 
-def run(command: list[str], environ: dict[str, str] | None = None, *, limit_s: float = 60) -> Ended:
-    """Runs `command` in the project's folder; past `limit_s` it is killed with all it started, and the test fails."""
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=environment(environ or {}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        out, err = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        out, err = process.communicate()
-        raise AssertionError(f"{command} did not end in {limit_s} s\n{out}\n{err}") from None
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
+def run(
+    command: list[str],
+    environ: dict[str, str] | None = None,
+    *,
+    status: Status = 0,
+    limit_s: float = 60,
+    is_cleaned: bool = False,
+) -> Ended:
+    """Runs `command` in the project's folder, and demands that it leaves nothing and ends with exit status `status`.
+
+    Past `limit_s` it is killed with all it started, and the test fails. Where `is_cleaned`, `mpishare clean` removes
+    what it left.
+    """
+    with nothing_left() as settings:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment({**settings, **(environ or {})}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            out, err = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate()
+            raise AssertionError(f"{command} did not end in {limit_s} s\n{out}\n{err}") from None
+        if is_cleaned:
+            run([sys.executable, "-m", "mpishare", "clean", "--dir", *{*settings.values()}])
+    return checked(subprocess.CompletedProcess(command, process.returncode, out, err), status)
 
 
-def run_ranks(size: int, args: list[str], environ: dict[str, str] | None = None, *, limit_s: float = 60) -> Ended:
+def checked(ended: Ended, status: Status = 0) -> Ended:
+    """The same, whose exit status must be `status`."""
+    is_right = status == "any" or (ended.returncode != 0 if status == "failure" else ended.returncode == status)
+    assert is_right, f"exit status {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
+    return ended
+
+
+def run_ranks(size: int, args: list[str], environ: dict[str, str] | None = None, **options: Any) -> Ended:
     """Runs words such as `prog.py` on `size` ranks: what `mpishare run` does, less the start of one more Python."""
     request = launcher.parse(["-n", str(size), *args])
     added = launcher.additions(request, environment(environ or {}))
-    line = launcher.command(request, launcher.find_mpiexec())
-    return run(line, {**added, **(environ or {})}, limit_s=limit_s)
+    return run(launcher.command(request, launcher.find_mpiexec()), {**added, **(environ or {})}, **options)
 
 
-def run_program(size: int, name: str, *args: str, limit_s: float = 60, nodes: str = "") -> Ended:
-    """Runs a program of this folder on `size` ranks, on pretend nodes if so."""
-    return run_ranks(size, ["-m", f"{PROGRAMS}.{name}", *args], {"MPISHARE_NODES": nodes}, limit_s=limit_s)
-
-
-def run_code(size: int, code: str, environ: dict[str, str] | None = None) -> Ended:
+def run_code(size: int, code: str, environ: dict[str, str] | None = None, **options: Any) -> Ended:
     """Runs Python code on `size` ranks by plain python: nothing ends the job but what the library does."""
-    return run_ranks(size, [*PLAIN, "-c", code], environ)
+    return run_ranks(size, [*PLAIN, "-c", code], environ, **options)
 
 
 @contextmanager
-def nothing_left() -> Iterator[Path]:
-    """Has Open MPI put its files into a folder of /dev/shm, and fails when the block leaves one there."""
-    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory(prefix="tests-", dir="/dev/shm") as folder:
-        for component in ("btl_sm", "osc_sm"):
-            patch.setenv(f"OMPI_MCA_{component}_backing_directory", folder)
-        yield Path(folder)
+def started(line: list[str], environ: dict[str, str], first: str) -> Iterator[subprocess.Popen[str]]:
+    """The command in the background, once it has printed a line that begins with `first`; killed with the block."""
+    with subprocess.Popen(
+        line, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert any(line.startswith(first) for line in process.stdout)
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def nothing_left() -> Iterator[dict[str, str]]:
+    """Settings that have Open MPI put its files into a folder of /dev/shm; fails when the block leaves one there."""
+    with TemporaryDirectory(prefix="tests-", dir="/dev/shm") as folder:
+        yield {f"OMPI_MCA_{component}_backing_directory": folder for component in ("btl_sm", "osc_sm")}
         left = [file.name for file in Path(folder).iterdir()]
     assert left == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.blackbox.launch import nothing_left, run, run_ranks
+from tests.blackbox.launch import Ended, run, run_ranks
 
 RUNS = {
     "messages": (2, "--powers 20,21 --rounds 1 --gib 0.002", ["1,048,576 bytes", "2,097,152 bytes"]),
@@ -24,10 +24,7 @@ RUNS = {
 def test_benchmark(name: str, tmp_path: Path) -> None:
     size, options, parts = RUNS[name]
     command, environ = ["-m", f"benchmarks.{name}", *options.split()], {"BENCHMARK_RESULTS": str(tmp_path)}
-    with nothing_left():
-        started = run_ranks(size, command, environ, limit_s=300) if size else None
-        ended = started or run([sys.executable, *command], environ, limit_s=300)
-    assert ended.returncode == 0, ended.stderr
+    run_on(size, command, environ)
     kept = json.loads((tmp_path / f"{name}.json").read_text())
     assert {"versions", "nodes"} <= set(kept["ground"])
     assert all(kept["figures"][part] for part in parts)
@@ -38,6 +35,13 @@ def test_benchmark(name: str, tmp_path: Path) -> None:
 )
 def test_a_way_of_the_benchmark_of_pools(size: int, way: str) -> None:
     command = ["-m", "benchmarks.pool", "--way", way, "--items", "2000", "--bits", "6", "--rounds", "1"]
-    ended = run_ranks(size, command) if size else run([sys.executable, *command])
-    assert ended.returncode == 0, ended.stderr
-    assert any(json.loads(line) for line in ended.stdout.splitlines())
+    assert any(json.loads(line) for line in run_on(size, command).stdout.splitlines())
+
+
+def run_on(size: int, command: list[str], environ: dict[str, str] | None = None) -> Ended:
+    """Runs words for Python on `size` ranks, or on none."""
+    return (
+        run_ranks(size, command, environ, limit_s=300)
+        if size
+        else run([sys.executable, *command], environ, limit_s=300)
+    )

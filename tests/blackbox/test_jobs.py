@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from tests.blackbox.launch import ROOT, environment, nothing_left, run, run_code, run_ranks
+from tests.blackbox.launch import ROOT, environment, run, run_code, run_ranks, started
 from tests.processes import children_of
 
 TRY_AGAIN = 75
@@ -36,8 +35,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "empty.npy").touch()
     lines = "delay,carrier,time_hour\n1.5,UA,2013-01-01 05:00:00\n2.5,,2013-01-01 06:00:00\n"
     (folder / "table.csv").write_text(lines)
-    ended = run_ranks(1, ["jobs/heat.py", *HEAT, "--output", str(folder / "alone.h5")])
-    assert ended.returncode == 0, ended.stderr
+    run_ranks(1, ["jobs/heat.py", *HEAT, "--output", str(folder / "alone.h5")])
     return folder
 
 
@@ -50,9 +48,7 @@ def grid(file: Path) -> np.ndarray[Any, Any]:
 def run_jobs(size: int, nodes: str, calls: list[tuple[str, list[str]]]) -> tuple[list[Any], str, str]:
     """Calls `main` of each job on the same ranks; the JSON lines of stdout, all of it, and stderr."""
     lines = [f"import jobs.{job}\nassert jobs.{job}.main({args}) == 0" for job, args in calls]
-    with nothing_left():
-        ended = run_code(size, "\n".join(lines), {"MPISHARE_NODES": nodes})
-    assert ended.returncode == 0, ended.stderr
+    ended = run_code(size, "\n".join(lines), {"MPISHARE_NODES": nodes})
     return [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")], ended.stdout, ended.stderr
 
 
@@ -137,32 +133,23 @@ def test_small_input_progress_and_text(data: Path, tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_ends_everywhere(job: str, args: str, message: str, data: Path) -> None:
-    ended = run_ranks(3, [f"jobs/{job}.py", args.replace("EMPTY", str(data / "empty.npy"))])
-    assert ended.returncode != 0
-    assert message in ended.stderr
+    args = args.replace("EMPTY", str(data / "empty.npy"))
+    assert message in run_ranks(3, [f"jobs/{job}.py", args], status="failure").stderr
 
 
 def test_heat_is_stopped_by_a_signal_and_resumed_on_other_ranks(tmp_path: Path) -> None:
     job = ["jobs/heat.py", "--size", "61,50", "--json", "--checkpoint", str(tmp_path / "run"), "--every", "50"]
     line = [sys.executable, "-m", "mpishare", "run", "-n", "3", *job, "--steps", "1000000", "--progress"]
-    environ, pipe = environment({"MPISHARE_NODES": "block:2"}), subprocess.PIPE
-    with subprocess.Popen(line, cwd=ROOT, env=environ, stdout=pipe, stderr=pipe) as stopped:
-        assert stopped.stdout is not None
-        assert stopped.stdout.readline().startswith(b"step ")
+    with started(line, environment({"MPISHARE_NODES": "block:2"}), "step ") as stopped:
         os.kill(children_of(stopped.pid)[-1], signal.SIGUSR1)
-        try:
-            out, err = stopped.communicate(timeout=60)
-        finally:
-            stopped.kill()
-    assert stopped.returncode == TRY_AGAIN, err
-    first = json.loads(out.splitlines()[-1])["step"]
+        output = stopped.communicate(timeout=60)[0]
+    assert stopped.returncode == TRY_AGAIN, output
+    first = next(json.loads(line)["step"] for line in output.splitlines() if line.startswith("{"))
     assert first > 0
     ended = run_ranks(4, [*job, "--steps", str(first + 73), "--check"], {"MPISHARE_NODES": "sizes:3,1"})
-    assert ended.returncode == 0, ended.stderr
     result = json.loads(ended.stdout)
     assert (result["first"], result["step"], result["right"]) == (first, first + 73, True)
-    other = run_ranks(2, [*job, "--size", "21,20"])
-    assert other.returncode != 0
+    other = run_ranks(2, [*job, "--size", "21,20"], status="failure")
     assert "--size (21, 20), but the checkpoint has (61, 50)" in other.stderr
 
 

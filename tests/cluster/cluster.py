@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.blackbox.launch import ROOT, Ended, Status, checked
 from tests.cluster.missing import SYSTEM_FOLDERS
 from tests.cluster.spec import AGENT, HEAD, HOSTFILE, VENV, Spec
 from tests.processes import children_of
 
-ROOT = Path(__file__).parent.parent.parent
 _MODULE = "tests.cluster.init"
 _NAMESPACES = ["--mount", "--pid", "--net", "--uts", "--ipc"]
 
@@ -63,48 +63,32 @@ class Cluster:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PRTE_", "PMIX_"))}
         return {**kept, **_OPEN_MPI, **slurm, "PATH": path}
 
-    def exec(self, host: str, command: list[str], *, limit_s: float = 60) -> subprocess.CompletedProcess[str]:
-        """Runs `command` on `host` and waits.
+    def exec(self, host: str, command: list[str], *, status: Status = 0) -> Ended:
+        """Runs `command` on `host` and waits for the exit status `status`, for 60 s at most."""
+        return self._run(self.line(host, command), status, 60)
+
+    def mpiexec(self, args: list[str], *, status: Status = 0, limit_s: float = 60) -> Ended:
+        """Runs mpiexec over all hosts and waits for the exit status `status`.
 
         Raises:
             subprocess.TimeoutExpired: It took longer than `limit_s`.
         """
-        return self._run(self.line(host, command), limit_s)
+        return self._run(self.mpiexec_line(args), status, limit_s)
 
-    def mpiexec(self, args: list[str], *, limit_s: float = 60) -> subprocess.CompletedProcess[str]:
-        """Runs mpiexec over all hosts and waits.
-
-        Raises:
-            subprocess.TimeoutExpired: It took longer than `limit_s`.
-        """
-        return self._run(self.mpiexec_line(args), limit_s)
-
-    def _run(self, line: list[str], limit_s: float) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            line, env=self.environment(), capture_output=True, text=True, timeout=limit_s, check=False
-        )
+    def _run(self, line: list[str], status: Status, limit_s: float) -> Ended:
+        environ = self.environment()
+        ended = subprocess.run(line, env=environ, capture_output=True, text=True, timeout=limit_s, check=False)
+        return checked(ended, status)
 
     def cut(self, host: str) -> None:
         """Takes the host off the network, as a pulled cable does."""
-        ended = self.exec(HEAD, ["ip", "link", "set", host, "down"])
-        assert ended.returncode == 0, ended.stderr
+        self.exec(HEAD, ["ip", "link", "set", host, "down"])
 
     def kill(self, host: str) -> None:
         """Ends every process of the host at once, as a power failure does, and takes it off the network."""
         self.cut(host)
         for pid in self._processes(host):
             os.kill(pid, signal.SIGKILL)
-
-    def counters(self) -> dict[str, tuple[int, int]]:
-        """For each host, the bytes that it has received and sent over its link, frames included."""
-        counters = {}
-        for host in self.spec.hosts:
-            line = next(
-                line for line in self.exec(host, ["cat", "/proc/self/net/dev"]).stdout.splitlines() if "eth0:" in line
-            )
-            numbers = line.partition(":")[2].split()
-            counters[host] = (int(numbers[0]), int(numbers[8]))
-        return counters
 
     def shared_files(self, host: str) -> list[str]:
         """What lies in the host's /dev/shm and temporary folder."""

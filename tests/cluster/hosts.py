@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from tests.cluster.spec import AGENT, HEAD, HEAD_ADDRESS, HOSTFILE, RUN, VENV, Spec
+from tests.processes import wait_until
 
 _AGENT = f"""\
 #!/bin/sh
@@ -71,8 +71,5 @@ def make_host(spec: Spec, number: int) -> None:
 
 def _wait_until_apart(pid: int) -> None:
     """Waits until a new process has left our network namespace, which is when its namespaces are made."""
-    own, deadline = Path("/proc/self/ns/net").readlink(), time.monotonic() + 10
-    while Path(f"/proc/{pid}/ns/net").readlink() == own or Path(f"/proc/{pid}/comm").read_text() != "sleep\n":
-        if time.monotonic() > deadline:
-            raise RuntimeError("a host's namespaces were not made within 10 s")
-        time.sleep(0.005)
+    own, process = Path("/proc/self/ns/net").readlink(), Path(f"/proc/{pid}")
+    wait_until(lambda: (process / "ns/net").readlink() != own and (process / "comm").read_text() == "sleep\n", 10)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
-import subprocess
 import sys
 
-from tests.cluster.cluster import ROOT
+from tests.blackbox.launch import environment, started
 from tests.cluster.conftest import Make
 from tests.processes import children_of
 
@@ -23,8 +23,8 @@ def test_hosts_are_apart(make: Make) -> None:
     args = ["a b", "$HOME", "it's", '"', "*", ""]
     ended = hosts.exec("h1", [sys.executable, "-c", "import sys; print(sys.argv[1:])", *args])
     assert ended.stdout == f"{args}\n"
-    assert hosts.exec("h1", ["sh", "-c", "exit 7"]).returncode == 7
-    assert hosts.exec("h9", ["true"]).returncode == 255
+    hosts.exec("h1", ["sh", "-c", "exit 7"], status=7)
+    hosts.exec("h9", ["true"], status=255)
 
 
 SERVE = """
@@ -40,17 +40,15 @@ SEND = "import socket; link = socket.create_connection(('h2', 7777), 5); link.se
 def test_links_hold_their_rate_until_they_are_cut(make: Make) -> None:
     hosts = make(2, rate="399mbit")  # its own, as it is cut
     line = hosts.line("h2", [sys.executable, "-c", SERVE])
-    with subprocess.Popen(line, env=hosts.environment(), stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        assert server.stdout.readline() == "ready\n"
-        assert hosts.exec("h1", [sys.executable, "-c", SEND]).returncode == 0
-        rate = float(server.stdout.readline())
+    with started(line, hosts.environment(), "ready") as server:
+        hosts.exec("h1", [sys.executable, "-c", SEND])
+        rate = float(server.communicate()[0])
     assert rate < 1.1 * 50e6
-    received, sent = hosts.counters()["h2"]
-    assert 16 << 20 < received < 1.1 * (16 << 20)
-    assert sent < 1 << 20
+    counts = json.loads(hosts.exec("h2", ["ip", "-json", "-statistics", "link", "show", "eth0"]).stdout)[0]["stats64"]
+    assert 16 << 20 < counts["rx"]["bytes"] < 1.1 * (16 << 20)
+    assert counts["tx"]["bytes"] < 1 << 20
     hosts.cut("h2")
-    assert "timed out" in hosts.exec("h1", [sys.executable, "-c", SEND]).stderr
+    assert "timed out" in hosts.exec("h1", [sys.executable, "-c", SEND], status=1).stderr
 
 
 OWNER = """
@@ -65,15 +63,9 @@ with cluster(make_spec(2, slurm=os.geteuid() == 0)):
 
 def test_it_ends_when_its_owner_is_killed() -> None:
     """All else ends with the first process of the namespace: processes, links, mounts and files."""
-    owner = subprocess.Popen([sys.executable, "-c", OWNER], cwd=ROOT, stdout=subprocess.PIPE)
-    try:
-        assert owner.stdout is not None
-        assert owner.stdout.readline() == b"up\n"
+    with started([sys.executable, "-c", OWNER], environment({}), "up") as owner:
         unshare = children_of(owner.pid)[0]
         watches = [os.pidfd_open(pid) for pid in (unshare, *children_of(unshare))]
-    finally:
-        owner.kill()
-        owner.communicate()
     for watch in watches:
         assert select.select([watch], [], [], 60)[0]
         os.close(watch)

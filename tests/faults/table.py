@@ -1,14 +1,15 @@
-"""Writes the table of faults into CONTRIBUTING.md, from the marks of the tests: `python -m tests.faults.table`."""
+"""Writes the table of faults into CONTRIBUTING.md, from the docstrings of the tests: `python -m tests.faults.table`."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 from pathlib import Path
-from typing import Any
 
 CONTRIBUTING = Path(__file__).parent.parent.parent / "CONTRIBUTING.md"
 _TABLE = re.compile(r"(?<=<!-- faults -->\n).*(?=<!-- end of faults -->)", re.DOTALL)
+_ROW = re.compile(r"(.*)\.  Outcome: (.*)\.")
 _MODULES = (
     "faults.test_signals",
     "faults.test_calls",
@@ -31,20 +32,11 @@ def shown() -> str:
 
 
 def table() -> str:
-    """The faults that tests are marked with, in the order of the tests, and the outcome that each test demands."""
+    """The faults and outcomes that the docstrings of tests name, in the order of the tests."""
     modules = [importlib.import_module(f"tests.{name}") for name in _MODULES]
-    marks = [mark for module in modules for test in vars(module).values() for mark in _marks(test)]
-    rows = dict(mark.args for mark in marks if mark.name == "fault")
-    return "".join(
-        ["| fault | outcome |\n|---|---|\n", *(f"| {fault} | {outcome} |\n" for fault, outcome in rows.items())]
-    )
-
-
-def _marks(test: object) -> list[Any]:
-    """The marks of a test and those of its parameters."""
-    marks = list(getattr(test, "pytestmark", []))
-    parameters = [parameter for mark in marks if mark.name == "parametrize" for parameter in mark.args[1]]
-    return marks + [mark for parameter in parameters for mark in getattr(parameter, "marks", ())]
+    docstrings = [inspect.getdoc(test) or "" for module in modules for test in vars(module).values()]
+    rows = [_ROW.fullmatch(text.replace("\n", " ")) for text in docstrings]
+    return "| fault | outcome |\n|---|---|\n" + "".join(row.expand(r"| \1 | \2 |\n") for row in rows if row)
 
 
 if __name__ == "__main__":

@@ -43,5 +43,5 @@ for turn in range(1_000):
     kept = [*kept[-3:], ms.share(source), ms.zeros(1000)]
     if hit and moment == "after":
         send()
-    if turn == 4 and comm.rank == 0:
+    if turn == 0 and comm.rank == 0:
         print("sharing", flush=True)

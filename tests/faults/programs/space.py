@@ -1,15 +1,16 @@
 """Too little room: runs the function argv[1], with argv[2:], on each rank."""
 
-import errno
 import os
 import resource
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 
 import mpishare as ms
+from tests.faults.programs.errors import printed
 
 comm = MPI.COMM_WORLD
 rank = comm.rank
@@ -45,10 +46,8 @@ def share_growing() -> None:
 
 def make(nbytes: str) -> None:
     """Makes an array, and prints the error."""
-    try:
+    with printed():
         ms.zeros(int(nbytes), "u1")
-    except (ms.CapacityError, ms.BackendError, ms.PeerError) as error:
-        print("error:", error)
     if "MPISHARE_BACKEND" not in os.environ or int(nbytes) > 3:
         assert ms.zeros(9).sum() == 0
 
@@ -62,15 +61,12 @@ def share_many() -> None:
 def share_without_descriptors() -> None:
     """Shares when no file can be opened any more."""
     ms.share(np.arange(3))
-    resource.setrlimit(
-        resource.RLIMIT_NOFILE, (max(int(entry.name) for entry in Path("/proc/self/fd").iterdir()) + 1,) * 2
-    )
+    limit = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir()) + 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     held = []
-    try:
+    with suppress(OSError):
         while True:
             held.append(os.dup(0))
-    except OSError:
-        pass
     shared = ms.share(np.arange(1000))
     assert shared.tolist() == list(range(1000))
     backend = [segment.backend for segment in ms.report().segments]
@@ -83,21 +79,14 @@ def rows(count: int) -> np.ndarray:
     return np.full(count << 16, count, "f8")
 
 
-def save(path: str, array: np.ndarray, dataset: str | None, *, distributed: bool = False) -> None:
-    """Saves, and prints the error."""
-    try:
-        ms.save(path, array, dataset, distributed=distributed)
-    except (ms.FileError, ms.PeerError) as error:
-        print("error:", error.errno if isinstance(error, ms.FileError) else errno.ENOSPC, error)
-
-
 def save_on_a_full_disk(folder: str) -> None:
     """Replaces files and a checkpoint on a disk of 8 MiB."""
     os.chdir(folder)
     for name, dataset in (("a.npy", None), ("a.h5", "x")):
         ms.save(name, rows(1), dataset, distributed=True)
         before = Path(name).read_bytes()
-        save(name, rows(7), dataset, distributed=True)
+        with printed():
+            ms.save(name, rows(7), dataset, distributed=True)
         assert Path(name).read_bytes() == before
         comm.Barrier()
         assert not list(Path().glob("*.tmp.*"))
@@ -107,10 +96,8 @@ def save_on_a_full_disk(folder: str) -> None:
             Path(name).unlink()
     run = ms.Checkpoint("run")
     run.save(1, {"x": rows(2)}, distributed=["x"])
-    try:
+    with printed():
         run.save(2, {"x": rows(6)}, distributed=["x"])
-    except (ms.FileError, ms.PeerError) as error:
-        print("error:", error)
     snapshot = run.latest()
     assert snapshot is not None
     assert snapshot.step == 1
@@ -125,7 +112,8 @@ def save_as_nobody(folder: str) -> None:
     os.setegid(65534)
     os.seteuid(65534)
     for name, dataset in names:
-        save(f"{folder}/{name}", np.ones(3), dataset)
+        with printed():
+            ms.save(f"{folder}/{name}", np.ones(3), dataset)
 
 
 globals()[sys.argv[1]](*sys.argv[2:])
