@@ -9,10 +9,11 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from tempfile import gettempdir
+from types import MappingProxyType
+from typing import NamedTuple
 
 from tests import coverage
 from tests.blackbox.launch import ROOT, environment
@@ -54,26 +55,22 @@ MEMORY = {
 PYTEST = ["-m", "pytest", "-q", "--color=no"]
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(NamedTuple):
     """One process tree: its name for `--only`, the command, and what is added to the environment."""
 
     name: str
     command: list[str]
-    environ: dict[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The result of one launch."""
+class Outcome(NamedTuple):
+    """The result of one launch: its line of the summary, the numbers of tests, and whether it failed without a test."""
 
-    launch: Launch
-    status: int
+    line: str
     passed: int
     failed: int
     skipped: int
-    seconds: float
-    cpu_s: float
+    is_broken: bool
 
 
 def main() -> int:
@@ -96,17 +93,10 @@ def run_all(chosen: Sequence[Launch], *, is_whole: bool) -> int:
     coverage.begin()
     outcomes = [run(launch) for launch in chosen]
     print("\n== summary")
-    for outcome in outcomes:
-        end = "" if outcome.status == 0 else f"  exit status {outcome.status}"
-        counts = f"{outcome.passed:5} passed {outcome.failed:3} failed {outcome.skipped:3} skipped"
-        print(f"{outcome.launch.name:20} {counts} {outcome.seconds:6.1f} s {outcome.cpu_s:6.1f} s of CPU{end}")
-    passed, failed, skipped = (
-        sum(getattr(item, name) for item in outcomes) for name in ("passed", "failed", "skipped")
-    )
-    broken = sum(outcome.status != 0 and outcome.failed == 0 for outcome in outcomes)
+    print(*(outcome.line for outcome in outcomes), sep="\n")
+    passed, failed, skipped, broken = (sum(numbers) for numbers in list(zip(*outcomes, strict=True))[1:])
     lacking = left_out() if is_whole else []
-    is_measured = set(coverage.MEASURED) <= {launch.name for launch in chosen}
-    covered = coverage.compare() if is_measured else ""
+    covered = coverage.compare() if set(coverage.MEASURED) <= {launch.name for launch in chosen} else ""
     print(*lacking, *([covered] if covered else []), sep="\n")
     print(f"{passed} passed, {failed + broken} failed, {skipped} skipped")
     is_incomplete = "CI" in os.environ and (skipped > 0 or bool(lacking))
@@ -204,10 +194,12 @@ def run(launch: Launch) -> Outcome:
         process.terminate()  # mpiexec ends its ranks
         output = process.communicate()[0]
     print(output, end="", flush=True)
-    counts = {name: _count(output, name) for name in ("passed", "failed", "error", "skipped")}
-    failed = counts["failed"] + counts["error"]
-    seconds, cpu_s = time.monotonic() - start, _cpu_s() - before_s
-    return Outcome(launch, process.returncode, counts["passed"], failed, counts["skipped"], seconds, cpu_s)
+    passed, failed, errors, skipped = (_count(output, name) for name in ("passed", "failed", "error", "skipped"))
+    failed += errors
+    times = f"{time.monotonic() - start:6.1f} s {_cpu_s() - before_s:6.1f} s of CPU"
+    end = f"  exit status {process.returncode}" if process.returncode else ""
+    line = f"{launch.name:20} {passed:5} passed {failed:3} failed {skipped:3} skipped {times}{end}"
+    return Outcome(line, passed, failed, skipped, is_broken=process.returncode != 0 and failed == 0)
 
 
 def _cpu_s() -> float:

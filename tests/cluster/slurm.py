@@ -28,10 +28,7 @@ def config(spec: Spec) -> str:
 ClusterName=cluster
 SlurmctldHost={HEAD}({spec.address(HEAD)})
 SlurmUser=root
-SlurmdUser=root
-AuthType=auth/munge
 AuthInfo=socket={_SOCKET},cred_expire=5
-CredType=cred/munge
 StateSaveLocation={ETC}/state
 SlurmdSpoolDir={ETC}/spool-%n
 SlurmctldPidFile={ETC}/slurmctld.pid
@@ -44,7 +41,6 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 DefMemPerCPU=512
 SlurmdParameters=config_overrides
-MpiDefault=none
 ReturnToService=2
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
 KillWait=3
@@ -67,11 +63,15 @@ def start(spec: Spec) -> None:
     Path(ETC, "mpi.conf").write_text("PMIxCliTmpDirBase=/run/tmp\n")
     _start_munged()
     os.environ["SLURM_CONF"] = CONFIG
-    subprocess.Popen(["slurmctld", "-D"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _start("slurmctld", "-D")
     for host in spec.hosts:
-        daemon = [AGENT, host, f"exec slurmd -D -N {host}"]
-        subprocess.Popen(daemon, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _start(AGENT, host, f"exec slurmd -D -N {host}")
     _wait_until_idle(spec)
+
+
+def _start(*command: str) -> None:
+    """Starts a daemon, which writes a log of its own."""
+    subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def _start_munged() -> None:
@@ -82,11 +82,7 @@ def _start_munged() -> None:
     key.write_bytes(os.urandom(128))
     key.chmod(0o400)
     files = [f"--{name}-file={folder}/{name}" for name in ("log", "pid", "seed", "key")]
-    subprocess.Popen(
-        ["munged", "--foreground", "--force", f"--socket={_SOCKET}", *files],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    _start("munged", "--foreground", "--force", f"--socket={_SOCKET}", *files)
 
 
 def _wait_until_idle(spec: Spec, limit_s: float = 30) -> None:
@@ -100,7 +96,5 @@ def _wait_until_idle(spec: Spec, limit_s: float = 30) -> None:
 
 def _idle_hosts() -> int:
     """How many hosts Slurm says are idle."""
-    ended = subprocess.run(
-        ["sinfo", "--noheader", "--Node", "--format=%T"], capture_output=True, text=True, check=False, timeout=20
-    )
-    return ended.stdout.split().count("idle")
+    line = ["sinfo", "--noheader", "--Node", "--format=%T"]
+    return subprocess.run(line, capture_output=True, text=True, timeout=20).stdout.split().count("idle")
