@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ class Segment:
         self.writable = True
         self.copied_bytes = 0
         self._keeps = keeps
-        _live.add(self)
+        _live[id(self)] = self
 
     def block(self) -> Block:
         """A view of the bytes, shape (nbytes,), writable until `seal`."""
@@ -97,9 +97,10 @@ def segment_of(array: NDArray[Any]) -> Segment | None:
     return base if isinstance(base, Segment) else None
 
 
-_live: WeakSet[Segment] = WeakSet()
+_live: WeakValueDictionary[int, Segment] = WeakValueDictionary()
 
 
 def live_segments() -> list[Segment]:
     """The segments of which this process has views."""
-    return list(_live)
+    references = _live.valuerefs()  # a copy made at once: other threads may make segments meanwhile
+    return [segment for reference in references if (segment := reference()) is not None]
