@@ -12,7 +12,7 @@ def test_one_copy_per_node_in_proportional_memory(nodes: str) -> None:
     ended = run_ranks(4, ["-m", f"{PROGRAMS}.memory", "256"], {"MPISHARE_NODES": nodes})
     before, after, nbytes = map(int, ended.stdout.split())
     copies = 4 // int(nodes[6:])
-    assert copies * nbytes <= after - before <= 1.05 * copies * nbytes
+    assert 0.99 * copies * nbytes < after - before <= 1.05 * copies * nbytes  # MPI's own pages come and go
 
 
 @pytest.mark.timeout(600)
