@@ -19,6 +19,7 @@ from mpishare.comm.pending import keep_alive, start
 from mpishare.comm.progress import pending
 from mpishare.comm.tags import Tag
 from mpishare.errors import CapacityError, MpishareError
+from mpishare.memory.buffer_pool import SMALLEST_BYTES
 from mpishare.messages.interrupts import check_usable
 from mpishare.messages.requests import SendRequest, received_parts
 from mpishare.messages.wire import HEAD_BYTES, INLINE_BYTES, PARTS_FOLLOW, PIECE_BYTES, Message, memory_for, new_tag
@@ -186,8 +187,13 @@ def _receive_part(
     if out is not None and not spec.is_order_of(out):
         return None
     try:
-        array = spec.view(memory_for(context, spec.nbytes)) if out is None else out
-    except CapacityError:
+        if out is not None:
+            array = out
+        elif spec.nbytes < SMALLEST_BYTES:
+            array = np.empty(spec.shape, spec.dtype, spec.order)  # in the fewest steps
+        else:
+            array = spec.view(memory_for(context, spec.nbytes))
+    except (CapacityError, MemoryError):
         return None
     context.data_comm.Recv([array, mpi.BYTE], source, tag)
     return array
