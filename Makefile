@@ -91,7 +91,7 @@ $(MPICH_READY): $(READY)
 	@echo "mpishare: setting up $(VENV)-mpich, for the tests on a second MPI"
 	@rm -rf $(VENV)-mpich; $(PY) -m venv $(VENV)-mpich
 	@$(VENV)-mpich/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
-	  mpich cloudpickle emcee h5py hypothesis lz4 numba pandas pyarrow pytest pytest-timeout scikit-learn scipy \
+	  mpich cloudpickle emcee h5py hypothesis lz4 numba pandas pyarrow pytest pytest-mpi pytest-timeout scikit-learn scipy \
 	  tqdm
 	@touch $@
 
@@ -100,7 +100,7 @@ $(MPIO_READY): $(READY)
 	@echo "mpishare: setting up $(VENV)-mpio, for the tests of HDF5 through MPI"
 	@rm -rf $(VENV)-mpio; /usr/bin/python3 -m venv --system-site-packages $(VENV)-mpio
 	@$(VENV)-mpio/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable . \
-	  iniconfig packaging pluggy pygments pytest pytest-timeout tqdm
+	  iniconfig packaging pluggy pygments pytest pytest-mpi pytest-timeout tqdm
 	@touch $@
 
 clean:
