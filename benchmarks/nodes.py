@@ -83,8 +83,6 @@ def on_cluster(hosts: int, ranks: str, rate: str, program: list[str]) -> dict[st
 
     with cluster(make_spec(hosts, ranks=ranks, rate=rate)) as hosts_up:
         ended = hosts_up.mpiexec([sys.executable, "-m", *program], limit_s=_PATIENCE_S)
-    if ended.returncode:
-        raise SystemExit(f"on {hosts} hosts: {ended.stderr}")
     result: dict[str, Any] = json.loads(ended.stdout)
     return result
 

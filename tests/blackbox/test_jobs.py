@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from tests.blackbox.launch import ROOT, environment, run, run_code, run_ranks, started
+from tests.blackbox.launch import ROOT, environment, run_code, run_ranks, started
 from tests.processes import children_of
 
 TRY_AGAIN = 75
@@ -173,5 +173,5 @@ def test_each_job_is_in_the_readme_and_has_help() -> None:
     helps = [
         f"import runpy\ntry: runpy.run_path({str(job)!r}, run_name='__main__')\nexcept SystemExit: pass" for job in jobs
     ]
-    ended = run([sys.executable, "-c", "\n".join(["import sys\nsys.argv[1:] = ['--help']", *helps])])
+    ended = run_code(1, "\n".join(["import sys\nsys.argv[1:] = ['--help']", *helps]))
     assert ended.stdout.count("usage: ") == len(jobs), ended.stderr
