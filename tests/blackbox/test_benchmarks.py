@@ -43,5 +43,5 @@ def run_on(size: int, command: list[str], environ: dict[str, str] | None = None)
     return (
         run_ranks(size, command, environ, limit_s=300)
         if size
-        else run([sys.executable, *command], environ, limit_s=300)
+        else run([sys.executable, *command], environ, limit_s=300, is_cleaned=True)
     )
