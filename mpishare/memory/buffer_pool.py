@@ -16,7 +16,7 @@ from mpishare.arrays.raw import Block, address_of
 SMALLEST_BYTES = 1 << 20
 """Below this size the C library is as fast."""
 
-LARGEST_WASTE = 1.25
+MAX_SIZE_RATIO = 1.25
 """How many times larger than an array its memory may be."""
 
 _free: dict[int, Block] = {}
@@ -63,7 +63,7 @@ def clear() -> None:
 def _find(nbytes: int) -> Block | None:
     """The newest free buffer that holds `nbytes` without too much waste."""
     for address, block in list(_free.items())[::-1]:
-        fits = nbytes <= block.nbytes <= nbytes * LARGEST_WASTE
+        fits = nbytes <= block.nbytes <= nbytes * MAX_SIZE_RATIO
         if fits and _free.pop(address, None) is not None:  # else another thread has taken it
             return block
     return None

@@ -18,7 +18,7 @@ import numpy as np
 from mpishare.comm.agreement import any_rank
 from mpishare.comm.context import Context
 from mpishare.host import memory as host_memory
-from mpishare.memory.buffer_pool import LARGEST_WASTE
+from mpishare.memory.buffer_pool import MAX_SIZE_RATIO
 from mpishare.memory.kinds import NodeMemory
 
 _LARGE_BYTES = 64 << 20
@@ -101,7 +101,7 @@ class _Segment:
 
     def fits(self, nbytes: int, backend: str | None) -> bool:
         """Whether an array of `nbytes` may use it."""
-        return self.backend == backend and nbytes <= self.nbytes <= nbytes * LARGEST_WASTE
+        return self.backend == backend and nbytes <= self.nbytes <= nbytes * MAX_SIZE_RATIO
 
     def lease(self) -> Lease:
         """Gives it to an array."""
@@ -169,7 +169,7 @@ def clear() -> None:
 def _trim(limit: int) -> None:
     """Releases the oldest cached segments until at most `limit` bytes are cached."""
     with _lock:
-        oldest_first = sorted(_cached, key=lambda segment: segment.age)  # by first use, alike on all ranks
+        oldest_first = sorted(_cached, key=lambda segment: segment.age)  # by last use: the same order on all ranks
         total = sum(segment.nbytes for segment in oldest_first)
         for segment in oldest_first:
             if total <= limit:

@@ -3,8 +3,9 @@
 The head of a small array is its header with the bytes behind it. Every other head names a tag, which no other message
 between the two ranks has at the time; the parts follow with that tag, cut into messages of up to `PIECE_BYTES`.
 
-What does not fit on the receiver is received all the same and lost, so that the next message is not disturbed. An
-exception: without memory for the contents of an object, or for a dtype of kilobytes, the length of the rest is unknown.
+What does not fit on the receiver is received all the same and lost, so that the next message is not disturbed. Only
+where memory is short for the list of an object's arrays, or for a dtype of kilobytes, the rest is not received: its
+length is unknown.
 """
 
 from __future__ import annotations
