@@ -28,7 +28,7 @@ def test_the_readme_opens_with_the_two_commands() -> None:
 @cache
 def result_of(command: str) -> Ended:
     """The result of one of them, without the environment of make, which may run these tests."""
-    return run(shlex.split(command), {"MAKEFLAGS": "--no-print-directory"}, limit_s=500)
+    return run(shlex.split(command), {"MAKEFLAGS": "--no-print-directory"}, limit_s=500, is_cleaned=True)
 
 
 @pytest.mark.timeout(600)
