@@ -7,7 +7,8 @@ only: the garbage collector may run between any two, and put a buffer back.
 
 from __future__ import annotations
 
-import weakref
+import sys
+from collections.abc import Callable
 
 import numpy as np
 
@@ -26,12 +27,20 @@ _free: dict[int, Block] = {}
 class _Buffer:
     """A buffer while an array uses it. As the `base` of every view of the bytes, it lives as long as one of them."""
 
-    __slots__ = ("__array_interface__", "__weakref__")
+    __slots__ = ("__array_interface__", "_address", "_block", "_limit")
 
-    def __init__(self, block: Block, nbytes: int, limit: int) -> None:
+    def __init__(self, address: int, block: Block, nbytes: int, limit: int) -> None:
         """Shows the first `nbytes` of `block`. On deletion the pool keeps it, and `limit` bytes in all."""
-        self.__array_interface__ = block[:nbytes].__array_interface__
-        weakref.finalize(self, _put_back, block, limit).atexit = False
+        self._address = address
+        self._block = block
+        self._limit = limit
+        self.__array_interface__ = {"data": (address, False), "shape": (nbytes,), "typestr": "|u1", "version": 3}
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():
+            if _free:
+                _trim(self._limit - self._block.nbytes)
+            _free[self._address] = self._block
 
 
 def acquire(nbytes: int, limit: int) -> Block:
@@ -46,8 +55,8 @@ def acquire(nbytes: int, limit: int) -> Block:
     """
     if not SMALLEST_BYTES <= nbytes <= limit:
         return np.empty(nbytes, np.uint8)
-    block = _find(nbytes)
-    return np.asarray(_Buffer(np.empty(nbytes, np.uint8) if block is None else block, nbytes, limit))
+    address, block = _find(nbytes) or _allocate(nbytes)
+    return np.asarray(_Buffer(address, block, nbytes, limit))
 
 
 def free_bytes() -> int:
@@ -60,18 +69,18 @@ def clear() -> None:
     _free.clear()
 
 
-def _find(nbytes: int) -> Block | None:
-    """The newest free buffer that holds `nbytes` without too much waste."""
+def _find(nbytes: int) -> tuple[int, Block] | None:
+    """The newest free buffer that holds `nbytes` without too much waste, and its address."""
     for address, block in list(_free.items())[::-1]:
         fits = nbytes <= block.nbytes <= nbytes * MAX_SIZE_RATIO
         if fits and _free.pop(address, None) is not None:  # else another thread has taken it
-            return block
+            return address, block
     return None
 
 
-def _put_back(block: Block, limit: int) -> None:
-    _trim(limit - block.nbytes)
-    _free[address_of(block)] = block
+def _allocate(nbytes: int) -> tuple[int, Block]:
+    block = np.empty(nbytes, np.uint8)
+    return address_of(block), block
 
 
 def _trim(limit: int) -> None:
