@@ -12,13 +12,13 @@ from mpishare.arrays import slices
 from mpishare.arrays.raw import address_of, bytes_of
 from mpishare.arrays.spec import Spec
 from mpishare.comm import mpi
-from mpishare.comm.agreement import agree
+from mpishare.comm.agreement import NOTE_BYTES, agree, is_known
 from mpishare.comm.collective import collective
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.lookup import context_of
 from mpishare.comm.topology import check_root
-from mpishare.errors import ArgumentError, SpecError
+from mpishare.errors import ArgumentError, MpishareError, SpecError
 from mpishare.memory.segment import segment_of
 from mpishare.transfer.pipeline import broadcast_chunks
 
@@ -99,13 +99,24 @@ def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:
         [1.0, 0.0]
     """
     with collective("fence", comm) as call:
-        context = call.context
-        with call.begin(node_comm_of(context)) as agreement:
-            _check_scope(scope)
-            agreement.call = f"fence(scope={scope!r})"
-        if context.topology.n_nodes > 1 and scope == "all":
-            with agree(context.collective_comm) as agreement:
-                agreement.call = "fence(scope='all')"
+        context, failure = call.context, None
+        node_comm = node_comm_of(context)
+        agreement = call.begin(node_comm)
+        agreement.note = bytes([scope == "all"]).ljust(NOTE_BYTES, b"\0")
+        try:
+            with agreement:
+                _check_scope(scope)
+                agreement.call = f"fence(scope={scope!r})"
+        except MpishareError as error:
+            if not is_known(error, node_comm.size):
+                raise
+            failure = error
+        if context.topology.n_nodes > 1 and agreement.note[0]:  # the other nodes wait, also for a node that failed
+            with agree(context.collective_comm):
+                if failure is not None:
+                    raise failure
+        elif failure is not None:
+            raise failure
 
 
 def partition(n: int, *, comm: mpi.Comm | None = None, scope: str = "all") -> slice:

@@ -85,13 +85,13 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
     ) -> None:
         flags = _flags(self.call, error is not None)
         result = self._comm.allreduce_or(flags + self.note)
+        self.note = result[_FLAGS.size :]
         if error is not None or not result.startswith(flags):
             if _FLAGS.unpack_from(result)[0]:
                 _exchange_failures(self._comm, error)
             else:
                 calls = self._comm.allgather_obj(f"{self.call} at {self._where}" if self._where else self.call)
                 raise mark_known(self._comm, MismatchError(dict(enumerate(calls))))
-        self.note = result[_FLAGS.size :]
 
 
 def any_rank(comm: CollectiveComm, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -133,7 +133,7 @@ def mark_known(comm: CollectiveComm, error: _Error, severity: Severity = Severit
 def is_known(error: BaseException, size: int) -> bool:
     """Whether all of `size` ranks have the error, or a `PeerError` for it."""
     ranks, _ = getattr(error, "known_to", (0, Severity.FATAL))
-    return bool(ranks == size)
+    return bool(ranks >= size)
 
 
 def severity_of(error: BaseException, size: int) -> Severity:

@@ -37,6 +37,7 @@ OVER_ALL: dict[str, Call] = {
     "Checkpoint": lambda comm, array, folder: ms.Checkpoint(folder, comm=comm),
     "map": lambda comm, array, folder: ms.map(abs, [1], comm=comm),
     "Pool": lambda comm, array, folder: ms.Pool(comm),
+    "fence everywhere": lambda comm, array, folder: ms.fence(comm=comm, scope="all"),
     "info": lambda comm, array, folder: ms.info(comm=comm),
 }
 OVER_A_NODE: dict[str, Call] = {
