@@ -1,7 +1,5 @@
 """Fixtures of all tests that run programs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

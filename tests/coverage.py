@@ -1,7 +1,5 @@
 """Branch coverage of the library, over some launches of `tests.run`, compared with the figure that is kept."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What the kernel tells about a process, and waiting for one, for tests."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

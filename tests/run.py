@@ -1,7 +1,5 @@
 """Runs every test and prints a summary: `python -m tests.run`; some of the launches: `--only mpi-3 'memory-*'`."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

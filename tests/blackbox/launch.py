@@ -1,7 +1,5 @@
 """Runs a program under mpiexec, with a limit on its time, and looks at what it left."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The benchmarks run and keep their figures; the figures of such short runs mean nothing."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

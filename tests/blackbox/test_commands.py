@@ -1,7 +1,5 @@
 """The commands that a user types: those of the README, the job, the set-up from nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

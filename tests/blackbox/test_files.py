@@ -1,7 +1,5 @@
 """Whole programs that load: who imports h5py."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import h5py

@@ -1,7 +1,5 @@
 """The jobs: the answers of NumPy and scikit-learn on any ranks and nodes; a heat job that is stopped and resumed."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

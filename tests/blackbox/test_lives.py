@@ -1,7 +1,5 @@
 """Memory, numbers and ends: what a job costs, and what it leaves behind."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.blackbox.launch import PROGRAMS, run_code, run_ranks

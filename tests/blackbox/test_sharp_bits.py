@@ -1,7 +1,5 @@
 """SHARP_BITS.md: what it says to avoid does what it says, and what it says to do instead works."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Programs that map: a rank that is killed, an iterator larger than memory, pools that end badly, the bar."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import struct

@@ -1,7 +1,5 @@
 """`python -m tests.cluster`: a shell on a host of a cluster on this machine, which lasts as long as the shell."""
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 

@@ -1,7 +1,5 @@
 """Clusters as seen from outside: start one, run commands on its hosts, end it."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

@@ -1,7 +1,5 @@
 """Clusters for the tests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache

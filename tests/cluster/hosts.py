@@ -1,7 +1,5 @@
 """Makes the hosts, inside the cluster's namespaces: names, links, addresses, /dev/shm, and an agent in place of ssh."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

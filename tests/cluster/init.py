@@ -6,8 +6,6 @@ network namespaces, files with the tmpfs on /run in the mount namespace.
     unshare --pid --fork --kill-child --mount --net --uts --ipc --mount-proc python -m tests.cluster.init SPEC
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

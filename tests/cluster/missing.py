@@ -1,7 +1,5 @@
 """What this machine lacks for a cluster, and the command that brings it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Starts a real Slurm inside the cluster: munged, slurmctld on the head, a slurmd on each host."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """What a cluster is, and where its files lie inside its own namespaces."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 
@@ -49,13 +47,13 @@ class Spec:
         return json.dumps(asdict(self))
 
     @classmethod
-    def loads(cls, text: str) -> Spec:
+    def loads(cls, text: str) -> "Spec":
         """The spec that `dumps` wrote."""
         fields = json.loads(text)
         return cls(**{**fields, "ranks": tuple(fields["ranks"]), "shm": tuple(fields["shm"])})
 
 
-def make_spec(hosts: int, *, ranks: str = "2", rate: str = "", shm: str = "1g", slurm: bool = False) -> Spec:
+def make_spec(hosts: int, *, ranks: str = "2", rate: str = "", shm: str = "1g", slurm: bool = False) -> "Spec":
     """A spec in which `ranks` and `shm` are one value for all hosts, or one a host, separated by commas."""
     counts, sizes = ((text.split(",") * hosts)[:hosts] for text in (ranks, shm))
     return Spec(tuple(map(int, counts)), rate, tuple(sizes), slurm)

@@ -1,7 +1,5 @@
 """The cluster itself: hosts that are apart, links of a speed, and nothing left when its owner is killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """A host that is lost in mid-broadcast ends the job within its time limit, with nothing of ours left elsewhere."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The batch scripts of slurm/, submitted for real; jobs that fail, that are cancelled, that are started wrongly."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

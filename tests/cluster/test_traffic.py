@@ -1,7 +1,5 @@
 """Each array byte crosses each link once, whatever the ranks per host and wherever the root sits."""
 
-from __future__ import annotations
-
 import json
 import sys
 

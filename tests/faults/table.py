@@ -1,7 +1,5 @@
 """Writes the table of faults into CONTRIBUTING.md, from the docstrings of the tests: `python -m tests.faults.table`."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Ranks that raise, that call something else, that do not come; forks, threads, and drops in any order."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.blackbox.launch import PLAIN, Ended, Status, run_ranks

@@ -1,7 +1,5 @@
 """Files that are saved while ranks are killed and system calls fail: as before, or whole."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ranks and launchers that are killed or stopped."""
 
-from __future__ import annotations
-
 import os
 import re
 import select

@@ -1,7 +1,5 @@
 """Too little room: in /dev/shm, in the temporary folder, in memory, in the table of open files."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """The n-th system call that makes, fills or maps a segment fails, for n = 1, 2, 3, … until there is none."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

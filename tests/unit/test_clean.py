@@ -1,7 +1,5 @@
 """`mpishare clean`: what killed jobs left goes, and nothing else."""
 
-from __future__ import annotations
-
 import mmap
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """config: one module reads the environment, and refuses values that are not allowed."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The documents show what `make test` really runs and prints, what benchmarks measured, and the faults of the tests."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Errors say what was given, carry it as attributes, and survive pickling."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

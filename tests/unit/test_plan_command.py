@@ -1,7 +1,5 @@
 """`mpishare plan`: the memory of data on a node, and the lines for Slurm; without MPI where the node is given."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

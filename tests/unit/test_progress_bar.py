@@ -1,7 +1,5 @@
 """A bar on a terminal, on none, and on one that fails."""
 
-from __future__ import annotations
-
 import io
 import sys
 

@@ -1,7 +1,5 @@
 """mpishare run: the arguments sorted, and only what is needed added."""
 
-from __future__ import annotations
-
 import os
 import sys
 

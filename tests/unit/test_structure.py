@@ -1,7 +1,5 @@
 """The shape of the package: folders that import downwards, names of the field, an import that does nothing."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re
