@@ -1,7 +1,5 @@
 """The tests of tests/mpi on real hosts, evenly and unevenly filled, ranks placed by slot and by node."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

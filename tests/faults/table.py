@@ -1,22 +1,14 @@
 """Writes the table of faults into CONTRIBUTING.md, from the docstrings of the tests: `python -m tests.faults.table`."""
 
-import importlib
-import inspect
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
-CONTRIBUTING = Path(__file__).parent.parent.parent / "CONTRIBUTING.md"
+TESTS = Path(__file__).parent.parent
+CONTRIBUTING = TESTS.parent / "CONTRIBUTING.md"
 _TABLE = re.compile(r"(?<=<!-- faults -->\n).*(?=<!-- end of faults -->)", re.DOTALL)
 _ROW = re.compile(r"(.*)\.  Outcome: (.*)\.")
-_MODULES = (
-    "faults.test_signals",
-    "faults.test_calls",
-    "faults.test_space",
-    "faults.test_saving",
-    "faults.test_syscalls",
-    "blackbox.test_lives",
-    "cluster.test_lost",
-)
 
 
 def main() -> None:
@@ -30,11 +22,15 @@ def shown() -> str:
 
 
 def table() -> str:
-    """The faults and outcomes that the docstrings of tests name, in the order of the tests."""
-    modules = [importlib.import_module(f"tests.{name}") for name in _MODULES]
-    docstrings = [inspect.getdoc(test) or "" for module in modules for test in vars(module).values()]
-    rows = [_ROW.fullmatch(text.replace("\n", " ")) for text in docstrings]
+    """The faults and outcomes that the docstrings of tests name, in the order of the files and tests."""
+    rows = [_ROW.fullmatch(text.replace("\n", " ")) for text in _docstrings()]
     return "| fault | outcome |\n|---|---|\n" + "".join(row.expand(r"| \1 | \2 |\n") for row in rows if row)
+
+
+def _docstrings() -> Iterator[str]:
+    for file in sorted(TESTS.rglob("test_*.py")):
+        functions = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)]
+        yield from (ast.get_docstring(function) or "" for function in functions)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,10 @@ BAD_ARRAYS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("name", BAD_ARRAYS)
 def test_arrays_that_cannot_be_shared(comm: MPI.Intracomm, raised: Raised, name: str) -> None:
+    """An exception inside a collective: bad input, no room, a missing file.
+
+    Outcome: its own error there, PeerError elsewhere.
+    """
     array, message = BAD_ARRAYS[name]
     root = comm.size - 1
     errors = raised(lambda: ms.share(array if comm.rank == root else None, root=root))
@@ -185,6 +189,10 @@ DIFFERENCES: dict[str, tuple[CallOfTwo, CallOfTwo]] = {
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("name", DIFFERENCES)
 def test_calls_that_differ_between_ranks(comm: MPI.Intracomm, raised: Raised, name: str) -> None:
+    """The same collective with different arguments.
+
+    Outcome: MismatchError on all ranks, with both calls.
+    """
     arrays = ms.zeros(4), ms.zeros(4)
     call = DIFFERENCES[name][comm.rank != comm.size - 1]
     assert_refused_alike(raised(lambda: call(*arrays)), "MismatchError", f"rank {comm.size - 1}: ")

@@ -72,6 +72,10 @@ def test_writing_is_refused_and_cannot_be_switched_on() -> None:
 
 
 def test_a_view_on_one_rank_outlives_all_else(comm: MPI.Intracomm) -> None:
+    """The caller's communicator freed while views live.
+
+    Outcome: nothing: the views stay.
+    """
     own = comm.Dup()
     arrays = [ms.share(np.full(100_000, number) if comm.rank == 0 else None, comm=own) for number in range(5)]
     views = [array.reshape(100, 1000)[7, ::3] for array in arrays if comm.rank == comm.size - 1]

@@ -3,7 +3,6 @@
 import ctypes
 import gc
 import os
-import random
 import sys
 import threading
 import time
@@ -42,45 +41,25 @@ def raise_between(bad: str) -> None:
     ms.fence()
 
 
-def raise_inside() -> None:
-    """One rank gives a bad array."""
-    with printed():
-        ms.share(np.array([None]) if rank == 1 else None, root=1)
-    assert ms.zeros(3).sum() == 0
-
-
 def differ() -> None:
-    """The last rank calls with another argument."""
-    with printed():
-        ms.zeros(3 + rank // 2)
-
-
-def differ_in_collective() -> None:
-    """One rank calls another collective."""
-    with printed():
-        if rank == 1:
-            ms.fence()
-        else:
-            ms.zeros(3)
-
-
-def differ_on_one_node() -> None:
-    """One rank of the first of two nodes calls another collective, and all go on."""
-    for step in range(2):
+    """Rank 1 calls another collective once."""
+    for turn in range(2):
         with printed():
-            if rank == 1 and step == 0:
-                ms.zeros(3)
+            if rank == 1 and turn == 0:
+                ms.fence()
             else:
-                print("right", ms.share(np.full(3, step) if rank == 0 else None).tolist() == [step] * 3)
+                print("right", ms.share(np.full(3, turn) if rank == 0 else None).tolist() == [turn] * 3)
 
 
-def do_not_come() -> None:
-    """The last rank comes too late."""
-    if rank == 2:
+def come_late(late: str, calls: str, is_first: str = "") -> None:
+    """One rank comes to all its calls when the others have given up; on a new communicator if `is_first`."""
+    own = comm.Dup() if is_first else comm
+    if rank == int(late):
         wait_for_the_others()
-    with printed():
-        ms.zeros(3)
-    release(2)
+    for _ in range(int(calls)):
+        with printed():
+            ms.zeros(3, comm=own)
+    release(int(late))
 
 
 def call_on_another_communicator() -> None:
@@ -89,27 +68,6 @@ def call_on_another_communicator() -> None:
     ms.topology(other)
     with printed():
         ms.zeros(3, comm=other if rank == 2 else comm)
-
-
-def do_not_come_first() -> None:
-    """The last rank does not come to the first call on a communicator."""
-    other = comm.Dup()
-    with printed():
-        if rank == 2:
-            wait_for_the_others()
-        else:
-            ms.zeros(3, comm=other)
-    release(2)
-
-
-def call_after_a_stall() -> None:
-    """Three calls, of which the first waits in vain for rank 0."""
-    if rank == 0:
-        wait_for_the_others()
-    for _ in range(3):
-        with printed():
-            ms.zeros(3)
-    release(0)
 
 
 def receive_after_a_stall() -> None:
@@ -175,30 +133,6 @@ def store_from_c() -> None:
     assert table.tolist() == list(range(100_000))
 
 
-def collect_in_any_order() -> None:
-    """Each rank drops other arrays at other times."""
-    chance, kept = random.Random(rank), []
-    for number in range(120):
-        kept.append(ms.share(np.full(10_000, number) if rank == number % 3 else None, root=number % 3))
-        chance.shuffle(kept)
-        if chance.random() < 0.5:
-            del kept[: chance.randrange(len(kept))]
-            gc.collect()
-        assert all((array == array[0]).all() for array in kept)
-
-
-def free_the_communicator() -> None:
-    """Views outlive their communicator."""
-    for _ in range(50):
-        own = comm.Dup()
-        table, grid = ms.share(np.arange(1000), comm=own), ms.zeros(10, comm=own)
-        own.Free()
-        assert table.sum() == 499500
-        grid[rank] = 1
-        comm.Barrier()
-        assert grid[:3].sum() == 3
-
-
 def run_threads() -> None:
     """Threads share, each on its own communicator."""
     comms, wrong = [comm.Dup() for _ in range(3)], []
@@ -207,7 +141,7 @@ def run_threads() -> None:
 
     def work(own: MPI.Intracomm, seed: int) -> None:
         kept: list[Any] = []
-        for number in range(40):
+        for number in range(15):
             array = ms.share(np.full(20_000, 100 * seed + number) if rank == seed else None, root=seed, comm=own)
             kept = [*kept[-5:], array]
             if not (array == 100 * seed + number).all():

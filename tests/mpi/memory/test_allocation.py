@@ -45,6 +45,10 @@ def use_others(comm: MPI.Intracomm, count: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_live_arrays_keep_their_bits_whichever_are_deleted(kind: Kind, configured: Configured) -> None:
+    """Garbage collection in different orders on different ranks.
+
+    Outcome: nothing: to release is local.
+    """
     comm = configured(**settings_of(kind), recycle="64M")
     common, own = random.Random(comm.size), random.Random(comm.rank)
     live: list[tuple[int, NDArray[Any]]] = []
