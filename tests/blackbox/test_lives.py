@@ -14,9 +14,14 @@ def test_one_copy_per_node_in_proportional_memory(nodes: str) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("size", [1, 4])
-def test_ten_thousand_live_shares(size: int) -> None:
-    assert int(run_ranks(size, ["-m", f"{PROGRAMS}.many", "10000"], limit_s=500).stdout) == 0
+@pytest.mark.parametrize(("size", "backend"), [(1, ""), (4, ""), (4, "window")])
+def test_ten_thousand_live_shares(size: int, backend: str) -> None:
+    """A limit on open files.
+
+    Outcome: nothing: live arrays hold none.
+    """
+    ended = run_ranks(size, ["-m", f"{PROGRAMS}.many", "10000"], {"MPISHARE_BACKEND": backend}, limit_s=500)
+    assert int(ended.stdout) == 0
 
 
 HOLD = "import mpishare as ms, numpy as np; from mpi4py import MPI; a = ms.share(np.arange(9)); z = ms.zeros(9); "

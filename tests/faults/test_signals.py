@@ -24,22 +24,17 @@ def run_until_signalled(victim: int, number: str, moment: str, **environ: str) -
     return ended
 
 
-@pytest.mark.parametrize("victim", [0, 2, 3], ids=["root", "leader", "another rank"])
+SIGNALS = [(0, "SIGKILL"), (2, "SIGKILL"), (3, "SIGKILL"), (1, "SIGTERM")]
+
+
+@pytest.mark.parametrize(("victim", "number"), SIGNALS, ids=["root", "leader", "another rank", "SIGTERM"])
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
-def test_sigkill(victim: int, moment: str, tmpdir_watched: Path) -> None:
-    """SIGKILL of the root, of a leader or of another rank, before, during or after a share.
+def test_killed_rank(victim: int, number: str, moment: str, tmpdir_watched: Path) -> None:
+    """SIGKILL or SIGTERM of the root, of a leader or of another rank, before, during or after a share.
 
     Outcome: mpiexec ends the job at once; /dev/shm and TMPDIR are as before.
     """
-    run_until_signalled(victim, "SIGKILL", moment, TMPDIR=str(tmpdir_watched))
-
-
-def test_sigterm(tmpdir_watched: Path) -> None:
-    """SIGTERM of a rank.
-
-    Outcome: mpiexec ends the job at once; /dev/shm and TMPDIR are as before.
-    """
-    run_until_signalled(1, "SIGTERM", "during", TMPDIR=str(tmpdir_watched))
+    run_until_signalled(victim, number, moment, TMPDIR=str(tmpdir_watched))
 
 
 UNSIGNALLED = [sys.executable, "-m", "mpishare", "run", "-n", "4", *PROGRAM, "9", "SIGKILL", "never"]

@@ -53,17 +53,6 @@ def test_kept_segments_are_given_back() -> None:
     assert run_with(SHM.format("64m"), "share_growing", **environ).splitlines() == ["window"] * 6
 
 
-def test_no_room_at_all() -> None:
-    """No segment kind has room.
-
-    Outcome: CapacityError on all ranks: host, directory, bytes wanted, bytes free, the cure.
-    """
-    output = run_with(SHM.format("64m"), "make", str(1 << 50))
-    assert output.count(f"error: CapacityError {1 << 50:,} bytes do not fit in") == 2
-    for text in ("of host", "bytes free", "window: ", "memmap in a folder: ", "MPISHARE_DIR"):
-        assert text in output
-
-
 def test_full_folder(tmp_path: Path) -> None:
     """MPISHARE_DIR or TMPDIR full.
 
@@ -83,25 +72,6 @@ def test_read_only_folder(tmp_path: Path, backend: str, count: int) -> None:
     environ = {"MPISHARE_DIR": str(tmp_path / "fixed"), **({"MPISHARE_BACKEND": backend} if backend else {})}
     output = run_with(FOLDER.format(tmp_path / "fixed", ",ro"), "make", "3", **environ)
     assert output.count("Read-only file system") == count
-
-
-def test_network_folder() -> None:
-    # /proc stands for all file systems that are not known as local; tests/unit/host has their list.
-    """MPISHARE_DIR on a network file system.
-
-    Outcome: BackendError: which folder, on what; never used.
-    """
-    output = run_with("true", "make", "3", MPISHARE_DIR="/proc", MPISHARE_BACKEND="memmap")
-    assert output.count("/proc is on proc, which other hosts may share") == 2
-
-
-@pytest.mark.parametrize("backend", ["window", "memmap"])
-def test_few_open_files(backend: str) -> None:
-    """A limit of 64 open files.
-
-    Outcome: nothing: live arrays hold none.
-    """
-    run_with("ulimit -n 64", "share_many", MPISHARE_BACKEND=backend)
 
 
 def test_no_open_files() -> None:

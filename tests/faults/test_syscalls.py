@@ -29,7 +29,7 @@ def test_errors(kind: str, tmp_path: Path) -> None:
 
     Outcome: the next kind, or one error on all ranks; the next call works.
     """
-    ended = run_ranks(2, [*PROGRAM, "0", ",".join(CALLS[kind]), "ENOSPC,EIO"], settings(kind, tmp_path))
+    ended = run_ranks(2, [*PROGRAM, "0", ",".join(CALLS[kind]), "ENOSPC,EIO", "1"], settings(kind, tmp_path))
     counts = json.loads(ended.stdout.splitlines()[-1])
     assert len(counts) == 2 * len(CALLS[kind])
     assert all(counts.values()), "a call was never made"
@@ -70,5 +70,5 @@ def test_a_window_that_fails_late() -> None:
     Outcome: the job ends at once with a message, as MPI leaves the other ranks hanging; `mpishare clean` removes MPI's
     file.
     """
-    ended = run_ranks(3, [*PROGRAM, "0", "ftruncate", "ENOSPC"], WINDOW, status="failure", is_cleaned=True)
+    ended = run_ranks(3, [*PROGRAM, "0", "ftruncate", "ENOSPC", "1"], WINDOW, status="failure", is_cleaned=True)
     assert "mpishare: MPI could not make a window of 2,400,000 bytes on host" in ended.stderr

@@ -2,8 +2,8 @@
 
 Of each call first the first fails, then the second, until there is none. Each time the ranks share and make an array.
 Every rank must get the right bits, or every rank an error of ours; and the next call must work. Prints on rank 0, as
-JSON, how often each call failed with each error. With argv[3] SIGKILL the rank dies at call number argv[4]. With
-argv[5], a folder, the ranks save there instead, and what was there must be there still.
+JSON, how often each call failed with each error. The first that fails is number argv[4]; with argv[3] SIGKILL the rank
+dies there. With argv[5], a folder, the ranks save there instead, and what was there must be there still.
 """
 
 import json
@@ -104,7 +104,6 @@ attempt(0, comm)  # so that there is something to lose
 if comm.rank == 0:
     print("shared", flush=True)
 comm.Barrier()
-first = int(sys.argv[4]) if faults == ["SIGKILL"] else 1
-counts = {f"{call} {fault}": times_failed(call, fault, first) for call in calls for fault in faults}
+counts = {f"{call} {fault}": times_failed(call, fault, int(sys.argv[4])) for call in calls for fault in faults}
 if comm.rank == 0:
     print(json.dumps(counts))

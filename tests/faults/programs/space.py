@@ -52,12 +52,6 @@ def make(nbytes: str) -> None:
         assert ms.zeros(9).sum() == 0
 
 
-def share_many() -> None:
-    """Holds 500 arrays."""
-    kept = [ms.share(np.full(1000, number) if rank == 0 else None) for number in range(500)]
-    assert all((array == number).all() for number, array in enumerate(kept))
-
-
 def share_without_descriptors() -> None:
     """Shares when no file can be opened any more."""
     ms.share(np.arange(3))

@@ -61,12 +61,17 @@ def test_an_unexpected_error_ends_the_call_on_all_ranks(
 
 
 def test_where_no_kind_fits_the_error_names_each(configured: Configured) -> None:
+    """No segment kind has room.
+
+    Outcome: CapacityError on all ranks: host, directory, bytes wanted, bytes free, the cure.
+    """
     comm = configured(backend="", dir="")
     with pytest.raises(ms.CapacityError) as error:
         ms.share(np.broadcast_to(np.zeros(1), 1 << 57), comm=comm)
     assert error.value.wanted == 1 << 60
     assert 0 < error.value.free < 1 << 60
     assert error.value.host in ms.topology().hosts
+    assert "MPISHARE_DIR" in str(error.value)
     unnamed = [kind for kind in selection.KINDS if f"{kind.title}: " not in str(error.value)]
     assert len(unnamed) == 1  # the error's own text is about this one
 
@@ -76,6 +81,10 @@ def test_where_no_kind_fits_the_error_names_each(configured: Configured) -> None
     [("/no/such/folder", "there is no folder"), ("/proc", "/proc is on proc"), ("/sys", "/sys is on sysfs")],
 )
 def test_folders_that_cannot_be_used(folder: str, reason: str, configured: Configured) -> None:
+    """MPISHARE_DIR on a network file system, for which /proc stands; tests/unit/host has their list.
+
+    Outcome: BackendError: which folder, on what; never used.
+    """
     comm = configured(dir=folder)
     with pytest.raises((ms.BackendError, ms.PeerError), match=reason):
         ms.zeros(1000, comm=comm, backend="memmap")
