@@ -70,9 +70,9 @@ def read_parts(
         elif not topology.is_leader:
             reader.read()
         elif streams:
-            broadcast_chunks(context, ROOT, block, until_ready=reader.wait_until)
+            broadcast_chunks(context, ROOT, block, reader.read_chunk)
         else:
-            reader.wait_until(nbytes)
+            reader.read_chunk(slice(nbytes))
         if not segment.origin.is_shared:
             broadcast_in_node(context, ROOT, block)
     with agree(context.collective_comm):
@@ -107,6 +107,7 @@ class _Reader:
         self._source = source
         self._parts = parts
         self._bar = bar
+        self._block = block
         offsets, nbytes = layout_of(parts)
         self._blocks = [block[at : at + part.spec.nbytes] for at, part in zip(offsets, parts, strict=True)]
         largest_bytes = piece_bytes(nbytes, len(readers))
@@ -118,7 +119,6 @@ class _Reader:
         self._notices = receive_in_order(context.collective_comm, buffers, Tag.PIECE_READY)
         self._next = 0
         self._error: Exception | None = None
-        self._has_gap = False
 
     def read(self) -> None:
         """Reads this rank's pieces, and notifies the leader of each."""
@@ -126,22 +126,18 @@ class _Reader:
             for (number, piece), reader in zip(self._pieces, self._reader_of, strict=True):
                 if reader == self._rank:
                     self._read(number, piece)
-                    notices.send(b"" if self._error is None else b"x", self._leader)
+                    notices.send(b"", self._leader)
 
-    def wait_until(self, stop: int) -> bool:
-        """On the leader: returns when the bytes before `stop` have been read, some of them by this rank itself.
-
-        Returns:
-            Whether all of them could be read.
-        """
-        while self._starts[self._next] < stop:
+    def read_chunk(self, chunk: slice) -> Block:
+        """On the leader: the bytes of `chunk`, once those before its end have been read, some by this rank itself."""
+        while self._starts[self._next] < chunk.stop:
             if self._reader_of[self._next] == self._rank:
                 self._read(*self._pieces[self._next])
             else:
-                self._has_gap |= next(self._notices).nbytes > 0
+                next(self._notices)
             self._next += 1
             self._bar.show(self._starts[self._next])
-        return self._error is None and not self._has_gap
+        return self._block[chunk]
 
     def _read(self, number: int, piece: Piece) -> None:
         if self._error is None:

@@ -103,7 +103,7 @@ class ParallelWrite:
             self.bar.show(min(self._written * self._n_writers, self._nbytes))  # the others are about as far
 
     def _send(self) -> None:
-        """Sends this rank's runs, and after an error empty messages in their place."""
+        """Sends this rank's runs, and after an error empty messages in their place: the writer still waits for them."""
         own_data = self._own_data()
         with InFlight(self.context.collective_comm, Tag.ROW_BLOCK) as sending:
             for _ in self._runs(self._rank):

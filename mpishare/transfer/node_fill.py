@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +33,7 @@ class ByteSource(Protocol):
         """Copies the bytes to `memory`, which has their length."""
 
 
-@dataclass(frozen=True)
-class ArraySource:
+class ArraySource(NamedTuple):
     """The bytes of an array, in the order of `spec`. It satisfies `ByteSource`."""
 
     spec: Spec
@@ -96,7 +94,7 @@ def _read_by_cma(context: Context, root: int, block: Block, source: ByteSource |
     published = cma.publish(context, contiguous)
     if published is None:
         return False
-    broadcast_chunks(context, root, block, source=contiguous)
+    broadcast_chunks(context, root, block, None if contiguous is None else contiguous.__getitem__)
     if not cma.read(context, root, published, block, contiguous) and contiguous is not None:
         block[:] = contiguous
     return True
@@ -105,11 +103,16 @@ def _read_by_cma(context: Context, root: int, block: Block, source: ByteSource |
 def _copy_by_root(context: Context, root: int, block: Block, source: ByteSource) -> None:
     """Fills the root's node by `root` alone, while it sends contiguous bytes, or before it sends others."""
     contiguous = source.contiguous
-    if contiguous is not None and context.topology.n_nodes > 1:
-        broadcast_chunks(context, root, block, source=contiguous, fills_block=True)
-    else:
+    if contiguous is None or context.topology.n_nodes == 1:
         source.write(block.data)
         broadcast_chunks(context, root, block)
+        return
+
+    def copied(chunk: slice) -> Block:
+        block[chunk] = contiguous[chunk]
+        return block[chunk]
+
+    broadcast_chunks(context, root, block, copied)
 
 
 def broadcast_in_node(context: Context, root: int, block: Block) -> None:

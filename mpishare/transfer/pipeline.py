@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from mpishare.arrays import slices
 from mpishare.arrays.header import extension_bytes
 from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import Spec
-from mpishare.comm import mpi
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.pending import InFlight
@@ -43,13 +42,7 @@ def broadcast_spec(context: Context, header: bytes, extension: bytes, root: int)
 
 
 def broadcast_chunks(
-    context: Context,
-    root: int,
-    block: Block,
-    *,
-    source: Block | None = None,
-    fills_block: bool = False,
-    until_ready: Callable[[int], bool] | None = None,
+    context: Context, root: int, block: Block, chunk_of: Callable[[slice], Block] | None = None
 ) -> None:
     """Sends bytes from `root` to one rank of each other node, straight into its `block`: the node's leader.
 
@@ -60,10 +53,8 @@ def broadcast_chunks(
         context: The context of the communicator.
         root: The rank that has the bytes.
         block: The bytes on this node, of the same length on all nodes.
-        source: On `root`, the bytes to send where they are not in `block`.
-        fills_block: Whether `root` copies `source` to `block` while it sends.
-        until_ready: On `root`, called before each chunk leaves, with the end of the chunk. Returns once the bytes
-            before that end are in `block`. If it returns False, an empty chunk is sent instead.
+        chunk_of: On `root`, called for each chunk before it leaves, in order: the bytes to send. When None, they are in
+            `block`.
 
     Collective:
         Over `root` and the leaders of the other nodes. On other ranks it returns at once.
@@ -77,20 +68,15 @@ def broadcast_chunks(
         return
     links = plan.links(block.nbytes, len(path), path.index(context.topology.rank), context.config.chunk_bytes)
     chunks = list(slices.chunks(block.nbytes, links.chunk_bytes))
-    messages: Iterable[Block]
-    if links.parent is not None:
+    if links.parent is None:
+        messages: Iterator[Block] = map(chunk_of or block.__getitem__, chunks)
+    else:
         buffers = [(path[links.parent], block[chunk]) for chunk in chunks]
         messages = receive_in_order(context.collective_comm, buffers, Tag.CHUNK)
-    elif until_ready is not None:
-        messages = (block[chunk] if until_ready(chunk.stop) else block[:0] for chunk in chunks)
-    else:
-        messages = ((block if source is None else source)[chunk] for chunk in chunks)
     with InFlight(context.collective_comm, Tag.CHUNK) as sending:
-        for chunk, message in zip(chunks, messages, strict=True):
+        for message in messages:
             for child in links.children:
                 sending.send(message, path[child])
-            if fills_block:
-                block[chunk] = message
             sending.wait_until(WINDOW * len(links.children))
 
 
@@ -103,12 +89,11 @@ def receive_in_order(comm: CollectiveComm, buffers: Sequence[tuple[int, Block]],
         tag: The tag of all of them.
 
     Yields:
-        Each buffer once its message has arrived, cut to the length of the message.
+        Each buffer once its message has arrived.
     """
-    status = mpi.Status()
     with InFlight(comm, tag) as receiving:
         for number, (_, buffer) in enumerate(buffers):
             for source, next_buffer in buffers[number + len(receiving) : number + WINDOW]:
                 receiving.receive(next_buffer, source)
-            receiving.wait_oldest(status)
-            yield buffer[: status.count]
+            receiving.wait_oldest()
+            yield buffer
