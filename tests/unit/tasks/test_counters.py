@@ -1,6 +1,4 @@
-"""counters: zero at first, and changed by one thread at a time."""
-
-from __future__ import annotations
+"""counters: zero at first, and changed by one rank at a time."""
 
 import gc
 import os
@@ -21,38 +19,32 @@ def open_files() -> int:
 
 def add(counters: Counters, times: int) -> None:
     for _ in range(times):
-        with counters.lock():
+        with counters.lock:
             number = counters.numbers[1]
             os.sched_yield()  # so that other threads run here, if they may
             counters.numbers[1] = number + 1
 
 
-@pytest.mark.parametrize("is_private", [True, False])
-def test_threads_change_them_one_at_a_time(is_private: bool) -> None:
-    counters = Counters.private(2) if is_private else Counters.in_file(memory_file(16), 2)
-    assert list(counters.numbers) == [0, 0]
-    threads = [threading.Thread(target=add, args=(counters.for_thread(), 1000)) for _ in range(3)]
+def test_those_who_open_the_file_change_them_one_at_a_time() -> None:
+    descriptor, before = memory_file(16), open_files()
+    opened = [Counters(2, os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)) for _ in range(3)]
+    assert list(opened[0].numbers) == list(Counters(2).numbers) == [0, 0]
+    threads = [threading.Thread(target=add, args=(counters, 1000)) for counters in opened]
+    with pytest.raises(KeyboardInterrupt), opened[0].lock:
+        raise KeyboardInterrupt
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert list(counters.numbers) == [0, 3000]
-
-
-def test_an_exception_releases_the_lock_and_descriptors_go_with_the_numbers() -> None:
-    before = open_files()
-    counters = Counters.in_file(memory_file(16), 2)
-    with pytest.raises(KeyboardInterrupt), counters.lock():
-        raise KeyboardInterrupt
-    thread = counters.for_thread()
-    add(thread, 1)
-    assert open_files() == before + 2
-    del counters, thread
+    assert list(opened[0].numbers) == [0, 3000]
+    assert open_files() == before + 3
+    del opened, threads
     assert open_files() == before
+    os.close(descriptor)
 
 
 def test_a_file_that_cannot_be_mapped_is_closed(tmp_path: Path) -> None:
     before = open_files()
     with pytest.raises(BackendError, match="cannot be mapped"):
-        Counters.in_file(os.open(tmp_path, os.O_RDONLY), 2)
+        Counters(2, os.open(tmp_path, os.O_RDONLY))
     assert open_files() == before

@@ -1,6 +1,4 @@
-"""The queue of a node: every task once, blocks in time, and a cancel that reaches the root."""
-
-from __future__ import annotations
+"""The queue of a node: every task once, one fetch at a time, and a cancel that reaches the root."""
 
 import pytest
 
@@ -11,9 +9,9 @@ from mpishare.tasks.task_queue import COUNT, TaskQueue
 ALL = ChunkRequest(10**6)
 
 
-def queue_of(n_tasks: int, *, is_closed: bool, n_ranks: int = 2) -> TaskQueue:
+def queue_of(n_tasks: int, *, is_closed: bool) -> TaskQueue:
     """A queue of its own memory."""
-    queue = TaskQueue(Counters.private(COUNT), n_ranks)
+    queue = TaskQueue(Counters(COUNT))
     queue.reset(n_tasks, is_closed=is_closed)
     return queue
 
@@ -34,30 +32,29 @@ def test_each_task_is_taken_once(n_tasks: int) -> None:
         chunk, reason = chunks_of(node)
         tasks += [*chunk, *(own if isinstance(own, range) else ())]
         if reason == "FETCH":
+            assert chunks_of(node, 1) == ([], "WAIT")
             node.add_block(root.next_block(ALL, 4, 2, 0))
     assert sorted(tasks) == list(range(n_tasks))
+    assert chunks_of(node, 1) == chunks_of(root) == ([], "END")
 
 
-def test_one_rank_fetches_a_block_while_a_quarter_of_the_last_is_left() -> None:
+def test_a_cancel_is_reported_once_also_by_a_rank_whose_fetch_was_interrupted() -> None:
     node = queue_of(0, is_closed=False)
-    assert (chunks_of(node, 0), chunks_of(node, 1)) == (([], "FETCH"), ([], "WAIT"))
-    node.add_block(range(40, 60))
-    assert chunks_of(node, 1) == (list(range(40, 55)), "FETCH")
-    assert chunks_of(node, 0) == (list(range(55, 60)), "WAIT")
-    node.add_block(range(0))
-    assert chunks_of(node, 0) == ([], "END")
-
-
-def test_a_cancel_is_reported_once() -> None:
-    node = queue_of(0, is_closed=False)
-    assert not node.must_report_cancel(0)
+    assert chunks_of(node, 1) == ([], "FETCH")
     node.cancel()
-    assert node.must_report_cancel(1)
-    assert not node.must_report_cancel(0)
+    assert (chunks_of(node, 0), chunks_of(node, 1)) == (([], "END"), ([], "FETCH"))
     assert node.report() == (True, 0)
+    node.add_block(range(3))  # which the root had answered before
+    assert (chunks_of(node, 0), chunks_of(node, 1)) == (([], "FETCH"), ([], "END"))
     node.add_block(range(0))
-    assert not node.must_report_cancel(1)
-    assert chunks_of(node) == ([], "END")
+    assert chunks_of(node, 1) == ([], "END")
+
+
+def test_a_cancelled_queue_of_the_root_gives_no_tasks() -> None:
+    root = queue_of(9, is_closed=True)
+    root.cancel()
+    assert chunks_of(root) == ([], "END")
+    assert root.next_block(ALL, 1, 1, 0) == range(0)
 
 
 def test_tasks_that_were_run_are_counted() -> None:
