@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import struct
-from contextlib import suppress
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -78,10 +76,7 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         flags = _flags(self.call, error is not None)
         result = self._comm.allreduce_or(flags + self.note)
@@ -114,19 +109,26 @@ def _flags(call: str, has_failed: bool) -> bytes:
 
 def _exchange_failures(comm: CollectiveComm, error: BaseException | None) -> None:
     """Raises `PeerError` on ranks that did not fail; returns on the others, whose own error goes on."""
-    own = None if error is None else _Failure.of(error)
-    failures = {rank: failure for rank, failure in enumerate(comm.allgather_obj(own)) if failure is not None}
-    severity = max(failure.severity for failure in failures.values())
+    own = None if error is None else _failure_of(error, comm.rank)
+    failures = [failure for failure in comm.allgather_obj(own) if failure is not None]
+    severity = max(severity for severity, _, _ in failures)
     if error is None:
-        rank = min(failures)
-        raise mark_known(comm, failures[rank].for_peers(rank, others=len(failures) - 1), severity)
+        _, error_class, args = failures[0]
+        raise mark_known(comm, error_class(*args, others=len(failures) - 1), severity)
     mark_known(comm, error, severity)
+
+
+def _failure_of(error: BaseException, rank: int) -> tuple[Severity, type[PeerError], tuple[Any, ...]]:
+    """What this rank, which failed, tells the others: the severity, and the class and the arguments of their error."""
+    if isinstance(error, CapacityError):
+        return Severity.NO_ROOM, PeerCapacityError, (rank, error.alone())
+    severity = Severity.REFUSAL if isinstance(error, MpishareError) else Severity.FATAL
+    return severity, PeerError, (rank, mpi.Get_processor_name(), text_of_error(error))
 
 
 def mark_known(comm: CollectiveComm, error: _Error, severity: Severity = Severity.REFUSAL) -> _Error:
     """Marks an error that all ranks of `comm` have, with the worst severity among them."""
-    with suppress(AttributeError):  # an exception class with slots
-        error.known_to = comm.size, severity  # type: ignore[attr-defined]
+    vars(error)["known_to"] = comm.size, severity  # some classes allow no assignment, such as frozen dataclasses
     return error
 
 
@@ -139,26 +141,3 @@ def is_known(error: BaseException, size: int) -> bool:
 def severity_of(error: BaseException, size: int) -> Severity:
     """The worst severity that any of `size` ranks met; FATAL if the error is of this rank alone."""
     return Severity(error.known_to[1]) if is_known(error, size) else Severity.FATAL  # type: ignore[attr-defined]
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """What a rank that failed tells the others."""
-
-    host: str
-    text: str
-    lack: CapacityError | None
-    severity: Severity
-
-    @classmethod
-    def of(cls, error: BaseException) -> _Failure:
-        lack = error.alone() if isinstance(error, CapacityError) else None
-        severity = Severity.REFUSAL if isinstance(error, MpishareError) else Severity.FATAL
-        host = mpi.Get_processor_name()
-        return cls(host, text_of_error(error), lack, severity if lack is None else Severity.NO_ROOM)
-
-    def for_peers(self, rank: int, *, others: int) -> PeerError:
-        """The error of the ranks that did not fail, of a class that tells what to do."""
-        if self.lack is not None:
-            return PeerCapacityError(rank, self.lack, others)
-        return PeerError(rank, self.host, self.text, others)
