@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from mpishare.comm import mpi, progress
@@ -16,12 +17,19 @@ class CollectiveComm:
     Attributes:
         rank: This process's rank.
         size: Number of ranks.
+        isend: Begins to send, as in mpi4py.
+        irecv: Begins to receive, as in mpi4py.
     """
 
     def __init__(self, comm: mpi.Intracomm) -> None:
         self._comm = comm
         self.rank: int = comm.rank
         self.size: int = comm.size
+        self.isend: Callable[..., mpi.Request] = comm.Isend
+        self.irecv: Callable[..., mpi.Request] = comm.Irecv
+        self._allreduce: Callable[..., object] = comm.Allreduce
+        self._bcast: Callable[..., object] = comm.Bcast
+        self._barrier: Callable[..., object] = comm.Barrier
 
     def enter(self, call: str) -> str:
         """Notes that a public call begins on this communicator; where it was called, for errors, if that is known."""
@@ -29,24 +37,24 @@ class CollectiveComm:
 
     def allreduce(self, array: Any, op: mpi.Op) -> None:
         """Reduces `array` of all ranks in place."""
-        self._comm.Allreduce(mpi.IN_PLACE, array, op)
+        self._allreduce(mpi.IN_PLACE, array, op)
 
     def allreduce_or(self, data: bytes) -> bytes:
         """The bitwise OR of the same number of bytes from each rank. Receives that have begun go on meanwhile."""
         result = bytearray(data)
         if progress.pending:
-            progress.run_blocking(self._comm.Allreduce, mpi.IN_PLACE, [result, mpi.BYTE], mpi.BOR)
+            progress.run_blocking(self._allreduce, mpi.IN_PLACE, [result, mpi.BYTE], mpi.BOR)
         else:
-            self._comm.Allreduce(mpi.IN_PLACE, [result, mpi.BYTE], mpi.BOR)
+            self._allreduce(mpi.IN_PLACE, [result, mpi.BYTE], mpi.BOR)
         return bytes(result)
 
     def bcast(self, block: Any, root: int) -> None:
         """Fills `block` on all ranks from that of `root`."""
-        self._comm.Bcast([block, mpi.BYTE], root)
+        self._bcast([block, mpi.BYTE], root)
 
     def barrier(self) -> None:
         """Returns when all ranks have come."""
-        self._comm.Barrier()
+        self._barrier()
 
     def bcast_obj(self, obj: Any, root: int) -> Any:
         """The object of `root`, pickled."""
@@ -55,14 +63,6 @@ class CollectiveComm:
     def allgather_obj(self, obj: Any) -> list[Any]:
         """The objects of all ranks, pickled, by rank."""
         return self._comm.allgather(obj)
-
-    def isend(self, block: Any, rank: int, tag: int) -> mpi.Request:
-        """Begins to send."""
-        return self._comm.Isend([block, mpi.BYTE], rank, tag)
-
-    def irecv(self, block: Any, rank: int, tag: int) -> mpi.Request:
-        """Begins to receive."""
-        return self._comm.Irecv([block, mpi.BYTE], rank, tag)
 
     def wait(self, request: mpi.Request, rank: int, status: mpi.Status | None = None) -> None:
         """Waits for a message to or from `rank`."""

@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from mpishare.comm import mpi
+
 if TYPE_CHECKING:
-    from mpishare.comm import mpi
     from mpishare.comm.collective_comm import CollectiveComm
 
 _kept_alive: list[object] = []
@@ -23,7 +24,13 @@ def keep_alive(objects: Collection[object]) -> None:
     _kept_alive.extend(objects)
 
 
-def start(requests: list[mpi.Request], call: Callable[..., mpi.Request], message: Any, rank: int, tag: int) -> None:
+def start(
+    requests: list[mpi.Request] | deque[mpi.Request],
+    call: Callable[..., mpi.Request],
+    message: Any,
+    rank: int,
+    tag: int,
+) -> None:
     """Begins a message and appends its request, in one call of C: no signal handler runs between the two."""
     requests.extend(map(call, (message,), (rank,), (tag,)))
 
@@ -46,15 +53,15 @@ class kept_alive_on_error:  # noqa: N801 - used as `with kept_alive_on_error([re
 class InFlight:
     """The messages of one call that have begun and not ended, the oldest first.
 
-    Leaving the block waits for all of them; an exception keeps their buffers alive instead. Each is noted before MPI
-    hears of it, so that no signal between the two can lose its buffer.
+    Leaving the block waits for all of them; an exception keeps their buffers alive instead.
     """
 
     def __init__(self, comm: CollectiveComm, tag: int) -> None:
         """Messages on `comm` with `tag`."""
         self._comm = comm
         self._tag = tag
-        self._messages: deque[_Message] = deque()
+        self._requests: deque[mpi.Request] = deque()
+        self._ranks: deque[int] = deque()
 
     def __enter__(self) -> InFlight:
         return self
@@ -66,42 +73,27 @@ class InFlight:
             if error is None:
                 self.wait_until(0)
         finally:
-            keep_alive(self._messages)
+            keep_alive(self._requests)
 
     def __len__(self) -> int:
-        return len(self._messages)
+        return len(self._requests)
 
     def send(self, block: Any, rank: int) -> None:
         """Begins to send."""
-        message = _Message(block, rank)
-        self._messages.append(message)
-        message.request = self._comm.isend(block, rank, self._tag)
+        start(self._requests, self._comm.isend, [block, mpi.BYTE], rank, self._tag)
+        self._ranks.append(rank)
 
     def receive(self, block: Any, rank: int) -> None:
         """Begins to receive."""
-        message = _Message(block, rank)
-        self._messages.append(message)
-        message.request = self._comm.irecv(block, rank, self._tag)
+        start(self._requests, self._comm.irecv, [block, mpi.BYTE], rank, self._tag)
+        self._ranks.append(rank)
 
     def wait_oldest(self, status: mpi.Status | None = None) -> None:
         """Waits for the oldest message."""
-        oldest = self._messages[0]
-        assert oldest.request is not None
-        self._comm.wait(oldest.request, oldest.rank, status)
-        self._messages.popleft()
+        self._comm.wait(self._requests[0], self._ranks.popleft(), status)
+        self._requests.popleft()
 
     def wait_until(self, count: int) -> None:
         """Waits until no more than `count` messages are left."""
-        while len(self._messages) > count:
+        while len(self._requests) > count:
             self.wait_oldest()
-
-
-class _Message:
-    """One message: its buffer, the other rank, and MPI's request once that has begun."""
-
-    __slots__ = ("block", "rank", "request")
-
-    def __init__(self, block: Any, rank: int) -> None:
-        self.block = block
-        self.rank = rank
-        self.request: mpi.Request | None = None

@@ -72,16 +72,16 @@ def call_on_another_communicator() -> None:
 
 def receive_after_a_stall() -> None:
     """Rank 0 sends chunks of an array when the others have given up and dropped it."""
-    other, channel = comm.Dup(), type(context_of().collective_comm)
+    other, channel = comm.Dup(), context_of().collective_comm
     isend = channel.isend
 
     def send_late(*args: Any) -> MPI.Request:
-        channel.isend = isend  # type: ignore[method-assign]
+        channel.isend = isend
         wait_for_the_others()
         return isend(*args)
 
     if rank == 0:
-        channel.isend = send_late  # type: ignore[assignment, method-assign]
+        channel.isend = send_late
     with printed():
         ms.share(np.ones(1 << 21) if rank == 0 else None)
     gc.collect()
