@@ -6,14 +6,13 @@ that have waited too long and ask: which call do you wait in?
 
 from __future__ import annotations
 
+import math
 import os
-import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpishare.comm import mpi, progress
 from mpishare.comm.callsite import call_site
@@ -32,37 +31,33 @@ _SLEEP_S = 0.0001
 """A wait yields the core for `_SPIN_S`; after that it sleeps `_SLEEP_S` between looks."""
 
 
-@dataclass(frozen=True)
-class _Wait:
+class _Wait(NamedTuple):
     """One thread's wait.
 
     Attributes:
         watchdog: The `id` of the watchdog of its communicator.
-        number: The number of the call on that communicator; 0 for a message.
-        name: The call.
+        key: The number of the call on that communicator, 0 for a message, and its name.
         call: The call with its file and line.
         since: When it began, of time.monotonic.
     """
 
     watchdog: int
-    number: int
-    name: str
+    key: tuple[int, str]
     call: str
     since: float
 
 
-@dataclass(frozen=True)
-class _Answer:
-    """What a rank does: the number and name of the call it waits in on the communicator asked about, and a text."""
+class _Answer(NamedTuple):
+    """What a rank does: the `key` of its wait on the communicator asked about, and a text."""
 
-    call: tuple[int, str]
+    key: tuple[int, str]
     text: str
 
 
 _SILENT = _Answer((0, ""), "is in no call of mpishare, or does not run")
 
-_waits: dict[int, _Wait] = {}
-"""The wait of each thread that waits, by thread."""
+_waits: set[_Wait] = set()
+"""The waits of the threads of this process."""
 
 _watchdogs: weakref.WeakSet[Watchdog] = weakref.WeakSet()
 
@@ -81,9 +76,8 @@ class Watchdog:
     def __init__(self, comm: mpi.Intracomm, timeout_s: float | None) -> None:
         """Begins to watch `comm`; None sets no limit to the waiting."""
         self._comm = comm
-        self._timeout_s = timeout_s
-        self._number = 0
-        self._name = ""
+        self._timeout_s = math.inf if timeout_s is None else timeout_s
+        self._key = (0, "")
         self._sent: list[mpi.Request] = []
         self.compares = False
         self.hosts: Sequence[str] = ()
@@ -100,8 +94,7 @@ class Watchdog:
         """
         if self.stalled is not None:
             raise self.stalled.again()
-        self._number += 1
-        self._name = name
+        self._key = self._key[0] + 1, name
         where = call_site()
         self.call = f"{name} at {where}"
         return where
@@ -112,10 +105,15 @@ class Watchdog:
         Raises:
             StallError: It took longer than MPISHARE_TIMEOUT, here or on another rank.
         """
-        wait = _Wait(id(self), self._number, self._name, self.call, time.monotonic())
+        wait = _Wait(id(self), self._key, self.call, time.monotonic())
         with kept_alive_on_error([request]), _noted(wait):
-            if not self._ends_in_time(request, wait, status):
-                self._give_up(ranks)
+            if self._ends_in_time(request, wait, status):
+                return
+            self.stalled = StallError(self.call, self._timeout_s, self._missing(ranks, wait))
+            for rank in range(self._comm.size):
+                if rank != self._comm.rank:
+                    self._send(self.stalled.args, rank, Tag.STALLED)
+            raise self.stalled.again()
 
     def wait_for_message(
         self,
@@ -139,15 +137,14 @@ class Watchdog:
         """
         call = f"{call} at {call_site()}"
         status = mpi.Status() if status is None else status
-        wait = _Wait(id(self), 0, call, call, time.monotonic())
+        wait = _Wait(id(self), (0, call), call, time.monotonic())
         with _noted(wait):
             if self._ends_in_time(request, wait, status, excluded):
                 return
-        assert self._timeout_s is not None
-        try:
-            missing = self._missing(ranks, (0, call))
-        finally:
-            request.Cancel()  # a receive; MPI takes back no message that was sent
+            try:
+                missing = self._missing(ranks, wait)
+            finally:
+                request.Cancel()  # a receive; MPI takes back no message that was sent
         if not request.Test(status) or status.Is_cancelled():
             raise StallError(call, self._timeout_s, missing)
 
@@ -172,31 +169,20 @@ class Watchdog:
                 _answer_everywhere()
                 if self.stalled is not None:
                     raise self.stalled.again()
-                if self._timeout_s is not None and now - wait.since > self._timeout_s:
+                if now - wait.since > self._timeout_s:
                     return False
         return True
 
-    def _give_up(self, ranks: Sequence[int]) -> None:
-        """Asks the other ranks what they do, tells all ranks that the communicator is stalled, and raises."""
-        assert self._timeout_s is not None
-        missing = self._missing(ranks, (self._number, self._name))
-        self.stalled = StallError(self.call, self._timeout_s, missing)
-        for rank in range(self._comm.size):
-            if rank != self._comm.rank:
-                self._send(self.stalled.args, rank, Tag.STALLED)
-        raise self.stalled.again()
-
-    def _missing(self, ranks: Sequence[int], call: tuple[int, str]) -> dict[int, str]:
-        """What those of `ranks` do that do not wait in `call`; what all do if all wait in it."""
+    def _missing(self, ranks: Sequence[int], wait: _Wait) -> dict[int, str]:
+        """What those of `ranks` do that do not wait as this rank does; what all do if all wait so."""
         if not self.hosts:
             return {}
         others = [rank for rank in ranks if rank != self._comm.rank]
-        answers = self._ask(others)
+        answers = dict.fromkeys(others, _SILENT) | self._ask(others)
         if self.stalled is not None:  # another rank gave up meanwhile and knows more
             raise self.stalled.again()
-        all_answers = {rank: answers.get(rank, _SILENT) for rank in others}
-        absent = {rank: answer for rank, answer in all_answers.items() if answer.call != call}
-        return {rank: f"on host {self.hosts[rank]} {answer.text}" for rank, answer in (absent or all_answers).items()}
+        absent = {rank: answer for rank, answer in answers.items() if answer.key != wait.key}
+        return {rank: f"on host {self.hosts[rank]} {answer.text}" for rank, answer in (absent or answers).items()}
 
     def _ask(self, ranks: Sequence[int]) -> dict[int, _Answer]:
         """The answers of `ranks`; those that do not answer in time are missing."""
@@ -223,15 +209,12 @@ class Watchdog:
 
     def _answer(self) -> _Answer:
         """What the threads of this process wait for: on this communicator, or else on others."""
-        waits = list(_waits.values())
+        waits = list(_waits)
         waits_on_this = [wait for wait in waits if wait.watchdog == id(self)]
         elsewhere = "" if waits_on_this else " on another communicator"
         now = time.monotonic()
-        waits_as_text = [
-            f"waits in {wait.call}{elsewhere}, for {now - wait.since:.1f} s" for wait in waits_on_this or waits
-        ]
-        call = max(((wait.number, wait.name) for wait in waits_on_this), default=(0, ""))
-        return _Answer(call, "; ".join(waits_as_text))
+        texts = [f"waits in {wait.call}{elsewhere}, for {now - wait.since:.1f} s" for wait in waits_on_this or waits]
+        return _Answer(max((wait.key for wait in waits_on_this), default=(0, "")), "; ".join(texts))
 
     def _send(self, obj: object, rank: int, tag: int) -> None:
         self._sent = [request for request in self._sent if not request.Test()]
@@ -247,16 +230,11 @@ class Watchdog:
 @contextmanager
 def _noted(wait: _Wait) -> Iterator[None]:
     """Answers of this process name `wait` until the block ends."""
-    thread = threading.get_ident()
-    before = _waits.get(thread)
-    _waits[thread] = wait
+    _waits.add(wait)
     try:
         yield
     finally:
-        if before is None:
-            del _waits[thread]
-        else:
-            _waits[thread] = before
+        _waits.discard(wait)
 
 
 def _answer_everywhere() -> None:
