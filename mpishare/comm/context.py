@@ -63,7 +63,9 @@ class Context:
                 self.config = Config.read()
                 agreement.call = self.config.common
                 _check_launch(self.config)
-                pretend = _pretend(self.config)
+                # A pretend node follows MPI_COMM_WORLD, as a real node would.
+                world, rule = mpi.COMM_WORLD, self.config.nodes
+                pretend = None if rule is None else pretend_node(rule, world.rank, world.size)
         except StallError:
             raise  # to free the duplicate would wait for the others
         except BaseException:
@@ -189,10 +191,3 @@ def _check_launch(config: Config) -> None:
             "is not that of this MPI library: use srun --mpi=pmix (srun --mpi=list tells what there is) or the "
             "library's own mpiexec, or set MPISHARE_SINGLETONS=1 if each is meant to be alone."
         )
-
-
-def _pretend(config: Config) -> int | None:
-    """The pretend node of this process; None for real nodes. It follows MPI_COMM_WORLD, as a real node would."""
-    if config.nodes is None:
-        return None
-    return pretend_node(config.nodes, mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size)

@@ -23,25 +23,14 @@ class Pending(Protocol):
         """Does what can be done now, without waiting and without raising."""
 
 
-pending: dict[int, Pending] = {}
-"""All pending operations, by id, whether or not the user still holds them. Looked at on hot paths: empty mostly."""
-
-
-def add(operation: Pending) -> None:
-    """Advances `operation` from now on."""
-    pending[id(operation)] = operation
-
-
-def remove(operation: Pending) -> None:
-    """`operation` has ended."""
-    pending.pop(id(operation), None)
+pending: dict[Pending, None] = {}
+"""All pending operations, the oldest first, whether or not the user still holds them. On hot paths it is empty mostly.
+"""
 
 
 def advance_all(excluded: Pending | None = None) -> bool:
     """Advances all pending operations but `excluded`; whether there are any."""
-    if not pending:
-        return False
-    operations = [operation for operation in list(pending.values()) if operation is not excluded]
+    operations = [operation for operation in list(pending) if operation is not excluded]
     for operation in operations:
         operation.advance()
     return bool(operations)

@@ -240,7 +240,7 @@ class ReceiveRequest(Request):
         self._is_done = False
         self._error: BaseException | None = None
         self._lock = threading.Lock()
-        progress.add(self)
+        progress.pending[self] = None
         with self._lock, self._ended_on_error():
             self._step()
 
@@ -264,7 +264,7 @@ class ReceiveRequest(Request):
 
     def _end(self, result: Any, error: BaseException | None) -> None:
         self._is_done, self._result, self._error = True, result, error
-        progress.remove(self)
+        progress.pending.pop(self, None)
 
     @contextmanager
     def _ended_on_error(self) -> Iterator[None]:
