@@ -62,12 +62,12 @@ def json_of(values: Mapping[str, Any] | None) -> str:
         SpecError: JSON has no form for one of them, or would change a key.
     """
     try:
-        text = json.dumps(dict(values or {}))
-        _check_keys(dict(values or {}))
+        content = dict(values or {})
+        text = json.dumps(content)
+        _check_keys(content)
     except (TypeError, ValueError, RecursionError) as error:
-        raise SpecError(
-            f"values cannot be saved: {error}. Give numbers, strings, lists and dicts, e.g. int(…)."
-        ) from error
+        cure = "Give numbers, strings, lists and dicts, e.g. int(…)."
+        raise SpecError(f"values cannot be saved: {error}. {cure}") from error
     return text
 
 
@@ -77,14 +77,13 @@ def _check_keys(value: object) -> None:
     Raises:
         TypeError: One is not.
     """
-    if isinstance(value, dict):
-        for key in value:
-            if not isinstance(key, str):
-                raise TypeError(f"the name {key!r} is not a string")
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for inner in value:
-            _check_keys(inner)
+    items = value.items() if isinstance(value, dict) else []
+    for key, inner in items:
+        if not isinstance(key, str):
+            raise TypeError(f"the name {key!r} is not a string")
+        _check_keys(inner)
+    for inner in value if isinstance(value, list | tuple) else ():
+        _check_keys(inner)
 
 
 def target_rows(region: object, out: object, spec: Spec) -> tuple[int, NDArray[Any]]:

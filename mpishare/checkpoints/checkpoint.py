@@ -17,7 +17,6 @@ from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.errors import ArgumentError
-from mpishare.files.errors import file_errors
 from mpishare.files.parallel_read import read_parts
 from mpishare.files.replace_file import Replacement, gather_row_blocks
 from mpishare.files.row_blocks import ROOT
@@ -106,10 +105,9 @@ class Checkpoint:
                     if progress:
                         check_tqdm()
                     self._folder.make()
-                names = {
-                    name: f"{specs[name].shape[1:]} {specs[name].dtype}" if name in rows else "" for name in arrays
-                }
-                agreement.call = f"Checkpoint.save({self.path}, {number}, {names}, progress={progress})"
+                kinds = {name: f"{specs[name].shape[1:]} {specs[name].dtype}" for name in rows}
+                arguments_text = f"{number}, {list(arrays)}, distributed={kinds}, progress={progress}"
+                agreement.call = f"Checkpoint.save({self.path}, {arguments_text})"
             blocks = gather_row_blocks(context, specs, rows)
             writer = CheckpointWriter(number, values_json, blocks)
             Replacement(
@@ -123,7 +121,7 @@ class Checkpoint:
                 leftovers=FILES,
                 progress=progress,
             ).run()
-            with agree(context.collective_comm), file_errors(self.path, None, "older checkpoints were not removed"):
+            with agree(context.collective_comm):
                 if is_root:
                     self._folder.remove_superseded(number, self.keep)
 
@@ -160,14 +158,14 @@ class Snapshot:
     def __init__(self, contents: Contents, comm: mpi.Comm | None) -> None:
         self._contents = contents
         self._comm = comm
-        self.step = contents.manifest.step
+        self.step = contents.step
         self.names = tuple(contents.arrays)
         self.path = contents.path
 
     @property
     def values(self) -> dict[str, Any]:
         """The small values, a new dict each time. Tuples have become lists."""
-        values: dict[str, Any] = json.loads(self._contents.manifest.values)
+        values: dict[str, Any] = json.loads(self._contents.values)
         return values
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -212,7 +210,7 @@ class Snapshot:
                     raise ArgumentError("out is for rows: give their region too, e.g. region=partition(n).")
             if region is None:
                 return read_parts(call.context, source, [part], backend=kind)[0]
-            with agree(call.context.collective_comm), file_errors(self.path, name):
+            with agree(call.context.collective_comm):
                 part.read_range(source, start, bytes_of(array).data)
             return array
 

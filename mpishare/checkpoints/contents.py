@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
-from zlib import crc32
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mpishare.arrays import slices
 from mpishare.arrays.raw import Block
+from mpishare.arrays.slices import balanced_slice
 from mpishare.arrays.spec import Spec
-from mpishare.checkpoints.manifest import Entry, Gap, Manifest, gaps_between
-from mpishare.errors import FileError
+from mpishare.checkpoints.manifest import CheckedRun, blocks_of, entry_of, gaps_between, pack, unpack
 from mpishare.files.atomic_file import AtomicFile, write_exactly
+from mpishare.files.errors import file_errors
 from mpishare.files.hdf5_write import METADATA_BYTES, lay_out
 from mpishare.files.pieces import Hyperslab, Piece
 from mpishare.files.replace_file import Checksums
-from mpishare.files.row_blocks import RowBlocks, Run
+from mpishare.files.row_blocks import RowBlocks
 from mpishare.files.source import Source, read_bytes
 
 DAMAGE = (OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """What reading a damaged file raises. An OSError that has an errno is no damage: the file may be good."""
+
+_SMALLEST_USER_BLOCK_BYTES = 512
+"""HDF5 wants a power of two from here on (H5Pset_userblock)."""
+
+_LARGEST_NUMBER = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,11 @@ class ChecksummedPart:
         name: Its name.
         spec: What a load of it returns.
         runs: Its bytes in the file, in order. They take the place of items.
-        checksums: The CRC-32 of each run.
     """
 
     name: str
     spec: Spec
-    runs: tuple[Run, ...]
-    checksums: NDArray[np.uint32]
+    runs: tuple[CheckedRun, ...]
 
     def pieces(self, largest_bytes: int) -> Iterator[Piece]:
         """See `Part`. A piece is a run, however long: one that is cut would be read twice."""
@@ -55,9 +56,10 @@ class ChecksummedPart:
         Raises:
             FileError: The bytes are not those that were saved, or cannot be read.
         """
-        number = items[0].start
-        start = self.runs[number].offset - self.runs[0].offset
-        self._read_run(source, number, block[start : start + self.runs[number].nbytes].data)
+        run = self.runs[items[0].start]
+        start = run.offset - self.runs[0].offset
+        with file_errors(source.path, self.name):
+            run.read(source.descriptor, block[start : start + run.nbytes].data)
 
     def read_range(self, source: Source, start: int, buffer: memoryview) -> None:
         """Fills `buffer` with the bytes of the array from `start` on. All runs that they are in are checked.
@@ -65,15 +67,16 @@ class ChecksummedPart:
         Raises:
             FileError: The bytes are not those that were saved, or cannot be read.
         """
-        for number, run in enumerate(self.runs):
-            offset = run.offset - self.runs[0].offset - start  # in the buffer
-            target = buffer[max(offset, 0) : max(offset + run.nbytes, 0)]
-            if target.nbytes == run.nbytes:
-                self._read_run(source, number, target)
-            elif target.nbytes:
-                whole = memoryview(bytearray(run.nbytes))
-                self._read_run(source, number, whole)
-                target[:] = whole[max(-offset, 0) :][: target.nbytes]
+        with file_errors(source.path, self.name):
+            for run in self.runs:
+                offset = run.offset - self.runs[0].offset - start  # in the buffer
+                target = buffer[max(offset, 0) : max(offset + run.nbytes, 0)]
+                if target.nbytes == run.nbytes:
+                    run.read(source.descriptor, target)
+                elif target.nbytes:
+                    whole = memoryview(bytearray(run.nbytes))
+                    run.read(source.descriptor, whole)
+                    target[:] = whole[max(-offset, 0) :][: target.nbytes]
 
     def verify(self, source: Source, parts: int, part: int) -> None:
         """Reads part number `part` of `parts` of the array.
@@ -81,15 +84,9 @@ class ChecksummedPart:
         Raises:
             FileError: The bytes are not those that were saved, or cannot be read.
         """
-        for number in range(len(self.runs))[slices.balanced_slice(len(self.runs), parts, part)]:
-            self._read_run(source, number, memoryview(bytearray(self.runs[number].nbytes)))
-
-    def _read_run(self, source: Source, number: int, buffer: memoryview) -> None:
-        run = self.runs[number]
-        source.read(run.offset, buffer)
-        if crc32(buffer) != self.checksums[number]:
-            reason = f"its {run.nbytes:,} bytes from {run.offset:,} on are not those that were saved"
-            raise FileError(source.path, self.name, reason)
+        with file_errors(source.path, self.name):
+            for run in self.runs[balanced_slice(len(self.runs), parts, part)]:
+                run.verify(source.descriptor)
 
 
 class Contents(NamedTuple):
@@ -97,12 +94,14 @@ class Contents(NamedTuple):
 
     Attributes:
         path: The file.
-        manifest: What its user block says.
+        step: The step at which it was saved.
+        values: The small values, as JSON.
         arrays: The arrays by name.
     """
 
     path: Path
-    manifest: Manifest
+    step: int
+    values: str
     arrays: Mapping[str, ChecksummedPart]
 
     @classmethod
@@ -112,13 +111,23 @@ class Contents(NamedTuple):
         Raises:
             DAMAGE: The file is not a checkpoint, or has been cut or altered; or it cannot be read.
         """
-        manifest = Manifest.read(source.descriptor)
+        fd = source.descriptor
+        manifest, expected_bytes = unpack(fd)
         arrays = {}
-        for name, (blocks, offset) in manifest.arrays.items():
-            runs = tuple(blocks.all_runs())
-            checksums = np.frombuffer(read_bytes(source.descriptor, offset, 4 * len(runs)), "<u4")
-            arrays[name] = ChecksummedPart(name, blocks.spec, runs, checksums)
-        return cls(Path(source.path), manifest, arrays)
+        for name, entry in manifest["arrays"].items():
+            blocks = blocks_of(entry)
+            runs = list(blocks.all_runs())
+            checksums = np.frombuffer(read_bytes(fd, entry["checks_at"], 4 * len(runs)), "<u4").tolist()
+            checked = tuple(CheckedRun(*run, checksum) for run, checksum in zip(runs, checksums, strict=True))
+            arrays[name] = ChecksummedPart(name, blocks.spec, checked)
+            expected_bytes += blocks.spec.nbytes
+        gaps = [CheckedRun(*gap) for gap in manifest["gaps"]]
+        expected_bytes += sum(gap.nbytes for gap in gaps)
+        if source.stamp.nbytes != expected_bytes:
+            raise ValueError(f"it has {source.stamp.nbytes:,} bytes instead of {expected_bytes:,}")
+        for gap in gaps:
+            gap.verify(fd)
+        return cls(Path(source.path), manifest["step"], manifest["values"], arrays)
 
 
 class CheckpointWriter:
@@ -129,29 +138,37 @@ class CheckpointWriter:
         self._step = step
         self._values = values
         self._blocks = blocks
-        self._user_block_bytes = Manifest.user_block_bytes(step, values, blocks)
-        self._checksum_offsets: list[int] = []
+        self._user_block_bytes = _SMALLEST_USER_BLOCK_BYTES
+        self._checksum_offsets = [_LARGEST_NUMBER] * len(blocks)
 
     def lay_out(self, new: AtomicFile) -> list[int]:
         """Makes room for the arrays and their checksums; returns the offsets of the arrays. See `Replacement`."""
-        new.check_room(sum(blocks.spec.nbytes for blocks in self._blocks.values()) + METADATA_BYTES)
         specs = {f"arrays/{name}": blocks.spec for name, blocks in self._blocks.items()}
+        new.check_room(sum(spec.nbytes for spec in specs.values()) + METADATA_BYTES)
         for name, blocks in self._blocks.items():
             specs[f"checksums/{name}"] = Spec(np.dtype("<u4"), (len(list(blocks.all_runs())),))
         small = {"step": np.array(self._step), "values": np.array(self._values.encode())}
+        while self._user_block_bytes < self._largest_manifest_bytes():
+            self._user_block_bytes *= 2
         offsets = lay_out(new.fd, specs, small=small, user_block_bytes=self._user_block_bytes)
         self._checksum_offsets = [offsets[f"checksums/{name}"] for name in self._blocks]
         return [offsets[f"arrays/{name}"] for name in self._blocks]
+
+    def _largest_manifest_bytes(self) -> int:
+        """What the manifest may take, wherever the arrays and their checksums will be."""
+        blocks = [replace(array, offset=_LARGEST_NUMBER) for array in self._blocks.values()]
+        gap = CheckedRun(_LARGEST_NUMBER, _LARGEST_NUMBER, _LARGEST_NUMBER)
+        return len(self._manifest(blocks, _LARGEST_NUMBER, [gap] * (len(blocks) + 1)))
 
     def complete(self, new: AtomicFile, blocks: Sequence[RowBlocks], checksums: Checksums) -> None:
         """Writes the checksums of the arrays, and at last the manifest. See `Replacement`."""
         for offset, numbers in zip(self._checksum_offsets, checksums, strict=True):
             write_exactly(new.fd, offset, memoryview(numbers.astype("<u4").tobytes()))
-        entries = dict(zip(self._blocks, map(Entry, blocks, self._checksum_offsets), strict=True))
         size = os.fstat(new.fd).st_size
-        gaps = [
-            Gap(offset, nbytes, crc32(read_bytes(new.fd, offset, nbytes)))
-            for offset, nbytes in gaps_between(blocks, self._user_block_bytes, size)
-        ]
-        content = Manifest(self._step, self._values, size, entries, gaps).pack(self._user_block_bytes)
-        write_exactly(new.fd, 0, memoryview(content))
+        gaps = [CheckedRun.of(new.fd, run) for run in gaps_between(blocks, self._user_block_bytes, size)]
+        write_exactly(new.fd, 0, memoryview(self._manifest(blocks, size, gaps)))
+
+    def _manifest(self, blocks: Sequence[RowBlocks], nbytes: int, gaps: Sequence[CheckedRun]) -> bytes:
+        entries = dict(zip(self._blocks, map(entry_of, blocks, self._checksum_offsets), strict=True))
+        manifest = {"step": self._step, "values": self._values, "nbytes": nbytes, "arrays": entries, "gaps": gaps}
+        return pack(manifest, self._user_block_bytes)

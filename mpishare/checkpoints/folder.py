@@ -66,8 +66,9 @@ class CheckpointFolder:
             Over the communicator.
         """
         self.damaged.clear()
-        while (step := self._newest_step(context)) is not None:
-            contents = self._verified(context, step)
+        step: int | None = 0
+        while step is not None:
+            step, contents = self._look(context)
             if contents is not None:
                 return contents
         with agree(context.collective_comm):
@@ -76,75 +77,72 @@ class CheckpointFolder:
                 raise FileError(str(self.path), None, reason)
         return None
 
-    def _newest_step(self, context: Context) -> int | None:
-        """The highest step that is not known to be damaged. Collective over the communicator."""
-        newest = None
-        with agree(context.collective_comm), file_errors(self.path):
-            if context.topology.rank == ROOT:
-                looks = (max(self._files().keys() - self.damaged, default=None) for _ in range(_LOOKS))
-                newest = next((step for step in looks if step is not None), None)
-        step: int | None = context.collective_comm.bcast_obj(newest, ROOT)
-        return step
+    def _look(self, context: Context) -> tuple[int | None, Contents | None]:
+        """The highest step that is not known to be damaged, and its contents.
 
-    def _files(self) -> dict[int, Path]:
-        """The files by their steps."""
-        if not self.path.exists():
-            return {}
-        by_step = {int(file.stem): file for file in self.path.iterdir() if re.fullmatch(FILES, file.name)}
-        return {step: file for step, file in by_step.items() if file == self.file(step) and file.is_file()}
-
-    def _verified(self, context: Context, step: int) -> Contents | None:
-        """The contents of a checkpoint; None if it is damaged, which is noted, or has been replaced meanwhile.
-
-        Collective over the communicator.
+        The contents are None if they are damaged, which is noted, or have been replaced meanwhile. Collective over the
+        communicator.
         """
-        file, comm, rank = self.file(step), context.collective_comm, context.topology.rank
-        contents, stamp = None, None
+        comm, is_root = context.collective_comm, context.topology.rank == ROOT
+        step = contents = stamp = None
         damage: list[str] = []
-        with agree(comm), file_errors(file), Source(str(file)) as source, _noting_damage(damage):
-            if rank == ROOT:
-                stamp = source.stamp
-                contents = Contents.read(source)
-        contents = comm.bcast_obj(contents, ROOT)
-        with agree(comm), file_errors(file), Source(str(file)) as source, _noting_damage(damage):
+        with agree(comm), file_errors(self.path):
+            if is_root:
+                looks = (max(self._steps() - self.damaged, default=None) for _ in range(_LOOKS))
+                step = next((step for step in looks if step is not None), None)
+            if step is not None:
+                with self._open(step, damage) as source:
+                    stamp = source.stamp
+                    contents = Contents.read(source)
+        step, contents = comm.bcast_obj((step, contents), ROOT)
+        if step is None:
+            return None, None
+        with agree(comm), self._open(step, damage) as source:
             for part in contents.arrays.values() if contents is not None else ():
-                part.verify(source, comm.size, rank)
-        is_replaced = rank == ROOT  # or removed
+                part.verify(source, comm.size, comm.rank)
+        is_replaced = is_root  # or removed
         with suppress(OSError):
-            is_replaced = is_replaced and stamp != Stamp.of(file)
+            is_replaced = is_replaced and stamp != Stamp.of(self.file(step))
         outcomes = comm.allgather_obj((damage, is_replaced))
         reasons = [reason for damage, _ in outcomes for reason in damage]
         if reasons and not outcomes[ROOT][1]:
             self.damaged.add(step)
             with agree(comm):  # warnings may be errors
-                if rank == ROOT:
+                if is_root:
                     callsite.warn(f"the checkpoint of step {step} in {self.path} is left out: {reasons[0]}")
-        return None if reasons else contents
+        return step, None if reasons else contents
+
+    @contextmanager
+    def _open(self, step: int, reasons: list[str]) -> Iterator[Source]:
+        """The file of a step. Adds to `reasons` what the block finds to be wrong with it, or that it is gone.
+
+        Raises:
+            FileError: The file may be good, but cannot be read.
+        """
+        with file_errors(self.file(step)), Source(str(self.file(step))) as source:
+            try:
+                yield source
+            except DAMAGE as error:
+                if isinstance(error, OSError) and error.errno not in (None, *_GONE):
+                    raise
+                reasons.append(text_of_error(error))
+
+    def _steps(self) -> set[int]:
+        """The steps that have a file."""
+        files = self.path.iterdir() if self.path.exists() else ()
+        steps = {int(file.stem) for file in files if re.fullmatch(FILES, file.name)}
+        return {step for step in steps if self.file(step).is_file()}
 
     def remove_superseded(self, step: int, keep: int) -> None:
         """Removes all files but those of `step` and the `keep` - 1 steps before it, the oldest first. Local.
 
         Raises:
-            OSError: One cannot be removed.
+            FileError: One cannot be removed.
         """
         self.damaged.discard(step)
-        files = self._files()
-        good = files.keys() - self.damaged
-        kept = sorted((other for other in good if other <= step), reverse=True)[:keep]
-        for other in sorted(good - set(kept)):
-            files[other].unlink(missing_ok=True)
-
-
-@contextmanager
-def _noting_damage(reasons: list[str]) -> Iterator[None]:
-    """Adds to `reasons` what is wrong with a file that the block reads, or that is gone.
-
-    Raises:
-        OSError: The file may be good, but cannot be read.
-    """
-    try:
-        yield
-    except DAMAGE as error:
-        if isinstance(error, OSError) and error.errno not in (None, *_GONE):
-            raise
-        reasons.append(text_of_error(error))
+        with file_errors(self.path, None, "older checkpoints were not removed"):
+            good = sorted(self._steps() - self.damaged)
+            kept = [other for other in good if other <= step][-keep:]
+            for other in good:
+                if other not in kept:
+                    self.file(other).unlink(missing_ok=True)

@@ -1,9 +1,6 @@
 """The file of a checkpoint: any byte that is altered is noticed, and any range of an array is read."""
 
-from __future__ import annotations
-
 import json
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +11,8 @@ import numpy as np
 import pytest
 
 from mpishare.arrays.spec import Spec
-from mpishare.checkpoints import manifest
 from mpishare.checkpoints.contents import DAMAGE, CheckpointWriter, Contents
+from mpishare.checkpoints.manifest import HEADER, gaps_between
 from mpishare.files import row_blocks
 from mpishare.files.atomic_file import AtomicFile, write_exactly
 from mpishare.files.row_blocks import RowBlocks
@@ -24,30 +21,32 @@ from tests.arrays import filled
 
 ARRAYS = {"grid": filled(np.dtype("f8"), (9, 4)), "more": filled(np.dtype("i2"), (3,)), "none": np.ones((0, 2))}
 LENGTHS = {"grid": [2, 0, 4, 3], "more": [1, 1, 1, 0], "none": [0, 0, 0, 0]}
+"""The rows of each of four ranks."""
 
-Change = Callable[[bytearray], object]
 
-
-@pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkpoint of four ranks, written as the root does."""
-    monkeypatch.setattr(row_blocks, "BLOCK_BYTES", 64)
-    path = tmp_path / "2.h5"
-    by_name = {name: RowBlocks.of_rows(Spec.of(array), LENGTHS[name]) for name, array in ARRAYS.items()}
+def written(path: Path, by_name: dict[str, RowBlocks]) -> Path:
+    """A checkpoint of `ARRAYS`, written as the root does."""
     writer = CheckpointWriter(2, json.dumps({"time": 0.5}), by_name)
     with AtomicFile(path) as new:
         offsets = writer.lay_out(new)
         blocks = [replace(array, offset=offset) for array, offset in zip(by_name.values(), offsets, strict=True)]
         checksums = []
-        for rows, array in zip(blocks, ARRAYS.values(), strict=True):
-            data = array.tobytes()
-            write_exactly(new.fd, rows.offset, memoryview(data))
-            parts = [data[run.offset - rows.offset :][: run.nbytes] for run in rows.all_runs()]
+        for name, array in zip(by_name, blocks, strict=True):
+            data = ARRAYS[name.split()[0]].tobytes()
+            write_exactly(new.fd, array.offset, memoryview(data))
+            parts = [data[run.offset - array.offset :][: run.nbytes] for run in array.all_runs()]
             checksums.append(np.array([crc32(part) for part in parts], np.uint32))
         writer.complete(new, blocks, checksums)
-        new.sync()
         new.commit()
     return path
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkpoint of four ranks, whose longest run has 64 bytes."""
+    monkeypatch.setattr(row_blocks, "BLOCK_BYTES", 64)
+    blocks = {name: RowBlocks.of_rows(Spec.of(array), LENGTHS[name]) for name, array in ARRAYS.items()}
+    return written(tmp_path / "2.h5", blocks)
 
 
 def verified(path: Path) -> Contents:
@@ -60,32 +59,32 @@ def verified(path: Path) -> Contents:
     return contents
 
 
-def rewritten(change: Callable[[dict[str, Any]], object]) -> Change:
+def rewritten(change: Callable[[dict[str, Any]], object]) -> Callable[[bytearray], object]:
     """A manifest whose checksum is right, but not what it says."""
 
     def rewrite(content: bytearray) -> None:
-        magic, version, _, length, block_bytes = manifest.HEADER.unpack_from(content)
-        manifest_json = json.loads(content[manifest.HEADER.size : manifest.HEADER.size + length])
-        change(manifest_json)
-        text = json.dumps(manifest_json).encode()
-        header = manifest.HEADER.pack(magic, version, crc32(text), len(text), block_bytes)
+        magic, version, _, length, block_bytes = HEADER.unpack_from(content)
+        manifest = json.loads(content[HEADER.size : HEADER.size + length])
+        change(manifest)
+        text = json.dumps(manifest).encode()
+        header = HEADER.pack(magic, version, crc32(text), len(text), block_bytes)
         content[:block_bytes] = (header + text).ljust(block_bytes, b"\0")
 
     return rewrite
 
 
-CHANGES: dict[str, Change] = {
+CHANGES: dict[str, Callable[[bytearray], object]] = {
     "cut": lambda content: content.pop(),
     "longer": lambda content: content.append(0),
     "empty": lambda content: content.clear(),
     "cut within the user block": lambda content: content.__delitem__(slice(700, None)),
     "another version": lambda content: content.__setitem__(8, 2),
-    "no gaps": rewritten(lambda content: content.update(gaps=[])),
-    "a list of arrays": rewritten(lambda content: content.update(arrays=[])),
-    "a gap beyond the end": rewritten(lambda content: content["gaps"][0].__setitem__(1, 1 << 61)),
-    "another first gap": rewritten(lambda content: content["gaps"].__delitem__(0)),
-    "an offset that is too large": rewritten(lambda content: content["arrays"]["grid"].update(checks_at=1 << 70)),
-    "a deep dtype": rewritten(lambda content: content["arrays"]["grid"].update(dtype=["f8", *[[1]] * 3])),
+    "no gaps": rewritten(lambda manifest: manifest.update(gaps=[])),
+    "a list of arrays": rewritten(lambda manifest: manifest.update(arrays=[])),
+    "a gap beyond the end": rewritten(lambda manifest: manifest["gaps"][0].__setitem__(1, 1 << 61)),
+    "a gap elsewhere": rewritten(lambda manifest: manifest["gaps"][0].__setitem__(0, 1 << 61)),
+    "an offset that is too large": rewritten(lambda manifest: manifest["arrays"]["grid"].update(checks_at=1 << 70)),
+    "a deep dtype": rewritten(lambda manifest: manifest["arrays"]["grid"].update(dtype=["f8", *[[1]] * 3])),
 }
 
 
@@ -99,15 +98,12 @@ def test_what_is_altered_is_noticed(path: Path, name: str) -> None:
 
 
 def test_any_byte_that_is_altered_is_noticed(path: Path) -> None:
-    contents = verified(path)
-    assert (contents.manifest.step, contents.manifest.values) == (2, '{"time": 0.5}')
-    with path.open("rb+") as file:
-        for place, byte in enumerate(path.read_bytes()):
-            os.pwrite(file.fileno(), bytes([byte ^ 1 << place % 8]), place)
-            with pytest.raises(DAMAGE):
-                verified(path)
-            os.pwrite(file.fileno(), bytes([byte]), place)
-    verified(path)
+    contents, saved = verified(path), path.read_bytes()
+    assert (contents.step, contents.values) == (2, '{"time": 0.5}')
+    for place, byte in enumerate(saved):
+        path.write_bytes(saved[:place] + bytes([byte ^ 1 << place % 8]) + saved[place + 1 :])
+        with pytest.raises(DAMAGE):
+            verified(path)
 
 
 @pytest.mark.parametrize("name", ARRAYS)
@@ -127,11 +123,22 @@ def test_any_range_and_any_run_is_read(path: Path, name: str) -> None:
     assert name != "grid" or [piece.start for piece in part.pieces(1)] == [0, 64, 128, 192, 256]
 
 
-def test_sizes_that_files_depend_on() -> None:
+@pytest.mark.parametrize("count", [0, 1, 10, 100])
+def test_sizes_that_files_depend_on(tmp_path: Path, count: int) -> None:
     """The user block is a power of two from 512 on, as HDF5 demands; another block size is another version."""
     assert row_blocks.BLOCK_BYTES == 4 << 20
-    for count in (0, 1, 10, 100):
-        blocks = {f"array {number}": RowBlocks.of_root(Spec.of(ARRAYS["grid"]), 2) for number in range(count)}
-        nbytes = manifest.Manifest.user_block_bytes(1, "{}", blocks)
-        assert nbytes.bit_count() == 1
-        assert 512 <= nbytes <= 1024 + 512 * count
+    blocks = {f"grid {number}": RowBlocks.of_root(Spec.of(ARRAYS["grid"]), 2) for number in range(count)}
+    path = written(tmp_path / "2.h5", blocks)
+    assert verified(path).arrays.keys() == blocks.keys()
+    nbytes = HEADER.unpack_from(path.read_bytes())[-1]
+    assert nbytes.bit_count() == 1
+    assert 512 <= nbytes <= 1024 + 512 * count
+
+
+@pytest.mark.parametrize("offsets", [(10, 13), (20, 5), (10, 97), ()])
+def test_gaps_are_the_bytes_of_no_array(offsets: tuple[int, ...]) -> None:
+    arrays = [RowBlocks(Spec.make(3, "u1"), (0, 3), offset) for offset in offsets]
+    gaps = list(gaps_between([*arrays, RowBlocks(Spec.make(0, "u1"), (0, 0))], 5, 100))
+    places = [place for start, nbytes in gaps for place in range(start, start + nbytes)]
+    assert sorted(places + [offset + byte for offset in offsets for byte in range(3)]) == list(range(5, 100))
+    assert all(nbytes for _, nbytes in gaps)
