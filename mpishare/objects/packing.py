@@ -86,49 +86,36 @@ class PackedObject:
         self.unshared: Sequence[UnsharedPart] = parts.parts
         self._contents, self._specs = pack_specs(self.arrays)
         sizes = len(self._contents), len(self._skeleton)
-        self._layout = _Layout.of(sum(sizes), self._specs)
+        self._offsets, prefix_bytes, nbytes = lay_out(sum(sizes), self._specs)
         copied = max(sizes[1], sum(part.nbytes for part in self.unshared))
-        self.header = PackedHeader(self._layout.nbytes, self._layout.prefix_bytes, *sizes, copied)
+        self.header = PackedHeader(nbytes, prefix_bytes, *sizes, copied)
 
     def write(self, block: memoryview) -> None:
         """Fills the prefix."""
         text = self._contents + bytes(self._skeleton)
         block[: len(text)] = text
-        for number, (spec, array) in enumerate(zip(self._specs, self.arrays, strict=True)):
-            if spec.nbytes and number not in self._layout.large:
-                start = self._layout.offsets[number]
+        for spec, array, start in zip(self._specs, self.arrays, self._offsets, strict=True):
+            if 0 < spec.nbytes < _LARGE_BYTES:
                 fill(block[start : start + spec.nbytes], spec, array)
 
 
-class _Layout(NamedTuple):
-    """Where each array begins in the segment, the same on all ranks.
+def lay_out(text_bytes: int, specs: Sequence[Spec]) -> tuple[list[int], int, int]:
+    """Lays out the contents and the skeleton, `text_bytes` in all, then the small arrays, then the large ones.
 
-    Attributes:
-        offsets: In bytes, by the number of the array.
-        large: The numbers of the arrays behind the prefix.
-        prefix_bytes: The length of the prefix.
-        nbytes: The length of the segment.
+    Returns:
+        Where each array begins in the segment, the bytes of the prefix, and the bytes of the segment.
     """
-
-    offsets: Sequence[int]
-    large: Sequence[int]
-    prefix_bytes: int
-    nbytes: int
-
-    @classmethod
-    def of(cls, text_bytes: int, specs: Sequence[Spec]) -> _Layout:
-        """Lays out the contents and the skeleton, `text_bytes` in all, then the small arrays, then the large ones."""
-        offsets, end = [0] * len(specs), text_bytes
-        large = [number for number, spec in enumerate(specs) if spec.nbytes >= _LARGE_BYTES]
-        for number, spec in enumerate(specs):
-            if spec.nbytes < _LARGE_BYTES:
-                offsets[number] = round_up(end, _ALIGNED_BYTES)
-                end = offsets[number] + spec.nbytes
-        prefix_bytes = end = round_up(end, _ALIGNED_BYTES)
-        for number in large:
+    offsets, end = [0] * len(specs), text_bytes
+    for number, spec in enumerate(specs):
+        if spec.nbytes < _LARGE_BYTES:
+            offsets[number] = round_up(end, _ALIGNED_BYTES)
+            end = offsets[number] + spec.nbytes
+    prefix_bytes = end = round_up(end, _ALIGNED_BYTES)
+    for number, spec in enumerate(specs):
+        if spec.nbytes >= _LARGE_BYTES:
             offsets[number] = round_up(end, PAGE_BYTES)
-            end = offsets[number] + specs[number].nbytes
-        return cls(offsets, large, prefix_bytes, end)
+            end = offsets[number] + spec.nbytes
+    return offsets, prefix_bytes, end
 
 
 def replicate_object(
@@ -151,22 +138,22 @@ def replicate_object(
     if header.nbytes == header.prefix_bytes:
         return
     context.node_collective_comm.barrier()  # now all ranks of the node have the prefix
-    specs, layout = _read(block, header)
-    for number in layout.large:
-        spec, start = specs[number], layout.offsets[number]
-        source = None if packed is None else ArraySource(spec, packed.arrays[number])
-        replicate(context, root, block[start : start + spec.nbytes], is_shared, source)
+    for number, (spec, start) in enumerate(_places(block, header)):
+        if spec.nbytes >= _LARGE_BYTES:
+            source = None if packed is None else ArraySource(spec, packed.arrays[number])
+            replicate(context, root, block[start : start + spec.nbytes], is_shared, source)
 
 
 def unpack_object(segment: Segment, header: PackedHeader) -> Any:
     """The object, whose arrays are views of `segment`. Local, once the segment is filled."""
     block = segment.block()
-    specs, layout = _read(block, header)
     skeleton = block[header.contents_bytes : header.contents_bytes + header.skeleton_bytes].data
-    arrays = [segment.view(spec, start) for spec, start in zip(specs, layout.offsets, strict=True)]
+    arrays = [segment.view(spec, start) for spec, start in _places(block, header)]
     return unpickle_object(PickledObject(skeleton, arrays))
 
 
-def _read(block: Block, header: PackedHeader) -> tuple[list[Spec], _Layout]:
+def _places(block: Block, header: PackedHeader) -> list[tuple[Spec, int]]:
+    """The spec of each array, and where it begins in a segment whose prefix is filled."""
     specs = unpack_specs(block[: header.contents_bytes].tobytes())
-    return specs, _Layout.of(header.contents_bytes + header.skeleton_bytes, specs)
+    offsets, _, _ = lay_out(header.contents_bytes + header.skeleton_bytes, specs)
+    return list(zip(specs, offsets, strict=True))

@@ -43,21 +43,16 @@ def pickle_object(obj: object, unshared: UnsharedParts | None = None) -> Pickled
     Source:
         PEP 574, "Pickle protocol 5 with out-of-band data".
     """
-    try:
+    with suppress(*_PICKLE_ERRORS):  # the second attempt raises them again
         return _pickled_by(_Pickler, obj, unshared)
-    except SpecError:
-        raise
-    except _PICKLE_ERRORS as error:
-        cloud_pickler = _cloud_pickler()
-        if cloud_pickler is None:
-            cure = "Lambdas and local classes need cloudpickle: pip install cloudpickle."
-            raise SpecError(f"{type(obj).__name__} cannot be pickled: {error}. {cure}") from error
+    cloud_pickler = _cloud_pickler()
     try:
-        return _pickled_by(cloud_pickler, obj, unshared)
+        return _pickled_by(cloud_pickler or _Pickler, obj, unshared)
     except SpecError:
         raise
     except _PICKLE_ERRORS as error:
-        raise SpecError(f"{type(obj).__name__} cannot be pickled: {error}") from error
+        cure = "" if cloud_pickler else " Lambdas and local classes need cloudpickle: pip install cloudpickle."
+        raise SpecError(f"{type(obj).__name__} cannot be pickled: {error}.{cure}") from error
 
 
 def _pickled_by(pickler_class: type[_Pickler], obj: object, unshared: UnsharedParts | None) -> PickledObject:
@@ -79,37 +74,35 @@ class _Pickler(pickle.Pickler):
 
     def __init__(self, file: BytesIO, unshared: UnsharedParts | None) -> None:
         self._buffers: list[pickle.PickleBuffer] = []
-        self._arrays: dict[int, NDArray[Any]] = {}  # by the id of the buffer in their place
+        self._replaced: dict[int, NDArray[Any]] = {}  # arrays by the id of the buffer in their place
         self._unshared = unshared
         super().__init__(file, protocol=5, buffer_callback=self._buffers.append)
 
     def arrays(self) -> list[NDArray[Any]]:
         """The arrays, each once, and the buffers that other classes exported."""
-        return [self._arrays[id(item)] if id(item) in self._arrays else _bytes_in(item) for item in self._buffers]
+        known = self._replaced
+        return [known[id(b)] if id(b) in known else np.frombuffer(b.raw(), np.uint8) for b in self._buffers]
 
     def reducer_override(self, obj: Any) -> Any:
         """How to pickle `obj`, if not in its own way. Not called for numbers, strings and containers."""
-        reduced = None
+        reduced: Any = NotImplemented
         if isinstance(obj, np.ndarray):
             reduced = self._reduced_array(obj)
         elif isinstance(obj, np.void) and not obj.dtype.hasobject:
             reduced = operator.getitem, (np.asarray(obj), ())
-        if reduced is None and self._unshared is not None:
+        if reduced is NotImplemented and self._unshared is not None:
             with suppress(Exception):  # what an object costs does not decide whether it can be shared
                 self._unshared.note(obj)
         if type(obj) is array.array and obj.typecode != "u":
             reduced = _array_of, (obj.typecode, np.frombuffer(obj, np.uint8))
-        return self._reduced_by_class(obj) if reduced is None else reduced
+        return reduced
 
-    def _reduced_by_class(self, obj: object) -> Any:
-        return NotImplemented
-
-    def _reduced_array(self, obj: Any) -> tuple[Any, ...] | None:
+    def _reduced_array(self, obj: Any) -> Any:
         kind = type(obj)
         if kind in PLAIN_CLASSES:
-            return None if obj.dtype.hasobject else self._reduced_plain(obj)
+            return NotImplemented if obj.dtype.hasobject else self._reduced_plain(obj)
         if obj is np.ma.masked:
-            return None
+            return NotImplemented
         if kind is np.ma.MaskedArray:
             mask = None if obj.mask is np.ma.nomask else np.asarray(obj.mask)
             return _masked, (np.asarray(obj.data), mask, obj.fill_value, obj.hardmask)
@@ -126,7 +119,7 @@ class _Pickler(pickle.Pickler):
         except SpecError:  # a dtype of another library, which can be pickled
             return np.ndarray.view, (obj.view(np.dtype((np.void, obj.itemsize))), obj.dtype)
         buffer = pickle.PickleBuffer(bytearray())
-        self._arrays[id(buffer)] = obj
+        self._replaced[id(buffer)] = obj
         return np.asanyarray, (buffer,)  # which is the array that is received
 
 
@@ -140,15 +133,11 @@ def _cloud_pickler() -> type[_Pickler] | None:
     class CloudPickler(_Pickler, cloudpickle.Pickler):  # type: ignore[misc]
         """Pickles functions and classes by their definition if they cannot be imported."""
 
-        def _reduced_by_class(self, obj: object) -> Any:
-            return cloudpickle.Pickler.reducer_override(self, obj)
+        def reducer_override(self, obj: Any) -> Any:
+            reduced = super().reducer_override(obj)
+            return cloudpickle.Pickler.reducer_override(self, obj) if reduced is NotImplemented else reduced
 
     return CloudPickler
-
-
-def _bytes_in(buffer: pickle.PickleBuffer) -> NDArray[np.uint8]:
-    raw = buffer.raw()
-    return np.frombuffer(raw, np.uint8) if raw.nbytes else np.empty(0, np.uint8)
 
 
 def _pickles_itself(kind: type[np.ndarray[Any, Any]]) -> bool:

@@ -39,14 +39,11 @@ class UnsharedPart(NamedTuple):
     nbytes: int
     cure: str
 
-    def __str__(self) -> str:
-        return f"{self.description}, {self.nbytes:,} bytes on each rank. Use {self.cure}."
-
 
 def describe(parts: Sequence[UnsharedPart]) -> str:
     """Names the most expensive parts."""
     named = sorted(parts, key=lambda part: part.nbytes, reverse=True)
-    sentences = [str(part) for part in named[:_MAX_NAMED]]
+    sentences = [f"{name}, {nbytes:,} bytes on each rank. Use {cure}." for name, nbytes, cure in named[:_MAX_NAMED]]
     if others := named[_MAX_NAMED:]:
         sentences.append(f"And {len(others)} more, {sum(part.nbytes for part in others):,} bytes on each rank.")
     return " ".join(sentences)
@@ -78,10 +75,10 @@ class UnsharedParts:
             self._note_frame(obj)
 
     def _note_frame(self, frame: Any) -> None:
-        if frame.ndim == 2:
-            for labels in _levels(frame.columns):
-                self._columns += _objects_in(labels)  # few, and not reported
-        for name, column in _columns_of(frame):
+        table = frame.to_frame() if frame.ndim == 1 else frame
+        for labels in _levels(table.columns):
+            self._columns += _objects_in(labels)  # few, and not reported
+        for name, column in _columns_of(table):
             for items in _objects_in(column):
                 self._columns.append(items)
                 description = f"{name} of a {type(frame).__name__} holds Python objects"
@@ -105,12 +102,9 @@ def _columns_of(frame: Any) -> Iterator[tuple[str, Any]]:
     """The index and the columns that may hold Python objects, each with its name."""
     for level in _levels(frame.index):
         yield "the index", level
-    if frame.ndim == 1:
-        yield f"column {frame.name!r}", frame
-        return
-    for number, dtype in enumerate(frame.dtypes):
+    for number, (name, dtype) in enumerate(frame.dtypes.items()):
         if _may_hold_objects(dtype):
-            yield f"column {frame.columns[number]!r}", frame.iloc[:, number]
+            yield f"column {name!r}", frame.iloc[:, number]
 
 
 def _levels(index: Any) -> list[Any]:

@@ -43,7 +43,7 @@ def test_arrays_lie_apart_and_aligned(lengths: list[int]) -> None:
     text_bytes = header.contents_bytes + header.skeleton_bytes
     assert [spec.nbytes for spec in unpack_specs(memory[: header.contents_bytes].tobytes())] == lengths
     ranges = [(0, text_bytes)]
-    for number, (length, start) in enumerate(zip(lengths, packed._layout.offsets, strict=True)):
+    for number, (length, start) in enumerate(zip(lengths, packed._offsets, strict=True)):
         is_large = length >= LARGE
         assert start % (4096 if is_large else 64) == 0
         assert (start >= header.prefix_bytes) == is_large or not length
