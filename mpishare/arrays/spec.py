@@ -156,10 +156,8 @@ class Spec:
         return f"shape={self.shape}, dtype={dtype}, order={self.order}"
 
 
-@lru_cache(maxsize=256)
-def _plain_spec(dtype: np.dtype[Any], shape: tuple[int, ...], order: Order) -> Spec:
-    """A spec that is made once, so that its cached properties are too."""
-    return Spec(dtype, shape, order)
+_plain_spec = lru_cache(maxsize=256)(Spec)
+"""A spec that is made once, so that its cached properties are too."""
 
 
 def _lengths(shape: ShapeLike) -> tuple[int, ...]:
