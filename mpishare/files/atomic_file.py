@@ -52,10 +52,9 @@ class AtomicFile:
         Raises:
             OSError: The file cannot be made, or `path` is not a file or may not be written.
         """
-        self.path = _target(path)
+        self.path, self.old = _target(path)
         stem = os.fsdecode(os.fsencode(self.path.name)[:_LONGEST_STEM_BYTES])
         _remove_leftovers(self.path.parent, re.escape(stem) if leftovers is None else leftovers)
-        self.old = _status(self.path)
         mode = 0o666 if self.old is None else stat.S_IRUSR | stat.S_IWUSR  # widened by `sync`
         self.temporary, self.fd = _create(self.path.with_name(stem), mode)
         self._copied: Stamp | None = None
@@ -78,7 +77,12 @@ class AtomicFile:
             OSError: Another process writes to it, or it cannot be copied.
         """
         with self.path.open("rb") as old:
-            _lock_old(old.fileno())
+            try:
+                fcntl.flock(old, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise OSError(errno.EBUSY, "another process has the file open for writing") from error
+            except OSError:  # a file system without locks
+                pass
             self._copied = Stamp.of(old.fileno())
             _copy(old.fileno(), self.fd, self._copied.nbytes)
 
@@ -142,23 +146,24 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _target(path: Path) -> Path:
-    """The file that `path` names, symbolic links followed.
+def _target(path: Path) -> tuple[Path, os.stat_result | None]:
+    """The file that `path` names, symbolic links followed; and its status, None if it does not exist.
 
     Raises:
         OSError: It is a folder or another thing that a file cannot replace, or it may not be written.
     """
     file = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for circular links
-    status = _status(file)
-    if status is None:
-        return file
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        return file, None
     if stat.S_ISDIR(status.st_mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file, so no file can replace it")
     if not os.access(file, os.W_OK):
         raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-    return file
+    return file, status
 
 
 def _create(stem: Path, mode: int) -> tuple[Path, int]:
@@ -168,7 +173,7 @@ def _create(stem: Path, mode: int) -> tuple[Path, int]:
         fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with suppress(OSError):  # a file system without locks, where leftovers stay
             fcntl.flock(fd, fcntl.LOCK_SH)  # shared, so that HDF5 can lock it too
-        if _status(file) is not None:
+        if file.exists():
             return file, fd
         os.close(fd)  # another save took it for a leftover before it was locked
 
@@ -181,20 +186,6 @@ def _remove_leftovers(folder: Path, names: str) -> None:
             with suppress(OSError), file.open("rb+") as left:  # an error: it is locked, gone, or of another user
                 fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 file.unlink()
-
-
-def _lock_old(fd: int) -> None:
-    """Keeps HDF5 programs from writing to a file while it is copied.
-
-    Raises:
-        OSError: One of them has the file open for writing.
-    """
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise OSError(errno.EBUSY, "another process has the file open for writing") from error
-    except OSError:  # a file system without locks
-        return
 
 
 def _copy(source: int, target: int, nbytes: int) -> None:
@@ -210,10 +201,3 @@ def _copy(source: int, target: int, nbytes: int) -> None:
         if not count:
             raise OSError(errno.EIO, "the file became shorter while it was copied")
         done += count
-
-
-def _status(path: Path) -> os.stat_result | None:
-    try:
-        return path.stat()
-    except FileNotFoundError:
-        return None

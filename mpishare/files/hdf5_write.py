@@ -61,15 +61,14 @@ def _create(file: Any, name: str, spec: Spec) -> Any:
             raise ArgumentError(f"{name!r} is a group. Give the dataset another name.")
         del file[name]
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    creation.set_layout(h5py.h5d.CONTIGUOUS)
     creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     creation.set_obj_track_times(False)
     links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
     links.set_create_intermediate_group(True)
     links.set_char_encoding(h5py.h5t.CSET_UTF8)
-    space = h5py.h5s.create_simple(spec.shape) if spec.shape else h5py.h5s.create(h5py.h5s.SCALAR)
-    return h5py.h5d.create(file.id, name.encode(), stored_type(spec), space, creation, links)
+    shape = h5py.h5s.create_simple(spec.shape)  # of a 0-d array a scalar
+    return h5py.h5d.create(file.id, name.encode(), stored_type(spec), shape, creation, links)
 
 
 def _check_groups(file: Any, name: str) -> None:

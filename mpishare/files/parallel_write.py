@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import chain, cycle
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -13,8 +13,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays import slices
-from mpishare.arrays.raw import Block, bytes_of
+from mpishare.arrays.raw import bytes_of
 from mpishare.comm.context import Context
 from mpishare.comm.pending import InFlight
 from mpishare.comm.tags import Tag
@@ -62,7 +61,7 @@ class ParallelWrite:
         self._written = 0
         self._error: Exception | None = None
         senders = [rank for rank, writer in enumerate(self.writers) if writer == self._rank != rank]
-        self._received = [(sender, run) for sender in senders for run in self._runs(sender)]
+        self._received = [(sender, run) for sender in senders for blocks in self.blocks for run in blocks.runs(sender)]
         largest = max((run.nbytes for _, run in self._received), default=0)
         buffers = cycle([np.empty(largest, np.uint8) for _ in range(WINDOW)])
         self._places = [(sender, next(buffers)[: run.nbytes]) for sender, run in self._received]
@@ -80,69 +79,57 @@ class ParallelWrite:
         Collective:
             Over the communicator.
         """
-        if self.writers[self._rank] == self._rank:
-            self._write()
+        comm, writer = self.context.collective_comm, self.writers[self._rank]
+        if writer == self._rank:
+            messages = receive_in_order(comm, self._places, Tag.ROW_BLOCK)
+            received = ((run, block.data) for (_, run), block in zip(self._received, messages, strict=True))
+            for run, data in chain(self._own_runs(), received):
+                self._write(run, data)
         else:
-            self._send()
+            with InFlight(comm, Tag.ROW_BLOCK) as sending:
+                for _, data in self._own_runs():
+                    sending.send(data, writer)
+                    sending.wait_until(WINDOW - 1)
         if self._error is not None:
             raise self._error
 
-    def _write(self) -> None:
-        with self._deferred_error():
-            for run, data in zip(self._runs(self._rank), self._own_data(), strict=True):
-                self._write_run(run, data)
-        blocks = receive_in_order(self.context.collective_comm, self._places, Tag.ROW_BLOCK)
-        for (_, run), block in zip(self._received, blocks, strict=True):
-            with self._deferred_error():
-                self._write_run(run, block.data)
-
-    def _write_run(self, run: Run, data: memoryview) -> None:
-        if self._error is None:
-            write_exactly(self.fd, run.offset, data)
-            self._written += data.nbytes
-            self.bar.show(min(self._written * self._n_writers, self._nbytes))  # the others are about as far
-
-    def _send(self) -> None:
-        """Sends this rank's runs, and after an error empty messages in their place: the writer still waits for them."""
-        own_data = self._own_data()
-        with InFlight(self.context.collective_comm, Tag.ROW_BLOCK) as sending:
-            for _ in self._runs(self._rank):
-                data = memoryview(b"")
-                with self._deferred_error():
-                    data = next(own_data, data)
-                sending.send(data, self.writers[self._rank])
-                sending.wait_until(WINDOW - 1)
-
-    @contextmanager
-    def _deferred_error(self) -> Iterator[None]:
-        """Keeps an error of the block for `run`, which raises the first one."""
-        try:
-            yield
-        except Exception as error:
-            self._error = self._error or error
-
-    def _own_data(self) -> Iterator[memoryview]:
-        """The bytes of this rank, run by run."""
+    def _own_runs(self) -> Iterator[tuple[Run, memoryview]]:
+        """The runs of this rank with their bytes; with no bytes after an error, as the writer still waits for each run."""
         for blocks, array, checksums in zip(self.blocks, self.arrays, self.checksums, strict=True):
-            for data in () if array is None else data_of(array, blocks.spec.order, blocks.block_bytes):
-                if self.has_checksums:
-                    checksums.append(crc32(data))
-                yield data
+            start = blocks.offset + blocks.starts[self._rank]
+            for run in blocks.runs(self._rank):
+                data = memoryview(b"")
+                if self._error is None:
+                    try:
+                        data = bytes_at(array, blocks.spec.order, run.offset - start, run.nbytes)
+                        if self.has_checksums:
+                            checksums.append(crc32(data))
+                    except Exception as error:
+                        self._error = error
+                yield run, data
 
-    def _runs(self, rank: int) -> Iterator[Run]:
-        for blocks in self.blocks:
-            yield from blocks.runs(rank)
+    def _write(self, run: Run, data: memoryview) -> None:
+        if self._error is None:
+            try:
+                write_exactly(self.fd, run.offset, data)
+                self._written += data.nbytes
+                self.bar.show(min(self._written * self._n_writers, self._nbytes))  # the others are about as far
+            except Exception as error:
+                self._error = error
 
 
-def data_of(array: NDArray[Any], order: str, block_bytes: int) -> Iterator[memoryview]:
-    """The bytes of an array in blocks, its items in `order`. Only an array of another layout is copied, by blocks."""
-    if array.nbytes == 0:
-        return
+def bytes_at(array: NDArray[Any] | None, order: str, start: int, nbytes: int) -> memoryview:
+    """The `nbytes` bytes from `start` on of an array, its items in `order`. Only an array of another layout is copied.
+
+    Args:
+        array: The array, which has these bytes.
+        order: "C" or "F".
+        start: The first byte, at which an item begins.
+        nbytes: The number of bytes, those of whole items.
+    """
+    assert array is not None
     if array.flags.c_contiguous if order == "C" else array.flags.f_contiguous:
-        data: Block = bytes_of(array)
-        yield from (data[part].data for part in slices.chunks(data.nbytes, block_bytes))
-        return
+        return bytes_of(array)[start : start + nbytes].data
     items = array.view(np.dtype((np.void, array.itemsize)))  # with all their bytes, padding included
     flat = (items if order == "C" else items.T).flat
-    for part in slices.chunks(items.size, block_bytes // array.itemsize):
-        yield flat[part].view(np.uint8).data
+    return flat[start // array.itemsize : (start + nbytes) // array.itemsize].view(np.uint8).data

@@ -66,31 +66,21 @@ def pieces_of(axes: Sequence[ChunkedAxis], itemsize: int, largest_bytes: int) ->
         itemsize: Bytes of an item.
         largest_bytes: The largest size of a piece, unless one chunk is larger.
     """
-    counts = [len(axis.indices) for axis in axes]
-    if not itemsize * math.prod(counts):
-        return
-    for items in _hyperslabs(axes, itemsize, largest_bytes):
-        first = 0
-        for run, count in zip(items, counts, strict=True):
-            first = first * count + run.start
-        yield Piece(items, first * itemsize)
-
-
-def _hyperslabs(axes: Sequence[ChunkedAxis], itemsize: int, largest_bytes: int) -> Iterator[Hyperslab]:
+    if not axes and itemsize:
+        yield Piece((), 0)
     if not axes:
-        yield ()
         return
     axis, *inner = axes
-    unit = max(1, axis.chunk // axis.indices.step)  # the number of items between two cuts, at least
-    unit_bytes = unit * itemsize * math.prod(len(other.indices) for other in inner)
-    if unit_bytes <= largest_bytes:
-        whole = [slice(0, len(other.indices)) for other in inner]
-        for run in axis.runs(largest_bytes // unit_bytes):
-            yield (run, *whole)
+    row_bytes = itemsize * math.prod(len(other.indices) for other in inner)
+    if not row_bytes:
         return
-    for run in axis.runs(1):
-        for items in _hyperslabs(inner, itemsize * (run.stop - run.start), largest_bytes):
-            yield (run, *items)
+    unit = max(1, axis.chunk // axis.indices.step)  # the number of items between two cuts, at least
+    units = largest_bytes // (unit * row_bytes)
+    whole_rows = [Piece(tuple(slice(0, len(other.indices)) for other in inner), 0)]
+    for run in axis.runs(max(units, 1)):
+        rows = whole_rows if units else pieces_of(inner, itemsize, largest_bytes // (run.stop - run.start))
+        for items, start in rows:
+            yield Piece((run, *items), run.start * row_bytes + start)
 
 
 def piece_bytes(nbytes: int, readers: int) -> int:
