@@ -1,7 +1,5 @@
 """load: the bytes of a file on every rank, read once, one copy per node; or an error on all."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import io

@@ -1,7 +1,5 @@
 """save: NumPy and h5py read from the file the bits that the ranks had, or the file is as it was."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -1,7 +1,5 @@
 """Loads without MPI: what the readers of one node would read, piece by piece."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """AtomicFile: the new file in the end, or the old one, whatever fails and whatever else is in the folder."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Every error of a file is a FileError that names the file, the reason and the outcome."""
 
-from __future__ import annotations
-
 import errno
 
 import pytest

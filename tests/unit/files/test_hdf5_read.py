@@ -1,7 +1,5 @@
 """HDF5 files are inspected and read as h5py reads them, or refused with the reason."""
 
-from __future__ import annotations
-
 import fcntl
 from collections.abc import Callable
 from pathlib import Path

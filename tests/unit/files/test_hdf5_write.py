@@ -1,7 +1,5 @@
 """WriteBuffer against io.BytesIO: the same reads, and the same file in the end."""
 
-from __future__ import annotations
-
 import io
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """.npy headers are read and written as NumPy does; a damaged or hostile one is refused at once."""
 
-from __future__ import annotations
-
 import struct
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files that other programs write: netCDF4 and PyTables."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import netCDF4

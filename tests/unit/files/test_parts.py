@@ -1,7 +1,5 @@
 """A contiguous array is read piece by piece without a library, whatever region of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

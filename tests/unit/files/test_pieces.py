@@ -1,7 +1,5 @@
 """Pieces cover an array once, in the order of memory, and cut no chunk."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """What is no index into an array is refused as a region; test_parts reads the others."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

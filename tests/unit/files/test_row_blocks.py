@@ -1,7 +1,5 @@
 """Which bytes of a file each rank has, and who writes them."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

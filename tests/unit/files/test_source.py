@@ -1,7 +1,5 @@
 """A file is opened as a regular file, read to the last byte that is asked for, and refused if it has changed."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
