@@ -33,8 +33,8 @@ class Bar:
 
     def show(self, done: int) -> None:
         """Shows how much of this round has been done."""
-        with self._ending_on_error():
-            if self._bar is not None:
+        if self._bar is not None:
+            with self._ending_on_error():
                 self._bar.update(self._before + done - self._bar.n)
 
     def end_round(self, count: int) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from mpishare.arrays.raw import Block
+from mpishare.comm import mpi
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.pending import InFlight
-from mpishare.messages.wire import decode, encode, pieces
+from mpishare.messages.wire import HEAD_BYTES, decode, encode, pieces
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import unpickle_object
 
@@ -36,12 +37,11 @@ def backoff(sleep_s: float = _SLEEP_S) -> Iterator[None]:
 def send_object(context: Context, comm: CollectiveComm, pickled: PickledObject, dest: int, tag: int) -> None:
     """Sends an object to `receive_object` on rank `dest`. Returns when its arrays may be changed.
 
-    First comes the length of the head, as one int64; then the head and the parts of a message (`messages.wire`).
+    First comes the head of a message (`messages.wire`), then its parts.
     """
     message = encode(context, pickled)
-    head = np.frombuffer(message.head, np.uint8)
     with InFlight(comm, tag) as in_flight:
-        for block in (np.array([head.size], np.int64).view(np.uint8), head, *message.parts):
+        for block in (np.frombuffer(message.head, np.uint8), *message.parts):
             for piece in pieces(block):
                 in_flight.send(piece, dest)
                 in_flight.wait_until(_MOST_IN_FLIGHT)
@@ -57,21 +57,19 @@ def receive_object(context: Context, comm: CollectiveComm, source: int, tag: int
         CapacityError: There is no memory for it.
         Exception: What the object's classes raise when they are unpickled.
     """
-    length = np.empty(1, np.int64)
-    _receive(comm, length.view(np.uint8), source, tag)
-    head = np.empty(int(length[0]), np.uint8)
-    _receive(comm, head, source, tag)
-    steps = decode(context, head.tobytes(), None)
+    head, status = np.empty(HEAD_BYTES, np.uint8), mpi.Status()
+    _receive(comm, head, source, tag, status)
+    steps = decode(context, head[: status.count].tobytes(), None)
     try:
         block, _ = next(steps)
         while True:
-            _receive(comm, block, source, tag)
+            _receive(comm, block, source, tag, status)
             block, _ = steps.send(block.nbytes)
     except StopIteration as end:
-        pickled = end.value
-    return unpickle_object(pickled)
+        return unpickle_object(end.value)
 
 
-def _receive(comm: CollectiveComm, block: Block, source: int, tag: int) -> None:
+def _receive(comm: CollectiveComm, block: Block, source: int, tag: int, status: mpi.Status) -> None:
     with InFlight(comm, tag) as in_flight:
         in_flight.receive(block, source)
+        in_flight.wait_oldest(status)

@@ -27,19 +27,18 @@ class RankResults:
     """What the tasks of this rank returned."""
 
     def __init__(self) -> None:
-        self._chunks: list[range] = []
+        self._chunks: list[tuple[int, int]] = []
         self._values: list[Any] = []
 
     def add(self, chunk: range, values: list[Any]) -> None:
         """Adds the results of the items with the numbers `chunk`."""
-        self._chunks.append(chunk)
+        self._chunks.append((chunk.start, chunk.stop))
         self._values += values
 
     @cached_property
-    def content(self) -> tuple[NDArray[np.int64], Values]:
-        """The first item and the length of each chunk, shape (n, 2), and the results. All have been added by then."""
-        chunks = np.array([(chunk.start, len(chunk)) for chunk in self._chunks], np.int64).reshape(-1, 2)
-        return chunks, stack(self._values)
+    def content(self) -> tuple[list[tuple[int, int]], Values]:
+        """Where each chunk of items begins and ends, and the results. All have been added by then."""
+        return self._chunks, stack(self._values)
 
     def pickled(self) -> PickledObject:
         """Their content, pickled.
@@ -50,7 +49,8 @@ class RankResults:
         try:
             return pickle_object(self.content)
         except Exception as error:  # user classes may raise anything when they are pickled
-            for item, value in zip(chain.from_iterable(self._chunks), self._values, strict=True):
+            items = chain.from_iterable(range(*chunk) for chunk in self._chunks)
+            for item, value in zip(items, self._values, strict=True):
                 try:
                     pickle_object(value)
                 except Exception:
@@ -106,11 +106,10 @@ def gather_results(
 
 def _receive_all(context: Context, count: int, results: RankResults) -> Values | None:
     """On the root: receives from all ranks, also after an error, since each of them sends."""
-    comm = context.collective_comm
     gathered = _placed(None, count, *results.content)
     errors = []
-    for rank in range(comm.size):
-        if rank != comm.rank:
+    for rank in range(context.topology.size):
+        if rank != context.topology.rank:
             try:
                 gathered = _placed(gathered, count, *_received(context, rank))
             except Exception as error:
@@ -129,9 +128,9 @@ def _received(context: Context, rank: int) -> Any:
         raise SpecError(f"results of rank {rank} cannot be unpickled on the root: {text_of_error(error)}") from error
 
 
-def _placed(gathered: Values | None, count: int, chunks: NDArray[np.int64], values: Values) -> Values | None:
+def _placed(gathered: Values | None, count: int, chunks: list[tuple[int, int]], values: Values) -> Values | None:
     """`gathered`, of `count` items, with the results of one more rank; a list where the ranks' results differ."""
-    if not chunks.size:
+    if not chunks:
         return gathered
     row = _row_of(values)
     if gathered is None:
@@ -139,9 +138,10 @@ def _placed(gathered: Values | None, count: int, chunks: NDArray[np.int64], valu
     elif row != _row_of(gathered):
         gathered = list(gathered)
     begin = 0
-    for first, length in chunks.tolist():
-        gathered[first : first + length] = values[begin : begin + length]
-        begin += length
+    for start, stop in chunks:
+        end = begin + stop - start
+        gathered[start:stop] = values[begin:end]
+        begin = end
     return gathered
 
 

@@ -6,7 +6,6 @@ import operator
 import struct
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
@@ -92,9 +91,9 @@ def run_map(
             agreement.call = f"map(…, root={root}, {options})"
         if context.topology.rank == root:
             _check_callable(func, root)
-            source = ItemSource(items, context.topology.size)
             if options.progress:
                 check_tqdm()
+            source = ItemSource(items, context.topology.size)
             note = _NOTE.pack(function.is_current(func), initializer is not None, options.chunk or 0)
             agreement.note = note.ljust(NOTE_BYTES, b"\0")
     call.release()  # what follows shares arrays in calls of its own
@@ -104,8 +103,7 @@ def run_map(
     if not is_current:
         function.func = None  # it stays None if sharing fails
         function.func = _share_from(context, root, func)
-    bar = Bar(source.total) if source is not None and options.progress else None
-    with bar or nullcontext():
+    with Bar(None if source is None else source.total, is_shown=source is not None and options.progress) as bar:
         sizer, queue = ChunkSizer(chunk or None), context.keep(WorkQueue)
         return _Run(context, root, options.gather, function.func, source, bar, sizer, queue).results()
 
@@ -134,14 +132,14 @@ def _share_from(context: Context, root: int, obj: Any) -> Any:
 
 @dataclass
 class _Run:
-    """One call: batch after batch. Only the root has `_source`, and `_bar` if it shows progress."""
+    """One call: batch after batch. Only the root has `_source`."""
 
     _context: Context
     _root: int
     _gather: str
     _func: Any
     _source: ItemSource | None
-    _bar: Bar | None
+    _bar: Bar
     _sizer: ChunkSizer
     _queue: WorkQueue
     _first: int = 0  # number of the first item of the batch
@@ -150,24 +148,18 @@ class _Run:
     def results(self) -> list[Any] | None:
         """Runs all tasks; see `map`."""
         results: list[Any] = []
+        batch: tuple[bool, Items] | None = None
         is_last = False
         while not is_last:
-            is_last, items = self._next_batch()
+            with agree(self._context.collective_comm):
+                if self._source is not None:
+                    batch = self._source.next()
+                self._queue.reset(self._root, 0 if batch is None else len(batch[1]))
+            is_last, items = share(batch, root=self._root, comm=self._context.topology.comm)
             if len(items):
                 results += self._gathered(len(items), self._run(items))
                 self._first += len(items)
         return results if self._gather == "all" or (self._gather == "root" and self._source is not None) else None
-
-    def _next_batch(self) -> tuple[bool, Items]:
-        """Whether the next batch is the last, and the batch. Collective over the communicator."""
-        batch = None
-        with agree(self._context.collective_comm):
-            if self._source is not None:
-                batch = self._source.next()
-            self._queue.reset(self._root, 0 if batch is None else len(batch[1]))
-        shared: tuple[bool, Items] | None = share(batch, root=self._root, comm=self._context.topology.comm)
-        assert shared is not None
-        return shared
 
     def _run(self, items: Items) -> RankResults:
         """Runs tasks until none is left or one fails, and waits until all ranks have done so."""
@@ -176,26 +168,24 @@ class _Run:
             self._queue.start()
             if self._source is not None:
                 self._source.read_ahead()
-            self._run_chunks(items, results)
+            call_as_task(self._run_chunks, items, results)
         except BaseException as error:
             self._fail(error)
         self._wait_for_all()
         if self._source is not None:
             self._source.note_time(time.perf_counter() - start)
-        if self._bar is not None:
-            self._bar.end_round(len(items))
+        self._bar.end_round(len(items))
         return results
 
     def _run_chunks(self, items: Items, results: RankResults) -> None:
         done = 0
         while chunk := self._queue.next_chunk(self._sizer, done):
             start, done = time.perf_counter(), len(chunk)
-            values = call_as_task(apply_to_items, self._func, items[chunk.start : chunk.stop], chunk.start)
+            values = apply_to_items(self._func, items[chunk.start : chunk.stop], chunk.start)
             self._sizer.note_time(done, time.perf_counter() - start)
             if self._gather != "none":
                 results.add(chunk, values)
-            if self._bar is not None:
-                self._bar.show(self._queue.done)
+            self._bar.show(self._queue.done)
 
     def _fail(self, error: BaseException) -> None:
         """Cancels the tasks that no rank has begun."""
