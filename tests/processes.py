@@ -40,9 +40,9 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
 
 
-def wait_until(is_reached: Callable[[], object], limit_s: float) -> None:
-    """Waits until `is_reached` returns something true; past `limit_s` the test fails."""
+def wait_until(is_reached: Callable[[], object], limit_s: float, report: Callable[[], str] = str) -> None:
+    """Waits until `is_reached` returns something true; past `limit_s` the test fails with a report."""
     deadline = time.monotonic() + limit_s
     while not is_reached():
-        assert time.monotonic() < deadline, f"not within {limit_s} s"
+        assert time.monotonic() < deadline, f"not within {limit_s} s\n{report()}"
         time.sleep(0.02)

@@ -1,5 +1,6 @@
 """Clusters as seen from outside: start one, run commands on its hosts, end it."""
 
+import json
 import os
 import shlex
 import signal
@@ -119,7 +120,7 @@ def cluster(spec: Spec) -> Iterator[Cluster]:
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     unshare = ["unshare", *user, "--fork", "--kill-child", *_NAMESPACES, "--mount-proc"]
     environ = {**os.environ, "PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS])}
-    line, pipe = [*unshare, sys.executable, "-m", _MODULE, spec.dumps()], subprocess.PIPE
+    line, pipe = [*unshare, sys.executable, "-m", _MODULE, json.dumps(spec)], subprocess.PIPE
     with subprocess.Popen(
         line, cwd=ROOT, env=environ, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
     ) as process:  # it ends when its stdin is closed

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.cluster.spec import AGENT, HEAD, HEAD_ADDRESS, HOSTFILE, RUN, VENV, Spec
+from tests.cluster.spec import AGENT, HEAD, HOSTFILE, RUN, VENV, Spec, address_of
 from tests.processes import wait_until
 
 _AGENT = f"""\
@@ -35,39 +35,34 @@ def make_switch(spec: Spec) -> None:
     sh(
         f"mount -t tmpfs -o mode=755 none /run && mkdir -p {RUN}/hosts /run/tmp && chmod 1777 /run/tmp && "
         f"hostname {HEAD} && ip link set lo up && ip link add br0 type bridge && ip link set br0 up && "
-        f"ip address add {HEAD_ADDRESS}/24 dev br0"
+        f"ip address add {address_of(HEAD)}/24 dev br0"
     )
     sh(f"mkdir {VENV} && mount --bind {shlex.quote(sys.prefix)} {VENV}")
     Path(AGENT).write_text(_AGENT)
     Path(AGENT).chmod(0o755)
     Path(RUN, "hosts", HEAD).write_text("1")
-    Path(RUN, "spec").write_text(spec.dumps())
-    names = "".join(f"{spec.address(host)} {host}\n" for host in [HEAD, *spec.hosts])
+    names = "".join(f"{address_of(host)} {host}\n" for host in [HEAD, *spec.hosts])
     Path(RUN, "etc-hosts").write_text(f"127.0.0.1 localhost\n{names}")
     sh(f"mount --bind {RUN}/etc-hosts /etc/hosts")
-    slots = "".join(f"{host} slots={count}\n" for host, count in zip(spec.hosts, spec.ranks, strict=True))
-    Path(HOSTFILE).write_text(slots)
+    slots = [f"{host} slots={count}\n" for host, count in zip(spec.hosts, spec.ranks, strict=True)]
+    Path(HOSTFILE).write_text("".join(slots))
 
 
 def make_host(spec: Spec, number: int) -> None:
     """One host: a process that holds its namespaces, a link to the bridge, its own /dev/shm and temporary folder."""
     host, shm = spec.hosts[number], spec.shm[number]
     holder = subprocess.Popen(["unshare", "--net", "--uts", "--mount", "--ipc", "sleep", "infinity"])
-    _wait_until_apart(holder.pid)
+    own, process = Path("/proc/self/ns/net").readlink(), Path(f"/proc/{holder.pid}")
+    # Its namespaces are made when it has left ours.
+    wait_until(lambda: (process / "ns/net").readlink() != own and (process / "comm").read_text() == "sleep\n", 10)
     Path(RUN, "hosts", host).write_text(str(holder.pid))
     inside = f"nsenter --target {holder.pid} --net --uts --mount --ipc --"
     sh(
         f"ip link add {host} type veth peer name eth0 netns {holder.pid} && ip link set {host} master br0 up && "
         f"{inside} sh -ec 'hostname {host}; mount -t tmpfs -o mode=1777,size={shm} none /dev/shm; "
         "mkdir -p /run/tmp; mount -t tmpfs -o mode=1777 none /run/tmp; "
-        f"ip link set lo up; ip address add {spec.address(host)}/24 dev eth0; ip link set eth0 up'"
+        f"ip link set lo up; ip address add {address_of(host)}/24 dev eth0; ip link set eth0 up'"
     )
     if spec.rate:
         shape = f"root tbf rate {spec.rate} burst 256kb latency 50ms"
         sh(f"tc qdisc add dev {host} {shape} && {inside} tc qdisc add dev eth0 {shape}")
-
-
-def _wait_until_apart(pid: int) -> None:
-    """Waits until a new process has left our network namespace, which is when its namespaces are made."""
-    own, process = Path("/proc/self/ns/net").readlink(), Path(f"/proc/{pid}")
-    wait_until(lambda: (process / "ns/net").readlink() != own and (process / "comm").read_text() == "sleep\n", 10)

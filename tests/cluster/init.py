@@ -6,6 +6,7 @@ network namespaces, files with the tmpfs on /run in the mount namespace.
     unshare --pid --fork --kill-child --mount --net --uts --ipc --mount-proc python -m tests.cluster.init SPEC
 """
 
+import json
 import os
 import sys
 import threading
@@ -17,7 +18,7 @@ from tests.cluster.spec import LOG, Spec
 
 def main() -> None:
     """Makes the cluster, prints "ready", then collects children until it is ended."""
-    spec = Spec.loads(sys.argv[1])
+    spec = Spec(*json.loads(sys.argv[1]))
     threading.Thread(target=_end_at_eof, daemon=True).start()
     hosts.make_switch(spec)
     for number in range(len(spec.hosts)):

@@ -2,10 +2,10 @@
 
 import os
 import subprocess
-import time
 from pathlib import Path
 
-from tests.cluster.spec import AGENT, HEAD, RUN, Spec
+from tests.cluster.spec import AGENT, HEAD, RUN, Spec, address_of
+from tests.processes import wait_until
 
 ETC = f"{RUN}/slurm"
 CONFIG = f"{ETC}/slurm.conf"
@@ -19,12 +19,12 @@ def config(spec: Spec) -> str:
     cred_expire is also how long a job that was requeued waits before it starts again.
     """
     nodes = "".join(
-        f"NodeName={host} NodeAddr={spec.address(host)} CPUs={count} RealMemory={_NODE_MEMORY_MIB} State=UNKNOWN\n"
+        f"NodeName={host} NodeAddr={address_of(host)} CPUs={count} RealMemory={_NODE_MEMORY_MIB} State=UNKNOWN\n"
         for host, count in zip(spec.hosts, spec.ranks, strict=True)
     )
     return f"""\
 ClusterName=cluster
-SlurmctldHost={HEAD}({spec.address(HEAD)})
+SlurmctldHost={HEAD}({address_of(HEAD)})
 SlurmUser=root
 AuthInfo=socket={_SOCKET},cred_expire=5
 StateSaveLocation={ETC}/state
@@ -53,7 +53,7 @@ def start(spec: Spec) -> None:
     """Starts the daemons and waits until every host is idle.
 
     Raises:
-        RuntimeError: A daemon did not start; with the end of its log.
+        AssertionError: A daemon did not start; with the end of its log.
     """
     Path(ETC, "state").mkdir(parents=True)
     Path(CONFIG).write_text(config(spec))
@@ -64,7 +64,7 @@ def start(spec: Spec) -> None:
     _start("slurmctld", "-D")
     for host in spec.hosts:
         _start(AGENT, host, f"exec slurmd -D -N {host}")
-    _wait_until_idle(spec)
+    wait_until(lambda: _idle_hosts() == len(spec.hosts), 30, _logs)
 
 
 def _start(*command: str) -> None:
@@ -83,16 +83,12 @@ def _start_munged() -> None:
     _start("munged", "--foreground", "--force", f"--socket={_SOCKET}", *files)
 
 
-def _wait_until_idle(spec: Spec, limit_s: float = 30) -> None:
-    deadline = time.monotonic() + limit_s
-    while _idle_hosts() < len(spec.hosts):
-        if time.monotonic() > deadline:
-            logs = "\n".join(f"{log}:\n{log.read_text()[-2000:]}" for log in Path(ETC).glob("*.log"))
-            raise RuntimeError(f"Slurm's hosts were not idle within {limit_s} s\n{logs}")
-        time.sleep(0.1)
-
-
 def _idle_hosts() -> int:
     """How many hosts Slurm says are idle."""
     line = ["sinfo", "--noheader", "--Node", "--format=%T"]
     return subprocess.run(line, capture_output=True, text=True, timeout=20).stdout.split().count("idle")
+
+
+def _logs() -> str:
+    """The ends of the daemons' logs."""
+    return "\n".join(f"{log}:\n{log.read_text()[-2000:]}" for log in Path(ETC).glob("*.log"))

@@ -1,7 +1,6 @@
 """What a cluster is, and where its files lie inside its own namespaces."""
 
-import json
-from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 RUN = "/run/cluster"
 """A folder on a tmpfs that only the cluster's own mount namespace has: it goes with the cluster, however that ends."""
@@ -13,11 +12,9 @@ VENV = f"{RUN}/venv"
 """This Python's folder by a path without spaces, which Open MPI's command line for ssh does not quote."""
 
 HEAD = "head"
-HEAD_ADDRESS = "10.77.0.254"
 
 
-@dataclass(frozen=True)
-class Spec:
+class Spec(NamedTuple):
     """A cluster.
 
     Attributes:
@@ -27,33 +24,23 @@ class Spec:
         slurm: Whether slurmctld, slurmd and munged run.
     """
 
-    ranks: tuple[int, ...]
-    rate: str = ""
-    shm: tuple[str, ...] = ()
-    slurm: bool = False
+    ranks: list[int]
+    rate: str
+    shm: list[str]
+    slurm: bool
 
     @property
     def hosts(self) -> list[str]:
         """Names of the hosts: h1, h2 and so on."""
         return [f"h{number + 1}" for number in range(len(self.ranks))]
 
-    @staticmethod
-    def address(host: str) -> str:
-        """The address of a host on the cluster's own network."""
-        return HEAD_ADDRESS if host == HEAD else f"10.77.0.{host[1:]}"
 
-    def dumps(self) -> str:
-        """The spec as one argument of a command line."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def loads(cls, text: str) -> "Spec":
-        """The spec that `dumps` wrote."""
-        fields = json.loads(text)
-        return cls(**{**fields, "ranks": tuple(fields["ranks"]), "shm": tuple(fields["shm"])})
-
-
-def make_spec(hosts: int, *, ranks: str = "2", rate: str = "", shm: str = "1g", slurm: bool = False) -> "Spec":
+def make_spec(hosts: int, *, ranks: str = "2", rate: str = "", shm: str = "1g", slurm: bool = False) -> Spec:
     """A spec in which `ranks` and `shm` are one value for all hosts, or one a host, separated by commas."""
     counts, sizes = ((text.split(",") * hosts)[:hosts] for text in (ranks, shm))
-    return Spec(tuple(map(int, counts)), rate, tuple(sizes), slurm)
+    return Spec([int(count) for count in counts], rate, sizes, slurm)
+
+
+def address_of(host: str) -> str:
+    """The address of a host on the cluster's own network."""
+    return f"10.77.0.{254 if host == HEAD else host[1:]}"

@@ -3,7 +3,6 @@
 import re
 import shlex
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -33,17 +32,22 @@ def submit(slurm: Cluster, *args: str, environ: tuple[str, ...] = ()) -> str:
     return slurm.exec(HEAD, ["env", *environ, "sbatch", "--parsable", f"--chdir={ROOT}", *args]).stdout.strip()
 
 
+def shown(slurm: Cluster, job: str) -> str:
+    """All that Slurm says of the job."""
+    return slurm.exec(HEAD, ["scontrol", "show", "job", job]).stdout
+
+
 def states(slurm: Cluster, job: str) -> list[str]:
     """The state of each job of an array, or of the one job."""
-    return re.findall(r"JobState=(\w+)", slurm.exec(HEAD, ["scontrol", "show", "job", job]).stdout)
+    return re.findall(r"JobState=(\w+)", shown(slurm, job))
 
 
-def wait(slurm: Cluster, job: str, wanted: tuple[str, ...] = ENDED, limit_s: float = 120) -> list[str]:
+def wait(slurm: Cluster, job: str, wanted: tuple[str, ...] = ENDED) -> list[str]:
     """The states of the job once all are among `wanted`."""
-    deadline = time.monotonic() + limit_s
-    while not (reached := states(slurm, job)) or not all(state in wanted for state in reached):
-        assert time.monotonic() < deadline, slurm.exec(HEAD, ["scontrol", "show", "job", job]).stdout
-    return reached
+    wait_until(
+        lambda: (reached := states(slurm, job)) and {*wanted}.issuperset(reached), 120, partial(shown, slurm, job)
+    )
+    return states(slurm, job)
 
 
 def wait_for(text: str, file: Path) -> None:

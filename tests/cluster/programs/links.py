@@ -87,10 +87,7 @@ def file_of(mib: str, *, on_each_host: bool = False) -> Iterator[Path]:
         if is_writer:
             file.parent.mkdir(exist_ok=True)
             with h5py.File(file, "w") as new:
-                new.create_dataset("numbers", data=noise(int(mib) * MIB))
-                new.create_dataset(
-                    "packed", data=noise(int(mib) * MIB), chunks=(MIB,), shuffle=True, compression="gzip"
-                )
+                new["numbers"] = noise(int(mib) * MIB)
         ms.load(file, "numbers", region=np.s_[:3], read="node" if on_each_host else "job")
         yield file
         comm.Barrier()
@@ -103,28 +100,6 @@ def load(mib: str, read: str) -> None:
     """A file of the first host, or of each."""
     with file_of(mib, on_each_host=read == "node") as file:
         same(measure(lambda: ms.load(file, "numbers", read=read)))
-
-
-def load_broken(mib: str) -> None:
-    """A file whose second chunk cannot be expanded; rank 0 prints the errors as well."""
-    with file_of(mib) as file:
-        if comm.rank == 0:
-            with h5py.File(file) as known:
-                at = known["packed"].id.get_chunk_info(1).byte_offset
-            with file.open("r+b") as opened:
-                opened.seek(at)
-                opened.write(bytes(1 << 16))
-
-        def attempt() -> str:
-            try:
-                ms.load(file, "packed")
-            except ms.MpishareError as error:
-                return f"{type(error).__name__} {error}"
-            return "none"
-
-        errors = comm.allgather(measure(attempt))
-        if comm.rank == 0:
-            print(json.dumps(errors))
 
 
 globals()[sys.argv[1]](*sys.argv[2:])
