@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from mpishare.host.procfs import number_of, table_of, text_of
 
@@ -13,8 +14,7 @@ _NO_LIMIT_BYTES = 1 << 60
 """Version 1 reports a number near 2**63 where there is no limit."""
 
 
-@dataclass(frozen=True)
-class _Files:
+class _Files(NamedTuple):
     """The names of the files of one version of control groups."""
 
     limit: str
@@ -32,7 +32,7 @@ def memory_limit(proc: Path = _PROC, root: Path = _ROOT) -> int | None:
     Source:
         cgroups(7); the kernel's documentation of control groups, "memory.max" and "memory.limit_in_bytes".
     """
-    return min((limit for _, limit, _ in _limits(proc, root)), default=None)
+    return min((limit for limit, _ in _limits(proc, root)), default=None)
 
 
 def memory_left(proc: Path = _PROC, root: Path = _ROOT) -> int | None:
@@ -40,19 +40,12 @@ def memory_left(proc: Path = _PROC, root: Path = _ROOT) -> int | None:
 
     File pages that the kernel would drop to make room count as free, as in MemAvailable.
     """
-    rooms = [limit - _used(group, files) for group, limit, files in _limits(proc, root)]
-    return max(min(rooms), 0) if rooms else None
+    left = min((limit - used for limit, used in _limits(proc, root)), default=None)
+    return None if left is None else max(left, 0)
 
 
-def _limits(proc: Path, root: Path) -> list[tuple[Path, int, _Files]]:
-    """The control groups of this process that have a limit, with the limit in bytes."""
-    limits = ((group, number_of(group / files.limit), files) for group, files in _groups(proc, root))
-    return [(group, limit, files) for group, limit, files in limits if limit is not None and limit < _NO_LIMIT_BYTES]
-
-
-def _groups(proc: Path, root: Path) -> list[tuple[Path, _Files]]:
-    """The folders of the groups of this process that control memory, and of their parents, in both versions."""
-    groups: list[tuple[Path, _Files]] = []
+def _limits(proc: Path, root: Path) -> Iterator[tuple[int, int]]:
+    """The limit and the used bytes of each group with a limit, of those of this process and their parents."""
     for line in text_of(proc).splitlines():
         _, controllers, group = line.split(":", maxsplit=2)
         if controllers == "":
@@ -62,9 +55,8 @@ def _groups(proc: Path, root: Path) -> list[tuple[Path, _Files]]:
         else:
             continue
         inner = base / group.lstrip("/")
-        groups += [(parent, files) for parent in (inner, *inner.parents) if parent.is_relative_to(base)]
-    return groups
-
-
-def _used(group: Path, files: _Files) -> int:
-    return (number_of(group / files.used) or 0) - table_of(group / "memory.stat").get(files.reclaimable, 0)
+        for folder in (inner, *inner.parents):
+            limit = number_of(folder / files.limit) if folder.is_relative_to(base) else None
+            if limit is not None and limit < _NO_LIMIT_BYTES:
+                reclaimable = table_of(folder / "memory.stat").get(files.reclaimable, 0)
+                yield limit, (number_of(folder / files.used) or 0) - reclaimable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,14 +47,8 @@ def type_of(directory: str, mounts: Path = Path("/proc/self/mountinfo")) -> str:
     path, longest, system = Path(os.path.realpath(directory)), -1, "unknown"
     for line in text_of(mounts).splitlines():
         before, _, after = line.partition(" - ")
-        mount = Path(_unescaped(before.split()[4]))
+        # The kernel writes space, tab, newline and backslash as octal numbers.
+        mount = Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), before.split()[4]))
         if path.is_relative_to(mount) and len(mount.parts) >= longest:
             longest, system = len(mount.parts), after.split()[0]
     return system
-
-
-def _unescaped(text: str) -> str:
-    """A path of mountinfo, in which the kernel writes space, tab, newline and backslash as octal numbers."""
-    for escape, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        text = text.replace(escape, character)
-    return text
