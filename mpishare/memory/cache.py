@@ -3,12 +3,13 @@
 Each rank caches a segment when its own last view is deleted, by local work alone. The ranks meet in
 `SegmentCache.acquire`, before new memory is allocated: there a segment may be used again if every rank has it cached.
 Meanwhile, a rank whose cached segments exceed the limit releases the oldest, and all of them when memory is short.
+
+Single dict operations only: other threads, and the garbage collector between any two, cache and release segments.
 """
 
 from __future__ import annotations
 
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 from itertools import compress, count
@@ -23,10 +24,6 @@ from mpishare.memory.kinds import NodeMemory
 
 _LARGE_BYTES = 64 << 20
 """From this size on, the free memory is read before a segment is cached. That takes 100 us."""
-
-_lock = threading.RLock()
-"""Held for a few instructions at a time. It is reentrant, as the garbage collector may run between any two of them and
-delete the last view of another segment."""
 
 _ages = count()
 
@@ -51,10 +48,11 @@ class SegmentCache:
 
     def add(self, node_memory: NodeMemory, nbytes: int, backend: str | None) -> Lease:
         """Puts a new segment to its first use."""
-        segment = _Segment(node_memory, nbytes, backend, self._limit)
+        is_cacheable = nbytes <= self._limit and node_memory.origin.is_shared
+        segment = _Segment(nbytes, backend, self._limit, is_retired=not is_cacheable)
         if nbytes <= self._limit:
             self._segments.append(segment)
-        return segment.lease()
+        return Lease(segment, node_memory)
 
     def acquire(self, context: Context, nbytes: int, backend: str | None) -> Lease | None:
         """A segment that may be used again for an array of `nbytes`; None if there is none.
@@ -64,16 +62,21 @@ class SegmentCache:
         """
         if not self._segments:
             return None
-        flags = np.array([segment.pin() for segment in self._segments])
-        in_use, released = any_rank(context.collective_comm, flags.ravel()).reshape(-1, 2).T
-        # The rule: a segment may be used again if no rank has a view of it and no rank has released it.
-        may_be_used = ~(in_use | released)
-        candidates = [segment for segment in compress(self._segments, may_be_used) if segment.fits(nbytes, backend)]
-        lease = min(candidates, key=lambda segment: segment.nbytes).lease() if candidates else None
-        for segment in self._segments:
-            segment.is_pinned = False
-        for segment in compress(self._segments, released):
-            segment.retire()
+        # While the ranks choose, the memory is out of the cache, so that nothing else releases it.
+        uses = [segment.is_in_use for segment in self._segments]
+        memories = [_cached.pop(segment, None) for segment in self._segments]
+        lacks = [memory is None and not is_used for memory, is_used in zip(memories, uses, strict=True)]
+        in_use, released = any_rank(context.collective_comm, np.array([uses, lacks]).ravel()).reshape(2, -1)
+        lease = None
+        columns = zip(self._segments, memories, in_use, released, strict=True)
+        for segment, memory, is_used, is_released in sorted(columns, key=lambda row: row[0].nbytes):
+            # The rule: a segment may be used again if no rank has a view of it and no rank has released it.
+            if is_released:
+                segment.retire()
+            elif memory is not None and lease is None and not is_used and segment.fits(nbytes, backend):
+                lease = Lease(segment, memory)
+            elif memory is not None:
+                _cached[segment] = memory
         self._segments = list(compress(self._segments, ~released))
         return lease
 
@@ -86,67 +89,44 @@ class _Segment:
         backend: The kinds that were requested.
         age: A number that grows from use to use.
         is_in_use: Whether an array of this rank has it. If not, it is cached, or released.
-        is_pinned: Whether other ranks may be choosing it now, so that it must not be released.
         is_retired: Whether it is never cached again.
     """
 
-    def __init__(self, node_memory: NodeMemory, nbytes: int, backend: str | None, limit: int) -> None:
+    def __init__(self, nbytes: int, backend: str | None, limit: int, *, is_retired: bool) -> None:
         self.nbytes = nbytes
         self.backend = backend
         self.age = 0
-        self.is_in_use = self.is_pinned = False
-        self.is_retired = not node_memory.origin.is_shared or nbytes > limit
-        self._node_memory: NodeMemory | None = node_memory
+        self.is_in_use = False
+        self.is_retired = is_retired
         self._limit = limit
 
     def fits(self, nbytes: int, backend: str | None) -> bool:
         """Whether an array of `nbytes` may use it."""
         return self.backend == backend and nbytes <= self.nbytes <= nbytes * MAX_SIZE_RATIO
 
-    def lease(self) -> Lease:
-        """Gives it to an array."""
-        assert self._node_memory is not None
-        _cached.pop(self, None)
-        self.is_in_use, self.age = True, next(_ages)
-        return Lease(self, self._node_memory)
-
     def end_lease(self, node_memory: NodeMemory) -> None:
         """Caches it with its pages writable, so that its next use cannot fail; or releases it."""
         try:
             if not self.is_retired:
                 node_memory.memory.unprotect()
+                _cached[self] = node_memory
         except OSError:
             self.is_retired = True
-        with _lock:
-            self.is_in_use = False
-            if self.is_retired:
-                self.release()
-                return
-            _cached[self] = None
+        self.is_in_use = False
+        if self.is_retired:
+            self.retire()  # it may have been retired when it was cached already
+            return
         is_short = self.nbytes >= _LARGE_BYTES and host_memory.memory_room().free < self._limit
         _trim(0 if is_short else self._limit)
 
-    def pin(self) -> tuple[bool, bool]:
-        """Whether this rank uses it, and whether this rank has released it. If neither, it is kept for `acquire`."""
-        with _lock:
-            self.is_pinned = True
-            return self.is_in_use, self._node_memory is None
-
     def retire(self) -> None:
         """Releases it, now or when the array that uses it is deleted."""
-        with _lock:
-            self.is_retired = True
-            if not self.is_in_use:
-                self.release()
-
-    def release(self) -> None:
-        """Returns the memory to the system."""
-        self._node_memory = None
+        self.is_retired = True
         _cached.pop(self, None)
 
 
-_cached: dict[_Segment, None] = {}
-"""The cached segments of this process, over all communicators."""
+_cached: dict[_Segment, NodeMemory] = {}
+"""The memory of the cached segments of this process, over all communicators."""
 
 
 class Lease:
@@ -157,6 +137,7 @@ class Lease:
     """
 
     def __init__(self, segment: _Segment, node_memory: NodeMemory) -> None:
+        segment.is_in_use, segment.age = True, next(_ages)
         self.node_memory = node_memory
         weakref.finalize(self, segment.end_lease, node_memory).atexit = False
 
@@ -168,18 +149,10 @@ def clear() -> None:
 
 def _trim(limit: int) -> None:
     """Releases the oldest cached segments until at most `limit` bytes are cached."""
-    with _lock:
-        oldest_first = sorted(_cached, key=lambda segment: segment.age)  # by last use: the same order on all ranks
-        total = sum(segment.nbytes for segment in oldest_first)
-        for segment in oldest_first:
-            if total <= limit:
-                break
-            if segment in _cached and not segment.is_pinned:  # the garbage collector may have released it
-                segment.release()
-            total -= segment.nbytes
-
-
-def after_fork_in_child() -> None:
-    """Makes a new lock, as another thread may have held the old one during the fork."""
-    global _lock
-    _lock = threading.RLock()
+    oldest_first = sorted(_cached, key=lambda segment: segment.age)  # by last use: the same order on all ranks
+    total = sum(segment.nbytes for segment in oldest_first)
+    for segment in oldest_first:
+        if total <= limit:
+            return
+        _cached.pop(segment, None)
+        total -= segment.nbytes
