@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mpishare.arrays.raw import Block, address_of
+from mpishare.arrays.raw import Block
 
 SMALLEST_BYTES = 1 << 20
 """Below this size the C library is as fast."""
@@ -21,26 +21,25 @@ MAX_SIZE_RATIO = 1.25
 """How many times larger than an array its memory may be."""
 
 _free: dict[int, Block] = {}
-"""The buffers of no array, the newest last, by address."""
+"""The buffers of no array, the newest last, by `id`."""
 
 
 class _Buffer:
     """A buffer while an array uses it. As the `base` of every view of the bytes, it lives as long as one of them."""
 
-    __slots__ = ("__array_interface__", "_address", "_block", "_limit")
+    __slots__ = ("__array_interface__", "_block", "_limit")
 
-    def __init__(self, address: int, block: Block, nbytes: int, limit: int) -> None:
+    def __init__(self, block: Block, nbytes: int, limit: int) -> None:
         """Shows the first `nbytes` of `block`. On deletion the pool keeps it, and `limit` bytes in all."""
-        self._address = address
         self._block = block
         self._limit = limit
-        self.__array_interface__ = {"data": (address, False), "shape": (nbytes,), "typestr": "|u1", "version": 3}
+        self.__array_interface__ = block[:nbytes].__array_interface__
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
             if _free:
                 _trim(self._limit - self._block.nbytes)
-            _free[self._address] = self._block
+            _free[id(self._block)] = self._block
 
 
 def acquire(nbytes: int, limit: int) -> Block:
@@ -55,8 +54,8 @@ def acquire(nbytes: int, limit: int) -> Block:
     """
     if not SMALLEST_BYTES <= nbytes <= limit:
         return np.empty(nbytes, np.uint8)
-    address, block = _find(nbytes) or _allocate(nbytes)
-    return np.asarray(_Buffer(address, block, nbytes, limit))
+    block = _find(nbytes)
+    return np.asarray(_Buffer(np.empty(nbytes, np.uint8) if block is None else block, nbytes, limit))
 
 
 def free_bytes() -> int:
@@ -69,23 +68,18 @@ def clear() -> None:
     _free.clear()
 
 
-def _find(nbytes: int) -> tuple[int, Block] | None:
-    """The newest free buffer that holds `nbytes` without too much waste, and its address."""
-    for address, block in list(_free.items())[::-1]:
+def _find(nbytes: int) -> Block | None:
+    """The newest free buffer that holds `nbytes` without too much waste."""
+    for block in list(_free.values())[::-1]:
         fits = nbytes <= block.nbytes <= nbytes * MAX_SIZE_RATIO
-        if fits and _free.pop(address, None) is not None:  # else another thread has taken it
-            return address, block
+        if fits and _free.pop(id(block), None) is not None:  # else another thread has taken it
+            return block
     return None
-
-
-def _allocate(nbytes: int) -> tuple[int, Block]:
-    block = np.empty(nbytes, np.uint8)
-    return address_of(block), block
 
 
 def _trim(limit: int) -> None:
     """Releases the oldest free buffers until at most `limit` bytes are left."""
-    for address in list(_free):
+    for number in list(_free):
         if free_bytes() <= limit:
             return
-        _free.pop(address, None)
+        _free.pop(number, None)
