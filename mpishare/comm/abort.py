@@ -32,8 +32,11 @@ def _abort(exception: str) -> None:
     if mpi.Is_finalized() or mpi.COMM_WORLD.size == 1:
         return
     rank, host = mpi.COMM_WORLD.rank, mpi.Get_processor_name()
-    sys.stderr.write(
-        f"mpishare: rank {rank} on host {host} ended by {exception}, so the job ends, as others may wait for it\n"
-    )
+    end_job(f"rank {rank} on host {host} ended by {exception}, so the job ends, as others may wait for it")
+
+
+def end_job(reason: str) -> None:
+    """Ends all ranks of the job at once, with a message."""
+    sys.stderr.write(f"mpishare: {reason}\n")
     sys.stderr.flush()
     mpi.COMM_WORLD.Abort(1)

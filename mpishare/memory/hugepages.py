@@ -34,11 +34,9 @@ def aligned_range(length: int, offset: int) -> int:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | syscalls.MAP_NORESERVE
     start = syscalls.map_file(None, length + huge, flags, -1, access=syscalls.NO_ACCESS)
     target = start + (offset - start) % huge
-    stop, target_stop = start + length + huge, target + round_up(length, mmap.PAGESIZE)
-    if target > start:
-        syscalls.munmap(start, target - start)
-    if stop > target_stop:
-        syscalls.munmap(target_stop, stop - target_stop)
+    target_stop = target + round_up(length, mmap.PAGESIZE)
+    syscalls.munmap(start, target - start)  # which does nothing where there is nothing before or after
+    syscalls.munmap(target_stop, start + length + huge - target_stop)
     return target
 
 

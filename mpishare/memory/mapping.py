@@ -77,10 +77,6 @@ class Mapping:
             return None
         return cls(copy + address - start, copy, length)
 
-    def begin_on_huge_page(self) -> None:
-        """Moves `address` to the first huge page of the map."""
-        self.address += -self.address % huge_bytes()
-
     def reserve(self, part: slice) -> None:
         """Allocates pages for writing, so that a missing page is an error of this call, not SIGBUS at a later access.
 
@@ -120,10 +116,7 @@ class Mapping:
 
     def second_map(self) -> Mapping | None:
         """Another map of the same pages; None if there are too many maps."""
-        twin = self.of_pages(self._start, self._length)
-        if twin is not None:
-            twin.address += self.address - self._start
-        return twin
+        return self.of_pages(self.address, self._start + self._length - self.address)
 
     def copy_on_write(self) -> Mapping | None:
         """A private map of the same pages; None where the kernel does not allow this process to open their file.

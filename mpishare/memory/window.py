@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
-from contextlib import ExitStack
-from typing import NoReturn
 
 import numpy as np
 
 from mpishare.arrays.slices import PAGE_BYTES
 from mpishare.comm import mpi
+from mpishare.comm.abort import end_job
 from mpishare.comm.agreement import any_rank
 from mpishare.comm.context import Context
 from mpishare.errors import BackendError, CapacityError
@@ -25,9 +23,6 @@ _SLACK_BYTES = 64 << 10
 
 _ROOM_PER_BYTE = 2
 """Free space required, over the size of a window. See `_check`."""
-
-_DESCRIPTORS = 2
-"""Files that an MPI has open while it makes a window: Open MPI one, MPICH two."""
 
 
 def _check(context: Context, nbytes: int) -> None:
@@ -59,7 +54,12 @@ def _allocate(context: Context, nbytes: int) -> Mapping:
     try:
         window = _allocate_shared(context, room)
     except mpi.Exception as error:
-        _end_job(context, nbytes, error)
+        # The other ranks may never leave MPI. It happens only where another process fills /dev/shm after `_check`.
+        end_job(
+            f"MPI could not make a window of {nbytes:,} bytes on host {context.topology.host}: {error}. "
+            "Ending the job, as the other ranks of the node may wait in MPI for ever."
+        )
+        raise
     address = window.Shared_query(0)[0].address
     mapping = Mapping.of_pages(address, room) if context.config.second_map else None
     is_kept = any_rank(context.node_collective_comm, np.array([mapping is None]))[0]
@@ -67,7 +67,7 @@ def _allocate(context: Context, nbytes: int) -> Mapping:
         return KeptWindow(window, address)
     window.Free()
     if room > nbytes:
-        mapping.begin_on_huge_page()
+        mapping.address += -mapping.address % huge_bytes()
     return mapping
 
 
@@ -87,33 +87,20 @@ def _refusal_of_mpi(context: Context) -> str:
 def _check_descriptors(context: Context) -> None:
     """Checks that MPI can open the files of a window. If it could not on one rank, the other ranks would hang.
 
+    Open MPI opens one, MPICH two, as a pipe does.
+
     Raises:
         BackendError: No more files can be opened.
     """
     try:
-        with ExitStack() as stack:
-            for _ in range(_DESCRIPTORS):
-                stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        for descriptor in os.pipe():
+            os.close(descriptor)
     except OSError as error:
         raise BackendError(f"no file can be opened on host {context.topology.host}: {error.strerror}") from error
 
 
 def _allocate_shared(context: Context, nbytes: int) -> mpi.Win:
     return mpi.Win.Allocate_shared(nbytes if context.topology.is_leader else 0, 1, comm=context.topology.node_comm)
-
-
-def _end_job(context: Context, nbytes: int, error: mpi.Exception) -> NoReturn:
-    """Aborts the job, because the other ranks of the node may never leave MPI_Win_allocate_shared.
-
-    It happens only where another process fills /dev/shm within microseconds after `_check`.
-    """
-    sys.stderr.write(
-        f"mpishare: MPI could not make a window of {nbytes:,} bytes on host {context.topology.host}: {error}. "
-        "Ending the job, as the other ranks of the node may wait in MPI for ever.\n"
-    )
-    sys.stderr.flush()
-    mpi.COMM_WORLD.Abort(1)
-    raise error
 
 
 class KeptWindow(Mapping):
