@@ -9,6 +9,7 @@ from mpishare.comm.agreement import agree, is_known
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.lookup import context_of
+from mpishare.comm.watched_comm import WatchedComm
 from mpishare.errors import MpishareError
 
 
@@ -49,7 +50,7 @@ class collective:  # noqa: N801 - used as `with collective("share", comm) as cal
                 f"{self._name} was called while this rank is in {self.context.current_call} on the same communicator, "
                 "as in a signal handler. Call it when that call has ended, or on another communicator."
             )
-        where = comm.enter(self._name) if self.context.is_watched else ""
+        where = comm.enter(self._name) if isinstance(comm, WatchedComm) else ""
         self._size = comm.size
         self.context.current_call = self._name
         return where

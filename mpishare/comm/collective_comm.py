@@ -31,10 +31,6 @@ class CollectiveComm:
         self._bcast: Callable[..., object] = comm.Bcast
         self._barrier: Callable[..., object] = comm.Barrier
 
-    def enter(self, call: str) -> str:
-        """Notes that a public call begins on this communicator; where it was called, for errors, if that is known."""
-        return ""
-
     def allreduce(self, array: Any, op: mpi.Op) -> None:
         """Reduces `array` of all ranks in place."""
         self._allreduce(mpi.IN_PLACE, array, op)

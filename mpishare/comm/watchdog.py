@@ -213,10 +213,8 @@ class Watchdog:
         waits_on_this = [wait for wait in waits if wait.watchdog == id(self)]
         elsewhere = "" if waits_on_this else " on another communicator"
         now = time.monotonic()
-        descriptions = [
-            f"waits in {wait.call}{elsewhere}, for {now - wait.since:.1f} s" for wait in waits_on_this or waits
-        ]
-        return _Answer(max((wait.key for wait in waits_on_this), default=(0, "")), "; ".join(descriptions))
+        calls = [f"waits in {wait.call}{elsewhere}, for {now - wait.since:.1f} s" for wait in waits_on_this or waits]
+        return _Answer(max((wait.key for wait in waits_on_this), default=(0, "")), "; ".join(calls))
 
     def _send(self, obj: object, rank: int, tag: int) -> None:
         self._sent = [request for request in self._sent if not request.Test()]

@@ -41,7 +41,7 @@ class WatchedComm(CollectiveComm):
         return lambda *args: self._watchdog.wait(begin(*args), self._ranks)
 
     def enter(self, call: str) -> str:
-        """Notes that a public call begins.
+        """Notes that a public call begins on this communicator; returns where it was called, for errors.
 
         Raises:
             MismatchError: With MPISHARE_CHECK, the ranks are not all in the same call. On all of them.

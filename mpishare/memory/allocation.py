@@ -9,7 +9,7 @@ from weakref import WeakSet
 from mpishare.comm.agreement import Severity, agree, severity_of
 from mpishare.comm.context import Context
 from mpishare.errors import MpishareError
-from mpishare.memory.cache import Lease, SegmentCache, after_fork_in_child
+from mpishare.memory.cache import Lease, SegmentCache
 from mpishare.memory.kinds import NodeMemory
 from mpishare.memory.segment import Segment
 from mpishare.memory.selection import obtain
@@ -157,8 +157,7 @@ class _Allocator:
             if not released:
                 raise
         self._slab_bytes_left += released
-        with agree(context.collective_comm):
-            return obtain(context, nbytes, backend, writable)
+        return self._obtain(context, nbytes, backend, writable)
 
 
 def is_refusal(context: Context, error: BaseException) -> bool:
@@ -172,7 +171,7 @@ _allocators: WeakSet[_Allocator] = WeakSet()
 @cache
 def _watch_forks() -> None:
     """From now on, no other array gets memory that a forked child can see: the child may read it for long."""
-    os.register_at_fork(before=_retire, after_in_parent=_retire, after_in_child=after_fork_in_child)
+    os.register_at_fork(before=_retire, after_in_parent=_retire)
 
 
 def _retire() -> None:

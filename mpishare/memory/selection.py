@@ -82,7 +82,7 @@ def obtain(context: Context, nbytes: int, backend: str | None, writable: bool) -
         Over the ranks of this node.
     """
     refusals: dict[str, str] = {}  # texts, as an error would keep its frames, and these the arrays in them
-    lacks: dict[str, CapacityError] = {}
+    lack, lacking = None, ""
     for kind in KINDS if backend is None else _kinds_named(backend, KINDS):
         try:
             memory = _allocate_with_retry(kind, context, nbytes, writable)
@@ -91,20 +91,13 @@ def obtain(context: Context, nbytes: int, backend: str | None, writable: bool) -
             if severity_of(error, context.topology.node_size) == Severity.FATAL:
                 raise
             refusals[kind.title] = str(error)
-            if isinstance(error, CapacityError):
-                lacks[kind.title] = error.alone()
-    raise _summary(context, refusals, lacks)
-
-
-def _summary(context: Context, refusals: dict[str, str], lacks: dict[str, CapacityError]) -> MpishareError:
-    """One error for all kinds: the first `CapacityError`, with the texts of the other kinds."""
-    first = next(iter(lacks), "")
-    others = "; ".join(f"{title}: {text}" for title, text in refusals.items() if title != first)
-    if not lacks:
-        return BackendError(f"no segment kind can be used on host {context.topology.host}: {others}")
-    lack = lacks[first]
+            if lack is None and isinstance(error, CapacityError):
+                lack, lacking = error.alone(), kind.title
+    others = "; ".join(f"{title}: {text}" for title, text in refusals.items() if title != lacking)
+    if lack is None:
+        raise BackendError(f"no segment kind can be used on host {context.topology.host}: {others}")
     cure = f"{lack.cure} No other segment kind can be used either. {others}" if others else lack.cure
-    return CapacityError(lack.host, lack.where, lack.wanted, lack.free, cure)
+    raise CapacityError(lack.host, lack.where, lack.wanted, lack.free, cure)
 
 
 def _allocate_with_retry(kind: Kind, context: Context, nbytes: int, writable: bool) -> Mapping:
