@@ -21,19 +21,20 @@ MPICH = ROOT / ".venv-mpich" / "bin" / "python"
 MPIO = ROOT / ".venv-mpio" / "bin" / "python"
 TIME_LIMIT_S = 900  # a launch that takes longer hangs
 
-# For each number of ranks, the placements on pretended nodes; "" is all on the real one.
-LAYOUTS = {
-    1: [""],
-    2: ["", "block:1"],
-    3: ["", "block:2"],
-    4: ["", "block:2", "cyclic:2"],
-    5: ["", "sizes:1,3,1"],
-}
-
 ABOVE = ["objects", "messages", "files", "checkpoints", "tasks", "kernels"]
 """Folders of tests/mpi that stand on the others and know little of placement: they run once for a number of ranks."""
-WHOLE = [(1, ""), (2, "block:1"), (4, "block:2"), (5, "sizes:1,3,1")]
-"""Where they run; for 3 ranks, in the launch `watched`."""
+LAYOUTS: list[tuple[int, str, list[str]]] = [
+    (1, "", []),
+    (2, "", ABOVE),
+    (2, "block:1", []),
+    (3, "", ABOVE),
+    (4, "block:2", []),
+    (4, "cyclic:2", ABOVE),
+    (5, "", ABOVE),
+    (5, "sizes:1,3,1", []),
+]
+"""Numbers of ranks, placements on pretended nodes ("" is all on the real one), and folders left out. The launch
+`watched` has 3 ranks on 2 nodes."""
 LARGE = {2: "", 3: "sizes:2,1"}
 """Where the tests marked `large` run."""
 TWO_LAUNCHES = ["mpi-2-block:1", "watched"]
@@ -41,8 +42,7 @@ TWO_LAUNCHES = ["mpi-2-block:1", "watched"]
 
 WATCHED = {"MPISHARE_CHECK": "1", "MPISHARE_TIMEOUT": "30"}
 MEMORY = {
-    "memory-fresh": {"MPISHARE_NODES": "block:2", "MPISHARE_RECYCLE": "0"},
-    "memory-window": {"MPISHARE_BACKEND": "window"},
+    "memory-window": {"MPISHARE_NODES": "block:2", "MPISHARE_BACKEND": "window", "MPISHARE_RECYCLE": "0"},
     "memory-one-map": {"MPISHARE_BACKEND": "window", "MPISHARE_SECOND_MAP": "0"},
     "memory-folder": {"MPISHARE_BACKEND": "memmap", "MPISHARE_DIR": gettempdir()},
     # An MPI that refuses windows.
@@ -105,7 +105,9 @@ def launches() -> list[Launch]:
     """All launches, the quickest first."""
     doctests = ["--doctest-modules", "mpishare", "-W", "ignore:private"]
     chosen = [Launch("unit", pytest("tests/unit")), Launch("docstrings", pytest(*doctests))]
-    chosen += [layout(size, nodes) for size, layouts in LAYOUTS.items() for nodes in layouts]
+    for size, nodes, without in LAYOUTS:
+        name = f"mpi-{size}-{nodes}".rstrip("-")
+        chosen.append(mpi(name, size, {"MPISHARE_NODES": nodes}, without=without))
     chosen += [mpi(name, 3, environ, without=["comm", "transfer", *ABOVE]) for name, environ in MEMORY.items()]
     chosen.append(mpi("watched", 3, {"MPISHARE_NODES": "block:2", **WATCHED}))
     # A node in the middle of a chain.
@@ -144,12 +146,6 @@ def pytest(*args: str) -> list[str]:
 def ignored(path: str, reasons: Sequence[str]) -> list[str]:
     """Pytest's option to leave out `path`, when there are reasons to."""
     return [f"--ignore={path}"] if reasons else []
-
-
-def layout(size: int, nodes: str) -> Launch:
-    """The tests of tests/mpi on `size` ranks, placed as MPISHARE_NODES=`nodes` says."""
-    name = f"mpi-{size}-{nodes}" if nodes else f"mpi-{size}"
-    return mpi(name, size, {"MPISHARE_NODES": nodes}, without=() if (size, nodes) in WHOLE else ABOVE)
 
 
 def mpi(name: str, size: int, environ: dict[str, str], marks: str = "", *, without: Sequence[str] = ()) -> Launch:
