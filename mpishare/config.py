@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from mpishare.errors import ArgumentError
 
@@ -57,27 +58,22 @@ class Config:
         Raises:
             ArgumentError: A variable has a value that is not allowed.
         """
-        return cls(
-            backend=environ.get("MPISHARE_BACKEND") or None,
-            nodes=environ.get("MPISHARE_NODES") or None,
-            second_map=_switch(environ, "MPISHARE_SECOND_MAP", default="1"),
-            directory=environ.get("MPISHARE_DIR") or None,
-            recycle=_recycle(environ, "MPISHARE_RECYCLE"),
-            chunk_bytes=_chunk_bytes(environ, "MPISHARE_CHUNK"),
-            check=_switch(environ, "MPISHARE_CHECK", default="0"),
-            timeout_s=_seconds(environ, "MPISHARE_TIMEOUT"),
-            temporary=environ.get("TMPDIR") or cls.temporary,
-            window_dir=environ.get("OMPI_MCA_osc_sm_backing_directory") or None,
-            launched=_launched(environ),
-            singletons=_switch(environ, "MPISHARE_SINGLETONS", default="0"),
-        )
+        values = {}
+        for attribute, (name, parse, allowed) in _VARIABLES.items():
+            text = environ.get(name)
+            try:
+                if text:
+                    values[attribute] = parse(text)
+            except ValueError as error:
+                raise ArgumentError(f"{name}={text!r} is not understood. Use {allowed}.") from error
+        return cls(**values, launched=_launched(environ))
 
     @staticmethod
     def read_timeout(environ: Mapping[str, str] = os.environ) -> float | None:
         """`MPISHARE_TIMEOUT` alone; None also where it cannot be understood, which `read` reports."""
         try:
-            return _seconds(environ, "MPISHARE_TIMEOUT")
-        except ArgumentError:
+            return _seconds(environ.get("MPISHARE_TIMEOUT", ""))
+        except ValueError:
             return None
 
     def recycle_bytes(self, memory_bytes: int) -> int:
@@ -116,25 +112,18 @@ def parse_bytes(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
-def _switch(environ: Mapping[str, str], name: str, *, default: str) -> bool:
-    text = environ.get(name) or default
+def _switch(text: str) -> bool:
     if text not in ("0", "1"):
-        raise ArgumentError(f"{name}={text!r} is not understood. Use 0 or 1.")
+        raise ValueError(text)
     return text == "1"
 
 
-def _recycle(environ: Mapping[str, str], name: str) -> str:
-    text = environ.get(name) or Config.recycle
-    try:
-        percent = _percent(text)
-        is_allowed = parse_bytes(text) >= 0 if percent is None else 0 <= percent <= _MAX_PERCENT
-    except ValueError:
-        is_allowed = False
-    if not is_allowed:
-        raise ArgumentError(
-            f"{name}={text!r} is not understood. Use bytes with the suffix K, M, G or T, a percentage of the node's "
-            f"memory up to {_MAX_PERCENT}%, or 0."
-        )
+def _recycle(text: str) -> str:
+    percent = _percent(text)
+    if percent is None:
+        parse_bytes(text)
+    elif not 0 <= percent <= _MAX_PERCENT:
+        raise ValueError(text)
     return text
 
 
@@ -143,30 +132,40 @@ def _percent(text: str) -> float | None:
     return float(text[:-1]) if text.endswith("%") else None
 
 
-def _chunk_bytes(environ: Mapping[str, str], name: str) -> int | None:
-    text = environ.get(name)
-    if not text:
-        return None
-    try:
-        nbytes = parse_bytes(text)
-    except ValueError:
-        nbytes = 0
+def _chunk_bytes(text: str) -> int:
+    nbytes = parse_bytes(text)
     if not 1 <= nbytes <= _MAX_CHUNK_BYTES:
-        raise ArgumentError(f"{name}={text!r} is not understood. Use bytes, with the suffix K, M or G, up to 1G.")
+        raise ValueError(text)
     return nbytes
 
 
-def _seconds(environ: Mapping[str, str], name: str) -> float | None:
-    text = environ.get(name)
-    if not text:
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
+def _seconds(text: str) -> float:
+    seconds = float(text)
     if not 0 < seconds < math.inf:
-        raise ArgumentError(f"{name}={text!r} is not understood. Use a number of seconds.")
+        raise ValueError(text)
     return seconds
+
+
+_SWITCH = "0 or 1"
+_VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
+    "backend": ("MPISHARE_BACKEND", str, ""),
+    "nodes": ("MPISHARE_NODES", str, ""),
+    "second_map": ("MPISHARE_SECOND_MAP", _switch, _SWITCH),
+    "directory": ("MPISHARE_DIR", str, ""),
+    "recycle": (
+        "MPISHARE_RECYCLE",
+        _recycle,
+        f"bytes with the suffix K, M, G or T, a percentage of the node's memory up to {_MAX_PERCENT}%, or 0",
+    ),
+    "chunk_bytes": ("MPISHARE_CHUNK", _chunk_bytes, "bytes, with the suffix K, M or G, up to 1G"),
+    "check": ("MPISHARE_CHECK", _switch, _SWITCH),
+    "timeout_s": ("MPISHARE_TIMEOUT", _seconds, "a number of seconds"),
+    "temporary": ("TMPDIR", str, ""),
+    "window_dir": ("OMPI_MCA_osc_sm_backing_directory", str, ""),
+    "singletons": ("MPISHARE_SINGLETONS", _switch, _SWITCH),
+}
+"""For each attribute of `Config` its variable, the function that parses a value or raises ValueError, and what to
+use instead then."""
 
 
 def _launched(environ: Mapping[str, str]) -> int:
