@@ -17,10 +17,9 @@ from mpishare.errors import SpecError
 from mpishare.memory.allocation import allocate, allocate_known, known_slots, seal
 from mpishare.memory.segment import Segment, segment_of
 from mpishare.memory.selection import check_backend
-from mpishare.memory.slab import SlotPool
 from mpishare.objects import unshared
 from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_header, replicate_object, unpack_object
-from mpishare.transfer.node_fill import ArraySource, fill, replicate
+from mpishare.transfer.node_fill import ArraySource, replicate
 from mpishare.transfer.pipeline import broadcast_spec
 
 _T = TypeVar("_T")
@@ -127,29 +126,32 @@ def _share(call: collective, obj: Any, root: int, backend: str | None) -> Any:
         root = check_root(root, context.topology.size)
         backend = check_backend(backend, context)
         agreement.call = _share_call(root, backend)
-        array, packed, slots, extension = None, None, None, b""
+        source, slots, extension = None, None, b""
         if context.topology.rank == root:
-            if type(obj) in PLAIN_CLASSES:
-                array, spec = obj, Spec.of(obj)
-                agreement.note, extension = spec.packed
-                slots = known_slots(context, spec.nbytes, backend)
-                if slots is not None:
-                    fill(slots.next_bytes(spec.nbytes), spec, array)
-            else:
-                packed = _pack(obj, root)
-                agreement.note = packed.header.pack()
-                slots = known_slots(context, packed.header.nbytes, backend)
-                if slots is not None:
-                    packed.write(slots.next_bytes(packed.header.nbytes))
+            source = _source_of(obj, root)
+            header = source.header
+            agreement.note, extension = header.packed
+            slots = known_slots(context, header.nbytes, backend)
+            if slots is not None:
+                source.write(slots.next_bytes(header.nbytes))
     if is_packed_header(agreement.note):
-        return _share_object(call, PackedHeader.unpack(agreement.note), packed, slots, root, backend)
-    spec = broadcast_spec(context, agreement.note, extension, root)
-    segment = _segment(context, spec.nbytes, root, backend, slots)
-    if segment.writable:
-        source = None if array is None else ArraySource(spec, array)
-        replicate(context, root, segment.block(), segment.origin.is_shared, source)
-        seal(context, segment)
-    return segment.view(spec)
+        header = PackedHeader.unpack(agreement.note)
+    else:
+        header = broadcast_spec(context, agreement.note, extension, root)
+    if context.topology.rank != root:
+        slots = known_slots(context, header.nbytes, backend)
+    if slots is None:
+        segment = allocate(context, header.nbytes, backend=backend, made_by="share", writable=False)
+        _fill(context, segment, header, source, root)
+    else:  # the root has filled it
+        segment = allocate_known(context, slots, header.nbytes, "share")
+        segment.seal()
+    if isinstance(header, Spec):
+        return segment.view(header)
+    segment.copied_bytes = header.copied_bytes
+    call.release()  # all memory is allocated, so that classes may share arrays while their objects are unpickled
+    with agree(context.collective_comm):
+        return unpack_object(segment, header)
 
 
 @lru_cache(maxsize=256)
@@ -157,8 +159,10 @@ def _share_call(root: int, backend: str | None) -> str:
     return f"share(…, root={root}, backend={backend})"
 
 
-def _pack(obj: object, root: int) -> PackedObject:
-    """The object on its root."""
+def _source_of(obj: Any, root: int) -> ArraySource | PackedObject:
+    """The array or the object on its root."""
+    if type(obj) in PLAIN_CLASSES:
+        return ArraySource(Spec.of(obj), obj)
     if obj is None:
         raise SpecError(f"root {root} passed None, so there is nothing to share. Pass the object on that rank.")
     packed = PackedObject(obj)
@@ -167,35 +171,20 @@ def _pack(obj: object, root: int) -> PackedObject:
     return packed
 
 
-def _share_object(
-    call: collective,
-    header: PackedHeader,
-    packed: PackedObject | None,
-    slots: SlotPool | None,
+def _fill(
+    context: Context,
+    segment: Segment,
+    header: Spec | PackedHeader,
+    source: ArraySource | PackedObject | None,
     root: int,
-    backend: str | None,
-) -> Any:
-    """Shares the object that `header` describes; `packed` and `slots` as `root` has them, None on the other ranks."""
-    context = call.context
-    segment = _segment(context, header.nbytes, root, backend, slots)
-    if segment.writable:
-        replicate_object(context, root, segment, header, packed)
-        seal(context, segment)
-    segment.copied_bytes = header.copied_bytes
-    call.release()  # all memory is allocated, so that classes may share arrays while their objects are unpickled
-    with agree(context.collective_comm):
-        return unpack_object(segment, header)
-
-
-def _segment(context: Context, nbytes: int, root: int, backend: str | None, slots: SlotPool | None) -> Segment:
-    """The slot that `root` has filled, read-only; or a new segment, writable, which is to be filled."""
-    if context.topology.rank != root:
-        slots = known_slots(context, nbytes, backend)
-    if slots is None:
-        return allocate(context, nbytes, backend=backend, made_by="share", writable=False)
-    segment = allocate_known(context, slots, nbytes, "share")
-    segment.seal()
-    return segment
+) -> None:
+    """Brings what `header` describes, and `source` has on `root`, into the segment of every node. Collective."""
+    if isinstance(header, Spec):
+        replicate(context, root, segment.block(), segment.origin.is_shared, source)
+    else:
+        assert not isinstance(source, ArraySource)
+        replicate_object(context, root, segment, header, source)
+    seal(context, segment)
 
 
 def _shared_segment(array: NDArray[Any]) -> Segment:

@@ -48,13 +48,14 @@ class PackedHeader(NamedTuple):
     skeleton_bytes: int
     copied_bytes: int
 
-    def pack(self) -> bytes:
-        """The header as bytes."""
-        return _HEADER.pack(_MAGIC, *self)
+    @property
+    def packed(self) -> tuple[bytes, bytes]:
+        """The header as bytes: the note, and no extension; see `Spec.packed`."""
+        return _HEADER.pack(_MAGIC, *self), b""
 
     @classmethod
     def unpack(cls, note: bytes) -> PackedHeader:
-        """The header that `pack` packed."""
+        """The header of a note from `packed`."""
         return cls(*_HEADER.unpack(note)[1:])
 
 

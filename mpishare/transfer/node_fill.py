@@ -34,9 +34,9 @@ class ByteSource(Protocol):
 
 
 class ArraySource(NamedTuple):
-    """The bytes of an array, in the order of `spec`. It satisfies `ByteSource`."""
+    """The bytes of an array, in the order of `header`. It satisfies `ByteSource`."""
 
-    spec: Spec
+    header: Spec
     array: NDArray[Any]
 
     @property
@@ -46,7 +46,7 @@ class ArraySource(NamedTuple):
 
     def write(self, memory: memoryview) -> None:
         """See `fill`."""
-        fill(memory, self.spec, self.array)
+        fill(memory, self.header, self.array)
 
 
 def fill(memory: memoryview, spec: Spec, array: NDArray[Any]) -> None:

@@ -18,9 +18,9 @@ from mpishare.transfer.plan import MIN_CMA_BYTES as LARGE
 
 def test_headers() -> None:
     header = PackedHeader(1 << 40, 4096, 100, 50, 7)
-    assert is_packed_header(header.pack())
-    assert len(header.pack()) == 64  # the note of an agreement
-    assert PackedHeader.unpack(header.pack()) == header
+    assert is_packed_header(header.packed[0])
+    assert len(header.packed[0]) == 64  # the note of an agreement
+    assert PackedHeader.unpack(header.packed[0]) == header
     assert not is_packed_header(Spec.of(np.zeros(3)).packed[0])
 
 
