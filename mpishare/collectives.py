@@ -22,7 +22,11 @@ from mpishare.errors import ArgumentError, MpishareError, SpecError
 from mpishare.memory.segment import segment_of
 from mpishare.transfer.pipeline import broadcast_chunks
 
-_SCOPES = ("node", "all")
+_FENCES = {"node": "fence(scope='node')", "all": "fence(scope='all')"}
+"""The call of a fence by its scope."""
+
+_ALL_NODES = b"\1".ljust(NOTE_BYTES, b"\0")
+"""The note of a fence of all nodes."""
 
 
 def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -> NDArray[Any]:
@@ -99,24 +103,22 @@ def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:
         [1.0, 0.0]
     """
     with collective("fence", comm) as call:
-        context, failure = call.context, None
-        node_comm = node_comm_of(context)
-        agreement = call.begin(node_comm)
-        agreement.note = bytes([scope == "all"]).ljust(NOTE_BYTES, b"\0")
+        context = call.context
+        agreement = call.begin(node_comm_of(context))
+        if scope == "all":
+            agreement.note = _ALL_NODES
         try:
             with agreement:
                 _check_scope(scope)
-                agreement.call = f"fence(scope={scope!r})"
+                agreement.call = _FENCES[scope]
         except MpishareError as error:
-            if not is_known(error, node_comm.size):
-                raise
-            failure = error
-        if context.topology.n_nodes > 1 and agreement.note[0]:  # the other nodes wait, also for a node that failed
+            if agreement.note[0] and is_known(error, context.topology.node_size) and context.topology.n_nodes > 1:
+                with agree(context.collective_comm):  # the other nodes wait, also for a node that failed
+                    raise
+            raise
+        if agreement.note[0] and context.topology.n_nodes > 1:
             with agree(context.collective_comm):
-                if failure is not None:
-                    raise failure
-        elif failure is not None:
-            raise failure
+                pass
 
 
 def partition(n: int, *, comm: mpi.Comm | None = None, scope: str = "all") -> slice:
@@ -156,7 +158,7 @@ def partition(n: int, *, comm: mpi.Comm | None = None, scope: str = "all") -> sl
 
 
 def _check_scope(scope: str) -> None:
-    if not isinstance(scope, str) or scope not in _SCOPES:
+    if not isinstance(scope, str) or scope not in _FENCES:
         raise ArgumentError(f"scope {scope!r} is unknown. Use 'node' or 'all'.")
 
 
