@@ -1,7 +1,5 @@
 """One pytest session a rank: rank 0 prints the summary, every failure is reported at once, no test leaves anything."""
 
-from __future__ import annotations
-
 import gc
 import os
 import re

@@ -1,7 +1,5 @@
 """empty, zeros and full: one writable array per node, which all of its ranks see."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

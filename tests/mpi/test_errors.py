@@ -1,7 +1,5 @@
 """Bad arguments: refused on all ranks, with one message, and the next call works."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, cast
@@ -16,6 +14,7 @@ from tests.mpi.conftest import Raised
 pytestmark = pytest.mark.two_launches
 
 Call = Callable[[], object]
+LAST = MPI.COMM_WORLD.size - 1
 
 
 @pytest.fixture(autouse=True)
@@ -41,26 +40,17 @@ def assert_refused_alike(errors: list[tuple[str, str]], error: str, message: str
     assert message in errors[0][1]
 
 
-MANY_COLUMNS = np.dtype([(f"{'x' * 300}{number}", "i1") for number in range(60_000)])
-
-BAD_ARRAYS: dict[str, tuple[Any, str]] = {
-    "object dtype": (np.array([None, 1]), "dtype object cannot be shared: it holds Python objects"),
-    "object column": (np.zeros(2, [("id", "i4"), ("name", "O")]), "column 'name' holds Python objects"),
-    "too many columns": (np.zeros(1, MANY_COLUMNS), "bytes to describe"),
-    "nothing": (None, "passed None"),
+BAD_ARRAYS: dict[str, Any] = {
+    "column 'name' holds Python objects": np.zeros(2, [("id", "i4"), ("name", "O")]),
+    "bytes to describe": np.zeros(1, [(f"{'x' * 300}{number}", "i1") for number in range(60_000)]),
+    "passed None": None,
 }
 
 
-@pytest.mark.parametrize("name", BAD_ARRAYS)
-def test_arrays_that_cannot_be_shared(comm: MPI.Intracomm, raised: Raised, name: str) -> None:
-    """An exception inside a collective: bad input, no room, a missing file.
-
-    Outcome: its own error there, PeerError elsewhere.
-    """
-    array, message = BAD_ARRAYS[name]
-    root = comm.size - 1
-    errors = raised(lambda: ms.share(array if comm.rank == root else None, root=root))
-    assert_refused(errors, root, "SpecError", message)
+@pytest.mark.parametrize("message", BAD_ARRAYS)
+def test_arrays_that_cannot_be_shared(comm: MPI.Intracomm, raised: Raised, message: str) -> None:
+    array = BAD_ARRAYS[message] if comm.rank == LAST else None
+    assert_refused(raised(lambda: ms.share(array, root=LAST)), LAST, "SpecError", message)
 
 
 def test_an_error_on_one_rank_is_every_ranks_error(comm: MPI.Intracomm, raised: Raised) -> None:
@@ -71,39 +61,32 @@ def test_an_error_on_one_rank_is_every_ranks_error(comm: MPI.Intracomm, raised: 
         assert_refused(errors, bad, "ArgumentError", "root 99")
 
 
-MAKE = (ms.empty, ms.zeros, lambda shape, dtype: ms.full(shape, 0, dtype))
-BAD_SHAPES: list[tuple[Any, Any, str]] = [
-    (-1, float, "negative"),
-    ((2**40, 2**40), float, "exceed the address space"),
-    (None, float, "shape None is not understood"),
-    (3, object, "dtype object cannot be shared"),
-    (3, "no such", "not understood by NumPy"),
-]
+ANY: Any = ms
 BAD_ARGUMENTS: dict[str, tuple[Call, str, str]] = {
+    "empty": (lambda: ms.empty((2**40, 2**40)), "SpecError", "exceed the address space"),
+    "zeros": (lambda: ms.zeros(3, object), "SpecError", "dtype object cannot be shared"),
+    "zeros of what": (lambda: ms.zeros(3, "no such"), "SpecError", "not understood by NumPy"),
+    "full: no shape": (lambda: ANY.full(None, 0), "SpecError", "shape None is not understood"),
+    "full: two": (lambda: ms.full(3, [1, 2]), "SpecError", "not one item"),
+    "full: None": (lambda: ANY.full(3, None), "SpecError", "holds Python objects"),
+    "full: infinity": (lambda: ms.full(3, 1e400, "i4"), "SpecError", "not an item of dtype"),
     **{
-        f"{shape} {dtype} {number}": (partial(cast("Any", make), shape, dtype=dtype), "SpecError", message)
-        for shape, dtype, message in BAD_SHAPES
-        for number, make in enumerate(MAKE)
+        f"root {root!r} of {call.__name__}": (partial(call, array, root=root), "ArgumentError", f"root {root!r}")
+        for root in (-1, 99, "0", 0.0)
+        for call, array in ((ANY.share, np.ones(3)), (ANY.bcast, None), (ANY.gather, np.ones(3)), (ANY.scatter, None))
     },
-    "fill: two": (lambda: ms.full(3, [1, 2]), "SpecError", "not one item"),
-    "fill: None": (lambda: ms.full(3, cast("Any", None)), "SpecError", "holds Python objects"),
-    "fill: infinity": (lambda: ms.full(3, 1e400, "i4"), "SpecError", "not an item of dtype"),
-    "root -1": (lambda: ms.share(np.arange(3), root=-1), "ArgumentError", "root -1"),
-    "root 99": (lambda: ms.share(np.arange(3), root=99), "ArgumentError", "root 99"),
-    "root str": (lambda: ms.share(np.arange(3), root=cast("int", "0")), "ArgumentError", "root '0'"),
-    "root float": (lambda: ms.share(np.arange(3), root=cast("int", 0.0)), "ArgumentError", "root 0.0"),
-    "root of bcast": (lambda: ms.bcast(ms.zeros(3), root=99), "ArgumentError", "root 99"),
-    "root of gather": (lambda: ms.gather(np.ones(2), root=99), "ArgumentError", "root 99"),
     "fence": (lambda: ms.fence(scope="job"), "ArgumentError", "'job'"),
     "partition": (lambda: ms.partition(3, scope="job"), "ArgumentError", "'job'"),
     "partition -1": (lambda: ms.partition(-1), "ArgumentError", "-1"),
-    "partition 2.5": (lambda: ms.partition(cast("int", 2.5)), "ArgumentError", "2.5"),
-    "backend of share": (lambda: ms.share(np.arange(3), backend="pigeon"), "ArgumentError", "pigeon"),
-    "backend of zeros": (lambda: ms.zeros(3, backend="pigeon"), "ArgumentError", "pigeon"),
-    "backends in a list": (lambda: ms.zeros(3, backend=cast("str", ["window"])), "ArgumentError", "['window']"),
-    "order": (lambda: ms.zeros(3, order=cast("Any", "K")), "ArgumentError", "'K'"),
+    "partition 2.5": (lambda: ANY.partition(2.5), "ArgumentError", "2.5"),
+    **{
+        f"backend of {call.__name__}": (partial(call, np.ones(3), backend="pigeon"), "ArgumentError", "pigeon")
+        for call in (ms.share, ms.allreduce, ms.allgather)
+    },
+    "backends in a list": (lambda: ANY.zeros(3, backend=["window"]), "ArgumentError", "['window']"),
+    "order": (lambda: ms.zeros(3, order="K"), "ArgumentError", "'K'"),
     "bcast of a private array": (lambda: ms.bcast(np.zeros(3)), "SpecError", "cannot be traced to node-shared memory"),
-    "bcast of a list": (lambda: ms.bcast(cast("Any", [1, 2])), "SpecError", "cannot be traced to node-shared memory"),
+    "bcast of a list": (lambda: ANY.bcast([1, 2]), "SpecError", "cannot be traced to node-shared memory"),
     "bcast of a read-only array": (lambda: ms.bcast(ms.share(np.arange(3))), "SpecError", "read-only"),
     "bcast of a column": (lambda: ms.bcast(ms.zeros((4, 4))[:, 1]), "SpecError", "not contiguous"),
 }
@@ -117,19 +100,15 @@ def test_bad_arguments(raised: Raised, name: str) -> None:
 
 BAD_REDUCTIONS: list[tuple[Any, Any, str, str]] = [
     (np.ones(2), MPI.BAND, "SpecError", "MPI.BAND does not fit dtype float64: it takes bool, integers"),
-    (np.ones(2), MPI.LOR, "SpecError", "MPI.LOR does not fit dtype float64"),
     (np.ones(2, "?"), MPI.SUM, "SpecError", "MPI.SUM does not fit dtype bool"),
     (np.ones(2, "c8"), MPI.MAX, "SpecError", "MPI.MAX does not fit dtype complex64"),
     (np.ones(2, [("a", "f8")]), MPI.SUM, "SpecError", "Reduce its columns one by one"),
-    (np.ones(2, "U3"), MPI.SUM, "SpecError", "MPI.SUM does not fit dtype <U3"),
     (np.ones(2, "M8[s]"), MPI.MAX, "SpecError", "MPI.MAX does not fit dtype datetime64[s]"),
-    (np.array([None]), MPI.SUM, "SpecError", "dtype object cannot be shared"),
     (1.0, MPI.SUM, "SpecError", "float cannot be shared"),
     (np.ones(2), MPI.MAXLOC, "ArgumentError", "op does not reduce arrays of numbers"),
     (np.ones(2), MPI.OP_NULL, "ArgumentError", "op does not reduce arrays of numbers"),
     (np.ones(2), np.add, "ArgumentError", "Give an operation of mpi4py, such as MPI.SUM"),
 ]
-LAST = MPI.COMM_WORLD.size - 1
 
 
 @pytest.mark.parametrize(("array", "op", "error", "message"), BAD_REDUCTIONS)
@@ -159,28 +138,24 @@ def test_rows_of_one_rank(comm: MPI.Intracomm, raised: Raised, call: Any, messag
 CallOfTwo = Callable[[Any, Any], object]
 DIFFERENCES: dict[str, tuple[CallOfTwo, CallOfTwo]] = {
     "shape": (lambda a, b: ms.empty(4), lambda a, b: ms.empty(3)),
-    "dtype": (lambda a, b: ms.zeros(3, "i4"), lambda a, b: ms.zeros(3, "f4")),
     "byte order": (lambda a, b: ms.zeros(3, ">f4"), lambda a, b: ms.zeros(3, "<f4")),
     "order": (lambda a, b: ms.empty((2, 3), order="F"), lambda a, b: ms.empty((2, 3))),
     "value": (lambda a, b: ms.full(3, 1.0), lambda a, b: ms.full(3, 2.0)),
     "backend": (lambda a, b: ms.full(3, 1.0, backend="private"), lambda a, b: ms.full(3, 1.0)),
     "function": (lambda a, b: ms.empty(3), lambda a, b: ms.zeros(3)),
-    "root of share": (lambda a, b: ms.share(np.arange(3), root=1), lambda a, b: ms.share(np.arange(3))),
+    "root of share": (lambda a, b: ms.share(a, root=1), lambda a, b: ms.share(a)),
     "backend of share": (lambda a, b: ms.share(a, backend="private"), lambda a, b: ms.share(a)),
     "root of bcast": (lambda a, b: ms.bcast(a, root=1), lambda a, b: ms.bcast(a)),
     "array of bcast": (lambda a, b: ms.bcast(a), lambda a, b: ms.bcast(b)),
     "part of bcast": (lambda a, b: ms.bcast(a[1:3]), lambda a, b: ms.bcast(a[:2])),
-    "share or bcast": (lambda a, b: ms.share(np.arange(3)), lambda a, b: ms.bcast(a)),
     "shape of allreduce": (lambda a, b: ms.allreduce(a[1:]), lambda a, b: ms.allreduce(a)),
     "dtype of allreduce": (lambda a, b: ms.allreduce(np.ones(4, "f4")), lambda a, b: ms.allreduce(a)),
     "operation": (lambda a, b: ms.allreduce(a, MPI.MAX), lambda a, b: ms.allreduce(a)),
-    "shape of rows": (lambda a, b: ms.allgather(np.ones((2, 4))), lambda a, b: ms.allgather(np.ones((2, 3)))),
     "dtype of rows": (lambda a, b: ms.allgather(np.ones(2, ">f8")), lambda a, b: ms.allgather(np.ones(2))),
     "shape of no rows": (lambda a, b: ms.allgather(np.ones((0, 2))), lambda a, b: ms.allgather(np.ones((2, 3)))),
     "shape of gather": (lambda a, b: ms.gather(np.ones((2, 4))), lambda a, b: ms.gather(np.ones((2, 3)))),
     "root of gather": (lambda a, b: ms.gather(a, root=1), lambda a, b: ms.gather(a)),
     "root of scatter": (lambda a, b: ms.scatter(a, root=1), lambda a, b: ms.scatter(a)),
-    "allreduce or allgather": (lambda a, b: ms.allreduce(a), lambda a, b: ms.allgather(a)),
     "scatter or gather": (lambda a, b: ms.scatter(a), lambda a, b: ms.gather(a)),
     "info or zeros": (lambda a, b: ms.info(), lambda a, b: ms.zeros(3)),
 }
@@ -194,8 +169,8 @@ def test_calls_that_differ_between_ranks(comm: MPI.Intracomm, raised: Raised, na
     Outcome: MismatchError on all ranks, with both calls.
     """
     arrays = ms.zeros(4), ms.zeros(4)
-    call = DIFFERENCES[name][comm.rank != comm.size - 1]
-    assert_refused_alike(raised(lambda: call(*arrays)), "MismatchError", f"rank {comm.size - 1}: ")
+    call = DIFFERENCES[name][comm.rank != LAST]
+    assert_refused_alike(raised(lambda: call(*arrays)), "MismatchError", f"rank {LAST}: ")
 
 
 @pytest.mark.ranks(2)
@@ -233,17 +208,12 @@ def test_more_than_the_host_has(raised: Raised) -> None:
     assert all("35,184,372,088,832 bytes do not fit" in message for _, message in errors)
 
 
-@pytest.mark.parametrize("wrong", [MPI.COMM_NULL, "world", 3])
-def test_communicators_that_ranks_cannot_share_over(wrong: Any) -> None:
-    with pytest.raises(ms.ArgumentError, match="intracommunicator"):
-        ms.share(np.arange(3), comm=wrong)
-
-
 @pytest.mark.ranks(2)
-def test_an_intercommunicator(comm: MPI.Intracomm) -> None:
+def test_communicators_that_ranks_cannot_share_over(comm: MPI.Intracomm) -> None:
     side = cast("MPI.Intracomm", comm.Split(comm.rank == 0, comm.rank))
     inter = side.Create_intercomm(0, comm, 1 if comm.rank == 0 else 0)
-    with pytest.raises(ms.ArgumentError, match="intracommunicator"):
-        ms.topology(inter)
+    for wrong in (inter, MPI.COMM_NULL, "world", 3):
+        with pytest.raises(ms.ArgumentError, match="intracommunicator"):
+            ms.share(np.arange(3), comm=cast("Any", wrong))
     inter.Free()
     side.Free()

@@ -1,7 +1,5 @@
 """gather and scatter: rows to the root and from it, bit for bit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """info: the same facts on all ranks."""
 
-from __future__ import annotations
-
 import json
 
 from mpi4py import MPI

@@ -1,7 +1,5 @@
 """One array past 2**31 bytes and items. It takes gigabytes, so it runs in few launches."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

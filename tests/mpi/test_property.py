@@ -1,7 +1,5 @@
 """All ranks see the same bits of any array that hypothesis draws, for any root, placement and segment kind."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any

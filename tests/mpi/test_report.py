@@ -1,7 +1,5 @@
 """report: the live segments and their sizes."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

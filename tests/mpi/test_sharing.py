@@ -1,7 +1,5 @@
 """share: the same bits on every rank, one copy per node, read-only, alive as long as a view. private: own changes."""
 
-from __future__ import annotations
-
 import gc
 import warnings
 from pathlib import Path

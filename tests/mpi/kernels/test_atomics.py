@@ -1,7 +1,5 @@
 """Node-shared arrays in compiled functions: as arguments, and under atomic additions of several ranks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numba

@@ -1,7 +1,5 @@
 """fill and checksum: by all ranks of a node, each of which does its part."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

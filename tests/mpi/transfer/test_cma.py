@@ -1,7 +1,5 @@
 """cma: the ranks of the root's node read its memory; the root copies where one of them may not."""
 
-from __future__ import annotations
-
 import errno
 
 import numpy as np

@@ -1,7 +1,5 @@
 """node_fill and pipeline: every node gets every byte, from any root, in chunks of any size."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

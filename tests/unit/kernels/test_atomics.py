@@ -1,7 +1,5 @@
 """Atomic additions to arrays of one process: what they add, and what they refuse."""
 
-from __future__ import annotations
-
 import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

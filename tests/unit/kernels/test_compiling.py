@@ -1,7 +1,5 @@
 """How kernels are compiled, and what is said where numba is missing."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The checksum of one process, and of its parts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray

@@ -1,7 +1,5 @@
 """plan: paths, trees and chunk sizes, whatever the numbers."""
 
-from __future__ import annotations
-
 import pytest
 
 from mpishare.comm.placement import Placement

@@ -1,7 +1,5 @@
 """ring_plan, simulated: each byte crosses each link once, and all places end with the same bytes."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter, deque
 from collections.abc import Sequence
