@@ -19,11 +19,8 @@ from tests.mpi.test_errors import assert_refused_alike
 def test_fill(dtype: Any, order: str) -> None:
     array = ms.zeros((5, 7), dtype, order=order)
     value = np.ones((), "i8").astype(dtype)
-    kernels.fill(array, value)
-    assert (array == value).all()
-    ms.fence()
-    kernels.fill(array[2:4] if order == "C" else array[:, 2:4], np.zeros((), dtype))
-    assert np.count_nonzero(array == value) == (21 if order == "C" else 25)
+    kernels.fill(array[2:4] if order == "C" else array[:, 2:4], value)
+    assert np.count_nonzero(array == value) == (14 if order == "C" else 10)
     ms.fence()
 
 
@@ -40,17 +37,17 @@ def test_a_checksum_is_the_same_on_any_number_of_ranks(comm: MPI.Intracomm) -> N
     assert kernels.checksum(ours) != alone
     assert kernels.checksum(shared[:8]) != kernels.checksum(shared[8:16])
 
-
-def test_a_checksum_tells_lengths() -> None:
     assert kernels.checksum(ms.zeros(0, "u1")) == 0
     assert kernels.checksum(ms.zeros(1, "u1")) != kernels.checksum(ms.zeros(2, "u1"))
 
 
-@pytest.mark.parametrize("call", [partial(kernels.fill, value=1), kernels.checksum])
-def test_refused_on_all_ranks(raised: Raised, call: Callable[..., object]) -> None:
-    for array, text in ((np.zeros(3), "cannot be traced"), (ms.zeros((4, 4))[:, 1:3], "not contiguous")):
-        assert_refused_alike(raised(lambda array=array: call(array)), "SpecError", text)  # type: ignore[misc]
-    assert_refused_alike(raised(lambda: kernels.fill(ms.zeros(3), "x")), "SpecError", "is not an item")
+def test_refused_on_all_ranks(raised: Raised) -> None:
+    for call, text in (
+        (lambda: kernels.fill(np.zeros(3), 1), "cannot be traced"),
+        (lambda: kernels.checksum(ms.zeros((4, 4))[:, 1:3]), "not contiguous"),
+        (lambda: kernels.fill(ms.zeros(3), "x"), "is not an item"),
+    ):
+        assert_refused_alike(raised(call), "SpecError", text)
 
 
 @pytest.mark.parametrize("call", [partial(kernels.fill, value=1), kernels.checksum])

@@ -98,8 +98,8 @@ def test_add_at_is_numpys(values: Any) -> None:
     indices = np.random.default_rng(3).integers(-5, 5, 1000)
     for dtype in COUNTERS:
         array, expected = np.zeros((2, 5), dtype)
-        for numbers, given in ((indices, values), (indices.astype(">i2"), np.asarray(values, dtype)), ([], 1)):
-            kernels.add_at(array, numbers, given)
+        for numbers, given in ((indices, values), (indices.astype(">i2"), values), ([], 1)):
+            kernels.add_at(array, numbers, np.asarray(given, dtype))
             np.add.at(expected, np.asarray(numbers, int), np.asarray(given, dtype))
         assert array.tolist() == expected.tolist()
 
