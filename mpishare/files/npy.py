@@ -8,7 +8,6 @@ import struct
 from numpy.lib import format as npy
 
 from mpishare.arrays.dtypes import check_dtype, describe, rebuild
-from mpishare.arrays.slices import round_up
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError
 from mpishare.files.errors import file_errors
@@ -94,7 +93,13 @@ def header_of(spec: Spec) -> bytes:
     plain = rebuild(describe(spec.dtype))  # without metadata, which NumPy 1 adds to a pickled datetime64, and warns of
     try:
         fields = {"descr": npy.dtype_to_descr(plain), "fortran_order": spec.order == "F", "shape": spec.shape}
-        content, version = _encoded(repr(fields))
+        text = repr(fields)
+        version = 1 if max(text) <= "\xff" else 3
+        content = text.encode("latin-1" if version == 1 else "utf-8")
+        if version == 1 and len(content) + _ALIGNED_BYTES > _LARGEST_OF_VERSION_1:
+            version = 2
+        end = npy.MAGIC_LEN + _LENGTHS[version].size + len(content) + 1
+        content += b" " * (-end % _ALIGNED_BYTES) + b"\n"
         if len(content) > _LARGEST_HEADER_BYTES:
             raise ValueError(
                 f"its header would have {len(content):,} bytes; load reads at most {_LARGEST_HEADER_BYTES:,}"
@@ -105,13 +110,3 @@ def header_of(spec: Spec) -> bytes:
     except (ValueError, TypeError) as error:
         raise SpecError(f"dtype {spec.dtype} cannot be stored in a .npy file: {error}") from error
     return npy.magic(version, 0) + _LENGTHS[version].pack(len(content)) + content
-
-
-def _encoded(text: str) -> tuple[bytes, int]:
-    """The text of a header, padded to align the array, and the version of the format that it takes."""
-    version = 1 if max(text) <= "\xff" else 3
-    content = text.encode("latin-1" if version == 1 else "utf-8")
-    if version == 1 and len(content) + _ALIGNED_BYTES > _LARGEST_OF_VERSION_1:
-        version = 2
-    end = npy.MAGIC_LEN + _LENGTHS[version].size + len(content) + 1
-    return content + b" " * (round_up(end, _ALIGNED_BYTES) - end) + b"\n", version

@@ -94,7 +94,7 @@ class ParallelWrite:
             raise self._error
 
     def _own_runs(self) -> Iterator[tuple[Run, memoryview]]:
-        """The runs of this rank with their bytes; with no bytes after an error, as the writer still waits for each run."""
+        """The runs of this rank with their bytes; none after an error, though the writer waits for each run."""
         for blocks, array, checksums in zip(self.blocks, self.arrays, self.checksums, strict=True):
             start = blocks.offset + blocks.starts[self._rank]
             for run in blocks.runs(self._rank):
