@@ -26,10 +26,6 @@ def old(tmp_path: Path) -> Path:
     return path
 
 
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def commit(path: Path, content: bytes = b"new") -> None:
     with AtomicFile(path) as new:
         os.write(new.fd, content)
@@ -73,32 +69,17 @@ def test_permissions(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_removed", [True, False])
 def test_it_goes_where_something_fails(old: Path, monkeypatch: pytest.MonkeyPatch, is_removed: bool) -> None:
     """On a file system that has become read-only it stays until the next save. The first error is raised."""
-    before = descriptors()
     if not is_removed:
         monkeypatch.setattr(os, "unlink", failing(errno.EROFS))
     with pytest.raises(KeyboardInterrupt), AtomicFile(old) as new:
         os.write(new.fd, b"ne")
         raise KeyboardInterrupt
     monkeypatch.undo()
-    assert (descriptors(), old.read_bytes(), new.temporary.exists()) == (before, OLD, not is_removed)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(new.fd)
+    assert (old.read_bytes(), new.temporary.exists()) == (OLD, not is_removed)
     commit(old)
     assert list(old.parent.iterdir()) == [old]
-
-
-def test_a_file_system_that_reports_no_links(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = os.fstat
-    monkeypatch.setattr(os, "fstat", lambda fd: os.stat_result([*usual(fd)[:3], 0, *usual(fd)[4:]]))
-    commit(old)
-    monkeypatch.undo()
-    assert old.read_bytes() == b"new"
-
-
-def test_a_link_stays_and_what_it_leads_to_is_replaced(old: Path) -> None:
-    link = old.with_name("link.npy")
-    link.symlink_to(old)
-    commit(link)
-    assert link.is_symlink()
-    assert old.read_bytes() == b"new"
 
 
 def test_a_folder_that_cannot_be_synced_has_the_new_file(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,16 +97,10 @@ def test_a_folder_that_cannot_be_synced_has_the_new_file(old: Path, monkeypatch:
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "circle").symlink_to("circle")
-    for path, number in (
-        (tmp_path / "circle", errno.ELOOP),
-        (tmp_path, errno.EISDIR),
-        (tmp_path / "pipe", errno.EINVAL),
-        (tmp_path / "nowhere" / "a.npy", errno.ENOENT),
-        (tmp_path / "pipe" / "a.npy", errno.ENOTDIR),
-        (tmp_path / ("x" * 300), errno.ENAMETOOLONG),
-    ):
-        with pytest.raises(FileError, match="it was not saved") as raised, file_errors(path, None, "it was not saved"):
-            AtomicFile(path)
+    refused = {"circle": errno.ELOOP, "": errno.EISDIR, "pipe": errno.EINVAL, "nowhere/a.npy": errno.ENOENT}
+    for name, number in {**refused, "pipe/a.npy": errno.ENOTDIR, "x" * 300: errno.ENAMETOOLONG}.items():
+        with pytest.raises(OSError, match=r".") as raised:
+            AtomicFile(tmp_path / name)
         assert raised.value.errno == number
     assert {file.name for file in tmp_path.iterdir()} == {"pipe", "circle"}
 
