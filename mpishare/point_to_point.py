@@ -13,13 +13,13 @@ from mpishare.arrays.spec import PLAIN_CLASSES
 from mpishare.comm import mpi
 from mpishare.comm.context import Context
 from mpishare.comm.lookup import context_of
+from mpishare.comm.progress import pending
 from mpishare.errors import ArgumentError, MpishareError, SpecError, StallError
-from mpishare.messages import blocking
+from mpishare.messages.blocking import receive_fast, send_fast
 from mpishare.messages.compression import check_compress, wants_frames
-from mpishare.messages.requests import ReceiveRequest, Request, SendRequest
-from mpishare.messages.wire import Message, encode
-from mpishare.objects.pickled import PickledObject
-from mpishare.objects.pickling import pickle_object, unpickle_object
+from mpishare.messages.requests import ReceiveRequest, Request, SendRequest, finished
+from mpishare.messages.wire import encode
+from mpishare.objects.pickling import pickle_object
 
 
 def send(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, compress: str | None = None) -> None:
@@ -57,11 +57,8 @@ def send(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, c
         array([0, 1, 2])
     """
     context = context_of(comm)
-    if compress is None and blocking.send_fast(context, array, dest, tag):
-        return
-    rank, tag, message = _outgoing(context, array, dest, tag, compress, can_measure=True)
-    if rank != mpi.PROC_NULL:
-        blocking.send(context, message, rank, tag)
+    if compress is not None or not send_fast(context, array, dest, tag):
+        _send(context, array, dest, tag, compress, is_blocking=True).wait()
 
 
 def isend(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, compress: str | None = None) -> Request:
@@ -97,9 +94,7 @@ def isend(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, 
         8000000
         >>> request.wait()
     """
-    context = context_of(comm)
-    rank, tag, message = _outgoing(context, array, dest, tag, compress, can_measure=False)
-    return Request() if rank == mpi.PROC_NULL else SendRequest(context, message, rank, tag)
+    return _send(context_of(comm), array, dest, tag, compress, is_blocking=False)
 
 
 def recv(
@@ -126,8 +121,8 @@ def recv(
 
     Raises:
         SpecError: The message does not fit `out`, or `out` is not a writable array.
-        ArgumentError: `source` is not a rank of `comm`, `tag` is negative or too large, or the message is an object and
-            `out` is given.
+        ArgumentError: `source` is not a rank of `comm`, `tag` is negative or too large, `status` is not a Status, or
+            the message is an object and `out` is given.
         CapacityError: This process has no memory for the message.
         StallError: Nothing came within MPISHARE_TIMEOUT.
         MpishareError: An exception from outside, such as a signal handler's, ended an earlier message on `comm`.
@@ -149,12 +144,13 @@ def recv(
         {'rows': array([1., 1.]), 'name': 'ones'}
     """
     context = context_of(comm)
-    rank, wanted_tag = _checked_receive(context, source, tag, out)
+    if pending or not context.has_fast_messages:
+        return irecv(source, tag=tag, out=out, comm=comm, status=status).wait()
+    rank, wanted_tag = _checked_receive(context, source, tag, out, status)
     if rank == mpi.PROC_NULL:
-        _fill_for_no_rank(status)
         return out
-    result = blocking.receive(context, rank, wanted_tag, out, status)
-    return result if status is None and type(result) is np.ndarray else _finished(result, status)
+    result = receive_fast(context, rank, wanted_tag, out, status)
+    return result if status is None and type(result) is np.ndarray else finished(result, status)
 
 
 def irecv(
@@ -179,7 +175,7 @@ def irecv(
 
     Raises:
         SpecError: `out` is not a writable array.
-        ArgumentError: `source` is not a rank of `comm`, or `tag` is negative or too large.
+        ArgumentError: `source` is not a rank of `comm`, `tag` is negative or too large, or `status` is not a Status.
         MpishareError: An exception from outside ended an earlier message on `comm`.
 
     Collective:
@@ -200,17 +196,8 @@ def irecv(
         array([0, 1, 2])
     """
     context = context_of(comm)
-    rank, wanted_tag = _checked_receive(context, source, tag, out)
-    if rank == mpi.PROC_NULL:
-        _fill_for_no_rank(status)
-        return Request(out)
-
-    def finish(result: Any, head_status: mpi.Status) -> Any:
-        if status is not None:
-            status.source, status.tag = head_status.source, head_status.tag
-        return _finished(result, status)
-
-    return ReceiveRequest(context, rank, wanted_tag, out, finish)
+    rank, wanted_tag = _checked_receive(context, source, tag, out, status)
+    return Request(out) if rank == mpi.PROC_NULL else ReceiveRequest(context, rank, wanted_tag, out, status)
 
 
 def sendrecv(
@@ -258,7 +245,7 @@ def sendrecv(
         np.True_
     """
     context = context_of(comm)
-    _checked_receive(context, source, recvtag, out)  # before anything is sent
+    _checked_receive(context, source, recvtag, out, status)  # before anything is sent
     sending = isend(array, dest, tag=sendtag, comm=comm)
     try:
         result = recv(source, tag=recvtag, out=out, comm=comm, status=status)
@@ -270,50 +257,42 @@ def sendrecv(
     return result
 
 
-def _outgoing(
-    context: Context, array: Any, dest: int, tag: int, compress: str | None, *, can_measure: bool
-) -> tuple[int, int, Message]:
-    """The checked rank and tag, and the message."""
+def _send(context: Context, array: Any, dest: int, tag: int, compress: str | None, *, is_blocking: bool) -> Request:
+    """Checks the arguments and begins to send. A request that is not of a blocking send is waited for by the user."""
     rank, tag = _checked("dest", dest, context.topology.size - 1, mpi.PROC_NULL), _checked("tag", tag, context.max_tag)
     content = array if type(array) in PLAIN_CLASSES else pickle_object(array)
-    if not check_compress(compress) or rank == mpi.PROC_NULL:
-        return rank, tag, encode(context, content)
-    wants = partial(wants_frames, context, rank, can_measure=can_measure)
-    return rank, tag, encode(context, content, wants)
-
-
-def _finished(result: Any, status: mpi.Status | None) -> Any:
-    """What the caller gets of a message; fills in its bytes."""
-    arrays = result.arrays if isinstance(result, PickledObject) else [result]
-    if status is not None:
-        status.Set_elements(mpi.BYTE, sum(array.nbytes for array in arrays))
-    return unpickle_object(result) if isinstance(result, PickledObject) else result
-
-
-def _fill_for_no_rank(status: mpi.Status | None) -> None:
-    """The status of a message from MPI.PROC_NULL (MPI 3.1, section 3.11)."""
-    if status is not None:
-        status.source, status.tag = mpi.PROC_NULL, mpi.ANY_TAG
-        status.Set_elements(mpi.BYTE, 0)
+    if check_compress(compress) and rank != mpi.PROC_NULL:
+        message = encode(context, content, partial(wants_frames, context, rank, can_measure=is_blocking))
+    else:
+        message = encode(context, content)
+    if is_blocking and rank == context.topology.rank:  # MPI would wait for a receive that cannot come
+        SendRequest(context, message._replace(parts=[part.copy() for part in message.parts]), rank, tag)
+        return Request()
+    return SendRequest(context, message, rank, tag, is_blocking=is_blocking)
 
 
 def _checked_receive(
-    context: Context, source: int | None, tag: int | None, out: NDArray[Any] | None
+    context: Context, source: int | None, tag: int | None, out: NDArray[Any] | None, status: mpi.Status | None
 ) -> tuple[int, int]:
-    """The rank and the tag to receive from.
+    """The rank and the tag to receive from. Fills in `status` if that is no rank.
 
     Raises:
         ArgumentError, SpecError: See `recv`.
     """
-    if type(source) is not int or not 0 <= source < context.topology.size:
-        largest = context.topology.size - 1
-        source = (
-            mpi.ANY_SOURCE if source is None else _checked("source", source, largest, mpi.PROC_NULL, mpi.ANY_SOURCE)
-        )
+    largest = context.topology.size - 1
+    if source is None:
+        source = mpi.ANY_SOURCE
+    elif type(source) is not int or not 0 <= source <= largest:
+        source = _checked("source", source, largest, mpi.PROC_NULL, mpi.ANY_SOURCE)
     wanted_tag = mpi.ANY_TAG if tag is None else _checked("tag", tag, context.max_tag, mpi.ANY_TAG)
     if out is not None and (type(out) not in PLAIN_CLASSES or not out.flags.writeable):
         given = "a read-only array" if type(out) in PLAIN_CLASSES else f"a {type(out).__name__}"
         raise SpecError(f"out is {given}; expected a writable numpy.ndarray, such as numpy.empty(shape, dtype).")
+    if status is not None:
+        if not isinstance(status, mpi.Status):
+            raise ArgumentError(f"status is a {type(status).__name__}; expected an mpi4py.MPI.Status.")
+        if source == mpi.PROC_NULL:  # MPI 3.1, section 3.11
+            context.head_comm.Probe(source, status=status)
     return source, wanted_tag
 
 

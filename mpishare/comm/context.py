@@ -45,7 +45,7 @@ class Context:
         pid: The process that is this rank; a fork of it is not a rank.
         is_watched: Whether calls are compared, or waits end (MPISHARE_CHECK, MPISHARE_TIMEOUT).
         is_out_of_step: Whether an exception ended a collective on this rank alone; see `comm.collective`.
-        is_refused_for_messages: Whether an exception from outside ended a message of a user; see `messages.interrupts`.
+        is_refused_for_messages: Whether an exception from outside ended a message of a user; see `messages.requests`.
         has_fast_messages: Whether users' messages are neither watched nor refused, and take the fewest steps.
         current_call: The public call that this rank is in; "" if it is in none.
     """

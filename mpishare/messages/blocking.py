@@ -1,4 +1,4 @@
-"""Messages that are sent and received at once, small arrays of numbers in the fewest steps."""
+"""Messages that are sent and received at once, arrays of numbers in the fewest steps."""
 
 from __future__ import annotations
 
@@ -20,12 +20,8 @@ from mpishare.comm.progress import pending
 from mpishare.comm.tags import Tag
 from mpishare.errors import CapacityError, MpishareError
 from mpishare.memory.buffer_pool import SMALLEST_BYTES
-from mpishare.messages.interrupts import check_usable
-from mpishare.messages.requests import SendRequest, received_parts
-from mpishare.messages.wire import HEAD_BYTES, INLINE_BYTES, PARTS_FOLLOW, PIECE_BYTES, Message, memory_for, new_tag
-
-_FRAMES_AHEAD = 4
-"""Frames under way while the next is compressed."""
+from mpishare.messages.requests import refuse_if_interrupted
+from mpishare.messages.wire import HEAD_BYTES, INLINE_BYTES, PARTS_FOLLOW, PIECE_BYTES, decode, memory_for, new_tag
 
 _MAX_KNOWN = 256
 """Headers that are remembered by `_header` and by each head."""
@@ -35,24 +31,11 @@ _Known: TypeAlias = tuple[int, Spec | None, NDArray[Any] | None]
 follow as a part. (0, None, None) for everything but an array of numbers."""
 
 _heads: list[_Head] = []
-"""Heads to be used again: as many as there were threads in `receive` at a time."""
-
-
-def send(context: Context, message: Message, dest: int, tag: int) -> None:
-    """Sends, and returns when the bytes may be changed.
-
-    Raises:
-        MpishareError: Messages on the communicator are refused.
-        StallError: The receiver did not come within MPISHARE_TIMEOUT.
-    """
-    if dest == context.topology.rank:  # MPI would wait for a receive that cannot come
-        SendRequest(context, message._replace(parts=[part.copy() for part in message.parts]), dest, tag)
-    else:
-        SendRequest(context, message, dest, tag, frames_ahead=_FRAMES_AHEAD).wait()
+"""Heads to be used again: as many as there were threads in `receive_fast` at a time."""
 
 
 def send_fast(context: Context, array: object, dest: object, tag: object) -> bool:
-    """Sends an array of numbers in the fewest steps; whether it did. Everything else, `send` sends or refuses.
+    """Sends an array of numbers in the fewest steps; whether it did. Everything else, `SendRequest` sends or refuses.
 
     A small message takes a microsecond, of which each call and each attribute is a twentieth.
     """
@@ -62,9 +45,7 @@ def send_fast(context: Context, array: object, dest: object, tag: object) -> boo
         return False
     flags = array.flags
     is_c = flags.c_contiguous
-    if not (is_c or flags.f_contiguous):
-        return False
-    known = _header(array.dtype, array.shape, is_c)
+    known = _header(array.dtype, array.shape, is_c) if is_c or flags.f_contiguous else None
     if known is None:
         return False
     header, nbytes = known
@@ -77,11 +58,9 @@ def send_fast(context: Context, array: object, dest: object, tag: object) -> boo
             context.head_comm.Send([header + PARTS_FOLLOW.pack(data_tag, 0), mpi.BYTE], dest, tag)
             start(requests, context.data_comm.Isend, [array, mpi.BYTE], dest, data_tag)  # while the head is read
             requests[0].Wait()
-    except mpi.Exception:
-        raise
-    except BaseException:
+    except BaseException as error:
         keep_alive(requests)
-        context.refuse_messages()
+        refuse_if_interrupted(context, error)
         raise
     return True
 
@@ -119,22 +98,22 @@ class _Head:
             spec = None if extension_bytes(header) else Spec.unpack(header)
         if spec is None or not is_native_number(spec.dtype) or spec.nbytes > PIECE_BYTES:
             return 0, None, None
-        inside = None
+        length, inside = HEADER_BYTES + PARTS_FOLLOW.size, None
         if spec.nbytes <= INLINE_BYTES:
+            length = HEADER_BYTES + spec.nbytes
             inside = np.ndarray(spec.shape, spec.dtype, self.content, HEADER_BYTES, order=spec.order)
         if len(self.known) >= _MAX_KNOWN:
             self.known.clear()
-        length = HEADER_BYTES + (PARTS_FOLLOW.size if inside is None else spec.nbytes)
         self.known[header] = length, spec, inside
         return self.known[header]
 
 
-def receive(context: Context, source: int, tag: int, out: NDArray[Any] | None, status: mpi.Status | None) -> Any:
+def receive_fast(context: Context, source: int, tag: int, out: NDArray[Any] | None, status: mpi.Status | None) -> Any:
     """Waits for a message; the array, or the `PickledObject`, that it brought.
 
+    Only where nothing is pending and `context.has_fast_messages`, as it advances nothing else and knows no time limit.
+
     Raises:
-        MpishareError: Messages on the communicator are refused.
-        StallError: Nothing came within MPISHARE_TIMEOUT.
         SpecError, ArgumentError, CapacityError, BackendError: See `decode`.
     """
     try:
@@ -143,10 +122,7 @@ def receive(context: Context, source: int, tag: int, out: NDArray[Any] | None, s
         head = _Head()
     head_status = head.status if status is None else status
     try:
-        if context.has_fast_messages and not pending:
-            context.head_comm.Recv(head.message, source, tag, head_status)
-        else:
-            _wait_for_head(context, head, source, tag, head_status)
+        context.head_comm.Recv(head.message, source, tag, head_status)
         header = head.header.tobytes()
         length, spec, inside = head.known.get(header) or head.read(header)
         if length == head_status.count and spec is not None and (out is None or spec.fits(out)):
@@ -163,18 +139,9 @@ def receive(context: Context, source: int, tag: int, out: NDArray[Any] | None, s
         content = bytes(head.content[: head_status.count])
         _heads.append(head)
         return _receive_parts(context, content, out, head_status.source)
-    except (MpishareError, mpi.Exception, MemoryError):
+    except BaseException as error:
+        refuse_if_interrupted(context, error)
         raise
-    except BaseException:
-        context.refuse_messages()
-        raise
-
-
-def _wait_for_head(context: Context, head: _Head, source: int, tag: int, status: mpi.Status) -> None:
-    check_usable(context)
-    requests: list[mpi.Request] = []
-    start(requests, context.head_comm.Irecv, head.message, source, tag)
-    context.wait_for_message(requests[0], source, "recv from", status)
 
 
 def _receive_part(
@@ -182,9 +149,8 @@ def _receive_part(
 ) -> NDArray[Any] | None:
     """Receives an array that follows its head in one message; None where it takes more steps."""
     tag, has_frames = PARTS_FOLLOW.unpack_from(content, HEADER_BYTES)
-    if has_frames or not Tag.FIRST_OF_MESSAGES <= tag < context.max_tag or pending or not context.has_fast_messages:
-        return None
-    if out is not None and not spec.is_order_of(out):
+    fits_as_it_is = out is None or spec.is_order_of(out)
+    if has_frames or not fits_as_it_is or not Tag.FIRST_OF_MESSAGES <= tag < context.max_tag:
         return None
     try:
         if out is not None:
@@ -201,10 +167,11 @@ def _receive_part(
 
 def _receive_parts(context: Context, head: bytes, out: NDArray[Any] | None, source: int) -> Any:
     """Receives what follows a head, in any number of steps."""
-    status = mpi.Status()
-    steps = received_parts(context, head, out, source, status)
+    status, decoding = mpi.Status(), decode(context, head, out)
     try:
+        buffer, tag = next(decoding)
         while True:
-            context.wait_for_message(next(steps), source, "recv from", status)
+            context.data_comm.Recv([buffer, mpi.BYTE], source, tag, status)
+            buffer, tag = decoding.send(status.count)
     except StopIteration as end:
         return end.value

@@ -9,29 +9,30 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, TypeAlias
+from contextlib import suppress
+from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Block
 from mpishare.arrays.slices import chunks
 from mpishare.comm import mpi, progress
 from mpishare.comm.context import Context
-from mpishare.comm.pending import kept_alive_on_error, start
+from mpishare.comm.pending import keep_alive, start
 from mpishare.errors import MpishareError
 from mpishare.messages.compression import FRAME_BYTES, MEASURED_FRAMES, compress_frame, pays
-from mpishare.messages.interrupts import check_usable, interrupted, refused_if_interrupted
-from mpishare.messages.wire import HEAD_BYTES, Message, decode, pieces, travels_in_frames
+from mpishare.messages.wire import HEAD_BYTES, Decoding, Message, decode, pieces, travels_in_frames
+from mpishare.objects.pickled import PickledObject
+from mpishare.objects.pickling import unpickle_object
 
-_Finish: TypeAlias = "Callable[[Any, mpi.Status], Any]"
-"""Makes what `wait` returns of the array or `PickledObject`, and of the status of the head."""
+_FRAMES_AHEAD = 4
+"""Frames under way while a blocking send compresses the next."""
 
 _dropped: list[list[mpi.Request]] = []
 """What MPI still reads of send requests that the user dropped."""
 
-_releasing = threading.Lock()
+_releasing = threading.RLock()
 """Held by the thread that looks which of these have ended."""
 
 
@@ -92,9 +93,7 @@ class Request:
 class SendRequest(Request):
     """A message from this rank."""
 
-    def __init__(
-        self, context: Context, message: Message, dest: int, tag: int, *, frames_ahead: int | None = None
-    ) -> None:
+    def __init__(self, context: Context, message: Message, dest: int, tag: int, *, is_blocking: bool = False) -> None:
         """Begins to send.
 
         Args:
@@ -102,7 +101,7 @@ class SendRequest(Request):
             message: What to send.
             dest: The rank to send to.
             tag: That of the head.
-            frames_ahead: How many frames may be under way while the next is compressed; None for any number.
+            is_blocking: Whether to wait for earlier frames before the next is compressed.
 
         Raises:
             MpishareError: Messages on the communicator are refused.
@@ -112,23 +111,24 @@ class SendRequest(Request):
         self._context = context
         self._dest = dest
         self._tag = message.tag
-        self._frames_ahead = frames_ahead
-        check_usable(context)
-        _release_dropped()
-        with refused_if_interrupted(context):
+        _prepare(context)
+        try:
             start(self._requests, context.head_comm.Isend, [message.head, mpi.BYTE], dest, tag)
             for part in message.parts:
                 if travels_in_frames(part.nbytes, message.has_frames):
-                    self._send_frames(part)
+                    self._send_frames(part, is_blocking)
                 else:
                     for piece in pieces(part):
                         self._send(piece)
+        except BaseException as error:
+            refuse_if_interrupted(context, error)
+            raise
 
     def _send(self, block: Block | bytes, *, is_synchronous: bool = False) -> None:
         comm = self._context.data_comm
         start(self._requests, comm.Issend if is_synchronous else comm.Isend, [block, mpi.BYTE], self._dest, self._tag)
 
-    def _send_frames(self, part: Block) -> None:
+    def _send_frames(self, part: Block, is_blocking: bool) -> None:
         """Sends a large part, compressed from where that pays on."""
         frames = list(chunks(part.nbytes, FRAME_BYTES))
         speeds, node = self._context.link_speeds, self._context.topology.node_of(self._dest)
@@ -137,8 +137,8 @@ class SendRequest(Request):
             del frames[:MEASURED_FRAMES]
         does_pay = pays(part[frames[0].start :], speeds[node])
         for frame in frames:
-            if self._frames_ahead is not None:
-                self._wait_until(self._frames_ahead)
+            if is_blocking:
+                self._wait_until(_FRAMES_AHEAD)
             self._send(compress_frame(part[frame]) if does_pay else part[frame])
 
     def _measured_speed(self, frames: list[Block]) -> float:
@@ -147,12 +147,11 @@ class SendRequest(Request):
         A synchronous send ends when its receive has begun (MPI 3.1, section 3.4), which is when the frame before it has
         been received. So a receiver that comes late does not count.
         """
-        ends = []
         for frame in frames:
+            start_s = time.perf_counter()
             self._send(frame, is_synchronous=True)
             self._wait_until(0)
-            ends.append(time.perf_counter())
-        return frames[-1].nbytes / max(ends[-1] - ends[-2], 1e-9)
+        return frames[-1].nbytes / max(time.perf_counter() - start_s, 1e-9)
 
     def _wait_until(self, count: int) -> None:
         """Waits until no more than `count` of MPI's requests are left."""
@@ -162,8 +161,11 @@ class SendRequest(Request):
 
     def wait(self) -> None:
         """See `Request.wait`."""
-        with refused_if_interrupted(self._context):
+        try:
             self._wait_until(0)
+        except BaseException as error:
+            refuse_if_interrupted(self._context, error)
+            raise
 
     def test(self) -> tuple[bool, None]:
         """See `Request.test`."""
@@ -176,45 +178,12 @@ class SendRequest(Request):
             _dropped.append(self._requests)
 
 
-def _release_dropped() -> None:
-    """Releases the memory of dropped send requests that have ended, and advances all receives."""
-    if _dropped and _releasing.acquire(blocking=False):
-        try:
-            for requests in list(_dropped):
-                with suppress(mpi.Exception):  # of a message that nobody waits for
-                    if not mpi.Request.Testall(requests):
-                        continue
-                _dropped.remove(requests)
-        finally:
-            _releasing.release()
-    progress.advance_all()
-
-
-def received_parts(
-    context: Context, head: bytes, out: NDArray[Any] | None, source: int, status: mpi.Status
-) -> Generator[mpi.Request, None, Any]:
-    """Receives what follows a head: yields MPI's request for each message, to be waited for with `status`.
-
-    Returns and raises what `decode` does.
-    """
-    decoding = decode(context, head, out)
-    written: list[Block] = []
-    with kept_alive_on_error(written):
-        try:
-            block, tag = next(decoding)
-            while True:
-                written.append(block)
-                yield context.data_comm.Irecv([block, mpi.BYTE], source, tag)
-                written.clear()
-                block, tag = decoding.send(status.count)
-        except StopIteration as end:
-            return end.value
-
-
 class ReceiveRequest(Request):
     """A message to this rank. It is a pending operation of the progress engine."""
 
-    def __init__(self, context: Context, source: int, tag: int, out: NDArray[Any] | None, finish: _Finish) -> None:
+    def __init__(
+        self, context: Context, source: int, tag: int, out: NDArray[Any] | None, status: mpi.Status | None
+    ) -> None:
         """Begins to receive.
 
         Args:
@@ -222,68 +191,74 @@ class ReceiveRequest(Request):
             source: The rank to receive from, or MPI.ANY_SOURCE.
             tag: That of the message, or MPI.ANY_TAG.
             out: Where to receive; None for a fresh array.
-            finish: Called by `wait` or `test`, once.
+            status: Is filled in by the `wait` or `test` that returns the result.
 
         Raises:
             MpishareError: Messages on the communicator are refused.
         """
         super().__init__()
-        check_usable(context)
-        _release_dropped()
+        _prepare(context)
         self._context = context
         self._source = source
         self._out = out
-        self._finish: _Finish | None = finish  # until it has been called
-        self._head_status = mpi.Status()
-        self._status = self._head_status  # of the message that is waited for
-        self._steps = self._receive(tag)
+        self._user_status = status
+        self._head_status = self._status = mpi.Status()
+        self._head = np.empty(HEAD_BYTES, np.uint8)
+        self._buffer: Block = self._head  # of the message that is waited for, as is `_status`
+        self._decoding: Decoding | None = None  # from when the head has come until the result is returned
         self._is_done = False
         self._error: BaseException | None = None
         self._lock = threading.Lock()
-        progress.pending[self] = None
-        with self._lock, self._ended_on_error():
-            self._step()
-
-    def _receive(self, tag: int) -> Generator[mpi.Request, None, Any]:
-        head = bytearray(HEAD_BYTES)
-        with kept_alive_on_error([head]):
-            yield self._context.head_comm.Irecv([head, mpi.BYTE], self._source, tag)
-        if self._head_status.Is_cancelled():
-            self._finish = None
-            return None
-        self._source, self._status = self._head_status.source, mpi.Status()
-        content = bytes(head[: self._head_status.count])
-        return (yield from received_parts(self._context, content, self._out, self._source, self._status))
+        try:
+            self._request = context.head_comm.Irecv([self._head, mpi.BYTE], source, tag)
+            progress.pending[self] = None
+        except BaseException as error:
+            keep_alive([self._head])
+            refuse_if_interrupted(context, error)
+            raise
 
     def _step(self) -> None:
         """What was waited for has come: begins to receive the next message, or ends."""
         try:
-            self._request = next(self._steps)
+            if self._decoding is not None:
+                self._buffer, tag = self._decoding.send(self._status.count)
+            elif self._head_status.Is_cancelled():
+                self._end(None, None)
+                return
+            else:
+                self._source, self._status = self._head_status.source, mpi.Status()
+                self._decoding = decode(self._context, self._head[: self._head_status.count].tobytes(), self._out)
+                self._buffer, tag = next(self._decoding)
         except StopIteration as end:
             self._end(end.value, None)
+        else:
+            self._request = self._context.data_comm.Irecv([self._buffer, mpi.BYTE], self._source, tag)
 
     def _end(self, result: Any, error: BaseException | None) -> None:
         self._is_done, self._result, self._error = True, result, error
         progress.pending.pop(self, None)
 
-    @contextmanager
-    def _ended_on_error(self) -> Iterator[None]:
-        """Ends the request with the error of the block, which `wait` and `test` raise; raises one from outside."""
+    def _advance(self, *, can_wait: bool) -> None:
+        """Goes on to the end, or until it would wait. Errors end the request, and `wait` and `test` raise them."""
         try:
-            yield
+            while not self._is_done:
+                if can_wait:
+                    self._context.wait_for_message(self._request, self._source, "recv from", self._status, self)
+                elif not self._request.Test(self._status):
+                    return
+                self._step()
         except (MpishareError, mpi.Exception, MemoryError) as error:
             self._end(None, error)
         except BaseException:
+            keep_alive([self._buffer])
             self._context.refuse_messages()
-            self._end(None, interrupted())
+            self._end(None, _interrupted())
             raise
 
     def wait(self) -> Any:
         """See `Request.wait`."""
-        with self._lock, self._ended_on_error():
-            while not self._is_done:
-                self._context.wait_for_message(self._request, self._source, "recv from", self._status, self)
-                self._step()
+        with self._lock:
+            self._advance(can_wait=True)
         return self._finished()
 
     def test(self) -> tuple[bool, Any]:
@@ -295,21 +270,18 @@ class ReceiveRequest(Request):
         """Advances it without waiting, unless another thread does."""
         if not self._is_done and self._lock.acquire(blocking=False):
             try:
-                with self._ended_on_error():
-                    while not self._is_done and self._request.Test(self._status):
-                        self._step()
+                self._advance(can_wait=False)
             finally:
                 self._lock.release()
 
     def cancel(self) -> bool:
         """See `Request.cancel`."""
         with self._lock:
-            if self._is_done or self._status is not self._head_status:
+            if self._is_done or self._decoding is not None:
                 return False
-            with self._ended_on_error():
-                self._request.Cancel()
-                self._request.Wait(self._status)
-                self._step()
+            self._request.Cancel()
+            while not self._is_done and self._decoding is None:  # local (MPI 3.1, section 3.8.4)
+                self._advance(can_wait=False)
             return self._head_status.Is_cancelled()
 
     def _finished(self) -> Any:
@@ -317,7 +289,53 @@ class ReceiveRequest(Request):
         if self._error is not None:
             raise self._error
         with self._lock:
-            if self._finish is not None:
-                self._result = self._finish(self._result, self._head_status)
-                self._finish = None
+            if self._decoding is not None:
+                if self._user_status is not None:
+                    self._user_status.source, self._user_status.tag = self._head_status.source, self._head_status.tag
+                self._result = finished(self._result, self._user_status)
+                self._decoding = None
         return self._result
+
+
+def _prepare(context: Context) -> None:
+    """Releases the memory of dropped send requests that have ended, and advances all receives.
+
+    Raises:
+        MpishareError: Messages on the communicator are refused.
+    """
+    if context.is_refused_for_messages:
+        raise _interrupted()
+    if _dropped:
+        with _releasing:
+            for requests in list(_dropped):
+                with suppress(mpi.Exception):  # of a message that nobody waits for
+                    if not mpi.Request.Testall(requests):
+                        continue
+                _dropped.remove(requests)
+    progress.advance_all()
+
+
+def refuse_if_interrupted(context: Context, error: BaseException) -> None:
+    """Refuses the communicator for messages if `error` came from outside, neither from mpishare nor from MPI.
+
+    After a signal handler's exception the ranks no longer agree which messages have been sent. Nothing is repaired; the
+    memory that MPI still reads or writes lives until the process ends (`comm.pending`).
+    """
+    if not isinstance(error, MpishareError | mpi.Exception | MemoryError):
+        context.refuse_messages()
+
+
+def _interrupted() -> MpishareError:
+    """The error of messages on a communicator that is refused."""
+    return MpishareError(
+        "an exception from outside, such as a signal handler's, ended an earlier message on this rank before it was "
+        "complete. Messages on this communicator may be lost: end the job, or use a new communicator."
+    )
+
+
+def finished(result: Any, status: mpi.Status | None) -> Any:
+    """What the caller gets of the array or `PickledObject` that a message brought; fills in its bytes."""
+    arrays = result.arrays if isinstance(result, PickledObject) else [result]
+    if status is not None:
+        status.Set_elements(mpi.BYTE, sum(array.nbytes for array in arrays))
+    return unpickle_object(result) if isinstance(result, PickledObject) else result

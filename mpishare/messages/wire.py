@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import cache
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias
 
@@ -46,10 +47,6 @@ _OBJECT_HEAD = struct.Struct("<4sIBQQ")
 _OBJECT_MAGIC = b"MSP1"
 
 _BYTE = np.dtype(np.uint8)
-
-_SINK = np.empty(PIECE_BYTES, np.uint8)
-"""Memory for the bytes of lost messages, the same for all, as MPI cannot receive to nowhere. It is allocated before
-memory can be short, and takes none until it is used."""
 
 _message_numbers = count()
 
@@ -167,7 +164,7 @@ def decode(context: Context, head: bytes, out: NDArray[Any] | None) -> Decoding:
         return _placed(spec, bytearray(rest[length:]), out)
     check_length(len(rest), PARTS_FOLLOW.size)
     parts = _IncomingParts(context, *PARTS_FOLLOW.unpack(rest))
-    extension = (yield from parts.receive_bytes(length)) if length else b""
+    extension = yield from parts.receive_bytes(length)
     array = yield from parts.receive(Spec.unpack(header, extension), out)
     parts.raise_error()
     return array
@@ -221,15 +218,16 @@ class _IncomingParts:
 
     def receive(self, spec: Spec, out: NDArray[Any] | None = None) -> Generator[tuple[Block, int], int, NDArray[Any]]:
         """The next array, in memory of its own or in `out`; an empty array if it is lost."""
-        if not spec.nbytes:
-            return _placed(spec, bytearray(), out)
         block = self._buffer_for(spec, out)
         has_frames = travels_in_frames(spec.nbytes, self._has_frames)
         for piece in chunks(spec.nbytes, FRAME_BYTES if has_frames else PIECE_BYTES):
-            buffer = _SINK[: piece.stop - piece.start] if block is None else block[piece]
+            buffer = _sink()[: piece.stop - piece.start] if block is None else block[piece]
             length = yield buffer, self._tag
             if has_frames and length != buffer.nbytes and self.error is None:
-                self._expand(buffer, length)
+                try:
+                    expand_frame(buffer, length)
+                except MpishareError as error:
+                    self.error = error
         if block is None:
             return np.empty(0, np.uint8)
         return out if out is not None and spec.is_order_of(out) else _placed(spec, block, out)
@@ -238,20 +236,13 @@ class _IncomingParts:
         """Where the bytes go; None if they are lost."""
         try:
             self.raise_error()
-            if out is not None:
-                _check_fit(spec, out)
-                if spec.is_order_of(out):
-                    return bytes_of(out)
-            return memory_for(self._context, spec.nbytes)
+            if out is None:
+                return memory_for(self._context, spec.nbytes)
+            _check_fit(spec, out)
+            return bytes_of(out) if spec.is_order_of(out) else memory_for(self._context, spec.nbytes)
         except MpishareError as error:
             self.error = error
             return None
-
-    def _expand(self, frame: Block, length: int) -> None:
-        try:
-            expand_frame(frame, length)
-        except MpishareError as error:
-            self.error = error
 
 
 def _check_fit(spec: Spec, out: NDArray[Any]) -> None:
@@ -279,8 +270,18 @@ def memory_for(context: Context, nbytes: int) -> Block:
         CapacityError: There is none.
     """
     try:
+        _sink()  # reserved while there is memory
         return acquire(nbytes, context.buffer_pool_bytes)
     except (MemoryError, ValueError, OverflowError) as error:
         cure = "The message is lost; the next one is not. Send less at a time."
         free = host_memory.memory_room().free
         raise CapacityError(context.topology.host, "the memory of this process", nbytes, free, cure) from error
+
+
+@cache
+def _sink() -> Block:
+    """Memory for the bytes of lost messages, the same for all, as MPI cannot receive to nowhere.
+
+    It is reserved before the memory of the first large array, and takes none until it is used.
+    """
+    return np.empty(PIECE_BYTES, np.uint8)
