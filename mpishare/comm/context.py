@@ -12,6 +12,7 @@ from mpishare.comm.agreement import agree
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.pending import kept_alive_on_error
 from mpishare.comm.placement import pretend_node
+from mpishare.comm.progress import Pending
 from mpishare.comm.topology import find_topology
 from mpishare.comm.watchdog import Watchdog
 from mpishare.comm.watched_comm import WatchedComm
@@ -66,10 +67,9 @@ class Context:
                 # A pretend node follows MPI_COMM_WORLD, as a real node would.
                 world, rule = mpi.COMM_WORLD, self.config.nodes
                 pretend = None if rule is None else pretend_node(rule, world.rank, world.size)
-        except StallError:
-            raise  # to free the duplicate would wait for the others
-        except BaseException:
-            duplicate.Free()
+        except BaseException as error:
+            if not isinstance(error, StallError):  # else to free it would wait for the others
+                duplicate.Free()
             raise
         self.topology = find_topology(comm, duplicate, pretend)
         self.data_comm = duplicate
@@ -122,12 +122,7 @@ class Context:
         self.has_fast_messages = False
 
     def wait_for_message(
-        self,
-        request: mpi.Request,
-        rank: int,
-        call: str,
-        status: mpi.Status | None = None,
-        excluded: progress.Pending | None = None,
+        self, request: mpi.Request, rank: int, call: str, status: mpi.Status | None, excluded: Pending | None = None
     ) -> None:
         """Waits for one message of a user. All pending operations but `excluded`, whose message it is, are advanced.
 
@@ -145,10 +140,11 @@ class Context:
             if self._watchdog is None:
                 progress.wait(request, status, excluded)
                 return
-            is_any = rank == mpi.ANY_SOURCE
-            ranks = range(self.topology.size) if is_any else [rank]
-            text = f"{call} {'any rank' if is_any else f'rank {rank}'}"
-            self._watchdog.wait_for_message(request, ranks, text, status, excluded)
+            if rank == mpi.ANY_SOURCE:
+                ranks, call = range(self.topology.size), f"{call} any rank"
+            else:
+                ranks, call = range(rank, rank + 1), f"{call} rank {rank}"
+            self._watchdog.wait_for_message(request, ranks, call, status, excluded)
 
     def free(self) -> None:
         """Frees mpishare's communicators. Collective over the communicator; called when that is freed."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mpishare.comm import mpi, progress
 from mpishare.comm.callsite import call_site
 from mpishare.comm.pending import kept_alive_on_error
+from mpishare.comm.progress import Pending
 from mpishare.comm.tags import Tag
 from mpishare.errors import StallError
 
@@ -116,12 +117,7 @@ class Watchdog:
             raise self.stalled.again()
 
     def wait_for_message(
-        self,
-        request: mpi.Request,
-        ranks: Sequence[int],
-        call: str,
-        status: mpi.Status | None,
-        excluded: progress.Pending | None,
+        self, request: mpi.Request, ranks: Sequence[int], call: str, status: mpi.Status | None, excluded: Pending | None
     ) -> None:
         """Waits for one message from or to one of `ranks`. One that does not come is given up; the communicator is not.
 
@@ -149,11 +145,7 @@ class Watchdog:
             raise StallError(call, self._timeout_s, missing)
 
     def _ends_in_time(
-        self,
-        request: mpi.Request,
-        wait: _Wait,
-        status: mpi.Status | None = None,
-        excluded: progress.Pending | None = None,
+        self, request: mpi.Request, wait: _Wait, status: mpi.Status | None, excluded: Pending | None = None
     ) -> bool:
         """Waits for `request`; False after MPISHARE_TIMEOUT."""
         looked = wait.since

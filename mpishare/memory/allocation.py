@@ -99,21 +99,16 @@ class _Allocator:
 
     Attributes:
         slots: The slots for small arrays, by requested kinds and size.
+        cache: The segments of larger arrays.
     """
 
     def __init__(self, context: Context) -> None:
         self._slab_bytes_left = context.recycle_bytes // 2
         self.slots: dict[tuple[str | None, int], SlotPool] = {}
         self._refused_until: dict[str | None, int] = {}  # in segments made
-        self._cache = SegmentCache(context.recycle_bytes // 2)
+        self.cache = SegmentCache(context.recycle_bytes // 2)
         _allocators.add(self)
         _watch_forks()
-
-    def retire(self) -> None:
-        """No other array gets the memory that is in use now."""
-        for slots in self.slots.values():
-            slots.retire()
-        self._cache.retire_used()
 
     def acquire(self, context: Context, nbytes: int, backend: str | None, writable: bool) -> Slot | Lease:
         """Memory for one array. Collective over the communicator."""
@@ -121,8 +116,8 @@ class _Allocator:
             slot = self._slot(context, slot_bytes(nbytes), backend)
             if slot is not None:
                 return slot
-        lease = self._cache.acquire(context, nbytes, backend)
-        return lease or self._cache.add(self._obtain(context, nbytes, backend, writable), nbytes, backend)
+        lease = self.cache.acquire(context, nbytes, backend)
+        return lease or self.cache.add(self._obtain(context, nbytes, backend, writable), nbytes, backend)
 
     def _slot(self, context: Context, nbytes: int, backend: str | None) -> Slot | None:
         """A slot of `nbytes`; None if all are in use and there can be no further slab."""
@@ -175,5 +170,8 @@ def _watch_forks() -> None:
 
 
 def _retire() -> None:
+    """No other array gets the memory that is in use now."""
     for allocator in list(_allocators):
-        allocator.retire()
+        for slots in allocator.slots.values():
+            slots.retire()
+        allocator.cache.retire_used()

@@ -32,7 +32,11 @@ def _check(context: Context, nbytes: int) -> None:
     the size must be free: no other process takes that much between the two checks.
     """
     host_memory.check_memory(context.topology.host, nbytes)
-    _check_descriptors(context)
+    try:  # whether MPI can open its files: Open MPI one, MPICH two. If it could not on one rank, the others would hang
+        for descriptor in os.pipe():
+            os.close(descriptor)
+    except OSError as error:
+        raise BackendError(f"no file can be opened on host {context.topology.host}: {error.strerror}") from error
     directory = context.config.window_dir or host_memory.SHM_DIR
     space = filesystems.room(directory)
     if context.topology.node_size > 1 and space is not None and _ROOM_PER_BYTE * nbytes + _SLACK_BYTES > space.free:
@@ -82,21 +86,6 @@ def _refusal_of_mpi(context: Context) -> str:
     except mpi.Exception as error:
         return f"this MPI makes no shared-memory windows: {error}"
     return ""
-
-
-def _check_descriptors(context: Context) -> None:
-    """Checks that MPI can open the files of a window. If it could not on one rank, the other ranks would hang.
-
-    Open MPI opens one, MPICH two, as a pipe does.
-
-    Raises:
-        BackendError: No more files can be opened.
-    """
-    try:
-        for descriptor in os.pipe():
-            os.close(descriptor)
-    except OSError as error:
-        raise BackendError(f"no file can be opened on host {context.topology.host}: {error.strerror}") from error
 
 
 def _allocate_shared(context: Context, nbytes: int) -> mpi.Win:

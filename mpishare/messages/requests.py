@@ -156,7 +156,7 @@ class SendRequest(Request):
     def _wait_until(self, count: int) -> None:
         """Waits until no more than `count` of MPI's requests are left."""
         while len(self._requests) > count:
-            self._context.wait_for_message(self._requests[0], self._dest, "send to")
+            self._context.wait_for_message(self._requests[0], self._dest, "send to", None)
             del self._requests[0]
 
     def wait(self) -> None:
