@@ -172,7 +172,7 @@ def _make(
             agreement.call = f"{name}({spec}{value}, backend={backend})"
         array = allocate(context, spec.nbytes, backend=backend, made_by=name, writable=True).view(spec)
         if item is not None:
-            part = array.ravel(order="K")[balanced_slice(spec.count, topology.node_size, topology.node_rank)]
+            part = array.ravel(order="K")[balanced_slice(array.size, topology.node_size, topology.node_rank)]
             copy_bytes(part, np.broadcast_to(item, part.shape))
             context.node_collective_comm.barrier()
         return array

@@ -93,10 +93,8 @@ def rebuild(description: Any) -> np.dtype[Any]:
     if isinstance(description, list):
         base, shape = description
         return np.dtype((rebuild(base), tuple(shape)))
-    columns = {key: description[key] for key in ("names", "offsets", "itemsize")}
+    columns = {key: description[key] for key in ("names", "offsets", "titles", "itemsize")}
     columns["formats"] = [rebuild(column) for column in description["formats"]]
-    if any(description["titles"]):
-        columns["titles"] = description["titles"]
     dtype: np.dtype[Any] = np.dtype(columns, align=description["aligned"])  # type: ignore[call-overload]
     return np.dtype((np.record, dtype)) if description["record"] else dtype
 

@@ -50,15 +50,12 @@ class Spec:
         Raises:
             SpecError: `array` is not a plain ndarray, or its dtype cannot be shared.
         """
+        kind = f"{type(array).__module__}.{type(array).__name__}"
         if not isinstance(array, np.ndarray):
-            raise SpecError(
-                f"{type(array).__name__} cannot be shared: it is not a numpy.ndarray. Pass numpy.asarray(…) of it."
-            )
+            raise SpecError(f"{kind} cannot be shared: it is not a numpy.ndarray. Pass numpy.asarray(…) of it.")
         if type(array) not in PLAIN_CLASSES:
-            raise SpecError(
-                f"{type(array).__module__}.{type(array).__name__} cannot be shared: as a plain array it would lose "
-                "what its class adds. Pass numpy.asarray(…) of it, or its parts one by one."
-            )
+            cure = "Pass numpy.asarray(…) of it, or its parts one by one."
+            raise SpecError(f"{kind} cannot be shared: as a plain array it would lose what its class adds. {cure}")
         dtype, flags = array.dtype, array.flags
         check_dtype(dtype)
         order: Order = "F" if flags.f_contiguous and not flags.c_contiguous else "C"
@@ -91,7 +88,6 @@ class Spec:
         Raises:
             SpecError: The shape has too many dimensions or is too large for an address.
         """
-        spec = cls(dtype, shape, order)
         if len(shape) > MAX_DIMS:
             raise SpecError(f"shape has {len(shape)} dimensions; NumPy allows {MAX_DIMS}.")
         nbytes = math.prod(length for length in shape if length) * dtype.itemsize  # as NumPy counts empty arrays
@@ -100,17 +96,12 @@ class Spec:
                 f"shape {shape} of {dtype} cannot be shared: its {nbytes:,} bytes or one of its lengths exceed "
                 f"the address space of {sys.maxsize:,}."
             )
-        return spec
-
-    @property
-    def count(self) -> int:
-        """Number of items."""
-        return math.prod(self.shape)
+        return cls(dtype, shape, order)
 
     @cached_property
     def nbytes(self) -> int:
         """Number of bytes, as a Python int that cannot overflow."""
-        return self.count * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
     @cached_property
     def typestr(self) -> str:

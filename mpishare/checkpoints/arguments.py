@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -45,11 +46,10 @@ def checked_names(arrays: Mapping[str, object], distributed: Collection[str]) ->
     for name in arrays:
         if not isinstance(name, str) or not name or name == "." or set("/\0") & set(name):
             raise ArgumentError(f"{name!r} is not a name for an array. Give a string without a slash, such as 'grid'.")
-    try:
-        wanted = None if isinstance(distributed, str) else set(distributed)  # iterated once: it may be a generator
-    except TypeError:
-        wanted = None
-    if wanted is None or not wanted <= arrays.keys():
+    wanted: set[object] = {None}  # which is not a name
+    with suppress(TypeError):  # iterated once: it may be a generator
+        wanted = {None} if isinstance(distributed, str) else set(distributed)
+    if not wanted <= arrays.keys():
         names = ", ".join(map(repr, arrays))
         raise ArgumentError(f"distributed is {distributed!r}; expected a collection of names from {names}.")
     return [name for name in arrays if name in wanted]

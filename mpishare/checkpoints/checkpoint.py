@@ -106,8 +106,7 @@ class Checkpoint:
                         check_tqdm()
                     self._folder.make()
                 kinds = {name: f"{specs[name].shape[1:]} {specs[name].dtype}" for name in rows}
-                arguments_text = f"{number}, {list(arrays)}, distributed={kinds}, progress={progress}"
-                agreement.call = f"Checkpoint.save({self.path}, {arguments_text})"
+                agreement.call = f"Checkpoint.save({self.path}, {number}, {list(arrays)}, {kinds}, progress={progress})"
             blocks = gather_row_blocks(context, specs, rows)
             writer = CheckpointWriter(number, values_json, blocks)
             Replacement(
@@ -165,8 +164,7 @@ class Snapshot:
     @property
     def values(self) -> dict[str, Any]:
         """The small values, a new dict each time. Tuples have become lists."""
-        values: dict[str, Any] = json.loads(self._contents.values)
-        return values
+        return dict(json.loads(self._contents.values))
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of an array, with all its rows. Local."""
@@ -216,8 +214,7 @@ class Snapshot:
 
     def _part(self, name: str) -> ChecksummedPart:
         if name not in self.names:
-            names = ", ".join(map(repr, self.names)) or "none"
-            raise ArgumentError(f"{self.path} has no array {name!r}; it has {names}.")
+            raise ArgumentError(f"{self.path} has no array {name!r}; it has {', '.join(self.names) or 'none'}.")
         return self._contents.arrays[name]
 
     def __repr__(self) -> str:

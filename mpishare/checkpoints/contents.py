@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 
@@ -165,7 +166,8 @@ class CheckpointWriter:
         for offset, numbers in zip(self._checksum_offsets, checksums, strict=True):
             write_exactly(new.fd, offset, memoryview(numbers.astype("<u4").tobytes()))
         size = os.fstat(new.fd).st_size
-        gaps = [CheckedRun.of(new.fd, run) for run in gaps_between(blocks, self._user_block_bytes, size)]
+        runs = gaps_between(blocks, self._user_block_bytes, size)
+        gaps = [CheckedRun(*run, crc32(read_bytes(new.fd, *run))) for run in runs]
         write_exactly(new.fd, 0, memoryview(self._manifest(blocks, size, gaps)))
 
     def _manifest(self, blocks: Sequence[RowBlocks], nbytes: int, gaps: Sequence[CheckedRun]) -> bytes:

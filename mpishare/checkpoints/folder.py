@@ -21,9 +21,6 @@ from mpishare.files.source import Source, Stamp
 FILES = r"\d{12,}\.h5"
 """A pattern for the names of the files."""
 
-_GONE = frozenset({errno.ENOENT, errno.ESTALE})
-"""Errors for a file that another job has removed or replaced."""
-
 _LOOKS = 10
 """A listing of the folder may miss the only checkpoint, when another job replaces it. So many in a row do not."""
 
@@ -123,8 +120,8 @@ class CheckpointFolder:
             try:
                 yield source
             except DAMAGE as error:
-                if isinstance(error, OSError) and error.errno not in (None, *_GONE):
-                    raise
+                if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT, errno.ESTALE):
+                    raise  # the two are those of a file that another job has removed or replaced
                 reasons.append(text_of_error(error))
 
     def _steps(self) -> set[int]:
@@ -141,8 +138,7 @@ class CheckpointFolder:
         """
         self.damaged.discard(step)
         with file_errors(self.path, None, "older checkpoints were not removed"):
-            good = sorted(self._steps() - self.damaged)
-            kept = [other for other in good if other <= step][-keep:]
-            for other in good:
-                if other not in kept:
-                    self.file(other).unlink(missing_ok=True)
+            good = self._steps() - self.damaged
+            kept = sorted(other for other in good if other <= step)[-keep:]
+            for other in sorted(good.difference(kept)):
+                self.file(other).unlink(missing_ok=True)

@@ -37,11 +37,6 @@ class CheckedRun(NamedTuple):
     nbytes: int
     checksum: int
 
-    @classmethod
-    def of(cls, fd: int, run: Run) -> CheckedRun:
-        """The bytes as they are now."""
-        return cls(*run, crc32(read_bytes(fd, *run)))
-
     def read(self, fd: int, buffer: memoryview) -> None:
         """Fills `buffer` with the bytes.
 
@@ -93,10 +88,9 @@ def unpack(fd: int) -> tuple[Any, int]:
         OSError, EOFError: It cannot be read, or the file is too short.
     """
     magic, version, checksum, length, nbytes = HEADER.unpack(read_bytes(fd, 0, HEADER.size))
-    if magic != _MAGIC:
-        raise ValueError("it does not begin as a checkpoint does")
-    if version != _VERSION or not length <= nbytes <= min(_LARGEST_USER_BLOCK_BYTES, os.fstat(fd).st_size):
-        raise ValueError(f"it begins as one of version {version}, with {length:,} bytes of text")
+    limit = min(_LARGEST_USER_BLOCK_BYTES, os.fstat(fd).st_size)
+    if (magic, version) != (_MAGIC, _VERSION) or not length <= nbytes <= limit:
+        raise ValueError(f"it begins with {magic!r}, version {version} and {length:,} bytes of text")
     block = read_bytes(fd, HEADER.size, nbytes - HEADER.size)
     if crc32(block[:length]) != checksum or any(block[length:]):
         raise ValueError("its user block is not what was saved")

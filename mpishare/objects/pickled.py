@@ -51,7 +51,6 @@ def unpack_specs(contents: bytes) -> list[Spec]:
         start = end + HEADER_BYTES
         header = contents[end:start]
         end = start + extension_bytes(header)
-        check_length(len(contents[:end]), end)
         specs.append(Spec.unpack(header, contents[start:end]))
     check_length(len(contents), end)
     return specs

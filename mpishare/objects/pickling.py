@@ -7,10 +7,9 @@ array of bytes. Arrays of Python objects stay in the skeleton.
 from __future__ import annotations
 
 import array
-import operator
 import pickle
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from io import BytesIO
 from typing import Any
 
@@ -74,22 +73,21 @@ class _Pickler(pickle.Pickler):
 
     def __init__(self, file: BytesIO, unshared: UnsharedParts | None) -> None:
         self._buffers: list[pickle.PickleBuffer] = []
-        self._replaced: dict[int, NDArray[Any]] = {}  # arrays by the id of the buffer in their place
+        self._arrays: dict[int, NDArray[Any]] = {}  # by the id of the buffer in their place
         self._unshared = unshared
         super().__init__(file, protocol=5, buffer_callback=self._buffers.append)
 
     def arrays(self) -> list[NDArray[Any]]:
         """The arrays, each once, and the buffers that other classes exported."""
-        known = self._replaced
-        return [known[id(b)] if id(b) in known else np.frombuffer(b.raw(), np.uint8) for b in self._buffers]
+        return [
+            self._arrays[id(b)] if id(b) in self._arrays else np.frombuffer(b.raw(), np.uint8) for b in self._buffers
+        ]
 
     def reducer_override(self, obj: Any) -> Any:
         """How to pickle `obj`, if not in its own way. Not called for numbers, strings and containers."""
         reduced: Any = NotImplemented
         if isinstance(obj, np.ndarray):
             reduced = self._reduced_array(obj)
-        elif isinstance(obj, np.void) and not obj.dtype.hasobject:
-            reduced = operator.getitem, (np.asarray(obj), ())
         if reduced is NotImplemented and self._unshared is not None:
             with suppress(Exception):  # what an object costs does not decide whether it can be shared
                 self._unshared.note(obj)
@@ -104,8 +102,8 @@ class _Pickler(pickle.Pickler):
         if obj is np.ma.masked:
             return NotImplemented
         if kind is np.ma.MaskedArray:
-            mask = None if obj.mask is np.ma.nomask else np.asarray(obj.mask)
-            return _masked, (np.asarray(obj.data), mask, obj.fill_value, obj.hardmask)
+            options = {"mask": obj.mask, "fill_value": obj.fill_value, "hard_mask": obj.hardmask}
+            return partial(np.ma.array, **options), (np.asarray(obj.data),)
         if not _pickles_itself(kind):
             # The attributes are state, so that what refers back to the array finds it.
             attributes = getattr(obj, "__dict__", None) or None
@@ -119,7 +117,7 @@ class _Pickler(pickle.Pickler):
         except SpecError:  # a dtype of another library, which can be pickled
             return np.ndarray.view, (obj.view(np.dtype((np.void, obj.itemsize))), obj.dtype)
         buffer = pickle.PickleBuffer(bytearray())
-        self._replaced[id(buffer)] = obj
+        self._arrays[id(buffer)] = obj
         return np.asanyarray, (buffer,)  # which is the array that is received
 
 
@@ -148,11 +146,6 @@ def _pickles_itself(kind: type[np.ndarray[Any, Any]]) -> bool:
 
 def _set_attributes(array: NDArray[Any], attributes: dict[str, Any]) -> None:
     array.__dict__.update(attributes)
-
-
-def _masked(data: NDArray[Any], mask: NDArray[Any] | None, fill_value: Any, is_hard: bool) -> NDArray[Any]:
-    masked = np.ma.array(data, mask=np.ma.nomask if mask is None else mask, fill_value=fill_value, copy=False)
-    return masked.harden_mask() if is_hard else masked
 
 
 def _array_of(typecode: str, content: NDArray[np.uint8]) -> array.array[Any]:

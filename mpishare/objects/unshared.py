@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import array
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,7 +78,11 @@ class UnsharedParts:
         table = frame.to_frame() if frame.ndim == 1 else frame
         for labels in _levels(table.columns):
             self._columns += _objects_in(labels)  # few, and not reported
-        for name, column in _columns_of(table):
+        columns = [("the index", level) for level in _levels(table.index)]
+        for number, (name, dtype) in enumerate(table.dtypes.items()):
+            if _may_hold_objects(dtype):
+                columns.append((f"column {name!r}", table.iloc[:, number]))
+        for name, column in columns:
             for items in _objects_in(column):
                 self._columns.append(items)
                 description = f"{name} of a {type(frame).__name__} holds Python objects"
@@ -96,15 +100,6 @@ class UnsharedParts:
             name, cost = f"an array of shape {items.shape} and dtype {items.dtype}", _cost(items)
         if names or cost >= _SMALL_BYTES:
             self.parts.append(UnsharedPart(f"{name} holds Python objects", cost, _CURE_ARRAY))
-
-
-def _columns_of(frame: Any) -> Iterator[tuple[str, Any]]:
-    """The index and the columns that may hold Python objects, each with its name."""
-    for level in _levels(frame.index):
-        yield "the index", level
-    for number, (name, dtype) in enumerate(frame.dtypes.items()):
-        if _may_hold_objects(dtype):
-            yield f"column {name!r}", frame.iloc[:, number]
 
 
 def _levels(index: Any) -> list[Any]:

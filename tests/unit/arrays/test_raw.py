@@ -1,7 +1,5 @@
 """The bytes of arrays. That they are copied whole is tried for every dtype and layout in test_spec."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
