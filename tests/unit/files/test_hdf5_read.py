@@ -75,13 +75,13 @@ def make_padded_by_spaces(file: Any) -> None:
     made.write(h5py.h5s.ALL, h5py.h5s.ALL, np.array([b"ab    ", b"abcdef"]), kind)
 
 
-def make_by(*args: Any, values: Any = None, part: Any = ..., **options: Any) -> Callable[[Any], None]:
-    """A function that makes a dataset by h5py's own, and writes `values` to `part` of it."""
+def make_by(*args: Any, values: Any = None, **options: Any) -> Callable[[Any], None]:
+    """A function that makes a dataset by h5py's own, and writes `values` to it."""
 
     def make(file: Any) -> None:
         made = file.create_dataset("a", *args, **options)
         if values is not None:
-            made[part] = values
+            made[...] = values
 
     return make
 
@@ -94,12 +94,10 @@ KINDS: dict[str, tuple[Callable[[Any], None], str, bool]] = {
     "chunks of subarrays": (make_by((5,), SUBARRAY, values=PAIRS, chunks=(2,)), "chunked", False),
     "compact": (make_by((9,), "i4", values=np.arange(9), dcpl=plist("set_layout", h5py.h5d.COMPACT)), "compact", False),
     "never written": (make_by((9,), "i4", fillvalue=7), "contiguous", False),
-    "written in part": (make_by((9,), "i4", fillvalue=7, chunks=(2,), values=1, part=np.s_[3:5]), "chunked", False),
     "virtual": (make_virtual, "virtual", False),
     "external": (make_by((8,), "f8", values=np.arange(8.0), external=[("raw", 0, 64)]), "external", False),
     "strings padded by spaces": (make_padded_by_spaces, "contiguous", False),
     "dates as opaque items": (make_by(data=DATES), "contiguous", True),
-    "scale and offset": (make_by(data=np.linspace(0, 1, 50), chunks=(20,), scaleoffset=2), "chunked", False),
 }
 
 
@@ -126,7 +124,6 @@ def test_stored(path: Path) -> None:
     array = found["/a"]
     assert (array.chunks, array.filters, array.offset, array.nbytes) == ((3, 2), ("shuffle", "deflate"), None, 288)
     assert (found["/b/c"].chunks, found["/b/c"].filters, found["/b/c"].is_text) == (None, (), False)
-    assert list(stored(path, "b")) == list(stored(path, "//b/./c")) == ["/b/c"]
     assert loaded(path, "b/c").tolist() == [0, 1, 2]  # with HDF5's own offsets behind the user block
     assert is_contiguous(path, "b/c")
 
@@ -142,7 +139,6 @@ def test_links(path: Path, tmp_path: Path) -> None:
         file["group/itself"] = file["group"]
         file["group/again"] = file["group/a"]
         file["soft"] = h5py.SoftLink("/group/a")
-        file["broken"] = h5py.SoftLink("/none")
         file["far"] = h5py.ExternalLink("other.h5", "far")
         file["other"] = h5py.ExternalLink("other.h5", "group")
         file["kind"] = np.dtype("f8")
@@ -150,12 +146,8 @@ def test_links(path: Path, tmp_path: Path) -> None:
     assert loaded(path, "far").tolist() == list(range(7))
     assert not is_contiguous(path, "far")
     assert loaded(path, "other/a").tolist() == [10, 11, 12]  # its name in the other file is that of one in this
-    assert loaded(path, "other//./inner/b").tolist() == [b"text"]
-    assert list(stored(path, "other")) == ["/other/a", "/other/inner/b"]
-    assert loaded(path, "other")["a"].tolist() == [10, 11, 12]
-    found = loaded(path)
-    assert list(found) == ["group"]
-    assert {name: array.tolist() for name, array in found["group"].items()} == {"a": [0, 1, 2], "again": [0, 1, 2]}
+    assert list(stored(path, "other//.")) == ["/other/a", "/other/inner/b"]
+    assert list(stored(path)) == ["/group/a", "/group/again"]
 
 
 def test_strings_of_variable_length(path: Path) -> None:
@@ -165,14 +157,12 @@ def test_strings_of_variable_length(path: Path) -> None:
         file.create_dataset("a", data=strings, dtype=STRING)
         file.create_dataset("chunked", data=strings, dtype=STRING, chunks=(1, 2))
         file.create_dataset("scalar", data="single", dtype=STRING)
-        file.create_dataset("none", (0,), dtype=STRING)
         file.create_dataset("empty", (2,), dtype=STRING)
     found = loaded(path, piece_bytes=8)
     for name in ("a", "chunked"):
         assert found[name].dtype == "S8"
         assert (np.char.decode(found[name], "utf-8") == strings).all()
     assert_same(found["scalar"], np.array(b"single"))
-    assert_same(found["none"], np.empty(0, "S1"))
     assert_same(found["empty"], np.zeros(2, "S1"))
     assert_same(loaded(path, "a", np.s_[::-1, 0]), np.array([b"", b"a"], "S1"))
     assert stored(path, "a")["/a"].is_text
@@ -181,20 +171,15 @@ def test_strings_of_variable_length(path: Path) -> None:
 def test_attributes(path: Path) -> None:
     with h5py.File(path, "w") as file:
         file["group/a"] = np.arange(3)
-        attributes = file["group/a"].attrs
-        attributes["units"] = "km"
-        attributes["range"] = np.array([1.0, 2.0])
-        attributes["names"] = ["x", "yy"]
-        attributes["nothing"] = h5py.Empty("f8")
-        attributes["see"] = file["group"].ref
-        attributes["sees"] = np.array([file["group"].ref, file["group/a"].ref], h5py.ref_dtype)
-        attributes["enum"] = np.array(1, h5py.enum_dtype({"A": 1}, "u1"))
+        see, sees = file["group"].ref, np.array([file["group"].ref, file["group/a"].ref], h5py.ref_dtype)
+        enum = np.array(1, h5py.enum_dtype({"A": 1}, "u1"))
+        values = {"range": np.array([1.0, 2.0]), "names": ["x", "yy"], "nothing": h5py.Empty("f8"), "unit": "km"}
+        file["group/a"].attrs.update({**values, "see": see, "sees": sees, "enum": enum})
         file.attrs["title"] = "all"
     found = dict(inspected(path, "group/a", attributes=True).attributes)
     assert found.pop("range").tolist() == [1.0, 2.0]
-    assert found == {"units": "km", "names": ["x", "yy"], "nothing": None, "see": "/group", "enum": 1} | {
-        "sees": ["/group", "/group/a"]
-    }
+    assert found.pop("sees") == ["/group", "/group/a"]
+    assert found == {"names": ["x", "yy"], "nothing": None, "unit": "km", "see": "/group", "enum": 1}
     members = inspected(path, attributes=True).attributes
     assert (list(members), members[""]) == (["", "group", "group/a"], {"title": "all"})
     assert inspected(path).attributes == inspected(path, "group/a").attributes == {}
@@ -219,39 +204,31 @@ REFUSED: dict[str, tuple[type[Exception], str]] = {
     "filtered": (FileError, "needs the filter '31999'"),
     "kind": (FileError, "is a Datatype, neither a dataset nor a group"),
     "nowhere": (FileError, "there is no such dataset or group; the file has 'a', 'column', 'empty', 'filtered'"),
-    "a/b": (FileError, "there is no such dataset or group"),
 }
 
 
 def test_datasets_that_are_refused(path: Path) -> None:
     with h5py.File(path, "w") as file:
         make_refused(file)
-    before = set(Path("/proc/self/fd").iterdir())
     for name, (error, message) in REFUSED.items():
         with pytest.raises(error) as caught:
             inspected(path, name)
         assert f"{name}' of {path}: {message}" in str(caught.value).replace("it cannot be loaded: ", "")
     with pytest.raises(ArgumentError, match="is a group"):
         inspected(path, "/", 1)
-    assert len(set(Path("/proc/self/fd").iterdir())) == len(before)
 
 
-def test_files_that_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "text.h5").write_text("no HDF5 file\n" * 1000)
-    (tmp_path / "empty.h5").write_bytes(b"")
-    with h5py.File(tmp_path / "short.h5", "w") as file:
+def test_files_that_are_refused(path: Path) -> None:
+    with h5py.File(path, "w") as file:
         file["a"] = np.arange(10_000)
-    (tmp_path / "short.h5").write_bytes((tmp_path / "short.h5").read_bytes()[:20_000])
-    for name, message in (("text.h5", "signature not found"), ("empty.h5", "signature"), ("short.h5", "truncated")):
-        with pytest.raises(FileError, match=message) as caught:
-            inspected(tmp_path / name, "a")
-        assert str(tmp_path / name) in str(caught.value)
-
-
-def test_a_file_that_is_open_for_writing_is_refused(path: Path) -> None:
-    h5py.File(path, "w").close()
+    content = path.read_bytes()
+    for damaged, message in ((b"no HDF5 file\n" * 1000, "signature not found"), (content[:20_000], "truncated")):
+        path.write_bytes(damaged)
+        with pytest.raises(FileError, match=rf"{path}: .*{message}"):
+            inspected(path, "a")
+    path.write_bytes(content)
     with path.open("rb+") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)  # as HDF5 does
+        fcntl.flock(other, fcntl.LOCK_EX)  # as HDF5 does where it writes
         with pytest.raises(FileError, match="lock"):
             inspected(path)
 

@@ -46,19 +46,20 @@ def test_each_rank_has_one_writer_and_writers_write_their_own(placement: Placeme
         assert set(writer_of) == ({0} if way == "root" else set(placement.node_of))
 
 
-@pytest.mark.parametrize(
-    ("labels", "filesystem", "distributed", "has_mpio", "way"),
-    [
-        ("aab", "lustre", False, True, "root"),
-        ("aaa", "ext4", True, False, "node"),
-        ("aaa", "nfs4", True, True, "mpio"),
-        ("aab", "lustre", True, True, "mpio"),
-        ("aab", "nfs4", True, True, "streams"),
-        ("aab", "nfs4", True, False, "streams"),
-        ("aab", "beegfs", True, False, "streams"),
-        ("aab", "lustre", True, False, "hosts"),
-    ],
-)
-def test_choose_way(labels: str, filesystem: str, distributed: bool, has_mpio: bool, way: str) -> None:
+WAYS = """
+    aab lustre mpio root
+    aaa ext4 rows node
+    aaa nfs4 rows+mpio mpio
+    aab lustre rows+mpio mpio
+    aab nfs4 rows+mpio streams
+    aab nfs4 rows streams
+    aab beegfs rows streams
+    aab lustre rows hosts
+"""
+
+
+@pytest.mark.parametrize("line", WAYS.strip().splitlines())
+def test_choose_way(line: str) -> None:
+    labels, filesystem, options, way = line.split()
     placement = Placement.from_labels(labels)
-    assert choose_way(placement, filesystem, distributed=distributed, has_mpio=has_mpio) == way
+    assert choose_way(placement, filesystem, distributed="rows" in options, has_mpio="mpio" in options) == way
