@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,7 @@ from mpishare.files.source import Source, h5py
 _STRINGS_AT_A_TIME = 1 << 16
 
 
-@dataclass(frozen=True)
-class Hdf5Part:
+class Hdf5Part(NamedTuple):
     """A part of such a dataset. It satisfies `Part`.
 
     Attributes:
@@ -31,7 +29,7 @@ class Hdf5Part:
         is_string: Whether its items are strings of variable length; they become as wide as the longest.
     """
 
-    name: str
+    name: str | None
     spec: Spec
     axes: tuple[ChunkedAxis, ...]
     is_string: bool
@@ -43,7 +41,6 @@ class Hdf5Part:
         Raises:
             FileError: They cannot be read.
         """
-        assert stored.name is not None
         spec = Spec.checked((*map(len, axes), *stored.shape[stored.ndim :]), stored.dtype)
         chunked = tuple(map(ChunkedAxis, axes, stored.chunks or (1,) * stored.ndim))
         part = cls(stored.name, spec, chunked, stored.is_text)
@@ -51,7 +48,7 @@ class Hdf5Part:
             return part
         strings = (part._strings(source, piece.items) for piece in pieces_of(chunked, 1, _STRINGS_AT_A_TIME))
         width = max((len(string) for array in strings for string in array.flat), default=0)
-        return replace(part, spec=Spec.checked(spec.shape, np.dtype(f"S{max(width, 1)}")))
+        return part._replace(spec=Spec.checked(spec.shape, np.dtype(f"S{max(width, 1)}")))
 
     @property
     def _lengths(self) -> tuple[int, ...]:

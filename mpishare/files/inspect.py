@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.lib import format as npy_format
 
@@ -13,13 +12,12 @@ from mpishare.errors import ArgumentError, FileError
 from mpishare.files import hdf5_read, npy
 from mpishare.files.errors import file_errors
 from mpishare.files.hdf5_part import Hdf5Part
-from mpishare.files.parts import ContiguousPart, Part, Stored
+from mpishare.files.parts import ContiguousPart, Stored
 from mpishare.files.region import parse_region
 from mpishare.files.source import Source, Stamp
 
 
-@dataclass(frozen=True)
-class Contents:
+class Contents(NamedTuple):
     """What a call loads from a file.
 
     Attributes:
@@ -32,12 +30,12 @@ class Contents:
 
     path: str
     stamp: Stamp
-    members: Mapping[str, Part | None]
+    members: Mapping[str, ContiguousPart | Hdf5Part | None]
     view: Any
     attributes: Mapping[str, Any]
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[ContiguousPart | Hdf5Part, ...]:
         """The arrays."""
         return tuple(part for part in self.members.values() if part is not None)
 
@@ -104,7 +102,7 @@ def inspect_file(source: Source, name: str | None, region: Any, *, attributes: b
     members = hdf5_read.members_of(source, name or "/")
     if region is not None and not hdf5_read.is_dataset(members[""]):
         raise ArgumentError(f"region {region!r} is of an array, but {name or '/'!r} of {path} is a group.")
-    parts: dict[str, Part | None] = dict.fromkeys(members)
+    parts: dict[str, ContiguousPart | Hdf5Part | None] = dict.fromkeys(members)
     for inner, array in _arrays(source, name, members):
         hdf5_read.check_filters(source, array, members[inner])
         parts[inner], view = _part(source, array, region)
@@ -137,7 +135,7 @@ def _is_npy(source: Source, name: str | None) -> bool:
     return True
 
 
-def _part(source: Source, stored: Stored, region: Any) -> tuple[Part, Any]:
+def _part(source: Source, stored: Stored, region: Any) -> tuple[ContiguousPart | Hdf5Part, Any]:
     """The part to read for a region, None for all; and the index that makes the result of it."""
     axes, view = parse_region(() if region is None else region, stored.shape[: stored.ndim])
     if stored.offset is None:

@@ -69,10 +69,6 @@ class Part(Protocol):
     """An array in a file, or a part of one, that is read piece by piece, by any rank in any order."""
 
     @property
-    def name(self) -> str | None:
-        """Its dataset; None in a file of one array."""
-
-    @property
     def spec(self) -> Spec:
         """What a load of it returns."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 Hyperslab = tuple[slice, ...]
@@ -34,8 +33,7 @@ class Piece(NamedTuple):
     start: int
 
 
-@dataclass(frozen=True)
-class ChunkedAxis:
+class ChunkedAxis(NamedTuple):
     """An axis of an array that is cut at the edges of stored chunks, as a chunk that is cut would be read twice.
 
     Attributes:
