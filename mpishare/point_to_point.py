@@ -144,11 +144,9 @@ def recv(
         {'rows': array([1., 1.]), 'name': 'ones'}
     """
     context = context_of(comm)
-    if pending or not context.has_fast_messages:
-        return irecv(source, tag=tag, out=out, comm=comm, status=status).wait()
     rank, wanted_tag = _checked_receive(context, source, tag, out, status)
-    if rank == mpi.PROC_NULL:
-        return out
+    if pending or not context.has_fast_messages or rank == mpi.PROC_NULL:
+        return irecv(source, tag=tag, out=out, comm=comm, status=status).wait()
     result = receive_fast(context, rank, wanted_tag, out, status)
     return result if status is None and type(result) is np.ndarray else finished(result, status)
 
@@ -261,10 +259,9 @@ def _send(context: Context, array: Any, dest: int, tag: int, compress: str | Non
     """Checks the arguments and begins to send. A request that is not of a blocking send is waited for by the user."""
     rank, tag = _checked("dest", dest, context.topology.size - 1, mpi.PROC_NULL), _checked("tag", tag, context.max_tag)
     content = array if type(array) in PLAIN_CLASSES else pickle_object(array)
-    if check_compress(compress) and rank != mpi.PROC_NULL:
-        message = encode(context, content, partial(wants_frames, context, rank, can_measure=is_blocking))
-    else:
-        message = encode(context, content)
+    has_link = check_compress(compress) and rank != mpi.PROC_NULL
+    wants = partial(wants_frames, context, rank, can_measure=is_blocking) if has_link else None
+    message = encode(context, content, wants)
     if is_blocking and rank == context.topology.rank:  # MPI would wait for a receive that cannot come
         SendRequest(context, message._replace(parts=[part.copy() for part in message.parts]), rank, tag)
         return Request()

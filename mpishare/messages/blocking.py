@@ -149,8 +149,7 @@ def _receive_part(
 ) -> NDArray[Any] | None:
     """Receives an array that follows its head in one message; None where it takes more steps."""
     tag, has_frames = PARTS_FOLLOW.unpack_from(content, HEADER_BYTES)
-    fits_as_it_is = out is None or spec.is_order_of(out)
-    if has_frames or not fits_as_it_is or not Tag.FIRST_OF_MESSAGES <= tag < context.max_tag:
+    if has_frames or not Tag.FIRST_OF_MESSAGES <= tag < context.max_tag or not (out is None or spec.is_order_of(out)):
         return None
     try:
         if out is not None:

@@ -10,8 +10,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from mpishare.arrays.raw import Block
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, BackendError
@@ -69,8 +67,8 @@ def pays(block: Block, bytes_per_s: float) -> bool:
     """Whether `block` would arrive sooner over a link of that speed if it were compressed, judged by a sample."""
     if block.nbytes < SMALLEST_BYTES:
         return False
-    starts = np.linspace(0, block.nbytes - _SAMPLE_BYTES, _SAMPLES, dtype=int)
-    samples = [block[start : start + _SAMPLE_BYTES] for start in starts]
+    step = max((block.nbytes - _SAMPLE_BYTES) // (_SAMPLES - 1), 0)
+    samples = [block[start : start + _SAMPLE_BYTES] for start in range(0, _SAMPLES * step or 1, step or 1)]
     start = time.perf_counter()
     after = sum(len(_lz4().compress(sample.data, store_size=False)) for sample in samples)
     seconds = time.perf_counter() - start

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,11 @@ _FRAMES_AHEAD = 4
 
 _dropped: list[list[mpi.Request]] = []
 """What MPI still reads of send requests that the user dropped."""
+
+_REFUSED = (
+    "an exception from outside, such as a signal handler's, ended an earlier message on this rank before it was "
+    "complete. Messages on this communicator may be lost: end the job, or use a new communicator."
+)
 
 _releasing = threading.RLock()
 """Held by the thread that looks which of these have ended."""
@@ -203,17 +207,16 @@ class ReceiveRequest(Request):
         self._out = out
         self._user_status = status
         self._head_status = self._status = mpi.Status()
-        self._head = np.empty(HEAD_BYTES, np.uint8)
-        self._buffer: Block = self._head  # of the message that is waited for, as is `_status`
+        self._buffer: Block = np.empty(HEAD_BYTES, np.uint8)  # of the message that is waited for, as is `_status`
         self._decoding: Decoding | None = None  # from when the head has come until the result is returned
         self._is_done = False
         self._error: BaseException | None = None
         self._lock = threading.Lock()
         try:
-            self._request = context.head_comm.Irecv([self._head, mpi.BYTE], source, tag)
+            self._request = context.head_comm.Irecv([self._buffer, mpi.BYTE], source, tag)
             progress.pending[self] = None
         except BaseException as error:
-            keep_alive([self._head])
+            keep_alive([self._buffer])
             refuse_if_interrupted(context, error)
             raise
 
@@ -226,8 +229,9 @@ class ReceiveRequest(Request):
                 self._end(None, None)
                 return
             else:
+                head = self._buffer[: self._status.count].tobytes()
                 self._source, self._status = self._head_status.source, mpi.Status()
-                self._decoding = decode(self._context, self._head[: self._head_status.count].tobytes(), self._out)
+                self._decoding = decode(self._context, head, self._out)
                 self._buffer, tag = next(self._decoding)
         except StopIteration as end:
             self._end(end.value, None)
@@ -252,7 +256,7 @@ class ReceiveRequest(Request):
         except BaseException:
             keep_alive([self._buffer])
             self._context.refuse_messages()
-            self._end(None, _interrupted())
+            self._end(None, MpishareError(_REFUSED))
             raise
 
     def wait(self) -> Any:
@@ -304,14 +308,12 @@ def _prepare(context: Context) -> None:
         MpishareError: Messages on the communicator are refused.
     """
     if context.is_refused_for_messages:
-        raise _interrupted()
+        raise MpishareError(_REFUSED)
     if _dropped:
         with _releasing:
             for requests in list(_dropped):
-                with suppress(mpi.Exception):  # of a message that nobody waits for
-                    if not mpi.Request.Testall(requests):
-                        continue
-                _dropped.remove(requests)
+                if mpi.Request.Testall(requests):
+                    _dropped.remove(requests)
     progress.advance_all()
 
 
@@ -323,14 +325,6 @@ def refuse_if_interrupted(context: Context, error: BaseException) -> None:
     """
     if not isinstance(error, MpishareError | mpi.Exception | MemoryError):
         context.refuse_messages()
-
-
-def _interrupted() -> MpishareError:
-    """The error of messages on a communicator that is refused."""
-    return MpishareError(
-        "an exception from outside, such as a signal handler's, ended an earlier message on this rank before it was "
-        "complete. Messages on this communicator may be lost: end the job, or use a new communicator."
-    )
 
 
 def finished(result: Any, status: mpi.Status | None) -> Any:

@@ -46,8 +46,6 @@ _OBJECT_HEAD = struct.Struct("<4sIBQQ")
 """Magic number, the tag of the parts, whether they have frames, and the bytes of the contents and of the skeleton."""
 _OBJECT_MAGIC = b"MSP1"
 
-_BYTE = np.dtype(np.uint8)
-
 _message_numbers = count()
 
 Decoding: TypeAlias = Generator[tuple[Block, int], int, Any]
@@ -88,15 +86,13 @@ def new_tag(context: Context) -> int:
     return Tag.FIRST_OF_MESSAGES + next(_message_numbers) % (context.max_tag - Tag.FIRST_OF_MESSAGES)
 
 
-def encode(
-    context: Context, content: NDArray[Any] | PickledObject, wants_frames: WantsFrames = lambda _: False
-) -> Message:
+def encode(context: Context, content: NDArray[Any] | PickledObject, wants_frames: WantsFrames | None = None) -> Message:
     """The message of an array or an object. Its parts are views of the arrays that are contiguous.
 
     Args:
         context: That of the communicator.
         content: An array, or an object apart from its arrays.
-        wants_frames: Whether the parts that it is called with are to travel in frames.
+        wants_frames: Whether the parts that it is called with are to travel in frames; none do when None.
 
     Raises:
         SpecError: An array is not of bytes of a fixed size.
@@ -109,18 +105,18 @@ def encode(
     if HEADER_BYTES + len(extension) + spec.nbytes <= HEAD_BYTES:
         return Message(b"".join((header, extension, block.tobytes())))
     parts = [part for part in (np.frombuffer(extension, np.uint8), block) if part.nbytes]
-    tag, has_frames = new_tag(context), wants_frames(parts)
+    tag, has_frames = new_tag(context), wants_frames is not None and wants_frames(parts)
     return Message(header + PARTS_FOLLOW.pack(tag, has_frames), tag, parts, has_frames)
 
 
-def _encode_object(context: Context, pickled: PickledObject, wants_frames: WantsFrames) -> Message:
+def _encode_object(context: Context, pickled: PickledObject, wants_frames: WantsFrames | None) -> Message:
     contents, specs = pack_specs(pickled.arrays)
     streams = contents, pickled.skeleton
     in_head = sum(_are_in_head(len(contents), len(pickled.skeleton)))
     parts = [np.frombuffer(text, np.uint8) for text in streams[in_head:]]
     arrays = zip(pickled.arrays, specs, strict=True)
     parts += [_contiguous_bytes(context, array, spec) for array, spec in arrays if spec.nbytes]
-    tag, has_frames = new_tag(context), wants_frames(parts)
+    tag, has_frames = new_tag(context), wants_frames is not None and wants_frames(parts)
     head = _OBJECT_HEAD.pack(_OBJECT_MAGIC, tag, has_frames, len(contents), len(pickled.skeleton))
     return Message(b"".join((head, *streams[:in_head])), tag, parts, has_frames)
 
@@ -161,13 +157,18 @@ def decode(context: Context, head: bytes, out: NDArray[Any] | None) -> Decoding:
     if is_in_head:
         spec = Spec.unpack(header, rest[:length])
         check_length(len(rest), length + spec.nbytes)
+        error = _misfit(spec, out)
+        if error is not None:
+            raise error
         return _placed(spec, bytearray(rest[length:]), out)
     check_length(len(rest), PARTS_FOLLOW.size)
     parts = _IncomingParts(context, *PARTS_FOLLOW.unpack(rest))
-    extension = yield from parts.receive_bytes(length)
-    array = yield from parts.receive(Spec.unpack(header, extension), out)
+    spec = Spec.unpack(header, (yield from parts.receive_bytes(length)))
+    parts.error = _misfit(spec, out)
+    has_place = out is not None and parts.error is None and spec.is_order_of(out)
+    block = yield from parts.receive(spec.nbytes, bytes_of(out) if out is not None and has_place else None)
     parts.raise_error()
-    return array
+    return out if has_place else _placed(spec, block, out)
 
 
 def _decode_object(context: Context, head: bytes, out: NDArray[Any] | None) -> Decoding:
@@ -182,12 +183,12 @@ def _decode_object(context: Context, head: bytes, out: NDArray[Any] | None) -> D
         parts.error = ArgumentError("out is for an array, but the message is an object with arrays in it. Omit out.")
     skeleton: bytes | memoryview = rest[contents_bytes:]
     if not has_skeleton:
-        skeleton = (yield from parts.receive(Spec(_BYTE, (skeleton_bytes,)))).data
-    arrays = []
+        skeleton = (yield from parts.receive(skeleton_bytes)).data
+    blocks = []
     for spec in specs:
-        arrays.append((yield from parts.receive(spec)))
+        blocks.append((yield from parts.receive(spec.nbytes)))
     parts.raise_error()
-    return PickledObject(skeleton, arrays)
+    return PickledObject(skeleton, [spec.view(block) for spec, block in zip(specs, blocks, strict=True)])
 
 
 class _IncomingParts:
@@ -212,15 +213,19 @@ class _IncomingParts:
 
     def receive_bytes(self, nbytes: int) -> Generator[tuple[Block, int], int, bytes]:
         """The next part, without which the rest cannot be received."""
-        array = yield from self.receive(Spec(_BYTE, (nbytes,)))
+        block = yield from self.receive(nbytes)
         self.raise_error()
-        return array.tobytes()
+        return block.tobytes()
 
-    def receive(self, spec: Spec, out: NDArray[Any] | None = None) -> Generator[tuple[Block, int], int, NDArray[Any]]:
-        """The next array, in memory of its own or in `out`; an empty array if it is lost."""
-        block = self._buffer_for(spec, out)
-        has_frames = travels_in_frames(spec.nbytes, self._has_frames)
-        for piece in chunks(spec.nbytes, FRAME_BYTES if has_frames else PIECE_BYTES):
+    def receive(self, nbytes: int, block: Block | None = None) -> Generator[tuple[Block, int], int, Block]:
+        """The bytes of the next part, in `block` or in memory of their own; no bytes if they are lost."""
+        try:
+            self.raise_error()
+            block = memory_for(self._context, nbytes) if block is None else block
+        except MpishareError as error:
+            self.error = error
+        has_frames = travels_in_frames(nbytes, self._has_frames)
+        for piece in chunks(nbytes, FRAME_BYTES if has_frames else PIECE_BYTES):
             buffer = _sink()[: piece.stop - piece.start] if block is None else block[piece]
             length = yield buffer, self._tag
             if has_frames and length != buffer.nbytes and self.error is None:
@@ -228,29 +233,17 @@ class _IncomingParts:
                     expand_frame(buffer, length)
                 except MpishareError as error:
                     self.error = error
-        if block is None:
-            return np.empty(0, np.uint8)
-        return out if out is not None and spec.is_order_of(out) else _placed(spec, block, out)
-
-    def _buffer_for(self, spec: Spec, out: NDArray[Any] | None) -> Block | None:
-        """Where the bytes go; None if they are lost."""
-        try:
-            self.raise_error()
-            if out is None:
-                return memory_for(self._context, spec.nbytes)
-            _check_fit(spec, out)
-            return bytes_of(out) if spec.is_order_of(out) else memory_for(self._context, spec.nbytes)
-        except MpishareError as error:
-            self.error = error
-            return None
+        return np.empty(0, np.uint8) if block is None else block
 
 
-def _check_fit(spec: Spec, out: NDArray[Any]) -> None:
-    if not spec.fits(out):
-        raise SpecError(
-            f"out has shape {out.shape} and dtype {out.dtype}, but the message has {spec.shape} and {spec.dtype}. It "
-            "is lost; the next message is not. Receive without out where the sender may choose."
-        )
+def _misfit(spec: Spec, out: NDArray[Any] | None) -> SpecError | None:
+    """Why an array of `spec` cannot be received into `out`; None if it can."""
+    if out is None or spec.fits(out):
+        return None
+    return SpecError(
+        f"out has shape {out.shape} and dtype {out.dtype}, but the message has {spec.shape} and {spec.dtype}. It is "
+        "lost; the next message is not. Receive without out where the sender may choose."
+    )
 
 
 def _placed(spec: Spec, block: Block | bytearray, out: NDArray[Any] | None) -> NDArray[Any]:
@@ -258,7 +251,6 @@ def _placed(spec: Spec, block: Block | bytearray, out: NDArray[Any] | None) -> N
     array = spec.view(block)
     if out is None:
         return array
-    _check_fit(spec, out)
     copy_bytes(out, array)
     return out
 

@@ -1,7 +1,5 @@
 """send, recv, isend, irecv, sendrecv: what arrives, from whom, and into what."""
 
-from __future__ import annotations
-
 import pickle
 import threading
 from collections.abc import Callable
@@ -197,6 +195,7 @@ BAD: dict[str, Callable[[MPI.Intracomm], object]] = {
     "SpecError: out is a read-only array": lambda comm: ms.recv(0, out=np.broadcast_to(0.0, 3)),
     "SpecError: out is a recarray": lambda comm: ms.recv(0, out=np.zeros(1).view(np.recarray)),
     "SpecError: out is a list": lambda comm: ms.irecv(0, out=cast("Any", [1])),
+    "ArgumentError: status is a list; expected an mpi4py": lambda comm: ms.recv(0, status=cast("Any", [])),
     "ArgumentError: compress 'zip' is unknown": lambda comm: ms.send(ARRAY, 0, compress="zip"),
     "SpecError: tests.mpi.test_point_to_point.Own cannot be shared": lambda comm: ms.send(ARRAY.view(Own), 0),
 }

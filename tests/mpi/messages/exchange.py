@@ -1,7 +1,5 @@
 """What tests of messages send, and to whom."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Messages that are sent and received at once: what does not fit, from several threads, in the fewest steps."""
 
-from __future__ import annotations
-
 import resource
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Compressed messages between pretend nodes: the bytes that arrive, the speed of the link, and the memory in use."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

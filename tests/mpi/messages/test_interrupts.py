@@ -1,7 +1,5 @@
 """An exception from outside in a message: its communicator is refused for messages, and its memory lives on."""
 
-from __future__ import annotations
-
 import gc
 import signal
 import weakref

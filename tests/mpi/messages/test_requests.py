@@ -1,7 +1,5 @@
 """Requests of isend and irecv: asked, given up, dropped, and advanced while this rank waits for something else."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Whether compression pays, and frames that are damaged."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 from typing import Any

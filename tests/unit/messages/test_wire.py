@@ -1,7 +1,7 @@
 """Messages as bytes: what is encoded is decoded, and no bytes whatever break the decoder."""
 
-from __future__ import annotations
-
+import subprocess
+import sys
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -195,3 +195,12 @@ def test_more_than_there_is_memory_for_is_received_and_lost() -> None:
     first, second = next(decoding)[0], decoding.send(PIECE_BYTES)[0]
     assert first.nbytes == PIECE_BYTES
     assert np.shares_memory(first, second)
+
+
+def test_memory_for_lost_messages_is_not_reserved_by_an_import() -> None:
+    program = """if 1:
+        import resource, numpy
+        mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + (48 << 20),) * 2)
+        import mpishare.messages.wire"""
+    subprocess.run([sys.executable, "-c", program], check=True)
