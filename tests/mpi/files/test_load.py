@@ -128,13 +128,6 @@ def test_a_group_is_a_dict_of_arrays_in_one_segment(folder: Path) -> None:
     assert ms.load(folder / "small.npy", attributes=True)[1] == {}
 
 
-def test_subcommunicators_load_apart(folder: Path) -> None:
-    half = COMM.Split(COMM.rank % 2, -COMM.rank)
-    result = ms.load(folder / ("large.npy" if COMM.rank % 2 else "small.npy"), comm=half)
-    assert_loaded(result, LARGE if COMM.rank % 2 else LARGE[:3, :4])
-    half.Free()
-
-
 def test_relative_paths_are_those_of_rank_0(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder if COMM.rank == 0 else tmp_path)
     assert_loaded(ms.load("large.npy"), LARGE)

@@ -8,14 +8,11 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from mpishare.errors import ArgumentError, FileError, SpecError
 from mpishare.files.inspect import stored
 from mpishare.files.parts import ContiguousPart
-from tests.arrays import DTYPES, assert_same, filled
+from tests.arrays import assert_same
 from tests.unit.files.reading import inspected, loaded
 
 STRING = h5py.string_dtype()
@@ -31,26 +28,6 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that is not there yet, in the working folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path / "a.h5"
-
-
-NAMES = ["?", "f8", ">c16", "S5", "V7", "struct", "gaps", "subarray", "unicode names"]
-FILTERS = [{}, {"compression": "gzip", "shuffle": True}, {"compression": "lzf", "fletcher32": True}]
-
-
-@given(data=st.data(), name=st.sampled_from(NAMES))
-@settings(max_examples=200, deadline=None)
-def test_any_region_of_any_dataset(data: st.DataObject, name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.getbasetemp() / "any.h5"
-    shape = data.draw(hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=9))
-    array, options = filled(DTYPES[name], shape), {}
-    if shape and array.size and data.draw(st.booleans()):
-        options = {"chunks": tuple(data.draw(st.integers(1, n)) for n in shape), **data.draw(st.sampled_from(FILTERS))}
-    with h5py.File(path, "w") as file:
-        expected = np.asarray(file.create_dataset("a", data=array, **options)[...])
-    index = data.draw(hnp.basic_indices(shape, allow_newaxis=True).filter(lambda index: index is not None))
-    result = loaded(path, "a", index, piece_bytes=data.draw(st.integers(1, 300)))
-    assert_same(result, np.asarray(expected[index]).astype(array.dtype, copy=False))
-    assert is_contiguous(path, "a") == (array.size > 0 and not options)
 
 
 def plist(method: str, *args: Any) -> Any:

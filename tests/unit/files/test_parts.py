@@ -1,8 +1,9 @@
-"""A contiguous array is read piece by piece without a library, whatever region of it."""
+"""An array is read piece by piece, whatever region of it; a contiguous one without a library."""
 
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,23 +16,40 @@ from mpishare.memory.kinds import Origin
 from tests.arrays import DTYPES, assert_same, filled
 from tests.unit.files.reading import inspected, loaded
 
+NAMES = ["?", "f8", ">c16", "S5", "V7", "struct", "gaps", "subarray", "unicode names"]
+FILTERS = [{}, {"compression": "gzip", "shuffle": True}, {"compression": "lzf", "fletcher32": True}]
 
-@given(data=st.data())
-@settings(max_examples=300, deadline=None)
-def test_any_region_is_read_and_mapped(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.getbasetemp() / "any.npy"
-    shape = data.draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=9))
-    array = np.asarray(filled(DTYPES["gaps"], shape), order=data.draw(st.sampled_from("CF")))
+
+@pytest.mark.filterwarnings("ignore:Stored array in format")
+@given(data=st.data(), kind=st.sampled_from(["npy", "h5", "chunked"]))
+@settings(max_examples=400, deadline=None)
+def test_any_region_is_read_and_mapped(
+    data: st.DataObject, kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """As NumPy and h5py read it."""
+    path, dataset = tmp_path_factory.getbasetemp() / "any.npy", None if kind == "npy" else "a"
+    is_chunked = kind == "chunked"
+    shape = data.draw(hnp.array_shapes(min_dims=int(is_chunked), max_dims=4, min_side=int(is_chunked), max_side=9))
+    array = filled(DTYPES[data.draw(st.sampled_from(NAMES))], shape)
+    if dataset is None:
+        expected = np.asarray(array, order=data.draw(st.sampled_from("CF")))
+        np.save(path, expected)
+    else:
+        options: dict[str, Any] = data.draw(st.sampled_from(FILTERS)) if is_chunked else {}
+        chunks = tuple(data.draw(st.integers(1, n)) for n in shape) if is_chunked else None
+        with h5py.File(path, "w") as file:
+            expected = np.asarray(file.create_dataset("a", data=array, chunks=chunks, **options)[...])
     index = data.draw(hnp.basic_indices(shape, allow_newaxis=True).filter(lambda index: index is not None))
-    np.save(path, array)
-    assert_same(loaded(path, region=index, piece_bytes=data.draw(st.integers(1, 200))), np.asarray(array[index]))
-    contents = inspected(path, region=index)
+    result = loaded(path, dataset, index, piece_bytes=data.draw(st.integers(1, 300)))
+    assert_same(result, np.asarray(expected[index]).astype(array.dtype, copy=False))
+    contents = inspected(path, dataset, index)
     (part,) = contents.parts
-    assert isinstance(part, ContiguousPart)
-    with Source(str(path)) as source:
-        mapped = part.map(source, Origin("mapped file", 1), 0)
-    assert_same(mapped[contents.view], np.asarray(array[index]))
-    assert not mapped.flags.writeable
+    assert isinstance(part, ContiguousPart) == (kind == "npy" or (array.size > 0 and not is_chunked))
+    if isinstance(part, ContiguousPart):
+        with Source(str(path)) as source:
+            mapped = part.map(source, Origin("mapped file", 1), 0)[contents.view]
+        assert_same(mapped, result)
+        assert not mapped.flags.writeable
 
 
 @pytest.mark.parametrize(
