@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from tests.blackbox.launch import ROOT, environment, run_code, run_ranks, started
+from tests.blackbox.launch import PLAIN, ROOT, environment, run_code, run_ranks, started
 from tests.processes import children_of
 
 TRY_AGAIN = 75
@@ -155,21 +155,23 @@ def test_the_kernels_of_heat_give_the_same_bits() -> None:
     from jobs.heat import advance, by_loops, by_numpy
 
     old = np.random.default_rng(1).standard_normal((9, 8)) * 10.0 ** np.arange(-4, 4)
-    results = []
-    for step in (advance, by_loops, by_numpy):
-        new = np.zeros_like(old)
+    results = [np.zeros_like(old) for _ in range(3)]
+    for step, new in zip((advance, by_loops, by_numpy), results, strict=True):
         step(old, new, 2, 7)
-        step(old, new, 3, 3)
-        results.append(new.tobytes())
-    assert results[0] == results[1] == results[2]
+    assert results[0].tobytes() == results[1].tobytes() == results[2].tobytes()
+
+
+HELP = """
+import runpy, sys
+for job in sys.argv[1:-1]:
+    try: runpy.run_path(job, run_name="__main__")
+    except SystemExit: pass
+"""
 
 
 def test_each_job_is_in_the_readme_and_has_help() -> None:
     text = (ROOT / "jobs" / "README.md").read_text()
     jobs = list((ROOT / "jobs").glob("*.py"))
     assert all(f"`{job.name}`" in text for job in jobs)
-    helps = [
-        f"import runpy\ntry: runpy.run_path({str(job)!r}, run_name='__main__')\nexcept SystemExit: pass" for job in jobs
-    ]
-    ended = run_code(1, "\n".join(["import sys\nsys.argv[1:] = ['--help']", *helps]))
+    ended = run_ranks(1, [*PLAIN, "-c", HELP, *map(str, jobs), "--help"])
     assert ended.stdout.count("usage: ") == len(jobs), ended.stderr
