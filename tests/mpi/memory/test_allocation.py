@@ -159,6 +159,10 @@ def test_many_live_small_arrays_take_few_maps(keeping: MPI.Intracomm) -> None:
 
 
 def test_free_slabs_are_released_where_there_is_no_room(keeping: MPI.Intracomm) -> None:
+    """No room but that of segments kept for arrays to come (MPISHARE_RECYCLE).
+
+    Outcome: they are given back, and the array fits.
+    """
     live, arrays = shared(keeping, 1), [shared(keeping, number, 100_000) for number in range(5)]
     addresses = [array.ctypes.data for array in arrays]
     arrays.clear()
