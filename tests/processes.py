@@ -6,19 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def pss_bytes() -> int:
-    """Proportional set size: private pages, plus each shared page divided by the number of processes that map it."""
-    return _rollup("Pss")
-
-
 def anonymous_bytes() -> int:
     """Pages of this process alone, those changed in a copy-on-write map among them."""
-    return _rollup("Anonymous")
-
-
-def _rollup(name: str) -> int:
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Anonymous:"))
 
 
 def may_reopen_maps() -> bool:

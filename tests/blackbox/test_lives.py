@@ -1,16 +1,20 @@
 """Memory, numbers and ends: what a job costs, and what it leaves behind."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tests.blackbox.launch import PROGRAMS, run_code, run_ranks
 
 
-@pytest.mark.parametrize("nodes", ["block:4", "block:2"])
-def test_one_copy_per_node_in_proportional_memory(nodes: str) -> None:
-    ended = run_ranks(4, ["-m", f"{PROGRAMS}.memory", "256"], {"MPISHARE_NODES": nodes})
-    before, after, nbytes = map(int, ended.stdout.split())
-    copies = 4 // int(nodes[6:])
-    assert 0.99 * copies * nbytes < after - before <= 1.05 * copies * nbytes  # MPI's own pages come and go
+@pytest.mark.parametrize(("nodes", "copies"), [("block:4", 1), ("block:2", 2)])
+def test_one_copy_per_node_in_proportional_memory(nodes: str, copies: int, tmp_path: Path) -> None:
+    environ = {"MPISHARE_NODES": nodes, "BENCHMARK_RESULTS": str(tmp_path)}
+    run_ranks(4, ["-m", "benchmarks.memory", "--mib", "128"], environ)
+    figures = json.loads((tmp_path / "memory-4.json").read_text())["figures"]
+    for way in ("mpishare.share", "mpishare.share, window"):
+        assert 0.99 * copies < figures[way]["all ranks"] <= 1.05 * copies  # MPI's own pages come and go
 
 
 @pytest.mark.timeout(600)

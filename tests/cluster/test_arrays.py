@@ -1,5 +1,6 @@
 """The tests of tests/mpi on real hosts, evenly and unevenly filled, ranks placed by slot and by node."""
 
+import ast
 import sys
 
 import pytest
@@ -52,22 +53,16 @@ COMPRESSED = """
 import numpy as np, mpishare as ms
 from mpi4py import MPI
 from mpishare.comm.lookup import context_of
-comm, speeds = MPI.COMM_WORLD, context_of().link_speeds
-last = comm.size - 1
-zeros, noise = np.zeros(3 << 20), np.random.default_rng(1).integers(0, 256, 5 << 20, "u1")
-sent = [zeros, noise, {"a": zeros, "b": noise, "c": np.arange(3)}, zeros[::2], zeros.astype("i4")[:2000]]
-for item in sent:
-    if comm.rank == 0:
-        ms.send(item, last, compress="auto")
-    elif comm.rank == last:
-        received = ms.recv(0)
-        pairs = zip(item.values(), received.values()) if isinstance(item, dict) else [(item, received)]
-        assert all((a == b).all() and a.dtype == b.dtype for a, b in pairs)
-if comm.rank == 0:
-    print(*speeds, all(1e7 < speed < 9e7 for speed in speeds.values()))
+rank, last, speeds = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size - 1, context_of().link_speeds
+for item in (np.zeros(3 << 20), np.random.default_rng(1).integers(0, 256, 5 << 20, "u1")):
+    if rank == 0: ms.send(item, last, compress="auto")
+    elif rank == last: assert (ms.recv(0) == item).all()
+if rank == 0: print(*speeds.items())
 """
 
 
 def test_compressed_messages_over_a_slow_link(make: Make) -> None:
     ended = make(2, rate="400mbit").mpiexec([sys.executable, "-c", COMPRESSED])
-    assert ended.stdout.split() == ["1", "True"]  # the link to the other node carries 10 to 90 MB/s as measured
+    [(node, speed)] = map(ast.literal_eval, ended.stdout.splitlines())
+    assert node == 1
+    assert 1e7 < speed < 9e7  # bytes a second as measured
