@@ -8,7 +8,7 @@ import random
 import signal
 import sys
 import threading
-import time
+from functools import partial
 
 import numpy as np
 from mpi4py import MPI
@@ -19,17 +19,7 @@ comm = MPI.COMM_WORLD
 victim, number, moment = int(sys.argv[1]), signal.Signals[sys.argv[2]], sys.argv[3]
 
 
-def send() -> None:
-    """Ends, or stops, this rank."""
-    os.kill(os.getpid(), number)
-
-
-def send_soon() -> None:
-    """The same, from a second thread and at a random moment."""
-    time.sleep(random.uniform(0, 0.1))
-    send()
-
-
+kill = partial(os.kill, os.getpid(), number)
 source = np.arange(8 << 20) if comm.rank == 0 else None
 kept: list[object] = []
 for turn in range(1_000):
@@ -37,11 +27,13 @@ for turn in range(1_000):
         comm.Barrier()  # rank 0 has printed
     hit = comm.rank == victim and turn == 5
     if hit and moment == "before":
-        send()
+        kill()
     if hit and moment == "during":
-        threading.Thread(target=send_soon, daemon=True).start()
+        timer = threading.Timer(random.uniform(0, 0.1), kill)
+        timer.daemon = True
+        timer.start()
     kept = [*kept[-3:], ms.share(source), ms.zeros(1000)]
     if hit and moment == "after":
-        send()
+        kill()
     if turn == 0 and comm.rank == 0:
         print("sharing", flush=True)
