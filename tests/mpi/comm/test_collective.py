@@ -1,9 +1,5 @@
 """The entry of every collective: what it refuses, and that each public collective passes it."""
 
-from __future__ import annotations
-
-import gc
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,9 +13,6 @@ import mpishare as ms
 from mpishare import kernels
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
-from mpishare.comm.lookup import context_of
-from mpishare.comm.pending import InFlight
-from mpishare.comm.tags import Tag
 from tests.mpi.conftest import Raised
 
 Call = Callable[[MPI.Intracomm, np.ndarray[Any, Any], Path], object]
@@ -66,13 +59,6 @@ def test_a_call_that_an_exception_ended_on_one_rank_is_the_last_on_its_communica
     assert all("out of step" in errors[rank][1] for rank in classes)
 
 
-def test_an_error_that_all_ranks_know_leaves_them_in_step(duplicate: MPI.Intracomm) -> None:
-    with pytest.raises((ValueError, ms.PeerError)), collective("call", duplicate) as call, call.begin():
-        if duplicate.rank == 0:
-            raise ValueError
-    assert ms.share(5, comm=duplicate) == 5
-
-
 @pytest.mark.ranks(2)
 def test_an_error_that_one_node_knows_leaves_the_ranks_out_of_step(duplicate: MPI.Intracomm) -> None:
     nodes = ms.topology(duplicate)
@@ -94,37 +80,6 @@ def test_a_call_within_a_call_is_refused_and_leaves_the_outer_one_whole(duplicat
         call.release()
         assert ms.zeros(1, comm=duplicate)[0] == 0
     assert ms.zeros(1, comm=duplicate)[0] == 0
-
-
-def test_what_is_kept_for_a_communicator_is_made_once(duplicate: MPI.Intracomm) -> None:
-    def make(context: object) -> list[object]:
-        return [context]
-
-    context = context_of(duplicate)
-    assert context.keep(make) is context.keep(make)
-    assert context.keep(make) == [context]
-    assert context_of(MPI.COMM_WORLD).keep(make) is not context.keep(make)
-
-
-@pytest.mark.ranks(2)
-def test_what_mpi_still_writes_to_outlives_an_exception(duplicate: MPI.Intracomm) -> None:
-    comm = context_of(duplicate).collective_comm
-    with suppress(KeyboardInterrupt), InFlight(comm, Tag.RING) as messages:
-        if comm.rank == 0:
-            buffer = np.zeros(1 << 20, np.uint8)
-            reference = weakref.ref(buffer)
-            messages.receive(buffer, 1)
-            del buffer
-            raise KeyboardInterrupt
-    gc.collect()
-    duplicate.Barrier()
-    if comm.rank == 1:
-        comm.wait(comm.isend(np.full(1 << 20, 7, np.uint8), 0, Tag.RING), 0)
-    elif comm.rank == 0:
-        late = reference()
-        assert late is not None
-        while late[-1] != 7:
-            duplicate.Iprobe()
 
 
 @pytest.mark.ranks(2)

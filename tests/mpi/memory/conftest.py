@@ -1,7 +1,5 @@
 """The segment kinds of a launch, and the maps of this process."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Iterator

@@ -1,10 +1,9 @@
 """Memory that arrays use in turn: never two at a time, never more than allowed, and released when it is needed."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +34,6 @@ def keeping(configured: Configured) -> MPI.Intracomm:
 
 def shared(comm: MPI.Intracomm, number: int, count: int = 100) -> NDArray[Any]:
     return ms.share(np.full(count, number) if comm.rank == 0 else None, comm=comm)
-
-
-def use_others(comm: MPI.Intracomm, count: int) -> None:
-    """Shares and deletes other arrays of `count` items."""
-    for number in range(ROUNDS[count]):
-        shared(comm, number, count)
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -78,13 +71,39 @@ def test_memory_is_used_again_once_all_ranks_have_dropped_it(kind: Kind, configu
     assert any(map(permissions, addresses))
 
 
+def child_with(array: NDArray[Any]) -> Callable[[], bool]:
+    """A forked child, which looks at the array when it is asked to."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if os.read(reader, 1) and (array == -1).all() else 1)
+    os.close(reader)
+
+    def look() -> bool:
+        os.write(writer, b"g")
+        os.close(writer)
+        return os.waitpid(child, 0)[1] == 0
+
+    return look
+
+
+def private_view_of(array: NDArray[Any]) -> Callable[[], bool]:
+    """A copy-on-write view, which shows the array in all pages but the first."""
+    view = ms.private(array)
+    view[0] = 5
+    return lambda: bool(view[0] == 5 and (view[1:] == -1).all())
+
+
+@pytest.mark.filterwarnings("ignore:private")
 @pytest.mark.parametrize("count", ROUNDS)
-def test_memory_is_not_used_again_while_one_rank_reads_it(keeping: MPI.Intracomm, count: int) -> None:
-    array = shared(keeping, -1, count)
-    kept = array[5:] if keeping.rank == keeping.size - 1 else array[:0]
-    del array
-    use_others(keeping, count)
-    assert (kept == -1).all()
+@pytest.mark.parametrize("reader", [child_with, private_view_of])
+def test_memory_is_not_used_again_while_it_is_read(
+    reader: Callable[[NDArray[Any]], Callable[[], bool]], count: int, keeping: MPI.Intracomm
+) -> None:
+    is_unchanged = reader(shared(keeping, -1, count))
+    for number in range(ROUNDS[count]):
+        shared(keeping, number, count)
+    assert is_unchanged()
 
 
 @pytest.mark.parametrize("count", ROUNDS)
@@ -115,32 +134,6 @@ def test_no_more_is_cached_than_allowed(configured: Configured) -> None:
     cache.clear()
     assert not any(map(permissions, addresses))
     assert (shared(comm, 3, LARGE) == 3).all()  # the ranks know what others have released
-
-
-@pytest.mark.parametrize("count", ROUNDS)
-def test_memory_that_a_forked_child_may_read_is_not_used_again(keeping: MPI.Intracomm, count: int) -> None:
-    array = shared(keeping, -1, count)
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.read(reader, 1)
-        os._exit(0 if (array == -1).all() else 1)
-    del array
-    use_others(keeping, count)
-    os.write(writer, b"g")
-    assert os.waitpid(child, 0)[1] == 0
-    os.close(reader)
-    os.close(writer)
-
-
-@pytest.mark.filterwarnings("ignore:private")
-@pytest.mark.parametrize("count", ROUNDS)
-def test_a_private_view_keeps_what_it_shows(keeping: MPI.Intracomm, count: int) -> None:
-    view = ms.private(shared(keeping, -1, count))
-    view[0] = 5
-    use_others(keeping, count)
-    assert view[0] == 5
-    assert (view[1:] == -1).all()
 
 
 def test_a_freed_communicator_caches_nothing(keeping: MPI.Intracomm) -> None:

@@ -1,7 +1,5 @@
 """selection: the first kind that works on all ranks of a node, and what is reported of the others."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """cgroups: limits and what is left of them, read from files that the tests write."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,10 +1,6 @@
 """filesystems: room, and which directories belong to this host alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
-
-import pytest
 
 from mpishare.host.filesystems import is_node_local, room, type_of
 
@@ -20,28 +16,17 @@ MOUNTS = """\
 """
 
 
-@pytest.fixture
-def mounts(tmp_path: Path) -> Path:
-    """A file in the format of /proc/self/mountinfo."""
-    file = tmp_path / "mountinfo"
-    file.write_text(MOUNTS)
-    return file
-
-
 LOCAL = {"/": "ext4", "/none": "ext4", "/dev/shm": "tmpfs", "/dev/shmem": "ext4", "/home/me/fast disk/x": "xfs"}
 REMOTE = {"/home/me": "nfs4", "/scratch/job": "lustre", "/twice": "beegfs", "/odd": "fuse.sshfs"}
 
 
-def test_the_type_of_the_file_system_decides(tmp_path: Path, mounts: Path) -> None:
-    for directory, system in {**LOCAL, **REMOTE}.items():
+def test_the_type_of_the_file_system_decides(tmp_path: Path) -> None:
+    mounts, link = tmp_path / "mountinfo", tmp_path / "link"
+    mounts.write_text(MOUNTS)
+    link.symlink_to("/scratch/job")
+    for directory, system in {**LOCAL, **REMOTE, str(link): "lustre"}.items():
         assert type_of(directory, mounts) == system
         assert is_node_local(directory, mounts) == (directory in LOCAL)
-    link = tmp_path / "link"
-    link.symlink_to("/scratch/job")
-    assert not is_node_local(str(link), mounts)
-
-
-def test_an_unknown_file_system_is_not_local(tmp_path: Path) -> None:
     assert type_of("/", tmp_path / "none") == "unknown"
     assert not is_node_local("/", tmp_path / "none")
 

@@ -1,7 +1,5 @@
 """memory: the facts about the host that runs the tests."""
 
-from __future__ import annotations
-
 import os
 import platform
 from pathlib import Path

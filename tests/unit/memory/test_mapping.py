@@ -1,7 +1,5 @@
 """mapping: memory maps of this process, without MPI."""
 
-from __future__ import annotations
-
 import gc
 import mmap
 import os

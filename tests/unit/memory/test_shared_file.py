@@ -1,7 +1,5 @@
 """shared_file: files without a name, without MPI."""
 
-from __future__ import annotations
-
 import os
 import resource
 from pathlib import Path

@@ -1,7 +1,5 @@
 """slab: slots hold their arrays and waste little; slabs grow, and no two slots overlap. Without MPI."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from mpishare.memory.kinds import NodeMemory, Origin
