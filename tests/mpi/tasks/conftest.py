@@ -1,7 +1,5 @@
 """After each test of tasks, the communicator can be used."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

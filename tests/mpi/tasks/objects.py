@@ -1,7 +1,5 @@
 """Tasks that fail, and objects that cannot be sent."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
@@ -67,3 +65,17 @@ class State:
         """This rank; how often it has unpickled a state, and how the array lies there."""
         time.sleep(0.001)
         return MPI.COMM_WORLD.rank, State.times_unpickled, *memory_of(self.array)
+
+
+made: list[int] = []
+"""What initializers made on this rank."""
+
+
+def make(number: int, other: int) -> None:
+    """An initializer."""
+    made.append(number + other)
+
+
+def with_made(number: int) -> int:
+    """Uses what the initializer made, if this rank called it."""
+    return (made[-1] if made else 7) + number

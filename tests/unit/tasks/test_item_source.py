@@ -1,7 +1,5 @@
 """Batches: all items at once if their number is known, else as many as fit in time and memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

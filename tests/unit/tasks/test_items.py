@@ -1,7 +1,5 @@
 """Items packed, and unpickled in any chunks."""
 
-from __future__ import annotations
-
 import pickle
 import threading
 from itertools import chain

@@ -1,7 +1,5 @@
 """Results as the rows of one array, where they are alike."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

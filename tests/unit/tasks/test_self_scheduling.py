@@ -1,7 +1,5 @@
 """Self-scheduling: every task goes to one rank, and ranks end together."""
 
-from __future__ import annotations
-
 import heapq
 import random
 
@@ -32,12 +30,6 @@ def test_chunks(left: int, n_ranks: int, request_: ChunkRequest, n_takers: int, 
     assert chunk_size(left, n_ranks, request_, n_takers) == size
 
 
-def test_a_size_that_was_chosen_stays() -> None:
-    sizer = ChunkSizer(7)
-    sizer.note_time(7, 1e-6)
-    assert sizer.request == (7, 7, 0)
-
-
 def test_chunks_take_their_time() -> None:
     sizer = ChunkSizer(None)
     assert sizer.request == (1, 1, 0)
@@ -51,16 +43,13 @@ def test_chunks_take_their_time() -> None:
     assert sizer.request.tail > 1000
 
 
-def test_a_chunk_grows_by_steps() -> None:
-    sizer = ChunkSizer(None)
-    sizer.note_time(1, 0)
-    assert sizer.request.n_tasks == 8
-
-
-def test_a_block_is_for_all_ranks_of_a_node() -> None:
-    sizer = ChunkSizer(None)
+def test_a_size_that_was_chosen_stays_and_others_grow_by_steps() -> None:
+    chosen, sizer = ChunkSizer(7), ChunkSizer(None)
     assert sizer.block_request(3, 0.5) == (3, 3, 0)
-    sizer.note_time(10, 1.0)
+    for each in (chosen, sizer):
+        each.note_time(1, 0)
+    assert (chosen.request, sizer.request.n_tasks) == ((7, 7, 0), 8)
+    sizer.note_time(9, 1.0)
     assert sizer.block_request(3, 0.5).n_tasks == 15
 
 
@@ -86,13 +75,9 @@ def ends(task_s: list[float], ranks: int, take_s: float = 1e-5) -> list[float]:
 @pytest.mark.parametrize("seed", range(5))
 def test_ranks_end_within_one_longest_task(ranks: int, unit_s: float, seed: int) -> None:
     chance = random.Random(seed)
-    task_s = [unit_s * (100 if chance.random() < 0.01 else 1) for _ in range(20_000)]
-    ended = ends(task_s, ranks)
-    assert max(ended) - min(ended) <= max(task_s) + 2e-5  # and a chunk or two
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_sorted_tasks(order: int) -> None:
-    task_s = [1e-6 * number for number in range(1, 3000)][::order]
-    ended = ends(task_s, 4)
-    assert max(ended) - min(ended) <= 2 * CHUNK_S + max(task_s)
+    uneven = [unit_s * (100 if chance.random() < 0.01 else 1) for _ in range(20_000)]
+    ended = ends(uneven, ranks)
+    assert max(ended) - min(ended) <= max(uneven) + 2e-5  # and a chunk or two
+    for rising in ([1e-6 * number for number in range(1, 3000)][::step] for step in (1, -1)):
+        ended = ends(rising, ranks)
+        assert max(ended) - min(ended) <= 2 * CHUNK_S + max(rising)
