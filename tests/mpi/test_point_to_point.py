@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 import mpishare as ms
 from tests.arrays import REPRESENTATIVES, bits
-from tests.mpi.messages.exchange import neighbours, pattern
+from tests.mpi.messages.exchange import LEFT, RIGHT, pattern, wait_all
 
 SIZES = [0, 1, 5, 3967, 3968, 3969, 4096, 65_536, 1_000_003, (64 << 20) + 1]
 """Bytes around the limits of mpishare's messages and of MPI's own protocols."""
@@ -21,11 +21,10 @@ SIZES = [0, 1, 5, 3967, 3968, 3969, 4096, 65_536, 1_000_003, (64 << 20) + 1]
 @pytest.mark.parametrize("name", REPRESENTATIVES)
 @pytest.mark.parametrize("count", [1, 2000])
 def test_arrays_keep_their_bits(comm: MPI.Intracomm, name: str, count: int) -> None:
-    left, right = neighbours(comm)
     array = np.broadcast_to(REPRESENTATIVES[name], (count, *REPRESENTATIVES[name].shape))
     for sent in (array, array.copy(), np.asfortranarray(array)):
-        expected = comm.sendrecv(bits(sent), right, source=left)  # of padding, which each rank has its own
-        result = ms.sendrecv(sent, right, source=left)
+        expected = comm.sendrecv(bits(sent), RIGHT, source=LEFT)  # of padding, which each rank has its own
+        result = ms.sendrecv(sent, RIGHT, source=LEFT)
         assert type(result) is np.ndarray
         assert (result.dtype, result.shape, bits(result)) == (sent.dtype, sent.shape, expected)
         assert result.flags.writeable
@@ -34,11 +33,10 @@ def test_arrays_keep_their_bits(comm: MPI.Intracomm, name: str, count: int) -> N
 
 @pytest.mark.parametrize("nbytes", SIZES)
 def test_sizes_around_the_limits(comm: MPI.Intracomm, nbytes: int) -> None:
-    left, right = neighbours(comm)
-    sent, expected = pattern(nbytes, comm.rank), pattern(nbytes, left)
-    assert (ms.sendrecv(sent, right, source=left) == expected).all()
+    sent, expected = pattern(nbytes, comm.rank), pattern(nbytes, LEFT)
+    assert (ms.sendrecv(sent, RIGHT, source=LEFT) == expected).all()
     out = np.empty(nbytes, np.uint8)
-    assert ms.sendrecv(sent, right, source=left, out=out) is out
+    assert ms.sendrecv(sent, RIGHT, source=LEFT, out=out) is out
     assert (out == expected).all()
 
 
@@ -46,13 +44,12 @@ def test_sizes_around_the_limits(comm: MPI.Intracomm, nbytes: int) -> None:
 @pytest.mark.parametrize("out_order", ["C", "F", "strided"])
 @pytest.mark.parametrize("side", [7, 300])
 def test_out_of_any_layout(comm: MPI.Intracomm, order: Any, out_order: str, side: int) -> None:
-    left, right = neighbours(comm)
     sent = np.arange(side * 3 * side).reshape(side, 3, side) + comm.rank
     out = np.zeros((2 * side, 3, side), sent.dtype)[::2]
     if out_order != "strided":
         out = np.zeros(sent.shape, sent.dtype, order=cast("Any", out_order))
-    assert ms.sendrecv(np.asarray(sent, order=order), right, source=left, out=out) is out
-    assert (out == sent - comm.rank + left).all()
+    assert ms.sendrecv(np.asarray(sent, order=order), RIGHT, source=LEFT, out=out) is out
+    assert (out == sent - comm.rank + LEFT).all()
 
 
 @pytest.mark.parametrize("nbytes", [64, 200_000])
@@ -68,37 +65,24 @@ def test_from_any_rank_with_any_tag(comm: MPI.Intracomm, nbytes: int) -> None:
         assert status.Get_count(MPI.BYTE) == nbytes
         assert (array == pattern(nbytes, 100 * status.source + status.tag)).all()
     assert received == keys
-    for request in sending:
-        request.wait()
+    wait_all(sending)
 
 
-def test_a_tag_chooses(comm: MPI.Intracomm) -> None:
-    left, right = neighbours(comm)
-    sending = [ms.isend(np.full(20_000, tag), right, tag=tag) for tag in (1, 2, 3)]
-    requests = [ms.irecv(left, tag=3), ms.irecv(left, tag=1)]
-    assert ms.recv(left, tag=2)[0] == 2
-    assert [request.wait()[-1] for request in requests] == [3, 1]
-    for request in sending:
-        request.wait()
-
-
-def test_messages_of_one_pair_keep_their_order(comm: MPI.Intracomm) -> None:
-    left, right = neighbours(comm)
+def test_a_tag_chooses_and_messages_with_it_keep_their_order(comm: MPI.Intracomm) -> None:
     sizes = [10, 100_000, 3, 5000, 1, 2_000_000, 7]
-    sending = [ms.isend(np.full(size, number), right) for number, size in enumerate(sizes)]
+    sending = [ms.isend(np.full(size, number), RIGHT, tag=number % 2) for number, size in enumerate(sizes)]
+    requests = [ms.irecv(LEFT, tag=1) for _ in sizes[1::2]]
     for number, size in enumerate(sizes):
-        array = ms.recv(left)
+        array = requests[number // 2].wait() if number % 2 else ms.recv(LEFT, tag=0)
         assert (array.size, array[0]) == (size, number)
-    for request in sending:
-        request.wait()
+    wait_all(sending)
 
 
 def test_other_code_may_use_the_same_communicator_and_tag(comm: MPI.Intracomm) -> None:
-    left, right = neighbours(comm)
-    other = comm.isend("other", right, tag=4)
-    request = ms.isend(np.arange(50_000), right, tag=4)
+    other = comm.isend("other", RIGHT, tag=4)
+    request = ms.isend(np.arange(50_000), RIGHT, tag=4)
     assert ms.recv(tag=4).size == 50_000
-    assert comm.recv(source=left, tag=4) == "other"
+    assert comm.recv(source=LEFT, tag=4) == "other"
     request.wait()
     other.wait()
     assert not comm.iprobe()
@@ -135,12 +119,11 @@ def test_status_and_numbers_of_numpy(comm: MPI.Intracomm) -> None:
 
 
 def test_objects_arrive_as_they_are(comm: MPI.Intracomm) -> None:
-    left, right = neighbours(comm)
     large = np.arange(300_000) + comm.rank
     frame = pd.DataFrame({"x": np.arange(50_000.0), "n": np.arange(50_000), "s": ["a", "bc"] * 25_000})
     sent = {"large": large, "part": large[::3], "same": large, "frame": frame, "text": "x" * 1_000_000}
-    result = ms.sendrecv(sent, right, source=left)
-    assert (result["large"] == large - comm.rank + left).all()
+    result = ms.sendrecv(sent, RIGHT, source=LEFT)
+    assert (result["large"] == large - comm.rank + LEFT).all()
     assert (result["part"] == result["large"][::3]).all()
     assert result["same"] is result["large"]
     assert result["large"].flags.writeable
@@ -149,7 +132,6 @@ def test_objects_arrive_as_they_are(comm: MPI.Intracomm) -> None:
 
 
 def test_no_byte_of_an_array_is_pickled(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
-    left, right = neighbours(comm)
     lengths: list[int] = []
     loads = pickle.loads
 
@@ -160,18 +142,17 @@ def test_no_byte_of_an_array_is_pickled(comm: MPI.Intracomm, monkeypatch: pytest
     monkeypatch.setattr("pickle.loads", counting)
     for count in (10, 1_000_000):
         array = np.arange(float(count))
-        ms.sendrecv(array, right, source=left)
-        ms.sendrecv([array, {"a": array[::2], "m": np.ma.array(array, mask=array > 5)}], right, source=left)
+        ms.sendrecv(array, RIGHT, source=LEFT)
+        ms.sendrecv([array, {"a": array[::2], "m": np.ma.array(array, mask=array > 5)}], RIGHT, source=LEFT)
     assert lengths == [lengths[0]] * 2  # an array alone is not an object
 
 
 def test_a_sendrecv_that_fails_has_sent(comm: MPI.Intracomm) -> None:
-    left, right = neighbours(comm)
     sent = np.ones(1_000_000)
-    request = ms.irecv(left, tag=1)
+    request = ms.irecv(LEFT, tag=1)
     with pytest.raises(ms.SpecError):
-        ms.sendrecv(sent, right, source=left, recvtag=0, out=np.empty(3))
-    ms.isend(sent, right, tag=1).wait()
+        ms.sendrecv(sent, RIGHT, source=LEFT, recvtag=0, out=np.empty(3))
+    ms.isend(sent, RIGHT, tag=1).wait()
     sent[:] = 0
     assert (request.wait() == 1).all()
 
@@ -205,8 +186,7 @@ BAD: dict[str, Callable[[MPI.Intracomm], object]] = {
 @pytest.mark.parametrize("message", BAD)
 def test_bad_arguments(comm: MPI.Intracomm, message: str) -> None:
     """They are refused on this rank alone, before anything is sent."""
-    left, right = neighbours(comm)
     with pytest.raises(ms.MpishareError) as caught:
         BAD[message](comm)
     assert f"{type(caught.value).__name__}: {caught.value}".startswith(message)
-    assert ms.sendrecv(np.arange(2), right, source=left).tolist() == [0, 1]
+    assert ms.sendrecv(np.arange(2), RIGHT, source=LEFT).tolist() == [0, 1]

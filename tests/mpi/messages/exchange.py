@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 import mpishare as ms
 
-
-def neighbours(comm: MPI.Intracomm) -> tuple[int, int]:
-    """The ranks before and after this one, round."""
-    return (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+LEFT = (MPI.COMM_WORLD.rank - 1) % MPI.COMM_WORLD.size
+"""The rank before this one, round."""
+RIGHT = (MPI.COMM_WORLD.rank + 1) % MPI.COMM_WORLD.size
+"""The rank after this one."""
 
 
 def pattern(nbytes: int, seed: int) -> NDArray[np.uint8]:

@@ -12,16 +12,15 @@ from mpi4py import MPI
 import mpishare as ms
 from mpishare.comm.lookup import context_of
 from mpishare.messages.wire import encode
-from tests.mpi.messages.exchange import neighbours, pattern, wait_all
+from tests.mpi.messages.exchange import LEFT, RIGHT, pattern, wait_all
 
 
 @pytest.mark.parametrize("nbytes", [8, 3_000_000])
 def test_a_request_can_be_asked(comm: MPI.Intracomm, nbytes: int) -> None:
-    left, right = neighbours(comm)
-    request = ms.irecv(left)
+    request = ms.irecv(LEFT)
     assert request.test() == (False, None)
     comm.Barrier()
-    sending = ms.isend(pattern(nbytes, 3), right)
+    sending = ms.isend(pattern(nbytes, 3), RIGHT)
     have_ended = [False, False]
     while not all(have_ended):
         have_ended = [sending.test()[0], request.test()[0]]
@@ -33,35 +32,32 @@ def test_a_request_can_be_asked(comm: MPI.Intracomm, nbytes: int) -> None:
 
 
 def test_a_receive_can_be_given_up(comm: MPI.Intracomm) -> None:
-    left, right = neighbours(comm)
-    request = ms.irecv(left)
+    request = ms.irecv(LEFT)
     assert request.cancel()
     assert request.wait() is None
     assert request.test() == (True, None)
     comm.Barrier()
-    sending = ms.isend(np.arange(5), right)
+    sending = ms.isend(np.arange(5), RIGHT)
     assert not sending.cancel()
-    assert ms.recv(left).size == 5
+    assert ms.recv(LEFT).size == 5
     sending.wait()
 
 
 def test_a_dropped_send_arrives(comm: MPI.Intracomm) -> None:
     """MPI reads its bytes until it has been received."""
-    left, right = neighbours(comm)
     for number in range(8):
-        ms.isend(pattern(700_000, number), right)
+        ms.isend(pattern(700_000, number), RIGHT)
     gc.collect()
     for number in range(8):
-        assert (ms.recv(left) == pattern(700_000, number)).all()
+        assert (ms.recv(LEFT) == pattern(700_000, number)).all()
     comm.Barrier()
 
 
 def test_a_dropped_receive_keeps_nobody_waiting(comm: MPI.Intracomm) -> None:
-    left, right = neighbours(comm)
-    ms.irecv(left, tag=1)
-    lost = ms.isend(np.arange(500_000), right, tag=1)
-    second = ms.isend(np.arange(3), right, tag=2)
-    assert ms.recv(left, tag=2).size == 3
+    ms.irecv(LEFT, tag=1)
+    lost = ms.isend(np.arange(500_000), RIGHT, tag=1)
+    second = ms.isend(np.arange(3), RIGHT, tag=2)
+    assert ms.recv(LEFT, tag=2).size == 3
     wait_all([lost, second])
     ms.fence(scope="all")  # in which the receives of ranks whose own send has ended go on
 
@@ -84,20 +80,19 @@ def test_memory_is_released_with_the_next_message(comm: MPI.Intracomm) -> None:
 @pytest.mark.parametrize("way", ["irecv, send", "isend, irecv", "two irecv"])
 def test_receives_go_on_while_others_are_waited_for(comm: MPI.Intracomm, way: str) -> None:
     """Large messages both ways, the wait for one before that for the other, as MPI allows."""
-    left, right = neighbours(comm)
     sent = np.arange(1_000_000) + comm.rank
     if way == "irecv, send":
-        request = ms.irecv(left)
-        ms.send(sent, right)
+        request = ms.irecv(LEFT)
+        ms.send(sent, RIGHT)
     elif way == "isend, irecv":
-        sending, request = ms.isend(sent, right), ms.irecv(left)
+        sending, request = ms.isend(sent, RIGHT), ms.irecv(LEFT)
         sending.wait()
     else:
-        other, request = ms.irecv(right, tag=2), ms.irecv(left, tag=1)
-        both = [ms.isend(sent, right, tag=1), ms.isend(sent[::2], left, tag=2)]
-        assert (other.wait() == sent[::2] - comm.rank + right).all()
+        other, request = ms.irecv(RIGHT, tag=2), ms.irecv(LEFT, tag=1)
+        both = [ms.isend(sent, RIGHT, tag=1), ms.isend(sent[::2], LEFT, tag=2)]
+        assert (other.wait() == sent[::2] - comm.rank + RIGHT).all()
         wait_all(both)
-    assert (request.wait() == sent - comm.rank + left).all()
+    assert (request.wait() == sent - comm.rank + LEFT).all()
 
 
 COLLECTIVES: dict[str, Callable[[MPI.Intracomm], Any]] = {
@@ -129,11 +124,10 @@ def test_receives_go_on_in_a_call(comm: MPI.Intracomm, duplicate: MPI.Intracomm,
 
 
 def test_an_open_request_of_a_freed_communicator_is_an_error(comm: MPI.Intracomm, duplicate: MPI.Intracomm) -> None:
-    left, right = neighbours(comm)
     context = context_of(duplicate)
-    request = ms.irecv(left, comm=duplicate)
+    request = ms.irecv(LEFT, comm=duplicate)
     head = encode(context, np.arange(100_000)).head  # of a message the parts of which will not come
-    sending = context.head_comm.Isend([head, MPI.BYTE], right)
+    sending = context.head_comm.Isend([head, MPI.BYTE], RIGHT)
     comm.Barrier()
     duplicate.Free()
     with pytest.raises(MPI.Exception):
