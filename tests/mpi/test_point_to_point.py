@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
-import pandas as pd
 import pytest
 from mpi4py import MPI
 
@@ -21,14 +20,17 @@ SIZES = [0, 1, 5, 3967, 3968, 3969, 4096, 65_536, 1_000_003, (64 << 20) + 1]
 @pytest.mark.parametrize("name", REPRESENTATIVES)
 @pytest.mark.parametrize("count", [1, 2000])
 def test_arrays_keep_their_bits(comm: MPI.Intracomm, name: str, count: int) -> None:
+    """Of any layout, into arrays of any layout."""
     array = np.broadcast_to(REPRESENTATIVES[name], (count, *REPRESENTATIVES[name].shape))
     for sent in (array, array.copy(), np.asfortranarray(array)):
         expected = comm.sendrecv(bits(sent), RIGHT, source=LEFT)  # of padding, which each rank has its own
-        result = ms.sendrecv(sent, RIGHT, source=LEFT)
-        assert type(result) is np.ndarray
-        assert (result.dtype, result.shape, bits(result)) == (sent.dtype, sent.shape, expected)
-        assert result.flags.writeable
-        assert result.flags.fnc == sent.flags.fnc
+        c_order, f_order = np.empty(sent.shape, sent.dtype), np.empty(sent.shape, sent.dtype, order="F")
+        for out in (None, c_order, f_order, np.empty((2 * count, *sent.shape[1:]), sent.dtype)[::2]):
+            result = ms.sendrecv(sent, RIGHT, source=LEFT, out=out)
+            assert type(result) is np.ndarray
+            assert (result.dtype, result.shape, bits(result)) == (sent.dtype, sent.shape, expected)
+            assert result.flags.writeable
+            assert result.flags.fnc == sent.flags.fnc if out is None else result is out
 
 
 @pytest.mark.parametrize("nbytes", SIZES)
@@ -38,18 +40,6 @@ def test_sizes_around_the_limits(comm: MPI.Intracomm, nbytes: int) -> None:
     out = np.empty(nbytes, np.uint8)
     assert ms.sendrecv(sent, RIGHT, source=LEFT, out=out) is out
     assert (out == expected).all()
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("out_order", ["C", "F", "strided"])
-@pytest.mark.parametrize("side", [7, 300])
-def test_out_of_any_layout(comm: MPI.Intracomm, order: Any, out_order: str, side: int) -> None:
-    sent = np.arange(side * 3 * side).reshape(side, 3, side) + comm.rank
-    out = np.zeros((2 * side, 3, side), sent.dtype)[::2]
-    if out_order != "strided":
-        out = np.zeros(sent.shape, sent.dtype, order=cast("Any", out_order))
-    assert ms.sendrecv(np.asarray(sent, order=order), RIGHT, source=LEFT, out=out) is out
-    assert (out == sent - comm.rank + LEFT).all()
 
 
 @pytest.mark.parametrize("nbytes", [64, 200_000])
@@ -120,15 +110,13 @@ def test_status_and_numbers_of_numpy(comm: MPI.Intracomm) -> None:
 
 def test_objects_arrive_as_they_are(comm: MPI.Intracomm) -> None:
     large = np.arange(300_000) + comm.rank
-    frame = pd.DataFrame({"x": np.arange(50_000.0), "n": np.arange(50_000), "s": ["a", "bc"] * 25_000})
-    sent = {"large": large, "part": large[::3], "same": large, "frame": frame, "text": "x" * 1_000_000}
+    sent = {"large": large, "part": large[::3], "same": large, "text": "x" * 1_000_000}
     result = ms.sendrecv(sent, RIGHT, source=LEFT)
     assert (result["large"] == large - comm.rank + LEFT).all()
     assert (result["part"] == result["large"][::3]).all()
     assert result["same"] is result["large"]
     assert result["large"].flags.writeable
     assert result["text"] == sent["text"]
-    pd.testing.assert_frame_equal(result["frame"], frame)
 
 
 def test_no_byte_of_an_array_is_pickled(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from mpishare.comm.tags import Tag
@@ -160,25 +158,16 @@ def survives(head: bytes) -> None:
         pass
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.binary(max_size=300))
+@pytest.mark.parametrize("head", [*HEADS, b"MSH1" + bytes(296), b"MSP1" + bytes(296)])
 def test_no_bytes_break_the_decoder(head: bytes) -> None:
-    for magic in (b"", b"MSH1", b"MSP1"):
-        survives(magic + head)
-
-
-@pytest.mark.parametrize("head", HEADS)
-def test_no_flipped_bit_breaks_the_decoder(head: bytes) -> None:
-    for place in range(min(len(head), 200)):
+    """Not a flipped bit, nor noise from any place on; a head that is cut is refused."""
+    noise = np.random.default_rng(1).bytes(len(head))
+    for place in range(min(len(head), 300)):
         for bit in range(8):
             survives(head[:place] + bytes([head[place] ^ 1 << bit]) + head[place + 1 :])
-
-
-@pytest.mark.parametrize("head", HEADS)
-def test_a_head_that_is_cut_is_refused(head: bytes) -> None:
-    for length in range(min(len(head), 400)):
+        survives(head[:place] + noise[place:])
         with pytest.raises(MpishareError):
-            received(Message(head[:length]))
+            received(Message(head[:place]))
 
 
 @pytest.mark.parametrize(("tag", "frames"), [(15, 0), (1 << 20, 0), (16, 2)])
