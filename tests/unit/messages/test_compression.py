@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpishare.errors import ArgumentError, BackendError
+from mpishare.errors import BackendError
 from mpishare.messages import compression
 from mpishare.messages.compression import FRAME_BYTES, compress_frame, expand_frame, pays
 
@@ -50,15 +50,6 @@ def test_when_a_message_has_frames(
     assert compression.wants_frames(context, 5, [ZEROS[:size] for size in sizes], can_measure=can_measure) == expected
 
 
-def test_frames_there_and_back() -> None:
-    assert compress_frame(NOISE) is NOISE
-    short = compress_frame(ZEROS)
-    frame = np.ones_like(ZEROS)
-    frame[: len(short)] = np.frombuffer(short, np.uint8)
-    expand_frame(frame, len(short))
-    assert not frame.any()
-
-
 def test_damaged_frames_are_errors() -> None:
     frame = np.zeros(10_000, np.uint8)
     frame[:100] = 255
@@ -70,11 +61,9 @@ def test_damaged_frames_are_errors() -> None:
         expand_frame(frame, len(short))
 
 
-def test_what_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not compression.check_compress(None)
+def test_lz4_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compression.check_compress("auto")
-    with pytest.raises(ArgumentError, match="'gzip' is unknown"):
-        compression.check_compress("gzip")
     monkeypatch.setitem(sys.modules, "lz4", None)
+    assert not compression.check_compress(None)
     with pytest.raises(BackendError, match="needs lz4"):
         compression.check_compress("auto")
