@@ -87,11 +87,10 @@ def stored_as(source: Source, name: str, dataset: Any) -> Stored:
 def _offset_of(source: Source, name: str, dataset: Any, spec: Spec) -> int | None:
     """Where in this file the bytes of a contiguous dataset begin; None if they are not those of the array."""
     offset: int | None = dataset.id.get_offset()
-    if offset is None or dataset.id.get_storage_size() != spec.nbytes:
-        return None  # nothing has been written: h5py returns fill values
-    if dataset.file.filename != source.hdf5.filename:  # it is behind an external link
-        return None
-    if not dataset.id.get_type().equal(h5py.h5t.py_create(dataset.dtype, logical=True)):
+    is_written = dataset.id.get_storage_size() == spec.nbytes  # else h5py returns fill values
+    is_linked = dataset.file.filename != source.hdf5.filename  # from another file
+    is_converted = not dataset.id.get_type().equal(h5py.h5t.py_create(dataset.dtype, logical=True))
+    if offset is None or not is_written or is_linked or is_converted:
         return None
     source.check_end(offset + spec.nbytes, name)
     return offset

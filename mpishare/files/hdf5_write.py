@@ -44,8 +44,7 @@ def lay_out(
         ArgumentError: A name is that of a group, or leads to another file.
     """
     buffer = WriteBuffer(fd)
-    options = {} if adds else {"userblock_size": user_block_bytes}
-    with h5py.File(buffer, "r+" if adds else "w", **options) as file:
+    with h5py.File(buffer, "r+" if adds else "w", userblock_size=user_block_bytes or None) as file:
         offsets = {name: _create(file, name, spec).get_offset() or 0 for name, spec in specs.items()}
         for name, array in (small or {}).items():
             file.create_dataset(name, data=array, track_times=False)
@@ -79,16 +78,13 @@ def _check_groups(file: Any, name: str) -> None:
     """
     for end in (index for index, character in enumerate(name) if character == "/"):
         group = name[:end]
-        if isinstance(file.get(group, getlink=True), h5py.ExternalLink) or _is_elsewhere(file, group):
+        is_elsewhere = isinstance(file.get(group, getlink=True), h5py.ExternalLink)
+        try:
+            is_elsewhere |= group in file and file[group].file.filename != file.filename
+        except KeyError:  # of HDF5 1.10, for a link to a file that is not there
+            is_elsewhere = True
+        if is_elsewhere:
             raise ArgumentError(f"{group!r} leads to another file. Save the dataset in that file.")
-
-
-def _is_elsewhere(file: Any, group: str) -> bool:
-    """Whether a link leads to another file. HDF5 1.10 raises KeyError if there is no such file."""
-    try:
-        return group in file and file[group].file.filename != file.filename
-    except KeyError:
-        return True
 
 
 def stored_type(spec: Spec) -> Any:
