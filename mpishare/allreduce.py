@@ -86,7 +86,9 @@ def _allreduce(call: collective, local: NDArray[Any], op: mpi.Op | None, backend
         slot_pool = next_slots(context, reduction.scratch_bytes, kind) if reduction.can_show_early else None
         if slot_pool is not None:
             reduction.show(local, slot_pool.next_bytes(reduction.scratch_bytes))
-        agreement.note = _note(spec, reduction, slot_pool)
+        # Two flags, each set for all ranks if one rank sets it: the result is in C order; items are not shown yet.
+        flags = spec.order == "C" or reduction.is_ordered, slot_pool is None
+        agreement.note = bytes(flags).ljust(NOTE_BYTES, b"\0")
     is_in_c_order, is_late = agreement.note[:2]
     scratch = _allocate_scratch(context, reduction.scratch_bytes, kind, None if is_late else slot_pool)
     segment = allocate(context, spec.nbytes, backend=kind, made_by="allreduce", writable=False)
@@ -101,12 +103,6 @@ def _allreduce(call: collective, local: NDArray[Any], op: mpi.Op | None, backend
         reduction.run(local, segment.block(), segment.origin.is_shared, scratch_block)
     seal(context, segment, is_filled=reduction.is_repeated)
     return segment.view(spec)
-
-
-def _note(spec: Spec, reduction: Reduction, slot_pool: SlotPool | None) -> bytes:
-    """Two flags, each set for all ranks if one rank sets it: the result is in C order; items are not shown yet."""
-    is_in_c_order = spec.order == "C" or reduction.is_ordered
-    return bytes([is_in_c_order, slot_pool is None]).ljust(NOTE_BYTES, b"\0")
 
 
 def _allocate_scratch(context: Context, nbytes: int, kind: str | None, slot_pool: SlotPool | None) -> Segment | None:

@@ -105,8 +105,7 @@ def _gather(call: collective, local: NDArray[Any], root: int) -> NDArray[Any] | 
         spec = rows_of(local)
         agreement.call = f"gather(rows of {describe_row(spec)}, root={root})"
         agreement.note = note_rows(context, spec.shape[0])
-        is_copied = topology.rank != root and not local.flags.c_contiguous
-        stage = _allocate(context, spec.nbytes if is_copied else 0)
+        stage = _allocate(context, 0 if topology.rank == root or local.flags.c_contiguous else spec.nbytes)
     starts, whole = stack_rows(context, agreement.note, spec)
     with agree(context.collective_comm):
         block = _allocate(context, whole.nbytes if topology.rank == root else 0)
