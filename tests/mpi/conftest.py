@@ -97,7 +97,7 @@ def _end(nodeid: str, timeout_s: float) -> None:
     _print(f"{nodeid} has not ended in {timeout_s} s")
     for ident, frame in sys._current_frames().items():
         calls = [call for call in format_stack(frame) if "site-packages" not in call]  # pytest's own
-        if calls and ident != threading.get_ident():
+        if ident != threading.get_ident():
             _print("".join(["in thread ", str(ident), "\n", *calls]))
     time.sleep(PRINT_S)
     os._exit(1)

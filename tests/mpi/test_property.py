@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 import mpishare as ms
 from tests.arrays import bits, filled
 
-CHECKS = list(HealthCheck)
 EXAMPLES = 40  # a launch, of which there are 12 or so, each with a seed of its own
 SIZE = MPI.COMM_WORLD.size
 SEED = crc32(f"{SIZE} {os.environ.get('MPISHARE_NODES')} {os.environ.get('MPISHARE_BACKEND')}".encode())
@@ -47,7 +46,13 @@ def comms(configured: Callable[..., MPI.Intracomm]) -> dict[str, MPI.Intracomm]:
 
 
 @seed(SEED)
-@settings(max_examples=EXAMPLES, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=CHECKS)
+@settings(
+    max_examples=EXAMPLES,
+    database=None,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 @given(
     array=arrays(),
     root=st.integers(0, SIZE - 1),
