@@ -66,24 +66,11 @@ def test_all_ranks_hear_the_worst_severity(ours: CollectiveComm, severity: Sever
     assert severity_of(ms.BackendError("of this rank alone"), ours.size) == Severity.FATAL
 
 
-@pytest.mark.ranks(2)
-def test_different_calls(ours: CollectiveComm) -> None:
-    with pytest.raises(ms.MismatchError) as caught, agree(ours) as agreement:
-        agreement.call = "odd" if ours.rank == 1 else "even"
-    assert caught.value.calls == {rank: "odd" if rank == 1 else "even" for rank in range(ours.size)}
-
-
 def test_a_failure_goes_before_a_difference(ours: CollectiveComm) -> None:
     with pytest.raises(ValueError if ours.rank == 0 else ms.PeerError), agree(ours) as agreement:
         agreement.call = f"call {ours.rank}"
         if ours.rank == 0:
             raise ValueError
-
-
-def test_notes_are_put_together_by_or(ours: CollectiveComm) -> None:
-    with agree(ours) as agreement:
-        agreement.note = (1 << ours.rank).to_bytes(NOTE_BYTES, "little")
-    assert int.from_bytes(agreement.note, "little") == (1 << ours.size) - 1
 
 
 @pytest.mark.parametrize("count", [1, 7, 8 * NOTE_BYTES, 8 * NOTE_BYTES + 1])

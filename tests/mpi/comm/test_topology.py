@@ -11,10 +11,13 @@ from mpishare.comm.placement import Placement, pretend_node
 from mpishare.comm.watched_comm import WatchedComm
 
 
-def test_nodes_are_those_of_mpi_or_as_the_rule_of_pretend_nodes_says(comm: MPI.Intracomm) -> None:
-    rule, hosts = context_of().config.nodes, comm.allgather(MPI.Get_processor_name())
-    labels = hosts if rule is None else [pretend_node(rule, rank, comm.size) for rank in range(comm.size)]
-    placement, nodes = Placement.from_labels(labels), ms.topology()
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_nodes_are_those_of_mpi_or_as_the_rule_of_pretend_nodes_says(is_reversed: bool, comm: MPI.Intracomm) -> None:
+    rule, world = context_of().config.nodes, comm
+    comm = world.Split(0, -world.rank) if is_reversed else world  # type: ignore[assignment]
+    hosts = comm.allgather(MPI.Get_processor_name())
+    labels = hosts if rule is None else comm.allgather(pretend_node(rule, world.rank, world.size))
+    placement, nodes = Placement.from_labels(labels), ms.topology(comm)
     assert (nodes.comm, nodes.rank, nodes.size, nodes.placement) == (comm, comm.rank, comm.size, placement)
     names = tuple(hosts[ranks[0]] + ("" if rule is None else f"~{labels[ranks[0]]}") for ranks in placement.nodes)
     assert (nodes.hosts, nodes.n_nodes) == (names, len(names))
@@ -31,6 +34,8 @@ def test_nodes_are_those_of_mpi_or_as_the_rule_of_pretend_nodes_says(comm: MPI.I
     assert repr(nodes).startswith(f"<Topology of {comm.size} ranks on {len(names)} nodes ({names[0]}: 0")
     with pytest.raises(FrozenInstanceError):
         nodes.node = 1  # type: ignore[misc]
+    if is_reversed:
+        comm.Free()
 
 
 def test_each_communicator_is_asked_once_and_has_its_own_freed_with_it(comm: MPI.Intracomm) -> None:
@@ -51,15 +56,6 @@ def test_each_communicator_is_asked_once_and_has_its_own_freed_with_it(comm: MPI
     last = comm.Dup()
     assert last.py2f() == index
     last.Free()
-
-
-def test_a_node_does_not_depend_on_the_communicator(comm: MPI.Intracomm) -> None:
-    world = ms.topology()
-    reversed_comm = comm.Split(0, -comm.rank)
-    nodes = ms.topology(reversed_comm)
-    assert set(nodes.node_comm.allgather(world.node)) == {world.node}
-    assert nodes.node_size == world.node_size
-    reversed_comm.Free()
 
 
 def test_errors_of_mpi_are_raised_whatever_the_callers_handler(duplicate: MPI.Intracomm) -> None:

@@ -12,21 +12,15 @@ from tests.mpi.memory.conftest import KINDS, permissions, settings_of
 
 
 @pytest.fixture(params=KINDS.values(), ids=list(KINDS))
-def kind(request: pytest.FixtureRequest) -> Kind:
-    """Each kind in turn."""
-    kind: Kind = request.param
-    return kind
+def only(request: pytest.FixtureRequest, configured: Configured) -> tuple[MPI.Intracomm, Kind]:
+    """The ranks of the launch with one kind alone, each in turn, and new memory for each array."""
+    return configured(**settings_of(request.param), recycle="0"), request.param
 
 
-@pytest.fixture
-def only(kind: Kind, configured: Configured) -> MPI.Intracomm:
-    """The ranks of the launch with this kind alone, and new memory for each array."""
-    return configured(**settings_of(kind), recycle="0")
-
-
-def test_it_fits_and_the_report_names_it(kind: Kind, only: MPI.Intracomm) -> None:
-    assert all(node.segments[kind.title].startswith("fits") for node in ms.info(comm=only).nodes)
-    array, node_size = ms.share(np.arange(1000), comm=only), ms.topology(only).node_size
+def test_it_fits_and_the_report_names_it(only: tuple[MPI.Intracomm, Kind]) -> None:
+    comm, kind = only
+    assert all(node.segments[kind.title].startswith("fits") for node in ms.info(comm=comm).nodes)
+    array, node_size = ms.share(np.arange(1000), comm=comm), ms.topology(comm).node_size
     segment = next(segment for segment in ms.report().segments if segment.nbytes == array.nbytes)
     copies = 1 if kind.is_shared else node_size
     assert (segment.backend, segment.copies) == (kind.title, copies)
@@ -34,35 +28,38 @@ def test_it_fits_and_the_report_names_it(kind: Kind, only: MPI.Intracomm) -> Non
 
 
 @pytest.mark.parametrize("nbytes", [1, 4095, 4097, 5 << 20])
-def test_ranks_of_a_node_see_one_copy_or_each_its_own(kind: Kind, only: MPI.Intracomm, nbytes: int) -> None:
-    nodes = ms.topology(only)
+def test_ranks_of_a_node_see_one_copy_or_each_its_own(only: tuple[MPI.Intracomm, Kind], nbytes: int) -> None:
+    comm, kind = only
+    nodes = ms.topology(comm)
     if not kind.is_shared and max(map(len, nodes.placement.nodes)) > 1:
         with pytest.raises((ms.BackendError, ms.PeerError), match="write to a copy of its own"):
-            ms.empty(nbytes, "u1", comm=only)
+            ms.empty(nbytes, "u1", comm=comm)
         return
-    array = ms.empty(nbytes, "u1", comm=only)
+    array = ms.empty(nbytes, "u1", comm=comm)
     if nodes.is_leader:
         array[:] = 1 + nodes.node
-    ms.fence(comm=only)
+    ms.fence(comm=comm)
     assert (array == 1 + nodes.node).all()
 
 
-def test_shared_bytes_are_on_read_only_pages_that_go_with_the_last_view(only: MPI.Intracomm) -> None:
-    for root in range(only.size):
+def test_shared_bytes_are_on_read_only_pages_that_go_with_the_last_view(only: tuple[MPI.Intracomm, Kind]) -> None:
+    comm, _ = only
+    for root in range(comm.size):
         source = np.random.default_rng(root).integers(0, 256, 100_000, np.uint8)
-        block = ms.share(source if only.rank == root else None, root=root, comm=only)
+        block = ms.share(source if comm.rank == root else None, root=root, comm=comm)
         assert np.array_equal(block, source)
         view, address = block[::7].reshape(-1, 1), block.ctypes.data
         del block
         assert np.array_equal(view[:, 0], source[::7])
-        if context_of(only).config.second_map:
+        if context_of(comm).config.second_map:
             assert permissions(address).startswith("r--")
             del view
             assert not permissions(address)
 
 
-def test_it_refuses_what_cannot_fit(kind: Kind, only: MPI.Intracomm) -> None:
+def test_it_refuses_what_cannot_fit(only: tuple[MPI.Intracomm, Kind]) -> None:
+    comm, kind = only
     with pytest.raises(ms.CapacityError, match="bytes do not fit") as error:
-        ms.share(np.broadcast_to(np.zeros(1, "u1"), 1 << 55), comm=only)
-    wanted = {(1 << 55) * (1 if kind.is_shared else len(ranks)) for ranks in ms.topology(only).placement.nodes}
+        ms.share(np.broadcast_to(np.zeros(1, "u1"), 1 << 55), comm=comm)
+    wanted = {(1 << 55) * (1 if kind.is_shared else len(ranks)) for ranks in ms.topology(comm).placement.nodes}
     assert error.value.wanted in wanted
