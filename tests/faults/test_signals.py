@@ -29,27 +29,29 @@ SIGNALS = [(0, "SIGKILL"), (2, "SIGKILL"), (3, "SIGKILL"), (1, "SIGTERM")]
 
 @pytest.mark.parametrize(("victim", "number"), SIGNALS, ids=["root", "leader", "another rank", "SIGTERM"])
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
-def test_killed_rank(victim: int, number: str, moment: str, tmpdir_watched: Path) -> None:
+def test_killed_rank(victim: int, number: str, moment: str, tmp_path: Path) -> None:
     """SIGKILL or SIGTERM of the root, of a leader or of another rank, before, during or after a share.
 
     Outcome: mpiexec ends the job at once; /dev/shm and TMPDIR are as before.
     """
-    run_until_signalled(victim, number, moment, TMPDIR=str(tmpdir_watched))
+    run_until_signalled(victim, number, moment, TMPDIR=str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
 
 
 UNSIGNALLED = [sys.executable, "-m", "mpishare", "run", "-n", "4", *PROGRAM, "9", "SIGKILL", "never"]
 
 
-def test_sigterm_of_the_launcher(tmpdir_watched: Path) -> None:
+def test_sigterm_of_the_launcher(tmp_path: Path) -> None:
     """SIGTERM of mpiexec, as a batch system sends it.
 
     Outcome: mpiexec ends the job at once; /dev/shm and TMPDIR are as before.
     """
     with nothing_left() as settings:
-        environ = environment({"TMPDIR": str(tmpdir_watched), **settings})
+        environ = environment({"TMPDIR": str(tmp_path), **settings})
         with started(UNSIGNALLED, environ, "sharing") as job:
             job.terminate()
             assert job.wait(60) != 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_sigkill_of_the_launcher(tmp_path: Path) -> None:

@@ -41,12 +41,11 @@ def test_each_class_has_an_example() -> None:
     assert {type(error) for error in EXAMPLES} == classes - {ms.MpishareError}
 
 
+BUILTIN = {"Spec": TypeError, "Capacity": MemoryError, "Argument": ValueError, "File": OSError, "Stall": TimeoutError}
+
+
 def test_they_are_also_what_python_programs_expect() -> None:
-    assert issubclass(ms.SpecError, TypeError)
-    assert issubclass(ms.CapacityError, MemoryError)
-    assert issubclass(ms.ArgumentError, ValueError)
-    assert issubclass(ms.FileError, OSError)
-    assert issubclass(ms.StallError, TimeoutError)
+    assert all(issubclass(getattr(ms, f"{name}Error"), expected) for name, expected in BUILTIN.items())
 
 
 def test_a_capacity_error_of_another_rank_has_its_numbers() -> None:
