@@ -9,7 +9,7 @@ import pytest
 
 from tests.blackbox.launch import run
 
-PROGRAM = ["python", "-m", "tests.faults.programs.space"]
+PROGRAM = ["python", "-m", "tests.faults.programs.calls"]
 
 
 def run_with(setup: str, *args: str, **environ: str) -> str:
