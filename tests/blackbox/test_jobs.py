@@ -117,7 +117,6 @@ def test_small_input_progress_and_text(data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("job", "args", "message"),
     [
-        ("broadcast", "--data=no_such_file.npy", "No such file"),
         ("broadcast", "--shape=-3", "ValueError"),
         ("broadcast", "--data=EMPTY", "broadcast: EOFError"),
         ("heat", "--size=2,9", "heat.py: error: --"),
