@@ -50,9 +50,8 @@ def test_an_unexpected_error_ends_the_call_on_all_ranks(
     count: int, recycle: str, configured: Configured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     comm = configured(backend="", recycle=recycle)
-    nodes = ms.topology(comm)
     monkeypatch.setattr(selection, "KINDS", with_failing(break_down))
-    is_culprit = nodes.node_rank == nodes.node_size - 1
+    is_culprit = ms.topology(comm).node_rank == ms.topology(comm).node_size - 1
     with pytest.raises(ZeroDivisionError if is_culprit else ms.MpishareError):
         ms.zeros(count, comm=comm)
 

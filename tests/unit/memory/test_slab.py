@@ -10,15 +10,12 @@ from mpishare.memory.slab import LARGEST_SLOT_BYTES, SlotPool, slot_bytes
 KIB = 1 << 10
 
 
-def test_slots_hold_their_arrays_and_waste_little() -> None:
+def test_slots_of_few_sizes_hold_their_arrays_and_waste_little() -> None:
     for nbytes in [*range(1, 3000), 65_537, 200_000, LARGEST_SLOT_BYTES]:
         slot = slot_bytes(nbytes)
         assert slot % 64 == 0
         assert nbytes <= slot <= max(nbytes + 63, nbytes * 1.25)
         assert slot_bytes(slot) == slot
-
-
-def test_there_are_few_sizes_of_slots() -> None:
     assert len({slot_bytes(nbytes) for nbytes in range(1, LARGEST_SLOT_BYTES + 1, 61)}) < 80
 
 
@@ -29,22 +26,15 @@ def add_slab(slots: SlotPool) -> int:
     return nbytes // KIB
 
 
-def test_slabs_double_the_slots_up_to_a_limit() -> None:
-    slots, sizes = SlotPool(4 * KIB), []
+def test_slabs_double_the_slots_up_to_a_limit_when_less_than_a_quarter_is_free() -> None:
+    slots, sizes = SlotPool(4 * KIB), list[int]()
     for _ in range(8):
         sizes.append(add_slab(slots))
-        slots.free = slots.free[: len(slots.free) // 8]
+        slots.free = slots.free[: sum(sizes) // 4 // 4]
+        assert slots.missing_bytes() == 0
+        slots.free.pop()
     assert sizes == [64, 64, 128, 256, 512, 1024, 2048, 2048]
     assert SlotPool(LARGEST_SLOT_BYTES).missing_bytes() == LARGEST_SLOT_BYTES
-
-
-def test_a_slab_is_missing_when_less_than_a_quarter_is_free() -> None:
-    slots = SlotPool(4 * KIB)
-    add_slab(slots)
-    slots.free = slots.free[-4:]
-    assert slots.missing_bytes() == 0
-    slots.free.pop()
-    assert slots.missing_bytes() == 64 * KIB
 
 
 def test_slots_do_not_overlap_and_show_what_was_written_before() -> None:
