@@ -26,12 +26,11 @@ def checked_integer(number: object, name: str, *, least: int) -> int:
     Raises:
         ArgumentError: It is not an integer from `least` to 2**63 - 1.
     """
-    try:
+    integer = -1
+    with suppress(TypeError):
         integer = operator.index(number)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise ArgumentError(f"{name} is {number!r}; expected an integer >= {least}.") from error
     if not least <= integer <= _LARGEST_INTEGER:
-        raise ArgumentError(f"{name} is {integer}; expected an integer >= {least} and < 2**63.")
+        raise ArgumentError(f"{name} is {number!r}; expected an integer >= {least} and < 2**63.")
     return integer
 
 

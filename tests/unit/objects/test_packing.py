@@ -1,7 +1,5 @@
 """A packed object: its header, and where its arrays lie."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np
@@ -11,16 +9,16 @@ from hypothesis import strategies as st
 
 from mpishare.arrays.spec import Spec
 from mpishare.errors import SpecError
-from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_header
+from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_header, lay_out
 from mpishare.objects.pickled import pack_specs, unpack_specs
 from mpishare.transfer.plan import MIN_CMA_BYTES as LARGE
 
 
 def test_headers() -> None:
     header = PackedHeader(1 << 40, 4096, 100, 50, 7)
-    assert is_packed_header(header.packed[0])
-    assert len(header.packed[0]) == 64  # the note of an agreement
-    assert PackedHeader.unpack(header.packed[0]) == header
+    note = header.packed[0]
+    assert (len(note), is_packed_header(note)) == (64, True)  # as an agreement wants it
+    assert PackedHeader.unpack(note) == header
     assert not is_packed_header(Spec.of(np.zeros(3)).packed[0])
 
 
@@ -41,9 +39,10 @@ def test_arrays_lie_apart_and_aligned(lengths: list[int]) -> None:
     memory = np.zeros(header.nbytes, np.uint8)
     packed.write(memory[: header.prefix_bytes].data)
     text_bytes = header.contents_bytes + header.skeleton_bytes
-    assert [spec.nbytes for spec in unpack_specs(memory[: header.contents_bytes].tobytes())] == lengths
+    specs = unpack_specs(memory[: header.contents_bytes].tobytes())
+    assert [spec.nbytes for spec in specs] == lengths
     ranges = [(0, text_bytes)]
-    for number, (length, start) in enumerate(zip(lengths, packed._offsets, strict=True)):
+    for number, (length, start) in enumerate(zip(lengths, lay_out(text_bytes, specs)[0], strict=True)):
         is_large = length >= LARGE
         assert start % (4096 if is_large else 64) == 0
         assert (start >= header.prefix_bytes) == is_large or not length
