@@ -3,8 +3,6 @@
 `every_array` is for the tests of the spec alone. All other tests take the six of `REPRESENTATIVES`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,11 +11,7 @@ from numpy.typing import NDArray
 
 STRUCT = np.dtype([("id", "<i4"), ("mass", ">f8"), ("name", "S3")])
 
-SIMPLE = """
-    ? i1 u1 i2 i4 i8 u8 l q Q p f2 f4 f8 g c8 c16 G S5 U3 V7
-    >i2 >i4 >u8 >f4 >f8 >c16 >U3
-    M8[ns] M8[D] M8[25s] m8[s] m8 >M8[us]
-"""
+SIMPLE = "? i1 u1 i4 i8 q Q f2 f4 f8 g c16 G S5 U3 V7 >i2 >u8 >f4 >f8 >c16 >U3 M8[ns] M8[D] M8[25s] m8[s] m8 >M8[us]"
 DTYPES: dict[str, np.dtype[Any]] = {
     **{name: np.dtype(name) for name in SIMPLE.split()},
     "struct": STRUCT,
@@ -48,16 +42,13 @@ def filled(dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
 def layouts(dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
     """One array of `dtype` for each way its items can lie in memory."""
     base = filled(dtype, (4, 6, 5))
-    read_only = base.copy()
-    read_only.flags.writeable = False
     return {
         "C": base,
         "Fortran": np.asfortranarray(base),
         "strided": base[::2, 1:, ::3],
         "reversed": base[::-1, :, ::-1],
         "transposed": base.transpose(1, 2, 0),
-        "broadcast": np.broadcast_to(base[:, :1, :1], (4, 3, 2)),
-        "read-only": read_only,
+        "broadcast, read-only": np.broadcast_to(base[:, :1, :1], (4, 3, 2)),
         "one dimension": base[0, 0],
         "five dimensions": filled(dtype, (2, 1, 3, 1, 2)),
         "0-d": filled(dtype, ()),
@@ -69,8 +60,7 @@ def layouts(dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
 def every_array() -> Iterator[tuple[str, NDArray[Any]]]:
     """An array of each dtype in each layout, with its name."""
     for name, dtype in DTYPES.items():
-        for layout, array in layouts(dtype).items():
-            yield f"{name}, {layout}", array
+        yield from ((f"{name}, {layout}", array) for layout, array in layouts(dtype).items())
 
 
 CHOSEN = ["f8, C", ">c16, Fortran", "struct, strided", "gaps, reversed", "M8[ns], 0-d", "S5, no items"]

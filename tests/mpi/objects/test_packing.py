@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LinearRegression
 
 import mpishare as ms
-from mpishare.memory.segment import Segment, segment_of
+from mpishare.memory.segment import segment_of
 from mpishare.transfer.plan import MIN_CMA_BYTES
 from tests.arrays import REPRESENTATIVES, assert_same
 from tests.mpi.conftest import Raised
@@ -51,12 +51,6 @@ def shared(comm: MPI.Intracomm, make: Callable[[], Any], root: int = -1) -> Any:
     return ms.share(make() if comm.rank == root else None, root=root)
 
 
-def node_segment(array: NDArray[Any]) -> Segment:
-    segment = segment_of(array)
-    assert segment is not None
-    return segment
-
-
 @pytest.mark.parametrize("n", [3, 1000, LARGE - 1, LARGE, 3 * LARGE + 1])
 @pytest.mark.parametrize("root", [0, -1])
 def test_a_dataclass_of_arrays(comm: MPI.Intracomm, root: int, n: int) -> None:
@@ -64,18 +58,19 @@ def test_a_dataclass_of_arrays(comm: MPI.Intracomm, root: int, n: int) -> None:
     result, expected = shared(comm, lambda: model(n), root), model(n)
     assert (type(result), result.name, list(result.table)) == (Model, "line", list(expected.table))
     assert result.table["same"] is result.weights
+    segment: Any = segment_of(result.weights)
     for name, array in result.table.items():
         assert_same(array, expected.table[name])
         assert not array.flags.writeable
-        assert node_segment(array) is node_segment(result.weights)
+        assert segment_of(array) is segment
         assert array.ctypes.data % 64 == 0 or not array.nbytes
     assert result.table["columns"].flags.f_contiguous
-    assert len(set(ms.topology().node_comm.allgather(node_segment(result.weights).key))) == 1
+    assert len(set(ms.topology().node_comm.allgather(segment.key))) == 1
     (entry,) = ms.report().segments
     assert entry.bytes_held == entry.nbytes * entry.copies
-    assert n < LARGE or entry.nbytes < 1.1 * sum(array.nbytes for name, array in result.table.items())
+    assert n < LARGE or entry.nbytes < 1.1 * sum(array.nbytes for array in result.table.values())
     kept = result.table["ids"]
-    del result, array
+    del result, array, segment
     assert len(ms.report().segments) == 1
     assert kept.tolist() == expected.table["ids"].tolist()
     del kept
@@ -96,8 +91,9 @@ def frame() -> pd.DataFrame:
 def test_a_frame_is_as_it_was_and_its_columns_are_views(comm: MPI.Intracomm) -> None:
     result = shared(comm, frame)
     pd.testing.assert_frame_equal(result, frame())
-    segment = node_segment(result["float"].to_numpy())
-    assert node_segment(result["when"].to_numpy()) is segment
+    segment = segment_of(result["float"].to_numpy())
+    assert segment is not None
+    assert segment_of(result["when"].to_numpy()) is segment
     address = pa.array(result["arrow"].array).buffers()[1].address
     assert 0 <= address - segment.memory.address < segment.nbytes
     with pytest.raises(ValueError, match="read-only"):
@@ -116,8 +112,7 @@ def test_kinds_of_objects(comm: MPI.Intracomm) -> None:
     assert (sparse @ np.ones(50)).sum() == 50
     assert fitted.predict(np.ones((1, 2))).shape == (1,)
     assert (score(), add()) == (11.0, 5.0)
-    for array in (sparse.data, fitted.coef_, score.func.__self__.weights):
-        node_segment(array)
+    assert all(map(segment_of, (sparse.data, fitted.coef_, score.func.__self__.weights)))
     assert shared(comm, lambda: "text" * 1_000_000) == "text" * 1_000_000
     assert shared(comm, list) == []
 
@@ -131,40 +126,34 @@ def test_columns_of_python_objects_are_copied_with_a_warning(comm: MPI.Intracomm
     assert caught is None or [warning.filename for warning in caught] == [__file__]
     pd.testing.assert_frame_equal(result, frame)
     assert ms.report().bytes_copied > 100 * 50
-    node_segment(result["delay"].to_numpy())
+    assert segment_of(result["delay"].to_numpy()) is not None
 
 
-class Picky:
-    """Cannot be unpickled on the last rank."""
+class Hooked:
+    """Calls a function when it is unpickled."""
 
-    def __init__(self, n: int) -> None:
-        self.weights = np.arange(n)
+    def __init__(self, n: int, hook: Callable[[], Any]) -> None:
+        self.weights, self.hook = np.arange(n), hook
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1:
-            raise ms.ArgumentError("refused")
+        self.result = state["hook"]()
+
+
+def refuse_on_last() -> None:
+    if MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1:
+        raise ms.ArgumentError("refused")
 
 
 @pytest.mark.parametrize("n", [3, LARGE])
 def test_what_one_rank_cannot_pickle_or_unpickle_fails_on_all(comm: MPI.Intracomm, raised: Raised, n: int) -> None:
-    assert_refused(raised(lambda: shared(comm, lambda: Picky(n), 0)), comm.size - 1, "ArgumentError", "refused")
+    errors = raised(lambda: shared(comm, lambda: Hooked(n, refuse_on_last)))
+    assert_refused(errors, comm.size - 1, "ArgumentError", "refused")
     assert not ms.report().segments
     errors = raised(lambda: shared(comm, lambda: {"lock": threading.Lock()}, 0))
     assert_refused(errors, 0, "SpecError", "dict cannot be pickled: cannot pickle '_thread.lock' object")
-    assert shared(comm, lambda: [1, 2]) == [1, 2]
-
-
-class Nested:
-    """Makes an array of the node when it is unpickled."""
-
-    def __init__(self) -> None:
-        self.weights = np.arange(3)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.scratch = ms.zeros(4)
 
 
 def test_an_object_that_makes_an_array_when_it_is_unpickled(comm: MPI.Intracomm) -> None:
     for _ in range(2):
-        assert shared(comm, Nested).scratch.tolist() == [0, 0, 0, 0]
+        assert shared(comm, lambda: Hooked(3, functools.partial(ms.zeros, 4))).result.tolist() == [0, 0, 0, 0]
     assert shared(comm, lambda: [1]) == [1]
