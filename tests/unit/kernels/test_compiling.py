@@ -6,10 +6,8 @@ from pathlib import Path
 from unittest.mock import Mock, call
 
 import numba
-import numpy as np
 import pytest
 
-from mpishare import kernels
 from mpishare.kernels.compiling import compiled
 
 
@@ -18,12 +16,6 @@ def test_compiled_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(numba, "njit", njit)
     assert compiled(lambda number: 2 * number)(21) == 42
     assert njit.call_args_list == [call(nogil=True, cache=True), call(nogil=True)]
-
-
-def test_kept_where_the_package_lies() -> None:
-    kernels.add_at(np.zeros(3), [0])
-    kept = Path(kernels.__file__).parent / "__pycache__"
-    assert list(kept.glob("atomics._add_all-*.nbi"))
 
 
 NO_NUMBA = "raise ModuleNotFoundError(name='numba')"
