@@ -1,6 +1,5 @@
 """send, recv, isend, irecv, sendrecv: what arrives, from whom, and into what."""
 
-import threading
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -39,6 +38,9 @@ def test_sizes_around_the_limits(comm: MPI.Intracomm, nbytes: int) -> None:
     out = np.empty(nbytes, np.uint8)
     assert ms.sendrecv(sent, RIGHT, source=LEFT, out=out) is out
     assert (out == expected).all()
+    ms.send(out, comm.rank)
+    out[:] = 0  # it may be changed as soon as send has returned
+    assert (ms.recv(comm.rank) == expected).all()
 
 
 @pytest.mark.parametrize("nbytes", [64, 200_000])
@@ -75,15 +77,6 @@ def test_other_code_may_use_the_same_communicator_and_tag(comm: MPI.Intracomm) -
     request.wait()
     other.wait()
     assert not comm.iprobe()
-
-
-@pytest.mark.parametrize("nbytes", SIZES[:-1])
-def test_to_itself(comm: MPI.Intracomm, nbytes: int) -> None:
-    sent = pattern(nbytes, nbytes)
-    expected = sent.copy()
-    ms.send(sent, comm.rank)
-    sent[:] = 0  # it may be changed as soon as send has returned
-    assert (ms.recv(comm.rank) == expected).all()
 
 
 def test_to_no_rank() -> None:
@@ -149,7 +142,7 @@ BAD: dict[str, Callable[[MPI.Intracomm], object]] = {
     "ArgumentError: tag is 1099511627776": lambda comm: ms.recv(0, tag=1 << 40),
     "ArgumentError: tag is 'a'": lambda comm: ms.isend(ARRAY, 0, tag=cast("int", "a")),
     "SpecError: dtype object cannot be shared": lambda comm: ms.send(np.array([None]), 0),
-    "SpecError: dict cannot be pickled": lambda comm: ms.send({"lock": threading.Lock()}, 0),
+    "SpecError: dict cannot be pickled": lambda comm: ms.send({"rows": np.nditer(ARRAY)}, 0),
     "SpecError: out is a read-only array": lambda comm: ms.recv(0, out=np.broadcast_to(0.0, 3)),
     "SpecError: out is a recarray": lambda comm: ms.recv(0, out=np.zeros(1).view(np.recarray)),
     "SpecError: out is a list": lambda comm: ms.irecv(0, out=cast("Any", [1])),

@@ -89,7 +89,6 @@ def test_receives_go_on_while_others_are_waited_for(comm: MPI.Intracomm) -> None
 COLLECTIVES: dict[str, Callable[[MPI.Intracomm], Any]] = {
     "share": lambda comm: ms.share(np.arange(100_000) if comm.rank == 0 else None, comm=comm).sum(),
     "fence": lambda comm: ms.fence(comm=comm, scope="all"),
-    "bcast": lambda comm: ms.bcast(ms.zeros(3, comm=comm), comm=comm).sum(),
     "info": lambda comm: ms.info(comm=comm).size,
 }
 

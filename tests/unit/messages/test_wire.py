@@ -177,15 +177,6 @@ def test_heads_that_name_other_tags_are_refused(tag: int, frames: int) -> None:
         received(Message(head[:64] + tag.to_bytes(4, "little") + bytes([frames])))
 
 
-def test_more_than_there_is_memory_for_is_received_and_lost() -> None:
-    head = encode(CONTEXT, np.broadcast_to(np.uint8(0), 10_000)).head
-    huge = head[:32] + (1 << 62).to_bytes(8, "little") + head[40:]
-    decoding = decode(CONTEXT, huge, None)
-    first, second = next(decoding)[0], decoding.send(PIECE_BYTES)[0]
-    assert first.nbytes == PIECE_BYTES
-    assert np.shares_memory(first, second)
-
-
 def test_memory_for_lost_messages_is_not_reserved_by_an_import() -> None:
     program = """if 1:
         import resource, numpy
