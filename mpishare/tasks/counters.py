@@ -27,8 +27,6 @@ from mpishare.memory.shared_file import memory_file, open_shared
 if TYPE_CHECKING:
     from mpishare.comm.context import Context
 
-_NUMBER_BYTES = 8
-
 
 class Counters:
     """Numbers of 64 bits, read at any time and changed under `lock`.
@@ -44,7 +42,7 @@ class Counters:
         Raises:
             BackendError: The file cannot be mapped.
         """
-        nbytes = count * _NUMBER_BYTES
+        nbytes = count * 8
         self.lock: AbstractContextManager[None] = nullcontext()
         if descriptor is None:
             self.numbers = memoryview(bytearray(nbytes)).cast("q")
@@ -67,7 +65,7 @@ class Counters:
         """
         try:
             with agree(context.collective_comm):
-                return cls(count, open_shared(context, lambda: memory_file(count * _NUMBER_BYTES)))
+                return cls(count, open_shared(context, lambda: memory_file(count * 8)))
         except MpishareError as error:
             if severity_of(error, context.topology.size) == Severity.FATAL:
                 raise

@@ -15,7 +15,7 @@ from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag
 from mpishare.errors import MpishareError
 from mpishare.objects.pickling import pickle_object
-from mpishare.tasks.errors import Failure, call_as_task, cause_of
+from mpishare.tasks.errors import Failure, call_as_task
 from mpishare.tasks.object_transport import backoff, receive_object, send_object
 
 MAP, CALL, CLOSE = b"M", b"S", b"C"
@@ -180,7 +180,5 @@ def call_now(context: Context, call: Call) -> Future[Any]:
     try:
         future.set_result(call_as_task(call.func, *call.args, **call.kwargs))
     except Exception as error:
-        task_error = Failure.of(error).task_error(context, context.topology.rank, call.number)
-        task_error.__cause__ = cause_of(error)
-        future.set_exception(task_error)
+        future.set_exception(Failure.of(error).task_error(context, context.topology.rank, call.number, error))
     return future

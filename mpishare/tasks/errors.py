@@ -16,12 +16,7 @@ _thread = threading.local()
 
 
 class ItemFailed(Exception):  # noqa: N818 - users never see it
-    """The task of one item failed. Its error is the `__cause__`."""
-
-    def __init__(self, item: int) -> None:
-        """`item` is its number."""
-        super().__init__(item)
-        self.item = item
+    """The task of the item with the number `args[0]` failed. Its error is the `__cause__`."""
 
 
 class Failure(NamedTuple):
@@ -40,14 +35,19 @@ class Failure(NamedTuple):
     @classmethod
     def of(cls, error: BaseException, first: int = 0) -> Failure:
         """The failure by `error`. An `ItemFailed` counts its item from item number `first`."""
-        item = first + error.item if isinstance(error, ItemFailed) else None
+        item = first + error.args[0] if isinstance(error, ItemFailed) else None
         cause = cause_of(error)
         return cls(item, text_of_error(cause), "".join(traceback.format_exception(cause)))
 
-    def task_error(self, context: Context, rank: int, first: int = 0) -> TaskError:
-        """The error for users, where the task ran on `rank`. Its item is counted from item number `first`."""
+    def task_error(self, context: Context, rank: int, first: int = 0, error: BaseException | None = None) -> TaskError:
+        """The error for users, where the task ran on `rank`. Its item is counted from item number `first`.
+
+        `error` is the failed task's own one, if that was of this rank.
+        """
         item = first + (self.item or 0)
-        return TaskError(item, rank, _host(context, rank), self.reason, self.traceback)
+        task_error = TaskError(item, rank, _host(context, rank), self.reason, self.traceback)
+        task_error.__cause__ = error and cause_of(error)
+        return task_error
 
 
 def cause_of(error: BaseException) -> BaseException:
@@ -73,10 +73,7 @@ def error_of(context: Context, error: BaseException | None, failures: Sequence[F
         lowest = min(failed)
         return PeerError(lowest, _host(context, lowest), failed[lowest].reason, len(failed) - 1)
     first = min(items)[1]
-    task_error = failed[first].task_error(context, first)
-    if first == rank and error is not None:
-        task_error.__cause__ = cause_of(error)
-    return task_error
+    return failed[first].task_error(context, first, error=error if first == rank else None)
 
 
 def _host(context: Context, rank: int) -> str:

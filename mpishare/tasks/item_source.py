@@ -38,9 +38,13 @@ class ItemSource:
         self._items = items
         self.total = len(items) if hasattr(items, "__len__") and getattr(items, "shape", None) != () else None
         self._is_over = self.total is not None
-        self._iterator = iter(()) if self._is_over else _iterator_of(items)
+        try:
+            self._iterator: Iterator[Any] = iter(() if self._is_over else items)
+        except TypeError as error:
+            given = "None" if items is None else f"a {type(items).__name__}"
+            cure = "Give a list, an array, a generator."
+            raise ArgumentError(f"items is {given}, which cannot be iterated. {cure}") from error
         self._least = self._most = _FIRST_PER_RANK * n_ranks
-        self._last_count = 0
         self._read_count = 0
         self._ready: tuple[bool, Items] | None = None
         self._error: BaseException | None = None
@@ -57,7 +61,6 @@ class ItemSource:
         if self.total is not None:
             return True, pack(self._items)
         batch, self._ready = self._ready or self._read(), None
-        self._last_count = len(batch[1])
         return batch
 
     def read_ahead(self) -> None:
@@ -68,9 +71,9 @@ class ItemSource:
             except BaseException as error:
                 self._error = error
 
-    def note_time(self, seconds: float) -> None:
-        """Notes how long the last batch took."""
-        fitting = int(self._last_count * _BATCH_S / max(seconds, 1e-6))
+    def note_time(self, count: int, seconds: float) -> None:
+        """Notes how long the last batch, of `count` items, took."""
+        fitting = int(count * _BATCH_S / max(seconds, 1e-6))
         self._most = max(self._least, min(fitting, self._most * _GROWTH))
 
     def _read(self) -> tuple[bool, Items]:
@@ -83,13 +86,3 @@ class ItemSource:
                 break
         self._read_count += packer.count
         return self._is_over, packer.items()
-
-
-def _iterator_of(items: Any) -> Iterator[Any]:
-    try:
-        return iter(items)
-    except TypeError as error:
-        given = "None" if items is None else f"a {type(items).__name__}"
-        raise ArgumentError(
-            f"items is {given}, which cannot be iterated. Give a list, an array, a generator."
-        ) from error

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from mpishare.arrays.raw import Block
 from mpishare.comm import mpi
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
@@ -58,18 +57,16 @@ def receive_object(context: Context, comm: CollectiveComm, source: int, tag: int
         Exception: What the object's classes raise when they are unpickled.
     """
     head, status = np.empty(HEAD_BYTES, np.uint8), mpi.Status()
-    _receive(comm, head, source, tag, status)
-    steps = decode(context, head[: status.count].tobytes(), None)
-    try:
-        block, _ = next(steps)
-        while True:
-            _receive(comm, block, source, tag, status)
-            block, _ = steps.send(block.nbytes)
-    except StopIteration as end:
-        return unpickle_object(end.value)
-
-
-def _receive(comm: CollectiveComm, block: Block, source: int, tag: int, status: mpi.Status) -> None:
     with InFlight(comm, tag) as in_flight:
-        in_flight.receive(block, source)
+        in_flight.receive(head, source)
         in_flight.wait_oldest(status)
+        steps = decode(context, head[: status.count].tobytes(), None)
+        try:
+            block, _ = next(steps)
+            while True:
+                in_flight.receive(block, source)
+                in_flight.wait_oldest()
+                block, _ = steps.send(block.nbytes)
+        except StopIteration as end:
+            pickled = end.value
+    return unpickle_object(pickled)

@@ -97,25 +97,17 @@ def gather_results(
     Collective:
         Over the communicator.
     """
-    comm = context.collective_comm
+    comm, gathered, errors = context.collective_comm, None, []
     if comm.rank != root:
         send_object(context, comm, pickled, root, Tag.MAP_RESULT)
     with agree(comm):
-        return _receive_all(context, count, results) if comm.rank == root else None
-
-
-def _receive_all(context: Context, count: int, results: RankResults) -> Values | None:
-    """On the root: receives from all ranks, also after an error, since each of them sends."""
-    gathered = _placed(None, count, *results.content)
-    errors = []
-    for rank in range(context.topology.size):
-        if rank != context.topology.rank:
-            try:
-                gathered = _placed(gathered, count, *_received(context, rank))
+        for rank in range(comm.size) if comm.rank == root else ():
+            try:  # from all ranks, also after an error, since each of them sends
+                gathered = _placed(gathered, count, *(results.content if rank == root else _received(context, rank)))
             except Exception as error:
                 errors.append(error)
-    if errors:
-        raise errors[0]
+        if errors:
+            raise errors[0]
     return gathered
 
 

@@ -90,7 +90,10 @@ def run_map(
         if compares:
             agreement.call = f"map(…, root={root}, {options})"
         if context.topology.rank == root:
-            _check_callable(func, root)
+            if not callable(func):
+                given = "None" if func is None else f"a {type(func).__name__}"
+                cure = "Pass a function on that rank."
+                raise SpecError(f"root {root} passed {given} as func, which cannot be called. {cure}")
             if options.progress:
                 check_tqdm()
             source = ItemSource(items, context.topology.size)
@@ -173,7 +176,7 @@ class _Run:
             self._fail(error)
         self._wait_for_all()
         if self._source is not None:
-            self._source.note_time(time.perf_counter() - start)
+            self._source.note_time(len(items), time.perf_counter() - start)
         self._bar.end_round(len(items))
         return results
 
@@ -232,9 +235,3 @@ class _Run:
         if self._gather == "all":
             (values,) = share((values,), root=self._root, comm=context.topology.comm)  # `share` refuses None
         return [] if values is None else list(values)
-
-
-def _check_callable(func: Any, root: int) -> None:
-    if not callable(func):
-        given = "None" if func is None else f"a {type(func).__name__}"
-        raise SpecError(f"root {root} passed {given} as func, which cannot be called. Pass a function on that rank.")

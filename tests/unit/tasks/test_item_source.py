@@ -17,7 +17,7 @@ def batches_of(source: ItemSource, seconds: float = 1.0) -> list[list[Any]]:
         is_last, items = source.next()
         batches.append(list(items[0 : len(items)]))
         source.read_ahead()
-        source.note_time(seconds)
+        source.note_time(len(items), seconds)
     return batches
 
 

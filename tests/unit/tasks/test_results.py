@@ -46,4 +46,4 @@ def test_the_item_whose_result_cannot_be_pickled_is_named() -> None:
     results.add(range(7, 9), ["a", (number for number in range(3))])
     with pytest.raises(ItemFailed) as raised:
         results.pickled()
-    assert raised.value.item == 8
+    assert raised.value.args == (8,)
