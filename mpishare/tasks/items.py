@@ -58,16 +58,13 @@ class PackedItems:
         at = part.start
         while at < part.stop:
             group, place = divmod(at, _GROUP)
-            count = min(_GROUP - place, part.stop - at)
-            for item in self._load(group)[place : place + count]:
+            if self._last[0] != group:
+                block = self._pickles[self._ends[group] : self._ends[group + 1]]
+                self._last = group, pickle.loads(block.data)  # noqa: S301 - from a rank of this job
+            loaded = self._last[1][place : place + part.stop - at]
+            for item in loaded:
                 yield self._unpickled(item) if type(item) is _PickledItem else item
-            at += count
-
-    def _load(self, group: int) -> Sequence[Any]:
-        if self._last[0] != group:
-            block = self._pickles[self._ends[group] : self._ends[group + 1]]
-            self._last = group, pickle.loads(block.data)  # noqa: S301 - from a rank of this job
-        return self._last[1]
+            at += len(loaded)
 
     def _unpickled(self, item: _PickledItem) -> Any:
         arrays = [spec.view(self._arrays[offset : offset + spec.nbytes]) for spec, offset in item.arrays]

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 from mpishare.comm import mpi
@@ -89,7 +89,7 @@ class Pool:
         self._function = SharedFunction()
         self._dispatcher: dispatcher.Dispatcher | None = None
         self._is_open = True
-        self._n_calls = 0
+        self._numbers = count()  # of the calls of `submit`
         if self.is_root:
             atexit.register(self.close)  # without it, a root that ends would leave the others waiting
 
@@ -158,8 +158,7 @@ class Pool:
         Returns:
             A future, as of concurrent.futures. If the call fails, its result raises TaskError.
         """
-        number, self._n_calls = self._n_calls, self._n_calls + 1
-        return self._submit(dispatcher.Call(number, func, args, kwargs))
+        return self._submit(dispatcher.Call(next(self._numbers), func, args, kwargs))
 
     def _submit(self, call: dispatcher.Call) -> Future[Any]:
         self._check_usable()

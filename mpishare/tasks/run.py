@@ -40,9 +40,6 @@ class Options:
     per: str = "rank"
     progress: bool = False
 
-    def __str__(self) -> str:
-        return f"chunk={self.chunk}, gather={self.gather!r}, per={self.per!r}"
-
     def check(self) -> None:
         """Checks what users gave.
 
@@ -88,7 +85,8 @@ def run_map(
         root = check_root(root, context.topology.size)
         options.check()
         if compares:
-            agreement.call = f"map(…, root={root}, {options})"
+            gather, per = options.gather, options.per
+            agreement.call = f"map(…, root={root}, chunk={options.chunk}, {gather=}, {per=})"
         if context.topology.rank == root:
             if not callable(func):
                 given = "None" if func is None else f"a {type(func).__name__}"
@@ -192,8 +190,7 @@ class _Run:
 
     def _fail(self, error: BaseException) -> None:
         """Cancels the tasks that no rank has begun."""
-        if self._error is None:
-            self._error = error
+        self._error = self._error or error
         self._queue.cancel()
 
     def _wait_for_all(self) -> None:

@@ -15,11 +15,10 @@ from mpishare.tasks.self_scheduling import ChunkRequest, chunk_size
 
 
 class NoTask(Enum):
-    """What a rank does that gets no chunk."""
+    """What a rank does that gets no chunk yet."""
 
     FETCH = 1  # a block from the root
     WAIT = 2  # for the rank that fetches one
-    END = 3
 
 
 _BEGIN, _END, _FETCHER, _IS_CANCELLED, _IS_CLOSED, _DONE, COUNT = range(7)
@@ -44,7 +43,9 @@ class TaskQueue:
         self._numbers[_IS_CLOSED] = is_closed
 
     def next_chunk(self, request: ChunkRequest, n_ranks: int, rank: int, done: int) -> range | NoTask:
-        """Takes a chunk. A rank that gets `NoTask.FETCH` has to add a block, also when tasks have been cancelled.
+        """Takes a chunk, empty if no task is left.
+
+        A rank that gets `NoTask.FETCH` has to add a block, also when tasks have been cancelled.
 
         Args:
             request: What `rank` asks for.
@@ -60,7 +61,7 @@ class TaskQueue:
             if not numbers[_IS_CLOSED] and numbers[_FETCHER] in (0, rank + 1):  # its own fetch was interrupted
                 numbers[_FETCHER] = rank + 1
                 return NoTask.FETCH
-            return NoTask.END if numbers[_IS_CLOSED] or numbers[_IS_CANCELLED] else NoTask.WAIT
+            return range(0) if numbers[_IS_CLOSED] or numbers[_IS_CANCELLED] else NoTask.WAIT
 
     def next_block(self, request: ChunkRequest, n_ranks: int, n_takers: int, done: int) -> range:
         """Takes a block for a node with `n_takers` of the `n_ranks` ranks; empty if no task is left.

@@ -82,8 +82,6 @@ class WorkQueue:
             done = 0
             if isinstance(chunk, range):
                 return chunk
-            if chunk is NoTask.END:
-                return range(0)
             if chunk is NoTask.FETCH:
                 self._fetch(sizer.block_request(self._size, _BLOCK_S))
             else:

@@ -19,9 +19,9 @@ def queue_of(n_tasks: int, *, is_closed: bool) -> TaskQueue:
 def chunks_of(queue: TaskQueue, rank: int = 0) -> tuple[list[int], str]:
     """The tasks that a rank gets, and why it gets no more."""
     tasks: list[int] = []
-    while isinstance(answer := queue.next_chunk(ALL, 1, rank, 0), range):
+    while isinstance(answer := queue.next_chunk(ALL, 1, rank, 0), range) and answer:
         tasks += answer
-    return tasks, answer.name
+    return tasks, getattr(answer, "name", "END")
 
 
 @pytest.mark.parametrize("n_tasks", [0, 1, 100])
