@@ -80,9 +80,7 @@ def test_dropped_memory_is_used_again_writable_or_not_as_needed(kind: Kind, conf
 
 @pytest.mark.filterwarnings("ignore:private")
 @pytest.mark.parametrize("count", ROUNDS)
-def test_memory_that_a_forked_child_or_a_private_view_shows_is_not_used_again(
-    keeping: MPI.Intracomm, count: int
-) -> None:
+def test_memory_that_a_child_or_a_private_view_shows_is_not_used_again(keeping: MPI.Intracomm, count: int) -> None:
     array = shared(keeping, -1, count)
     reader, writer = os.pipe()
     child = os.fork()
@@ -114,13 +112,12 @@ def test_no_more_is_cached_than_allowed(configured: Configured) -> None:
     assert not permissions(addresses[-1])
     cache.clear()
     assert not any(map(permissions, addresses))
-    assert (shared(comm, 3, LARGE) == 3).all()  # the ranks know what others have released
-
-
-def test_a_freed_communicator_caches_nothing(keeping: MPI.Intracomm) -> None:
-    address = shared(keeping, 1, LARGE).ctypes.data
+    array = shared(comm, 3, LARGE)
+    assert (array == 3).all()  # the ranks know what others have released
+    address = array.ctypes.data
+    del array
     assert permissions(address)
-    keeping.Free()
+    comm.Free()  # which caches nothing any more
     gc.collect()
     assert not permissions(address)
 

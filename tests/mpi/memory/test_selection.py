@@ -70,12 +70,11 @@ def test_where_no_kind_fits_the_error_names_each(configured: Configured) -> None
     assert "MPISHARE_DIR" in str(error.value)
     unnamed = [kind for kind in selection.KINDS if f"{kind.title}: " not in str(error.value)]
     assert len(unnamed) == 1  # the error's own text is about this one
+    nodes = ms.topology(comm).placement.nodes
+    assert any(f"private: {len(ranks) << 60:,} bytes do not fit" in str(error.value) for ranks in nodes)
 
 
-@pytest.mark.parametrize(
-    ("folder", "reason"),
-    [("/no/such/folder", "there is no folder"), ("/proc", "/proc is on proc"), ("/sys", "/sys is on sysfs")],
-)
+@pytest.mark.parametrize(("folder", "reason"), [("/none", "there is no folder"), ("/proc", "/proc is on proc")])
 def test_folders_that_cannot_be_used(folder: str, reason: str, configured: Configured) -> None:
     """MPISHARE_DIR on a network file system, for which /proc stands; tests/unit/host has their list.
 
@@ -94,8 +93,7 @@ def test_a_window_that_a_rank_cannot_map_again_is_kept(configured: Configured, m
         monkeypatch.setattr(Mapping, "of_pages", lambda address, nbytes: None)
     shared = ms.share(np.arange(1000), backend="window,memmap", comm=comm)
     is_kept = MAKES_WINDOWS and nodes.node_size > 1
-    if not MAKES_WINDOWS and nodes.node_size > 1:
-        assert "this MPI makes no shared-memory windows" in str(ms.report())
+    assert MAKES_WINDOWS or nodes.node_size == 1 or "this MPI makes no shared-memory windows" in str(ms.report())
     assert permissions(shared.ctypes.data).startswith("rw-" if is_kept else "r--")
     assert shared.tolist() == list(range(1000))
     if is_kept:

@@ -55,15 +55,11 @@ def test_the_pages_of_a_part_alone_are_allocated(memory_file: int) -> None:
     assert os.fstat(memory_file).st_blocks * 512 == 2 * PAGE
 
 
-def test_missing_pages_are_an_error_and_no_signal() -> None:
+def test_missing_pages_are_an_error_and_no_signal(memory_file: int) -> None:
     """Pages behind the end of a file cannot be allocated, as those of a full file system."""
-    descriptor = os.memfd_create("short")
-    os.ftruncate(descriptor, 4 * PAGE)
-    file = mmap.mmap(descriptor, 4 * PAGE)
-    mapping = second_map(file, 0, 4 * PAGE)
+    mapping = Mapping.of_file(memory_file, 4 * PAGE)
     mapping.reserve(slice(0, 4 * PAGE))
-    os.ftruncate(descriptor, PAGE)
-    os.close(descriptor)
+    os.ftruncate(memory_file, PAGE)
     mapping.reserve(slice(0, PAGE))
     mapping.reserve(slice(5, 5))
     with pytest.raises(MemoryError, match="no pages for"):
