@@ -104,7 +104,7 @@ class Dispatcher:
         if not future.set_running_or_notify_cancel():
             return True
         rank = self._idle[-1]
-        has_function = rank in self._functions and self._functions[rank] is call.func
+        has_function = self._functions.pop(rank, self) is call.func  # noted again when the call has been made
         try:
             pickled = pickle_object((has_function, None if has_function else call.func, call.args, call.kwargs))
         except Exception as error:
@@ -112,7 +112,6 @@ class Dispatcher:
             return True
         self._idle.pop()
         self._running[rank] = future, call
-        self._functions.pop(rank, None)  # until the worker has unpickled the call
         send_command(self._context, CALL, rank)
         send_object(self._context, self._comm, pickled, rank, Tag.POOL_CALL)
         return True

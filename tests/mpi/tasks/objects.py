@@ -40,7 +40,7 @@ def memory_of(array: Any) -> tuple[bool, bool]:
 
 
 class State:
-    """An object whose methods are mapped. It counts how often this rank has unpickled one.
+    """A function that is not true, and whose methods are mapped. It counts how often this rank has unpickled one.
 
     Attributes:
         array: 0, 1, 2, ... at first.
@@ -54,6 +54,9 @@ class State:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         State.times_unpickled += 1
+
+    def __len__(self) -> int:
+        return 0
 
     def look(self, number: int) -> int:
         """One item."""
