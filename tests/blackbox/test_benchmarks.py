@@ -21,25 +21,24 @@ RUNS = {
 @pytest.mark.parametrize("name", RUNS)
 def test_benchmark(name: str, tmp_path: Path) -> None:
     size, options, parts = RUNS[name]
-    command, environ = ["-m", f"benchmarks.{name}", *options.split()], {"BENCHMARK_RESULTS": str(tmp_path)}
-    run_on(size, command, environ)
+    run_benchmark(size, name, options.split(), {"BENCHMARK_RESULTS": str(tmp_path)})
     kept = json.loads((tmp_path / f"{name}.json").read_text())
     assert {"versions", "nodes"} <= set(kept["ground"])
     assert all(kept["figures"][part] for part in parts)
 
 
-@pytest.mark.parametrize(
-    ("size", "way"), [(0, "multiprocessing.Pool, initializer"), (2, "mpishare.Pool, bound method"), (2, "uneven")]
-)
-def test_a_way_of_the_benchmark_of_pools(size: int, way: str) -> None:
-    command = ["-m", "benchmarks.pool", "--way", way, "--items", "2000", "--bits", "6", "--rounds", "1"]
-    assert any(json.loads(line) for line in run_on(size, command).stdout.splitlines())
+WAYS = {"multiprocessing.Pool, initializer": 0, "mpishare.Pool, bound method": 2, "uneven": 2}
 
 
-def run_on(size: int, command: list[str], environ: dict[str, str] | None = None) -> Ended:
-    """Runs words for Python on `size` ranks, or on none."""
-    return (
-        run_ranks(size, command, environ, limit_s=300)
-        if size
-        else run([sys.executable, *command], environ, limit_s=300, is_cleaned=True)
-    )
+@pytest.mark.parametrize(("way", "size"), WAYS.items())
+def test_a_way_of_the_benchmark_of_pools(way: str, size: int) -> None:
+    ended = run_benchmark(size, "pool", ["--way", way, "--items=2000", "--bits=6", "--rounds=1"], {})
+    assert any(json.loads(line) for line in ended.stdout.splitlines())
+
+
+def run_benchmark(size: int, name: str, options: list[str], environ: dict[str, str]) -> Ended:
+    """Runs a benchmark on `size` ranks, or as one process that starts its own."""
+    command = ["-m", f"benchmarks.{name}", *options]
+    if size:
+        return run_ranks(size, command, environ, limit_s=300)
+    return run([sys.executable, *command], environ, limit_s=300, is_cleaned=True)

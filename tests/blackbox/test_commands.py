@@ -4,10 +4,9 @@ import json
 import os
 import re
 import shlex
-import shutil
 import sys
 from functools import cache
-from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -87,35 +86,20 @@ def test_usage(args: str, status: int, text: str) -> None:
     assert text in (ended.stderr if status else ended.stdout)
 
 
+COPY = 'git ls-files -z --cached --others --exclude-standard | tar -c --null -T - | tar -x -C "$0"'
+AS_NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]
+INDEX = ("PIP_", "SSL_", "REQUESTS_")  # the settings by which this machine's pip reaches its index
+
+
 @pytest.mark.timeout(600)
 def test_set_up_from_nothing_as_an_ordinary_user_in_a_path_with_a_space() -> None:
     """A copy of the tracked files, an empty environment, and the system's user "nobody" where we are root."""
-    folder = Path("/tmp") / f"mpishare test {os.getpid()}"
-    try:
-        copy_tracked_files(folder)
-        user = as_nobody(folder) if os.geteuid() == 0 else []
-        bare = ["env", "-i", f"HOME={folder}", "PATH=/usr/local/bin:/usr/bin:/bin", f"TMPDIR={folder}", *pip_settings()]
-        ended = run([*user, *bare, "make", "-C", str(folder), "demo"], limit_s=500)
+    with TemporaryDirectory(prefix="mpishare test ", dir="/tmp") as folder:
+        run(["sh", "-c", COPY, folder])
+        if os.geteuid() == 0:
+            run(["chown", "-R", "65534:65534", folder])
+        settings = [f"{name}={value}" for name, value in os.environ.items() if name.startswith(INDEX)]
+        bare = ["env", "-i", f"HOME={folder}", "PATH=/usr/local/bin:/usr/bin:/bin", f"TMPDIR={folder}", *settings]
+        user = AS_NOBODY if os.geteuid() == 0 else []
+        ended = run([*user, *bare, "make", "-C", folder, "demo"], limit_s=500)
         assert "all 4 ranks agree with rank 0 bit for bit" in ended.stdout
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def copy_tracked_files(folder: Path) -> None:
-    """Copies the files of a clone, with their changes."""
-    listed = run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]).stdout
-    for name in filter(None, listed.split("\0")):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, folder / name)
-
-
-def as_nobody(folder: Path) -> list[str]:
-    """Gives the folder to nobody; the command that runs another as nobody, with no capability."""
-    for file in [folder, *folder.rglob("*")]:
-        os.chown(file, 65534, 65534)
-    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]
-
-
-def pip_settings() -> list[str]:
-    """The settings by which this machine's pip reaches its index."""
-    return [f"{name}={value}" for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "REQUESTS_"))]

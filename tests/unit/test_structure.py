@@ -83,6 +83,9 @@ def layer_of(module: str) -> int:
 def test_imports_point_down(name: str) -> None:
     for imported in IMPORTS[name] & FILES.keys() - {"mpishare"}:
         assert layer_of(imported) <= layer_of(name), imported
+        assert name.startswith("mpishare.kernels") or not imported.startswith("mpishare.kernels")
+    if layer_of(name) <= layer_of("mpishare.arrays"):
+        assert not any(imported.startswith("mpi4py") for imported in IMPORTS[name])
 
 
 @cache
@@ -111,22 +114,11 @@ def test_each_folder_says_what_it_is_for(folder: str) -> None:
     assert "must never" in text
 
 
-def test_the_lowest_folders_know_nothing_of_mpi() -> None:
-    for name in FILES:
-        if layer_of(name) <= layer_of("mpishare.arrays"):
-            assert not any(other.startswith("mpi4py") for other in IMPORTS[name]), name
-
-
 def test_optional_packages_are_not_imported_with_the_module() -> None:
     for name, file in FILES.items():
         top: list[ast.stmt] = [node for node in source_of(file).body if isinstance(node, ast.Import | ast.ImportFrom)]
         names = {imported.split(".")[0] for imported in imports_of(ast.Module(top, []))}
         assert names & OPTIONAL <= ({"numba"} if name.startswith("mpishare.kernels") else set()), name
-
-
-def test_nothing_imports_the_kernels_but_their_user() -> None:
-    for name, imported in IMPORTS.items():
-        assert name.startswith("mpishare.kernels") or not any(item.startswith("mpishare.kernels") for item in imported)
 
 
 def test_programs_use_the_public_face_only() -> None:
