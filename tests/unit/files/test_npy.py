@@ -15,7 +15,7 @@ from tests.arrays import DTYPES, REPRESENTATIVES, assert_same, bits, filled
 from tests.unit.files.reading import inspected, loaded
 
 ODD_DTYPES = ["titles", "unicode names", "record", "no columns", "subarray"]
-ARRAYS = {**REPRESENTATIVES, **{name: filled(DTYPES[name], (4, 3)) for name in ODD_DTYPES}}
+ARRAYS = {**REPRESENTATIVES, **{name: filled(DTYPES[name], (4, 3)).T for name in ODD_DTYPES}}
 
 
 @pytest.mark.filterwarnings("ignore:Stored array in format")
