@@ -3,8 +3,6 @@
 import errno
 import os
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 from unittest import mock
@@ -45,19 +43,6 @@ def offset_of_x(file: Path) -> int:
         return int(opened["arrays/x"].id.get_offset())
 
 
-@contextmanager
-def intercepted(name: str, rank: int, action: Callable[..., object]) -> Iterator[None]:
-    """A block in which each call of a function of `os` on a rank calls `action` first, which may raise."""
-    usual = getattr(os, name)
-
-    def call(*args: Any, **options: Any) -> Any:
-        action(*args)
-        return usual(*args, **options)
-
-    with mock.patch.object(os, name, call if COMM.rank == rank % COMM.size else usual):
-        yield
-
-
 @pytest.fixture
 def checkpoint(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A folder with steps 1 and 2, of whose array "x" each rank verifies one run."""
@@ -74,7 +59,7 @@ def test_the_first_save_makes_the_folder(shared_folder: Path) -> None:
     checkpoint: Any = ms.Checkpoint(shared_folder / "run")
     assert checkpoint.latest() is None
     assert not names_in(shared_folder)
-    with intercepted("fsync", 0, lambda fd: synced.append(os.fstat(fd).st_ino)):
+    with mock.patch.object(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino)):
         checkpoint.save(1, {})
     assert (shared_folder.stat().st_ino in synced) == (COMM.rank == 0)
 
@@ -131,15 +116,18 @@ def test_each_byte_is_read_once_a_job(shared_folder: Path, monkeypatch: pytest.M
     grid = filled(np.dtype("f8"), (997, 5))
     checkpoint: Any = ms.Checkpoint(shared_folder)
     checkpoint.save(1, {"grid": grid[ms.partition(997)]}, distributed=["grid"])
-    read_bytes: list[int] = []
-    with intercepted("preadv", COMM.rank, lambda fd, buffers, offset: read_bytes.append(buffers[0].nbytes)):
+    with mock.patch.object(os, "preadv", wraps=os.preadv) as preadv:
         snapshot = checkpoint.latest()
         size = snapshot.path.stat().st_size
-        assert grid.nbytes < size <= COMM.allreduce(sum(read_bytes)) < 1.01 * size  # checksums are read twice
-        read_bytes.clear()
+        assert grid.nbytes < size <= COMM.allreduce(bytes_read(preadv)) < 1.01 * size  # checksums are read twice
+        preadv.reset_mock()
         assert_same(snapshot.load("grid"), grid)
-    assert COMM.allreduce(sum(read_bytes)) == grid.nbytes
-    assert not read_bytes or ms.topology().node == 0
+    assert COMM.allreduce(bytes_read(preadv)) == grid.nbytes
+    assert not preadv.called or ms.topology().node == 0
+
+
+def bytes_read(preadv: mock.Mock) -> int:
+    return sum(buffers[0].nbytes for (_, buffers, _), _ in preadv.call_args_list)
 
 
 def test_the_last_ones_stay(shared_folder: Path) -> None:
@@ -208,11 +196,12 @@ def test_a_damaged_one_neither_counts_nor_goes(checkpoint: Any, raised: Raised) 
 def test_one_that_cannot_be_read_is_not_taken_for_a_damaged_one(
     checkpoint: Any, raised: Raised, victim: int, call: str, code: int
 ) -> None:
-    def refuse(file: Any, *_: object) -> None:
-        if call == "preadv" or str(file).endswith(SECOND):
+    def refuse(file: Any, *_: object) -> Any:
+        if COMM.rank == victim % COMM.size and (call == "preadv" or str(file).endswith(SECOND)):
             raise OSError(code, os.strerror(code))
+        return mock.DEFAULT
 
-    with intercepted(call, victim, refuse):
+    with mock.patch.object(os, call, wraps=getattr(os, call), side_effect=refuse):
         outcomes = raised(checkpoint.latest)
     assert sorted({error for error, _ in outcomes}) == ["FileError", "PeerError"][: COMM.size]
     assert all(f"{SECOND}: {os.strerror(code)}" in text for _, text in outcomes)
@@ -227,13 +216,14 @@ def test_one_that_another_job_replaces_meanwhile(checkpoint: Any, opening: int, 
     ms.Checkpoint(other).save(step, {"x": np.full(40, 3)})
     opened = []
 
-    def replace(path: Any, *_: object) -> None:
+    def replace(path: Any, *_: object) -> Any:
         opened.append(str(path))
-        if str(path) == second and opened.count(second) == opening:
+        if COMM.rank == 0 and str(path) == second and opened.count(second) == opening:
             Path(second).unlink()
             (other / f"{step:012}.h5").rename(checkpoint.path / f"{step:012}.h5")
+        return mock.DEFAULT
 
-    with intercepted("open", 0, replace):
+    with mock.patch.object(os, "open", wraps=os.open, side_effect=replace):
         snapshot = checkpoint.latest()
     assert (snapshot.step, snapshot.load("x").tolist()) == (step, [3] * 40)
 
