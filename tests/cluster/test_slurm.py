@@ -139,12 +139,3 @@ def test_tasks_that_mpi_sees_alone_are_refused(slurm: Cluster) -> None:
     code = "import mpishare as ms; print(ms.zeros(3).sum())"
     alone = slurm.exec(HEAD, [*srun, "env", "MPISHARE_SINGLETONS=1", sys.executable, "-c", code])
     assert alone.stdout == "0.0\n" * 6
-
-
-def test_info_and_run_work_inside_a_job(slurm: Cluster, tmp_path: Path) -> None:
-    wrap = "srun --mpi=pmix mpishare info && mpishare run -n 6 mpishare info"
-    job = submit(slurm, "--nodes=3", "--ntasks-per-node=2", f"--output={tmp_path}/out", f"--wrap={wrap}")
-    state, output = wait(slurm, job), (tmp_path / "out").read_text()
-    assert state == ["COMPLETED"], output
-    assert output.count("6 ranks on 3 nodes") == 2
-    assert output.count("node 2: h3, ranks 4, 5") == 2
