@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -112,11 +113,11 @@ def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:
                 _check_scope(scope)
                 agreement.call = _FENCES[scope]
         except MpishareError as error:
-            if agreement.note[0] and is_known(error, context.topology.node_size) and context.topology.n_nodes > 1:
+            if context.topology.n_nodes > 1 and agreement.note[0] and is_known(error, context.topology.node_size):
                 with agree(context.collective_comm):  # the other nodes wait, also for a node that failed
                     raise
             raise
-        if agreement.note[0] and context.topology.n_nodes > 1:
+        if context.topology.n_nodes > 1 and agreement.note[0]:
             with agree(context.collective_comm):
                 pass
 
@@ -146,12 +147,11 @@ def partition(n: int, *, comm: mpi.Comm | None = None, scope: str = "all") -> sl
     """
     topology = context_of(comm).topology
     _check_scope(scope)
-    try:
+    count = -1
+    with suppress(TypeError):
         count = operator.index(n)
-    except TypeError as error:
-        raise ArgumentError(f"n is {n!r}; expected an integer >= 0.") from error
     if count < 0:
-        raise ArgumentError(f"n is {count}; expected an integer >= 0.")
+        raise ArgumentError(f"n is {n!r}; expected an integer >= 0.")
     if scope == "node":
         return slices.balanced_slice(count, topology.node_size, topology.node_rank)
     return slices.balanced_slice(count, topology.size, topology.rank)

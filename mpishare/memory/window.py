@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 
-import numpy as np
-
 from mpishare.arrays.slices import PAGE_BYTES
 from mpishare.comm import mpi
 from mpishare.comm.abort import end_job
-from mpishare.comm.agreement import any_rank
 from mpishare.comm.context import Context
 from mpishare.errors import BackendError, CapacityError
 from mpishare.host import filesystems
@@ -66,8 +63,8 @@ def _allocate(context: Context, nbytes: int) -> Mapping:
         raise
     address = window.Shared_query(0)[0].address
     mapping = Mapping.of_pages(address, room) if context.config.second_map else None
-    is_kept = any_rank(context.node_collective_comm, np.array([mapping is None]))[0]
-    if mapping is None or is_kept:
+    is_kept = context.node_collective_comm.allreduce_or(bytes([mapping is None]))
+    if mapping is None or any(is_kept):
         return KeptWindow(window, address)
     window.Free()
     if room > nbytes:
