@@ -67,11 +67,6 @@ def test_items_and_results_keep_their_bits_and_order(
     assert pickled(results) == (pickled(ITEMS[name]()) if is_given else None)
 
 
-def numbers(count: int, is_lazy: bool) -> Any:
-    """0 to `count`, of known number or not."""
-    return iter(range(count)) if is_lazy else range(count)
-
-
 @pytest.mark.parametrize("items", [np.arange(60.0).reshape(20, 3), [np.arange(9.0)] * 20], ids=["rows", "arrays"])
 def test_items_and_results_are_views_of_the_nodes_one_copy(items: Any) -> None:
     assert ms.map(memory_of, items, gather="all") == [(False, True)] * 20
@@ -96,9 +91,9 @@ def test_on_another_communicator(comm: MPI.Intracomm) -> None:
     half.Free()
 
 
-@pytest.mark.parametrize("is_lazy", [False, True])
+@pytest.mark.parametrize("make", [list, iter])
 @pytest.mark.parametrize("missing", ["a common file", "threads", "a thread"])
-def test_without(configured: Configured, monkeypatch: pytest.MonkeyPatch, missing: str, is_lazy: bool) -> None:
+def test_without(configured: Configured, monkeypatch: pytest.MonkeyPatch, missing: str, make: Any) -> None:
     if missing == "threads":
         monkeypatch.setattr(mpi, "Query_thread", lambda: MPI.THREAD_SINGLE, raising=False)
     if missing == "a thread":
@@ -108,10 +103,10 @@ def test_without(configured: Configured, monkeypatch: pytest.MonkeyPatch, missin
         with monkeypatch.context() as patch:
             if missing == "a common file":
                 patch.setattr(os, "memfd_create", Mock(side_effect=OSError))
-            results = ms.map(operator.neg, numbers(count, is_lazy), gather="all", comm=fresh)
+            results = ms.map(operator.neg, make(range(count)), gather="all", comm=fresh)
         assert results == [-number for number in range(count)]
     with pytest.raises(ms.TaskError, match="item 4321 failed"):
-        ms.map(partial(fail_at, item=4321), numbers(5000, is_lazy), comm=fresh)
+        ms.map(partial(fail_at, item=4321), make(range(5000)), comm=fresh)
 
 
 class StrangeError(Exception):
