@@ -77,7 +77,7 @@ def _find_context(comm: mpi.Comm | None) -> Context:
             checked.Set_attr(_keyval(), error.again())
             raise
         checked.Set_attr(_keyval(), context)
-        _contexts[checked.handle] = context
+        _contexts[mpi.handle_of(checked)] = context
         if checked == mpi.COMM_WORLD:
             _contexts[None] = context
     if context.pid != os.getpid():
@@ -109,7 +109,7 @@ def _keyval() -> int:
     """The key of our attribute. It has no copy function, so that a duplicate of a communicator does not inherit it."""
 
     def free(comm: mpi.Comm, _keyval: int, context: Context | StallError) -> None:
-        _contexts.pop(comm.handle, None)
+        _contexts.pop(mpi.handle_of(comm), None)
         if isinstance(context, Context) and not mpi.Is_finalized():
             context.free()
 

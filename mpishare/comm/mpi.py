@@ -8,6 +8,13 @@ if TYPE_CHECKING:
     from mpi4py.MPI import *  # noqa: F403
 
 
+def handle_of(item: Comm | Op) -> int:  # noqa: F405
+    """The number by which MPI's own calls know a communicator or an operation. mpi4py 3 has no `handle`."""
+    from mpi4py import MPI
+
+    return MPI._handleof(item)
+
+
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)  # Python's own probing of modules must not start MPI

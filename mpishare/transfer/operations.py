@@ -121,7 +121,7 @@ def operation_of(op: mpi.Op) -> Operation:
     """
     if not isinstance(op, mpi.Op):
         raise ArgumentError(f"op is {op!r}. Give an operation of mpi4py, such as MPI.SUM, or one of MPI.Op.Create.")
-    known = _known_operations().get(op.handle)
+    known = _known_operations().get(mpi.handle_of(op))
     if known is not None:
         return known
     if op == mpi.OP_NULL or op.is_predefined:
@@ -147,7 +147,7 @@ def _known_operations() -> dict[int, _Function]:
         "BXOR": (np.bitwise_xor, "biu"),
     }
     return {
-        getattr(mpi, name).handle: _Function(f"MPI.{name}", function, kinds)
+        mpi.handle_of(getattr(mpi, name)): _Function(f"MPI.{name}", function, kinds)
         for name, (function, kinds) in table.items()
     }
 
