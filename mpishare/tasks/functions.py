@@ -33,7 +33,12 @@ class SharedFunction:
             return False
         if is_named(func):
             return func is self.func
-        before, self._digest = self._digest, _digest(func)
+        pickled = pickle_object(func)
+        digest = blake2b(pickled.skeleton)
+        for array in pickled.arrays:
+            digest.update(f"{array.dtype} {array.shape} {array.strides}".encode())
+            digest.update(bytes_of(array).data if array.flags.forc else array.tobytes())
+        before, self._digest = self._digest, digest.digest()
         return before == self._digest
 
 
@@ -42,13 +47,3 @@ def is_named(func: Any) -> bool:
     if isinstance(func, BuiltinFunctionType):
         return func.__self__ is None or isinstance(func.__self__, ModuleType)
     return isinstance(func, FunctionType) and func.__closure__ is None and "<" not in func.__qualname__
-
-
-def _digest(obj: Any) -> bytes:
-    """A digest of the pickled `obj` and of its arrays."""
-    pickled = pickle_object(obj)
-    digest = blake2b(pickled.skeleton)
-    for array in pickled.arrays:
-        digest.update(f"{array.dtype} {array.shape} {array.strides}".encode())
-        digest.update(bytes_of(array).data if array.flags.forc else array.tobytes())
-    return digest.digest()
