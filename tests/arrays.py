@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 STRUCT = np.dtype([("id", "<i4"), ("mass", ">f8"), ("name", "S3")])
 
 SIMPLE = "? i1 u1 i4 i8 q Q f2 f4 f8 g c16 G S5 U3 V7 >i2 >u8 >f4 >f8 >c16 >U3 M8[ns] M8[D] M8[25s] m8[s] m8 >M8[us]"
-DTYPES: dict[str, np.dtype[Any]] = {
+DTYPES = {
     **{name: np.dtype(name) for name in SIMPLE.split()},
     "struct": STRUCT,
     "nested": np.dtype([("here", STRUCT), ("there", STRUCT, (2,)), ("when", "M8[s]")]),
@@ -64,7 +64,7 @@ def every_array() -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 CHOSEN = ["f8, C", ">c16, Fortran", "struct, strided", "gaps, reversed", "M8[ns], 0-d", "S5, no items"]
-REPRESENTATIVES: dict[str, NDArray[Any]] = {name: array for name, array in every_array() if name in CHOSEN}
+REPRESENTATIVES = {name: array for name, array in every_array() if name in CHOSEN}
 """One array for each way in which the library treats arrays differently: contiguous or not, a dtype that the header
 holds or that needs an extension, padding, no dimension, no bytes."""
 

@@ -17,20 +17,20 @@ MEASURED = ["unit", "mpi-2-block:1", "memory-one-map", "memory-refused", "watche
 """Launches that together run nearly all lines. Measuring takes half as long again, so the others are left out."""
 
 
-def begin() -> None:
+def begin():
     """Removes what was measured before."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
 
 
-def settings(launch: str) -> dict[str, str]:
+def settings(launch):
     """The environment in which each Python process of a launch measures itself, by coverage's own .pth file."""
     if launch not in MEASURED:
         return {}
     return {"COVERAGE_PROCESS_START": str(ROOT / "pyproject.toml"), "COVERAGE_FILE": str(FOLDER / "data")}
 
 
-def percent() -> float:
+def percent():
     """The branch coverage of all measured processes together, in percent."""
     environ = {**os.environ, "COVERAGE_FILE": str(FOLDER / "data")}
     report = FOLDER / "report.json"
@@ -40,7 +40,7 @@ def percent() -> float:
     return float(100 * totals["covered_branches"] / totals["num_branches"])
 
 
-def compare() -> str:
+def compare():
     """A line with the branch coverage and the figure kept; it has the word "fell" where that fell too far."""
     measured, kept = percent(), float(json.loads(KEPT.read_text())["branches, percent"])
     verdict = "fell from" if measured < kept - LARGEST_FALL else "was"

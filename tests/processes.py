@@ -2,17 +2,16 @@
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 
-def anonymous_bytes() -> int:
+def anonymous_bytes():
     """Pages of this process alone, those changed in a copy-on-write map among them."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Anonymous:"))
 
 
-def may_reopen_maps() -> bool:
+def may_reopen_maps():
     """Whether this process may open /proc/self/map_files, which takes CAP_CHECKPOINT_RESTORE."""
     for entry in Path("/proc/self/map_files").iterdir():
         try:
@@ -25,13 +24,13 @@ def may_reopen_maps() -> bool:
     return False
 
 
-def children_of(pid: int) -> list[int]:
+def children_of(pid):
     """The processes that a process has started itself and that live."""
     threads = Path(f"/proc/{pid}/task").iterdir()
     return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
 
 
-def wait_until(is_reached: Callable[[], object], limit_s: float, report: Callable[[], str] = str) -> None:
+def wait_until(is_reached, limit_s, report=str):
     """Waits until `is_reached` returns something true; past `limit_s` the test fails with a report."""
     deadline = time.monotonic() + limit_s
     while not is_reached():

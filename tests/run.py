@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fnmatch import fnmatch
 from tempfile import gettempdir
 from types import MappingProxyType
@@ -25,7 +25,7 @@ TIME_LIMIT_S = 900  # a launch that takes longer hangs
 
 ABOVE = ["objects", "messages", "files", "checkpoints", "tasks", "kernels"]
 """Folders of tests/mpi that stand on the others and know little of placement: they run once for a number of ranks."""
-LAYOUTS: list[tuple[int, str, list[str]]] = [
+LAYOUTS = [
     (1, "", []),
     (2, "", ABOVE),
     (2, "block:1", []),
@@ -72,7 +72,7 @@ class Outcome(NamedTuple):
     skipped: int
 
 
-def main() -> int:
+def main():
     """Runs the launches in turn; returns 0 when all passed, and in CI only when nothing was skipped."""
     parser = argparse.ArgumentParser(prog="python -m tests.run", description=__doc__)
     parser.add_argument("--only", nargs="+", default=["*"], metavar="NAME", help="launches of these names or patterns")
@@ -87,7 +87,7 @@ def main() -> int:
     return run_all(chosen, is_whole=options.only == ["*"])
 
 
-def run_all(chosen: Sequence[Launch], *, is_whole: bool) -> int:
+def run_all(chosen, *, is_whole):
     """Runs these and prints the summary; `is_whole` also reports what is left out."""
     coverage.begin()
     outcomes = [run(launch) for launch in chosen]
@@ -102,7 +102,7 @@ def run_all(chosen: Sequence[Launch], *, is_whole: bool) -> int:
     return int(failed > 0 or is_incomplete or "fell" in covered)
 
 
-def launches() -> list[Launch]:
+def launches():
     """All launches, the quickest first."""
     doctests = ["--doctest-modules", "mpishare", "-W", "ignore:private"]
     chosen = [Launch("unit", pytest("tests/unit")), Launch("docstrings", pytest(*doctests))]
@@ -126,7 +126,7 @@ def launches() -> list[Launch]:
     return chosen
 
 
-def left_out() -> list[str]:
+def left_out():
     """One line for each part of the tests that cannot run on this machine: why, and what would allow it."""
     lines = [f"left out: the tests of failing system calls: {reason}" for reason in missing_strace()]
     if not MPICH.exists():
@@ -139,43 +139,43 @@ def left_out() -> list[str]:
     return [*lines, *(f"left out: the tests under Slurm: {reason}" for reason in slurm[:1])]
 
 
-def pytest(*args: str) -> list[str]:
+def pytest(*args):
     """The command line of pytest in one process."""
     return [sys.executable, *PYTEST, "--durations=10", *args]
 
 
-def ignored(path: str, reasons: Sequence[str]) -> list[str]:
+def ignored(path, reasons):
     """Pytest's option to leave out `path`, when there are reasons to."""
     return [f"--ignore={path}"] if reasons else []
 
 
-def mpi(name: str, size: int, environ: dict[str, str], marks: str = "", *, without: Sequence[str] = ()) -> Launch:
+def mpi(name, size, environ, marks="", *, without=()):
     """The tests of tests/mpi on `size` ranks, but for those in some folders."""
     command = [sys.executable, "-m", "mpishare", "run", "-n", str(size), "python"]
     chosen = marks or ("not large" if name in TWO_LAUNCHES else "not large and not two_launches")
     return Launch(name, [*command, *mpi_tests(chosen, without)], environ)
 
 
-def mpi_tests(marks: str = "not large and not two_launches", without: Sequence[str] = ()) -> list[str]:
+def mpi_tests(marks="not large and not two_launches", without=()):
     """The arguments with which Python runs tests/mpi, on each rank."""
     folders = [f"--ignore=tests/mpi/{folder}" for folder in without]
     return [*PYTEST, "--durations=5", "--tb=short", "-m", marks, "tests/mpi", *folders]
 
 
-def mpich() -> Launch:
+def mpich():
     """tests/mpi on a second MPI, which `make test` installs in a folder of its own."""
     path = os.pathsep.join([str(MPICH.parent), os.environ.get("PATH", os.defpath)])
     return Launch("mpich", [str(MPICH), "-m", "mpishare", "run", "-n", "3", "python", *mpi_tests()], {"PATH": path})
 
 
-def hdf5_through_mpi() -> Launch:
+def hdf5_through_mpi():
     """The tests of files with the system's h5py, which writes through MPI; its launcher is beside no Python."""
     command = ["/usr/bin/mpiexec", "--oversubscribe", "-n", "3", str(MPIO), "-m", "mpi4py", *PYTEST, "--tb=short"]
     environ = {"MPISHARE_NODES": "block:2", **additions(Request(ranks=3), os.environ)}
     return Launch("hdf5-mpi", [*command, "tests/mpi/files", "tests/mpi/checkpoints"], environ)
 
 
-def run(launch: Launch) -> Outcome:
+def run(launch):
     """Runs one launch within the time limit, and passes its output on."""
     settings = [f"{name}={value}" for name, value in launch.environ.items() if name != "PATH"]
     print(f"\n== {launch.name}\n{' '.join([*settings, *launch.command])}", flush=True)
@@ -198,7 +198,7 @@ def run(launch: Launch) -> Outcome:
     return Outcome(line, passed, failed, skipped)
 
 
-def _cpu_s() -> float:
+def _cpu_s():
     """CPU seconds of all ended child processes."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime

@@ -4,11 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, TypeAlias
 
 from mpishare.cli import run as launcher
 
@@ -19,7 +17,7 @@ OPEN_MPI = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_btl": "^ofi"}
 """Patience, as ranks share cores; and no look for libfabric's networks, which takes 1 s of each MPI_Init (5.0.11)."""
 
 
-def environment(extra: dict[str, str]) -> dict[str, str]:
+def environment(extra):
     """The environment of a shell in which this Python's folder comes first on PATH.
 
     Bytecode is kept, so that pytest does not read and rewrite its plugins and the tests on each rank of each launch.
@@ -31,23 +29,12 @@ def environment(extra: dict[str, str]) -> dict[str, str]:
 PLAIN = ["--", "env", sys.executable]
 """Plain python, which `mpishare run` does not take for Python and so runs without `-m mpi4py`."""
 
-Ended: TypeAlias = "subprocess.CompletedProcess[str]"
-Status: TypeAlias = int | Literal["failure", "any"]
-"""An exit status that a test demands; "failure" is any but 0."""
 
-
-def run(
-    command: list[str],
-    environ: dict[str, str] | None = None,
-    *,
-    status: Status = 0,
-    limit_s: float = 60,
-    is_cleaned: bool = False,
-) -> Ended:
+def run(command, environ=None, *, status=0, limit_s=60, is_cleaned=False):
     """Runs `command` in the project's folder, and demands that it leaves nothing and ends with exit status `status`.
 
-    Past `limit_s` it is killed with all it started, and the test fails. Where `is_cleaned`, `mpishare clean` removes
-    what it left.
+    The status "failure" is any but 0; "any" demands nothing. Past `limit_s` it is killed with all it started, and the
+    test fails. Where `is_cleaned`, `mpishare clean` removes what it left.
     """
     with nothing_left() as settings:
         process = subprocess.Popen(
@@ -70,27 +57,27 @@ def run(
     return checked(subprocess.CompletedProcess(command, process.returncode, out, err), status)
 
 
-def checked(ended: Ended, status: Status = 0) -> Ended:
+def checked(ended, status=0):
     """The same, whose exit status must be `status`."""
     is_right = status == "any" or (ended.returncode != 0 if status == "failure" else ended.returncode == status)
     assert is_right, f"exit status {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
     return ended
 
 
-def run_ranks(size: int, args: list[str], environ: dict[str, str] | None = None, **options: Any) -> Ended:
+def run_ranks(size, args, environ=None, **options):
     """Runs words such as `prog.py` on `size` ranks: what `mpishare run` does, less the start of one more Python."""
     request = launcher.parse(["-n", str(size), *args])
     added = launcher.additions(request, environment(environ or {}))
     return run(launcher.command(request, launcher.find_mpiexec()), {**added, **(environ or {})}, **options)
 
 
-def run_code(size: int, code: str, environ: dict[str, str] | None = None, **options: Any) -> Ended:
+def run_code(size, code, environ=None, **options):
     """Runs Python code on `size` ranks by plain python: nothing ends the job but what the library does."""
     return run_ranks(size, [*PLAIN, "-c", code], environ, **options)
 
 
 @contextmanager
-def started(line: list[str], environ: dict[str, str], first: str) -> Iterator[subprocess.Popen[str]]:
+def started(line, environ, first):
     """The command in the background, once it has printed a line that begins with `first`; killed with the block."""
     with subprocess.Popen(
         line, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -104,7 +91,7 @@ def started(line: list[str], environ: dict[str, str], first: str) -> Iterator[su
 
 
 @contextmanager
-def nothing_left() -> Iterator[dict[str, str]]:
+def nothing_left():
     """Settings that have Open MPI put its files into a folder of /dev/shm; fails when the block leaves one there."""
     with TemporaryDirectory(prefix="tests-", dir="/dev/shm") as folder:
         yield {f"OMPI_MCA_{component}_backing_directory": folder for component in ("btl_sm", "osc_sm")}

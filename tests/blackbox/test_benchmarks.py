@@ -2,11 +2,10 @@
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.blackbox.launch import Ended, run, run_ranks
+from tests.blackbox.launch import run, run_ranks
 
 RUNS = {
     "messages": (2, "--powers 20,21 --rounds 1 --gib 0.002", ["1,048,576 bytes", "2,097,152 bytes"]),
@@ -19,7 +18,7 @@ RUNS = {
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", RUNS)
-def test_benchmark(name: str, tmp_path: Path) -> None:
+def test_benchmark(name, tmp_path):
     size, options, parts = RUNS[name]
     run_benchmark(size, name, options.split(), {"BENCHMARK_RESULTS": str(tmp_path)})
     kept = json.loads((tmp_path / f"{name}.json").read_text())
@@ -31,12 +30,12 @@ WAYS = {"multiprocessing.Pool, initializer": 0, "mpishare.Pool, bound method": 2
 
 
 @pytest.mark.parametrize(("way", "size"), WAYS.items())
-def test_a_way_of_the_benchmark_of_pools(way: str, size: int) -> None:
+def test_a_way_of_the_benchmark_of_pools(way, size):
     ended = run_benchmark(size, "pool", ["--way", way, "--items=2000", "--bits=6", "--rounds=1"], {})
     assert any(json.loads(line) for line in ended.stdout.splitlines())
 
 
-def run_benchmark(size: int, name: str, options: list[str], environ: dict[str, str]) -> Ended:
+def run_benchmark(size, name, options, environ):
     """Runs a benchmark on `size` ranks, or as one process that starts its own."""
     command = ["-m", f"benchmarks.{name}", *options]
     if size:

@@ -11,51 +11,51 @@ from tempfile import TemporaryDirectory
 import pytest
 
 import mpishare as ms
-from tests.blackbox.launch import ROOT, Ended, run, run_code, run_ranks
+from tests.blackbox.launch import ROOT, run, run_code, run_ranks
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line[2:] for block in BLOCKS for line in block.splitlines() if line.startswith("$ ")]
 
 
-def test_the_readme_opens_with_the_two_commands() -> None:
+def test_the_readme_opens_with_the_two_commands():
     """The second would run itself; the runner of all tests is what it starts."""
     assert COMMANDS[:2] == ["make demo", "make test"]
     assert "-m tests.run" in run(["make", "--dry-run", "test"]).stdout
 
 
 @cache
-def result_of(command: str) -> Ended:
+def result_of(command):
     """The result of one of them, without the environment of make, which may run these tests."""
     return run(shlex.split(command), {"MAKEFLAGS": "--no-print-directory"}, limit_s=500, is_cleaned=True)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command != "make test"])
-def test_readme_command(command: str) -> None:
+def test_readme_command(command):
     assert result_of(command).stdout
 
 
 @pytest.mark.timeout(600)
-def test_the_readme_shows_the_demos_real_output() -> None:
+def test_the_readme_shows_the_demos_real_output():
     shown = next(block for block in BLOCKS if block.startswith("$ make demo"))
     output = result_of("make demo").stdout
     output = output[output.index("mpishare: jobs/broadcast.py") :]  # after the lines of the set-up, the first time
     assert without_times(output) in without_times(shown)
 
 
-def without_times(text: str) -> str:
+def without_times(text):
     """The text without times and the host's name."""
     return re.sub(r"\(\S+~(\d)\)", r"(host~\1)", re.sub(r"\d+\.\d+ (ms|times)", r"# \1", text))
 
 
-def test_the_readme_example() -> None:
+def test_the_readme_example():
     code, shown = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0], "60.0 576 bytes saved"
     assert shown in README
     assert run_code(4, code).stdout == shown + "\n"
 
 
-def test_info_as_json_under_mpiexec() -> None:
+def test_info_as_json_under_mpiexec():
     environ = {"MPISHARE_NODES": "block:2", "MPISHARE_SECOND_MAP": "0"}
     facts = json.loads(run_ranks(3, ["mpishare", "info", "--json"], environ).stdout)
     assert [node["ranks"] for node in facts["nodes"]] == [[0, 1], [2]]
@@ -65,7 +65,7 @@ def test_info_as_json_under_mpiexec() -> None:
 
 
 @pytest.mark.parametrize(("size", "nodes"), [(1, ""), (3, "block:2")])
-def test_bench_ends_in_a_verdict(size: int, nodes: str) -> None:
+def test_bench_ends_in_a_verdict(size, nodes):
     output = run_ranks(size, ["mpishare", "bench", "--mib", "1"], {"MPISHARE_NODES": nodes}).stdout
     assert output.count("mpishare.share") == 2
     assert output.splitlines()[-1].startswith("verdict: sharing 1 MiB costs ")
@@ -81,7 +81,7 @@ def test_bench_ends_in_a_verdict(size: int, nodes: str) -> None:
         *((f"{command} --help", 0, "usage: mpishare") for command in ("", "info", "run")),
     ],
 )
-def test_usage(args: str, status: int, text: str) -> None:
+def test_usage(args, status, text):
     ended = run([sys.executable, "-m", "mpishare", *args.split()], status=status)
     assert text in (ended.stderr if status else ended.stdout)
 
@@ -92,7 +92,7 @@ INDEX = ("PIP_", "SSL_", "REQUESTS_")  # the settings by which this machine's pi
 
 
 @pytest.mark.timeout(600)
-def test_set_up_from_nothing_as_an_ordinary_user_in_a_path_with_a_space() -> None:
+def test_set_up_from_nothing_as_an_ordinary_user_in_a_path_with_a_space():
     """A copy of the tracked files, an empty environment, and the system's user "nobody" where we are root."""
     with TemporaryDirectory(prefix="mpishare test ", dir="/tmp") as folder:
         run(["sh", "-c", COPY, folder])

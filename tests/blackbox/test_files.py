@@ -1,7 +1,5 @@
 """Whole programs that load: who imports h5py."""
 
-from pathlib import Path
-
 import h5py
 import numpy as np
 
@@ -14,7 +12,7 @@ print(ms.topology().rank, "h5py" in sys.modules)
 """
 
 
-def test_h5py_is_imported_where_it_reads(tmp_path: Path) -> None:
+def test_h5py_is_imported_where_it_reads(tmp_path):
     """One rank looks at the file and reads small datasets; a contiguous one is read without h5py."""
     path = str(tmp_path / "a.h5")
     with h5py.File(path, "w") as file:

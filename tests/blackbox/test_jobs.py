@@ -5,8 +5,6 @@ import json
 import os
 import signal
 import sys
-from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -21,7 +19,7 @@ HEAT = ["--size", "61,50", "--steps", "2000", "--json"]
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory):
     """A folder with a space in its name, with the input of the jobs, and the grid of heat.py on one rank."""
     folder, rng = tmp_path_factory.mktemp("some data"), np.random.default_rng(1)
     centers = rng.uniform(-3, 3, (6, 5))
@@ -37,13 +35,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def grid(file: Path) -> np.ndarray[Any, Any]:
+def grid(file):
     """The result of heat.py."""
     with h5py.File(file) as opened:
         return np.asarray(opened["grid"][:])
 
 
-def run_jobs(size: int, nodes: str, calls: list[tuple[str, list[str]]]) -> tuple[list[Any], str, str]:
+def run_jobs(size, nodes, calls):
     """Calls `main` of each job on the same ranks; the JSON lines of stdout, all of it, and stderr."""
     lines = [f"import jobs.{job}\nassert jobs.{job}.main({args}) == 0" for job, args in calls]
     ended = run_code(size, "\n".join(lines), {"MPISHARE_NODES": nodes})
@@ -51,7 +49,7 @@ def run_jobs(size: int, nodes: str, calls: list[tuple[str, list[str]]]) -> tuple
 
 
 @pytest.mark.parametrize(("size", "nodes"), [(1, ""), (2, ""), (4, "cyclic:2"), (5, "sizes:1,3,1")])
-def test_the_answers_of_others(size: int, nodes: str, data: Path, tmp_path: Path) -> None:
+def test_the_answers_of_others(size, nodes, data, tmp_path):
     clusters, counts, heat = tmp_path / "clusters.npz", tmp_path / "counts.npy", tmp_path / "heat.h5"
     points, table = str(data / "points.npy"), str(data / "table.npy")
     calls = [
@@ -86,7 +84,7 @@ def test_the_answers_of_others(size: int, nodes: str, data: Path, tmp_path: Path
     assert output.count("all bits are the same") == (2 if size > 1 else 0)
 
 
-def test_small_input_progress_and_text(data: Path, tmp_path: Path) -> None:
+def test_small_input_progress_and_text(data, tmp_path):
     clusters, stats, picture = tmp_path / "clusters.npz", tmp_path / "stats.h5", tmp_path / "heat.png"
     calls = [
         ("kmeans", ["--data", str(data / "twice.npy"), "--clusters", "8", "--output", str(clusters), "--progress"]),
@@ -129,12 +127,12 @@ def test_small_input_progress_and_text(data: Path, tmp_path: Path) -> None:
         ("task_map", "--bits=60", "--items takes 0 or more"),
     ],
 )
-def test_bad_input_ends_everywhere(job: str, args: str, message: str, data: Path) -> None:
+def test_bad_input_ends_everywhere(job, args, message, data):
     args = args.replace("EMPTY", str(data / "empty.npy"))
     assert message in run_ranks(3, [f"jobs/{job}.py", args], status="failure").stderr
 
 
-def test_heat_is_stopped_by_a_signal_and_resumed_on_other_ranks(tmp_path: Path) -> None:
+def test_heat_is_stopped_by_a_signal_and_resumed_on_other_ranks(tmp_path):
     job = ["jobs/heat.py", "--size", "61,50", "--json", "--checkpoint", str(tmp_path / "run"), "--every", "50"]
     line = [sys.executable, "-m", "mpishare", "run", "-n", "3", *job, "--steps", "1000000", "--progress"]
     with started(line, environment({"MPISHARE_NODES": "block:2"}), "step ") as stopped:
@@ -150,7 +148,7 @@ def test_heat_is_stopped_by_a_signal_and_resumed_on_other_ranks(tmp_path: Path) 
     assert "--size (21, 20), but the checkpoint has (61, 50)" in other.stderr
 
 
-def test_the_kernels_of_heat_give_the_same_bits() -> None:
+def test_the_kernels_of_heat_give_the_same_bits():
     from jobs.heat import advance, by_loops, by_numpy
 
     old = np.random.default_rng(1).standard_normal((9, 8)) * 10.0 ** np.arange(-4, 4)
@@ -168,7 +166,7 @@ for job in sys.argv[1:-1]:
 """
 
 
-def test_each_job_is_in_the_readme_and_has_help() -> None:
+def test_each_job_is_in_the_readme_and_has_help():
     text = (ROOT / "jobs" / "README.md").read_text()
     jobs = list((ROOT / "jobs").glob("*.py"))
     assert all(f"`{job.name}`" in text for job in jobs)

@@ -1,7 +1,6 @@
 """Memory, numbers and ends: what a job costs, and what it leaves behind."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +8,7 @@ from tests.blackbox.launch import PROGRAMS, run_code, run_ranks
 
 
 @pytest.mark.parametrize(("nodes", "copies"), [("block:4", 1), ("block:2", 2)])
-def test_one_copy_per_node_in_proportional_memory(nodes: str, copies: int, tmp_path: Path) -> None:
+def test_one_copy_per_node_in_proportional_memory(nodes, copies, tmp_path):
     environ = {"MPISHARE_NODES": nodes, "BENCHMARK_RESULTS": str(tmp_path)}
     run_ranks(4, ["-m", "benchmarks.memory", "--mib", "128"], environ)
     figures = json.loads((tmp_path / "memory-4.json").read_text())["figures"]
@@ -19,7 +18,7 @@ def test_one_copy_per_node_in_proportional_memory(nodes: str, copies: int, tmp_p
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("size", "backend"), [(1, ""), (4, ""), (4, "window")])
-def test_ten_thousand_live_shares(size: int, backend: str) -> None:
+def test_ten_thousand_live_shares(size, backend):
     """A limit on open files.
 
     Outcome: nothing: live arrays hold none.
@@ -48,7 +47,7 @@ CASES = [*((name, "1") for name in ENDS), ("live views in a cycle", "0"), ("view
 
 
 @pytest.mark.parametrize(("name", "second_map"), CASES)
-def test_ends_with_live_views(name: str, second_map: str) -> None:
+def test_ends_with_live_views(name, second_map):
     """The interpreter ends with live views, in cycles, in atexit handlers, after MPI_Finalize.
 
     Outcome: nothing.
@@ -59,7 +58,7 @@ def test_ends_with_live_views(name: str, second_map: str) -> None:
         assert ended.stderr == ""
 
 
-def test_a_call_before_mpi_has_begun_is_refused() -> None:
+def test_a_call_before_mpi_has_begun_is_refused():
     code = (
         "import mpi4py; mpi4py.rc.initialize = False; import mpishare as ms\n"
         "try: ms.zeros(3)\nexcept ms.ArgumentError as e: print(e)"

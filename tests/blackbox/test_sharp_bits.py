@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -26,7 +26,7 @@ class Block(NamedTuple):
     code: str
 
 
-def blocks() -> list[Block]:
+def blocks():
     """All that follow a comment, which gives the settings and the outcome."""
     result, title = [], ""
     form = r"^### (.*?)$|^<!-- (don't|instead|fine)(.*?)(?:: (\w+) (.*?))? -->\n```python\n(.*?)```"
@@ -42,7 +42,7 @@ ALONE = [block for block in blocks() if "alone" in block.settings]
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[str]]]:
+def outcomes(tmp_path_factory):
     """The outcomes of those that leave the ranks in step, in one job."""
     file = tmp_path_factory.mktemp("blocks") / "blocks.json"
     file.write_text(json.dumps([block.code for block in IN_STEP]))
@@ -51,12 +51,11 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[st
         for name in ONE_THREAD_EACH:
             patch.delenv(name, raising=False)
         ended = run_ranks(RANKS, ["-m", f"{PROGRAMS}.blocks", str(file)], settings, limit_s=300)
-    results: list[dict[str, list[str]]] = json.loads(ended.stdout.splitlines()[-1])
-    return results
+    return json.loads(ended.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("number", range(len(IN_STEP)), ids=lambda number: f"{IN_STEP[number].title} {number}")
-def test_block(number: int, outcomes: list[dict[str, Any]]) -> None:
+def test_block(number, outcomes):
     block, outcome = IN_STEP[number], outcomes[number]
     if block.does == "raises":
         assert any(error.startswith(block.text) for error in outcome["raised"]), outcome
@@ -67,13 +66,13 @@ def test_block(number: int, outcomes: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("block", ALONE, ids=lambda block: block.title)
-def test_block_that_ends_the_job(block: Block) -> None:
+def test_block_that_ends_the_job(block):
     settings = dict(re.findall(r"(\w+)=(\w+)", block.settings))
     ended = run_code(RANKS, block.code, {"MPISHARE_NODES": "", **settings}, status="failure")
     assert block.text in ended.stdout + ended.stderr
 
 
-def test_each_bit_has_both_sides() -> None:
+def test_each_bit_has_both_sides():
     titles = re.findall(r"^### (.*)$", PAGE, re.MULTILINE)
     for title in titles:
         assert {block.kind for block in blocks() if block.title == title} >= {"don't", "instead"}, title

@@ -16,7 +16,7 @@ ms.map(task, range(10**6), chunk=1)
 
 
 @pytest.mark.parametrize(("victim", "nodes"), [(0, ""), (2, "block:2")])
-def test_a_rank_that_is_killed_within_a_task(victim: int, nodes: str) -> None:
+def test_a_rank_that_is_killed_within_a_task(victim, nodes):
     ended = run_code(4, KILLED.format(victim=victim), {"MPISHARE_NODES": nodes}, status="failure")
     assert ended.stdout == "mapping\n"
 
@@ -29,7 +29,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
 """
 
 
-def test_an_iterator_takes_bounded_memory() -> None:
+def test_an_iterator_takes_bounded_memory():
     assert max(map(int, run_code(2, LAZY).stdout.split())) < 350  # MiB, of which Python, MPI and NumPy take about 100
 
 
@@ -41,7 +41,7 @@ else: print(pool.map(abs, [-1, -2]))
 """
 
 
-def test_a_pool_that_nobody_closes() -> None:
+def test_a_pool_that_nobody_closes():
     assert run_code(3, POOL).stdout == "[1, 2]\n"
 
 
@@ -52,5 +52,5 @@ with ms.Pool() as pool:
 """
 
 
-def test_a_pool_whose_body_raises() -> None:
+def test_a_pool_whose_body_raises():
     assert "OSError: the body" in run_code(3, POOL_RAISES, status="failure").stderr

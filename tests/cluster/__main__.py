@@ -8,7 +8,7 @@ from tests.cluster.missing import missing
 from tests.cluster.spec import HEAD, make_spec
 
 
-def main() -> int:
+def main():
     """Makes the cluster and runs the shell, or a command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
     parser.add_argument("--hosts", type=int, default=3, help="number of hosts, named h1, h2, … (default: %(default)s)")

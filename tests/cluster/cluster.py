@@ -6,12 +6,11 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.blackbox.launch import ROOT, Ended, Status, checked
+from tests.blackbox.launch import ROOT, checked
 from tests.cluster.missing import SYSTEM_FOLDERS
 from tests.cluster.spec import AGENT, HEAD, HOSTFILE, VENV, Spec
 from tests.processes import children_of
@@ -45,28 +44,28 @@ class Cluster:
     spec: Spec
     pid: int
 
-    def line(self, host: str, command: list[str]) -> list[str]:
+    def line(self, host, command):
         """The command line that runs `command` on `host`, in this folder and with this environment."""
         user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
         enter = ["nsenter", "--target", str(self.pid), *user, *_NAMESPACES, "--"]
         return [*enter, "sh", "-c", 'cd "$0"; exec "$@"', str(Path.cwd()), AGENT, host, shlex.join(command)]
 
-    def mpiexec_line(self, args: list[str]) -> list[str]:
+    def mpiexec_line(self, args):
         """The command line that runs mpiexec on the first host, over all hosts."""
         return self.line(self.spec.hosts[0], [f"{VENV}/bin/mpiexec", "--hostfile", HOSTFILE, *args])
 
-    def environment(self) -> dict[str, str]:
+    def environment(self):
         """This environment with this Python's folder first on PATH, and what Open MPI and Slurm need to find all."""
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS])
         slurm = {"SLURM_CONF": "/run/cluster/slurm/slurm.conf"} if self.spec.slurm else {}
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PRTE_", "PMIX_"))}
         return {**kept, **_OPEN_MPI, **slurm, "PATH": path}
 
-    def exec(self, host: str, command: list[str], *, status: Status = 0) -> Ended:
+    def exec(self, host, command, *, status=0):
         """Runs `command` on `host` and waits for the exit status `status`, for 60 s at most."""
         return self._run(self.line(host, command), status, 60)
 
-    def mpiexec(self, args: list[str], *, status: Status = 0, limit_s: float = 60) -> Ended:
+    def mpiexec(self, args, *, status=0, limit_s=60):
         """Runs mpiexec over all hosts and waits for the exit status `status`.
 
         Raises:
@@ -74,30 +73,30 @@ class Cluster:
         """
         return self._run(self.mpiexec_line(args), status, limit_s)
 
-    def _run(self, line: list[str], status: Status, limit_s: float) -> Ended:
+    def _run(self, line, status, limit_s):
         environ = self.environment()
         ended = subprocess.run(line, env=environ, capture_output=True, text=True, timeout=limit_s, check=False)
         return checked(ended, status)
 
-    def cut(self, host: str) -> None:
+    def cut(self, host):
         """Takes the host off the network, as a pulled cable does."""
         self.exec(HEAD, ["ip", "link", "set", host, "down"])
 
-    def kill(self, host: str) -> None:
+    def kill(self, host):
         """Ends every process of the host at once, as a power failure does, and takes it off the network."""
         self.cut(host)
         for pid in self._processes(host):
             os.kill(pid, signal.SIGKILL)
 
-    def shared_files(self, host: str) -> list[str]:
+    def shared_files(self, host):
         """What lies in the host's /dev/shm and temporary folder."""
         return self.exec(host, ["find", "/dev/shm", "/run/tmp", "-mindepth", "1"]).stdout.split()
 
-    def processes(self, host: str) -> list[str]:
+    def processes(self, host):
         """The command lines of the host's processes, but for the one that holds its namespaces."""
         return [line for line in self._processes(host).values() if line != "sleep infinity"]
 
-    def _processes(self, host: str) -> dict[int, str]:
+    def _processes(self, host):
         """The processes in the host's network namespace, as numbered outside, with their command lines."""
         net = self.exec(host, ["readlink", "/proc/self/ns/net"]).stdout.strip()
         lines = {}
@@ -111,7 +110,7 @@ class Cluster:
 
 
 @contextmanager
-def cluster(spec: Spec) -> Iterator[Cluster]:
+def cluster(spec):
     """A cluster for the time of a block. It ends with the block, and with this process however that ends.
 
     Raises:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.cluster.spec import AGENT, HEAD, HOSTFILE, RUN, VENV, Spec, address_of
+from tests.cluster.spec import AGENT, HEAD, HOSTFILE, RUN, VENV, address_of
 from tests.processes import wait_until
 
 _AGENT = f"""\
@@ -19,7 +19,7 @@ exec nsenter --target "$pid" --net --uts --mount --ipc -- \\
 """
 
 
-def sh(command: str) -> None:
+def sh(command):
     """Runs a line of shell; its words on stderr become the error.
 
     Raises:
@@ -30,7 +30,7 @@ def sh(command: str) -> None:
         raise RuntimeError(f"{command}\n{ended.stderr.strip()}")
 
 
-def make_switch(spec: Spec) -> None:
+def make_switch(spec):
     """The cluster's own namespace: the bridge, the host "head" on it, common files on a private tmpfs."""
     sh(
         f"mount -t tmpfs -o mode=755 none /run && mkdir -p {RUN}/hosts /run/tmp && chmod 1777 /run/tmp && "
@@ -48,7 +48,7 @@ def make_switch(spec: Spec) -> None:
     Path(HOSTFILE).write_text("".join(slots))
 
 
-def make_host(spec: Spec, number: int) -> None:
+def make_host(spec, number):
     """One host: a process that holds its namespaces, a link to the bridge, its own /dev/shm and temporary folder."""
     host, shm = spec.hosts[number], spec.shm[number]
     holder = subprocess.Popen(["unshare", "--net", "--uts", "--mount", "--ipc", "sleep", "infinity"])

@@ -16,7 +16,7 @@ from tests.cluster import hosts, slurm
 from tests.cluster.spec import LOG, Spec
 
 
-def main() -> None:
+def main():
     """Makes the cluster, prints "ready", then collects children until it is ended."""
     spec = Spec(*json.loads(sys.argv[1]))
     threading.Thread(target=_end_at_eof, daemon=True).start()
@@ -36,7 +36,7 @@ def main() -> None:
             time.sleep(0.1)
 
 
-def _end_at_eof() -> None:
+def _end_at_eof():
     """Ends the cluster when whoever started it closes our stdin, as the kernel does for a process that dies."""
     while os.read(0, 1024):
         pass

@@ -12,7 +12,7 @@ SYSTEM_FOLDERS = ("/usr/sbin", "/sbin")  # not on the PATH of an ordinary user
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS])
 
 
-def missing(*, slurm: bool) -> list[str]:
+def missing(*, slurm):
     """One reason a line; none when all is there."""
     lacking = _not_installed(_HOSTS)
     if not lacking and not _may_make_hosts():
@@ -26,17 +26,17 @@ def missing(*, slurm: bool) -> list[str]:
     return lacking
 
 
-def missing_strace() -> list[str]:
+def missing_strace():
     """One reason a line why system calls cannot be made to fail; none when they can."""
     return _not_installed(("strace",))
 
 
-def _not_installed(names: tuple[str, ...]) -> list[str]:
+def _not_installed(names):
     lacking = [name for name in names if shutil.which(name, path=_PATH) is None]
     return [f"{', '.join(lacking)} not installed; {_CURE}"] if lacking else []
 
 
-def _may_make_hosts() -> bool:
+def _may_make_hosts():
     """Whether the kernel lets us make the namespaces of a host."""
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     args = ["unshare", *user, "--net", "--mount", "--pid", "--fork", "--mount-proc", "true"]

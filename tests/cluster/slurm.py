@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.cluster.spec import AGENT, HEAD, RUN, Spec, address_of
+from tests.cluster.spec import AGENT, HEAD, RUN, address_of
 from tests.processes import wait_until
 
 ETC = f"{RUN}/slurm"
@@ -13,7 +13,7 @@ _SOCKET = f"{RUN}/munge/socket"
 _NODE_MEMORY_MIB = 4096  # reported by each host, so that --mem has an effect
 
 
-def config(spec: Spec) -> str:
+def config(spec):
     """slurm.conf: everything in the cluster's own folder, one CPU a slot, answers within seconds.
 
     cred_expire is also how long a job that was requeued waits before it starts again.
@@ -49,7 +49,7 @@ MailProg=/bin/true
 """
 
 
-def start(spec: Spec) -> None:
+def start(spec):
     """Starts the daemons and waits until every host is idle.
 
     Raises:
@@ -67,12 +67,12 @@ def start(spec: Spec) -> None:
     wait_until(lambda: _idle_hosts() == len(spec.hosts), 30, _logs)
 
 
-def _start(*command: str) -> None:
+def _start(*command):
     """Starts a daemon, which writes a log of its own."""
     subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def _start_munged() -> None:
+def _start_munged():
     """Munged with a key of its own, so that no other cluster's credentials count here."""
     folder = Path(RUN, "munge")
     folder.mkdir(mode=0o755)
@@ -83,12 +83,12 @@ def _start_munged() -> None:
     _start("munged", "--foreground", "--force", f"--socket={_SOCKET}", *files)
 
 
-def _idle_hosts() -> int:
+def _idle_hosts():
     """How many hosts Slurm says are idle."""
     line = ["sinfo", "--noheader", "--Node", "--format=%T"]
     return subprocess.run(line, capture_output=True, text=True, timeout=20).stdout.split().count("idle")
 
 
-def _logs() -> str:
+def _logs():
     """The ends of the daemons' logs."""
     return "\n".join(f"{log}:\n{log.read_text()[-2000:]}" for log in Path(ETC).glob("*.log"))

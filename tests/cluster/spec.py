@@ -30,7 +30,7 @@ class Spec(NamedTuple):
     slurm: bool
 
     @property
-    def hosts(self) -> list[str]:
+    def hosts(self):
         """Names of the hosts: h1, h2 and so on."""
         return [f"h{number + 1}" for number in range(len(self.ranks))]
 
@@ -41,6 +41,6 @@ def make_spec(hosts: int, *, ranks: str = "2", rate: str = "", shm: str = "1g", 
     return Spec([int(count) for count in counts], rate, sizes, slurm)
 
 
-def address_of(host: str) -> str:
+def address_of(host):
     """The address of a host on the cluster's own network."""
     return f"10.77.0.{254 if host == HEAD else host[1:]}"

@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from tests.cluster.conftest import Make
 from tests.run import ABOVE, mpi_tests
 
 BY_SLOT, BY_NODE = ["--map-by", "slot"], ["--map-by", "slot", "--rank-by", "node"]
@@ -17,7 +16,7 @@ BY_SLOT, BY_NODE = ["--map-by", "slot"], ["--map-by", "slot", "--rank-by", "node
     [(2, "2", BY_SLOT, ["memory", "kernels", "objects"]), (3, "1,3,1", BY_NODE, ["memory", *ABOVE])],
     ids=["2 hosts even by slot", "3 hosts uneven by node"],
 )
-def test_on_hosts(make: Make, hosts: int, ranks: str, placed: list[str], without: list[str]) -> None:
+def test_on_hosts(make, hosts, ranks, placed, without):
     """In one placement all that send messages, and in the other those that depend on it."""
     cluster = make(hosts, ranks=ranks)
     ended = cluster.mpiexec([*placed, sys.executable, *mpi_tests(without=without)], limit_s=280)
@@ -41,7 +40,7 @@ assert (again == 8).all() and (shared == 7).all()
 """
 
 
-def test_hosts_with_shared_memory_of_different_size(make: Make) -> None:
+def test_hosts_with_shared_memory_of_different_size(make):
     environ = ["-x", "MPISHARE_BACKEND=window,memmap"]
     ended = make(3, shm="1g,64m,256m").mpiexec([*environ, sys.executable, "-c", UNEVEN])
     lines = ended.stdout.splitlines()
@@ -61,7 +60,7 @@ if rank == 0: print(*speeds.items())
 """
 
 
-def test_compressed_messages_over_a_slow_link(make: Make) -> None:
+def test_compressed_messages_over_a_slow_link(make):
     ended = make(2, rate="400mbit").mpiexec([sys.executable, "-c", COMPRESSED])
     [(node, speed)] = map(ast.literal_eval, ended.stdout.splitlines())
     assert node == 1

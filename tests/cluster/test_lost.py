@@ -10,8 +10,7 @@ from contextlib import suppress
 import pytest
 
 from tests.blackbox.launch import environment, started
-from tests.cluster.cluster import Cluster, cluster
-from tests.cluster.conftest import Make
+from tests.cluster.cluster import cluster
 from tests.cluster.spec import make_spec
 from tests.processes import children_of, wait_until
 
@@ -28,7 +27,7 @@ NOTICE_SOON = [
 
 
 @pytest.mark.parametrize("fault", ["killed", "cut off"])
-def test_lost_host(fault: str) -> None:
+def test_lost_host(fault):
     """A host that loses its power or its network in a broadcast.
 
     Outcome: mpiexec ends the job within its --timeout; nothing of ours is left on the other hosts.
@@ -49,14 +48,14 @@ def test_lost_host(fault: str) -> None:
 AT_ONCE_S = 20
 
 
-def ranks(hosts: Cluster, names: list[str]) -> list[str]:
+def ranks(hosts, names):
     """The ranks that live on the hosts of these names."""
     lines = [line for host in names for line in hosts.processes(host)]
     return [line for line in lines if line.startswith(shlex.join(PROGRAM))]
 
 
 @pytest.mark.parametrize("victim", [0, 5], ids=["root", "another rank"])
-def test_killed_rank(make: Make, victim: int) -> None:
+def test_killed_rank(make, victim):
     """SIGKILL of a rank on one of several hosts during a share.
 
     Outcome: all ranks end at once, mpiexec mostly too; nothing of ours is left on any host.
@@ -83,7 +82,7 @@ with cluster(make_spec(2, slurm=os.geteuid() == 0)):
 """
 
 
-def test_it_ends_when_its_owner_is_killed() -> None:
+def test_it_ends_when_its_owner_is_killed():
     """All else ends with the first process of the namespace: processes, links, mounts and files."""
     with started([sys.executable, "-c", OWNER], environment({}), "up") as owner:
         unshare = children_of(owner.pid)[0]

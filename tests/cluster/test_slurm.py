@@ -4,13 +4,10 @@ import re
 import shlex
 import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from tests.blackbox.launch import ROOT
-from tests.cluster.cluster import Cluster
-from tests.cluster.conftest import Make
 from tests.cluster.spec import HEAD
 from tests.processes import wait_until
 
@@ -21,27 +18,27 @@ ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEM
 
 
 @pytest.fixture(scope="module")
-def slurm(make: Make) -> Cluster:
+def slurm(make):
     """Three hosts of two slots under Slurm."""
     return make(3, slurm=True)
 
 
-def submit(slurm: Cluster, *args: str, environ: tuple[str, ...] = ()) -> str:
+def submit(slurm, *args, environ=()):
     """Submits a job from the project's folder, with `environ` in its environment; its number."""
     return slurm.exec(HEAD, ["env", *environ, "sbatch", "--parsable", f"--chdir={ROOT}", *args]).stdout.strip()
 
 
-def shown(slurm: Cluster, job: str) -> str:
+def shown(slurm, job):
     """All that Slurm says of the job."""
     return slurm.exec(HEAD, ["scontrol", "show", "job", job]).stdout
 
 
-def states(slurm: Cluster, job: str) -> list[str]:
+def states(slurm, job):
     """The state of each job of an array, or of the one job."""
     return re.findall(r"JobState=(\w+)", shown(slurm, job))
 
 
-def wait(slurm: Cluster, job: str, wanted: tuple[str, ...] = ENDED) -> list[str]:
+def wait(slurm, job, wanted=ENDED):
     """The states of the job once all are among `wanted`."""
     wait_until(
         lambda: (reached := states(slurm, job)) and {*wanted}.issuperset(reached), 120, partial(shown, slurm, job)
@@ -49,12 +46,12 @@ def wait(slurm: Cluster, job: str, wanted: tuple[str, ...] = ENDED) -> list[str]
     return states(slurm, job)
 
 
-def wait_for(text: str, file: Path) -> None:
+def wait_for(text, file):
     """Waits until a job has written `text`."""
     wait_until(lambda: file.exists() and text in file.read_text(), 120)
 
 
-def test_scripts_end_completed_with_their_own_check_passed(slurm: Cluster, tmp_path: Path) -> None:
+def test_scripts_end_completed_with_their_own_check_passed(slurm, tmp_path):
     assert {file.stem for file in (ROOT / "slurm").glob("*.sbatch")} == {*SCRIPTS, "resume"}
     options = f"--export=ALL,VIRTUAL_ENV={sys.prefix}", f"--output={tmp_path}/%x-%A_%a"
     jobs = {name: submit(slurm, *options, f"slurm/{name}.sbatch") for name in SCRIPTS}
@@ -69,7 +66,7 @@ def test_scripts_end_completed_with_their_own_check_passed(slurm: Cluster, tmp_p
     assert_nothing_left(slurm)
 
 
-def assert_checked(name: str, output: str) -> None:
+def assert_checked(name, output):
     """The job says that its own check has passed."""
     if name in CHECKED:
         assert CHECKED[name] in output
@@ -80,7 +77,7 @@ def assert_checked(name: str, output: str) -> None:
     assert output.count("bytes held once") == ranks // 2
 
 
-def test_a_job_that_is_told_to_stop_is_requeued_and_goes_on(slurm: Cluster, tmp_path: Path) -> None:
+def test_a_job_that_is_told_to_stop_is_requeued_and_goes_on(slurm, tmp_path):
     heat = {"SIZE": "61,50", "STEPS": "3000", "FOLDER": f"{tmp_path}/run", "OUTPUT": f"{tmp_path}/heat.h5"}
     environ = tuple(f"HEAT_{name}={value}" for name, value in heat.items())
     output = tmp_path / "out"
@@ -96,7 +93,7 @@ def test_a_job_that_is_told_to_stop_is_requeued_and_goes_on(slurm: Cluster, tmp_
     assert_nothing_left(slurm)
 
 
-def test_a_failing_rank_makes_the_job_failed(slurm: Cluster, tmp_path: Path) -> None:
+def test_a_failing_rank_makes_the_job_failed(slurm, tmp_path):
     # All are connected before one fails: Open MPI 5.0 may crash where a job is aborted while ranks are in MPI_Init.
     both = "MPI.COMM_WORLD.Barrier()"
     code = f"from mpi4py import MPI; {both}; assert MPI.COMM_WORLD.rank != 4, 'rank four'; {both}"
@@ -106,7 +103,7 @@ def test_a_failing_rank_makes_the_job_failed(slurm: Cluster, tmp_path: Path) -> 
     assert "rank four" in (tmp_path / "out").read_text()
 
 
-def test_scancel_leaves_nothing(slurm: Cluster, tmp_path: Path) -> None:
+def test_scancel_leaves_nothing(slurm, tmp_path):
     wrap = f"exec srun --mpi=pmix {PYTHON} -m tests.faults.programs.signalled 9 SIGKILL never"
     job = submit(slurm, "--nodes=3", "--ntasks-per-node=2", f"--output={tmp_path}/out", f"--wrap={wrap}")
     assert wait(slurm, job, ("RUNNING",)) == ["RUNNING"]
@@ -116,19 +113,19 @@ def test_scancel_leaves_nothing(slurm: Cluster, tmp_path: Path) -> None:
     assert_nothing_left(slurm)
 
 
-def only_slurm_runs(slurm: Cluster, host: str) -> bool:
+def only_slurm_runs(slurm, host):
     """Whether no process of a job is left on the host."""
     return all(line.startswith("slurmd ") for line in slurm.processes(host))
 
 
-def assert_nothing_left(slurm: Cluster) -> None:
+def assert_nothing_left(slurm):
     """Slurm says that a job has ended before its processes have; then nothing of it may remain."""
     for host in slurm.spec.hosts:
         wait_until(partial(only_slurm_runs, slurm, host), 60)
         assert [file for file in slurm.shared_files(host) if "osc_sm" in file or "mpishare" in file] == []
 
 
-def test_tasks_that_mpi_sees_alone_are_refused(slurm: Cluster) -> None:
+def test_tasks_that_mpi_sees_alone_are_refused(slurm):
     srun = ["srun", "--ntasks=6", "--mpi=none"]
     sentence = "6 processes were started together, but MPI sees each of them alone"
     info = slurm.exec(HEAD, [*srun, "mpishare", "info"], status="failure")

@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 TESTS = Path(__file__).parent.parent
@@ -11,23 +10,23 @@ _TABLE = re.compile(r"(?<=<!-- faults -->\n).*(?=<!-- end of faults -->)", re.DO
 _ROW = re.compile(r"(.*)\.  Outcome: (.*)\.")
 
 
-def main() -> None:
+def main():
     """Rewrites the table."""
     CONTRIBUTING.write_text(_TABLE.sub(lambda _: table(), CONTRIBUTING.read_text()))
 
 
-def shown() -> str:
+def shown():
     """The table in CONTRIBUTING.md."""
-    return _TABLE.findall(CONTRIBUTING.read_text())[0]  # type: ignore[no-any-return]
+    return _TABLE.findall(CONTRIBUTING.read_text())[0]
 
 
-def table() -> str:
+def table():
     """The faults and outcomes that the docstrings of tests name, in the order of the files and tests."""
     rows = [_ROW.fullmatch(text.replace("\n", " ")) for text in _docstrings()]
     return "| fault | outcome |\n|---|---|\n" + "".join(row.expand(r"| \1 | \2 |\n") for row in rows if row)
 
 
-def _docstrings() -> Iterator[str]:
+def _docstrings():
     for file in sorted(TESTS.rglob("test_*.py")):
         functions = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)]
         yield from (ast.get_docstring(function) or "" for function in functions)

@@ -2,17 +2,17 @@
 
 import pytest
 
-from tests.blackbox.launch import PLAIN, Ended, Status, run_ranks
+from tests.blackbox.launch import PLAIN, run_ranks
 
 PROGRAM = ["-m", "tests.faults.programs.calls"]
 
 
-def run(*args: str, size: int = 3, status: Status = 0, timeout_s: str = "", **environ: str) -> Ended:
+def run(*args, size=3, status=0, timeout_s="", **environ):
     """Runs a function of the program on ranks by plain python."""
     return run_ranks(size, [*PLAIN, *PROGRAM, *args], {"MPISHARE_TIMEOUT": timeout_s, **environ}, status=status)
 
 
-def errors(ended: Ended, name: str) -> list[str]:
+def errors(ended, name):
     """The errors that the ranks printed, all of them of the class `name`."""
     lines = [line for line in ended.stdout.splitlines() if line.startswith("error:")]
     assert all(line.startswith(f"error: {name} ") for line in lines)
@@ -20,7 +20,7 @@ def errors(ended: Ended, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("rank", ["0", "2"])
-def test_exception(rank: str) -> None:
+def test_exception(rank):
     """An exception on one rank between two collectives, plain python.
 
     Outcome: the job ends at once with its traceback, exit status 1.
@@ -30,7 +30,7 @@ def test_exception(rank: str) -> None:
     assert f"mpishare: rank {rank} on host" in ended.stderr
 
 
-def test_exception_under_mpi4py() -> None:
+def test_exception_under_mpi4py():
     """An exception on one rank between two collectives, python -m mpi4py.
 
     Outcome: the job ends at once with its traceback, exit status 1.
@@ -39,7 +39,7 @@ def test_exception_under_mpi4py() -> None:
 
 
 @pytest.mark.parametrize(("size", "nodes"), [(3, ""), (3, "block:2"), (4, "block:2")])
-def test_different_collectives(size: int, nodes: str) -> None:
+def test_different_collectives(size, nodes):
     """Ranks of one node that call different collectives, with MPISHARE_CHECK=1, and go on.
 
     Outcome: MismatchError on all ranks of all nodes, with each call, its file and line; the next call works.
@@ -50,7 +50,7 @@ def test_different_collectives(size: int, nodes: str) -> None:
     assert all("fence at " in line and "share at " in line and "calls.py:" in line for line in lines)
 
 
-def test_a_rank_that_does_not_come() -> None:
+def test_a_rank_that_does_not_come():
     """A rank that does not come, with MPISHARE_TIMEOUT.
 
     Outcome: StallError on the others: which, on which host; later calls raise it at once, as the ranks no longer agree
@@ -61,7 +61,7 @@ def test_a_rank_that_does_not_come() -> None:
     assert all("zeros at " in line and "have not come: rank 2 on host" in line for line in lines)
 
 
-def test_calls_on_different_communicators() -> None:
+def test_calls_on_different_communicators():
     """Ranks that call on different communicators, with MPISHARE_TIMEOUT.
 
     Outcome: StallError: which rank waits in which call, its file and line.
@@ -71,7 +71,7 @@ def test_calls_on_different_communicators() -> None:
     assert any("waits in zeros at " in line and "calls.py:" in line for line in lines)
 
 
-def test_the_first_call() -> None:
+def test_the_first_call():
     """The first call on a communicator, to which a rank does not come.
 
     Outcome: StallError, without names.
@@ -80,7 +80,7 @@ def test_the_first_call() -> None:
     assert [line.count("the first call on a communicator has waited 1 s") for line in lines] == [1, 1, 1]
 
 
-def test_messages_that_come_after_a_stall() -> None:
+def test_messages_that_come_after_a_stall():
     """A StallError while messages into an array are on their way, and the array dropped.
 
     Outcome: they keep their memory: nobody else's bytes change, and no rank dies.
@@ -90,7 +90,7 @@ def test_messages_that_come_after_a_stall() -> None:
     assert len(errors(ended, "StallError")) >= 2
 
 
-def test_fork() -> None:
+def test_fork():
     """A fork after MPI_Init.
 
     Outcome: the child reads the arrays; a collective in it is an ArgumentError.
@@ -98,7 +98,7 @@ def test_fork() -> None:
     run("fork")
 
 
-def test_store_from_c() -> None:
+def test_store_from_c():
     """A store into a shared array from C: ctypes, Cython, numba.
 
     Outcome: SIGSEGV of the rank that stores, as its pages are read-only; the data of all others stay.
@@ -106,7 +106,7 @@ def test_store_from_c() -> None:
     run("store_from_c")
 
 
-def test_threads() -> None:
+def test_threads():
     """Threads, each on its own communicator, with MPI_THREAD_MULTIPLE.
 
     Outcome: nothing: they do not disturb each other.

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.blackbox.launch import Ended, environment, nothing_left, run, run_ranks, started
+from tests.blackbox.launch import environment, nothing_left, run, run_ranks, started
 from tests.processes import children_of
 
 PROGRAM = ["-m", "tests.faults.programs.signalled"]
 SHM = Path("/dev/shm")
 
 
-def run_until_signalled(victim: int, number: str, moment: str, **environ: str) -> Ended:
+def run_until_signalled(victim, number, moment, **environ):
     """Runs the program until the signal has ended it."""
     command = [*PROGRAM, str(victim), number, moment]
     ended = run_ranks(4, command, {"MPISHARE_NODES": "block:2", **environ}, status="failure")
@@ -29,7 +29,7 @@ SIGNALS = [(0, "SIGKILL"), (2, "SIGKILL"), (3, "SIGKILL"), (1, "SIGTERM")]
 
 @pytest.mark.parametrize(("victim", "number"), SIGNALS, ids=["root", "leader", "another rank", "SIGTERM"])
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
-def test_killed_rank(victim: int, number: str, moment: str, tmp_path: Path) -> None:
+def test_killed_rank(victim, number, moment, tmp_path):
     """SIGKILL or SIGTERM of the root, of a leader or of another rank, before, during or after a share.
 
     Outcome: mpiexec ends the job at once; /dev/shm and TMPDIR are as before.
@@ -41,7 +41,7 @@ def test_killed_rank(victim: int, number: str, moment: str, tmp_path: Path) -> N
 UNSIGNALLED = [sys.executable, "-m", "mpishare", "run", "-n", "4", *PROGRAM, "9", "SIGKILL", "never"]
 
 
-def test_sigterm_of_the_launcher(tmp_path: Path) -> None:
+def test_sigterm_of_the_launcher(tmp_path):
     """SIGTERM of mpiexec, as a batch system sends it.
 
     Outcome: mpiexec ends the job at once; /dev/shm and TMPDIR are as before.
@@ -54,7 +54,7 @@ def test_sigterm_of_the_launcher(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_sigkill_of_the_launcher(tmp_path: Path) -> None:
+def test_sigkill_of_the_launcher(tmp_path):
     """SIGKILL of mpiexec.
 
     Outcome: its ranks go on, as MPI leaves them; nothing of ours is left, and `mpishare clean` removes what is left of
@@ -76,7 +76,7 @@ def test_sigkill_of_the_launcher(tmp_path: Path) -> None:
     assert not any(file.exists() for file in left)
 
 
-def test_sigstop() -> None:
+def test_sigstop():
     """SIGSTOP of a rank.
 
     Outcome: with MPISHARE_TIMEOUT a StallError on the others, which names it and its host; without, they wait for it.

@@ -3,7 +3,6 @@
 import os
 import shlex
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from tests.blackbox.launch import run
 PROGRAM = ["python", "-m", "tests.faults.programs.calls"]
 
 
-def run_with(setup: str, *args: str, **environ: str) -> str:
+def run_with(setup, *args, **environ):
     """What a function of the program prints on 2 ranks, in a mount namespace of its own that lines of shell set up."""
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     job = [sys.executable, "-m", "mpishare", "run", "-n", "2", *PROGRAM, *args]
@@ -24,7 +23,7 @@ FOLDER = "mkdir -p {0}; mount -t tmpfs -o size=8m{1} none {0}"
 
 
 @pytest.mark.parametrize(("backend", "refusals"), [("", 0), ("window,memmap", 2)])
-def test_small_shared_memory(backend: str, refusals: int) -> None:
+def test_small_shared_memory(backend, refusals):
     """A /dev/shm of 64 MiB, Docker's default, and an array of 256 MiB.
 
     Outcome: it lies in a nameless file in memory; where MPISHARE_BACKEND asks for a window first, report() says why
@@ -35,7 +34,7 @@ def test_small_shared_memory(backend: str, refusals: int) -> None:
     assert output.count("not window: 268,435,456 bytes do not fit in /dev/shm") == refusals
 
 
-def test_shared_memory_that_fills_up() -> None:
+def test_shared_memory_that_fills_up():
     """/dev/shm filling up while arrays are being made.
 
     Outcome: arrays that fit no longer go to memory; all keep their bits.
@@ -44,7 +43,7 @@ def test_shared_memory_that_fills_up() -> None:
     assert output.count("['memmap in memory', 'window']") == 2
 
 
-def test_full_folder(tmp_path: Path) -> None:
+def test_full_folder(tmp_path):
     """MPISHARE_DIR or TMPDIR full.
 
     Outcome: CapacityError on all ranks, with the folder and its free space.
@@ -55,7 +54,7 @@ def test_full_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("backend", "count"), [("memmap", 2), ("", 0)])
-def test_read_only_folder(tmp_path: Path, backend: str, count: int) -> None:
+def test_read_only_folder(tmp_path, backend, count):
     """MPISHARE_DIR or TMPDIR read-only.
 
     Outcome: BackendError or PeerError on all ranks; without MPISHARE_BACKEND, the next kind.
@@ -65,7 +64,7 @@ def test_read_only_folder(tmp_path: Path, backend: str, count: int) -> None:
     assert output.count("Read-only file system") == count
 
 
-def test_no_open_files() -> None:
+def test_no_open_files():
     """No open file left.
 
     Outcome: the next kind, in the end one copy per rank, where one is enough to read.
@@ -73,7 +72,7 @@ def test_no_open_files() -> None:
     assert run_with("true", "share_without_descriptors").count("['private']") == 2
 
 
-def test_full_disk(tmp_path: Path) -> None:
+def test_full_disk(tmp_path):
     """A full disk while saving.
 
     Outcome: FileError on all ranks: which file, no space; the old one stays.
@@ -88,7 +87,7 @@ def test_full_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become someone else")
-def test_no_permission(tmp_path: Path) -> None:
+def test_no_permission(tmp_path):
     """No permission to save.
 
     Outcome: FileError on all ranks: which file, permission denied.

@@ -1,7 +1,6 @@
 """The n-th system call that makes a segment or saves a file fails, for n = 1, 2, 3, … until there is none."""
 
 import json
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -20,14 +19,14 @@ CALLS = {
 }
 
 
-def settings(kind: str, folder: Path) -> dict[str, str]:
+def settings(kind, folder):
     """The environment in which segments are of this kind."""
     backend, _, where = kind.partition(" ")
     return {"MPISHARE_BACKEND": backend, **({"MPISHARE_DIR": str(folder)} if where else {})}
 
 
 @pytest.mark.parametrize("kind", CALLS)
-def test_errors(kind: str, tmp_path: Path) -> None:
+def test_errors(kind, tmp_path):
     """ENOSPC or EIO at the n-th system call that makes a window, a file in memory, or one in a folder.
 
     Outcome: the next kind, or one error on all ranks; the next call works.
@@ -40,7 +39,7 @@ def test_errors(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "call"), [(kind, call) for kind, calls in CALLS.items() for call in calls])
-def test_kill(kind: str, call: str, tmp_path: Path) -> None:
+def test_kill(kind, call, tmp_path):
     """SIGKILL at the n-th system call that makes a window, a file in memory, or one in a folder.
 
     Outcome: mpiexec ends the job at once; nothing is left.
@@ -59,7 +58,7 @@ def test_kill(kind: str, call: str, tmp_path: Path) -> None:
 WINDOW = {"MPISHARE_BACKEND": "window"}
 
 
-def test_kill_inside_mpi() -> None:
+def test_kill_inside_mpi():
     """SIGKILL inside MPI_Win_allocate_shared, with MPISHARE_BACKEND=window.
 
     Outcome: mpiexec ends the job at once; MPI's file may stay, and `mpishare clean` removes it.
@@ -67,7 +66,7 @@ def test_kill_inside_mpi() -> None:
     run_ranks(2, [*PROGRAM, "0", "ftruncate", "SIGKILL", "1"], WINDOW, status="failure", is_cleaned=True)
 
 
-def test_a_window_that_fails_late() -> None:
+def test_a_window_that_fails_late():
     """A window that MPI cannot make although there was room.
 
     Outcome: the job ends at once with a message, as MPI leaves the other ranks hanging; `mpishare clean` removes MPI's
@@ -81,7 +80,7 @@ KILLS = [(0, "rename", 1), (0, "rename", 2), (0, "rename", 3), (0, "pwrite64", 3
 
 
 @pytest.mark.parametrize(("victim", "call", "number"), KILLS)
-def test_kill_of_a_save(victim: int, call: str, number: int, tmp_path: Path) -> None:
+def test_kill_of_a_save(victim, call, number, tmp_path):
     """SIGKILL of a rank while it saves.
 
     Outcome: mpiexec ends the job at once; each file is as before or whole, and the next save removes what is left.
@@ -108,7 +107,7 @@ SAVING = {"pwrite64": "ENOSPC", "ftruncate": "ENOSPC", "copy_file_range": "ENOSP
 
 
 @pytest.mark.parametrize(("call", "fault"), SAVING.items())
-def test_errors_of_a_save(call: str, fault: str, tmp_path: Path) -> None:
+def test_errors_of_a_save(call, fault, tmp_path):
     """ENOSPC or EIO at the n-th system call of a save.
 
     Outcome: FileError or PeerError on all ranks; what was there is there still, nothing is left, and the next call

@@ -8,11 +8,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from traceback import format_stack
-from typing import Any
 
 import pytest
 from mpi4py import MPI
@@ -21,18 +19,13 @@ import mpishare as ms
 from mpishare.comm.lookup import context_of
 from mpishare.memory.segment import live_segments
 
-Raised = Callable[[Callable[[], object]], list[tuple[str, str]]]
-"""The fixture `raised`."""
-Configured = Callable[..., MPI.Intracomm]
-"""The fixture `configured`."""
-
 TIME_LIMIT_S = 60
 PRINT_S = 3  # in which the other ranks print their stacks, before the first of them ends the job
 
 _stderr = 2
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     """Gives each rank a temporary folder of its own, and rank 0 alone a terminal."""
     global _stderr
     _stderr = os.dup(2)  # which pytest does not capture
@@ -46,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.unregister(name=plugin)
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
+def pytest_sessionstart(session):
     """Leaves the output to rank 0."""
     session.config.option.with_mpi = True  # else pytest-mpi, where it is installed, skips a folder of this name
     if MPI.COMM_WORLD.rank:
@@ -54,30 +47,30 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish(session):
     """Makes the exit status that of the worst rank."""
     session.exitstatus = MPI.COMM_WORLD.allreduce(int(session.exitstatus), MPI.MAX)
 
 
-def pytest_unconfigure() -> None:
+def pytest_unconfigure():
     """Waits for the summary of rank 0, before a rank that failed ends the job."""
     sys.stdout.flush()
     MPI.COMM_WORLD.Barrier()
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+def pytest_runtest_logreport(report):
     """Reports a failure at once: the other ranks may wait for this one for ever."""
     if report.failed:
         _print(f"{report.nodeid} failed in {report.when}\n{report.longreprtext}")
 
 
-def pytest_collectreport(report: pytest.CollectReport) -> None:
+def pytest_collectreport(report):
     """Reports a file that cannot be imported on this rank."""
     if report.failed:
         _print(f"{report.nodeid}\n{report.longreprtext}")
 
 
-def pytest_timeout_set_timer(item: Any, settings: Any) -> bool:
+def pytest_timeout_set_timer(item, settings):
     """Starts the time limit of a test, which ends the job when it is over."""
     item.time_limit = threading.Timer(settings.timeout, _end, [item.nodeid, settings.timeout])
     item.time_limit.daemon = True
@@ -85,14 +78,14 @@ def pytest_timeout_set_timer(item: Any, settings: Any) -> bool:
     return True
 
 
-def pytest_timeout_cancel_timer(item: Any) -> bool:
+def pytest_timeout_cancel_timer(item):
     """Ends the time limit of a test."""
     if hasattr(item, "time_limit"):  # else a file that cannot be imported
         item.time_limit.cancel()
     return True
 
 
-def _end(nodeid: str, timeout_s: float) -> None:
+def _end(nodeid, timeout_s):
     """Prints where this rank is, gives the others time to do so too, and ends the process, and so the job."""
     _print(f"{nodeid} has not ended in {timeout_s} s")
     for ident, frame in sys._current_frames().items():
@@ -103,11 +96,11 @@ def _end(nodeid: str, timeout_s: float) -> None:
     os._exit(1)
 
 
-def _print(text: str) -> None:
+def _print(text):
     os.write(_stderr, f"[rank {MPI.COMM_WORLD.rank}] {text}\n".encode())
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     """Leaves out the tests marked `ranks(n)` in a launch of fewer ranks, where they would have nothing to test."""
     few = [item for item in items if any(mark.args[0] > MPI.COMM_WORLD.size for mark in item.iter_markers("ranks"))]
     config.hook.pytest_deselected(items=few)
@@ -115,13 +108,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture
-def comm() -> MPI.Intracomm:
+def comm():
     """All ranks of the launch."""
     return MPI.COMM_WORLD
 
 
 @pytest.fixture
-def duplicate(comm: MPI.Intracomm) -> Iterator[MPI.Intracomm]:
+def duplicate(comm):
     """A communicator that the test may spoil or free."""
     duplicate = comm.Dup()
     yield duplicate
@@ -130,10 +123,10 @@ def duplicate(comm: MPI.Intracomm) -> Iterator[MPI.Intracomm]:
 
 
 @pytest.fixture
-def raised(comm: MPI.Intracomm) -> Raised:
+def raised(comm):
     """Calls a function on every rank; returns the class and the message of what each rank raised, by rank."""
 
-    def errors_of(call: Callable[[], object]) -> list[tuple[str, str]]:
+    def errors_of(call):
         try:
             call()
         except ms.MpishareError as error:
@@ -144,11 +137,11 @@ def raised(comm: MPI.Intracomm) -> Raised:
 
 
 @pytest.fixture
-def configured(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Configured]:
+def configured(comm, monkeypatch):
     """Duplicates the communicator of all ranks, with other settings: `chunk="64K"` is MPISHARE_CHUNK=64K."""
     duplicates = []
 
-    def duplicate(**settings: str) -> MPI.Intracomm:
+    def duplicate(**settings):
         for name, value in settings.items():
             monkeypatch.setenv(f"MPISHARE_{name.upper()}", value)
         duplicates.append(comm.Dup())
@@ -162,7 +155,7 @@ def configured(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 @pytest.fixture(scope="session")
-def build_folder() -> Iterator[Path]:
+def build_folder():
     """A folder that all hosts see, the same one for all ranks."""
     comm, build = MPI.COMM_WORLD, Path(__file__).parent.parent.parent / "build"
     build.mkdir(exist_ok=True)
@@ -174,7 +167,7 @@ def build_folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def shared_folder(comm: MPI.Intracomm, build_folder: Path) -> Iterator[Path]:
+def shared_folder(comm, build_folder):
     """An empty folder that all hosts see, in which a test may leave no temporary file of a save."""
     folder = Path(comm.bcast(tempfile.mkdtemp(dir=build_folder) if comm.rank == 0 else None))
     yield folder
@@ -183,7 +176,7 @@ def shared_folder(comm: MPI.Intracomm, build_folder: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _connections() -> None:
+def _connections():
     """Makes what MPI makes once, before maps and descriptors are counted: connections of all ranks, and so on."""
     comm = MPI.COMM_WORLD
     if comm.size > 1:
@@ -195,7 +188,7 @@ def _connections() -> None:
     ms.map(abs, ())  # the file of the counters from which ranks take tasks, one for each communicator
 
 
-def _held() -> tuple[int, int, int]:
+def _held():
     """Segments, descriptors and maps of unlinked shared files that this process holds, but for those kept for later."""
     gc.collect()
     config = context_of().config
@@ -205,19 +198,19 @@ def _held() -> tuple[int, int, int]:
 
 
 @cache
-def _job() -> str | None:
+def _job():
     """The number of this job in the names of the files that Open MPI maps; None with another MPI."""
     match = re.search(r"sm_segment\.[\w.-]+\.([0-9a-f]+)\.\d+", Path("/proc/self/maps").read_text())
     return match and match[1]
 
 
-def _windows() -> set[str]:
+def _windows():
     """The files of this job's windows in /dev/shm. Open MPI names them by its job number."""
     return {file.name for file in Path("/dev/shm").iterdir() if _job() and f".{_job()}." in file.name}
 
 
 @pytest.fixture(autouse=True)
-def _leaves_nothing() -> Iterator[None]:
+def _leaves_nothing():
     """Fails a test that leaves a segment, a descriptor, a map or a file in /dev/shm."""
     ms.topology()
     MPI.COMM_WORLD.Barrier()

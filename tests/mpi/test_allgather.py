@@ -1,20 +1,15 @@
 """allgather: every rank's rows, bit for bit, one copy per node."""
 
-from typing import Any
-
 import numpy as np
 import pytest
-from mpi4py import MPI
-from numpy.typing import NDArray
 
 import mpishare as ms
 from mpishare.transfer import rows
 from tests.arrays import REPRESENTATIVES, bits, filled
-from tests.mpi.conftest import Configured, Raised
 from tests.mpi.test_errors import assert_refused_alike
 
 
-def assert_rows(comm: MPI.Intracomm, result: NDArray[Any] | None, local: NDArray[Any], *, is_writable: bool) -> None:
+def assert_rows(comm, result, local, *, is_writable):
     """Compares gathered rows, on the ranks that have them, with rows that came by pickle."""
     rows_by_pickle = comm.allgather((local.shape[0], bits(local)))
     if result is None:
@@ -27,13 +22,13 @@ def assert_rows(comm: MPI.Intracomm, result: NDArray[Any] | None, local: NDArray
     assert result.flags.writeable == is_writable
 
 
-def assert_gathered(comm: MPI.Intracomm, local: NDArray[Any]) -> None:
+def assert_gathered(comm, local):
     assert_rows(comm, ms.allgather(local, comm=comm), local, is_writable=False)
 
 
 @pytest.mark.parametrize("backend", ["", "private"])
 @pytest.mark.parametrize("chunk", ["", "1000", "256K"])
-def test_every_size_in_every_way(configured: Configured, chunk: str, backend: str) -> None:
+def test_every_size_in_every_way(configured, chunk, backend):
     duplicate = configured(chunk=chunk, backend=backend)
     for array in REPRESENTATIVES.values():
         if array.ndim:
@@ -45,13 +40,13 @@ def test_every_size_in_every_way(configured: Configured, chunk: str, backend: st
 
 
 @pytest.mark.parametrize("call", [ms.allgather, ms.allreduce])
-def test_one_copy_per_node(call: Any) -> None:
+def test_one_copy_per_node(call):
     result = call(np.arange(300_000.0))
     largest = ms.report().segments[0]
     assert (largest.nbytes, largest.made_by, largest.copies) == (result.nbytes, call.__name__, 1)
 
 
-def test_counts_that_do_not_fit_in_a_note(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_that_do_not_fit_in_a_note(comm, monkeypatch):
     monkeypatch.setattr(rows, "_MAX_NOTED_RANKS", 0)  # as with more ranks than a test has
     assert_gathered(comm, np.arange(3 * comm.rank) + comm.rank)
     gathered = ms.gather(np.full(comm.rank, comm.rank))
@@ -61,7 +56,7 @@ def test_counts_that_do_not_fit_in_a_note(comm: MPI.Intracomm, monkeypatch: pyte
 
 @pytest.mark.two_launches
 @pytest.mark.ranks(2)
-def test_more_rows_than_an_array_can_have(comm: MPI.Intracomm, raised: Raised) -> None:
+def test_more_rows_than_an_array_can_have(comm, raised):
     empty, many = np.empty((2**62, 0), "u1"), np.broadcast_to(np.uint8(1), (2**62,))
     for call in (lambda: ms.allgather(empty), lambda: ms.gather(empty), lambda: ms.allgather(many)):
         assert_refused_alike(raised(call), "SpecError", "exceed the address space")

@@ -1,23 +1,17 @@
 """allreduce: the same bits on all ranks, in the order that is promised, one copy per node."""
 
-from collections.abc import Iterator, Sequence
 from functools import partial, reduce
-from typing import Any
 
 import numpy as np
 import pytest
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 import mpishare as ms
 from mpishare.errors import CapacityError
 from mpishare.transfer.node_reduce import Reduction
-from tests.mpi.conftest import Configured, Raised
 from tests.mpi.test_errors import assert_refused_alike
 
-Array = NDArray[Any]
-
-FUNCTIONS: dict[str, tuple[str, Any]] = {
+FUNCTIONS = {
     "SUM": ("iufc", np.add),
     "PROD": ("iufc", np.multiply),
     "MIN": ("iuf", np.minimum),
@@ -30,16 +24,16 @@ FUNCTIONS: dict[str, tuple[str, Any]] = {
 DTYPES = ["?", "i1", "u1", "i2", "u4", "i8", "u8", "f2", "f4", "f8", "g", "c8", "c16", "G", ">i4", ">f8", ">c16"]
 
 
-def numbers(dtype: str, rank: int, count: int) -> Array:
+def numbers(dtype, rank, count):
     """Numbers that differ between ranks and whose sums are rounded, some of them 0."""
     values = np.random.default_rng(rank).normal(size=count) * 3
     return (np.abs(values) if np.dtype(dtype).kind in "bu" else values).astype(dtype)
 
 
-def expected(inputs: Sequence[Array], function: Any) -> Array:
+def expected(inputs, function):
     """NumPy's results in the order that the docstring of `allreduce` promises."""
 
-    def fold(arrays: Sequence[Array]) -> Array:
+    def fold(arrays):
         with np.errstate(all="ignore"):
             return reduce(lambda lower, upper: function(lower, upper).astype(lower.dtype), arrays)
 
@@ -54,7 +48,7 @@ def expected(inputs: Sequence[Array], function: Any) -> Array:
     return np.concatenate(parts).astype(inputs[0].dtype)  # in the byte order of the inputs
 
 
-def assert_reduced(result: Array, wanted: Array, comm: MPI.Intracomm) -> None:
+def assert_reduced(result, wanted, comm):
     """The right values on all ranks, bit for bit except for the padding of long doubles; and read-only."""
     assert (result.dtype, result.shape) == (wanted.dtype, wanted.shape)
     assert type(result) is np.ndarray
@@ -65,7 +59,7 @@ def assert_reduced(result: Array, wanted: Array, comm: MPI.Intracomm) -> None:
 
 
 @pytest.mark.parametrize("count", [7, 3000])
-def test_every_operation_and_dtype_in_the_promised_order(comm: MPI.Intracomm, count: int) -> None:
+def test_every_operation_and_dtype_in_the_promised_order(comm, count):
     for dtype in DTYPES:
         inputs = [numbers(dtype, rank, count) for rank in range(comm.size)]
         for name, (kinds, function) in FUNCTIONS.items():
@@ -73,19 +67,19 @@ def test_every_operation_and_dtype_in_the_promised_order(comm: MPI.Intracomm, co
                 assert_reduced(ms.allreduce(inputs[comm.rank], getattr(MPI, name)), expected(inputs, function), comm)
 
 
-def _join(lower: Any, upper: Any, _datatype: MPI.Datatype) -> None:
+def _join(lower, upper, _datatype):
     """Ranges of ranks, first * 256 + last, become one range if the second follows the first, else an invalid one."""
     left, right = np.frombuffer(lower, "i4"), np.frombuffer(upper, "i4")
     follows = (left % 256 + 1 == right // 256) & (left != 0xFFFF) & (right != 0xFFFF)
     right[:] = np.where(follows, left // 256 * 256 + right % 256, 0xFFFF)
 
 
-def _larger(lower: Any, upper: Any, _datatype: MPI.Datatype) -> None:
+def _larger(lower, upper, _datatype):
     np.frombuffer(upper, "f8")[:] = np.maximum(np.frombuffer(lower, "f8"), np.frombuffer(upper, "f8"))
 
 
 @pytest.fixture
-def operations() -> Iterator[tuple[MPI.Op, MPI.Op]]:
+def operations():
     """Of users: one that does not commute, and one that does."""
     join, larger = MPI.Op.Create(_join, commute=False), MPI.Op.Create(_larger, commute=True)
     yield join, larger
@@ -95,9 +89,7 @@ def operations() -> Iterator[tuple[MPI.Op, MPI.Op]]:
 
 @pytest.mark.parametrize("backend", ["", "private"])
 @pytest.mark.parametrize("chunk", ["", "1000", "256K"])
-def test_every_size_in_every_way(
-    configured: Configured, operations: tuple[MPI.Op, MPI.Op], chunk: str, backend: str
-) -> None:
+def test_every_size_in_every_way(configured, operations, chunk, backend):
     duplicate, (join, larger) = configured(chunk=chunk, backend=backend), operations
     for count in (1, 127, 1500, 70_000, *(() if chunk == "1000" else (300_001, 1 << 19))):
         inputs = [numbers("f8", rank, count) for rank in range(duplicate.size)]
@@ -110,10 +102,10 @@ def test_every_size_in_every_way(
         assert (ms.allreduce(local, larger, comm=duplicate) == np.max(inputs, 0)).all()
 
 
-def test_no_memory_on_one_rank(configured: Configured, raised: Raised, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_memory_on_one_rank(configured, raised, monkeypatch):
     duplicate = configured(backend="private")
 
-    def refuse(_: Reduction) -> None:
+    def refuse(_):
         raise CapacityError("a host", "nothing", 1, 0, "")
 
     if duplicate.rank == duplicate.size - 1:
@@ -125,8 +117,8 @@ def test_no_memory_on_one_rank(configured: Configured, raised: Raised, monkeypat
     assert ms.allreduce(np.ones(1), comm=duplicate).tolist() == [duplicate.size]
 
 
-def test_strides_and_orders(comm: MPI.Intracomm) -> None:
-    def layouts(array: Array) -> list[Array]:
+def test_strides_and_orders(comm):
+    def layouts(array):
         column, item = np.broadcast_to(array[:, :1], array.shape), array[0, 3:4].reshape(())
         return [array, np.asfortranarray(array), array[::-2, 1::3], column, array[:0], item]
 
@@ -139,7 +131,7 @@ def test_strides_and_orders(comm: MPI.Intracomm) -> None:
         assert result.flags.fnc == (local.flags.fnc and local is not mixed)
 
 
-def test_overflow_and_nan_are_values(comm: MPI.Intracomm) -> None:
+def test_overflow_and_nan_are_values(comm):
     assert ms.allreduce(np.full(2, 200, "u1"))[0] == 200 * comm.size % 256
     assert ms.allreduce(np.full(2, 1e308)).tolist() == [1e308 if comm.size == 1 else np.inf] * 2
     local = np.array([np.nan if comm.rank == 0 else 1.0, 2.0])
@@ -148,7 +140,7 @@ def test_overflow_and_nan_are_values(comm: MPI.Intracomm) -> None:
 
 
 @pytest.mark.two_launches
-def test_users_operations_take_types_of_mpi(raised: Raised, operations: tuple[MPI.Op, MPI.Op]) -> None:
+def test_users_operations_take_types_of_mpi(raised, operations):
     for array in (np.ones(2, ">f8"), np.ones(2, "S3")):
         errors = raised(partial(ms.allreduce, array, operations[1]))
         assert_refused_alike(errors, "SpecError", "an operation of the user's that commutes does not fit dtype")

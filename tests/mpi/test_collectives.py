@@ -4,13 +4,12 @@ import time
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.arrays.slices import balanced_slice
 
 
-def test_bcast_refreshes_in_place_from_every_root(comm: MPI.Intracomm) -> None:
+def test_bcast_refreshes_in_place_from_every_root(comm):
     array = ms.zeros((300, 1000), "i8")  # several chunks
     for root in range(comm.size):
         if comm.rank == root:
@@ -20,7 +19,7 @@ def test_bcast_refreshes_in_place_from_every_root(comm: MPI.Intracomm) -> None:
         comm.Barrier()
 
 
-def test_bcast_of_a_part_sends_what_any_rank_of_the_node_wrote(comm: MPI.Intracomm) -> None:
+def test_bcast_of_a_part_sends_what_any_rank_of_the_node_wrote(comm):
     nodes, root = ms.topology(), comm.size - 1
     array = ms.zeros((3, comm.size), "f4")
     array[:, comm.rank] = comm.rank + 1
@@ -30,7 +29,7 @@ def test_bcast_of_a_part_sends_what_any_rank_of_the_node_wrote(comm: MPI.Intraco
 
 
 @pytest.mark.parametrize("scope", ["node", "all"])
-def test_no_rank_leaves_a_fence_before_the_last_has_come(comm: MPI.Intracomm, scope: str) -> None:
+def test_no_rank_leaves_a_fence_before_the_last_has_come(comm, scope):
     nodes = ms.topology()
     ranks = nodes.node_comm if scope == "node" else comm
     array = ms.zeros(comm.size, "i8")
@@ -48,7 +47,7 @@ def test_no_rank_leaves_a_fence_before_the_last_has_come(comm: MPI.Intracomm, sc
 
 
 @pytest.mark.parametrize("count", [7, np.int8(100), np.uint8(200), np.int32(2**31 - 1)])
-def test_partition_is_a_balanced_slice(count: int) -> None:
+def test_partition_is_a_balanced_slice(count):
     nodes = ms.topology()
     assert ms.partition(count) == balanced_slice(int(count), nodes.size, nodes.rank)
     assert ms.partition(count, scope="node") == balanced_slice(int(count), nodes.node_size, nodes.node_rank)

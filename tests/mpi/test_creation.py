@@ -1,7 +1,5 @@
 """empty, zeros and full: one writable array per node, which all of its ranks see."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -12,7 +10,7 @@ from tests.arrays import DTYPES, REPRESENTATIVES
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("shape", [(), 5, (0,), (2, 0, 3), (3, 4), (7, 1, 5)])
-def test_shape_and_order(shape: Any, order: Any) -> None:
+def test_shape_and_order(shape, order):
     for array in (ms.empty(shape, order=order), ms.zeros(shape, order=order), ms.full(shape, 2.5, order=order)):
         twin = np.empty(shape, order=order)
         assert (array.shape, array.dtype, array.flags.fnc) == (twin.shape, twin.dtype, twin.flags.fnc)
@@ -20,7 +18,7 @@ def test_shape_and_order(shape: Any, order: Any) -> None:
         assert type(array) is np.ndarray
 
 
-def test_zeros_are_zero_in_every_byte() -> None:
+def test_zeros_are_zero_in_every_byte():
     for source in REPRESENTATIVES.values():
         array = ms.zeros(source.shape, source.dtype)
         assert (array.shape, array.dtype) == (source.shape, source.dtype)
@@ -32,7 +30,7 @@ TYPED = [(b"bytes", "S3"), (-1, ">i4"), (0.1, "g"), (float("nan"), "f4"), ((1, 2
 
 
 @pytest.mark.parametrize(("value", "dtype"), [*((value, None) for value in UNTYPED), *TYPED])
-def test_full_is_numpys_full(value: Any, dtype: Any) -> None:
+def test_full_is_numpys_full(value, dtype):
     array = ms.full((4, 3), value, dtype)
     twin = np.empty((4, 3), array.dtype)
     twin[...] = value
@@ -40,6 +38,6 @@ def test_full_is_numpys_full(value: Any, dtype: Any) -> None:
     assert array.tolist() == twin.tolist() or array.tobytes() == twin.tobytes()
 
 
-def test_arrays_of_one_rank() -> None:
+def test_arrays_of_one_rank():
     array = ms.full(10, MPI.COMM_WORLD.rank, comm=MPI.COMM_SELF)
     assert array.tolist() == [MPI.COMM_WORLD.rank] * 10

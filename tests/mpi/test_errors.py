@@ -1,6 +1,5 @@
 """Bad arguments: refused on all ranks, with one message, and the next call works."""
 
-from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, cast
 
@@ -9,22 +8,20 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from tests.mpi.conftest import Raised
 
 pytestmark = pytest.mark.two_launches
 
-Call = Callable[[], object]
 LAST = MPI.COMM_WORLD.size - 1
 
 
 @pytest.fixture(autouse=True)
-def _next_call_works(comm: MPI.Intracomm) -> Iterator[None]:
+def _next_call_works(comm):
     """A refusal leaves the communicator usable."""
     yield
     assert ms.share(np.arange(3) if comm.rank == 0 else None).tolist() == [0, 1, 2]
 
 
-def assert_refused(errors: list[tuple[str, str]], rank: int, error: str, message: str) -> None:
+def assert_refused(errors, rank, error, message):
     """`rank` raised `error` with `message`, and every other rank PeerError with the same message."""
     assert errors[rank][0] == error
     assert message in errors[rank][1]
@@ -34,7 +31,7 @@ def assert_refused(errors: list[tuple[str, str]], rank: int, error: str, message
         assert f"{error}: {errors[rank][1]}" in other[1]
 
 
-def assert_refused_alike(errors: list[tuple[str, str]], error: str, message: str) -> None:
+def assert_refused_alike(errors, error, message):
     """Every rank raised `error` with the same `message`."""
     assert set(errors) == {(error, errors[0][1])}
     assert message in errors[0][1]
@@ -42,7 +39,7 @@ def assert_refused_alike(errors: list[tuple[str, str]], error: str, message: str
 
 ANY: Any = ms
 SHARE, SCATTER = partial(ANY.share, root=LAST), partial(ANY.scatter, root=LAST)
-BAD_ON_ONE_RANK: list[tuple[Callable[..., object], tuple[Any, ...], str]] = [
+BAD_ON_ONE_RANK = [
     (SHARE, (np.zeros(2, [("id", "i4"), ("name", "O")]),), "SpecError: dtype [('id', '<i4'), ('name', 'O')] cannot"),
     (SHARE, (np.zeros(1, [(f"{'x' * 300}{number}", "i1") for number in range(60_000)]),), "SpecError: the dtype takes"),
     (SHARE, (None,), f"SpecError: root {LAST} passed None"),
@@ -65,14 +62,12 @@ BAD_ON_ONE_RANK: list[tuple[Callable[..., object], tuple[Any, ...], str]] = [
 
 
 @pytest.mark.parametrize(("call", "args", "message"), BAD_ON_ONE_RANK)
-def test_an_error_on_one_rank_is_every_ranks_error(
-    comm: MPI.Intracomm, raised: Raised, call: Callable[..., object], args: tuple[Any, ...], message: str
-) -> None:
+def test_an_error_on_one_rank_is_every_ranks_error(comm, raised, call, args, message):
     errors = raised(lambda: call(*args) if comm.rank == LAST else call(np.ones(2)))
     assert_refused(errors, LAST, *message.split(": ", 1))
 
 
-BAD_ARGUMENTS: dict[str, tuple[Call, str, str]] = {
+BAD_ARGUMENTS = {
     "empty": (lambda: ms.empty((2**40, 2**40)), "SpecError", "exceed the address space"),
     "zeros": (lambda: ms.zeros(3, object), "SpecError", "dtype object cannot be shared"),
     "zeros of what": (lambda: ms.zeros(3, "no such"), "SpecError", "not understood by NumPy"),
@@ -103,14 +98,13 @@ BAD_ARGUMENTS: dict[str, tuple[Call, str, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_ARGUMENTS)
-def test_bad_arguments(raised: Raised, name: str) -> None:
+def test_bad_arguments(raised, name):
     call, error, message = BAD_ARGUMENTS[name]
     assert_refused_alike(raised(call), error, message)
 
 
 # For each kind of difference, the call of the last rank and that of the others, given two arrays of four items.
-CallOfTwo = Callable[[Any, Any], object]
-DIFFERENCES: dict[str, tuple[CallOfTwo, CallOfTwo]] = {
+DIFFERENCES = {
     "shape": (lambda a, b: ms.empty(4), lambda a, b: ms.empty(3)),
     "byte order": (lambda a, b: ms.zeros(3, ">f4"), lambda a, b: ms.zeros(3, "<f4")),
     "order": (lambda a, b: ms.empty((2, 3), order="F"), lambda a, b: ms.empty((2, 3))),
@@ -137,7 +131,7 @@ DIFFERENCES: dict[str, tuple[CallOfTwo, CallOfTwo]] = {
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("name", DIFFERENCES)
-def test_calls_that_differ_between_ranks(comm: MPI.Intracomm, raised: Raised, name: str) -> None:
+def test_calls_that_differ_between_ranks(comm, raised, name):
     """The same collective with different arguments.
 
     Outcome: MismatchError on all ranks, with both calls.
@@ -148,7 +142,7 @@ def test_calls_that_differ_between_ranks(comm: MPI.Intracomm, raised: Raised, na
 
 
 @pytest.mark.ranks(2)
-def test_a_fence_meets_other_calls_on_one_node(comm: MPI.Intracomm, raised: Raised) -> None:
+def test_a_fence_meets_other_calls_on_one_node(comm, raised):
     node_comm = ms.topology().node_comm
     is_last = node_comm.rank == node_comm.size - 1
     error = "MismatchError" if node_comm.size > 1 else "nothing"
@@ -161,9 +155,7 @@ def test_a_fence_meets_other_calls_on_one_node(comm: MPI.Intracomm, raised: Rais
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize(("name", "value"), [("NODES", "cyclic:7"), ("BACKEND", "private"), ("BACKEND", "\udcff")])
-def test_environments_that_differ_between_ranks(
-    comm: MPI.Intracomm, raised: Raised, monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
+def test_environments_that_differ_between_ranks(comm, raised, monkeypatch, name, value):
     if comm.rank == comm.size - 1:
         monkeypatch.setenv(f"MPISHARE_{name}", value)
     duplicate = comm.Dup()
@@ -176,14 +168,14 @@ def test_environments_that_differ_between_ranks(
     again.Free()
 
 
-def test_more_than_the_host_has(raised: Raised) -> None:
+def test_more_than_the_host_has(raised):
     errors = raised(lambda: ms.empty(1 << 45, "u1"))
     assert "CapacityError" in {error for error, _ in errors} <= {"CapacityError", "PeerCapacityError"}
     assert all("35,184,372,088,832 bytes do not fit" in message for _, message in errors)
 
 
 @pytest.mark.ranks(2)
-def test_communicators_that_ranks_cannot_share_over(comm: MPI.Intracomm) -> None:
+def test_communicators_that_ranks_cannot_share_over(comm):
     side = cast("MPI.Intracomm", comm.Split(comm.rank == 0, comm.rank))
     inter = side.Create_intercomm(0, comm, 1 if comm.rank == 0 else 0)
     for wrong in (inter, MPI.COMM_NULL, "world", 3):

@@ -1,28 +1,23 @@
 """gather and scatter: rows to the root and from it, bit for bit."""
 
-from typing import Any
-
 import numpy as np
 import pytest
-from mpi4py import MPI
-from numpy.typing import NDArray
 
 import mpishare as ms
 from mpishare import gather_scatter
 from mpishare.transfer import rows
 from tests.arrays import REPRESENTATIVES, bits
-from tests.mpi.conftest import Raised
 from tests.mpi.test_allgather import assert_rows
 
 
-def assert_gathered(comm: MPI.Intracomm, local: NDArray[Any], root: int) -> None:
+def assert_gathered(comm, local, root):
     """Gathers, and compares with rows that came by pickle."""
     result = ms.gather(local, root=root)
     assert (result is None) == (comm.rank != root)
     assert_rows(comm, result, local, is_writable=True)
 
 
-def assert_scattered(comm: MPI.Intracomm, array: NDArray[Any], root: int) -> None:
+def assert_scattered(comm, array, root):
     """Scatters, and compares with the part of `partition`."""
     result = ms.scatter(array if comm.rank == root else None, root=root)
     assert (result.shape, result.dtype) == (array[ms.partition(array.shape[0])].shape, array.dtype)
@@ -34,13 +29,13 @@ def assert_scattered(comm: MPI.Intracomm, array: NDArray[Any], root: int) -> Non
 
 
 @pytest.mark.parametrize("name", [name for name, array in REPRESENTATIVES.items() if array.ndim])
-def test_representatives_keep_their_bits(comm: MPI.Intracomm, name: str) -> None:
+def test_representatives_keep_their_bits(comm, name):
     for root in range(comm.size):
         assert_gathered(comm, REPRESENTATIVES[name][(comm.rank + 1) % 2 :], root)
         assert_scattered(comm, REPRESENTATIVES[name], root)
 
 
-def test_any_number_of_messages(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_number_of_messages(comm, monkeypatch):
     monkeypatch.setattr(rows, "LARGEST_MESSAGE_BYTES", 100_000)  # as if it were 2**31
     table = np.arange(300_000).reshape(-1, 3)
     for array in (table, np.asfortranarray(table), table[::-1, :2], table[:1]):
@@ -48,10 +43,10 @@ def test_any_number_of_messages(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyP
         assert_gathered(comm, array[comm.rank :], 0)
 
 
-def test_no_memory_on_one_rank(comm: MPI.Intracomm, raised: Raised, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_memory_on_one_rank(comm, raised, monkeypatch):
     last = comm.size - 1
 
-    def refuse(nbytes: int, limit: int) -> NDArray[np.uint8]:
+    def refuse(nbytes, limit):
         raise MemoryError
 
     if comm.rank == last:

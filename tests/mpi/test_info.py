@@ -8,7 +8,7 @@ import mpishare as ms
 from mpishare.memory.selection import KINDS
 
 
-def test_info_is_the_same_on_all_ranks(comm: MPI.Intracomm) -> None:
+def test_info_is_the_same_on_all_ranks(comm):
     info, nodes = ms.info(), ms.topology()
     assert len(set(comm.allgather(json.dumps(info.as_dict())))) == 1
     assert [node.ranks for node in info.nodes] == [nodes.ranks_of(node) for node in range(nodes.n_nodes)]

@@ -1,6 +1,5 @@
 """send, recv, isend, irecv, sendrecv: what arrives, from whom, and into what."""
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +16,7 @@ SIZES = [0, 1, 5, 3967, 3968, 3969, 4096, 65_536, 1_000_003, (64 << 20) + 1]
 
 @pytest.mark.parametrize("name", REPRESENTATIVES)
 @pytest.mark.parametrize("count", [1, 2000])
-def test_arrays_keep_their_bits(comm: MPI.Intracomm, name: str, count: int) -> None:
+def test_arrays_keep_their_bits(comm, name, count):
     """Of any layout, into arrays of any layout."""
     array = np.broadcast_to(REPRESENTATIVES[name], (count, *REPRESENTATIVES[name].shape))
     for sent in (array, array.copy(), np.asfortranarray(array)):
@@ -32,7 +31,7 @@ def test_arrays_keep_their_bits(comm: MPI.Intracomm, name: str, count: int) -> N
 
 
 @pytest.mark.parametrize("nbytes", SIZES)
-def test_sizes_around_the_limits(comm: MPI.Intracomm, nbytes: int) -> None:
+def test_sizes_around_the_limits(comm, nbytes):
     sent, expected = pattern(nbytes, comm.rank), pattern(nbytes, LEFT)
     assert (ms.sendrecv(sent, RIGHT, source=LEFT) == expected).all()
     out = np.empty(nbytes, np.uint8)
@@ -44,7 +43,7 @@ def test_sizes_around_the_limits(comm: MPI.Intracomm, nbytes: int) -> None:
 
 
 @pytest.mark.parametrize("nbytes", [64, 200_000])
-def test_from_any_rank_with_any_tag(comm: MPI.Intracomm, nbytes: int) -> None:
+def test_from_any_rank_with_any_tag(comm, nbytes):
     """Each rank sends to all, and takes what comes: the parts of each message come from the rank that began it."""
     keys = {(rank, tag) for rank in range(comm.size) for tag in (3, 5)}
     sending = [ms.isend(pattern(nbytes, 100 * comm.rank + tag), dest, tag=tag) for dest, tag in keys]
@@ -59,7 +58,7 @@ def test_from_any_rank_with_any_tag(comm: MPI.Intracomm, nbytes: int) -> None:
     wait_all(sending)
 
 
-def test_a_tag_chooses_and_messages_with_it_keep_their_order(comm: MPI.Intracomm) -> None:
+def test_a_tag_chooses_and_messages_with_it_keep_their_order(comm):
     sizes = [10, 100_000, 3, 5000, 1, 2_000_000, 7]
     sending = [ms.isend(np.full(size, number), RIGHT, tag=number % 2) for number, size in enumerate(sizes)]
     requests = [ms.irecv(LEFT, tag=1) for _ in sizes[1::2]]
@@ -69,7 +68,7 @@ def test_a_tag_chooses_and_messages_with_it_keep_their_order(comm: MPI.Intracomm
     wait_all(sending)
 
 
-def test_other_code_may_use_the_same_communicator_and_tag(comm: MPI.Intracomm) -> None:
+def test_other_code_may_use_the_same_communicator_and_tag(comm):
     other = comm.isend("other", RIGHT, tag=4)
     request = ms.isend(np.arange(50_000), RIGHT, tag=4)
     assert ms.recv(tag=4).size == 50_000
@@ -79,7 +78,7 @@ def test_other_code_may_use_the_same_communicator_and_tag(comm: MPI.Intracomm) -
     assert not comm.iprobe()
 
 
-def test_to_no_rank() -> None:
+def test_to_no_rank():
     out, status = np.zeros(3), MPI.Status()
     ms.send(np.ones(3), MPI.PROC_NULL)
     assert ms.isend(np.ones(3), MPI.PROC_NULL).test() == (True, None)
@@ -91,7 +90,7 @@ def test_to_no_rank() -> None:
     assert not out.any()
 
 
-def test_status_and_numbers_of_numpy(comm: MPI.Intracomm) -> None:
+def test_status_and_numbers_of_numpy(comm):
     status = MPI.Status()
     rank, tag, any_source, any_tag = np.array([comm.rank, 4, MPI.ANY_SOURCE, MPI.ANY_TAG])
     ms.send(np.arange(3), rank, tag=tag)
@@ -100,7 +99,7 @@ def test_status_and_numbers_of_numpy(comm: MPI.Intracomm) -> None:
     assert (status.source, status.tag, status.Get_count(MPI.BYTE)) == (comm.rank, 4, 24)
 
 
-def test_objects_arrive_as_they_are(comm: MPI.Intracomm) -> None:
+def test_objects_arrive_as_they_are(comm):
     """An array that is in one twice, too."""
     large = np.arange(300_000) + comm.rank
     sent = {"large": large, "part": large[::3], "same": large, "text": "x" * 1_000_000}
@@ -112,14 +111,14 @@ def test_objects_arrive_as_they_are(comm: MPI.Intracomm) -> None:
     assert result["text"] == sent["text"]
 
 
-def test_an_array_alone_is_not_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_array_alone_is_not_pickled(monkeypatch):
     monkeypatch.setattr("pickle.loads", None)
     for count in (10, 1_000_000):
         for array in (np.arange(count), np.arange(2 * count)[::2]):
             assert ms.sendrecv(array, RIGHT, source=LEFT).size == count
 
 
-def test_a_sendrecv_that_fails_has_sent(comm: MPI.Intracomm) -> None:
+def test_a_sendrecv_that_fails_has_sent(comm):
     sent = np.ones(1_000_000)
     request = ms.irecv(LEFT, tag=1)
     with pytest.raises(ms.SpecError):
@@ -132,7 +131,7 @@ def test_a_sendrecv_that_fails_has_sent(comm: MPI.Intracomm) -> None:
 Own = type("Own", (np.ndarray,), {"__reduce__": lambda self: "own"})
 
 ARRAY = np.ones(3)
-BAD: dict[str, Callable[[MPI.Intracomm], object]] = {
+BAD = {
     "ArgumentError: dest is 99": lambda comm: ms.send(ARRAY, 99),
     "ArgumentError: dest is -7": lambda comm: ms.send(ARRAY, -7),
     "ArgumentError: source is 99": lambda comm: ms.recv(99),
@@ -154,7 +153,7 @@ BAD: dict[str, Callable[[MPI.Intracomm], object]] = {
 
 @pytest.mark.two_launches
 @pytest.mark.parametrize("message", BAD)
-def test_bad_arguments(comm: MPI.Intracomm, message: str) -> None:
+def test_bad_arguments(comm, message):
     """They are refused on this rank alone, before anything is sent."""
     with pytest.raises(ms.MpishareError) as caught:
         BAD[message](comm)

@@ -1,7 +1,6 @@
 """All ranks see the same bits of any array that hypothesis draws, for any root, placement and segment kind."""
 
 import os
-from collections.abc import Callable
 from typing import Any
 from zlib import crc32
 
@@ -11,7 +10,6 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 import mpishare as ms
 from tests.arrays import bits, filled
@@ -28,7 +26,7 @@ steps = st.sampled_from([1, 2, 3, -1, -2])
 
 
 @st.composite
-def arrays(draw: st.DrawFn) -> NDArray[Any]:
+def arrays(draw):
     """An array of any dtype, shape, strides and order."""
     shape = draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=7))
     array = filled(draw(dtypes), shape)
@@ -40,7 +38,7 @@ def arrays(draw: st.DrawFn) -> NDArray[Any]:
 
 
 @pytest.fixture
-def comms(configured: Callable[..., MPI.Intracomm]) -> dict[str, MPI.Intracomm]:
+def comms(configured):
     """A communicator for each rule of pretend nodes. The test names the kind."""
     return {rule: configured(nodes=rule, backend="", dir="") for rule in RULES}
 
@@ -60,9 +58,7 @@ def comms(configured: Callable[..., MPI.Intracomm]) -> dict[str, MPI.Intracomm]:
     kind=st.sampled_from(KINDS),
     order=st.sampled_from("CF"),
 )
-def test_same_bits_everywhere(
-    comms: dict[str, MPI.Intracomm], array: NDArray[Any], root: int, rule: str, kind: str, order: str
-) -> None:
+def test_same_bits_everywhere(comms, array, root, rule, kind, order):
     """Every rank draws the same examples, so nothing may depend on time or on facts of one rank."""
     comm = comms[rule]
     drawn = comm.allgather(f"{array.dtype} {array.shape} {array.strides} {root} {kind} {order}")

@@ -9,7 +9,7 @@ from mpishare.memory.hugepages import huge_areas, huge_bytes
 from mpishare.memory.selection import KINDS
 
 
-def test_report_counts_live_segments() -> None:
+def test_report_counts_live_segments():
     before = ms.report()
     large, small = ms.zeros(4_000_000), ms.share(np.arange(10))
     report = ms.report()

@@ -2,13 +2,11 @@
 
 import gc
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 import mpishare as ms
 from mpishare.comm.lookup import context_of
@@ -24,7 +22,7 @@ SOURCES = {
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_every_root_layout_and_size(comm: MPI.Intracomm, name: str) -> None:
+def test_every_root_layout_and_size(comm, name):
     source = SOURCES[name]
     for root in range(comm.size):
         shared: Any = ms.share(source if comm.rank == root else object(), root=root)
@@ -36,7 +34,7 @@ def test_every_root_layout_and_size(comm: MPI.Intracomm, name: str) -> None:
         assert not shared.flags.writeable
 
 
-def test_the_source_may_change_afterwards(comm: MPI.Intracomm, tmp_path: Path) -> None:
+def test_the_source_may_change_afterwards(comm, tmp_path):
     np.save(tmp_path / "table.npy", np.arange(1000))
     source = np.load(tmp_path / "table.npy", mmap_mode="r+")
     shared = ms.share(source if comm.rank == 0 else None)
@@ -46,7 +44,7 @@ def test_the_source_may_change_afterwards(comm: MPI.Intracomm, tmp_path: Path) -
     assert type(shared) is np.ndarray
 
 
-def test_writing_is_refused_and_cannot_be_switched_on() -> None:
+def test_writing_is_refused_and_cannot_be_switched_on():
     shared = ms.share(np.arange(3.0))
     with pytest.raises(ValueError, match="read-only"):
         shared[0] = 1
@@ -55,7 +53,7 @@ def test_writing_is_refused_and_cannot_be_switched_on() -> None:
             view.flags.writeable = True
 
 
-def test_a_view_on_one_rank_outlives_all_else(comm: MPI.Intracomm) -> None:
+def test_a_view_on_one_rank_outlives_all_else(comm):
     """The caller's communicator freed while views live.
 
     Outcome: nothing: the views stay.
@@ -71,7 +69,7 @@ def test_a_view_on_one_rank_outlives_all_else(comm: MPI.Intracomm) -> None:
     del others
 
 
-def test_messages_of_the_caller_are_left_alone(comm: MPI.Intracomm) -> None:
+def test_messages_of_the_caller_are_left_alone(comm):
     """A pending receive from any source with any tag on the caller's communicator gets the caller's message."""
     inbox = np.zeros(1, "i8")
     request = comm.Irecv(inbox, MPI.ANY_SOURCE, MPI.ANY_TAG)
@@ -83,7 +81,7 @@ def test_messages_of_the_caller_are_left_alone(comm: MPI.Intracomm) -> None:
     assert shared[-1] == 999
 
 
-def private(array: NDArray[Any]) -> tuple[NDArray[Any], bool]:
+def private(array):
     """The private array, and whether it is copy-on-write."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -93,7 +91,7 @@ def private(array: NDArray[Any]) -> tuple[NDArray[Any], bool]:
 
 
 @pytest.mark.parametrize("part", [np.s_[...], np.s_[3:50:7, ::-2], np.s_[4], np.s_[5, 6, ...], np.s_[:0]])
-def test_a_private_view_has_the_same_bits_and_own_changes(comm: MPI.Intracomm, part: Any) -> None:
+def test_a_private_view_has_the_same_bits_and_own_changes(comm, part):
     source = filled(np.dtype(">u4"), (60, 1000))
     shared = ms.share(source if comm.rank == 0 else None)
     view = private(shared[part])[0][...]  # a view, which outlives the private view
@@ -104,7 +102,7 @@ def test_a_private_view_has_the_same_bits_and_own_changes(comm: MPI.Intracomm, p
     assert bits(shared) == bits(source)
 
 
-def test_a_private_view_takes_memory_for_changed_pages_only(comm: MPI.Intracomm) -> None:
+def test_a_private_view_takes_memory_for_changed_pages_only(comm):
     nbytes = 64 << 20
     shared = ms.share(np.ones(nbytes, "u1") if comm.rank == 0 else None)
     before = anonymous_bytes()
@@ -118,7 +116,7 @@ def test_a_private_view_takes_memory_for_changed_pages_only(comm: MPI.Intracomm)
     assert (shared[::4096] == 1).all()
 
 
-def test_an_array_of_this_rank_alone_has_no_private_view() -> None:
+def test_an_array_of_this_rank_alone_has_no_private_view():
     view, is_copy_on_write = private(ms.zeros(3))
     with pytest.raises(ms.SpecError, match="private to this rank already" if is_copy_on_write else "cannot be traced"):
         ms.private(view)

@@ -13,7 +13,7 @@ from mpishare.errors import ArgumentError
 PACKAGE = Path(mpishare.__file__).parent
 
 
-def test_nothing_set() -> None:
+def test_nothing_set():
     assert Config.read({}) == Config() == Config.read({"MPISHARE_NODES": "", "MPISHARE_SECOND_MAP": ""})
 
 
@@ -37,22 +37,22 @@ def test_nothing_set() -> None:
         ("PMI_SIZE", "many", "launched", 1),
     ],
 )
-def test_each_variable_sets_one_attribute(variable: str, text: str, attribute: str, value: object) -> None:
+def test_each_variable_sets_one_attribute(variable, text, attribute, value):
     assert asdict(Config.read({variable: text})) == {**asdict(Config()), attribute: value}
 
 
-def test_one_variable_goes_before_another() -> None:
+def test_one_variable_goes_before_another():
     assert Config.read({"OMPI_COMM_WORLD_SIZE": "1", "SLURM_STEP_NUM_TASKS": "3"}).launched == 1
     assert Config.read({"TMPDIR": "/local"}).folder == "/local"
     assert Config.read({"TMPDIR": "/local", "MPISHARE_DIR": "/scratch"}).folder == "/scratch"
 
 
-def test_memory_kept_for_arrays_to_come() -> None:
+def test_memory_kept_for_arrays_to_come():
     for text, nbytes in {"": 50, "0": 0, "100": 100, "2k": 2048, "10%": 100, "90%": 900, "1T": 1 << 40}.items():
         assert Config.read({"MPISHARE_RECYCLE": text}).recycle_bytes(1000) == nbytes
 
 
-def test_sizes() -> None:
+def test_sizes():
     for text, nbytes in {"0": 0, "512": 512, "1.5g": 3 << 29, "8 KiB": 8192, "2TB": 2 << 40, " 3m ": 3 << 20}.items():
         assert parse_bytes(text) == nbytes
     for text in ("", "G", "-1G", "1P", "4 apples", "nan", "1e3"):
@@ -70,18 +70,18 @@ BAD = {
 
 
 @pytest.mark.parametrize(("variable", "text"), [(name, text) for name, texts in BAD.items() for text in texts])
-def test_values_that_are_not_allowed(variable: str, text: str) -> None:
+def test_values_that_are_not_allowed(variable, text):
     with pytest.raises(ArgumentError, match=f"{variable}='{text}'"):
         Config.read({variable: text})
     assert Config.read_timeout({variable: text}) is None
 
 
-def test_folders_may_differ_between_nodes() -> None:
+def test_folders_may_differ_between_nodes():
     assert Config.read({"MPISHARE_DIR": "/a"}).common == Config.read({"MPISHARE_DIR": "/b"}).common
     assert Config.read({"MPISHARE_CHECK": "1"}).common != Config.read({}).common
 
 
-def test_no_other_module_of_the_library_reads_the_environment() -> None:
+def test_no_other_module_of_the_library_reads_the_environment():
     for file in PACKAGE.rglob("*.py"):
         names = {node.attr for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Attribute)}
         if file.name != "config.py" and file.parent.name != "cli":

@@ -10,7 +10,7 @@ from mpishare import errors
 CAPACITY = ms.CapacityError("n1", "/dev/shm", 2000, 1000, "Share less.")
 MANY = {rank: "share" if rank else "empty" for rank in range(512)}
 
-EXAMPLES: dict[ms.MpishareError, str] = {
+EXAMPLES = {
     ms.ArgumentError("root 9"): "root 9",
     ms.SpecError("dtype object"): "dtype object",
     ms.BackendError("window is refused"): "window is refused",
@@ -29,14 +29,14 @@ EXAMPLES: dict[ms.MpishareError, str] = {
 
 
 @pytest.mark.parametrize(("error", "text"), EXAMPLES.items(), ids=lambda value: type(value).__name__)
-def test_text_and_facts_survive_pickling(error: ms.MpishareError, text: str) -> None:
+def test_text_and_facts_survive_pickling(error, text):
     assert text in str(error)
     twin = pickle.loads(pickle.dumps(error))
     assert type(twin) is type(error)
     assert (str(twin), vars(twin)) == (str(error), vars(error))
 
 
-def test_each_class_has_an_example() -> None:
+def test_each_class_has_an_example():
     classes = {item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, ms.MpishareError)}
     assert {type(error) for error in EXAMPLES} == classes - {ms.MpishareError}
 
@@ -44,11 +44,11 @@ def test_each_class_has_an_example() -> None:
 BUILTIN = {"Spec": TypeError, "Capacity": MemoryError, "Argument": ValueError, "File": OSError, "Stall": TimeoutError}
 
 
-def test_they_are_also_what_python_programs_expect() -> None:
+def test_they_are_also_what_python_programs_expect():
     assert all(issubclass(getattr(ms, f"{name}Error"), expected) for name, expected in BUILTIN.items())
 
 
-def test_a_capacity_error_of_another_rank_has_its_numbers() -> None:
+def test_a_capacity_error_of_another_rank_has_its_numbers():
     error = ms.PeerCapacityError(3, CAPACITY, 1)
     assert isinstance(error, ms.CapacityError)
     assert isinstance(error, ms.PeerError)

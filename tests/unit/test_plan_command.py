@@ -1,7 +1,6 @@
 """`mpishare plan`: the memory of data on a node, and the lines for Slurm; without MPI where the node is given."""
 
 import json
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -14,31 +13,31 @@ GIB = 1 << 30
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     with h5py.File(tmp_path / "run.h5", "w") as new:
         new["grid"] = np.zeros((1 << 10, 1 << 10))
         new.create_dataset("deep/packed", (1000, 3), "f4", chunks=(100, 3), compression="gzip")
     return tmp_path / "run.h5"
 
 
-def test_the_fullest_node_counts() -> None:
+def test_the_fullest_node_counts():
     plan = make_plan(data=10 * GIB, ranks=66, nodes=4, each=GIB, memory=64 * GIB, limit=32 * GIB, shm=0)
     assert (plan.ranks_a_node, plan.shared, plan.copied) == (17, 27 * GIB, 187 * GIB)
     assert plan.fits
     assert plan.sbatch == ["#SBATCH --nodes=4", "#SBATCH --ntasks=66", "#SBATCH --mem=27648M"]
 
 
-def test_a_limit_of_control_groups_counts() -> None:
+def test_a_limit_of_control_groups_counts():
     assert not make_plan(data=10 * GIB, ranks=2, nodes=1, each=GIB, memory=64 * GIB, limit=11 * GIB, shm=0).fits
 
 
-def plan_of(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
+def plan_of(capsys, *args):
     """The exit status and the output."""
     status = main([*args, "--memory", "1G"])
     return status, capsys.readouterr().out
 
 
-def test_one_dataset(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_dataset(file, capsys):
     status, output = plan_of(capsys, f"{file}:grid", "-n", "8", "-N", "2", "--each", "128M")
     assert status == 0
     assert "/grid: (1024, 1024) float64, 8,388,608 bytes, contiguous" in output
@@ -49,7 +48,7 @@ def test_one_dataset(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert output.endswith("#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n#SBATCH --mem=768M\n")
 
 
-def test_a_whole_file_that_does_not_fit(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_whole_file_that_does_not_fit(file, capsys):
     args = [str(file), "-n", "4", "-N", "1"]  # 4 ranks of 256 MiB fill 1 GiB
     assert "one copy does not fit, but with 3 ranks a node" in plan_of(capsys, *args)[1]
     status, output = plan_of(capsys, *args, "--json")
@@ -58,18 +57,18 @@ def test_a_whole_file_that_does_not_fit(file: Path, capsys: pytest.CaptureFixtur
     assert (status, result["fits"], result["data"]) == (1, False, (8 << 20) + 12000)
 
 
-def test_a_colon_in_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_colon_in_a_name(tmp_path, capsys):
     np.save(tmp_path / "a:b.npy", np.zeros(3))
     assert plan_of(capsys, str(tmp_path / "a:b.npy"), "-n", "1", "-N", "1")[0] == 0
 
 
 @pytest.mark.parametrize("name", ["missing.h5", "run.h5:nothing", f"{'x' * 300}.h5:grid"])
-def test_missing_files_and_datasets(file: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_files_and_datasets(file, name, capsys):
     assert command(["plan", str(file.parent / name), "-n", "1", "-N", "1", "--memory", "1G"]) == 2
     assert capsys.readouterr().err.startswith("mpishare plan: ")
 
 
-def test_impossible_jobs(file: Path) -> None:
+def test_impossible_jobs(file):
     for options in ("-n 1 -N 2", "-n 0 -N 0", "-n 2 -N 1 --each 0", "-n 1 -N 1 --memory 1P", "-n 1 -N 1 --shm -1G"):
         with pytest.raises(SystemExit):
             main([str(file), *options.split()])

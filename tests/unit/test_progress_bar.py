@@ -11,14 +11,14 @@ from mpishare.progress_bar import Bar
 class Terminal(io.StringIO):
     """A terminal that fails after so many writes."""
 
-    def __init__(self, writes: int) -> None:
+    def __init__(self, writes):
         super().__init__()
         self.left = writes
 
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
-    def write(self, text: str) -> int:
+    def write(self, text):
         self.left -= 1
         if self.left < 0:
             raise RuntimeError("the terminal has gone")
@@ -26,7 +26,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(("writes", "is_shown"), [(1000, True), (1000, False), (0, True), (1, True)])
-def test_a_terminal_shows_the_bytes(monkeypatch: pytest.MonkeyPatch, writes: int, is_shown: bool) -> None:
+def test_a_terminal_shows_the_bytes(monkeypatch, writes, is_shown):
     """A terminal that fails ends the bar alone."""
     stream, is_whole = Terminal(writes), is_shown and writes == 1000
     monkeypatch.setattr(sys, "stderr", stream)

@@ -30,7 +30,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("args", COMMANDS)
-def test_command(args: str) -> None:
+def test_command(args):
     assert command(parse(args.split()), "mpiexec") == f"mpiexec {COMMANDS[args]}".split()
 
 
@@ -39,7 +39,7 @@ NO_NUMBER = {"-n": "takes a number", "-n x a.py": "takes a number", "-n ² a.py"
 
 
 @pytest.mark.parametrize(("args", "message"), [*((args, "no PROGRAM") for args in NO_PROGRAM), *NO_NUMBER.items()])
-def test_arguments_without_a_program_or_a_number(args: str, message: str) -> None:
+def test_arguments_without_a_program_or_a_number(args, message):
     with pytest.raises(ValueError, match=message):
         parse(args.split())
 
@@ -59,9 +59,7 @@ NO_UCX = {"OMPI_MCA_osc": "^ucx"}
         (1, False, {"OMPI_MCA_osc": "sm"}, {}),
     ],
 )
-def test_settings_added_on_two_cores(
-    monkeypatch: pytest.MonkeyPatch, ranks: int, is_root: bool, environ: dict[str, str], added: dict[str, str]
-) -> None:
+def test_settings_added_on_two_cores(monkeypatch, ranks, is_root, environ, added):
     monkeypatch.setattr(os, "geteuid", lambda: 0 if is_root else 1000)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3})
     assert additions(Request(ranks=ranks), environ) == added

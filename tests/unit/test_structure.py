@@ -5,7 +5,6 @@ import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -41,7 +40,7 @@ NAMES = """
 """
 
 
-def source_of(file: Path) -> ast.Module:
+def source_of(file):
     return ast.parse(file.read_text())
 
 
@@ -51,7 +50,7 @@ FILES = {
 }
 
 
-def imports_of(tree: ast.AST) -> Iterator[str]:
+def imports_of(tree):
     """The full names that a file imports at run time, anywhere in it."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -69,7 +68,7 @@ def imports_of(tree: ast.AST) -> Iterator[str]:
 IMPORTS = {name: set(imports_of(source_of(file))) for name, file in FILES.items()}
 
 
-def layer_of(module: str) -> int:
+def layer_of(module):
     """The number of the layer of a module; 0 is the lowest."""
     first = [*module.split("."), "__init__"][1]
     if first in LOWEST:
@@ -80,7 +79,7 @@ def layer_of(module: str) -> int:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_imports_point_down(name: str) -> None:
+def test_imports_point_down(name):
     for imported in IMPORTS[name] & FILES.keys() - {"mpishare"}:
         assert layer_of(imported) <= layer_of(name), imported
         assert name.startswith("mpishare.kernels") or not imported.startswith("mpishare.kernels")
@@ -89,39 +88,39 @@ def test_imports_point_down(name: str) -> None:
 
 
 @cache
-def chain_of(name: str, above: tuple[str, ...] = ()) -> tuple[str, ...]:
+def chain_of(name, above=()):
     """The longest chain of imports that begins at a module."""
     assert name not in above, f"a circle: {above}"
     below = IMPORTS[name] & FILES.keys() - {"mpishare", "mpishare.comm.mpi"}
     return (name, *max((chain_of(other, (*above, name)) for other in sorted(below)), key=len, default=()))
 
 
-def test_the_longest_chain_of_imports_and_no_circle() -> None:
+def test_the_longest_chain_of_imports_and_no_circle():
     longest = max((chain_of(name) for name in FILES.keys() - {"mpishare"}), key=len)
     assert len(longest) <= LONGEST_CHAIN, longest
 
 
-def test_the_root_has_the_public_face_only() -> None:
+def test_the_root_has_the_public_face_only():
     assert len(list(PACKAGE.glob("*.py"))) <= MAX_ROOT_MODULES
     folders = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
     assert folders - {"__pycache__"} == set.union(*FOLDERS) | FACE | {"cli"}
 
 
 @pytest.mark.parametrize("folder", sorted(set.union(*FOLDERS) | FACE))
-def test_each_folder_says_what_it_is_for(folder: str) -> None:
+def test_each_folder_says_what_it_is_for(folder):
     text = " ".join((ast.get_docstring(source_of(PACKAGE / folder / "__init__.py")) or "").split())
     assert re.search(r"may call it|calls? it", text)
     assert "must never" in text
 
 
-def test_optional_packages_are_not_imported_with_the_module() -> None:
+def test_optional_packages_are_not_imported_with_the_module():
     for name, file in FILES.items():
         top: list[ast.stmt] = [node for node in source_of(file).body if isinstance(node, ast.Import | ast.ImportFrom)]
         names = {imported.split(".")[0] for imported in imports_of(ast.Module(top, []))}
         assert names & OPTIONAL <= ({"numba"} if name.startswith("mpishare.kernels") else set()), name
 
 
-def test_programs_use_the_public_face_only() -> None:
+def test_programs_use_the_public_face_only():
     programs = [*(PACKAGE.parent / "jobs").glob("*.py"), *(PACKAGE / "cli").glob("*.py")]
     public = ("mpishare.cli", "mpishare.kernels", "mpishare.config")  # config, for the sizes that users write
     for file in programs:
@@ -130,7 +129,7 @@ def test_programs_use_the_public_face_only() -> None:
         assert set(re.findall(r"\bms\.(\w+)", file.read_text())) <= {*ms.__all__, "__version__"}, file
 
 
-def names_in(tree: ast.AST) -> Iterator[str]:
+def names_in(tree):
     """The names that a file gives: to functions, classes, parameters, attributes and variables."""
     for node in ast.walk(tree):
         match node:
@@ -145,14 +144,14 @@ def names_in(tree: ast.AST) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_names_are_the_fields(name: str) -> None:
+def test_names_are_the_fields(name):
     given = {*names_in(source_of(FILES[name])), *name.split(".")}
     parts = {part for item in given for part in re.findall(r"[A-Z]?[a-z]+", item)}
     wrong = {part.lower() for part in parts} & set(WORDS.split())
     assert wrong | ({item.strip("_") for item in given} & set(NAMES.split())) == set()
 
 
-def test_public_names_are_listed_in_two_places_only() -> None:
+def test_public_names_are_listed_in_two_places_only():
     listing = [name for name, file in FILES.items() if "__all__" in names_in(source_of(file))]
     assert listing == ["mpishare", "mpishare.kernels"]
     assert ms.__all__ == sorted(ms.__all__)
@@ -161,7 +160,7 @@ def test_public_names_are_listed_in_two_places_only() -> None:
     assert all(f"`kernels.{name}(" in README for name in kernels.__all__)
 
 
-def test_every_error_is_explained_in_the_readme() -> None:
+def test_every_error_is_explained_in_the_readme():
     section = README.partition("## When something goes wrong")[2].partition("\n## ")[0]
     assert {name for name in ms.__all__ if name.endswith("Error") and name not in section} <= {"MpishareError"}
 
@@ -170,7 +169,7 @@ PUBLIC = [getattr(module, name) for module in (ms, kernels) for name in module._
 
 
 @pytest.mark.parametrize("call", [item for item in PUBLIC if inspect.isfunction(item)], ids=lambda call: call.__name__)
-def test_docstrings_have_their_sections(call: Callable[..., object]) -> None:
+def test_docstrings_have_their_sections(call):
     text = inspect.getdoc(call) or ""
     parameters = inspect.signature(call).parameters
     assert "Example:" in text
@@ -182,7 +181,7 @@ def test_docstrings_have_their_sections(call: Callable[..., object]) -> None:
     assert collective
 
 
-def test_import_is_inert() -> None:
+def test_import_is_inert():
     code = (
         "import os, random, signal, sys, numpy as np\n"
         "def state():\n"
@@ -202,7 +201,7 @@ def test_import_is_inert() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
-def test_the_files_that_contributing_names_exist() -> None:
+def test_the_files_that_contributing_names_exist():
     text = (PACKAGE.parent / "CONTRIBUTING.md").read_text()
     for path in re.findall(r"`([a-z_/]+\.py)`", text):
         assert (PACKAGE / path).exists() or (PACKAGE.parent / path).exists(), path

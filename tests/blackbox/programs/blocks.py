@@ -16,7 +16,7 @@ from mpi4py import MPI
 comm = MPI.COMM_WORLD
 
 
-def outcome(code: str, folder: str) -> tuple[str, str]:
+def outcome(code, folder):
     """Its output, and the error that it raised."""
     printed, raised = io.StringIO(), ""
     known = {"__name__": "__main__", "folder": folder}

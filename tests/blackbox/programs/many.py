@@ -11,7 +11,7 @@ import mpishare as ms
 comm = MPI.COMM_WORLD
 
 
-def held() -> tuple[int, int]:
+def held():
     """Open descriptors, and the number that MPI gives to a new communicator."""
     duplicate = comm.Dup()
     number = duplicate.py2f()

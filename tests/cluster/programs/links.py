@@ -2,11 +2,9 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import h5py
 import numpy as np
@@ -19,7 +17,7 @@ topology = ms.topology()
 MIB = 1 << 20
 
 
-def counters() -> np.ndarray[Any, Any]:
+def counters():
     """Bytes that this host's link has received and sent, and that this process has read by system calls."""
     lines = Path("/proc/self/net/dev").read_text().splitlines()
     numbers = next(line for line in lines if "eth0:" in line).partition(":")[2].split()
@@ -27,7 +25,7 @@ def counters() -> np.ndarray[Any, Any]:
     return np.array([int(numbers[0]), int(numbers[8]), int(fields[fields.index("rchar:") + 1])])
 
 
-def measure(call: Callable[[], Any]) -> Any:
+def measure(call):
     """What `call` returns; rank 0 prints the bytes of each host: received, sent, and read by all its ranks."""
     comm.Barrier()
     before = counters()
@@ -43,24 +41,24 @@ def measure(call: Callable[[], Any]) -> Any:
     return result
 
 
-def same(array: np.ndarray[Any, Any]) -> None:
+def same(array):
     """Checks that all ranks have the same bytes."""
     assert len(set(comm.allgather(int(array.sum(dtype=np.uint64))))) == 1
 
 
-def noise(nbytes: int) -> np.ndarray[Any, Any]:
+def noise(nbytes):
     """Bytes that do not compress."""
     return np.random.default_rng(1).integers(0, 256, nbytes, np.uint8)
 
 
-def share(mib: str, root: str) -> None:
+def share(mib, root):
     """An array from one rank to all."""
     source = noise(int(mib) * MIB) if comm.rank == int(root) else None
     ms.share(np.arange(3) if comm.rank == int(root) else None, root=int(root))  # opens the connections
     same(measure(lambda: ms.share(source, root=int(root))))
 
 
-def allreduce(mib: str) -> None:
+def allreduce(mib):
     """A sum over all ranks."""
     for count in (1000, 100_000):  # opens the connections
         ms.allreduce(np.arange(count))
@@ -69,7 +67,7 @@ def allreduce(mib: str) -> None:
     assert (result == numbers * (comm.size * (comm.size + 1) // 2)).all()
 
 
-def allgather(mib: str) -> None:
+def allgather(mib):
     """The rows of all ranks."""
     for count in (1000, 100_000):  # opens the connections
         ms.allgather(np.arange(count)[ms.partition(count)])
@@ -79,7 +77,7 @@ def allgather(mib: str) -> None:
 
 
 @contextmanager
-def file_of(mib: str, *, on_each_host: bool = False) -> Iterator[Path]:
+def file_of(mib, *, on_each_host=False):
     """An HDF5 file on the first host, or one of the same name on each, and no connection still to be opened."""
     with TemporaryDirectory() as folder:
         file = Path(comm.bcast(folder), "numbers.h5")
@@ -96,7 +94,7 @@ def file_of(mib: str, *, on_each_host: bool = False) -> Iterator[Path]:
             file.parent.rmdir()
 
 
-def load(mib: str, read: str) -> None:
+def load(mib, read):
     """A file of the first host, or of each."""
     with file_of(mib, on_each_host=read == "node") as file:
         same(measure(lambda: ms.load(file, "numbers", read=read)))

@@ -7,7 +7,6 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,7 +24,7 @@ ms.topology()
 
 
 @contextmanager
-def printed() -> Iterator[None]:
+def printed():
     """Prints our error that the block raises, with its class and the number that the system gave."""
     try:
         yield
@@ -34,19 +33,19 @@ def printed() -> Iterator[None]:
         print(f"error: {type(error).__name__} {number}{error}", flush=True)
 
 
-def wait_for_the_others() -> None:
+def wait_for_the_others():
     """Waits in no call of mpishare, until all others have called `release`."""
     for other in set(range(comm.size)) - {rank}:
         comm.recv(source=other)
 
 
-def release(waiting: int) -> None:
+def release(waiting):
     """Ends the wait of that rank."""
     if rank != waiting:
         comm.send(None, waiting)
 
 
-def raise_between(bad: str) -> None:
+def raise_between(bad):
     """One rank raises between two collectives."""
     if rank == int(bad):
         raise ValueError("no data")
@@ -55,7 +54,7 @@ def raise_between(bad: str) -> None:
     ms.fence()
 
 
-def differ() -> None:
+def differ():
     """Rank 1 calls another collective once."""
     for turn in range(2):
         with printed():
@@ -65,7 +64,7 @@ def differ() -> None:
                 print("right", ms.share(np.full(3, turn) if rank == 0 else None).tolist() == [turn] * 3)
 
 
-def come_late(late: str, calls: str, is_first: str = "") -> None:
+def come_late(late, calls, is_first=""):
     """One rank comes to all its calls when the others have given up; on a new communicator if `is_first`."""
     own = comm.Dup() if is_first else comm
     if rank == int(late):
@@ -76,7 +75,7 @@ def come_late(late: str, calls: str, is_first: str = "") -> None:
     release(int(late))
 
 
-def call_on_another_communicator() -> None:
+def call_on_another_communicator():
     """The last rank waits on another communicator."""
     other = comm.Dup()
     ms.topology(other)
@@ -84,12 +83,12 @@ def call_on_another_communicator() -> None:
         ms.zeros(3, comm=other if rank == 2 else comm)
 
 
-def receive_after_a_stall() -> None:
+def receive_after_a_stall():
     """Rank 0 sends chunks of an array when the others have given up and dropped it."""
     other, channel = comm.Dup(), context_of().collective_comm
     isend = channel.isend
 
-    def send_late(*args: Any) -> MPI.Request:
+    def send_late(*args):
         channel.isend = isend
         wait_for_the_others()
         return isend(*args)
@@ -112,7 +111,7 @@ def receive_after_a_stall() -> None:
     os._exit(0)
 
 
-def fork() -> None:
+def fork():
     """A child reads, drops, and calls a collective."""
     table, grid = ms.share(np.arange(1000)), ms.zeros(1000)
     child = os.fork()
@@ -133,7 +132,7 @@ def fork() -> None:
     assert grid.sum() == 3 == ms.zeros(3).size
 
 
-def store_from_c() -> None:
+def store_from_c():
     """A child of each rank stores into a shared array, past NumPy."""
     table = ms.share(np.arange(100_000))
     child = os.fork()
@@ -145,12 +144,12 @@ def store_from_c() -> None:
     assert table.tolist() == list(range(100_000))
 
 
-def run_threads() -> None:
+def run_threads():
     """Threads share, each on its own communicator."""
     comms = [comm.Dup() for _ in range(3)]
     assert MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
-    def work(root: int) -> None:
+    def work(root):
         kept: list[Any] = []
         for number in range(15):
             array = ms.share(np.full(20_000, number) if rank == root else None, root=root, comm=comms[root])
@@ -163,14 +162,14 @@ def run_threads() -> None:
         list(pool.map(work, range(3)))
 
 
-def share_large() -> None:
+def share_large():
     """Shares 256 MiB."""
     array = ms.share(np.full(256 << 20, 7, "u1") if rank == 0 else None)
     assert (array == 7).all()
     print(ms.report())
 
 
-def share_while_it_fills_up() -> None:
+def share_while_it_fills_up():
     """Shares 60 arrays of 2 MiB, while somebody else fills /dev/shm."""
     kept = []
     for number in range(60):
@@ -182,7 +181,7 @@ def share_while_it_fills_up() -> None:
     print(sorted({segment.backend for segment in ms.report().segments}))
 
 
-def make(nbytes: str) -> None:
+def make(nbytes):
     """Makes an array, and prints the error."""
     with printed():
         ms.zeros(int(nbytes), "u1")
@@ -190,7 +189,7 @@ def make(nbytes: str) -> None:
         assert ms.zeros(9).sum() == 0
 
 
-def share_without_descriptors() -> None:
+def share_without_descriptors():
     """Shares when no file can be opened any more."""
     ms.share(np.arange(3))
     limit = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir()) + 1
@@ -206,7 +205,7 @@ def share_without_descriptors() -> None:
     print(backend)
 
 
-def save_on_a_full_disk(folder: str) -> None:
+def save_on_a_full_disk(folder):
     """Replaces files on a disk of 8 MiB."""
     for file, dataset in ((Path(folder, "a.npy"), None), (Path(folder, "a.h5"), "x")):
         ms.save(file, np.ones(1 << 16), dataset, distributed=True)
@@ -221,7 +220,7 @@ def save_on_a_full_disk(folder: str) -> None:
             file.unlink()
 
 
-def save_as_nobody(folder: str) -> None:
+def save_as_nobody(folder):
     """Saves as a user without permission: into a folder, and over a file of another user."""
     names = (("mine/a.npy", None), ("mine/a.h5", "x"), ("open/a.npy", None), ("open/a.h5", "x"))
     for name, dataset in names[:2]:

@@ -24,7 +24,7 @@ comm = MPI.COMM_WORLD
 victim, calls, faults = int(sys.argv[1]), sys.argv[2].split(","), sys.argv[3].split(",")
 
 
-def attached(call: str, fault: str, number: int, log: Path) -> subprocess.Popen[bytes]:
+def attached(call, fault, number, log):
     """Strace on this process, once it is there."""
     inject = f"signal={fault}" if fault == "SIGKILL" else f"error={fault}"
     command = ["strace", "-f", "-p", str(os.getpid()), "-o", str(log), "-e", f"trace={call}"]
@@ -35,7 +35,7 @@ def attached(call: str, fault: str, number: int, log: Path) -> subprocess.Popen[
     return tracer
 
 
-def attempt_to_share(number: int, own: MPI.Intracomm) -> str:
+def attempt_to_share(number, own):
     """What came of one share and one array: "bits", or the class of the error."""
     try:
         table = ms.share(np.full(300_000, number) if comm.rank == 0 else None, comm=own)
@@ -45,7 +45,7 @@ def attempt_to_share(number: int, own: MPI.Intracomm) -> str:
     return "bits" if (table == number).all() and (grid == number).all() else "wrong"
 
 
-def attempt_to_save(number: int, own: MPI.Intracomm) -> str:
+def attempt_to_save(number, own):
     """What came of one save of each kind; "bits" where all are as they were saved now, or else before."""
     rows, folder = np.full((50_000, 2), number), Path(sys.argv[5])
     checkpoint = ms.Checkpoint(folder / "run", keep=1, comm=own)
@@ -73,7 +73,7 @@ def attempt_to_save(number: int, own: MPI.Intracomm) -> str:
     return next((outcome for outcome in outcomes if outcome != "bits"), "bits")
 
 
-def failed(call: str, fault: str, number: int) -> bool:
+def failed(call, fault, number):
     """Whether there was a call of that number, which failed and was survived."""
     own = comm.Dup()  # which keeps no memory from before
     ms.share(np.arange(3), comm=own)  # what is made once is there
@@ -85,7 +85,7 @@ def failed(call: str, fault: str, number: int) -> bool:
         if tracer is not None:
             tracer.terminate()
             tracer.wait()
-        injected: bool = comm.bcast("(INJECTED)" in Path(log.name).read_text(), victim)
+        injected = comm.bcast("(INJECTED)" in Path(log.name).read_text(), victim)
     outcomes = set(comm.allgather(outcome))
     assert "wrong" not in outcomes, outcomes
     assert outcomes == {"bits"} or "bits" not in outcomes, outcomes
@@ -94,7 +94,7 @@ def failed(call: str, fault: str, number: int) -> bool:
     return injected
 
 
-def times_failed(call: str, fault: str, first: int) -> int:
+def times_failed(call, fault, first):
     """Has call number `first` fail, then the next, until there is none; how many did."""
     return next(number for number in count(first) if not failed(call, fault, number)) - first
 

@@ -1,22 +1,19 @@
 """The arguments of Checkpoint and Snapshot that are refused, on all ranks alike."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import mpishare as ms
-from tests.mpi.conftest import Raised
 
 pytestmark = pytest.mark.two_launches
 
 X = {"x": np.ones(3)}
 
 
-def test_what_cannot_be_saved_or_loaded(shared_folder: Path, raised: Raised) -> None:
+def test_what_cannot_be_saved_or_loaded(shared_folder, raised):
     checkpoint: Any = ms.Checkpoint(shared_folder)
     checkpoint.save(2**63 - 1, {"x": np.ones((4, 2)), "scalar": np.array(2.5)})
     found, two = checkpoint.latest(), slice(0, 2)
@@ -52,7 +49,7 @@ def test_what_cannot_be_saved_or_loaded(shared_folder: Path, raised: Raised) -> 
 
 
 @pytest.mark.ranks(2)
-def test_calls_that_differ(comm: MPI.Intracomm, shared_folder: Path, raised: Raised) -> None:
+def test_calls_that_differ(comm, shared_folder, raised):
     checkpoint, last = ms.Checkpoint(shared_folder), comm.rank == comm.size - 1
     for call in (
         lambda: ms.Checkpoint(shared_folder, keep=3 if last else 2),

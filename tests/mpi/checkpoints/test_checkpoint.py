@@ -15,20 +15,19 @@ from mpi4py import MPI
 import mpishare as ms
 from mpishare.files import row_blocks
 from tests.arrays import DTYPES, assert_same, filled
-from tests.mpi.conftest import Raised
 
 COMM = MPI.COMM_WORLD
 SECOND = "000000000002.h5"
 
 
-def names_in(folder: Path) -> set[str]:
+def names_in(folder):
     """The steps and other names in a folder, seen by all ranks before any of them goes on."""
     names = {file.stem.lstrip("0") for file in folder.iterdir()}
     COMM.Barrier()
     return names
 
 
-def flip(file: Path, place: int) -> None:
+def flip(file, place):
     """Alters one byte of a file, or restores it."""
     COMM.Barrier()
     if COMM.rank == 0:
@@ -38,13 +37,13 @@ def flip(file: Path, place: int) -> None:
     COMM.Barrier()
 
 
-def offset_of_x(file: Path) -> int:
+def offset_of_x(file):
     with h5py.File(file) as opened:
         return int(opened["arrays/x"].id.get_offset())
 
 
 @pytest.fixture
-def checkpoint(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def checkpoint(shared_folder, monkeypatch):
     """A folder with steps 1 and 2, of whose array "x" each rank verifies one run."""
     monkeypatch.setattr(row_blocks, "BLOCK_BYTES", 64)
     checkpoint: Any = ms.Checkpoint(shared_folder / "run")
@@ -53,7 +52,7 @@ def checkpoint(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return checkpoint
 
 
-def test_the_first_save_makes_the_folder(shared_folder: Path) -> None:
+def test_the_first_save_makes_the_folder(shared_folder):
     """And waits until its parent is on the disk."""
     synced: list[int] = []
     checkpoint: Any = ms.Checkpoint(shared_folder / "run")
@@ -64,7 +63,7 @@ def test_the_first_save_makes_the_folder(shared_folder: Path) -> None:
     assert (shared_folder.stat().st_ino in synced) == (COMM.rank == 0)
 
 
-def test_arrays_and_values_come_back(shared_folder: Path) -> None:
+def test_arrays_and_values_come_back(shared_folder):
     """To mpishare, and to any program that reads HDF5."""
     whole = {
         "grid": filled(np.dtype("f8"), (101, 7)),
@@ -91,9 +90,7 @@ def test_arrays_and_values_come_back(shared_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("block_bytes", [1, 64, 1000, 1 << 20])
-def test_rows_for_another_number_of_ranks(
-    shared_folder: Path, block_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_for_another_number_of_ranks(shared_folder, block_bytes, monkeypatch):
     monkeypatch.setattr(row_blocks, "BLOCK_BYTES", block_bytes)
     grid = filled(np.dtype(">f4"), (47, 3))
     ms.Checkpoint(shared_folder).save(0, {"grid": grid[ms.partition(47)]}, distributed=["grid"])
@@ -110,7 +107,7 @@ def test_rows_for_another_number_of_ranks(
         some.Free()
 
 
-def test_each_byte_is_read_once_a_job(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_byte_is_read_once_a_job(shared_folder, monkeypatch):
     """By all ranks for `latest`, by the first node's for `load`."""
     monkeypatch.setattr(row_blocks, "BLOCK_BYTES", 1000)
     grid = filled(np.dtype("f8"), (997, 5))
@@ -126,11 +123,11 @@ def test_each_byte_is_read_once_a_job(shared_folder: Path, monkeypatch: pytest.M
     assert not preadv.called or ms.topology().node == 0
 
 
-def bytes_read(preadv: mock.Mock) -> int:
+def bytes_read(preadv):
     return sum(buffers[0].nbytes for (_, buffers, _), _ in preadv.call_args_list)
 
 
-def test_the_last_ones_stay(shared_folder: Path) -> None:
+def test_the_last_ones_stay(shared_folder):
     """What a killed save of any step left goes too; what is not ours stays."""
     if COMM.rank == 0:
         (shared_folder / "000000000009.h5").mkdir()
@@ -147,7 +144,7 @@ def test_the_last_ones_stay(shared_folder: Path) -> None:
     assert (snapshot.step, snapshot.names, snapshot.load("y").tolist()) == (5, ("y",), [6, 6, 6])
 
 
-def test_a_damaged_one_is_left_out(checkpoint: Any) -> None:
+def test_a_damaged_one_is_left_out(checkpoint):
     """Damage in the manifest, in what HDF5 wrote, and in the last run of an array, which one rank alone reads."""
     file = checkpoint.path / SECOND
     end = offset_of_x(file) + COMM.size * 64
@@ -164,7 +161,7 @@ def test_a_damaged_one_is_left_out(checkpoint: Any) -> None:
     assert checkpoint.latest().step == 2
 
 
-def test_one_that_is_altered_after_it_was_found(checkpoint: Any, raised: Raised) -> None:
+def test_one_that_is_altered_after_it_was_found(checkpoint, raised):
     snapshot = checkpoint.latest()
     first = offset_of_x(snapshot.path)
     for rank in range(COMM.size):
@@ -177,7 +174,7 @@ def test_one_that_is_altered_after_it_was_found(checkpoint: Any, raised: Raised)
 
 
 @pytest.mark.filterwarnings("ignore:the checkpoint of step")
-def test_a_damaged_one_neither_counts_nor_goes(checkpoint: Any, raised: Raised) -> None:
+def test_a_damaged_one_neither_counts_nor_goes(checkpoint, raised):
     flip(checkpoint.path / SECOND, 20)
     assert checkpoint.latest().step == 1
     for step, kept in ((3, {"1", "2", "3"}), (4, {"2", "3", "4"})):
@@ -193,10 +190,8 @@ def test_a_damaged_one_neither_counts_nor_goes(checkpoint: Any, raised: Raised) 
 
 @pytest.mark.parametrize("victim", [0, -1])
 @pytest.mark.parametrize(("call", "code"), [("open", errno.EACCES), ("preadv", errno.EIO)])
-def test_one_that_cannot_be_read_is_not_taken_for_a_damaged_one(
-    checkpoint: Any, raised: Raised, victim: int, call: str, code: int
-) -> None:
-    def refuse(file: Any, *_: object) -> Any:
+def test_one_that_cannot_be_read_is_not_taken_for_a_damaged_one(checkpoint, raised, victim, call, code):
+    def refuse(file, *_):
         if COMM.rank == victim % COMM.size and (call == "preadv" or str(file).endswith(SECOND)):
             raise OSError(code, os.strerror(code))
         return mock.DEFAULT
@@ -210,13 +205,13 @@ def test_one_that_cannot_be_read_is_not_taken_for_a_damaged_one(
 
 @pytest.mark.parametrize("opening", [1, 2])
 @pytest.mark.parametrize("step", [2, 3])
-def test_one_that_another_job_replaces_meanwhile(checkpoint: Any, opening: int, step: int) -> None:
+def test_one_that_another_job_replaces_meanwhile(checkpoint, opening, step):
     """The other job saves the same step, or a later one and removes this one: before it is opened, or between looks."""
     second, other = str(checkpoint.path / SECOND), checkpoint.path.parent / "other"
     ms.Checkpoint(other).save(step, {"x": np.full(40, 3)})
     opened = []
 
-    def replace(path: Any, *_: object) -> Any:
+    def replace(path, *_):
         opened.append(str(path))
         if COMM.rank == 0 and str(path) == second and opened.count(second) == opening:
             Path(second).unlink()
@@ -228,7 +223,7 @@ def test_one_that_another_job_replaces_meanwhile(checkpoint: Any, opening: int, 
     assert (snapshot.step, snapshot.load("x").tolist()) == (step, [3] * 40)
 
 
-def test_a_listing_that_misses_the_only_one(checkpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_that_misses_the_only_one(checkpoint, monkeypatch):
     """As readdir(3) may when one name comes and another goes."""
     usual, misses = Path.iterdir, [1, 2, 3]
     monkeypatch.setattr(Path, "iterdir", lambda path: iter(()) if misses and misses.pop() else usual(path))

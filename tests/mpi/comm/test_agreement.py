@@ -8,14 +8,13 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.comm.agreement import NOTE_BYTES, Severity, agree, any_rank, is_known, severity_of
-from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.lookup import context_of
 
 pytestmark = pytest.mark.timeout(20)
 
 
 @pytest.fixture
-def ours(duplicate: MPI.Intracomm) -> CollectiveComm:
+def ours(duplicate):
     """The collective communicator of a duplicate."""
     return context_of(duplicate).collective_comm
 
@@ -23,14 +22,14 @@ def ours(duplicate: MPI.Intracomm) -> CollectiveComm:
 class Mute(Exception):
     """An error without a text, to which nothing can be assigned."""
 
-    def __str__(self) -> str:
+    def __str__(self):
         raise ValueError
 
     __setattr__ = None  # type: ignore[assignment, misc]
 
 
 @pytest.mark.parametrize("kind", [ValueError, MemoryError, KeyboardInterrupt, SystemExit, Mute])
-def test_each_rank_and_its_followers_fail(ours: CollectiveComm, comm: MPI.Intracomm, kind: type[BaseException]) -> None:
+def test_each_rank_and_its_followers_fail(ours, comm, kind):
     """An exception inside a collective: bad input, no room, a missing file.
 
     Outcome: its own error there, PeerError elsewhere.
@@ -54,7 +53,7 @@ def test_each_rank_and_its_followers_fail(ours: CollectiveComm, comm: MPI.Intrac
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("severity", [Severity.REFUSAL, Severity.NO_ROOM, Severity.FATAL])
-def test_all_ranks_hear_the_worst_severity(ours: CollectiveComm, severity: Severity) -> None:
+def test_all_ranks_hear_the_worst_severity(ours, severity):
     refusal, no_room = ms.BackendError("no window"), ms.CapacityError("h", "/dev/shm", 2, 1, "")
     worst = {Severity.REFUSAL: refusal, Severity.NO_ROOM: no_room, Severity.FATAL: ValueError()}
     errors = {0: worst[severity], 1: refusal}
@@ -68,7 +67,7 @@ def test_all_ranks_hear_the_worst_severity(ours: CollectiveComm, severity: Sever
 
 
 @pytest.mark.parametrize("count", [1, 7, 8 * NOTE_BYTES, 8 * NOTE_BYTES + 1])
-def test_any_rank(ours: CollectiveComm, count: int) -> None:
+def test_any_rank(ours, count):
     numbers = np.arange(count)
     flags = any_rank(ours, numbers % (ours.size + 1) == ours.rank)
     assert flags.dtype == bool

@@ -1,23 +1,16 @@
 """The entry of every collective: what it refuses, and that each public collective passes it."""
 
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import mpishare as ms
 from mpishare import kernels
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
-from tests.mpi.conftest import Raised
 
-Call = Callable[[MPI.Intracomm, np.ndarray[Any, Any], Path], object]
-
-OVER_ALL: dict[str, Call] = {
+OVER_ALL = {
     "share": lambda comm, array, folder: ms.share(1, comm=comm),
     "zeros": lambda comm, array, folder: ms.zeros(3, comm=comm),
     "bcast": lambda comm, array, folder: ms.bcast(array, comm=comm),
@@ -33,7 +26,7 @@ OVER_ALL: dict[str, Call] = {
     "fence everywhere": lambda comm, array, folder: ms.fence(comm=comm, scope="all"),
     "info": lambda comm, array, folder: ms.info(comm=comm),
 }
-OVER_A_NODE: dict[str, Call] = {
+OVER_A_NODE = {
     "fence": lambda comm, array, folder: ms.fence(comm=comm),
     "fill": lambda comm, array, folder: kernels.fill(array, 0.0, comm=comm),
     "checksum": lambda comm, array, folder: kernels.checksum(array, comm=comm),
@@ -42,8 +35,8 @@ OVER_A_NODE: dict[str, Call] = {
 
 @pytest.mark.parametrize("name", [*OVER_ALL, *OVER_A_NODE])
 def test_a_call_that_an_exception_ended_on_one_rank_is_the_last_on_its_communicator(
-    name: str, duplicate: MPI.Intracomm, shared_folder: Path, raised: Raised
-) -> None:
+    name, duplicate, shared_folder, raised
+):
     array, last = ms.zeros(3, comm=duplicate), duplicate.size - 1
     ms.save(shared_folder / "a.npy", np.ones(2), comm=duplicate)
     with suppress(KeyboardInterrupt), collective("call", duplicate) as call:
@@ -60,7 +53,7 @@ def test_a_call_that_an_exception_ended_on_one_rank_is_the_last_on_its_communica
 
 
 @pytest.mark.ranks(2)
-def test_an_error_that_one_node_knows_leaves_the_ranks_out_of_step(duplicate: MPI.Intracomm) -> None:
+def test_an_error_that_one_node_knows_leaves_the_ranks_out_of_step(duplicate):
     nodes = ms.topology(duplicate)
     with pytest.raises((ValueError, ms.PeerError)), collective("call", duplicate) as call:
         with call.begin():
@@ -71,7 +64,7 @@ def test_an_error_that_one_node_knows_leaves_the_ranks_out_of_step(duplicate: MP
     assert call.context.is_out_of_step == (nodes.n_nodes > 1)
 
 
-def test_a_call_within_a_call_is_refused_and_leaves_the_outer_one_whole(duplicate: MPI.Intracomm) -> None:
+def test_a_call_within_a_call_is_refused_and_leaves_the_outer_one_whole(duplicate):
     with collective("outer", duplicate) as call:
         with call.begin():
             pass
@@ -83,9 +76,7 @@ def test_a_call_within_a_call_is_refused_and_leaves_the_outer_one_whole(duplicat
 
 
 @pytest.mark.ranks(2)
-def test_a_communicator_whose_first_call_stalled_stays_refused(
-    duplicate: MPI.Intracomm, comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_communicator_whose_first_call_stalled_stays_refused(duplicate, comm, monkeypatch):
     monkeypatch.setenv("MPISHARE_TIMEOUT", "0.5")
     late = comm.size - 1
     for is_first in (True, False):

@@ -12,9 +12,9 @@ from mpishare.comm.watched_comm import WatchedComm
 
 
 @pytest.mark.parametrize("is_reversed", [False, True])
-def test_nodes_are_those_of_mpi_or_as_the_rule_of_pretend_nodes_says(is_reversed: bool, comm: MPI.Intracomm) -> None:
+def test_nodes_are_those_of_mpi_or_as_the_rule_of_pretend_nodes_says(is_reversed, comm):
     rule, world = context_of().config.nodes, comm
-    comm = world.Split(0, -world.rank) if is_reversed else world  # type: ignore[assignment]
+    comm = world.Split(0, -world.rank) if is_reversed else world
     hosts = comm.allgather(MPI.Get_processor_name())
     labels = hosts if rule is None else comm.allgather(pretend_node(rule, world.rank, world.size))
     placement, nodes = Placement.from_labels(labels), ms.topology(comm)
@@ -38,7 +38,7 @@ def test_nodes_are_those_of_mpi_or_as_the_rule_of_pretend_nodes_says(is_reversed
         comm.Free()
 
 
-def test_each_communicator_is_asked_once_and_has_its_own_freed_with_it(comm: MPI.Intracomm) -> None:
+def test_each_communicator_is_asked_once_and_has_its_own_freed_with_it(comm):
     assert ms.topology(comm) is ms.topology()
     first = comm.Dup()
     index = first.py2f()
@@ -58,12 +58,12 @@ def test_each_communicator_is_asked_once_and_has_its_own_freed_with_it(comm: MPI
     last.Free()
 
 
-def test_errors_of_mpi_are_raised_whatever_the_callers_handler(duplicate: MPI.Intracomm) -> None:
+def test_errors_of_mpi_are_raised_whatever_the_callers_handler(duplicate):
     duplicate.Set_errhandler(MPI.ERRORS_ARE_FATAL)
     assert context_of(duplicate).data_comm.Get_errhandler() == MPI.ERRORS_RETURN
 
 
-def test_nothing_is_watched_where_the_settings_do_not_ask_for_it() -> None:
+def test_nothing_is_watched_where_the_settings_do_not_ask_for_it():
     context = context_of()
     is_wanted = context.config.check or context.config.timeout_s is not None
     for comm in (context.collective_comm, context.node_collective_comm):

@@ -5,7 +5,6 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,10 @@ import h5py
 import numpy as np
 import pytest
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 import mpishare as ms
 from mpishare.memory.segment import segment_of
 from tests.arrays import assert_same
-from tests.mpi.conftest import Configured, Raised
 
 COMM = MPI.COMM_WORLD
 LARGE = np.random.default_rng(3).integers(0, 2**40, (700, 1100))
@@ -30,7 +27,7 @@ FILES = {
 }
 
 
-def make_hdf5(path: Path) -> None:
+def make_hdf5(path):
     with h5py.File(path, "w") as file:
         file["flat"] = LARGE
         file.create_dataset("chunked", data=LARGE, chunks=(50, 500), shuffle=True, compression="gzip")
@@ -43,7 +40,7 @@ def make_hdf5(path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(build_folder: Path) -> Path:
+def folder(build_folder):
     """Files that no test changes, but for "changed.npy"."""
     if COMM.rank == 0:
         np.save(build_folder / "large.npy", LARGE)
@@ -56,7 +53,7 @@ def folder(build_folder: Path) -> Path:
     return build_folder
 
 
-def assert_loaded(result: NDArray[Any], expected: NDArray[Any]) -> None:
+def assert_loaded(result, expected):
     """The bits are those expected, read-only, in node memory."""
     assert_same(result, expected)
     assert (type(result), result.flags.writeable) == (np.ndarray, False)
@@ -66,9 +63,7 @@ def assert_loaded(result: NDArray[Any], expected: NDArray[Any]) -> None:
 @pytest.mark.parametrize("backend", [None, "private"])
 @pytest.mark.parametrize(("read", "chunk"), [("job", "1M"), ("job", "100K"), ("node", "1M")])
 @pytest.mark.parametrize("name", FILES)
-def test_every_file_in_every_way(
-    folder: Path, configured: Configured, name: str, read: str, chunk: str, backend: str | None
-) -> None:
+def test_every_file_in_every_way(folder, configured, name, read, chunk, backend):
     comm, (file, dataset) = configured(chunk=chunk), FILES[name]
     for index in (None, np.s_[::-3, 5:900:7], np.s_[:, 77], np.s_[100:600, None]):
         result = ms.load(folder / file, dataset, region=index, read=read, backend=backend, comm=comm)
@@ -76,7 +71,7 @@ def test_every_file_in_every_way(
         assert index is not None or result.flags.fnc == (name == "fortran")
 
 
-def read_bytes() -> int:
+def read_bytes():
     """What this process has read by system calls."""
     fields = Path("/proc/self/io").read_text().split()
     return int(fields[fields.index("rchar:") + 1])
@@ -84,7 +79,7 @@ def read_bytes() -> int:
 
 @pytest.mark.parametrize("read", ["job", "node"])
 @pytest.mark.parametrize("name", FILES)
-def test_each_byte_is_read_once(folder: Path, name: str, read: str) -> None:
+def test_each_byte_is_read_once(folder, name, read):
     topology = ms.topology()
     file, dataset = FILES[name]
     with h5py.File(folder / "a.h5") as opened:
@@ -104,7 +99,7 @@ def test_each_byte_is_read_once(folder: Path, name: str, read: str) -> None:
             assert [rank for rank in ranks if counts[rank] > 250_000] == readers
 
 
-def test_a_group_is_a_dict_of_arrays_in_one_segment(folder: Path) -> None:
+def test_a_group_is_a_dict_of_arrays_in_one_segment(folder):
     group, attributes = ms.load(folder / "a.h5", "group", attributes=True)
     assert list(group) == ["inner", "small"]
     assert_loaded(group["small"], LARGE[0])
@@ -120,16 +115,14 @@ def test_a_group_is_a_dict_of_arrays_in_one_segment(folder: Path) -> None:
     assert ms.load(folder / "small.npy", attributes=True)[1] == {}
 
 
-def test_relative_paths_are_those_of_rank_0(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_are_those_of_rank_0(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(folder if COMM.rank == 0 else tmp_path)
     assert_loaded(ms.load("large.npy"), LARGE)
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 @pytest.mark.parametrize("read", ["job", "node", ""])
-def test_the_bar(
-    folder: Path, shared_folder: Path, monkeypatch: pytest.MonkeyPatch, read: str, is_terminal: bool
-) -> None:
+def test_the_bar(folder, shared_folder, monkeypatch, read, is_terminal):
     """It counts all bytes that are loaded, or saved, on the terminal of rank 0."""
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
@@ -145,7 +138,7 @@ def test_the_bar(
 # Mapped files.
 
 
-def test_a_map_shows_the_file(folder: Path) -> None:
+def test_a_map_shows_the_file(folder):
     for name in ("npy", "fortran", "contiguous"):
         file, dataset = FILES[name]
         assert_loaded(ms.load(folder / file, dataset, map=True), LARGE)
@@ -157,7 +150,7 @@ def test_a_map_shows_the_file(folder: Path) -> None:
     assert_loaded(group["b"], np.arange(7.0))
 
 
-def test_a_map_reads_nothing_and_holds_no_descriptor(folder: Path) -> None:
+def test_a_map_reads_nothing_and_holds_no_descriptor(folder):
     ms.load(folder / "large.npy", map=True)
     before, held = read_bytes(), len(list(Path("/proc/self/fd").iterdir()))
     result = ms.load(folder / "large.npy", map=True)
@@ -170,7 +163,7 @@ def test_a_map_reads_nothing_and_holds_no_descriptor(folder: Path) -> None:
     assert ms.report().segments[0].backend == "mapped file"
 
 
-def test_a_private_view_of_a_map_leaves_the_file(folder: Path) -> None:
+def test_a_private_view_of_a_map_leaves_the_file(folder):
     view = ms.private(ms.load(folder / "small.npy", map=True))
     view[:] = COMM.rank
     COMM.Barrier()
@@ -182,7 +175,7 @@ def test_a_private_view_of_a_map_leaves_the_file(folder: Path) -> None:
 
 
 @pytest.fixture
-def raised(raised: Raised, folder: Path) -> Iterator[Raised]:
+def raised(raised, folder):
     """A refusal leaves the communicator usable."""
     yield raised
     assert_loaded(ms.load(folder / "small.npy"), LARGE[:3, :4])
@@ -204,7 +197,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
 
 @pytest.mark.two_launches
 @pytest.mark.parametrize("name", BAD)
-def test_bad_arguments(raised: Raised, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_bad_arguments(raised, folder, monkeypatch, name):
     options, error, message, ranks = BAD[name]
     monkeypatch.chdir(folder)
     errors = raised(lambda: ms.load(**{"path": "small.npy", **options}))
@@ -217,16 +210,16 @@ def test_bad_arguments(raised: Raised, folder: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.ranks(2)
 @pytest.mark.two_launches
 @pytest.mark.parametrize("options", [{"region": 1}, {"read": "node"}, {"map": True}, {"attributes": True}])
-def test_arguments_that_differ(raised: Raised, folder: Path, options: dict[str, Any]) -> None:
+def test_arguments_that_differ(raised, folder, options):
     errors = raised(lambda: ms.load(folder / "small.npy", **(options if COMM.rank == COMM.size - 1 else {})))
     assert {error for error, _ in errors} == {"MismatchError"}
 
 
-def test_a_read_that_fails(raised: Raised, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_that_fails(raised, folder, monkeypatch):
     """One rank's disk has an error in the midst of the file; all others go on to the end, and know."""
     victim, preadv = max(ms.topology().ranks_of(0)), os.preadv
 
-    def failing(fd: int, buffers: Any, offset: int) -> int:
+    def failing(fd, buffers, offset):
         if COMM.rank == victim and offset > LARGE.nbytes // 2:
             raise OSError(errno.EIO, "Input/output error")
         return preadv(fd, buffers, offset)
@@ -238,10 +231,10 @@ def test_a_read_that_fails(raised: Raised, folder: Path, monkeypatch: pytest.Mon
     assert all("large.npy: Input/output error" in text for _, text in errors)
 
 
-def test_a_file_that_is_changed_while_it_is_read(raised: Raised, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_changed_while_it_is_read(raised, folder, monkeypatch):
     path, preadv = folder / "changed.npy", os.preadv
 
-    def changing(fd: int, buffers: Any, offset: int) -> int:
+    def changing(fd, buffers, offset):
         """Once rank 0 has read the header, and before another rank opens the file."""
         count = preadv(fd, buffers, offset)
         if COMM.rank == 0 and offset + count == 128:
@@ -255,7 +248,7 @@ def test_a_file_that_is_changed_while_it_is_read(raised: Raised, folder: Path, m
     assert all(str(path) in text for _, text in errors)
 
 
-def test_a_file_that_fits_on_no_node(raised: Raised, folder: Path) -> None:
+def test_a_file_that_fits_on_no_node(raised, folder):
     before = read_bytes()
     errors = raised(lambda: ms.load(folder / "huge.npy"))
     assert {error for error, _ in errors} <= {"CapacityError", "PeerCapacityError"}
@@ -263,7 +256,7 @@ def test_a_file_that_fits_on_no_node(raised: Raised, folder: Path) -> None:
 
 
 @pytest.mark.ranks(2)
-def test_nodes_whose_files_differ(raised: Raised, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_whose_files_differ(raised, tmp_path, monkeypatch):
     topology = ms.topology()
     monkeypatch.chdir(tmp_path)
     np.save("a.npy", np.zeros(3 if topology.node == 0 else 4))

@@ -10,19 +10,17 @@ import h5py
 import numpy as np
 import pytest
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 import mpishare as ms
 from mpishare.files import row_blocks
 from tests.arrays import DTYPES, assert_same, filled, layouts
-from tests.mpi.conftest import Raised
 
 COMM = MPI.COMM_WORLD
 ONES = np.ones(3)
 FORMATS = pytest.mark.parametrize(("name", "dataset"), [("a.npy", None), ("a.h5", "deep/er/x")])
 
 
-def assert_saved(file: Path, dataset: str | None, expected: NDArray[Any]) -> None:
+def assert_saved(file, dataset, expected):
     """What other programs read, seen by all ranks before any of them goes on."""
     if dataset is None:
         result = np.load(file)
@@ -34,7 +32,7 @@ def assert_saved(file: Path, dataset: str | None, expected: NDArray[Any]) -> Non
     COMM.Barrier()
 
 
-def own_rows(whole: NDArray[Any], empty: int = -1) -> NDArray[Any]:
+def own_rows(whole, empty=-1):
     """This rank's part of an array; rank `empty` has none if there are others."""
     if COMM.size == 1:
         return whole
@@ -43,14 +41,14 @@ def own_rows(whole: NDArray[Any], empty: int = -1) -> NDArray[Any]:
     return parts[COMM.rank]
 
 
-def way_of(name: str, several_nodes: str = "streams") -> str:
+def way_of(name, several_nodes="streams"):
     """How rows of each rank are written."""
     has_mpio = h5py.get_config().mpi and name.endswith(".h5")
     return "mpio" if has_mpio else "node" if ms.topology().n_nodes == 1 else several_nodes
 
 
 @FORMATS
-def test_an_array_of_all_ranks_is_written_by_the_root(shared_folder: Path, name: str, dataset: str | None) -> None:
+def test_an_array_of_all_ranks_is_written_by_the_root(shared_folder, name, dataset):
     shared = ms.share(np.arange(12.0).reshape(3, 4) if COMM.rank == 0 else None)
     assert ms.save(shared_folder / name, shared, dataset) == ms.Saved(shared_folder / name, dataset, (3, 4), 96, "root")
     assert_saved(shared_folder / name, dataset, shared)
@@ -59,7 +57,7 @@ def test_an_array_of_all_ranks_is_written_by_the_root(shared_folder: Path, name:
         assert_saved(shared_folder / name, dataset, array)
 
 
-def test_dtypes_in_hdf5(shared_folder: Path) -> None:
+def test_dtypes_in_hdf5(shared_folder):
     for dtype in ("?", "f2", ">f8", "g", "c16", "S5", "V7", "aligned", "subarray", "gaps"):
         whole = filled(DTYPES[dtype], (11, 3))
         ms.save(shared_folder / "a.h5", own_rows(whole), dtype, distributed=True)
@@ -68,9 +66,7 @@ def test_dtypes_in_hdf5(shared_folder: Path) -> None:
 
 @FORMATS
 @pytest.mark.parametrize("block_bytes", [1000, 4 << 20])
-def test_rows_of_each_rank(
-    shared_folder: Path, name: str, dataset: str | None, block_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_each_rank(shared_folder, name, dataset, block_bytes, monkeypatch):
     monkeypatch.setattr(row_blocks, "BLOCK_BYTES", block_bytes)
     for count in (0, 1, 2, 7, 997):
         for empty in (-1, 0, COMM.size - 1):
@@ -81,7 +77,7 @@ def test_rows_of_each_rank(
             assert_saved(shared_folder / name, dataset, whole)
 
 
-def test_hosts_that_write_to_one_file(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_that_write_to_one_file(shared_folder, monkeypatch):
     """The type of the file system is that of the file itself, not that of a link to it."""
     if COMM.rank == 0:
         (shared_folder / "lustre").mkdir()
@@ -95,7 +91,7 @@ def test_hosts_that_write_to_one_file(shared_folder: Path, monkeypatch: pytest.M
     assert (shared_folder / "lustre/link.npy").is_symlink()
 
 
-def test_the_other_contents_of_a_file_stay(shared_folder: Path) -> None:
+def test_the_other_contents_of_a_file_stay(shared_folder):
     file = shared_folder / "a.h5"
     if COMM.rank == 0:
         with h5py.File(file, "w", userblock_size=512) as made:
@@ -137,7 +133,7 @@ REFUSED: list[tuple[Any, Any, str | None, str, str]] = [
 
 @pytest.mark.two_launches
 @pytest.mark.parametrize("distributed", [False, True])
-def test_what_cannot_be_saved(shared_folder: Path, raised: Raised, distributed: bool) -> None:
+def test_what_cannot_be_saved(shared_folder, raised, distributed):
     if COMM.rank == 0:
         (shared_folder / "sub.npy").mkdir()
         h5py.File(shared_folder / "other.h5", "w").close()
@@ -160,7 +156,7 @@ def test_what_cannot_be_saved(shared_folder: Path, raised: Raised, distributed: 
 
 @pytest.mark.ranks(2)
 @pytest.mark.two_launches
-def test_calls_that_differ(shared_folder: Path, raised: Raised) -> None:
+def test_calls_that_differ(shared_folder, raised):
     last = COMM.rank == COMM.size - 1
     for call in (
         lambda: ms.save(shared_folder / ("b.npy" if last else "a.npy"), ONES),
@@ -173,14 +169,14 @@ def test_calls_that_differ(shared_folder: Path, raised: Raised) -> None:
     assert not list(shared_folder.iterdir())
 
 
-def no_space(*_: object) -> None:
+def no_space(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class FullAtClose(io.FileIO):
     """A file of which close(2) reports a full disk, as on NFS."""
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self.close()
         no_space()
 
@@ -188,9 +184,7 @@ class FullAtClose(io.FileIO):
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("call", ["pwrite", "close"])
-def test_one_rank_that_cannot_write(
-    shared_folder: Path, raised: Raised, victim: int, call: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_rank_that_cannot_write(shared_folder, raised, victim, call, monkeypatch):
     monkeypatch.setattr(row_blocks, "BLOCK_BYTES", 1000)
     ms.save(shared_folder / "a.npy", np.arange(5))
     if COMM.rank == victim and call == "pwrite":

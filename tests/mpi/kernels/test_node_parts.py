@@ -1,8 +1,6 @@
 """fill and checksum: by all ranks of a node, each of which does its part."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,13 +8,12 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare import kernels
-from tests.mpi.conftest import Raised
 from tests.mpi.test_errors import assert_refused_alike
 
 
 @pytest.mark.parametrize("dtype", ["f8", ">i4", "S3", "M8[s]", [("a", "i1"), ("b", "f8")]])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_fill(dtype: Any, order: str) -> None:
+def test_fill(dtype, order):
     array = ms.zeros((5, 7), dtype, order=order)
     value = np.ones((), "i8").astype(dtype)
     kernels.fill(array[2:4] if order == "C" else array[:, 2:4], value)
@@ -24,7 +21,7 @@ def test_fill(dtype: Any, order: str) -> None:
     ms.fence()
 
 
-def test_a_checksum_is_the_same_on_any_number_of_ranks(comm: MPI.Intracomm) -> None:
+def test_a_checksum_is_the_same_on_any_number_of_ranks(comm):
     source = np.random.default_rng(5).integers(0, 256, 100_003, np.uint8)
     shared = ms.share(source if comm.rank == 0 else None)
     ours = ms.zeros(source.shape, np.uint8)
@@ -41,7 +38,7 @@ def test_a_checksum_is_the_same_on_any_number_of_ranks(comm: MPI.Intracomm) -> N
     assert kernels.checksum(ms.zeros(1, "u1")) != kernels.checksum(ms.zeros(2, "u1"))
 
 
-def test_refused_on_all_ranks(raised: Raised) -> None:
+def test_refused_on_all_ranks(raised):
     for call, text in (
         (lambda: kernels.fill(np.zeros(3), 1), "cannot be traced"),
         (lambda: kernels.checksum(ms.zeros((4, 4))[:, 1:3]), "not contiguous"),
@@ -51,7 +48,7 @@ def test_refused_on_all_ranks(raised: Raised) -> None:
 
 
 @pytest.mark.parametrize("call", [partial(kernels.fill, value=1), kernels.checksum])
-def test_refused_on_one_rank(raised: Raised, call: Callable[..., object]) -> None:
+def test_refused_on_one_rank(raised, call):
     nodes = ms.topology()
     array, other = ms.zeros(4), ms.zeros(4)
     for rank, (kind, _) in enumerate(raised(lambda: call(np.zeros(4) if nodes.is_leader else array))):

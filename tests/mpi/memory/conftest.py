@@ -2,14 +2,12 @@
 
 import gc
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import gettempdir
 
 import pytest
 
 from mpishare.memory import cache, selection
-from mpishare.memory.kinds import Kind
 
 MAKES_WINDOWS = dict(os.environ).get("OMPI_MCA_osc") != "^ucx,sm"  # where a launch tells MPI to make none
 KINDS = {kind.title: kind for kind in selection.KINDS if kind.name != "window" or MAKES_WINDOWS}
@@ -17,7 +15,7 @@ KINDS = {kind.title: kind for kind in selection.KINDS if kind.name != "window" o
 
 
 @pytest.fixture(autouse=True)
-def _empty_caches() -> Iterator[None]:
+def _empty_caches():
     """Memory that other tests have used is neither used again nor counted."""
     cache.clear()
     yield
@@ -25,12 +23,12 @@ def _empty_caches() -> Iterator[None]:
     cache.clear()
 
 
-def settings_of(kind: Kind) -> dict[str, str]:
+def settings_of(kind):
     """The settings with which a node takes `kind`."""
     return {"backend": kind.name, "dir": gettempdir() if "folder" in kind.title else ""}
 
 
-def permissions(address: int) -> str:
+def permissions(address):
     """The permissions of the map that holds `address`, such as "rw-s"; "" where nothing is mapped."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         first, stop = (int(end, 16) for end in line.split()[0].split("-"))

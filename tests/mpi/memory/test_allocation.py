@@ -4,18 +4,13 @@ import gc
 import os
 import random
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from mpi4py import MPI
-from numpy.typing import NDArray
 
 import mpishare as ms
 from mpishare.comm.lookup import context_of
 from mpishare.memory import cache
-from mpishare.memory.kinds import Kind
-from tests.mpi.conftest import Configured
 from tests.mpi.memory.conftest import KINDS, permissions, settings_of
 
 LARGE = 3 << 17
@@ -27,24 +22,24 @@ SHARED = {title: kind for title, kind in KINDS.items() if kind.is_shared}
 
 
 @pytest.fixture
-def keeping(configured: Configured) -> MPI.Intracomm:
+def keeping(configured):
     """The ranks of the launch, with enough cached memory for these tests, which can be mapped twice."""
     return configured(recycle="64M", second_map="1")
 
 
-def shared(comm: MPI.Intracomm, number: int, count: int = 100) -> NDArray[Any]:
+def shared(comm, number, count=100):
     return ms.share(np.full(count, number) if comm.rank == 0 else None, comm=comm)
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_live_arrays_keep_their_bits_whichever_are_deleted(kind: Kind, configured: Configured) -> None:
+def test_live_arrays_keep_their_bits_whichever_are_deleted(kind, configured):
     """Garbage collection in different orders on different ranks.
 
     Outcome: nothing: to release is local.
     """
     comm = configured(**settings_of(kind), recycle="64M")
     common, own = random.Random(comm.size), random.Random(comm.rank)
-    live: list[tuple[int, NDArray[Any]]] = []
+    live = []
     for number in range(120):
         count, root = common.choice([0, 1, 7, 100, 1000, 30_000, 100_000, 400_000]), common.randrange(comm.size)
         array = ms.share(np.full(count, number) if comm.rank == root else None, root=root, comm=comm)
@@ -59,7 +54,7 @@ def test_live_arrays_keep_their_bits_whichever_are_deleted(kind: Kind, configure
 
 @pytest.mark.parametrize("count", ROUNDS)
 @pytest.mark.parametrize("kind", SHARED.values(), ids=SHARED)
-def test_dropped_memory_is_used_again_writable_or_not_as_needed(kind: Kind, configured: Configured, count: int) -> None:
+def test_dropped_memory_is_used_again_writable_or_not_as_needed(kind, configured, count):
     comm = configured(**settings_of(kind), recycle="64M")
     addresses = set()
     for number in range(ROUNDS[count]):
@@ -80,7 +75,7 @@ def test_dropped_memory_is_used_again_writable_or_not_as_needed(kind: Kind, conf
 
 @pytest.mark.filterwarnings("ignore:private")
 @pytest.mark.parametrize("count", ROUNDS)
-def test_memory_that_a_child_or_a_private_view_shows_is_not_used_again(keeping: MPI.Intracomm, count: int) -> None:
+def test_memory_that_a_child_or_a_private_view_shows_is_not_used_again(keeping, count):
     array = shared(keeping, -1, count)
     reader, writer = os.pipe()
     child = os.fork()
@@ -99,7 +94,7 @@ def test_memory_that_a_child_or_a_private_view_shows_is_not_used_again(keeping: 
     assert (view[1:] == -2).all()
 
 
-def test_no_more_is_cached_than_allowed(configured: Configured) -> None:
+def test_no_more_is_cached_than_allowed(configured):
     comm = configured(recycle="12M", second_map="1")  # half of it for slabs
     arrays = [shared(comm, number, LARGE) for number in range(5)]
     addresses = [array.ctypes.data for array in arrays]
@@ -122,14 +117,14 @@ def test_no_more_is_cached_than_allowed(configured: Configured) -> None:
     assert not permissions(address)
 
 
-def test_many_live_small_arrays_take_few_maps(keeping: MPI.Intracomm) -> None:
+def test_many_live_small_arrays_take_few_maps(keeping):
     before = len(Path("/proc/self/maps").read_text().splitlines())
     arrays = [shared(keeping, number) for number in range(500)]
     assert len(Path("/proc/self/maps").read_text().splitlines()) - before < 100
     assert all((array == number).all() for number, array in enumerate(arrays))
 
 
-def test_free_slabs_are_released_where_there_is_no_room(keeping: MPI.Intracomm) -> None:
+def test_free_slabs_are_released_where_there_is_no_room(keeping):
     """No room but that of segments kept for arrays to come (MPISHARE_RECYCLE).
 
     Outcome: they are given back, and the array fits.

@@ -2,22 +2,19 @@
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.comm.lookup import context_of
-from mpishare.memory.kinds import Kind
-from tests.mpi.conftest import Configured
 from tests.mpi.memory.conftest import KINDS, permissions, settings_of
 
 
 @pytest.fixture(params=KINDS.values(), ids=list(KINDS))
-def only(request: pytest.FixtureRequest, configured: Configured) -> tuple[MPI.Intracomm, Kind]:
+def only(request, configured):
     """The ranks of the launch with one kind alone, each in turn, and new memory for each array."""
     return configured(**settings_of(request.param), recycle="0"), request.param
 
 
-def test_it_fits_and_the_report_names_it(only: tuple[MPI.Intracomm, Kind]) -> None:
+def test_it_fits_and_the_report_names_it(only):
     comm, kind = only
     assert all(node.segments[kind.title].startswith("fits") for node in ms.info(comm=comm).nodes)
     array, node_size = ms.share(np.arange(1000), comm=comm), ms.topology(comm).node_size
@@ -28,7 +25,7 @@ def test_it_fits_and_the_report_names_it(only: tuple[MPI.Intracomm, Kind]) -> No
 
 
 @pytest.mark.parametrize("nbytes", [1, 4095, 4097, 5 << 20])
-def test_ranks_of_a_node_see_one_copy_or_each_its_own(only: tuple[MPI.Intracomm, Kind], nbytes: int) -> None:
+def test_ranks_of_a_node_see_one_copy_or_each_its_own(only, nbytes):
     comm, kind = only
     nodes = ms.topology(comm)
     if not kind.is_shared and max(map(len, nodes.placement.nodes)) > 1:
@@ -42,7 +39,7 @@ def test_ranks_of_a_node_see_one_copy_or_each_its_own(only: tuple[MPI.Intracomm,
     assert (array == 1 + nodes.node).all()
 
 
-def test_shared_bytes_are_on_read_only_pages_that_go_with_the_last_view(only: tuple[MPI.Intracomm, Kind]) -> None:
+def test_shared_bytes_are_on_read_only_pages_that_go_with_the_last_view(only):
     comm, _ = only
     for root in range(comm.size):
         source = np.random.default_rng(root).integers(0, 256, 100_000, np.uint8)

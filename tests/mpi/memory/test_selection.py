@@ -1,40 +1,36 @@
 """selection: the first kind that works on all ranks of a node, and what is reported of the others."""
 
 import errno
-from collections.abc import Callable
-from typing import NoReturn
 
 import numpy as np
 import pytest
 
 import mpishare as ms
-from mpishare.comm.context import Context
 from mpishare.memory import selection
 from mpishare.memory.kinds import Kind
 from mpishare.memory.mapping import Mapping
 from mpishare.memory.window import KeptWindow
-from tests.mpi.conftest import Configured, Raised
 from tests.mpi.memory.conftest import MAKES_WINDOWS, permissions
 
 
-def refuse(context: Context, nbytes: int) -> NoReturn:
+def refuse(context, nbytes):
     """Fails late on the ranks of each node, in two ways."""
     context.node_collective_comm.barrier()
     raise OSError(errno.EIO, "the disk is broken") if context.topology.is_leader else MemoryError("no pages")
 
 
-def break_down(context: Context, nbytes: int) -> NoReturn:
+def break_down(context, nbytes):
     """Raises an unexpected error on the last rank of each node."""
     nodes = context.topology
     raise ZeroDivisionError if nodes.node_rank == nodes.node_size - 1 else ms.BackendError("only refused")
 
 
-def with_failing(allocate: Callable[[Context, int], NoReturn]) -> tuple[Kind, ...]:
+def with_failing(allocate):
     """All kinds, and before them one that allocates by `allocate`."""
     return Kind("refusing", "refusing", True, lambda context, nbytes: None, allocate), *selection.KINDS
 
 
-def test_the_next_kind_serves_where_one_fails(configured: Configured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_kind_serves_where_one_fails(configured, monkeypatch):
     comm = configured(backend="", recycle="0")
     monkeypatch.setattr(selection, "KINDS", with_failing(refuse))
     shared = ms.share(np.arange(1000) if comm.rank == 0 else None, comm=comm)
@@ -46,9 +42,7 @@ def test_the_next_kind_serves_where_one_fails(configured: Configured, monkeypatc
 
 @pytest.mark.parametrize("count", [10, 1 << 20])
 @pytest.mark.parametrize("recycle", ["0", "64M"])
-def test_an_unexpected_error_ends_the_call_on_all_ranks(
-    count: int, recycle: str, configured: Configured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unexpected_error_ends_the_call_on_all_ranks(count, recycle, configured, monkeypatch):
     comm = configured(backend="", recycle=recycle)
     monkeypatch.setattr(selection, "KINDS", with_failing(break_down))
     is_culprit = ms.topology(comm).node_rank == ms.topology(comm).node_size - 1
@@ -56,7 +50,7 @@ def test_an_unexpected_error_ends_the_call_on_all_ranks(
         ms.zeros(count, comm=comm)
 
 
-def test_where_no_kind_fits_the_error_names_each(configured: Configured) -> None:
+def test_where_no_kind_fits_the_error_names_each(configured):
     """No segment kind has room.
 
     Outcome: CapacityError on all ranks: host, directory, bytes wanted, bytes free, the cure.
@@ -75,7 +69,7 @@ def test_where_no_kind_fits_the_error_names_each(configured: Configured) -> None
 
 
 @pytest.mark.parametrize(("folder", "reason"), [("/none", "there is no folder"), ("/proc", "/proc is on proc")])
-def test_folders_that_cannot_be_used(folder: str, reason: str, configured: Configured) -> None:
+def test_folders_that_cannot_be_used(folder, reason, configured):
     """MPISHARE_DIR on a network file system, for which /proc stands; tests/unit/host has their list.
 
     Outcome: BackendError: which folder, on what; never used.
@@ -85,7 +79,7 @@ def test_folders_that_cannot_be_used(folder: str, reason: str, configured: Confi
         ms.zeros(1000, comm=comm, backend="memmap")
 
 
-def test_a_window_that_a_rank_cannot_map_again_is_kept(configured: Configured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_that_a_rank_cannot_map_again_is_kept(configured, monkeypatch):
     """Its pages stay writable on all ranks of the node: they belong to MPI."""
     comm = configured(recycle="0")
     nodes = ms.topology(comm)
@@ -100,15 +94,13 @@ def test_a_window_that_a_rank_cannot_map_again_is_kept(configured: Configured, m
         KeptWindow.kept.pop().Free()  # so that the test leaves nothing
 
 
-def test_a_file_that_a_rank_may_not_open_is_refused(
-    configured: Configured, raised: Raised, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_a_rank_may_not_open_is_refused(configured, raised, monkeypatch):
     """The last rank of each node cannot open the leader's file."""
     comm = configured(dir="", recycle="0")
     nodes = ms.topology(comm)
     if nodes.node == 0 and nodes.node_rank == nodes.node_size - 1 > 0:
 
-        def refuse(*_: object) -> NoReturn:
+        def refuse(*_):
             raise PermissionError(errno.EACCES, "not allowed")
 
         monkeypatch.setattr("mpishare.memory.shared_file.os.open", refuse)

@@ -3,30 +3,27 @@
 import resource
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 import mpishare as ms
 from mpishare.comm.lookup import context_of
-from tests.mpi.conftest import Configured
 from tests.mpi.messages.exchange import LEFT, RIGHT, wait_all
 
 LARGE = 200_000_000
 """More bytes than the buffer pool keeps."""
 
 
-def received(source: int, *, is_later: bool, out: NDArray[Any] | None = None) -> Any:
+def received(source, *, is_later, out=None):
     """The next message, by `recv` or by `irecv`."""
     return ms.irecv(source, out=out).wait() if is_later else ms.recv(source, out=out)
 
 
 @pytest.mark.parametrize("count", [10, 400_000])
 @pytest.mark.parametrize("is_later", [False, True])
-def test_what_does_not_fit_is_lost_and_the_next_is_not(comm: MPI.Intracomm, count: int, is_later: bool) -> None:
+def test_what_does_not_fit_is_lost_and_the_next_is_not(comm, count, is_later):
     sent = np.arange(count) + comm.rank
     for out in (np.empty(count // 2, sent.dtype), np.empty(count, "f8"), np.empty((count, 1), sent.dtype)):
         sending = [ms.isend(sent, RIGHT), ms.isend({"in": sent}, RIGHT), ms.isend(sent[::-1], RIGHT)]
@@ -39,7 +36,7 @@ def test_what_does_not_fit_is_lost_and_the_next_is_not(comm: MPI.Intracomm, coun
 
 @pytest.mark.parametrize("is_later", [False, True])
 @pytest.mark.parametrize("is_object", [False, True])
-def test_no_memory_loses_one_message(comm: MPI.Intracomm, is_object: bool, is_later: bool) -> None:
+def test_no_memory_loses_one_message(comm, is_object, is_later):
     """Rank 0 has no memory left, and the sender is not kept waiting."""
     source, sending = comm.size - 1, []
     if comm.rank == source:
@@ -61,7 +58,7 @@ def test_no_memory_loses_one_message(comm: MPI.Intracomm, is_object: bool, is_la
     wait_all(sending)
 
 
-def test_many_shapes_and_none_shares_memory_with_the_next(comm: MPI.Intracomm) -> None:
+def test_many_shapes_and_none_shares_memory_with_the_next(comm):
     """More headers than are remembered, each twice."""
     counts = [1 + number // 2 for number in range(530)]
     sending = [ms.isend(np.full(count, number), RIGHT) for number, count in enumerate(counts)]
@@ -71,14 +68,14 @@ def test_many_shapes_and_none_shares_memory_with_the_next(comm: MPI.Intracomm) -
 
 
 @pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="this MPI library allows one thread")
-def test_threads_send_and_receive_at_once(comm: MPI.Intracomm) -> None:
+def test_threads_send_and_receive_at_once(comm):
     """With one tag: whichever thread receives a message, it is whole."""
 
-    def send(seed: int) -> None:
+    def send(seed):
         for number in range(25):
             ms.send(np.full([40, 9000, 300_000][number % 3], seed), RIGHT, tag=9)
 
-    def is_whole(_: int) -> bool:
+    def is_whole(_):
         arrays = [ms.recv(None, tag=9) for _ in range(25)]
         return all((array == array[0]).all() for array in arrays)
 
@@ -91,7 +88,7 @@ def test_threads_send_and_receive_at_once(comm: MPI.Intracomm) -> None:
 
 
 @pytest.mark.parametrize("head", [b"", b"MSH1", b"MSP1" + b"\xff" * 200, bytes(4000)])
-def test_a_hostile_head_is_an_error(comm: MPI.Intracomm, head: bytes) -> None:
+def test_a_hostile_head_is_an_error(comm, head):
     for is_later in (False, True):
         sending = context_of().head_comm.Isend([head, MPI.BYTE], RIGHT, 0)
         with pytest.raises(ms.SpecError, match="cannot be read"):
@@ -100,7 +97,7 @@ def test_a_hostile_head_is_an_error(comm: MPI.Intracomm, head: bytes) -> None:
     assert ms.sendrecv(np.arange(2), RIGHT, source=LEFT).tolist() == [0, 1]
 
 
-def test_what_never_comes_is_given_up(comm: MPI.Intracomm, configured: Configured) -> None:
+def test_what_never_comes_is_given_up(comm, configured):
     """The communicator is not: what comes later is for the next receive."""
     duplicate = configured(timeout="4")
     comm.Barrier()

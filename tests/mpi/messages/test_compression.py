@@ -1,40 +1,37 @@
 """Compressed messages between pretend nodes: the bytes that arrive, the speed of the link, and the memory in use."""
 
 import time
-from typing import Any
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.comm.lookup import context_of
 from mpishare.messages import compression, requests
-from tests.mpi.conftest import Configured
 from tests.mpi.messages.exchange import LEFT, RIGHT, pattern
 
 pytestmark = pytest.mark.ranks(2)
 
 
 @pytest.fixture
-def apart(configured: Configured) -> MPI.Intracomm:
+def apart(configured):
     """A communicator of one rank a node."""
     return configured(nodes="block:1")
 
 
 @pytest.fixture
-def slow(apart: MPI.Intracomm) -> MPI.Intracomm:
+def slow(apart):
     """The same with links so slow that compression pays for all that shrinks."""
     context_of(apart).link_speeds.update(dict.fromkeys(range(apart.size), 1e3))
     return apart
 
 
 @pytest.fixture
-def frames(monkeypatch: pytest.MonkeyPatch) -> dict[float, int]:
+def frames(monkeypatch):
     """The bytes of each frame that this rank compressed, by the time."""
-    lengths: dict[float, int] = {}
+    lengths = {}
 
-    def counting(frame: np.ndarray[Any, Any]) -> Any:
+    def counting(frame):
         lengths[time.monotonic()] = frame.nbytes
         return compression.compress_frame(frame)
 
@@ -42,7 +39,7 @@ def frames(monkeypatch: pytest.MonkeyPatch) -> dict[float, int]:
     return lengths
 
 
-def exchanged(obj: Any, comm: MPI.Intracomm, **options: Any) -> Any:
+def exchanged(obj, comm, **options):
     """What comes from the left, while `obj` goes to the right."""
     request = ms.irecv(LEFT, comm=comm, **options)
     ms.send(obj, RIGHT, compress="auto", comm=comm)
@@ -51,9 +48,7 @@ def exchanged(obj: Any, comm: MPI.Intracomm, **options: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["zeros", "noise", "both"])
 @pytest.mark.parametrize("nbytes", [9_999, 10_000, 1_000_000, 5_000_001])
-def test_compressed_bytes_arrive_as_they_were(
-    slow: MPI.Intracomm, kind: str, nbytes: int, frames: dict[float, int]
-) -> None:
+def test_compressed_bytes_arrive_as_they_were(slow, kind, nbytes, frames):
     array = np.zeros(nbytes, np.uint8) if kind == "zeros" else pattern(nbytes, 1)
     if kind == "both":
         array[: nbytes // 2] = 0
@@ -71,7 +66,7 @@ def test_compressed_bytes_arrive_as_they_were(
     request.wait()
 
 
-def test_send_measures_the_speed_of_a_link(apart: MPI.Intracomm) -> None:
+def test_send_measures_the_speed_of_a_link(apart):
     """A receiver that comes late does not make the link slow."""
     late_s, speeds = 0.5, context_of(apart).link_speeds
     array = np.zeros(6_000_000, np.uint8)
@@ -87,7 +82,7 @@ def test_send_measures_the_speed_of_a_link(apart: MPI.Intracomm) -> None:
     assert (exchanged(array, apart) == array).all()
 
 
-def test_few_compressed_frames_are_held(slow: MPI.Intracomm, frames: dict[float, int]) -> None:
+def test_few_compressed_frames_are_held(slow, frames):
     """They shrink to half, which is more than MPI sends before it is received."""
     array = np.zeros((30 << 11, 512), np.uint8)
     array[:, :256] = pattern(256 * len(array), 1).reshape(-1, 256)

@@ -3,20 +3,17 @@
 import gc
 import signal
 import weakref
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import mpishare as ms
-from tests.mpi.conftest import Configured
 from tests.mpi.messages.exchange import LEFT
 
 
 @contextmanager
-def interrupted() -> Iterator[None]:
+def interrupted():
     """Within a moment a signal comes, the handler of which raises."""
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 0.1)
@@ -29,12 +26,12 @@ def interrupted() -> Iterator[None]:
 
 
 @pytest.fixture
-def duplicate(configured: Configured) -> MPI.Intracomm:
+def duplicate(configured):
     """A communicator on which handlers run while this rank waits."""
     return configured(timeout="50")
 
 
-def assert_refused(comm: MPI.Intracomm) -> None:
+def assert_refused(comm):
     """Every call of messages is refused on `comm`, and on no other."""
     for begin in (ms.send, ms.isend):
         for obj in (np.ones(3), [1]):
@@ -47,7 +44,7 @@ def assert_refused(comm: MPI.Intracomm) -> None:
     assert ms.recv(comm.rank).tolist() == [0, 1, 2]
 
 
-def test_a_request_that_is_interrupted_has_ended(duplicate: MPI.Intracomm) -> None:
+def test_a_request_that_is_interrupted_has_ended(duplicate):
     request = ms.irecv(LEFT, comm=duplicate)
     with interrupted():
         request.wait()
@@ -61,7 +58,7 @@ def test_a_request_that_is_interrupted_has_ended(duplicate: MPI.Intracomm) -> No
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("send", [ms.send, lambda *args, **options: ms.isend(*args, **options).wait()])
-def test_a_send_that_is_interrupted_keeps_its_bytes(duplicate: MPI.Intracomm, send: Callable[..., None]) -> None:
+def test_a_send_that_is_interrupted_keeps_its_bytes(duplicate, send):
     """Until the receiver has them."""
     if duplicate.rank == 0:
         array = np.arange(300_000)

@@ -2,8 +2,6 @@
 
 import gc
 import weakref
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from tests.mpi.messages.exchange import LEFT, RIGHT, pattern, wait_all
 
 
 @pytest.mark.parametrize("nbytes", [8, 3_000_000])
-def test_a_request_can_be_asked(comm: MPI.Intracomm, nbytes: int) -> None:
+def test_a_request_can_be_asked(comm, nbytes):
     request = ms.irecv(LEFT)
     assert request.test() == (False, None)
     comm.Barrier()
@@ -31,7 +29,7 @@ def test_a_request_can_be_asked(comm: MPI.Intracomm, nbytes: int) -> None:
     assert not request.cancel()
 
 
-def test_a_receive_can_be_given_up(comm: MPI.Intracomm) -> None:
+def test_a_receive_can_be_given_up(comm):
     request = ms.irecv(LEFT)
     assert request.cancel()
     assert request.wait() is None
@@ -43,7 +41,7 @@ def test_a_receive_can_be_given_up(comm: MPI.Intracomm) -> None:
     sending.wait()
 
 
-def test_a_dropped_send_arrives(comm: MPI.Intracomm) -> None:
+def test_a_dropped_send_arrives(comm):
     """MPI reads its bytes until it has been received."""
     for number in range(8):
         ms.isend(pattern(700_000, number), RIGHT)
@@ -53,7 +51,7 @@ def test_a_dropped_send_arrives(comm: MPI.Intracomm) -> None:
     comm.Barrier()
 
 
-def test_a_dropped_receive_keeps_nobody_waiting(comm: MPI.Intracomm) -> None:
+def test_a_dropped_receive_keeps_nobody_waiting(comm):
     ms.irecv(LEFT, tag=1)
     lost = ms.isend(np.arange(500_000), RIGHT, tag=1)
     second = ms.isend(np.arange(3), RIGHT, tag=2)
@@ -62,7 +60,7 @@ def test_a_dropped_receive_keeps_nobody_waiting(comm: MPI.Intracomm) -> None:
     ms.fence(scope="all")  # in which the receives of ranks whose own send has ended go on
 
 
-def test_memory_is_released_with_the_next_message(comm: MPI.Intracomm) -> None:
+def test_memory_is_released_with_the_next_message(comm):
     array = np.arange(1000)
     watch = weakref.ref(array)
     ms.send([array], comm.rank)
@@ -73,7 +71,7 @@ def test_memory_is_released_with_the_next_message(comm: MPI.Intracomm) -> None:
     assert watch() is None
 
 
-def test_receives_go_on_while_others_are_waited_for(comm: MPI.Intracomm) -> None:
+def test_receives_go_on_while_others_are_waited_for(comm):
     """Large messages both ways, the wait for one before that for the other, as MPI allows."""
     sent = np.arange(1_000_000) + comm.rank
     request = ms.irecv(LEFT)
@@ -86,7 +84,7 @@ def test_receives_go_on_while_others_are_waited_for(comm: MPI.Intracomm) -> None
         assert (received.wait() == sent - comm.rank + LEFT).all()
 
 
-COLLECTIVES: dict[str, Callable[[MPI.Intracomm], Any]] = {
+COLLECTIVES = {
     "share": lambda comm: ms.share(np.arange(100_000) if comm.rank == 0 else None, comm=comm).sum(),
     "fence": lambda comm: ms.fence(comm=comm, scope="all"),
     "info": lambda comm: ms.info(comm=comm).size,
@@ -97,7 +95,7 @@ COLLECTIVES: dict[str, Callable[[MPI.Intracomm], Any]] = {
 @pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="this MPI library allows one thread")
 @pytest.mark.parametrize("is_first", [False, True])
 @pytest.mark.parametrize("name", COLLECTIVES)
-def test_receives_go_on_in_a_call(comm: MPI.Intracomm, duplicate: MPI.Intracomm, name: str, is_first: bool) -> None:
+def test_receives_go_on_in_a_call(comm, duplicate, name, is_first):
     """Each rank but the last is in a collective before the last one has sent it a large message."""
     last, sent = comm.size - 1, np.arange(1_000_000)
     expected = None if is_first else COLLECTIVES[name](duplicate)
@@ -112,7 +110,7 @@ def test_receives_go_on_in_a_call(comm: MPI.Intracomm, duplicate: MPI.Intracomm,
         assert (message["half"] == sent[::2]).all()
 
 
-def test_an_open_request_of_a_freed_communicator_is_an_error(comm: MPI.Intracomm, duplicate: MPI.Intracomm) -> None:
+def test_an_open_request_of_a_freed_communicator_is_an_error(comm, duplicate):
     context = context_of(duplicate)
     request = ms.irecv(LEFT, comm=duplicate)
     head = encode(context, np.arange(100_000)).head  # of a message the parts of which will not come

@@ -2,7 +2,6 @@
 
 import functools
 import threading
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,6 @@ import mpishare as ms
 from mpishare.memory.segment import segment_of
 from mpishare.transfer.plan import MIN_CMA_BYTES
 from tests.arrays import REPRESENTATIVES, assert_same
-from tests.mpi.conftest import Raised
 from tests.mpi.test_errors import assert_refused
 
 LARGE = MIN_CMA_BYTES // 8
@@ -35,17 +33,17 @@ class Model:
     weights: NDArray[Any]
     table: dict[str, NDArray[Any]]
 
-    def score(self, item: int) -> float:
+    def score(self, item):
         return float(self.weights[item]) + len(self.name)
 
 
-def model(n: int = 1000) -> Model:
+def model(n=1000):
     weights = np.arange(float(n))
     table = {"same": weights, "ids": np.arange(n)[::2], "empty": np.empty((0, 3)), "columns": np.ones((n, 2)).T}
     return Model("line", weights, {**table, **REPRESENTATIVES})
 
 
-def shared(comm: MPI.Intracomm, make: Callable[[], Any], root: int = -1) -> Any:
+def shared(comm, make, root=-1):
     """What `make` makes on `root`, shared."""
     root %= comm.size
     return ms.share(make() if comm.rank == root else None, root=root)
@@ -53,7 +51,7 @@ def shared(comm: MPI.Intracomm, make: Callable[[], Any], root: int = -1) -> Any:
 
 @pytest.mark.parametrize("n", [3, 1000, LARGE - 1, LARGE, 3 * LARGE + 1])
 @pytest.mark.parametrize("root", [0, -1])
-def test_a_dataclass_of_arrays(comm: MPI.Intracomm, root: int, n: int) -> None:
+def test_a_dataclass_of_arrays(comm, root, n):
     """One copy a node, until the last of its arrays goes."""
     result, expected = shared(comm, lambda: model(n), root), model(n)
     assert (type(result), result.name, list(result.table)) == (Model, "line", list(expected.table))
@@ -77,7 +75,7 @@ def test_a_dataclass_of_arrays(comm: MPI.Intracomm, root: int, n: int) -> None:
     assert not ms.report().segments
 
 
-def frame() -> pd.DataFrame:
+def frame():
     frame = pd.DataFrame(
         {"float": np.linspace(0, 1, 2000), "when": pd.date_range("2013-01-01", periods=2000, freq="h")}
     )
@@ -88,7 +86,7 @@ def frame() -> pd.DataFrame:
     return frame
 
 
-def test_a_frame_is_as_it_was_and_its_columns_are_views(comm: MPI.Intracomm) -> None:
+def test_a_frame_is_as_it_was_and_its_columns_are_views(comm):
     result = shared(comm, frame)
     pd.testing.assert_frame_equal(result, frame())
     segment = segment_of(result["float"].to_numpy())
@@ -104,7 +102,7 @@ def test_a_frame_is_as_it_was_and_its_columns_are_views(comm: MPI.Intracomm) -> 
     assert ms.report().bytes_copied < 5000
 
 
-def test_kinds_of_objects(comm: MPI.Intracomm) -> None:
+def test_kinds_of_objects(comm):
     table = np.arange(10.0)
     fit = LinearRegression().fit(table.reshape(5, 2), table[:5])
     objects = [scipy.sparse.eye(50, format="csr"), fit, functools.partial(model().score, item=7), lambda: table[4] + 1]
@@ -117,7 +115,7 @@ def test_kinds_of_objects(comm: MPI.Intracomm) -> None:
     assert shared(comm, list) == []
 
 
-def test_columns_of_python_objects_are_copied_with_a_warning(comm: MPI.Intracomm) -> None:
+def test_columns_of_python_objects_are_copied_with_a_warning(comm):
     names = pd.Series([f"flight {number}" for number in range(100)], dtype=object)
     frame = pd.DataFrame({"tail": names, "delay": np.arange(100.0)})
     expected = r"column 'tail' of a DataFrame holds Python objects, .* Use"
@@ -132,20 +130,20 @@ def test_columns_of_python_objects_are_copied_with_a_warning(comm: MPI.Intracomm
 class Hooked:
     """Calls a function when it is unpickled."""
 
-    def __init__(self, n: int, hook: Callable[[], Any]) -> None:
+    def __init__(self, n, hook):
         self.weights, self.hook = np.arange(n), hook
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state):
         self.result = state["hook"]()
 
 
-def refuse_on_last() -> None:
+def refuse_on_last():
     if MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1:
         raise ms.ArgumentError("refused")
 
 
 @pytest.mark.parametrize("n", [3, LARGE])
-def test_what_one_rank_cannot_pickle_or_unpickle_fails_on_all(comm: MPI.Intracomm, raised: Raised, n: int) -> None:
+def test_what_one_rank_cannot_pickle_or_unpickle_fails_on_all(comm, raised, n):
     errors = raised(lambda: shared(comm, lambda: Hooked(n, refuse_on_last)))
     assert_refused(errors, comm.size - 1, "ArgumentError", "refused")
     assert not ms.report().segments
@@ -153,7 +151,7 @@ def test_what_one_rank_cannot_pickle_or_unpickle_fails_on_all(comm: MPI.Intracom
     assert_refused(errors, 0, "SpecError", "dict cannot be pickled: cannot pickle '_thread.lock' object")
 
 
-def test_an_object_that_makes_an_array_when_it_is_unpickled(comm: MPI.Intracomm) -> None:
+def test_an_object_that_makes_an_array_when_it_is_unpickled(comm):
     for _ in range(2):
         assert shared(comm, lambda: Hooked(3, functools.partial(ms.zeros, 4))).result.tolist() == [0, 0, 0, 0]
     assert shared(comm, lambda: [1]) == [1]

@@ -1,7 +1,5 @@
 """After each test of tasks, the communicator can be used."""
 
-from collections.abc import Iterator
-
 import pytest
 from mpi4py import MPI
 
@@ -9,7 +7,7 @@ import mpishare as ms
 
 
 @pytest.fixture(autouse=True)
-def _next_call_works(comm: MPI.Intracomm) -> Iterator[None]:
+def _next_call_works(comm):
     """After each test the communicator is usable, and that of the caller has no message of ours."""
     yield
     assert ms.map(abs, range(-3, 3), gather="all") == [3, 2, 1, 0, 1, 2]

@@ -1,7 +1,6 @@
 """Tasks that fail, and objects that cannot be sent."""
 
 import time
-from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -9,7 +8,7 @@ from mpi4py import MPI
 from mpishare.memory.segment import segment_of
 
 
-def fail_at(number: int, item: int) -> int:
+def fail_at(number, item):
     """Fails for one item."""
     if number == item:
         raise ZeroDivisionError(f"of {number}")
@@ -19,22 +18,22 @@ def fail_at(number: int, item: int) -> int:
 class NotPicklable:
     """Cannot be pickled, by an error of any class."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         raise RuntimeError("not to be pickled")
 
 
-def fail_to_unpickle() -> None:
+def fail_to_unpickle():
     raise ValueError("not to be unpickled")
 
 
 class NotUnpicklable:
     """Cannot be unpickled on any rank."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return fail_to_unpickle, ()
 
 
-def memory_of(array: Any) -> tuple[bool, bool]:
+def memory_of(array):
     """Whether an array is writable, and whether it lies in shared memory."""
     return array.flags.writeable, segment_of(array) is not None
 
@@ -48,23 +47,23 @@ class State:
 
     times_unpickled = 0
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.array = np.arange(100_000)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state):
         self.__dict__.update(state)
         State.times_unpickled += 1
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 0
 
-    def look(self, number: int) -> int:
+    def look(self, number):
         """One item."""
         return int(self.array[number])
 
     __call__ = look
 
-    def origin(self, _: int) -> tuple[int, int, bool, bool]:
+    def origin(self, _):
         """This rank; how often it has unpickled a state, and how the array lies there."""
         time.sleep(0.001)
         return MPI.COMM_WORLD.rank, State.times_unpickled, *memory_of(self.array)
@@ -74,11 +73,11 @@ made: list[int] = []
 """What initializers made on this rank."""
 
 
-def make(number: int, other: int) -> None:
+def make(number, other):
     """An initializer."""
     made.append(number + other)
 
 
-def with_made(number: int) -> int:
+def with_made(number):
     """Uses what the initializer made, if this rank called it."""
     return (made[-1] if made else 7) + number

@@ -20,7 +20,6 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.comm import mpi
-from tests.mpi.conftest import Configured, Raised
 from tests.mpi.tasks.objects import NotPicklable, NotUnpicklable, State, fail_at, made, make, memory_of, with_made
 from tests.mpi.test_errors import assert_refused, assert_refused_alike
 
@@ -30,7 +29,7 @@ pytestmark = pytest.mark.timeout(60)
 class Unlike:
     """An item of a class of its own."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number):
         self.number = number
 
 
@@ -51,16 +50,14 @@ ITEMS: dict[str, Callable[[], Any]] = {
 }
 
 
-def pickled(items: Any) -> Any:
+def pickled(items):
     """The class and the bits of each item, which alone decide about its pickle of protocol 4."""
     return items if items is None else [pickle.dumps(item, 4) for item in items]
 
 
 @pytest.mark.parametrize(("chunk", "gather"), [(None, "root"), (1, "all"), (7, "none")])
 @pytest.mark.parametrize("name", ITEMS)
-def test_items_and_results_keep_their_bits_and_order(
-    comm: MPI.Intracomm, name: str, chunk: int | None, gather: str
-) -> None:
+def test_items_and_results_keep_their_bits_and_order(comm, name, chunk, gather):
     root = comm.size - 1
     results = ms.map(deepcopy, ITEMS[name]() if comm.rank == root else None, root=root, chunk=chunk, gather=gather)
     is_given = gather == "all" or (gather == "root" and comm.rank == root)
@@ -68,14 +65,14 @@ def test_items_and_results_keep_their_bits_and_order(
 
 
 @pytest.mark.parametrize("items", [np.arange(60.0).reshape(20, 3), [np.arange(9.0)] * 20], ids=["rows", "arrays"])
-def test_items_and_results_are_views_of_the_nodes_one_copy(items: Any) -> None:
+def test_items_and_results_are_views_of_the_nodes_one_copy(items):
     assert ms.map(memory_of, items, gather="all") == [(False, True)] * 20
     results = ms.map(np.sqrt, items, gather="all") or []
     assert {memory_of(row) for row in results} == {(False, True)}
     assert len({id(row.base) for row in results}) == 1
 
 
-def test_functions_of_many_kinds(comm: MPI.Intracomm) -> None:
+def test_functions_of_many_kinds(comm):
     state = State()
     for func in (abs, partial(pow, 2), state.look, state):
         assert ms.map(func, range(9), gather="all") == [func(number) for number in range(9)]
@@ -84,7 +81,7 @@ def test_functions_of_many_kinds(comm: MPI.Intracomm) -> None:
     assert memories == {rank: [not rank, rank > 0] for rank in range(comm.size)}  # the root has its own
 
 
-def test_on_another_communicator(comm: MPI.Intracomm) -> None:
+def test_on_another_communicator(comm):
     half = comm.Split(comm.rank % 2, -comm.rank)
     results = ms.map(abs, range(-9, 1), comm=half, root=half.size - 1)
     assert results == ([9, 8, 7, 6, 5, 4, 3, 2, 1, 0] if half.rank == half.size - 1 else None)
@@ -93,7 +90,7 @@ def test_on_another_communicator(comm: MPI.Intracomm) -> None:
 
 @pytest.mark.parametrize("make", [list, iter])
 @pytest.mark.parametrize("missing", ["a common file", "threads", "a thread"])
-def test_without(configured: Configured, monkeypatch: pytest.MonkeyPatch, missing: str, make: Any) -> None:
+def test_without(configured, monkeypatch, missing, make):
     if missing == "threads":
         monkeypatch.setattr(mpi, "Query_thread", lambda: MPI.THREAD_SINGLE, raising=False)
     if missing == "a thread":
@@ -112,11 +109,11 @@ def test_without(configured: Configured, monkeypatch: pytest.MonkeyPatch, missin
 class StrangeError(Exception):
     """An error that cannot be pickled, and whose text cannot be made."""
 
-    def __str__(self) -> str:
+    def __str__(self):
         raise ValueError("no text")
 
 
-def fail_strangely(number: int) -> None:
+def fail_strangely(number):
     """Fails for each item."""
     raise StrangeError(lambda: None)
 
@@ -129,7 +126,7 @@ def fail_strangely(number: int) -> None:
         (fail_strangely, StrangeError, "StrangeError, whose text cannot be made"),
     ],
 )
-def test_tasks_that_fail(comm: MPI.Intracomm, func: Any, cause: type[Exception], reason: str) -> None:
+def test_tasks_that_fail(comm, func, cause, reason):
     with pytest.raises(ms.TaskError, match=reason) as raised:
         ms.map(func, range(100), chunk=1)
     error = raised.value
@@ -141,14 +138,14 @@ def test_tasks_that_fail(comm: MPI.Intracomm, func: Any, cause: type[Exception],
     assert type(error.__cause__) is (cause if comm.rank == error.rank else type(None))
 
 
-def result_of(number: int) -> Any:
+def result_of(number):
     """A result that cannot be pickled for one item, and one that cannot be unpickled for many others."""
     time.sleep(0.0005)  # so that other ranks than the root have some
     return NotPicklable() if number == 70 else NotUnpicklable() if number > 100 else str(number)
 
 
 @pytest.mark.parametrize("make", [list, iter])
-def test_an_item_that_cannot_be_unpickled_and_a_result_that_cannot_be_pickled(make: Callable[[Any], Any]) -> None:
+def test_an_item_that_cannot_be_unpickled_and_a_result_that_cannot_be_pickled(make):
     with pytest.raises(ms.TaskError, match=r"item 40 failed.*not to be unpickled"):
         ms.map(id, make([*range(40), NotUnpicklable(), *range(40)]))
     with pytest.raises(ms.TaskError, match=r"item 70 failed.*not to be pickled"):
@@ -156,31 +153,31 @@ def test_an_item_that_cannot_be_unpickled_and_a_result_that_cannot_be_pickled(ma
 
 
 @pytest.mark.ranks(2)
-def test_a_result_that_cannot_be_unpickled(raised: Raised) -> None:
+def test_a_result_that_cannot_be_unpickled(raised):
     errors = raised(lambda: ms.map(result_of, range(101, 300), chunk=1))
     assert errors[0][0] == "SpecError"
     assert "cannot be unpickled on the root" in errors[0][1]
     assert {error for error, _ in errors[1:]} == {"PeerError"}
 
 
-def test_an_iterator_that_raises(comm: MPI.Intracomm) -> None:
+def test_an_iterator_that_raises(comm):
     with pytest.raises(ms.PeerError if comm.rank else ZeroDivisionError, match="of 50"):
         ms.map(abs, (fail_at(number, 50) for number in range(99)))
 
 
-def nested(number: int) -> Any:
+def nested(number):
     """Maps again, over all ranks or this one alone."""
     return ms.map(abs, range(number), comm=MPI.COMM_SELF if number < 50 else None)
 
 
 @pytest.mark.ranks(2)
-def test_a_map_within_a_task(comm: MPI.Intracomm) -> None:
+def test_a_map_within_a_task(comm):
     assert ms.map(nested, [1, 2, 3], gather="all") == [[0], [0, 1], [0, 1, 2]]
     with pytest.raises(ms.TaskError, match="ArgumentError: map was called within a task"):
         ms.map(nested, [1, 2, 50])
 
 
-def interrupted(number: int, rank: int, error: type[BaseException]) -> int:
+def interrupted(number, rank, error):
     """Is interrupted on one rank."""
     time.sleep(0.0002)
     if number > 20 and MPI.COMM_WORLD.rank == rank:
@@ -190,7 +187,7 @@ def interrupted(number: int, rank: int, error: type[BaseException]) -> int:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
 @pytest.mark.parametrize("place", [0, -1])
-def test_an_error_on_one_rank_cancels_the_rest(comm: MPI.Intracomm, error: type[BaseException], place: int) -> None:
+def test_an_error_on_one_rank_cancels_the_rest(comm, error, place):
     """The tasks are so many that they would not end."""
     rank = place % comm.size
     own, others = (ms.TaskError, ms.TaskError) if error is ValueError else (error, ms.PeerError)
@@ -201,7 +198,7 @@ def test_an_error_on_one_rank_cancels_the_rest(comm: MPI.Intracomm, error: type[
 _begun: list[MPI.Request] = []
 
 
-def wait_for_the_last(number: int) -> None:
+def wait_for_the_last(number):
     """The last rank's first task takes until the root is interrupted, and all others until that has begun."""
     comm = MPI.COMM_WORLD
     if comm.rank != comm.size - 1:
@@ -214,14 +211,12 @@ def wait_for_the_last(number: int) -> None:
 
 
 @pytest.mark.ranks(2)
-def test_an_interrupt_while_the_others_have_tasks(
-    comm: MPI.Intracomm, configured: Configured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_while_the_others_have_tasks(comm, configured, monkeypatch):
     """As of Ctrl-C on the root, which has no task left, where no wait is watched."""
     monkeypatch.delenv("MPISHARE_CHECK", raising=False)
     unwatched, looks = configured(timeout=""), itertools.count()
 
-    def interrupt(*_: object) -> None:
+    def interrupt(*_):
         """The second time that the last rank is found at work, this one has ended its own tasks."""
         if _begun[0].Test() and next(looks):
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -251,7 +246,7 @@ REFUSED: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.two_launches
-def test_functions_and_items_that_are_refused(comm: MPI.Intracomm, raised: Raised) -> None:
+def test_functions_and_items_that_are_refused(comm, raised):
     root = comm.size - 1
     for message, arguments in REFUSED.items():
         given = arguments if comm.rank == root else (None, None)
@@ -267,7 +262,7 @@ BAD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.two_launches
-def test_wrong_arguments_and_those_that_differ(comm: MPI.Intracomm, raised: Raised) -> None:
+def test_wrong_arguments_and_those_that_differ(comm, raised):
     for message, arguments in BAD.items():
         assert_refused_alike(raised(partial(ms.map, abs, [1], **arguments)), "ArgumentError", message)
     for kind, message in raised(lambda: ms.map(abs, [1], gather="all" if comm.rank else "root")):
@@ -275,23 +270,21 @@ def test_wrong_arguments_and_those_that_differ(comm: MPI.Intracomm, raised: Rais
 
 
 @pytest.mark.parametrize("per", ["rank", "node"])
-def test_an_initializer(comm: MPI.Intracomm, per: str) -> None:
+def test_an_initializer(comm, per):
     made.clear()
     results = ms.map(with_made, range(99), initializer=make, initargs=(2, 5), per=per, gather="all")
     assert made == ([7] if per == "rank" or ms.topology().is_leader else [])
     assert results == [7 + number for number in range(99)]
 
 
-def test_an_initializer_that_fails_on_one_rank(comm: MPI.Intracomm) -> None:
+def test_an_initializer_that_fails_on_one_rank(comm):
     last = comm.size - 1
     with pytest.raises(ZeroDivisionError if comm.rank == last else ms.PeerError, match=f"of {last}"):
         ms.map(abs, [1], initializer=lambda: fail_at(MPI.COMM_WORLD.rank, last))
 
 
 @pytest.mark.two_launches
-def test_no_bar_where_there_is_no_terminal_or_no_tqdm(
-    raised: Raised, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_bar_where_there_is_no_terminal_or_no_tqdm(raised, monkeypatch, capfd):
     for items in (range(100), iter(range(100))):
         assert ms.map(abs, items, progress=True, gather="all") == list(range(100))
     assert capfd.readouterr().err == ""

@@ -2,12 +2,10 @@
 
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, as_completed
 from contextlib import nullcontext
 from functools import partial
 from itertools import count, islice
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,29 +18,29 @@ from tests.mpi.tasks.objects import NotPicklable, NotUnpicklable, State, fail_at
 pytestmark = pytest.mark.timeout(60)
 
 
-def with_pool(body: Callable[[ms.Pool], object], **kwargs: Any) -> None:
+def with_pool(body, **kwargs):
     """Calls `body` on the root of a pool, which the other ranks serve."""
     with ms.Pool(**kwargs) as pool:
         if pool is not None:
             body(pool)
 
 
-def on_the_root(body: Callable[[ms.Pool], object]) -> Callable[[], None]:
+def on_the_root(body):
     """A test that calls `body` on the root of a pool."""
 
-    def test() -> None:
+    def test():
         with_pool(body)
 
     return test
 
 
-def rank_of(number: int) -> int:
+def rank_of(number):
     """The rank that runs it."""
     time.sleep(0.002)
     return MPI.COMM_WORLD.rank
 
 
-def test_the_root_has_the_pool_and_the_others_serve(comm: MPI.Intracomm) -> None:
+def test_the_root_has_the_pool_and_the_others_serve(comm):
     root = comm.size - 1
     with ms.Pool(root=root) as pool:
         assert (pool is not None) == (comm.rank == root)
@@ -55,7 +53,7 @@ def test_the_root_has_the_pool_and_the_others_serve(comm: MPI.Intracomm) -> None
             assert set(pool.map(rank_of, range(60 * comm.size), 1)) == set(range(comm.size))
 
 
-def test_a_pool_without_with(comm: MPI.Intracomm) -> None:
+def test_a_pool_without_with(comm):
     pool = ms.Pool(comm)
     if comm.rank == 0:
         assert pool.map(abs, [-1]) == [1]
@@ -73,7 +71,7 @@ def test_a_pool_without_with(comm: MPI.Intracomm) -> None:
 
 
 @on_the_root
-def test_imap(pool: ms.Pool) -> None:
+def test_imap(pool):
     expected, read = list(range(100)), count()
     for chunksize in (1, 7):
         assert list(pool.imap(abs, range(0, -100, -1), chunksize)) == expected
@@ -85,7 +83,7 @@ def test_imap(pool: ms.Pool) -> None:
 
 
 @on_the_root
-def test_imap_yields_what_there_is_before_an_error(pool: ms.Pool) -> None:
+def test_imap_yields_what_there_is_before_an_error(pool):
     results: list[int] = []
     with pytest.raises(ZeroDivisionError, match="of 3"):
         results.extend(pool.imap(abs, (fail_at(number, 3) for number in range(9))))
@@ -97,7 +95,7 @@ def test_imap_yields_what_there_is_before_an_error(pool: ms.Pool) -> None:
 
 
 @on_the_root
-def test_submit(pool: ms.Pool) -> None:
+def test_submit(pool):
     futures = [pool.submit(pow, number, exp=2) for number in range(50)]
     assert {future.result() for future in as_completed(futures)} == {number**2 for number in range(50)}
     array = np.arange(100_000.0)
@@ -111,10 +109,10 @@ def test_submit(pool: ms.Pool) -> None:
     assert {future.result() for future in left} == (set(range(1, pool.size)) or {0})
 
 
-def test_submit_without_threads_in_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_without_threads_in_mpi(monkeypatch):
     monkeypatch.setattr(mpi, "Query_thread", lambda: MPI.THREAD_SERIALIZED, raising=False)
 
-    def body(pool: ms.Pool) -> None:
+    def body(pool):
         assert pool.submit(abs, -3).result() == 3
         assert list(pool.imap(abs, range(-3, 0))) == [3, 2, 1]
         assert isinstance(pool.submit(fail_at, 1, 1).exception(), ms.TaskError)
@@ -123,7 +121,7 @@ def test_submit_without_threads_in_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @on_the_root
-def test_a_task_that_fails_raises_on_the_root_alone(pool: ms.Pool) -> None:
+def test_a_task_that_fails_raises_on_the_root_alone(pool):
     for item in (5, 99):
         with pytest.raises(ms.TaskError, match=f"item {item} failed.*of {item}"):
             pool.map(partial(fail_at, item=item), range(100))
@@ -137,18 +135,18 @@ def test_a_task_that_fails_raises_on_the_root_alone(pool: ms.Pool) -> None:
     assert pool.map(abs, [-1]) == [1]
 
 
-def leave(number: int) -> None:
+def leave(number):
     raise SystemExit(3)
 
 
-def nested(_: int) -> Any:
+def nested(_):
     """Makes another pool."""
     return ms.Pool()
 
 
 @pytest.mark.ranks(2)
 @on_the_root
-def test_a_call_that_fails_leaves_the_pool_usable(pool: ms.Pool) -> None:
+def test_a_call_that_fails_leaves_the_pool_usable(pool):
     assert pool.submit(abs, -1).result() == 1
     assert "not to be pickled" in str(pool.submit(abs, NotPicklable()).exception())
     assert "not to be pickled" in str(pool.submit(NotPicklable).exception())
@@ -168,7 +166,7 @@ def test_a_call_that_fails_leaves_the_pool_usable(pool: ms.Pool) -> None:
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("ends", ["error", "shutdown"])
-def test_calls_that_have_not_begun_are_cancelled(comm: MPI.Intracomm, ends: str) -> None:
+def test_calls_that_have_not_begun_are_cancelled(comm, ends):
     futures: list[Future[int]] = []
     raises = ends == "error" and comm.rank == 0
     with pytest.raises(OSError, match="from the body") if raises else nullcontext(), ms.Pool() as pool:
@@ -181,11 +179,11 @@ def test_calls_that_have_not_begun_are_cancelled(comm: MPI.Intracomm, ends: str)
     assert comm.rank or futures[-1].cancelled()
 
 
-def test_the_same_function_is_sent_once() -> None:
+def test_the_same_function_is_sent_once():
     State.times_unpickled = 0
     state = State()
 
-    def body(pool: ms.Pool) -> None:
+    def body(pool):
         for times in (1, 2, 2, 2):  # a digest is made when the same function comes again
             results = pool.map(state.origin, range(20 * pool.size), 1)
             assert {origin[:2] for origin in results} == {(rank, times) for rank in range(pool.size)}
@@ -194,7 +192,7 @@ def test_the_same_function_is_sent_once() -> None:
 
 
 @on_the_root
-def test_what_the_root_changes_in_the_state_of_a_function_is_seen_by_all(pool: ms.Pool) -> None:
+def test_what_the_root_changes_in_the_state_of_a_function_is_seen_by_all(pool):
     state = State()
     for number in range(4):
         state.array[:] = number
@@ -202,10 +200,10 @@ def test_what_the_root_changes_in_the_state_of_a_function_is_seen_by_all(pool: m
         assert pool.submit(state.look, 3).result() == number
 
 
-def test_an_initializer_is_called_once(comm: MPI.Intracomm) -> None:
+def test_an_initializer_is_called_once(comm):
     made.clear()
 
-    def body(pool: ms.Pool) -> None:
+    def body(pool):
         for _ in range(3):
             assert pool.map(with_made, range(20)) == [7 + number for number in range(20)]
 
@@ -214,7 +212,7 @@ def test_an_initializer_is_called_once(comm: MPI.Intracomm) -> None:
 
 
 @pytest.mark.ranks(2)
-def test_workers_sleep_while_the_root_computes(comm: MPI.Intracomm) -> None:
+def test_workers_sleep_while_the_root_computes(comm):
     before = time.process_time()
     with ms.Pool() as pool:
         end = time.monotonic() + 0.5
@@ -223,18 +221,18 @@ def test_workers_sleep_while_the_root_computes(comm: MPI.Intracomm) -> None:
     assert time.process_time() - before < (0.25 if comm.rank else 2)
 
 
-def log_normal(x: Any) -> float:
+def log_normal(x):
     """A density for emcee."""
     return float(-0.5 * np.sum(x**2))
 
 
 @on_the_root
-def test_emcee_unchanged(pool: ms.Pool) -> None:
+def test_emcee_unchanged(pool):
     import emcee
 
     start = np.random.default_rng(1).standard_normal((16, 3))
 
-    def chain(**kwargs: Any) -> Any:
+    def chain(**kwargs):
         sampler = emcee.EnsembleSampler(16, 3, log_normal, **kwargs)
         sampler._random = np.random.RandomState(2)
         sampler.run_mcmc(start, 20)

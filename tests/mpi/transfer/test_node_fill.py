@@ -5,12 +5,11 @@ import pytest
 
 import mpishare as ms
 from mpishare.transfer.plan import MIN_CMA_BYTES
-from tests.mpi.conftest import Configured
 
 
 @pytest.mark.parametrize("backend", ["", "private"])
 @pytest.mark.parametrize("chunk", ["", "100_000", "1G"])
-def test_arrays_reach_every_node(configured: Configured, chunk: str, backend: str) -> None:
+def test_arrays_reach_every_node(configured, chunk, backend):
     duplicate = configured(chunk=chunk.replace("_", ""), backend=backend)
     for count in (1, 5000, 200_000, MIN_CMA_BYTES // 8 + 3):
         table = np.arange(2 * count).reshape(2, count)

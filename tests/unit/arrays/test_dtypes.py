@@ -1,14 +1,12 @@
 """Which dtypes can be shared, and their description. Each one that can is tried in test_spec."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from mpishare.arrays.dtypes import check_dtype, is_native_number, rebuild
 from mpishare.errors import SpecError
 
-BAD: list[tuple[Any, str]] = [
+BAD = [
     (object, "it holds Python objects"),
     ([("a", "i4"), ("b", "O")], "column 'b' holds Python objects"),
     ([("a", [("b", "O")])], "column 'a' holds Python objects"),
@@ -19,16 +17,16 @@ if hasattr(np, "dtypes"):  # strings of any length came with NumPy 2
 
 
 @pytest.mark.parametrize(("dtype", "message"), BAD)
-def test_dtypes_that_are_not_bytes(dtype: Any, message: str) -> None:
+def test_dtypes_that_are_not_bytes(dtype, message):
     with pytest.raises(SpecError, match=message):
         check_dtype(np.dtype(dtype))
 
 
-def test_native_numbers() -> None:
+def test_native_numbers():
     assert [name for name in ("f8", "?", ">f8", "S0", "O") if is_native_number(np.dtype(name))] == ["f8", "?"]
 
 
 @pytest.mark.parametrize("description", ["O", "f8,f8", "(2,)f8", "T", "f12345678901", "", "|V8[s"])
-def test_strings_that_numpy_would_evaluate_are_refused(description: str) -> None:
+def test_strings_that_numpy_would_evaluate_are_refused(description):
     with pytest.raises(ValueError, match="not a dtype of a fixed size"):
         rebuild(description)

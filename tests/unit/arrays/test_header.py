@@ -15,7 +15,7 @@ HEADER, _ = Spec.make((2, 3), "f8").packed
 LONG_HEADER, EXTENSION = Spec.of(filled(DTYPES["nested"], (2, 3))).packed
 
 
-def test_the_bytes_are_as_other_versions_expect_them() -> None:
+def test_the_bytes_are_as_other_versions_expect_them():
     layout = "<4sBBxxI4x16s4q"
     assert Spec.make((2, 3), ">f8", "F").packed == (struct.pack(layout, b"MSH1", 1, 2, 0, b">f8", 2, 3, 0, 0), b"")
     extension = b'{"dtype": "<i2", "shape": [1, 1, 1, 1, 1]}'
@@ -24,13 +24,13 @@ def test_the_bytes_are_as_other_versions_expect_them() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f8", ">i4", "U100", "M8[ns]", "?", "M8[2147483647s]"])
-def test_plain_dtypes_need_no_extension(dtype: str) -> None:
+def test_plain_dtypes_need_no_extension(dtype):
     assert Spec.make((2, 3, 4, 5), dtype).packed[1] == b""
     assert Spec.make((1, 1, 1, 1, 1), dtype).packed[1] != b""
     assert Spec.make(1, "M8[2147483647ns]").packed[1] != b""
 
 
-def test_dtypes_of_too_many_columns_are_refused() -> None:
+def test_dtypes_of_too_many_columns_are_refused():
     wide = np.dtype([(f"{'x' * 1000}{number}", "u1") for number in range(17_000)])
     with pytest.raises(SpecError, match="bytes to describe"):
         _ = Spec.make(1, wide).packed
@@ -40,7 +40,7 @@ def test_dtypes_of_too_many_columns_are_refused() -> None:
         extension_bytes(beyond)
 
 
-def unpacked(header: bytes, extension: bytes = b"") -> Spec | None:
+def unpacked(header, extension=b""):
     """The spec, which must be harmless: no objects, and a size that an address can have; None if it is refused."""
     try:
         extension_bytes(header)
@@ -52,7 +52,7 @@ def unpacked(header: bytes, extension: bytes = b"") -> Spec | None:
     return spec
 
 
-def test_flipped_and_random_bytes_are_refused_or_harmless() -> None:
+def test_flipped_and_random_bytes_are_refused_or_harmless():
     for whole in (HEADER, LONG_HEADER + EXTENSION):
         for bit in range(8 * len(whole)):
             flipped = bytearray(whole)
@@ -68,7 +68,7 @@ def test_flipped_and_random_bytes_are_refused_or_harmless() -> None:
 HOSTILE = [b"[[[", b'{"dtype": "O", "shape": [1]}', b'{"dtype": "f8", "shape": [-1]}', b"7", b"[" * 9999]
 
 
-def test_hostile_bytes_are_refused() -> None:
+def test_hostile_bytes_are_refused():
     for extension in (*HOSTILE, *(EXTENSION[:cut] for cut in range(len(EXTENSION)))):
         assert unpacked(LONG_HEADER, extension) is None
     for flags, ndim in ((2, 1), (0, 5), (255, 1)):

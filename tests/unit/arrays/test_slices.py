@@ -9,14 +9,14 @@ from mpishare.arrays import slices
 HUGE = 2 << 20
 
 
-def assert_cover(parts: list[slice], count: int) -> None:
+def assert_cover(parts, count):
     assert (parts[0].start, parts[-1].stop) == (0, count)
     assert all(first.stop == second.start for first, second in pairwise(parts))
 
 
 @pytest.mark.parametrize("n_parts", [1, 2, 3, 5, 128])
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 100, 4095, 4096, 4097, 2**31 + 5, 2**40 + 3])
-def test_parts_cover_and_balance(count: int, n_parts: int) -> None:
+def test_parts_cover_and_balance(count, n_parts):
     parts = [slices.balanced_slice(count, n_parts, part) for part in range(n_parts)]
     assert_cover(parts, count)
     lengths = [part.stop - part.start for part in parts]
@@ -28,12 +28,12 @@ def test_parts_cover_and_balance(count: int, n_parts: int) -> None:
 
 
 @pytest.mark.parametrize(("nbytes", "grain"), [(3 * HUGE - 1, 4096), (3 * HUGE, HUGE), (10 * HUGE + 1, HUGE)])
-def test_parts_to_fill_are_huge_pages_where_each_part_has_one(nbytes: int, grain: int) -> None:
+def test_parts_to_fill_are_huge_pages_where_each_part_has_one(nbytes, grain):
     parts = [slices.fill_slice(nbytes, 3, part) for part in range(3)]
     assert parts == [slices.byte_slice(nbytes, 3, part, grain=grain) for part in range(3)]
 
 
-def test_chunks_and_rounded_numbers() -> None:
+def test_chunks_and_rounded_numbers():
     for nbytes in (0, 1, 9, 10, 11, 1001):
         chunks = list(slices.chunks(nbytes, 10))
         assert [byte for chunk in chunks for byte in range(nbytes)[chunk]] == list(range(nbytes))

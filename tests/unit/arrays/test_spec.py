@@ -1,7 +1,6 @@
 """Spec: what an array is, checked, and there and back through a header. Every dtype in every layout is tried here."""
 
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from mpishare.errors import ArgumentError, SpecError
 from tests.arrays import assert_same, every_array
 
 
-def test_arrays_come_back_from_their_headers_and_bytes() -> None:
+def test_arrays_come_back_from_their_headers_and_bytes():
     for name, array in every_array():
         spec = Spec.of(array)
         header, extension = spec.packed
@@ -31,7 +30,7 @@ def test_arrays_come_back_from_their_headers_and_bytes() -> None:
             assert twin.view(block).strides == array.strides or array.size < 2, name
 
 
-def test_order_is_fortran_only_where_it_is_not_c_as_well() -> None:
+def test_order_is_fortran_only_where_it_is_not_c_as_well():
     both, columns, fortran = np.zeros((3, 1), order="F"), np.zeros((3, 4), order="F"), Spec.make((3, 4), "f8", "F")
     assert Spec.of(columns) == fortran != Spec.make((3, 4), "f8")
     assert {Spec.of(array).order for array in (both, columns.T, np.zeros((3, 4))[:, ::2])} == {"C"}
@@ -40,7 +39,7 @@ def test_order_is_fortran_only_where_it_is_not_c_as_well() -> None:
     assert [fortran.fits(array) for array in (columns.copy("C"), columns.T, columns > 0)] == [True, False, False]
 
 
-def test_what_numpy_makes_of_a_dtype() -> None:
+def test_what_numpy_makes_of_a_dtype():
     assert Spec.make(np.int64(3), ("f4", (2,))) == Spec(np.dtype("f4"), (3, 2))
     assert Spec.make((), "S").dtype == np.dtype("S1")
     assert Spec.make([2, np.int8(3)], None) == Spec(np.dtype("f8"), (2, 3))
@@ -50,7 +49,7 @@ def test_what_numpy_makes_of_a_dtype() -> None:
     assert [Spec.of(np.zeros(1, dtype)).dtype.fields for dtype in titled] == [dtype.fields for dtype in titled]
 
 
-def test_the_largest_sizes() -> None:
+def test_the_largest_sizes():
     assert Spec.make((2**31, 2**10), "f8").nbytes == 2**44
     assert Spec.make(sys.maxsize, "u1").nbytes == sys.maxsize
     assert Spec.make((1,) * MAX_DIMS, "u1").nbytes == 1
@@ -65,13 +64,13 @@ def test_the_largest_sizes() -> None:
         (f"has {MAX_DIMS + 1} dimensions", [(1,) * (MAX_DIMS + 1)]),
     ],
 )
-def test_bad_shapes(message: str, shapes: list[Any]) -> None:
+def test_bad_shapes(message, shapes):
     for shape in shapes:
         with pytest.raises(SpecError, match=message):
             Spec.make(shape, "f8")
 
 
-def test_bad_dtypes_and_orders() -> None:
+def test_bad_dtypes_and_orders():
     for dtype in ("no such", "f8,,"):
         with pytest.raises(SpecError, match="not understood by NumPy"):
             Spec.make(3, dtype)
@@ -81,6 +80,6 @@ def test_bad_dtypes_and_orders() -> None:
 
 
 @pytest.mark.parametrize("array", [[1], np.zeros(1).view(np.matrix), np.zeros(1).view(np.recarray), np.ma.zeros(1)])
-def test_what_is_not_a_plain_array_is_refused(array: Any) -> None:
+def test_what_is_not_a_plain_array_is_refused(array):
     with pytest.raises(SpecError, match=rf"{type(array).__name__} cannot be shared"):
         Spec.of(array)

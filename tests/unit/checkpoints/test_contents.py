@@ -4,8 +4,6 @@ import json
 from dataclasses import replace
 from functools import reduce
 from operator import getitem
-from pathlib import Path
-from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -26,7 +24,7 @@ LENGTHS = {"grid": [2, 0, 4, 3], "more": [1, 1, 1, 0], "none": [0, 0, 0, 0]}
 """The rows of each of four ranks."""
 
 
-def written(path: Path, by_name: dict[str, RowBlocks]) -> Path:
+def written(path, by_name):
     """A checkpoint of `ARRAYS`, written as the root does."""
     writer = CheckpointWriter(2, json.dumps({"time": 0.5}), by_name)
     with AtomicFile(path) as new:
@@ -44,14 +42,14 @@ def written(path: Path, by_name: dict[str, RowBlocks]) -> Path:
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def path(tmp_path, monkeypatch):
     """A checkpoint of four ranks, whose longest run has 64 bytes."""
     monkeypatch.setattr(row_blocks, "BLOCK_BYTES", 64)
     blocks = {name: RowBlocks.of_rows(Spec.of(array), LENGTHS[name]) for name, array in ARRAYS.items()}
     return written(tmp_path / "2.h5", blocks)
 
 
-def verified(path: Path) -> Contents:
+def verified(path):
     """The contents, after each of three ranks has read its part of the arrays."""
     with Source(str(path)) as source:
         contents = Contents.read(source)
@@ -61,7 +59,7 @@ def verified(path: Path) -> Contents:
     return contents
 
 
-def test_any_byte_that_is_altered_or_missing_is_noticed(path: Path) -> None:
+def test_any_byte_that_is_altered_or_missing_is_noticed(path):
     contents, saved = verified(path), path.read_bytes()
     assert (contents.step, contents.values) == (2, '{"time": 0.5}')
     cuts = (saved[:end] for end in range(0, len(saved), 99))
@@ -72,7 +70,7 @@ def test_any_byte_that_is_altered_or_missing_is_noticed(path: Path) -> None:
             verified(path)
 
 
-HOSTILE: list[tuple[list[Any], object]] = [
+HOSTILE = [
     (["gaps"], []),
     (["arrays"], []),
     (["gaps", 0, 0], 1 << 61),
@@ -83,7 +81,7 @@ HOSTILE: list[tuple[list[Any], object]] = [
 
 
 @pytest.mark.parametrize(("place", "value"), HOSTILE)
-def test_a_manifest_that_does_not_fit_the_file_is_noticed(path: Path, place: list[Any], value: object) -> None:
+def test_a_manifest_that_does_not_fit_the_file_is_noticed(path, place, value):
     saved = path.read_bytes()
     magic, version, _, length, block_bytes = HEADER.unpack_from(saved)
     manifest = json.loads(saved[HEADER.size :][:length])
@@ -96,7 +94,7 @@ def test_a_manifest_that_does_not_fit_the_file_is_noticed(path: Path, place: lis
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-def test_any_range_and_any_run_is_read(path: Path, name: str) -> None:
+def test_any_range_and_any_run_is_read(path, name):
     part, data = verified(path).arrays[name], ARRAYS[name].tobytes()
     assert part.spec == Spec.of(ARRAYS[name])
     block = np.zeros(len(data), np.uint8)
@@ -113,7 +111,7 @@ def test_any_range_and_any_run_is_read(path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 10, 100])
-def test_sizes_that_files_depend_on(tmp_path: Path, count: int) -> None:
+def test_sizes_that_files_depend_on(tmp_path, count):
     """The user block is a power of two from 512 on, as HDF5 demands; another block size is another version."""
     assert row_blocks.BLOCK_BYTES == 4 << 20
     blocks = {f"grid {number}": RowBlocks.of_root(Spec.of(ARRAYS["grid"]), 2) for number in range(count)}
@@ -125,7 +123,7 @@ def test_sizes_that_files_depend_on(tmp_path: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("offsets", [(10, 13), (20, 5), (10, 97), ()])
-def test_gaps_are_the_bytes_of_no_array(offsets: tuple[int, ...]) -> None:
+def test_gaps_are_the_bytes_of_no_array(offsets):
     arrays = [RowBlocks(Spec.make(3, "u1"), (0, 3), offset) for offset in offsets]
     gaps = list(gaps_between([*arrays, RowBlocks(Spec.make(0, "u1"), (0, 0))], 5, 100))
     places = [place for start, nbytes in gaps for place in range(start, start + nbytes)]

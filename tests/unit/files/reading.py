@@ -1,13 +1,10 @@
 """Loads without MPI: what the readers of one node would read, piece by piece."""
 
 import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from mpishare.files.inspect import Contents, inspect_file
+from mpishare.files.inspect import inspect_file
 from mpishare.files.load import _nested as nested
 from mpishare.files.parallel_read import layout_of
 from mpishare.files.source import Source
@@ -15,7 +12,7 @@ from mpishare.files.source import Source
 SMALL_PIECE_BYTES = 64
 
 
-def loaded(path: Path, dataset: str | None = None, region: Any = None, *, piece_bytes: int = SMALL_PIECE_BYTES) -> Any:
+def loaded(path, dataset=None, region=None, *, piece_bytes=SMALL_PIECE_BYTES):
     """What `load` returns, read in small pieces, the last one first."""
     with Source(str(path)) as source:
         contents = inspect_file(source, dataset, region, attributes=False)
@@ -29,16 +26,16 @@ def loaded(path: Path, dataset: str | None = None, region: Any = None, *, piece_
     return nested(contents, arrays)
 
 
-def inspected(path: Path, dataset: str | None = None, region: Any = None, *, attributes: bool = False) -> Contents:
+def inspected(path, dataset=None, region=None, *, attributes=False):
     """What `load` finds in the file."""
     with Source(str(path)) as source:
         return inspect_file(source, dataset, region, attributes=attributes)
 
 
-def failing(code: int) -> Callable[..., Any]:
+def failing(code):
     """A call that the operating system refuses."""
 
-    def call(*_: object, **__: object) -> None:
+    def call(*_, **__):
         raise OSError(code, os.strerror(code))
 
     return call

@@ -4,7 +4,6 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,14 +18,14 @@ OLD = bytes(range(256)) * 5000
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Path:
+def old(tmp_path):
     """A file to replace."""
     path = tmp_path / "a.h5"
     path.write_bytes(OLD)
     return path
 
 
-def commit(path: Path, content: bytes = b"new") -> None:
+def commit(path, content=b"new"):
     with AtomicFile(path) as new:
         os.write(new.fd, content)
         new.sync()
@@ -34,7 +33,7 @@ def commit(path: Path, content: bytes = b"new") -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_it_takes_the_name_when_it_is_whole_and_leftovers_of_that_name_go(tmp_path: Path, name: str) -> None:
+def test_it_takes_the_name_when_it_is_whole_and_leftovers_of_that_name_go(tmp_path, name):
     path = tmp_path / name
     with AtomicFile(path) as unused:
         stem = unused.temporary.name[:-16]
@@ -51,7 +50,7 @@ def test_it_takes_the_name_when_it_is_whole_and_leftovers_of_that_name_go(tmp_pa
     assert set(tmp_path.iterdir()) == set(others)
 
 
-def test_permissions(tmp_path: Path) -> None:
+def test_permissions(tmp_path):
     """Those of the old file, but for setuid and setgid; nobody else may open the new one before."""
     path = tmp_path / "a.npy"
     commit(path)
@@ -67,7 +66,7 @@ def test_permissions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_removed", [True, False])
-def test_it_goes_where_something_fails(old: Path, monkeypatch: pytest.MonkeyPatch, is_removed: bool) -> None:
+def test_it_goes_where_something_fails(old, monkeypatch, is_removed):
     """On a file system that has become read-only it stays until the next save. The first error is raised."""
     if not is_removed:
         monkeypatch.setattr(os, "unlink", failing(errno.EROFS))
@@ -82,7 +81,7 @@ def test_it_goes_where_something_fails(old: Path, monkeypatch: pytest.MonkeyPatc
     assert list(old.parent.iterdir()) == [old]
 
 
-def test_a_folder_that_cannot_be_synced_has_the_new_file(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_synced_has_the_new_file(old, monkeypatch):
     """The error must not say that nothing was saved."""
     with (
         pytest.raises(FileError, match="it was saved, but") as raised,
@@ -94,7 +93,7 @@ def test_a_folder_that_cannot_be_synced_has_the_new_file(old: Path, monkeypatch:
     assert (raised.value.errno, old.read_bytes()) == (errno.EIO, b"")
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_file_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "circle").symlink_to("circle")
     refused = {"circle": errno.ELOOP, "": errno.EISDIR, "pipe": errno.EINVAL, "nowhere/a.npy": errno.ENOENT}
@@ -105,7 +104,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     assert {file.name for file in tmp_path.iterdir()} == {"pipe", "circle"}
 
 
-def test_room(tmp_path: Path) -> None:
+def test_room(tmp_path):
     with AtomicFile(tmp_path / "a.npy") as new:
         new.check_room(0)
         with pytest.raises(OSError, match=r"bytes are to be written and [\d,]+ are free") as raised:
@@ -114,7 +113,7 @@ def test_room(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [0, errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL])
-def test_it_begins_with_the_old_bytes(old: Path, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_begins_with_the_old_bytes(old, code, monkeypatch):
     """Also on a kernel or a file system that lacks copy_file_range."""
     if code:
         monkeypatch.setattr(os, "copy_file_range", failing(code))
@@ -127,7 +126,7 @@ def test_it_begins_with_the_old_bytes(old: Path, code: int, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("code", [0, errno.ENOSPC])
-def test_a_copy_that_ends_early_is_an_error(old: Path, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_ends_early_is_an_error(old, code, monkeypatch):
     monkeypatch.setattr(os, "copy_file_range", failing(code) if code else lambda *_: 0)
     with pytest.raises(OSError, match=r"shorter|No space") as raised, AtomicFile(old) as new:
         new.copy_old()
@@ -135,7 +134,7 @@ def test_a_copy_that_ends_early_is_an_error(old: Path, code: int, monkeypatch: p
 
 
 @pytest.mark.parametrize("change", [lambda old: old.write_bytes(b"other"), lambda old: commit(old, OLD), Path.unlink])
-def test_what_another_process_writes_meanwhile_is_not_lost(old: Path, change: Callable[[Path], object]) -> None:
+def test_what_another_process_writes_meanwhile_is_not_lost(old, change):
     with pytest.raises(OSError, match=r"another process has changed the file|No such file"), AtomicFile(old) as new:
         new.copy_old()
         change(old)
@@ -145,7 +144,7 @@ def test_what_another_process_writes_meanwhile_is_not_lost(old: Path, change: Ca
     assert (old.read_bytes() if old.exists() else None) == after
 
 
-def test_a_file_that_is_open_for_writing_is_not_copied(old: Path) -> None:
+def test_a_file_that_is_open_for_writing_is_not_copied(old):
     with old.open("rb+") as other:
         fcntl.flock(other, fcntl.LOCK_EX)  # as HDF5 does
         with pytest.raises(OSError, match="open for writing") as raised, AtomicFile(old) as new:

@@ -18,7 +18,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize(("error", "reason", "number"), FOREIGN)
-def test_foreign_errors(error: Exception, reason: str, number: int | None) -> None:
+def test_foreign_errors(error, reason, number):
     with pytest.raises(FileError) as caught, file_errors("/a.h5", "x", "it was not saved"):
         raise error
     assert str(caught.value) == f"dataset 'x' of /a.h5: {reason}; it was not saved"
@@ -28,7 +28,7 @@ def test_foreign_errors(error: Exception, reason: str, number: int | None) -> No
     assert str(caught.value) == f"/a.npy: {reason}"
 
 
-def test_own_errors() -> None:
+def test_own_errors():
     with pytest.raises(SpecError, match=r"^dataset 'x' of /a\.h5: dtype object$"), file_errors("/a.h5", "x", "lost"):
         raise SpecError("dtype object")
     for error in (FileError("/b", None, "is gone"), ArgumentError("n is -1"), CapacityError("h", "/tmp", 2, 1, "")):

@@ -1,9 +1,6 @@
 """HDF5 files are inspected and read as h5py reads them, or refused with the reason."""
 
 import fcntl
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -18,33 +15,33 @@ from tests.unit.files.reading import inspected, loaded
 STRING = h5py.string_dtype()
 
 
-def is_contiguous(path: Path, dataset: str) -> bool:
+def is_contiguous(path, dataset):
     """Whether it is read without h5py."""
     return isinstance(inspected(path, dataset).parts[0], ContiguousPart)
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def path(tmp_path, monkeypatch):
     """A file that is not there yet, in the working folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path / "a.h5"
 
 
-def plist(method: str, *args: Any) -> Any:
+def plist(method, *args):
     """A creation property list with what h5py has no option for."""
     made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     getattr(made, method)(*args)
     return made
 
 
-def make_virtual(file: Any) -> None:
+def make_virtual(file):
     file["source"] = np.arange(6.0)
     layout = h5py.VirtualLayout((2, 6), "f8")
     layout[1] = h5py.VirtualSource(".", "source", (6,))
     file.create_virtual_dataset("a", layout, fillvalue=-1)
 
 
-def make_padded_by_spaces(file: Any) -> None:
+def make_padded_by_spaces(file):
     kind = h5py.h5t.C_S1.copy()
     kind.set_size(6)
     kind.set_strpad(h5py.h5t.STR_SPACEPAD)
@@ -52,10 +49,10 @@ def make_padded_by_spaces(file: Any) -> None:
     made.write(h5py.h5s.ALL, h5py.h5s.ALL, np.array([b"ab    ", b"abcdef"]), kind)
 
 
-def make_by(*args: Any, values: Any = None, **options: Any) -> Callable[[Any], None]:
+def make_by(*args, values=None, **options):
     """A function that makes a dataset by h5py's own, and writes `values` to it."""
 
-    def make(file: Any) -> None:
+    def make(file):
         made = file.create_dataset("a", *args, **options)
         if values is not None:
             made[...] = values
@@ -65,7 +62,7 @@ def make_by(*args: Any, values: Any = None, **options: Any) -> Callable[[Any], N
 
 SUBARRAY, PAIRS = np.dtype(("f4", (2, 3))), np.arange(30).reshape(5, 2, 3)
 DATES = np.arange(5).view("M8[s]").astype(h5py.opaque_dtype("M8[s]"))
-KINDS: dict[str, tuple[Callable[[Any], None], str, bool]] = {
+KINDS = {
     "an enumeration": (make_by((3,), h5py.enum_dtype({"RED": 0, "BLUE": 7}, "u1"), data=[0, 7, 7]), "contiguous", True),
     "subarrays": (make_by((5,), SUBARRAY, values=PAIRS), "contiguous", True),
     "chunks of subarrays": (make_by((5,), SUBARRAY, values=PAIRS, chunks=(2,)), "chunked", False),
@@ -79,7 +76,7 @@ KINDS: dict[str, tuple[Callable[[Any], None], str, bool]] = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_kinds_of_datasets(path: Path, name: str) -> None:
+def test_kinds_of_datasets(path, name):
     make, layout, contiguous = KINDS[name]
     with h5py.File(path, "w") as file:
         make(file)
@@ -92,7 +89,7 @@ def test_kinds_of_datasets(path: Path, name: str) -> None:
     assert (stored(path)["/a"].layout, is_contiguous(path, "a")) == (layout, contiguous)
 
 
-def test_stored(path: Path) -> None:
+def test_stored(path):
     with h5py.File(path, "w", userblock_size=1024) as file:
         file.create_dataset("a", (9, 4), "f8", chunks=(3, 2), compression="gzip", shuffle=True)
         file["b/c"] = np.arange(3)
@@ -105,7 +102,7 @@ def test_stored(path: Path) -> None:
     assert is_contiguous(path, "b/c")
 
 
-def test_links(path: Path, tmp_path: Path) -> None:
+def test_links(path, tmp_path):
     """Links that are named are followed, also into another file; a group has only its own members."""
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["far"] = np.arange(7)
@@ -127,7 +124,7 @@ def test_links(path: Path, tmp_path: Path) -> None:
     assert list(stored(path)) == ["/group/a", "/group/again"]
 
 
-def test_strings_of_variable_length(path: Path) -> None:
+def test_strings_of_variable_length(path):
     """They become as wide as the longest."""
     strings = np.array([["a", "größer"], ["", "four"]], object)
     with h5py.File(path, "w") as file:
@@ -145,7 +142,7 @@ def test_strings_of_variable_length(path: Path) -> None:
     assert stored(path, "a")["/a"].is_text
 
 
-def test_attributes(path: Path) -> None:
+def test_attributes(path):
     with h5py.File(path, "w") as file:
         file["group/a"] = np.arange(3)
         see, sees = file["group"].ref, np.array([file["group"].ref, file["group/a"].ref], h5py.ref_dtype)
@@ -162,7 +159,7 @@ def test_attributes(path: Path) -> None:
     assert inspected(path).attributes == inspected(path, "group/a").attributes == {}
 
 
-def make_refused(file: Any) -> None:
+def make_refused(file):
     file["references"] = np.array([file.ref], h5py.ref_dtype)
     file.create_dataset("rows", (2,), h5py.vlen_dtype("i4"))
     file.create_dataset("column", (2,), np.dtype([("id", "i4"), ("name", STRING)]))
@@ -173,7 +170,7 @@ def make_refused(file: Any) -> None:
     file.create_dataset("filtered", (8,), "i4", chunks=(4,), dcpl=unknown_filter)
 
 
-REFUSED: dict[str, tuple[type[Exception], str]] = {
+REFUSED = {
     "references": (SpecError, "its items are references into the file"),
     "rows": (SpecError, "its items are arrays of variable length"),
     "column": (SpecError, "column 'name': it has strings of variable length within its items"),
@@ -184,7 +181,7 @@ REFUSED: dict[str, tuple[type[Exception], str]] = {
 }
 
 
-def test_datasets_that_are_refused(path: Path) -> None:
+def test_datasets_that_are_refused(path):
     with h5py.File(path, "w") as file:
         make_refused(file)
     for name, (error, message) in REFUSED.items():
@@ -195,7 +192,7 @@ def test_datasets_that_are_refused(path: Path) -> None:
         inspected(path, "/", 1)
 
 
-def test_files_that_are_refused(path: Path) -> None:
+def test_files_that_are_refused(path):
     with h5py.File(path, "w") as file:
         file["a"] = np.arange(10_000)
     content = path.read_bytes()
@@ -210,7 +207,7 @@ def test_files_that_are_refused(path: Path) -> None:
             inspected(path)
 
 
-def test_damaged_chunks_and_strings(path: Path) -> None:
+def test_damaged_chunks_and_strings(path):
     """The rest of the dataset can be read."""
     array = np.random.default_rng(1).integers(0, 9, (100, 100))
     with h5py.File(path, "w") as file:

@@ -2,7 +2,6 @@
 
 import io
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from mpishare.files.hdf5_write import WriteBuffer
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_reads_and_writes(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_reads_and_writes(tmp_path, seed, monkeypatch):
     """Where each call writes a part, as on a disk that is nearly full."""
     pwrite = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: pwrite(fd, data[:7], offset))

@@ -2,7 +2,6 @@
 
 import struct
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ ARRAYS = {**REPRESENTATIVES, **{name: filled(DTYPES[name], (4, 3)).T for name in
 @pytest.mark.filterwarnings("ignore:Stored array in format")
 @pytest.mark.filterwarnings("ignore:metadata on a dtype")
 @pytest.mark.parametrize("name", ARRAYS)
-def test_numpy_and_mpishare_read_what_either_writes(tmp_path: Path, name: str) -> None:
+def test_numpy_and_mpishare_read_what_either_writes(tmp_path, name):
     np.save(tmp_path / "a.npy", ARRAYS[name])
     expected = np.load(tmp_path / "a.npy")
     header = header_of(Spec.of(expected))
@@ -36,7 +35,7 @@ def test_numpy_and_mpishare_read_what_either_writes(tmp_path: Path, name: str) -
 
 
 @pytest.mark.parametrize(("letter", "count", "version"), [("a", 3, 1), ("a", 3000, 2), ("é", 3, 1), ("名", 3, 3)])
-def test_the_oldest_version_is_written(tmp_path: Path, letter: str, count: int, version: int) -> None:
+def test_the_oldest_version_is_written(tmp_path, letter, count, version):
     array = filled(np.dtype([(f"{letter * 10}{number}", "f8") for number in range(count)]), (2,))
     header = header_of(Spec.of(array))
     assert header[6] == version
@@ -45,12 +44,12 @@ def test_the_oldest_version_is_written(tmp_path: Path, letter: str, count: int, 
     assert_same(np.load(tmp_path / "a.npy", max_header_size=1 << 20), array)
 
 
-def test_a_dtype_that_would_come_back_as_another_is_refused() -> None:
+def test_a_dtype_that_would_come_back_as_another_is_refused():
     with pytest.raises(SpecError, match=r"cannot be stored in a \.npy file"):
         header_of(Spec(DTYPES["overlap"], (2,)))
 
 
-def test_a_header_that_load_would_refuse_is_not_written(tmp_path: Path) -> None:
+def test_a_header_that_load_would_refuse_is_not_written(tmp_path):
     fields = repr({"descr": [("", "<f8")], "fortran_order": False, "shape": (2,)}) + "\n"
     longest = (128 << 10) - 12 - len(fields)  # 12 bytes come before the text, and all are a multiple of 64
     dtype = np.dtype([("a" * longest, "f8")])
@@ -62,19 +61,19 @@ def test_a_header_that_load_would_refuse_is_not_written(tmp_path: Path) -> None:
         header_of(Spec(np.dtype([("a" * (longest + 1), "f8")]), (2,)))
 
 
-def file_of(header: bytes, version: int = 2) -> bytes:
+def file_of(header, version=2):
     """A file of a header alone."""
     return b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H" if version == 1 else "<I", len(header)) + header
 
 
-def test_a_header_of_python_2(tmp_path: Path) -> None:
+def test_a_header_of_python_2(tmp_path):
     (tmp_path / "a.npy").write_bytes(file_of(b"{'descr': '<f8', 'fortran_order': False, 'shape': (0L, 4L), }", 1))
     with pytest.warns(UserWarning, match="Python 2"):
         assert stored(tmp_path / "a.npy")[""].shape == (0, 4)
 
 
 FIELDS = "{{'descr': {}, 'fortran_order': {}, 'shape': {}}}"
-HEADERS: dict[str, tuple[str, str]] = {
+HEADERS = {
     "no dict": ("[1, 2]", "not a dictionary"),
     "code": ("__import__('os')", "malformed"),
     "a key too few": ("{'descr': '<f8', 'shape': ()}", "correct keys"),
@@ -96,7 +95,7 @@ HOSTILE = {
 }
 
 
-DAMAGED: dict[str, tuple[bytes, str]] = {
+DAMAGED = {
     **{f"{name}, 1": (file_of(header.encode(), 1), message) for name, (header, message) in HEADERS.items()},
     **{f"{name}, 3": (file_of(header.encode(), 3), message) for name, (header, message) in HEADERS.items()},
     **{name: (file_of(header[: 128 << 10]), "not a .npy header") for name, header in HOSTILE.items()},
@@ -109,7 +108,7 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_damaged_and_hostile_files_are_refused_within_a_second(tmp_path: Path, name: str) -> None:
+def test_damaged_and_hostile_files_are_refused_within_a_second(tmp_path, name):
     content, message = DAMAGED[name]
     (tmp_path / "a.npy").write_bytes(content)
     start = time.process_time()

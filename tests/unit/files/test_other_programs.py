@@ -1,7 +1,5 @@
 """Files that other programs write: netCDF4 and PyTables."""
 
-from pathlib import Path
-
 import netCDF4
 import numpy as np
 import tables
@@ -12,7 +10,7 @@ from tests.unit.files.reading import inspected, loaded
 RECORDS = np.array([(1, 2.5, b"ab"), (2, -1.0, b"c")], [("id", "i8"), ("mass", "f4"), ("name", "S3")])
 
 
-def test_netcdf(tmp_path: Path) -> None:
+def test_netcdf(tmp_path):
     path = tmp_path / "a.nc"
     heat = np.arange(24.0).reshape(4, 6)
     with netCDF4.Dataset(path, "w") as file:
@@ -29,7 +27,7 @@ def test_netcdf(tmp_path: Path) -> None:
     assert attributes["DIMENSION_LIST"] == [["/time"], ["/place"]]
 
 
-def test_pytables(tmp_path: Path) -> None:
+def test_pytables(tmp_path):
     path = tmp_path / "a.h5"
     with tables.open_file(path, "w") as file:
         file.create_table("/", "table", RECORDS)

@@ -1,8 +1,5 @@
 """An array is read piece by piece, whatever region of it; a contiguous one without a library."""
 
-from pathlib import Path
-from typing import Any
-
 import h5py
 import numpy as np
 import pytest
@@ -23,9 +20,7 @@ FILTERS = [{}, {"compression": "gzip", "shuffle": True}, {"compression": "lzf", 
 @pytest.mark.filterwarnings("ignore:Stored array in format")
 @given(data=st.data(), kind=st.sampled_from(["npy", "h5", "chunked"]))
 @settings(max_examples=400, deadline=None)
-def test_any_region_is_read_and_mapped(
-    data: st.DataObject, kind: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_any_region_is_read_and_mapped(data, kind, tmp_path_factory):
     """As NumPy and h5py read it."""
     path, dataset = tmp_path_factory.getbasetemp() / "any.npy", None if kind == "npy" else "a"
     is_chunked = kind == "chunked"
@@ -35,7 +30,7 @@ def test_any_region_is_read_and_mapped(
         expected = np.asarray(array, order=data.draw(st.sampled_from("CF")))
         np.save(path, expected)
     else:
-        options: dict[str, Any] = data.draw(st.sampled_from(FILTERS)) if is_chunked else {}
+        options = data.draw(st.sampled_from(FILTERS)) if is_chunked else {}
         chunks = tuple(data.draw(st.integers(1, n)) for n in shape) if is_chunked else None
         with h5py.File(path, "w") as file:
             expected = np.asarray(file.create_dataset("a", data=array, chunks=chunks, **options)[...])
@@ -56,14 +51,14 @@ def test_any_region_is_read_and_mapped(
     ("index", "most_bytes"),
     [(np.s_[:, 5:7], 300), (np.s_[::2, ::300_001], 4 << 20), (np.s_[:, ::-2], 7 << 20), (np.s_[2, 3], 300)],
 )
-def test_items_that_lie_far_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: Any, most_bytes: int) -> None:
+def test_items_that_lie_far_apart(tmp_path, monkeypatch, index, most_bytes):
     """They are read without what lies between, and near ones by one call."""
     array = np.arange(6 << 20, dtype="u1").reshape(3, 2 << 20)
     np.save(tmp_path / "a.npy", array)
-    calls: list[int] = []
+    calls = []
     read = Source.read
 
-    def counted(source: Source, offset: int, buffer: memoryview) -> None:
+    def counted(source, offset, buffer):
         calls.append(buffer.nbytes)
         read(source, offset, buffer)
 

@@ -18,7 +18,7 @@ AXES = st.builds(
 
 @given(st.lists(AXES, max_size=3), st.integers(1, 400))
 @settings(max_examples=300, deadline=None)
-def test_pieces_cover_all_items_once_in_order_and_cut_no_chunk(axes: list[ChunkedAxis], largest_bytes: int) -> None:
+def test_pieces_cover_all_items_once_in_order_and_cut_no_chunk(axes, largest_bytes):
     counts = tuple(len(axis.indices) for axis in axes)
     numbers = np.full(counts, -1)
     owners: dict[tuple[int, ...], int] = {}
@@ -37,7 +37,7 @@ def test_pieces_cover_all_items_once_in_order_and_cut_no_chunk(axes: list[Chunke
         assert (numbers.reshape(-1)[: start // 8] < number).all()
 
 
-def test_pieces_are_near_the_largest_size() -> None:
+def test_pieces_are_near_the_largest_size():
     whole = ChunkedAxis(range(10 << 20))
     assert [piece.start for piece in pieces_of([whole], 1, 4 << 20)] == [0, 4 << 20, 8 << 20]
     rows = [ChunkedAxis(range(4)), ChunkedAxis(range(1000))]
@@ -53,5 +53,5 @@ def test_pieces_are_near_the_largest_size() -> None:
     ("nbytes", "readers", "expected"),
     [(0, 1, 256 << 10), (40 << 20, 4, 2560 << 10), (1 << 40, 4, 4 << 20), (4 << 20, 2, 512 << 10)],
 )
-def test_piece_bytes(nbytes: int, readers: int, expected: int) -> None:
+def test_piece_bytes(nbytes, readers, expected):
     assert piece_bytes(nbytes, readers) == expected

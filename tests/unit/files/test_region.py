@@ -1,14 +1,12 @@
 """What is no index into an array is refused as a region; test_parts reads the others."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from mpishare.errors import ArgumentError
 from mpishare.files.region import parse_region
 
-BAD: list[tuple[Any, str]] = [
+BAD = [
     (5, "index 5 is outside of axis 0, which has 5 items"),
     (np.s_[0, -4], "index -4 is outside of axis 1, which has 3 items"),
     (np.s_[0, 0, 0], "has 3 indices, but the stored array has 2 axes"),
@@ -24,7 +22,7 @@ BAD: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("index", "message"), BAD)
-def test_bad_indices(index: Any, message: str) -> None:
+def test_bad_indices(index, message):
     with pytest.raises(ArgumentError, match="region") as caught:
         parse_region(index, (5, 3))
     assert message in str(caught.value)

@@ -18,9 +18,7 @@ LENGTHS = [[0], [3], [2, 0, 1], [0, 0, 0, 5], [700_000, 1, 699_999]]
 
 @pytest.mark.parametrize(("itemsize", "lengths"), [(8, own) for own in LENGTHS] + [(size, [5, 2]) for size in ITEMS])
 @pytest.mark.parametrize("shape", [(), (5,), (2, 0)])
-def test_the_runs_of_all_ranks_are_the_whole_array_once(
-    itemsize: int, lengths: list[int], shape: tuple[int, ...]
-) -> None:
+def test_the_runs_of_all_ranks_are_the_whole_array_once(itemsize, lengths, shape):
     blocks = RowBlocks.of_rows(Spec(np.dtype(f"V{itemsize}"), (7, *shape), "F"), lengths)
     assert blocks.spec == Spec(np.dtype(f"V{itemsize}"), (sum(lengths), *shape))
     row_bytes, runs = int(np.prod(shape)) * itemsize, [list(blocks.runs(rank)) for rank in range(len(lengths))]
@@ -34,7 +32,7 @@ def test_the_runs_of_all_ranks_are_the_whole_array_once(
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("way", ["root", "node", "hosts", "streams", "mpio"])
-def test_each_rank_has_one_writer_and_writers_write_their_own(placement: Placement, way: str) -> None:
+def test_each_rank_has_one_writer_and_writers_write_their_own(placement, way):
     writer_of = writers(placement, way)
     assert len(writer_of) == len(placement.node_of)
     assert all(writer_of[writer] == writer for writer in writer_of)
@@ -59,7 +57,7 @@ WAYS = """
 
 
 @pytest.mark.parametrize("line", WAYS.strip().splitlines())
-def test_choose_way(line: str) -> None:
+def test_choose_way(line):
     labels, filesystem, options, way = line.split()
     placement = Placement.from_labels(labels)
     assert choose_way(placement, filesystem, distributed="rows" in options, has_mpio="mpio" in options) == way

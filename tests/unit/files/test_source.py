@@ -3,9 +3,7 @@
 import errno
 import os
 import shutil
-from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ from mpishare.files.source import Source, read_exactly
 from tests.unit.files.reading import failing, inspected
 
 
-def test_read_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_exactly(tmp_path, monkeypatch):
     """Also where the system reads less than it was asked for."""
     path, preadv = tmp_path / "a", os.preadv
     path.write_bytes(bytes(range(100)))
@@ -28,7 +26,7 @@ def test_read_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             read_exactly(file.fileno(), 41, memoryview(buffer))
 
 
-CHANGES: dict[str, Callable[[Path], object]] = {
+CHANGES = {
     "longer": lambda path: path.write_bytes(path.read_bytes() + b"!"),
     "written": lambda path: os.utime(path, ns=(1, 1)),
     "replaced": lambda path: shutil.copy2(path, path.with_suffix(".new")) and path.with_suffix(".new").replace(path),
@@ -36,7 +34,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_file_that_has_changed(tmp_path: Path, change: str) -> None:
+def test_a_file_that_has_changed(tmp_path, change):
     """Whoever has the old file open may go on to read it."""
     path = tmp_path / "a.npy"
     np.save(path, np.zeros(100))
@@ -50,7 +48,7 @@ def test_a_file_that_has_changed(tmp_path: Path, change: str) -> None:
         source.read_bytes(0, 6)
 
 
-def test_what_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_opened(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe")
     for name, message in {"pipe": "is not a regular file", "": "is a folder", "none": "No such file"}.items():
         with pytest.raises(FileError, match=f"{tmp_path / name}: {message}"):

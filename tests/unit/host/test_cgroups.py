@@ -22,7 +22,7 @@ CASES: dict[str, tuple[str, dict[str, object], int | None, int | None]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_limit_and_bytes_left(tmp_path: Path, name: str) -> None:
+def test_limit_and_bytes_left(tmp_path, name):
     groups, files, limit, left = CASES[name]
     (tmp_path / "proc").write_text(groups)
     for path, text in files.items():

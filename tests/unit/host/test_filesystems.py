@@ -1,7 +1,5 @@
 """filesystems: room, and which directories belong to this host alone."""
 
-from pathlib import Path
-
 from mpishare.host.filesystems import is_node_local, room, type_of
 
 MOUNTS = """\
@@ -20,7 +18,7 @@ LOCAL = {"/": "ext4", "/none": "ext4", "/dev/shm": "tmpfs", "/dev/shmem": "ext4"
 REMOTE = {"/home/me": "nfs4", "/scratch/job": "lustre", "/twice": "beegfs", "/odd": "fuse.sshfs"}
 
 
-def test_the_type_of_the_file_system_decides(tmp_path: Path) -> None:
+def test_the_type_of_the_file_system_decides(tmp_path):
     mounts, link = tmp_path / "mountinfo", tmp_path / "link"
     mounts.write_text(MOUNTS)
     link.symlink_to("/scratch/job")
@@ -31,7 +29,7 @@ def test_the_type_of_the_file_system_decides(tmp_path: Path) -> None:
     assert not is_node_local("/", tmp_path / "none")
 
 
-def test_room_of_a_directory(tmp_path: Path) -> None:
+def test_room_of_a_directory(tmp_path):
     space = room(str(tmp_path))
     assert space is not None
     assert 0 <= space.free <= space.total

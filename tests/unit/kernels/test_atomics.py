@@ -1,7 +1,6 @@
 """Atomic additions to arrays of one process: what they add, and what they refuse."""
 
 import re
-from typing import Any
 
 import numba
 import numpy as np
@@ -15,13 +14,13 @@ COUNTERS = ("i4", "i8", "u4", "u8", "f4", "f8")
 
 
 @numba.njit
-def add(array: Any, index: Any, value: Any) -> Any:
+def add(array, index, value):
     """What a user's own function does."""
     return kernels.atomic_add(array, index, value)
 
 
 @pytest.mark.parametrize("dtype", COUNTERS)
-def test_an_atomic_instruction_adds(dtype: str) -> None:
+def test_an_atomic_instruction_adds(dtype):
     """Ranks may miss one another; what LLVM gets does not depend on it."""
     array = np.zeros(1, dtype)
     add(array, 0, 1)
@@ -31,7 +30,7 @@ def test_an_atomic_instruction_adds(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("call", [kernels.atomic_add, add])
-def test_the_item_as_it_was_before_in_every_layout(call: Any) -> None:
+def test_the_item_as_it_was_before_in_every_layout(call):
     base = np.arange(24.0).reshape(4, 6)
     for view in (base[::2, ::3], base.T, base[::-1, ::-1], base[1], np.zeros((), "u4")):
         for index in ((1,) * view.ndim, (-1,) * view.ndim, (np.uint8(0),) * view.ndim):
@@ -42,9 +41,9 @@ def test_the_item_as_it_was_before_in_every_layout(call: Any) -> None:
 
 
 @pytest.mark.parametrize("index", [3, -4, 2**62])
-def test_outside(index: int) -> None:
+def test_outside(index):
     array = np.zeros(3)
-    cases: list[tuple[Any, Any]] = [(kernels.atomic_add, index), (add, index), (add, np.uint64(2**64 - 1))]
+    cases = [(kernels.atomic_add, index), (add, index), (add, np.uint64(2**64 - 1))]
     for call, place in cases:
         with pytest.raises(IndexError, match="outside"):
             call(array, place, 1)
@@ -56,7 +55,7 @@ def test_outside(index: int) -> None:
 READ_ONLY = np.zeros(3)
 READ_ONLY.flags.writeable = False
 PACKED = np.zeros(3, [("a", "i1"), ("b", "f8")])["b"]
-REFUSED: list[tuple[Any, Any, Any, str]] = [
+REFUSED = [
     (READ_ONLY, 0, 1, "read-only"),
     (PACKED, 0, 1, "multiples of their size"),
     (np.zeros(3, "i2"), 0, 1, "has no atomic addition"),
@@ -68,7 +67,7 @@ REFUSED: list[tuple[Any, Any, Any, str]] = [
 
 
 @pytest.mark.parametrize(("array", "index", "value", "text"), REFUSED)
-def test_refused(array: Any, index: Any, value: Any, text: str) -> None:
+def test_refused(array, index, value, text):
     with pytest.raises(ms.MpishareError, match=text):
         kernels.atomic_add(array, index, value)
     with pytest.raises((TypingError, ValueError), match=text):
@@ -88,13 +87,13 @@ def test_refused(array: Any, index: Any, value: Any, text: str) -> None:
         ([0, 0], [0], 1, "list"),
     ],
 )
-def test_add_at_refuses(array: Any, indices: Any, values: Any, text: str) -> None:
+def test_add_at_refuses(array, indices, values, text):
     with pytest.raises(ms.MpishareError, match=text):
         kernels.add_at(array, indices, values)
 
 
 @pytest.mark.parametrize("values", [3, [4], np.arange(1000) % 7])
-def test_add_at_is_numpys(values: Any) -> None:
+def test_add_at_is_numpys(values):
     indices = np.random.default_rng(3).integers(-5, 5, 1000)
     for dtype in COUNTERS:
         array, expected = np.zeros((2, 5), dtype)
@@ -104,7 +103,7 @@ def test_add_at_is_numpys(values: Any) -> None:
         assert array.tolist() == expected.tolist()
 
 
-def test_add_at_of_indices_and_values_that_it_changes() -> None:
+def test_add_at_of_indices_and_values_that_it_changes():
     for values in ([1, 2, 0, 3, 4], [4, 4, 4, 4, 4]):
         array, expected = np.array(values), np.array(values)
         for indices, added in ((array, 1), (np.arange(5)[::-1], array)):

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from mpishare.kernels.node_parts import part_sum
 
 
-def sum_in_numpy(block: NDArray[np.uint8]) -> int:
+def sum_in_numpy(block):
     """The checksum, less the number of bytes, as its docstring says it."""
     words = np.frombuffer(block.tobytes() + bytes(-block.size % 8), np.uint64)
     mixed = words + np.arange(1, words.size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -17,7 +16,7 @@ def sum_in_numpy(block: NDArray[np.uint8]) -> int:
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 7, 8, 9, 64, 1001])
-def test_the_sum_of_parts(nbytes: int) -> None:
+def test_the_sum_of_parts(nbytes):
     room = np.random.default_rng(nbytes).integers(0, 256, nbytes + 1, np.uint8)
     for block in (room[:nbytes], room[1:]):  # one of them is not aligned
         for parts in range(1, 6):

@@ -11,7 +11,7 @@ SIZES = [MIB - 1, MIB, 4 * MIB, 5 * MIB, 5 * MIB + 1, 6 * MIB, 20 * MIB, 25 * MI
 """Too small and too large for the pool, at most 1.25 times another one and more, and many that exceed the limit."""
 
 
-def test_the_newest_buffer_that_fits_is_used_again_and_the_oldest_is_released() -> None:
+def test_the_newest_buffer_that_fits_is_used_again_and_the_oldest_is_released():
     """As in a plain list of free buffers. Views keep their bits."""
     buffer_pool.clear()
     chance, free, live = random.Random(5), list[tuple[int, int]](), list[tuple[Block, int, int, int]]()

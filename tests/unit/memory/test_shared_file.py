@@ -10,7 +10,7 @@ from mpishare.errors import BackendError
 from mpishare.memory.shared_file import memory_file
 
 
-def test_a_file_in_memory_has_its_size_and_no_name_and_leaves_no_descriptor_where_it_is_refused() -> None:
+def test_a_file_in_memory_has_its_size_and_no_name_and_leaves_no_descriptor_where_it_is_refused():
     before, limits = len(list(Path("/proc/self/fd").iterdir())), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:

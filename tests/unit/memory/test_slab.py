@@ -10,7 +10,7 @@ from mpishare.memory.slab import LARGEST_SLOT_BYTES, SlotPool, slot_bytes
 KIB = 1 << 10
 
 
-def test_slots_of_few_sizes_hold_their_arrays_and_waste_little() -> None:
+def test_slots_of_few_sizes_hold_their_arrays_and_waste_little():
     for nbytes in [*range(1, 3000), 65_537, 200_000, LARGEST_SLOT_BYTES]:
         slot = slot_bytes(nbytes)
         assert slot % 64 == 0
@@ -19,14 +19,14 @@ def test_slots_of_few_sizes_hold_their_arrays_and_waste_little() -> None:
     assert len({slot_bytes(nbytes) for nbytes in range(1, LARGEST_SLOT_BYTES + 1, 61)}) < 80
 
 
-def add_slab(slots: SlotPool) -> int:
+def add_slab(slots):
     """Adds the slab that is missing; returns its size in KiB."""
     nbytes = slots.missing_bytes()
     slots.add(NodeMemory(Mapping.anonymous(nbytes), Origin("test", node_size=1)), nbytes)
     return nbytes // KIB
 
 
-def test_slabs_double_the_slots_up_to_a_limit_when_less_than_a_quarter_is_free() -> None:
+def test_slabs_double_the_slots_up_to_a_limit_when_less_than_a_quarter_is_free():
     slots, sizes = SlotPool(4 * KIB), list[int]()
     for _ in range(8):
         sizes.append(add_slab(slots))
@@ -37,7 +37,7 @@ def test_slabs_double_the_slots_up_to_a_limit_when_less_than_a_quarter_is_free()
     assert SlotPool(LARGEST_SLOT_BYTES).missing_bytes() == LARGEST_SLOT_BYTES
 
 
-def test_slots_do_not_overlap_and_show_what_was_written_before() -> None:
+def test_slots_do_not_overlap_and_show_what_was_written_before():
     slots, segments = SlotPool(4 * KIB), []
     add_slab(slots)
     for number in range(16):

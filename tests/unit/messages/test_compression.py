@@ -15,7 +15,7 @@ ZEROS = np.zeros(3 * FRAME_BYTES, np.uint8)
 NOISE = np.random.default_rng(1).integers(0, 256, 1 << 20, np.uint8)
 
 
-def test_whether_it_pays() -> None:
+def test_whether_it_pays():
     assert pays(ZEROS, 1e6)
     assert not pays(NOISE, 1e6)
     assert not pays(ZEROS, 1e15)
@@ -40,9 +40,7 @@ def test_whether_it_pays() -> None:
         (1, None, False, [3 << 20], False),
     ],
 )
-def test_when_a_message_has_frames(
-    node: int, speed: float | None, can_measure: bool, sizes: list[int], expected: bool
-) -> None:
+def test_when_a_message_has_frames(node, speed, can_measure, sizes, expected):
     context: Any = SimpleNamespace(
         topology=SimpleNamespace(node=0, node_of=lambda rank: node),
         link_speeds={} if speed is None else {node: speed},
@@ -50,7 +48,7 @@ def test_when_a_message_has_frames(
     assert compression.wants_frames(context, 5, [ZEROS[:size] for size in sizes], can_measure=can_measure) == expected
 
 
-def test_damaged_frames_are_errors() -> None:
+def test_damaged_frames_are_errors():
     frame = np.zeros(10_000, np.uint8)
     frame[:100] = 255
     with pytest.raises(BackendError, match="cannot be read"):
@@ -61,7 +59,7 @@ def test_damaged_frames_are_errors() -> None:
         expand_frame(frame, len(short))
 
 
-def test_lz4_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lz4_is_needed(monkeypatch):
     assert compression.check_compress("auto")
     monkeypatch.setitem(sys.modules, "lz4", None)
     assert not compression.check_compress(None)

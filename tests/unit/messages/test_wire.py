@@ -22,7 +22,7 @@ CONTEXT: Any = SimpleNamespace(topology=SimpleNamespace(host="host"), max_tag=1 
 MAX_BUFFERS = 10_000
 
 
-def messages_of(message: Message) -> list[NDArray[np.uint8]]:
+def messages_of(message):
     """What follows the head, each frame compressed where that is shorter."""
     sent: list[NDArray[np.uint8]] = []
     for part in message.parts:
@@ -34,7 +34,7 @@ def messages_of(message: Message) -> list[NDArray[np.uint8]]:
     return sent
 
 
-def received(message: Message, out: NDArray[Any] | None = None) -> Any:
+def received(message, out=None):
     """What the receiver makes of a message."""
     sent, decoding = messages_of(message), decode(CONTEXT, message.head, out)
     try:
@@ -52,7 +52,7 @@ def received(message: Message, out: NDArray[Any] | None = None) -> Any:
 
 @pytest.mark.parametrize("name", REPRESENTATIVES)
 @pytest.mark.parametrize("has_frames", [False, True])
-def test_what_is_encoded_is_decoded(name: str, has_frames: bool) -> None:
+def test_what_is_encoded_is_decoded(name, has_frames):
     small = REPRESENTATIVES[name]
     large = np.broadcast_to(small, (200, *small.shape))
     for array in (small, large, np.asfortranarray(large)):
@@ -66,7 +66,7 @@ def test_what_is_encoded_is_decoded(name: str, has_frames: bool) -> None:
 
 @pytest.mark.parametrize("nbytes", [0, 4, 5, 3968, 3969, 4096, 3_000_000])
 @pytest.mark.parametrize("has_frames", [False, True])
-def test_where_the_bytes_are(nbytes: int, has_frames: bool) -> None:
+def test_where_the_bytes_are(nbytes, has_frames):
     array = np.arange(nbytes).astype(np.uint8)
     message = encode(CONTEXT, array, lambda _: has_frames)
     assert len(message.head) <= HEAD_BYTES == 4032
@@ -74,7 +74,7 @@ def test_where_the_bytes_are(nbytes: int, has_frames: bool) -> None:
     assert (received(message) == array).all()
 
 
-def test_large_parts_travel_in_pieces() -> None:
+def test_large_parts_travel_in_pieces():
     block = np.empty(2 * PIECE_BYTES + 1, np.uint8)
     assert [piece.nbytes for piece in pieces(block)] == [64 << 20, 64 << 20, 1]
     assert next(pieces(block)).base is not None
@@ -82,7 +82,7 @@ def test_large_parts_travel_in_pieces() -> None:
     assert not travels_in_frames(10_000, False)
 
 
-def test_a_contiguous_array_is_not_copied() -> None:
+def test_a_contiguous_array_is_not_copied():
     for array in (np.ones((300, 300)), np.ones((300, 300), order="F"), np.ones((300, 300))[:100]):
         assert np.shares_memory(encode(CONTEXT, array).parts[0], array)
     out = np.empty(1000)
@@ -90,7 +90,7 @@ def test_a_contiguous_array_is_not_copied() -> None:
     assert np.shares_memory(buffer, out)
 
 
-def test_tags_stay_within_what_mpi_allows() -> None:
+def test_tags_stay_within_what_mpi_allows():
     few: Any = SimpleNamespace(max_tag=Tag.FIRST_OF_MESSAGES + 3)
     tags = [wire.new_tag(few) for _ in range(9)]
     assert set(tags) == {Tag.FIRST_OF_MESSAGES + number for number in range(3)}
@@ -106,7 +106,7 @@ OBJECTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", OBJECTS)
-def test_objects(name: str) -> None:
+def test_objects(name):
     obj = OBJECTS[name]
     for wants_frames in (lambda _: False, lambda _: True):
         message = encode(CONTEXT, pickle_object(obj), wants_frames)
@@ -116,7 +116,7 @@ def test_objects(name: str) -> None:
 
 @pytest.mark.parametrize("has_frames", [False, True])
 @pytest.mark.parametrize("count", [3, 30_000])
-def test_what_does_not_fit_is_received_and_lost(count: int, has_frames: bool) -> None:
+def test_what_does_not_fit_is_received_and_lost(count, has_frames):
     array = np.zeros(count)
     for out in (np.zeros(count + 1), np.zeros(count, "i8"), np.zeros((count, 1))):
         with pytest.raises(SpecError, match="out has shape"):
@@ -125,7 +125,7 @@ def test_what_does_not_fit_is_received_and_lost(count: int, has_frames: bool) ->
         received(encode(CONTEXT, pickle_object([array, "x" * 9000]), lambda _: has_frames), np.zeros(count))
 
 
-def test_a_damaged_frame_does_not_disturb_the_next() -> None:
+def test_a_damaged_frame_does_not_disturb_the_next():
     message = encode(CONTEXT, np.zeros(3 << 20, np.uint8), lambda _: True)
     decoding = decode(CONTEXT, message.head, None)
     buffers = [next(decoding)[0], decoding.send(100)[0], decoding.send(100)[0]]
@@ -144,7 +144,7 @@ HEADS = [
 ]
 
 
-def survives(head: bytes) -> None:
+def survives(head):
     """Decodes a head, whatever it is, with noise for what follows: it is decoded, or an error of mpishare."""
     decoding, noise = decode(CONTEXT, head, None), np.random.default_rng(1)
     try:
@@ -159,7 +159,7 @@ def survives(head: bytes) -> None:
 
 
 @pytest.mark.parametrize("head", [*HEADS, b"MSH1" + bytes(296), b"MSP1" + bytes(296)])
-def test_no_bytes_break_the_decoder(head: bytes) -> None:
+def test_no_bytes_break_the_decoder(head):
     """Not a flipped bit, nor noise from any place on; a head that is cut is refused."""
     noise = np.random.default_rng(1).bytes(len(head))
     for place in range(min(len(head), 300)):
@@ -171,13 +171,13 @@ def test_no_bytes_break_the_decoder(head: bytes) -> None:
 
 
 @pytest.mark.parametrize(("tag", "frames"), [(15, 0), (1 << 20, 0), (16, 2)])
-def test_heads_that_name_other_tags_are_refused(tag: int, frames: int) -> None:
+def test_heads_that_name_other_tags_are_refused(tag, frames):
     head = encode(CONTEXT, np.arange(5000)).head
     with pytest.raises(SpecError, match=f"names tag {tag}, frames {frames}"):
         received(Message(head[:64] + tag.to_bytes(4, "little") + bytes([frames])))
 
 
-def test_memory_for_lost_messages_is_not_reserved_by_an_import() -> None:
+def test_memory_for_lost_messages_is_not_reserved_by_an_import():
     program = """if 1:
         import resource, numpy
         mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()

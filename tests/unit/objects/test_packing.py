@@ -14,7 +14,7 @@ from mpishare.objects.pickled import pack_specs, unpack_specs
 from mpishare.transfer.plan import MIN_CMA_BYTES as LARGE
 
 
-def test_headers() -> None:
+def test_headers():
     header = PackedHeader(1 << 40, 4096, 100, 50, 7)
     note = header.packed[0]
     assert (len(note), is_packed_header(note)) == (64, True)  # as an agreement wants it
@@ -22,7 +22,7 @@ def test_headers() -> None:
     assert not is_packed_header(Spec.of(np.zeros(3)).packed[0])
 
 
-def test_contents_that_are_cut_are_refused() -> None:
+def test_contents_that_are_cut_are_refused():
     contents, specs = pack_specs([np.zeros(3), np.zeros((1,) * 7), np.zeros(2, [("a", "i4")])])
     assert unpack_specs(contents) == specs
     for broken in (contents + b"more", *(contents[:end] for end in range(len(contents)))):
@@ -32,7 +32,7 @@ def test_contents_that_are_cut_are_refused() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.sampled_from([0, 1, 63, 64, 65, LARGE - 1, LARGE, LARGE + 1]), max_size=8))
-def test_arrays_lie_apart_and_aligned(lengths: list[int]) -> None:
+def test_arrays_lie_apart_and_aligned(lengths):
     """Small arrays lie in the prefix, which is written whole; large ones begin on pages behind it."""
     packed = PackedObject([np.full(length, number + 1, np.uint8) for number, length in enumerate(lengths)])
     header = packed.header

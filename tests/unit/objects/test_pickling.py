@@ -11,7 +11,7 @@ from mpishare.errors import SpecError
 from mpishare.objects.pickling import pickle_object, unpickle_object
 
 
-def test_what_is_not_an_array_but_has_its_bytes() -> None:
+def test_what_is_not_an_array_but_has_its_bytes():
     titled = np.ones(100_000, {"names": ["a"], "formats": ["f8"], "titles": [b"x"]})  # no description carries it
     numbers = array.array("d", [1.0] * 10_000)
     pickled = pickle_object([numbers, titled, np.ma.masked, titled])
@@ -23,7 +23,7 @@ def test_what_is_not_an_array_but_has_its_bytes() -> None:
     assert result[3] is result[1]
 
 
-def test_arrays_are_not_copied() -> None:
+def test_arrays_are_not_copied():
     arrays = [np.zeros(9), np.zeros((9, 9))[::2]]
     result = unpickle_object(pickle_object([*arrays, arrays[0]]))
     assert [any(item is array for array in arrays) for item in result] == [True] * 3
@@ -38,7 +38,7 @@ class Field(np.ndarray[Any, Any]):
     mesh: dict[str, Any]
 
 
-def test_arrays_with_attributes_that_refer_back() -> None:
+def test_arrays_with_attributes_that_refer_back():
     field = np.ones(3).view(Field)
     field.unit, field.mesh = "K", {}
     field.mesh["fields"] = [field]
@@ -47,7 +47,7 @@ def test_arrays_with_attributes_that_refer_back() -> None:
     assert result.mesh["fields"][0] is result
 
 
-def test_masked_arrays_and_records() -> None:
+def test_masked_arrays_and_records():
     hard = np.ma.array([1, 2], mask=[True, False], fill_value=7).harden_mask()
     records = np.rec.array([(1, 2.0), (3, 4.0)], dtype=[("a", "i4"), ("b", "f8")])
     result, bare, other = unpickle_object(pickle_object([hard, np.ma.array([1, 2]), records]))
@@ -59,7 +59,7 @@ def test_masked_arrays_and_records() -> None:
 Own = type("Own", (np.ndarray,), {"__reduce__": lambda self: "own"})
 
 
-def test_what_cannot_be_pickled() -> None:
+def test_what_cannot_be_pickled():
     with pytest.raises(SpecError, match="list cannot be pickled: cannot pickle 'generator' object"):
         pickle_object([1, (number for number in range(3))])
     with pytest.raises(SpecError, match="Own cannot be shared: it pick"):

@@ -2,17 +2,16 @@
 
 import sys
 from array import array
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from mpishare.objects.pickling import pickle_object, unpickle_object
-from mpishare.objects.unshared import UnsharedPart, UnsharedParts, describe
+from mpishare.objects.unshared import UnsharedParts, describe
 
 
-def unshared(obj: object) -> list[UnsharedPart]:
+def unshared(obj):
     pickle_object(obj, parts := UnsharedParts())
     return parts.parts
 
@@ -41,12 +40,12 @@ CATEGORIES = pd.DataFrame({"b": pd.Categorical(["x"]), "c": pd.array(["y"], dtyp
         (np.zeros(3, [("id", "i4"), ("name", "O")]), ["column 'name' of an array of shape (3,), all of which"]),
     ],
 )
-def test_columns_are_reported_once_and_by_name(obj: Any, names: list[str]) -> None:
+def test_columns_are_reported_once_and_by_name(obj, names):
     parts = unshared(obj)
     assert [part.description[: len(name)] for part, name in zip(parts, names, strict=True)] == names
 
 
-def test_the_cost_counts_each_object_once() -> None:
+def test_the_cost_counts_each_object_once():
     text = "a long text" * 100
     text_bytes = -(-sys.getsizeof(text) // 16) * 16
     columns = np.array([(1, text)] * 10, [("id", "i4"), ("name", "O")])
@@ -55,7 +54,7 @@ def test_the_cost_counts_each_object_once() -> None:
         assert part.nbytes == nbytes + text_bytes
 
 
-def test_only_the_most_expensive_are_named() -> None:
+def test_only_the_most_expensive_are_named():
     parts = unshared(pd.DataFrame({number: pd.Series(["x" * 99 * number], dtype=object) for number in range(9)}))
     text = describe(parts)
     assert len(parts) == 9
@@ -65,9 +64,9 @@ def test_only_the_most_expensive_are_named() -> None:
     assert "more" not in describe(parts[:5])
 
 
-def test_a_cost_that_cannot_be_found_does_not_keep_an_object_from_being_shared() -> None:
+def test_a_cost_that_cannot_be_found_does_not_keep_an_object_from_being_shared():
     class Broken(UnsharedParts):
-        def note(self, obj: object) -> None:
+        def note(self, obj):
             raise ValueError
 
     assert unpickle_object(pickle_object(np.array([None] * 3), Broken())).tolist() == [None] * 3

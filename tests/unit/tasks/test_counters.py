@@ -12,12 +12,12 @@ from mpishare.memory.shared_file import memory_file
 from mpishare.tasks.counters import Counters
 
 
-def open_files() -> int:
+def open_files():
     gc.collect()
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def add(counters: Counters, times: int) -> None:
+def add(counters, times):
     for _ in range(times):
         with counters.lock:
             number = counters.numbers[1]
@@ -25,7 +25,7 @@ def add(counters: Counters, times: int) -> None:
             counters.numbers[1] = number + 1
 
 
-def test_those_who_open_the_file_change_them_one_at_a_time() -> None:
+def test_those_who_open_the_file_change_them_one_at_a_time():
     descriptor, before = memory_file(16), open_files()
     opened = [Counters(2, os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)) for _ in range(3)]
     assert list(opened[0].numbers) == list(Counters(2).numbers) == [0, 0]
@@ -43,7 +43,7 @@ def test_those_who_open_the_file_change_them_one_at_a_time() -> None:
     os.close(descriptor)
 
 
-def test_a_file_that_cannot_be_mapped_is_closed(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_mapped_is_closed(tmp_path):
     before = open_files()
     with pytest.raises(BackendError, match="cannot be mapped"):
         Counters(2, os.open(tmp_path, os.O_RDONLY))

@@ -11,7 +11,7 @@ from mpishare.tasks.self_scheduling import CHUNK_S, ChunkRequest, ChunkSizer, ch
 
 
 @given(st.integers(0, 10**6), st.integers(1, 100), st.integers(1, 10**6), st.integers(1, 100))
-def test_a_chunk_is_of_what_is_left(left: int, n_ranks: int, n_tasks: int, n_takers: int) -> None:
+def test_a_chunk_is_of_what_is_left(left, n_ranks, n_tasks, n_takers):
     size = chunk_size(left, n_ranks, ChunkRequest(n_tasks), min(n_takers, n_ranks))
     assert min(left, 1) <= size <= min(left, n_tasks)
     assert size <= max(1, left * n_takers / n_ranks)
@@ -26,11 +26,11 @@ def test_a_chunk_is_of_what_is_left(left: int, n_ranks: int, n_tasks: int, n_tak
         (800, 10, ChunkRequest(10**9), 4, 40),
     ],
 )
-def test_chunks(left: int, n_ranks: int, request_: ChunkRequest, n_takers: int, size: int) -> None:
+def test_chunks(left, n_ranks, request_, n_takers, size):
     assert chunk_size(left, n_ranks, request_, n_takers) == size
 
 
-def test_chunks_take_their_time() -> None:
+def test_chunks_take_their_time():
     sizer = ChunkSizer(None)
     assert sizer.request == (1, 1, 0)
     for _ in range(20):
@@ -43,7 +43,7 @@ def test_chunks_take_their_time() -> None:
     assert sizer.request.tail > 1000
 
 
-def test_a_size_that_was_chosen_stays_and_others_grow_by_steps() -> None:
+def test_a_size_that_was_chosen_stays_and_others_grow_by_steps():
     chosen, sizer = ChunkSizer(7), ChunkSizer(None)
     assert sizer.block_request(3, 0.5) == (3, 3, 0)
     for each in (chosen, sizer):
@@ -53,7 +53,7 @@ def test_a_size_that_was_chosen_stays_and_others_grow_by_steps() -> None:
     assert sizer.block_request(3, 0.5).n_tasks == 15
 
 
-def ends(task_s: list[float], ranks: int, take_s: float = 1e-5) -> list[float]:
+def ends(task_s, ranks, take_s=1e-5):
     """When each rank ends, in a simulation of one queue."""
     free = [(0.0, rank) for rank in range(ranks)]
     sizers, at, ended = [ChunkSizer(None) for _ in range(ranks)], 0, [0.0] * ranks
@@ -73,7 +73,7 @@ def ends(task_s: list[float], ranks: int, take_s: float = 1e-5) -> list[float]:
 @pytest.mark.parametrize("ranks", [2, 3, 16])
 @pytest.mark.parametrize("unit_s", [1e-6, 1e-5, 1e-4, 1e-3])
 @pytest.mark.parametrize("seed", range(5))
-def test_ranks_end_within_one_longest_task(ranks: int, unit_s: float, seed: int) -> None:
+def test_ranks_end_within_one_longest_task(ranks, unit_s, seed):
     chance = random.Random(seed)
     uneven = [unit_s * (100 if chance.random() < 0.01 else 1) for _ in range(20_000)]
     ended = ends(uneven, ranks)

@@ -9,14 +9,14 @@ from mpishare.tasks.task_queue import COUNT, TaskQueue
 ALL = ChunkRequest(10**6)
 
 
-def queue_of(n_tasks: int, *, is_closed: bool) -> TaskQueue:
+def queue_of(n_tasks, *, is_closed):
     """A queue of its own memory."""
     queue = TaskQueue(Counters(COUNT))
     queue.reset(n_tasks, is_closed=is_closed)
     return queue
 
 
-def chunks_of(queue: TaskQueue, rank: int = 0) -> tuple[list[int], str]:
+def chunks_of(queue, rank=0):
     """The tasks that a rank gets, and why it gets no more."""
     tasks: list[int] = []
     while isinstance(answer := queue.next_chunk(ALL, 1, rank, 0), range) and answer:
@@ -25,7 +25,7 @@ def chunks_of(queue: TaskQueue, rank: int = 0) -> tuple[list[int], str]:
 
 
 @pytest.mark.parametrize("n_tasks", [0, 1, 100])
-def test_each_task_is_taken_once(n_tasks: int) -> None:
+def test_each_task_is_taken_once(n_tasks):
     root, node, tasks, reason = queue_of(n_tasks, is_closed=True), queue_of(0, is_closed=False), list[int](), ""
     while reason != "END":
         own = root.next_chunk(ALL, 4, 0, 0)
@@ -38,7 +38,7 @@ def test_each_task_is_taken_once(n_tasks: int) -> None:
     assert chunks_of(node, 1) == chunks_of(root) == ([], "END")
 
 
-def test_a_cancel_is_reported_once_also_by_a_rank_whose_fetch_was_interrupted() -> None:
+def test_a_cancel_is_reported_once_also_by_a_rank_whose_fetch_was_interrupted():
     node = queue_of(0, is_closed=False)
     assert chunks_of(node, 1) == ([], "FETCH")
     node.cancel()
@@ -50,14 +50,14 @@ def test_a_cancel_is_reported_once_also_by_a_rank_whose_fetch_was_interrupted() 
     assert chunks_of(node, 1) == ([], "END")
 
 
-def test_a_cancelled_queue_of_the_root_gives_no_tasks() -> None:
+def test_a_cancelled_queue_of_the_root_gives_no_tasks():
     root = queue_of(9, is_closed=True)
     root.cancel()
     assert chunks_of(root) == ([], "END")
     assert root.next_block(ALL, 1, 1, 0) == range(0)
 
 
-def test_tasks_that_were_run_are_counted() -> None:
+def test_tasks_that_were_run_are_counted():
     queue = queue_of(9, is_closed=True)
     queue.next_chunk(ALL, 1, 0, 3)
     queue.next_block(ALL, 1, 1, 4)

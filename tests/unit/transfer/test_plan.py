@@ -8,7 +8,7 @@ from mpishare.transfer.plan import Links
 
 
 @pytest.mark.parametrize("labels", ["aaaa", "abcd", "abab", "abbb", "aabc", "a"])
-def test_a_chain_begins_at_the_root_and_visits_each_node_once(labels: str) -> None:
+def test_a_chain_begins_at_the_root_and_visits_each_node_once(labels):
     placement = Placement.from_labels(list(labels))
     for root in range(len(labels)):
         path = plan.chain(placement, root)
@@ -20,7 +20,7 @@ def test_a_chain_begins_at_the_root_and_visits_each_node_once(labels: str) -> No
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8, 9, 100])
 @pytest.mark.parametrize("nbytes", [0, 1, 1000, 100_000, 1 << 20, 1 << 30])
-def test_links_reach_every_place_once_and_agree(nbytes: int, count: int) -> None:
+def test_links_reach_every_place_once_and_agree(nbytes, count):
     links = [plan.links(nbytes, count, place) for place in range(count)]
     assert links[0].parent is None
     assert len({link.chunk_bytes for link in links}) == 1
@@ -46,16 +46,16 @@ def test_links_reach_every_place_once_and_agree(nbytes: int, count: int) -> None
         (1 << 38, 6, 5, None, Links(4, (), 16 << 20)),
     ],
 )
-def test_the_model_decides(nbytes: int, count: int, place: int, configured: int | None, expected: Links) -> None:
+def test_the_model_decides(nbytes, count, place, configured, expected):
     assert plan.links(nbytes, count, place, configured) == expected
 
 
-def test_chunks_of_a_ring() -> None:
+def test_chunks_of_a_ring():
     mib = 1 << 20
     sizes = {1: 61_440, mib - 1: 61_440, mib: mib // 4, 3 * mib: 3 * mib // 4, 4 * mib + 256: mib}
     assert [plan.ring_chunk_bytes(nbytes, None) for nbytes in sizes] == [*sizes.values()]
     assert [plan.ring_chunk_bytes(mib, configured) for configured in (1, 65)] == [64, 128]
 
 
-def test_few_bytes_are_exchanged_as_a_whole() -> None:
+def test_few_bytes_are_exchanged_as_a_whole():
     assert [plan.is_small(nbytes) for nbytes in (0, 16_384, 16_385)] == [True, True, False]

@@ -2,26 +2,22 @@
 
 import random
 from collections import Counter, deque
-from collections.abc import Sequence
 
 import pytest
 
 from mpishare.comm.placement import Placement
 from mpishare.transfer import ring_plan
 from mpishare.transfer.plan import LINE_BYTES
-from mpishare.transfer.ring_plan import Ring, joined_runs, run_bytes
-
-Held = list[list[Counter[int]]]
-"""For each place and each byte the places whose bytes it was reduced from, and how often."""
+from mpishare.transfer.ring_plan import joined_runs, run_bytes
 
 
-def simulate(rings: Sequence[Ring], held: Held) -> None:
+def simulate(rings, held):
     """Sends and receives one chunk at a time, in any order that the rules allow, until all is done."""
     chance, count = random.Random(1), len(rings)
     sent, received = [0] * count, [0] * count
     links: list[deque[list[Counter[int]]]] = [deque() for _ in rings]
 
-    def can_send(place: int) -> bool:
+    def can_send(place):
         return sent[place] < min(len(rings[place].ready) + received[place], len(rings[place].sent))
 
     while places := [place for place in range(count) if links[place] or can_send(place)]:
@@ -43,13 +39,13 @@ def simulate(rings: Sequence[Ring], held: Held) -> None:
 
 @pytest.mark.parametrize("chunk_bytes", [1, 7, 1000])
 @pytest.mark.parametrize("sizes", [[3, 3], [5, 0], [0, 9, 4], [2, 30, 1, 0], [4, 4, 4, 4, 4]], ids=str)
-def test_gathered_bytes_reach_all_places_once(sizes: list[int], chunk_bytes: int) -> None:
+def test_gathered_bytes_reach_all_places_once(sizes, chunk_bytes):
     count, total = len(sizes), sum(sizes)
     starts = [sum(sizes[:place]) for place in range(count)]
     runs = [[slice(start, start + size)] for start, size in zip(starts, sizes, strict=True)]
     rings = [ring_plan.gather_ring(runs, place, chunk_bytes) for place in range(count)]
     expected = [Counter([place]) for place in range(count) for _ in range(sizes[place])]
-    held: Held = [[byte if byte == Counter([place]) else Counter() for byte in expected] for place in range(count)]
+    held = [[byte if byte == Counter([place]) else Counter() for byte in expected] for place in range(count)]
     simulate(rings, held)
     assert held == [expected] * count
     for place, ring in enumerate(rings):
@@ -60,9 +56,9 @@ def test_gathered_bytes_reach_all_places_once(sizes: list[int], chunk_bytes: int
 @pytest.mark.parametrize("chunk_bytes", [64, 1 << 20])
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
 @pytest.mark.parametrize("size", [1, 64, 65, 320])
-def test_reduced_bytes_have_each_place_once(size: int, count: int, chunk_bytes: int) -> None:
+def test_reduced_bytes_have_each_place_once(size, count, chunk_bytes):
     rings = [ring_plan.reduce_ring(size, count, place, chunk_bytes) for place in range(count)]
-    held: Held = [[Counter([place]) for _ in range(size + 3)] for place in range(count)]
+    held = [[Counter([place]) for _ in range(size + 3)] for place in range(count)]
     simulate(rings, held)
     for place, ring in enumerate(rings):
         assert held[place] == [Counter(range(count))] * size + [Counter([place])] * 3
@@ -75,14 +71,14 @@ def test_reduced_bytes_have_each_place_once(size: int, count: int, chunk_bytes: 
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
-def test_a_chain_reduces_into_its_last_place(count: int) -> None:
-    held: Held = [[Counter([place]) for _ in range(10)] for place in range(count)]
+def test_a_chain_reduces_into_its_last_place(count):
+    held = [[Counter([place]) for _ in range(10)] for place in range(count)]
     simulate([ring_plan.reduce_chain(10, count, place, 4) for place in range(count)], held)
     assert held == [[Counter(range(place + 1))] * 10 for place in range(count)]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8, 9, 100])
-def test_bruck_takes_the_fewest_steps(count: int) -> None:
+def test_bruck_takes_the_fewest_steps(count):
     steps = ring_plan.bruck_steps(count)
     assert len(steps) == (count - 1).bit_length()
     known = 1
@@ -93,7 +89,7 @@ def test_bruck_takes_the_fewest_steps(count: int) -> None:
     assert known == count
 
 
-def test_runs_join_and_skip() -> None:
+def test_runs_join_and_skip():
     starts = [0, 10, 10, 30, 31]
     assert joined_runs([0, 1, 2, 3], starts) == [slice(0, 31)]
     assert joined_runs([0, 3], starts) == [slice(0, 10), slice(30, 31)]
@@ -102,5 +98,5 @@ def test_runs_join_and_skip() -> None:
 
 
 @pytest.mark.parametrize(("labels", "expected"), [("aabb", True), ("abab", False), ("abbb", True), ("aba", False)])
-def test_ranks_in_order(labels: str, expected: bool) -> None:
+def test_ranks_in_order(labels, expected):
     assert ring_plan.is_in_order(Placement.from_labels(labels)) == expected
