@@ -11,6 +11,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from mpishare.files.attributes import make_striped, pass_on
 from mpishare.files.errors import file_errors
 from mpishare.files.source import Stamp
 from mpishare.host.filesystems import room
@@ -55,8 +56,8 @@ class AtomicFile:
         self.path, self.old = _target(path)
         stem = os.fsdecode(os.fsencode(self.path.name)[:_LONGEST_STEM_BYTES])
         _remove_leftovers(self.path.parent, re.escape(stem) if leftovers is None else leftovers)
-        mode = 0o666 if self.old is None else stat.S_IRUSR | stat.S_IWUSR  # widened by `sync`
-        self.temporary, self.fd = _create(self.path.with_name(stem), mode)
+        replaced = None if self.old is None else self.path
+        self.temporary, self.fd = _create(self.path.with_name(stem), replaced)
         self._copied: Stamp | None = None
 
     def check_room(self, nbytes: int) -> None:
@@ -87,13 +88,13 @@ class AtomicFile:
             _copy(old.fileno(), self.fd, self._copied.nbytes)
 
     def sync(self) -> None:
-        """Gives the new file the old one's permissions, and waits until it is on the disk.
+        """Gives the new file the old one's permissions and attributes, and waits until it is on the disk.
 
         Raises:
             OSError: The disk fails.
         """
         if self.old is not None:
-            os.fchmod(self.fd, self.old.st_mode & 0o777)  # setuid and setgid are not ours to pass on
+            pass_on(self.path, self.old, self.fd)
         os.fsync(self.fd)
 
     def commit(self) -> None:
@@ -166,11 +167,14 @@ def _target(path: Path) -> tuple[Path, os.stat_result | None]:
     return file, status
 
 
-def _create(stem: Path, mode: int) -> tuple[Path, int]:
-    """A new file, open and locked."""
+def _create(stem: Path, old: Path | None) -> tuple[Path, int]:
+    """A new file, open and locked; in place of an old file with its striping, and for its owner alone until `sync`."""
+    mode = 0o666 if old is None else stat.S_IRUSR | stat.S_IWUSR
     while True:
         file = stem.with_name(f"{stem.name}.tmp.{secrets.token_hex(8)}")
-        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        is_made = old is not None and make_striped(file, old)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_NOFOLLOW if is_made else os.O_EXCL)
+        fd = os.open(file, flags, mode)
         with suppress(OSError):  # a file system without locks, where leftovers stay
             fcntl.flock(fd, fcntl.LOCK_SH)  # shared, so that HDF5 can lock it too
         if file.exists():

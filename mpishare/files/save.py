@@ -61,7 +61,8 @@ def save(
 
     The bytes go to a new file in the same folder, which takes the name of the old one when it is on the disk. So a
     reader, at any time and also after a crash, sees the old file or the new one. The next save to `path` removes what a
-    killed one left. No rank holds a second copy of the array.
+    killed one left. No rank holds a second copy of the array. A file that is replaced passes on its group, permissions,
+    ACL, extended attributes and striping on Lustre, as far as this user may set them; links to it are followed.
 
     Args:
         path: The file. Its suffix chooses the format: .npy; or .h5, .hdf5, .hdf, .he5, which need h5py.

@@ -4,7 +4,9 @@ import errno
 import fcntl
 import os
 import stat
+import struct
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -50,6 +52,20 @@ def test_it_takes_the_name_when_it_is_whole_and_leftovers_of_that_name_go(tmp_pa
     assert set(tmp_path.iterdir()) == set(others)
 
 
+def acl(*entries):
+    """Tags, permissions and users as in the extended attribute of an ACL (linux/posix_acl_xattr.h)."""
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+
+
+ACL = "system.posix_acl_access"
+FOR_USER_77 = acl((1, 6, -1), (2, 4, 77), (4, 0, -1), (16, 4, -1), (32, 0, -1))
+
+
+def access(path):
+    """Permissions and extended attributes of a file."""
+    return stat.S_IMODE(path.stat().st_mode), {name: os.getxattr(path, name) for name in os.listxattr(path)}
+
+
 def test_permissions(tmp_path):
     """Those of the old file, but for setuid and setgid; nobody else may open the new one before."""
     path = tmp_path / "a.npy"
@@ -63,6 +79,68 @@ def test_permissions(tmp_path):
         new.sync()
         new.commit()
     assert stat.S_IMODE(path.stat().st_mode) == 0o754
+
+
+@pytest.mark.parametrize("attributes", [{}, {ACL: FOR_USER_77}, {"user.unit": b"m", "user.empty": b""}])
+def test_extended_attributes(old, attributes):
+    """Those of the old file alone, also where a default ACL of the folder gives others to a new one."""
+    for name, value in attributes.items():
+        os.setxattr(old, name, value)
+    os.setxattr(
+        old.parent, "system.posix_acl_default", acl((1, 7, -1), (2, 7, 78), (4, 7, -1), (16, 7, -1), (32, 5, -1))
+    )
+    before = access(old)
+    commit(old)
+    assert access(old) == before
+    assert before[1] == attributes
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize(
+    ("call", "attributes", "mode"), [("", {}, 0o664), ("fchown", {}, 0o644), ("setxattr", {ACL: FOR_USER_77}, 0o600)]
+)
+def test_owner_and_group(old, call, attributes, mode, monkeypatch):
+    """Where they or the ACL cannot be set, the group of the new file may do no more than all others."""
+    os.chown(old, 1234, 4321)
+    old.chmod(0o664)
+    for name, value in attributes.items():
+        os.setxattr(old, name, value)
+    if call:
+        monkeypatch.setattr(os, call, failing(errno.EPERM))
+    commit(old)
+    assert (old.stat().st_uid, old.stat().st_gid) == ((0, 0) if call == "fchown" else (1234, 4321))
+    assert access(old) == (mode, {})
+
+
+def test_striping(old, monkeypatch):
+    """Lustre takes it only from a file that has not been opened yet."""
+    get, calls = os.getxattr, mock.Mock()
+    calls.open.side_effect = os.open
+    monkeypatch.setattr(os, "open", calls.open)
+    monkeypatch.setattr(os, "setxattr", calls.setxattr)
+    monkeypatch.setattr(os, "getxattr", lambda file, name: b"8 stripes" if name == "lustre.lov" else get(file, name))
+    with AtomicFile(old) as new:
+        of_new = [(call[0], *call.args[1:]) for call in calls.mock_calls if call.args[0] == new.temporary]
+        assert of_new[0] == ("setxattr", "lustre.lov", b"8 stripes")
+        assert [name for name, *_ in of_new] == ["setxattr", "open"]
+        assert stat.S_IMODE(os.fstat(new.fd).st_mode) == 0o600
+        new.sync()
+        new.commit()
+    assert old.read_bytes() == b""
+
+
+def test_a_file_system_that_counts_no_links(old, monkeypatch):
+    """Some FUSE file systems say of each file that it has no name."""
+    names, stat_file, stat_fd = iter(["0" * 16]), os.stat, os.fstat
+
+    def without_links(status):
+        return os.stat_result([*status[:3], 0, *status[4:]], {"st_mtime_ns": status.st_mtime_ns})
+
+    monkeypatch.setattr(os, "stat", lambda *args, **options: without_links(stat_file(*args, **options)))
+    monkeypatch.setattr(os, "fstat", lambda fd: without_links(stat_fd(fd)))
+    monkeypatch.setattr("secrets.token_hex", lambda _: next(names))
+    commit(old)
+    assert old.read_bytes() == b"new"
 
 
 @pytest.mark.parametrize("is_removed", [True, False])
