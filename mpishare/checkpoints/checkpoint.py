@@ -35,7 +35,7 @@ class Checkpoint:
 
     Args:
         path: The folder, on a file system that all hosts see. The first `save` makes it; its parent must exist.
-        keep: How many checkpoints stay.
+        keep: How many checkpoints stay, counted back from the one that was saved last.
         comm: The ranks; MPI_COMM_WORLD when None.
 
     Raises:
@@ -71,11 +71,19 @@ class Checkpoint:
         *,
         distributed: Collection[str] = (),
         values: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
         progress: bool = False,
     ) -> None:
-        """Saves a checkpoint, which is the latest from then on; removes those beyond `keep`, and all of later steps.
+        """Saves a checkpoint, and then removes those before the last `keep`, counted up to this step.
 
-        A damaged one that `latest` left out stays.
+        A checkpoint of a later step is never removed, and neither is a damaged one that `latest` left out. A step
+        before one that the folder has is refused: the job would go on from the later one when it is restarted. It
+        is saved in these cases:
+
+        - The last step that this object found by `latest`, or saved, is not later. So the later one was left out as
+          damaged, or is another job's. It stays, and `latest` prefers it if it is good.
+        - `overwrite` is set. All later ones are set aside: "superseded-" comes before their names, in place of files
+          that have these names already, and `latest` no longer finds them.
 
         Args:
             step: The step of the computation, an integer >= 0.
@@ -83,11 +91,13 @@ class Checkpoint:
                 ignored unless `distributed` names them.
             distributed: The names of the arrays of which each rank has rows, which are stacked in rank order.
             values: Small values by name, as JSON has them: numbers, strings, lists, dicts. Those of rank 0 are saved.
+            overwrite: Whether checkpoints of later steps are set aside, as those of a run that begins again.
             progress: Whether rank 0 shows a bar; see `mpishare.save`.
 
         Raises:
             SpecError: An array cannot be stored in HDF5, or a value not as JSON.
-            ArgumentError: `step` or a name cannot be used, or `distributed` names no array.
+            ArgumentError: `step` or a name cannot be used, `distributed` names no array, or there are checkpoints of
+                later steps. Nothing has been written.
             FileError: The file cannot be written. The old ones are still there, or the error says otherwise.
             BackendError: h5py or tqdm is needed and not installed.
             MismatchError: The ranks gave different arguments, or rows of different dtype or shape.
@@ -104,9 +114,13 @@ class Checkpoint:
                 if is_root:
                     if progress:
                         check_tqdm()
+                    if not overwrite:
+                        self._folder.check_follows(number)
                     self._folder.make()
                 kinds = {name: f"{specs[name].shape[1:]} {specs[name].dtype}" for name in rows}
-                agreement.call = f"Checkpoint.save({self.path}, {number}, {list(arrays)}, {kinds}, progress={progress})"
+                agreement.call = (
+                    f"Checkpoint.save({self.path}, {number}, {list(arrays)}, {kinds}, {overwrite=}, {progress=})"
+                )
             blocks = gather_row_blocks(context, specs, rows)
             writer = CheckpointWriter(number, values_json, blocks)
             Replacement(
@@ -122,7 +136,7 @@ class Checkpoint:
             ).run()
             with agree(context.collective_comm):
                 if is_root:
-                    self._folder.remove_superseded(number, self.keep)
+                    self._folder.supersede(number, self.keep, sets_aside=overwrite)
 
     def latest(self) -> Snapshot | None:
         """The checkpoint of the highest step that is as it was saved. The ranks read each byte of it once.

@@ -12,7 +12,7 @@ from mpishare.checkpoints.contents import DAMAGE, Contents
 from mpishare.comm import callsite
 from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
-from mpishare.errors import FileError, text_of_error
+from mpishare.errors import ArgumentError, FileError, text_of_error
 from mpishare.files.atomic_file import sync_folder
 from mpishare.files.errors import file_errors
 from mpishare.files.row_blocks import ROOT
@@ -20,6 +20,9 @@ from mpishare.files.source import Source, Stamp
 
 FILES = r"\d{12,}\.h5"
 """A pattern for the names of the files."""
+
+SET_ASIDE = "superseded-"
+"""What the name of a file begins with that a save with `overwrite` has set aside."""
 
 _LOOKS = 10
 """A listing of the folder may miss the only checkpoint, when another job replaces it. So many in a row do not."""
@@ -31,11 +34,13 @@ class CheckpointFolder:
     Attributes:
         path: The folder.
         damaged: The steps of the files that were not as they were saved. They stay.
+        last: On the root, the step that was found or saved last; -1 if none was found, None before.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.damaged: set[int] = set()
+        self.last: int | None = None
 
     def make(self) -> None:
         """Makes the folder if there is none. Local.
@@ -67,11 +72,13 @@ class CheckpointFolder:
         while step is not None:
             step, contents = self._look(context)
             if contents is not None:
+                self.last = step
                 return contents
         with agree(context.collective_comm):
             if self.damaged:
                 reason = f"none of {len(self.damaged)} checkpoints is as it was saved. Remove them to begin anew."
                 raise FileError(str(self.path), None, reason)
+        self.last = -1
         return None
 
     def _look(self, context: Context) -> tuple[int | None, Contents | None]:
@@ -130,15 +137,42 @@ class CheckpointFolder:
         steps = {int(file.stem) for file in files if re.fullmatch(FILES, file.name)}
         return {step for step in steps if self.file(step).is_file()}
 
-    def remove_superseded(self, step: int, keep: int) -> None:
-        """Removes all files but those of `step` and the `keep` - 1 steps before it, the oldest first. Local.
+    def check_follows(self, step: int) -> None:
+        """Checks that the folder has no later step, or that the computation goes on from `step` or before. Local.
+
+        Damaged ones do not count.
 
         Raises:
-            FileError: One cannot be removed.
+            ArgumentError: The computation has not looked for the later one, or is at a later one itself.
+            FileError: The folder cannot be read.
+        """
+        with file_errors(self.path, None, "it was not saved"):
+            latest = max(self._steps() - self.damaged, default=step)
+        if latest > step and (self.last is None or self.last > step):
+            raise ArgumentError(
+                f"step is {step}, but {self.path} has a checkpoint of step {latest}, and latest() of this Checkpoint "
+                "has not returned an earlier one. Continue from latest(), use another folder, or give overwrite=True."
+            )
+
+    def supersede(self, step: int, keep: int, *, sets_aside: bool) -> None:
+        """Removes all files before the last `keep` up to `step`, the oldest first. Local.
+
+        Args:
+            step: The step that has been saved.
+            keep: How many files up to that of `step` stay, besides damaged ones.
+            sets_aside: Whether files of later steps get another name; otherwise they stay as they are.
+
+        Raises:
+            FileError: A file cannot be removed or renamed.
         """
         self.damaged.discard(step)
-        with file_errors(self.path, None, "older checkpoints were not removed"):
-            good = self._steps() - self.damaged
-            kept = sorted(other for other in good if other <= step)[-keep:]
-            for other in sorted(good.difference(kept)):
+        self.last = step
+        with file_errors(self.path, None, "the checkpoint was saved, but others could not be removed or set aside"):
+            steps = self._steps()
+            for other in sorted(other for other in steps - self.damaged if other <= step)[:-keep]:
                 self.file(other).unlink(missing_ok=True)
+            later = [self.file(other) for other in steps if other > step and sets_aside]
+            for file in later:
+                file.replace(file.with_name(f"{SET_ASIDE}{file.name}"))
+            if later:
+                sync_folder(self.path)

@@ -136,12 +136,38 @@ def test_the_last_ones_stay(shared_folder):
     COMM.Barrier()
     checkpoint: Any = ms.Checkpoint(shared_folder, keep=2)
     assert checkpoint.latest() is None
-    for step, kept in ((1, {"1"}), (2, {"1", "2"}), (10, {"2", "10"}), (5, {"2", "5"})):  # 5 continues from before 10
+    for step, kept in ((1, {"1"}), (2, {"1", "2"}), (10, {"2", "10"})):
         checkpoint.save(step, {"x": np.full(3, step)})
         assert names_in(shared_folder) == kept | {"9", "notes"}
-    checkpoint.save(5, {"y": np.full(3, 6)})
+    checkpoint.save(10, {"y": np.full(3, 6)})
     snapshot = checkpoint.latest()
-    assert (snapshot.step, snapshot.names, snapshot.load("y").tolist()) == (5, ("y",), [6, 6, 6])
+    assert (snapshot.step, snapshot.names, snapshot.load("y").tolist()) == (10, ("y",), [6, 6, 6])
+
+
+def test_later_ones_are_not_removed(checkpoint, raised):
+    """Neither by a restart that forgets `latest` or its result, nor by one that begins again on purpose."""
+    restart: Any = ms.Checkpoint(checkpoint.path, keep=1)
+    for refused in (restart, checkpoint, restart):
+        for error, text in raised(lambda refused=refused: refused.save(1, {})):
+            assert error in ("ArgumentError", "PeerError")
+            assert "has a checkpoint of step 2, and latest() of this Checkpoint has not returned an earlier" in text
+        assert names_in(checkpoint.path) == {"1", "2"}
+        assert (restart.latest().step, restart.latest().load("x").sum()) == (2, COMM.size * 16)
+    restart.save(0, {}, overwrite=True)
+    assert names_in(checkpoint.path) == {"", "superseded-000000000001", "superseded-000000000002"}
+    assert restart.latest().step == 0
+
+
+def test_later_ones_that_another_job_saves_meanwhile_stay(checkpoint, shared_folder):
+    """And the save is not refused, also where the folder was empty."""
+    others: list[Any] = [ms.Checkpoint(checkpoint.path), ms.Checkpoint(shared_folder / "new")]
+    assert [other.latest() and other.latest().step for other in others] == [2, None]
+    for other in others:
+        ms.Checkpoint(other.path).save(9, {})
+        for step in (3, 4):
+            other.save(step, {})
+        assert names_in(other.path) == {"3", "4", "9"}
+        assert other.latest().step == 9
 
 
 def test_a_damaged_one_is_left_out(checkpoint):
@@ -177,10 +203,10 @@ def test_one_that_is_altered_after_it_was_found(checkpoint, raised):
 def test_a_damaged_one_neither_counts_nor_goes(checkpoint, raised):
     flip(checkpoint.path / SECOND, 20)
     assert checkpoint.latest().step == 1
-    for step, kept in ((3, {"1", "2", "3"}), (4, {"2", "3", "4"})):
+    for step, kept in ((1, {"1", "2"}), (3, {"1", "2", "3"}), (4, {"2", "3", "4"})):
         checkpoint.save(step, {})
         assert names_in(checkpoint.path) == kept
-    checkpoint.save(2, {})
+    checkpoint.save(2, {}, overwrite=True)
     assert checkpoint.latest().step == 2
     flip(checkpoint.path / SECOND, 20)
     outcomes = raised(checkpoint.latest)
