@@ -1,4 +1,4 @@
-"""Items packed, and unpickled in any chunks."""
+"""Items in batches and packed in chunks; results as the rows of one array, where they are alike."""
 
 import pickle
 import threading
@@ -7,8 +7,11 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from mpishare.errors import SpecError
+from mpishare.errors import ArgumentError, SpecError
+from mpishare.tasks.errors import ItemFailed
+from mpishare.tasks.item_source import ItemSource
 from mpishare.tasks.items import Packer, pack
+from mpishare.tasks.results import RankResults, stack
 
 ARRAYS = [np.arange(5), {"a": np.ones((2, 3), order="F")}]
 ITEMS = [*range(70), "a" * 9999, (1, 2), (3, [4]), *ARRAYS, None, b"x"]
@@ -75,3 +78,109 @@ def test_the_size_of_a_batch_is_known_as_it_grows(item, nbytes):
     for _ in range(31):
         packer.add(item)
     assert 32 * nbytes < packer.nbytes < 32 * (nbytes + 400)
+
+
+def batches_of(source, seconds=1.0):
+    """All batches, each of which takes `seconds` to run."""
+    batches, is_last = [], False
+    while not is_last:
+        is_last, items = source.next()
+        batches.append(list(items[0 : len(items)]))
+        source.read_ahead()
+        source.note_time(len(items), seconds)
+    return batches
+
+
+@pytest.mark.parametrize("items", [[3, "a"], range(5), (), "abc", {"a": 1}])
+def test_items_of_known_number_are_one_batch(items):
+    source = ItemSource(items, 3)
+    assert source.total == len(items)
+    assert batches_of(source) == [list(items)]
+
+
+@pytest.mark.parametrize(("seconds", "sizes"), [(10.0, [8] * 12), (1.0, [8] * 12), (1e-9, [8, 8, 64, 20])])
+def test_batches_of_an_iterator_grow_with_speed(seconds, sizes):
+    source = ItemSource(iter(range(100)), 2)
+    assert source.total is None
+    batches = batches_of(source, seconds)
+    assert [len(batch) for batch in batches][: len(sizes)] == sizes
+    assert [item for batch in batches for item in batch] == list(range(100))
+
+
+def test_an_iterator_is_read_to_a_number_of_bytes():
+    read = 0
+
+    def rows():
+        nonlocal read
+        row = np.zeros(1 << 19)  # 4 MiB, the same array again and again
+        for number in range(12):
+            row[:] = number
+            read += 1
+            yield row
+
+    source = ItemSource(rows(), 100)
+    _, items = source.next()
+    assert (len(items), read) == (4, 4)
+    source.read_ahead()
+    assert read == 8
+    _, items = source.next()
+    assert [row.max() for row in items[0:4] if isinstance(row, np.ndarray)] == [4, 5, 6, 7]
+
+
+def test_an_error_of_the_iterator_comes_after_its_items():
+    def broken():
+        yield from range(8)
+        raise OSError("gone")
+
+    source = ItemSource(broken(), 2)
+    assert source.next()[0] is False
+    source.read_ahead()
+    with pytest.raises(OSError, match="gone"):
+        source.next()
+
+
+@pytest.mark.parametrize(("items", "text"), [(None, "items is None"), (3, "a int, which"), (np.array(3), "iterated")])
+def test_what_cannot_be_iterated(items, text):
+    with pytest.raises(ArgumentError, match=text):
+        ItemSource(items, 2)
+
+
+VECTORS, MATRIX = [np.arange(3.0), np.ones(3)], np.arange(6).reshape(2, 3)
+SCALARS = [[np.float32(1.5), np.float32(2.5)], [np.True_, np.False_]]
+STACKED = [np.zeros((0, 3)), np.asfortranarray(MATRIX), np.array(["ab", "c"]), np.arange(3, dtype=">f8")]
+COLUMN = np.zeros(2, [("a", "S0")])["a"]
+KEPT = [np.array(1.5), np.zeros(2, "O"), np.zeros(2, [("a", "i4")]), COLUMN, np.ma.zeros(2), np.datetime64(1, "s"), 1.5]
+UNLIKE = [[], [1, np.int64(1)], [np.zeros(2), np.zeros(3)], [np.zeros(2), np.zeros(2, "f4")]]
+
+
+@pytest.mark.parametrize("values", [VECTORS, *SCALARS, *([array] * 3 for array in STACKED)])
+def test_alike(values):
+    rows = stack(values)
+    assert isinstance(rows, np.ndarray)
+    assert (rows.dtype, rows.shape) == (values[0].dtype, (len(values), *values[0].shape))
+    for row, value in zip(rows, values, strict=True):
+        assert type(row) is type(value)
+        assert row.tobytes() == value.tobytes()
+
+
+@pytest.mark.parametrize("values", [*UNLIKE, *([value] * 2 for value in KEPT)])
+def test_unlike(values):
+    assert stack(values) is values
+
+
+def test_content():
+    results = RankResults()
+    results.add(range(4, 6), [np.int8(1), np.int8(2)])
+    results.add(range(9, 10), [np.int8(3)])
+    chunks, values = results.content
+    assert (chunks, list(values)) == ([(4, 6), (9, 10)], [1, 2, 3])
+    assert RankResults().content == ([], [])
+
+
+def test_the_item_whose_result_cannot_be_pickled_is_named():
+    results = RankResults()
+    results.add(range(4, 5), [1])
+    results.add(range(7, 9), ["a", (number for number in range(3))])
+    with pytest.raises(ItemFailed) as raised:
+        results.pickled()
+    assert raised.value.args == (8,)

@@ -1,13 +1,21 @@
-"""Self-scheduling: every task goes to one rank, and ranks end together."""
+"""Every task goes to one rank, one fetch and one count at a time, and ranks end together."""
 
+import gc
 import heapq
+import os
 import random
+import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpishare.errors import BackendError
+from mpishare.memory.shared_file import memory_file
+from mpishare.tasks.counters import Counters
 from mpishare.tasks.self_scheduling import CHUNK_S, ChunkRequest, ChunkSizer, chunk_size
+from mpishare.tasks.task_queue import COUNT, TaskQueue
 
 
 @given(st.integers(0, 10**6), st.integers(1, 100), st.integers(1, 10**6), st.integers(1, 100))
@@ -81,3 +89,101 @@ def test_ranks_end_within_one_longest_task(ranks, unit_s, seed):
     for rising in ([1e-6 * number for number in range(1, 3000)][::step] for step in (1, -1)):
         ended = ends(rising, ranks)
         assert max(ended) - min(ended) <= 2 * CHUNK_S + max(rising)
+
+
+ALL = ChunkRequest(10**6)
+
+
+def queue_of(n_tasks, *, is_closed):
+    """A queue of its own memory."""
+    queue = TaskQueue(Counters(COUNT))
+    queue.reset(n_tasks, is_closed=is_closed)
+    return queue
+
+
+def chunks_of(queue, rank=0):
+    """The tasks that a rank gets, and why it gets no more."""
+    tasks: list[int] = []
+    while isinstance(answer := queue.next_chunk(ALL, 1, rank, 0), range) and answer:
+        tasks += answer
+    return tasks, getattr(answer, "name", "END")
+
+
+@pytest.mark.parametrize("n_tasks", [0, 1, 100])
+def test_each_task_is_taken_once(n_tasks):
+    root, node, tasks, reason = queue_of(n_tasks, is_closed=True), queue_of(0, is_closed=False), list[int](), ""
+    while reason != "END":
+        own = root.next_chunk(ALL, 4, 0, 0)
+        chunk, reason = chunks_of(node)
+        tasks += [*chunk, *(own if isinstance(own, range) else ())]
+        if reason == "FETCH":
+            assert chunks_of(node, 1) == ([], "WAIT")
+            node.add_block(root.next_block(ALL, 4, 2, 0))
+    assert sorted(tasks) == list(range(n_tasks))
+    assert chunks_of(node, 1) == chunks_of(root) == ([], "END")
+
+
+def test_a_cancel_is_reported_once_also_by_a_rank_whose_fetch_was_interrupted():
+    node = queue_of(0, is_closed=False)
+    assert chunks_of(node, 1) == ([], "FETCH")
+    node.cancel()
+    assert (chunks_of(node, 0), chunks_of(node, 1)) == (([], "END"), ([], "FETCH"))
+    assert node.report() == (True, 0)
+    node.add_block(range(3))  # which the root had answered before
+    assert (chunks_of(node, 0), chunks_of(node, 1)) == (([], "FETCH"), ([], "END"))
+    node.add_block(range(0))
+    assert chunks_of(node, 1) == ([], "END")
+
+
+def test_a_cancelled_queue_of_the_root_gives_no_tasks():
+    root = queue_of(9, is_closed=True)
+    root.cancel()
+    assert chunks_of(root) == ([], "END")
+    assert root.next_block(ALL, 1, 1, 0) == range(0)
+
+
+def test_tasks_that_were_run_are_counted():
+    queue = queue_of(9, is_closed=True)
+    queue.next_chunk(ALL, 1, 0, 3)
+    queue.next_block(ALL, 1, 1, 4)
+    assert queue.done == 7
+    assert queue.report() == (False, 7)
+    assert queue.done == 0
+
+
+def open_files():
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def add(counters, times):
+    for _ in range(times):
+        with counters.lock:
+            number = counters.numbers[1]
+            os.sched_yield()  # so that other threads run here, if they may
+            counters.numbers[1] = number + 1
+
+
+def test_those_who_open_the_file_change_them_one_at_a_time():
+    descriptor, before = memory_file(16), open_files()
+    opened = [Counters(2, os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)) for _ in range(3)]
+    assert list(opened[0].numbers) == list(Counters(2).numbers) == [0, 0]
+    threads = [threading.Thread(target=add, args=(counters, 1000)) for counters in opened]
+    with pytest.raises(KeyboardInterrupt), opened[0].lock:
+        raise KeyboardInterrupt
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert list(opened[0].numbers) == [0, 3000]
+    assert open_files() == before + 3
+    del opened, threads
+    assert open_files() == before
+    os.close(descriptor)
+
+
+def test_a_file_that_cannot_be_mapped_is_closed(tmp_path):
+    before = open_files()
+    with pytest.raises(BackendError, match="cannot be mapped"):
+        Counters(2, os.open(tmp_path, os.O_RDONLY))
+    assert open_files() == before

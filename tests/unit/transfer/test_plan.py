@@ -1,10 +1,14 @@
-"""plan: paths, trees and chunk sizes, whatever the numbers."""
+"""Paths, trees and chunk sizes, whatever the numbers; and rings, simulated: each byte crosses each link once."""
+
+import random
+from collections import Counter, deque
 
 import pytest
 
 from mpishare.comm.placement import Placement
-from mpishare.transfer import plan
-from mpishare.transfer.plan import Links
+from mpishare.transfer import plan, ring_plan
+from mpishare.transfer.plan import LINE_BYTES, Links
+from mpishare.transfer.ring_plan import joined_runs, run_bytes
 
 
 @pytest.mark.parametrize("labels", ["aaaa", "abcd", "abab", "abbb", "aabc", "a"])
@@ -59,3 +63,94 @@ def test_chunks_of_a_ring():
 
 def test_few_bytes_are_exchanged_as_a_whole():
     assert [plan.is_small(nbytes) for nbytes in (0, 16_384, 16_385)] == [True, True, False]
+
+
+def simulate(rings, held):
+    """Sends and receives one chunk at a time, in any order that the rules allow, until all is done."""
+    chance, count = random.Random(1), len(rings)
+    sent, received = [0] * count, [0] * count
+    links: list[deque[list[Counter[int]]]] = [deque() for _ in rings]
+
+    def can_send(place):
+        return sent[place] < min(len(rings[place].ready) + received[place], len(rings[place].sent))
+
+    while places := [place for place in range(count) if links[place] or can_send(place)]:
+        place = chance.choice(places)
+        ring = rings[place]
+        if can_send(place) and (not links[place] or chance.random() < 0.5):
+            links[(place + 1) % count].append([Counter(byte) for byte in held[place][ring.sent[sent[place]]]])
+            sent[place] += 1
+            continue
+        chunk, message = ring.coming[received[place]], links[place].popleft()
+        assert len(message) == chunk.stop - chunk.start > 0
+        assert ring.sends_before(received[place]) <= sent[place]
+        if received[place] < ring.reduced:
+            message = [before + own for before, own in zip(message, held[place][chunk], strict=True)]
+        held[place][chunk] = message
+        received[place] += 1
+    assert [(len(ring.sent), len(ring.coming)) for ring in rings] == list(zip(sent, received, strict=True))
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 1000])
+@pytest.mark.parametrize("sizes", [[3, 3], [5, 0], [0, 9, 4], [2, 30, 1, 0], [4, 4, 4, 4, 4]], ids=str)
+def test_gathered_bytes_reach_all_places_once(sizes, chunk_bytes):
+    count, total = len(sizes), sum(sizes)
+    starts = [sum(sizes[:place]) for place in range(count)]
+    runs = [[slice(start, start + size)] for start, size in zip(starts, sizes, strict=True)]
+    rings = [ring_plan.gather_ring(runs, place, chunk_bytes) for place in range(count)]
+    expected = [Counter([place]) for place in range(count) for _ in range(sizes[place])]
+    held = [[byte if byte == Counter([place]) else Counter() for byte in expected] for place in range(count)]
+    simulate(rings, held)
+    assert held == [expected] * count
+    for place, ring in enumerate(rings):
+        assert run_bytes(ring.coming) == total - sizes[place]
+        assert {ring.sends_before(number) for number in range(len(ring.coming))} <= {0}
+
+
+@pytest.mark.parametrize("chunk_bytes", [64, 1 << 20])
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+@pytest.mark.parametrize("size", [1, 64, 65, 320])
+def test_reduced_bytes_have_each_place_once(size, count, chunk_bytes):
+    rings = [ring_plan.reduce_ring(size, count, place, chunk_bytes) for place in range(count)]
+    held = [[Counter([place]) for _ in range(size + 3)] for place in range(count)]
+    simulate(rings, held)
+    for place, ring in enumerate(rings):
+        assert held[place] == [Counter(range(count))] * size + [Counter([place])] * 3
+        assert [ring.sends_before(number) for number in range(ring.reduced)] == [0] * ring.reduced
+        for number, chunk in enumerate(ring.coming[ring.reduced :], ring.reduced):
+            assert ring.sent[ring.sends_before(number) - 1] == chunk  # it is sent before it is overwritten
+    if size == 320:  # the links carry alike
+        bound = 2 * (count - 1) * (-(-size // count) + LINE_BYTES)
+        assert all(run_bytes(ring.sent) <= bound for ring in rings)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_a_chain_reduces_into_its_last_place(count):
+    held = [[Counter([place]) for _ in range(10)] for place in range(count)]
+    simulate([ring_plan.reduce_chain(10, count, place, 4) for place in range(count)], held)
+    assert held == [[Counter(range(place + 1))] * 10 for place in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8, 9, 100])
+def test_bruck_takes_the_fewest_steps(count):
+    steps = ring_plan.bruck_steps(count)
+    assert len(steps) == (count - 1).bit_length()
+    known = 1
+    for distance, places in steps:
+        assert known == distance  # what comes is from the places before those that are known
+        assert places <= known
+        known += places
+    assert known == count
+
+
+def test_runs_join_and_skip():
+    starts = [0, 10, 10, 30, 31]
+    assert joined_runs([0, 1, 2, 3], starts) == [slice(0, 31)]
+    assert joined_runs([0, 3], starts) == [slice(0, 10), slice(30, 31)]
+    assert joined_runs([1], starts) == []
+    assert run_bytes([slice(0, 10), slice(30, 31)]) == 11
+
+
+@pytest.mark.parametrize(("labels", "expected"), [("aabb", True), ("abab", False), ("abbb", True), ("aba", False)])
+def test_ranks_in_order(labels, expected):
+    assert ring_plan.is_in_order(Placement.from_labels(labels)) == expected

@@ -1,6 +1,9 @@
-"""Atomic additions to arrays of one process: what they add, and what they refuse."""
+"""Kernels in one process: how they are compiled, what atomic additions add and refuse, the checksum of parts."""
 
 import re
+import subprocess
+import sys
+from unittest import mock
 
 import numba
 import numpy as np
@@ -9,6 +12,31 @@ from numba.core.errors import TypingError
 
 import mpishare as ms
 from mpishare import kernels
+from mpishare.kernels.compiling import compiled
+from mpishare.kernels.node_parts import part_sum
+
+
+def test_compiled_where_nothing_can_be_kept(monkeypatch):
+    njit = mock.Mock(
+        side_effect=[RuntimeError("cannot cache function: no locator available"), lambda function: function]
+    )
+    monkeypatch.setattr(numba, "njit", njit)
+    assert compiled(lambda number: 2 * number)(21) == 42
+    assert njit.call_args_list == [mock.call(nogil=True, cache=True), mock.call(nogil=True)]
+
+
+NO_NUMBA = "raise ModuleNotFoundError(name='numba')"
+INSTALL = "mpishare.kernels needs numba, which is not installed: pip install 'mpishare[numba]'"
+TOO_OLD = "Numba needs NumPy 2.2 or less"
+
+
+@pytest.mark.parametrize(("numba_py", "text"), [(NO_NUMBA, INSTALL), (f"raise ImportError({TOO_OLD!r})", TOO_OLD)])
+def test_without_numba(tmp_path, numba_py, text):
+    (tmp_path / "numba.py").write_text(numba_py)
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import mpishare; from mpishare import kernels"
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert process.stderr.splitlines()[-1] == f"ImportError: {text}"
+
 
 COUNTERS = ("i4", "i8", "u4", "u8", "f4", "f8")
 
@@ -110,3 +138,21 @@ def test_add_at_of_indices_and_values_that_it_changes():
             np.add.at(expected, indices.copy(), np.copy(added))
             kernels.add_at(array, indices, added)
         assert array.tolist() == expected.tolist()
+
+
+def sum_in_numpy(block):
+    """The checksum, less the number of bytes, as its docstring says it."""
+    words = np.frombuffer(block.tobytes() + bytes(-block.size % 8), np.uint64)
+    mixed = words + np.arange(1, words.size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return int((mixed ^ (mixed >> np.uint64(31))).sum(dtype=np.uint64))
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 7, 8, 9, 64, 1001])
+def test_the_sum_of_parts(nbytes):
+    room = np.random.default_rng(nbytes).integers(0, 256, nbytes + 1, np.uint8)
+    for block in (room[:nbytes], room[1:]):  # one of them is not aligned
+        for parts in range(1, 6):
+            total = sum(part_sum(block, parts, part) for part in range(parts)) % 2**64
+            assert total == sum_in_numpy(block)

@@ -1,0 +1,170 @@
+"""Memory of this process, without MPI: maps, files without a name, and slabs of slots."""
+
+import gc
+import mmap
+import os
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpishare.arrays.raw import address_of
+from mpishare.errors import BackendError
+from mpishare.memory.hugepages import huge_areas, huge_bytes
+from mpishare.memory.kinds import NodeMemory, Origin
+from mpishare.memory.mapping import Mapping
+from mpishare.memory.segment import Segment
+from mpishare.memory.shared_file import memory_file
+from mpishare.memory.slab import LARGEST_SLOT_BYTES, SlotPool, slot_bytes
+
+PAGE, HUGE = mmap.PAGESIZE, huge_bytes()
+MERGES = tuple(int(number) for number in os.uname().release.split(".")[:2]) >= (6, 1)
+
+
+def bytes_at(mapping, nbytes):
+    """The bytes of a mapping as a view that keeps it."""
+    return Segment(mapping, nbytes, Origin("test", node_size=1), key=None, made_by="test").block()
+
+
+def second_map(first, offset, nbytes):
+    mapping = Mapping.of_pages(address_of(np.frombuffer(first, np.uint8)) + offset, nbytes)
+    assert mapping is not None
+    return mapping
+
+
+@pytest.fixture
+def large_file():
+    """A file in memory, of 5 huge pages and a bit."""
+    descriptor = os.memfd_create("huge")
+    os.ftruncate(descriptor, 5 * HUGE + 100)
+    yield descriptor
+    os.close(descriptor)
+
+
+def test_private_memory_has_no_second_map():
+    private = mmap.mmap(-1, PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    assert Mapping.of_pages(address_of(np.frombuffer(private, np.uint8)), 100) is None
+
+
+def test_a_part_of_a_file_that_begins_within_a_page(large_file):
+    os.pwrite(large_file, b"abcdef", PAGE + 7)
+    block = bytes_at(Mapping.read_only(large_file, slice(PAGE + 8, PAGE + 12)), 4)
+    assert block.tobytes() == b"bcde"
+
+
+def test_the_pages_of_a_part_alone_are_allocated(large_file):
+    Mapping.of_file(large_file, 5 * PAGE).reserve(slice(2 * PAGE, 4 * PAGE))
+    assert os.fstat(large_file).st_blocks * 512 == 2 * PAGE
+
+
+def test_missing_pages_are_an_error_and_no_signal(large_file):
+    """Pages behind the end of a file cannot be allocated, as those of a full file system."""
+    mapping = Mapping.of_file(large_file, 4 * PAGE)
+    mapping.reserve(slice(0, 4 * PAGE))
+    os.ftruncate(large_file, PAGE)
+    mapping.reserve(slice(0, PAGE))
+    mapping.reserve(slice(5, 5))
+    with pytest.raises(MemoryError, match="no pages for"):
+        mapping.reserve(slice(0, 4 * PAGE))
+
+
+def test_maps_go_with_their_objects(large_file):
+    """No address is left, also where a large map was aligned or could not be made."""
+
+    def size():
+        gc.collect()
+        return int(Path("/proc/self/statm").read_text().split()[0]) * PAGE
+
+    before = size()
+    views = [bytes_at(Mapping.anonymous(2 * PAGE), 2 * PAGE) for _ in range(10)]
+    mapping = Mapping.of_file(large_file, 3 * HUGE + 5)
+    assert size() - before == 3 * HUGE + 21 * PAGE
+    del mapping, views
+    assert size() == before
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        Mapping.of_file(999, 3 * HUGE)
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        Mapping.anonymous(1 << 60)
+    assert size() == before
+
+
+def test_large_maps_get_huge_pages(large_file):
+    mapping = Mapping.of_file(large_file, 5 * HUGE + 100)
+    block = bytes_at(mapping, 5 * HUGE + 100)
+    block[7 :: HUGE // 2] = 3
+    mapping.reserve(slice(0, block.size))
+    assert mapping.address % HUGE == 0
+    assert any(mapping.address in area for area in huge_areas()) == MERGES
+    assert (block[7 :: HUGE // 2] == 3).all()
+    assert np.count_nonzero(block) == 11
+
+
+@pytest.mark.parametrize("offset", [0, 100, 4096, HUGE - 4096, 123 * 4096])
+def test_a_second_map_has_the_same_pages_in_huge_ones_and_outlives_the_first(large_file, offset):
+    first = mmap.mmap(large_file, 4 * HUGE)
+    mapping = second_map(first, offset, 3 * HUGE)
+    block = bytes_at(mapping, 3 * HUGE)
+    first[offset], first[offset + 2 * HUGE] = 9, 8
+    first.close()
+    assert (mapping.address - offset) % HUGE == 0
+    mapping.reserve(slice(0, block.size))
+    assert any(mapping.address + HUGE in area for area in huge_areas()) == MERGES
+    assert (block[0], block[2 * HUGE]) == (9, 8)
+
+
+def test_a_file_in_memory_has_its_size_and_no_name_and_leaves_no_descriptor_where_it_is_refused():
+    before, limits = len(list(Path("/proc/self/fd").iterdir())), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        descriptor = memory_file(1000)
+        status = os.fstat(descriptor)
+        with pytest.raises(BackendError, match="no file of 10,000 bytes can be created in memory: File too large"):
+            memory_file(10_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    os.close(descriptor)
+    assert (status.st_size, status.st_nlink) == (1000, 0)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+KIB = 1 << 10
+
+
+def test_slots_of_few_sizes_hold_their_arrays_and_waste_little():
+    for nbytes in [*range(1, 3000), 65_537, 200_000, LARGEST_SLOT_BYTES]:
+        slot = slot_bytes(nbytes)
+        assert slot % 64 == 0
+        assert nbytes <= slot <= max(nbytes + 63, nbytes * 1.25)
+        assert slot_bytes(slot) == slot
+    assert len({slot_bytes(nbytes) for nbytes in range(1, LARGEST_SLOT_BYTES + 1, 61)}) < 80
+
+
+def add_slab(slots):
+    """Adds the slab that is missing; returns its size in KiB."""
+    nbytes = slots.missing_bytes()
+    slots.add(NodeMemory(Mapping.anonymous(nbytes), Origin("test", node_size=1)), nbytes)
+    return nbytes // KIB
+
+
+def test_slabs_double_the_slots_up_to_a_limit_when_less_than_a_quarter_is_free():
+    slots, sizes = SlotPool(4 * KIB), list[int]()
+    for _ in range(8):
+        sizes.append(add_slab(slots))
+        slots.free = slots.free[: sum(sizes) // 4 // 4]
+        assert slots.missing_bytes() == 0
+        slots.free.pop()
+    assert sizes == [64, 64, 128, 256, 512, 1024, 2048, 2048]
+    assert SlotPool(LARGEST_SLOT_BYTES).missing_bytes() == LARGEST_SLOT_BYTES
+
+
+def test_slots_do_not_overlap_and_show_what_was_written_before():
+    slots, segments = SlotPool(4 * KIB), []
+    add_slab(slots)
+    for number in range(16):
+        slots.next_bytes(4 * KIB)[:] = bytes([number]) * (4 * KIB)
+        segments.append(Segment(slots.acquire(), 4 * KIB, Origin("test", node_size=1), key=None, made_by="test"))
+        segments[-1].seal()
+    assert not slots.free
+    blocks = [segment.block() for segment in segments]
+    assert all(np.all(block == number) and not block.flags.writeable for number, block in enumerate(blocks))

@@ -1,0 +1,175 @@
+"""Objects pickled apart from their arrays, packed, and unpickled as they were; what each rank must copy of them."""
+
+import pickle
+import sys
+from array import array
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpishare.arrays.spec import Spec
+from mpishare.errors import SpecError
+from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_header, lay_out
+from mpishare.objects.pickled import pack_specs, unpack_specs
+from mpishare.objects.pickling import pickle_object, unpickle_object
+from mpishare.objects.unshared import UnsharedParts, describe
+from mpishare.transfer.plan import MIN_CMA_BYTES as LARGE
+
+
+def test_what_is_not_an_array_but_has_its_bytes():
+    titled = np.ones(100_000, {"names": ["a"], "formats": ["f8"], "titles": [b"x"]})  # no description carries it
+    numbers = array("d", [1.0] * 10_000)
+    pickled = pickle_object([numbers, titled, np.ma.masked, titled])
+    assert (len(pickled.skeleton) < 1000, len(pickled.arrays)) == (True, 2)
+    result = unpickle_object(pickled)
+    assert (result[0], type(result[0])) == (numbers, array)
+    assert (result[1].dtype, result[1]["a"][-1]) == (titled.dtype, 1)
+    assert result[2] is np.ma.masked
+    assert result[3] is result[1]
+
+
+def test_arrays_are_not_copied():
+    arrays = [np.zeros(9), np.zeros((9, 9))[::2]]
+    result = unpickle_object(pickle_object([*arrays, arrays[0]]))
+    assert [any(item is array for array in arrays) for item in result] == [True] * 3
+    exported = unpickle_object(pickle_object([pickle.PickleBuffer(b"abc"), pickle.PickleBuffer(b"")]))
+    assert [bytes(item) for item in exported] == [b"abc", b""]
+
+
+class Field(np.ndarray[Any, Any]):
+    """An array with attributes."""
+
+    unit: str
+    mesh: dict[str, Any]
+
+
+def test_arrays_with_attributes_that_refer_back():
+    field = np.ones(3).view(Field)
+    field.unit, field.mesh = "K", {}
+    field.mesh["fields"] = [field]
+    (result,) = unpickle_object(pickle_object([field]))
+    assert (type(result), result.unit, result.tolist()) == (Field, "K", [1, 1, 1])
+    assert result.mesh["fields"][0] is result
+
+
+def test_masked_arrays_and_records():
+    hard = np.ma.array([1, 2], mask=[True, False], fill_value=7).harden_mask()
+    records = np.rec.array([(1, 2.0), (3, 4.0)], dtype=[("a", "i4"), ("b", "f8")])
+    result, bare, other = unpickle_object(pickle_object([hard, np.ma.array([1, 2]), records]))
+    assert (type(other), other.b.tolist()) == (np.recarray, [2.0, 4.0])
+    assert (result.tolist(), result.fill_value, result.hardmask) == ([None, 2], 7, True)
+    assert (bare.mask is np.ma.nomask, bare.hardmask) == (True, False)
+
+
+Own = type("Own", (np.ndarray,), {"__reduce__": lambda self: "own"})
+
+
+def test_what_cannot_be_pickled():
+    with pytest.raises(SpecError, match="list cannot be pickled: cannot pickle 'generator' object"):
+        pickle_object([1, (number for number in range(3))])
+    with pytest.raises(SpecError, match="Own cannot be shared: it pick"):
+        pickle_object(np.ones(3).view(Own))
+
+
+def unshared(obj):
+    pickle_object(obj, parts := UnsharedParts())
+    return parts.parts
+
+
+FRAME = pd.DataFrame({"a": [1.0, 2.0], 7: pd.Series([None, "x"], dtype=object), "c": pd.Series([1, "y"], dtype=object)})
+OF_FRAME = ["column 7 of a DataFrame", "column 'c' of a DataFrame"]
+STRINGS = pd.Index(["a", "b", "c"], dtype=object)
+LEVELS = pd.DataFrame(np.ones((6, 2)), index=pd.MultiIndex.from_product([[1, 2], STRINGS]))
+CATEGORIES = pd.DataFrame({"b": pd.Categorical(["x"]), "c": pd.array(["y"], dtype="string[pyarrow]")})
+
+
+@pytest.mark.parametrize(
+    ("obj", "names"),
+    [
+        ([np.zeros(3), np.array(["x", None]), CATEGORIES, [None, "text"]], []),
+        (FRAME, OF_FRAME),
+        (FRAME[7], ["column 7 of a Series"]),
+        ([FRAME, lambda: 0], OF_FRAME),  # pickled twice
+        (pd.DataFrame({"a": [1.0] * 3}, index=STRINGS), ["the index of a DataFrame"]),
+        (LEVELS, ["the index of a DataFrame"]),
+        (LEVELS.T, []),
+        (LEVELS[0], ["the index of a Series"]),
+        ([array("d", bytes(800))], ["an array.array"]),
+        (np.array([None] * 510), ["an array of shape (510,) and dtype object"]),  # and one None: 4096 bytes
+        (np.array([None] * 509), []),
+        (np.zeros(3, [("id", "i4"), ("name", "O")]), ["column 'name' of an array of shape (3,), all of which"]),
+    ],
+)
+def test_columns_are_reported_once_and_by_name(obj, names):
+    parts = unshared(obj)
+    assert [part.description[: len(name)] for part, name in zip(parts, names, strict=True)] == names
+
+
+def test_the_cost_counts_each_object_once():
+    text = "a long text" * 100
+    text_bytes = -(-sys.getsizeof(text) // 16) * 16
+    columns = np.array([(1, text)] * 10, [("id", "i4"), ("name", "O")])
+    for items, nbytes in ((np.array([text] * 1000, object), 8 * 1000), (columns, 12 * 10), (columns[:5], 12 * 5)):
+        (part,) = unshared({"names": items})
+        assert part.nbytes == nbytes + text_bytes
+
+
+def test_only_the_most_expensive_are_named():
+    parts = unshared(pd.DataFrame({number: pd.Series(["x" * 99 * number], dtype=object) for number in range(9)}))
+    text = describe(parts)
+    assert len(parts) == 9
+    assert [text.count(f"column {number} ") for number in range(9)] == [0] * 4 + [1] * 5
+    cost = sum(part.nbytes for part in parts[:4])
+    assert f"And 4 more, {cost:,} bytes" in text
+    assert "more" not in describe(parts[:5])
+
+
+def test_a_cost_that_cannot_be_found_does_not_keep_an_object_from_being_shared():
+    class Broken(UnsharedParts):
+        def note(self, obj):
+            raise ValueError
+
+    assert unpickle_object(pickle_object(np.array([None] * 3), Broken())).tolist() == [None] * 3
+
+
+def test_headers():
+    header = PackedHeader(1 << 40, 4096, 100, 50, 7)
+    note = header.packed[0]
+    assert (len(note), is_packed_header(note)) == (64, True)  # as an agreement wants it
+    assert PackedHeader.unpack(note) == header
+    assert not is_packed_header(Spec.of(np.zeros(3)).packed[0])
+
+
+def test_contents_that_are_cut_are_refused():
+    contents, specs = pack_specs([np.zeros(3), np.zeros((1,) * 7), np.zeros(2, [("a", "i4")])])
+    assert unpack_specs(contents) == specs
+    for broken in (contents + b"more", *(contents[:end] for end in range(len(contents)))):
+        with pytest.raises(SpecError, match="cannot be read"):
+            unpack_specs(broken)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.sampled_from([0, 1, 63, 64, 65, LARGE - 1, LARGE, LARGE + 1]), max_size=8))
+def test_arrays_lie_apart_and_aligned(lengths):
+    """Small arrays lie in the prefix, which is written whole; large ones begin on pages behind it."""
+    packed = PackedObject([np.full(length, number + 1, np.uint8) for number, length in enumerate(lengths)])
+    header = packed.header
+    memory = np.zeros(header.nbytes, np.uint8)
+    packed.write(memory[: header.prefix_bytes].data)
+    text_bytes = header.contents_bytes + header.skeleton_bytes
+    specs = unpack_specs(memory[: header.contents_bytes].tobytes())
+    assert [spec.nbytes for spec in specs] == lengths
+    ranges = [(0, text_bytes)]
+    for number, (length, start) in enumerate(zip(lengths, lay_out(text_bytes, specs)[0], strict=True)):
+        is_large = length >= LARGE
+        assert start % (4096 if is_large else 64) == 0
+        assert (start >= header.prefix_bytes) == is_large or not length
+        assert (memory[start : start + length] == (0 if is_large else number + 1)).all()
+        ranges += [(start, start + length)] if length else []
+    assert all(first[1] <= second[0] for first, second in pairwise(sorted(ranges)))
+    assert max(ranges)[1] <= header.nbytes < sum(lengths) + text_bytes + 64 + 4096 * len(lengths) + 64
