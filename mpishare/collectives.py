@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import operator
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,8 +16,7 @@ from mpishare.comm.collective import collective
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.lookup import context_of
-from mpishare.comm.topology import check_root
-from mpishare.errors import ArgumentError, MpishareError, SpecError
+from mpishare.errors import ArgumentError, MpishareError, SpecError, checked_integer
 from mpishare.memory.segment import segment_of
 from mpishare.transfer.pipeline import broadcast_chunks
 
@@ -69,7 +66,7 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
     with collective("bcast", comm) as call:
         context = call.context
         with call.begin() as agreement:
-            rank = check_root(root, context.topology.size)
+            rank = checked_integer("root", root, largest=context.topology.size - 1)
             agreement.call = f"bcast({shared_name(array, writes=True)}, root={rank})"
         broadcast_chunks(context, rank, bytes_of(array))
         context.node_collective_comm.barrier()
@@ -147,11 +144,7 @@ def partition(n: int, *, comm: mpi.Comm | None = None, scope: str = "all") -> sl
     """
     topology = context_of(comm).topology
     _check_scope(scope)
-    count = -1
-    with suppress(TypeError):
-        count = operator.index(n)
-    if count < 0:
-        raise ArgumentError(f"n is {n!r}; expected an integer >= 0.")
+    count = checked_integer("n", n)
     if scope == "node":
         return slices.balanced_slice(count, topology.node_size, topology.node_rank)
     return slices.balanced_slice(count, topology.size, topology.rank)

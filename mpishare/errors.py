@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 
 
@@ -184,6 +185,26 @@ class TaskError(MpishareError):
     def __str__(self) -> str:
         head = f"item {self.item} failed on rank {self.rank} of host {self.host}: {self.reason}"
         return f"{head}\n\nThere:\n{self.traceback}" if self.traceback else head
+
+
+_LARGEST_INTEGER = 2**63 - 1
+"""The largest that HDF5 and C store as a signed number."""
+
+
+def checked_integer(name: str, value: object, *also: int, least: int = 0, largest: int = _LARGEST_INTEGER) -> int:
+    """The argument `value` of the given name as an int.
+
+    Raises:
+        ArgumentError: It is not an integer from `least` to `largest`, nor one of `also`.
+    """
+    try:
+        number: int | None = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is not None and (least <= number <= largest or number in also):
+        return number
+    end = "2**63 - 1" if largest == _LARGEST_INTEGER else largest
+    raise ArgumentError(f"{name} is {value!r}; expected an integer from {least} to {end}.")
 
 
 def place_in(path: str, dataset: str | None) -> str:

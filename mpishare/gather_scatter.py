@@ -14,8 +14,7 @@ from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
-from mpishare.comm.topology import check_root
-from mpishare.errors import CapacityError
+from mpishare.errors import CapacityError, checked_integer
 from mpishare.host import memory as host_memory
 from mpishare.memory.buffer_pool import acquire
 from mpishare.transfer.pipeline import broadcast_spec
@@ -101,7 +100,7 @@ def scatter(array: NDArray[Any] | None, *, root: int = 0, comm: mpi.Comm | None 
 def _gather(call: collective, local: NDArray[Any], root: int) -> NDArray[Any] | None:
     context, topology = call.context, call.context.topology
     with call.begin() as agreement:
-        root = check_root(root, topology.size)
+        root = checked_integer("root", root, largest=topology.size - 1)
         spec = rows_of(local)
         agreement.call = f"gather(rows of {describe_row(spec)}, root={root})"
         agreement.note = note_rows(context, spec.shape[0])
@@ -123,7 +122,7 @@ def _scatter(call: collective, array: NDArray[Any] | None, root: int) -> NDArray
     context, topology = call.context, call.context.topology
     extension = b""
     with call.begin() as agreement:
-        root = check_root(root, topology.size)
+        root = checked_integer("root", root, largest=topology.size - 1)
         agreement.call = f"scatter(…, root={root})"
         if topology.rank == root:
             agreement.note, extension = rows_of(array).packed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,7 @@ from mpishare.comm import mpi
 from mpishare.comm.context import Context
 from mpishare.comm.lookup import context_of
 from mpishare.comm.progress import pending
-from mpishare.errors import ArgumentError, MpishareError, SpecError, StallError
+from mpishare.errors import ArgumentError, MpishareError, SpecError, StallError, checked_integer
 from mpishare.messages.blocking import receive_fast, send_fast
 from mpishare.messages.compression import check_compress, wants_frames
 from mpishare.messages.requests import ReceiveRequest, Request, SendRequest, finished
@@ -257,7 +256,8 @@ def sendrecv(
 
 def _send(context: Context, array: Any, dest: int, tag: int, compress: str | None, *, is_blocking: bool) -> Request:
     """Checks the arguments and begins to send. A request that is not of a blocking send is waited for by the user."""
-    rank, tag = _checked("dest", dest, context.topology.size - 1, mpi.PROC_NULL), _checked("tag", tag, context.max_tag)
+    rank = checked_integer("dest", dest, mpi.PROC_NULL, largest=context.topology.size - 1)
+    tag = checked_integer("tag", tag, largest=context.max_tag)
     content = array if type(array) in PLAIN_CLASSES else pickle_object(array)
     has_link = check_compress(compress) and rank != mpi.PROC_NULL
     wants = partial(wants_frames, context, rank, can_measure=is_blocking) if has_link else None
@@ -280,8 +280,8 @@ def _checked_receive(
     if source is None:
         source = mpi.ANY_SOURCE
     elif type(source) is not int or not 0 <= source <= largest:
-        source = _checked("source", source, largest, mpi.PROC_NULL, mpi.ANY_SOURCE)
-    wanted_tag = mpi.ANY_TAG if tag is None else _checked("tag", tag, context.max_tag, mpi.ANY_TAG)
+        source = checked_integer("source", source, mpi.PROC_NULL, mpi.ANY_SOURCE, largest=largest)
+    wanted_tag = mpi.ANY_TAG if tag is None else checked_integer("tag", tag, mpi.ANY_TAG, largest=context.max_tag)
     if out is not None and (type(out) not in PLAIN_CLASSES or not out.flags.writeable):
         given = "a read-only array" if type(out) in PLAIN_CLASSES else f"a {type(out).__name__}"
         raise SpecError(f"out is {given}; expected a writable numpy.ndarray, such as numpy.empty(shape, dtype).")
@@ -291,18 +291,3 @@ def _checked_receive(
         if source == mpi.PROC_NULL:  # MPI 3.1, section 3.11
             context.head_comm.Probe(source, status=status)
     return source, wanted_tag
-
-
-def _checked(name: str, value: object, largest: int, *also: int) -> int:
-    """`value` as an integer from 0 to `largest`, or one of `also`.
-
-    Raises:
-        ArgumentError: It is not.
-    """
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise ArgumentError(f"{name} is {value!r}; expected an integer from 0 to {largest}.") from error
-    if not 0 <= number <= largest and number not in also:
-        raise ArgumentError(f"{name} is {number}; expected an integer from 0 to {largest}.")
-    return number

@@ -12,8 +12,7 @@ from mpishare.comm import callsite, mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
-from mpishare.comm.topology import check_root
-from mpishare.errors import SpecError
+from mpishare.errors import SpecError, checked_integer
 from mpishare.memory.allocation import allocate, allocate_known, known_slots, seal
 from mpishare.memory.segment import Segment, segment_of
 from mpishare.memory.selection import check_backend
@@ -123,7 +122,7 @@ def private(array: NDArray[Any]) -> NDArray[Any]:
 def _share(call: collective, obj: Any, root: int, backend: str | None) -> Any:
     context = call.context
     with call.begin() as agreement:
-        root = check_root(root, context.topology.size)
+        root = checked_integer("root", root, largest=context.topology.size - 1)
         backend = check_backend(backend, context)
         agreement.call = _share_call(root, backend)
         source, slots, extension = None, None, b""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import operator
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -15,23 +14,6 @@ from numpy.typing import NDArray
 from mpishare.arrays.spec import Spec
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.files.region import parse_region
-
-_LARGEST_INTEGER = 2**63 - 1
-"""The largest that HDF5 stores as a signed number."""
-
-
-def checked_integer(number: object, name: str, *, least: int) -> int:
-    """The argument `number` of the given name as an int.
-
-    Raises:
-        ArgumentError: It is not an integer from `least` to 2**63 - 1.
-    """
-    integer = -1
-    with suppress(TypeError):
-        integer = operator.index(number)  # type: ignore[arg-type]
-    if not least <= integer <= _LARGEST_INTEGER:
-        raise ArgumentError(f"{name} is {number!r}; expected an integer >= {least} and < 2**63.")
-    return integer
 
 
 def checked_names(arrays: Mapping[str, object], distributed: Collection[str]) -> list[str]:

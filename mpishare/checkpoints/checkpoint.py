@@ -16,7 +16,7 @@ from mpishare.checkpoints.folder import FILES, CheckpointFolder
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
-from mpishare.errors import ArgumentError
+from mpishare.errors import ArgumentError, checked_integer
 from mpishare.files.parallel_read import read_parts
 from mpishare.files.replace_file import Replacement, gather_row_blocks
 from mpishare.files.row_blocks import ROOT
@@ -61,7 +61,7 @@ class Checkpoint:
         with collective("Checkpoint", comm) as call, call.begin() as agreement:
             self.path = checked_target(path).absolute()
             self._folder = CheckpointFolder(self.path)
-            self.keep = arguments.checked_integer(keep, "keep", least=1)
+            self.keep = checked_integer("keep", keep, least=1)
             agreement.call = f"Checkpoint({self.path}, keep={self.keep})"
 
     def save(
@@ -107,7 +107,7 @@ class Checkpoint:
             context = call.context
             is_root = context.topology.rank == ROOT
             with call.begin() as agreement:
-                number = arguments.checked_integer(step, "step", least=0)
+                number = checked_integer("step", step)
                 rows = arguments.checked_names(arrays, distributed)
                 specs = specs_of(self.path, arrays, rows, is_root=is_root)
                 values_json = arguments.json_of(values) if is_root else ""

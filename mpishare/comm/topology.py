@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 from typing import cast
 
 from mpishare.comm import mpi
 from mpishare.comm.placement import Placement
-from mpishare.errors import ArgumentError
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -108,18 +106,3 @@ def _split_by_node(comm: mpi.Intracomm, pretend: int | None) -> mpi.Intracomm:
     node_comm = cast("mpi.Intracomm", real.Split(pretend, comm.rank))
     real.Free()
     return node_comm
-
-
-def check_root(root: int, size: int) -> int:
-    """`root` as a Python int.
-
-    Raises:
-        ArgumentError: It is not a rank of a communicator of `size` ranks.
-    """
-    try:
-        rank = operator.index(root)
-    except TypeError as error:
-        raise ArgumentError(f"root {root!r} is not a rank. Give an integer from 0 to {size - 1}.") from error
-    if not 0 <= rank < size:
-        raise ArgumentError(f"root {rank} is not a rank of the communicator. Give an integer from 0 to {size - 1}.")
-    return rank

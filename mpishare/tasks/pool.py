@@ -13,8 +13,7 @@ from typing import Any
 from mpishare.comm import mpi
 from mpishare.comm.agreement import NOTE_BYTES, is_known
 from mpishare.comm.collective import collective
-from mpishare.comm.topology import check_root
-from mpishare.errors import ArgumentError
+from mpishare.errors import ArgumentError, checked_integer
 from mpishare.tasks import dispatcher
 from mpishare.tasks.errors import apply_to_items, refuse_within_task
 from mpishare.tasks.functions import SharedFunction
@@ -74,7 +73,7 @@ class Pool:
         with collective("Pool", comm) as call:
             self._context = context = call.context
             with call.begin() as agreement:
-                self._root = check_root(root, context.topology.size)
+                self._root = checked_integer("root", root, largest=context.topology.size - 1)
                 Options(per=per).check()
                 agreement.call = f"Pool(root={self._root}, per={per!r})"
                 self.is_root = context.topology.rank == self._root
@@ -220,8 +219,7 @@ class Pool:
         self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int
     ) -> Iterator[Future[list[Any]]]:
         """Submits `chunksize` items with each step. An error of `iterable` is that of the last future."""
-        if chunksize < 1:
-            raise ArgumentError(f"chunksize is {chunksize!r}; expected an integer >= 1.")
+        checked_integer("chunksize", chunksize, least=1)
         items, function, first = iter(iterable), partial(apply_to_items, func), 0
         try:
             while chunk := list(islice(items, chunksize)):

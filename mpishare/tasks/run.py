@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import operator
 import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, SupportsIndex
+from typing import Any
 
 from mpishare.comm import mpi
 from mpishare.comm.agreement import NOTE_BYTES, agree, mark_known
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
-from mpishare.comm.topology import check_root
-from mpishare.errors import ArgumentError, SpecError
+from mpishare.errors import ArgumentError, SpecError, checked_integer
 from mpishare.progress_bar import Bar, check_tqdm
 from mpishare.sharing import share
 from mpishare.tasks.errors import Failure, apply_to_items, call_as_task, error_of
@@ -46,9 +44,8 @@ class Options:
         Raises:
             ArgumentError: One is not among those allowed.
         """
-        is_integer = isinstance(self.chunk, SupportsIndex)
-        if self.chunk is not None and not (is_integer and 0 < operator.index(self.chunk) <= 2**62):
-            raise ArgumentError(f"chunk is {self.chunk!r}; expected None or an integer from 1 to 2**62.")
+        if self.chunk is not None:
+            checked_integer("chunk", self.chunk, least=1, largest=2**62)
         if self.gather not in ("root", "all", "none"):
             raise ArgumentError(f"gather {self.gather!r} is unknown. Use 'root', 'all' or 'none'.")
         if self.per not in ("rank", "node"):
@@ -82,7 +79,7 @@ def run_map(
     """
     source, context = None, call.context
     with call.begin() as agreement:
-        root = check_root(root, context.topology.size)
+        root = checked_integer("root", root, largest=context.topology.size - 1)
         options.check()
         if compares:
             gather, per = options.gather, options.per

@@ -43,7 +43,7 @@ BAD_ON_ONE_RANK = [
     (SHARE, (np.zeros(2, [("id", "i4"), ("name", "O")]),), "SpecError: dtype [('id', '<i4'), ('name', 'O')] cannot"),
     (SHARE, (np.zeros(1, [(f"{'x' * 300}{number}", "i1") for number in range(60_000)]),), "SpecError: the dtype takes"),
     (SHARE, (None,), f"SpecError: root {LAST} passed None"),
-    (lambda array, root=0: ms.share(array, root=root), (np.ones(2), 99), "ArgumentError: root 99 "),
+    (lambda array, root=0: ms.share(array, root=root), (np.ones(2), 99), "ArgumentError: root is 99;"),
     (lambda lengths: ms.empty(len(lengths) - 1), ([],), "SpecError: shape"),
     (ANY.gather, (np.array(3.0),), "SpecError: an array without dimensions has no rows"),
     (ANY.allgather, ([1.0, 2.0],), "SpecError: list cannot be shared"),
@@ -76,7 +76,7 @@ BAD_ARGUMENTS = {
     "full: None": (lambda: ANY.full(3, None), "SpecError", "holds Python objects"),
     "full: infinity": (lambda: ms.full(3, 1e400, "i4"), "SpecError", "not an item of dtype"),
     **{
-        f"root {root!r} of {call.__name__}": (partial(call, array, root=root), "ArgumentError", f"root {root!r}")
+        f"root is {root!r} of {call.__name__}": (partial(call, array, root=root), "ArgumentError", f"root is {root!r}")
         for root in (-1, 99, "0", 0.0)
         for call, array in ((ANY.share, np.ones(3)), (ANY.bcast, None), (ANY.gather, np.ones(3)), (ANY.scatter, None))
     },

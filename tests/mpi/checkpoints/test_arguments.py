@@ -18,8 +18,10 @@ def test_what_cannot_be_saved_or_loaded(shared_folder, raised):
     checkpoint.save(2**63 - 1, {"x": np.ones((4, 2)), "scalar": np.array(2.5)})
     found, two = checkpoint.latest(), slice(0, 2)
     refused: dict[str, Callable[[], object]] = {
-        "ArgumentError: keep is 0; expected an integer >= 1": lambda: ms.Checkpoint(shared_folder, keep=0),
-        "ArgumentError: step is -1; expected an integer >= 0 and < 2**63": lambda: checkpoint.save(-1, X),
+        "ArgumentError: keep is 0; expected an integer from 1 to 2**63 - 1": lambda: ms.Checkpoint(
+            shared_folder, keep=0
+        ),
+        "ArgumentError: step is -1; expected an integer from 0 to 2**63 - 1": lambda: checkpoint.save(-1, X),
         "ArgumentError: step is 1.5": lambda: checkpoint.save(1.5, X),
         f"ArgumentError: step is {2**63}": lambda: checkpoint.save(2**63, X),
         "ArgumentError: 'a/b' is not a name": lambda: checkpoint.save(1, {"a/b": X["x"]}),

@@ -257,7 +257,7 @@ BAD: dict[str, dict[str, Any]] = {
     "gather 'some' is unknown": {"gather": "some"},
     "per 'core' is unknown": {"per": "core"},
     **{f"chunk is {value}; expected": {"chunk": value} for value in (0, 1.5, 2**70)},
-    "root 99 is not a rank": {"root": 99},
+    "root is 99; expected an integer from 0": {"root": 99},
 }
 
 
