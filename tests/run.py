@@ -171,8 +171,8 @@ def mpich():
 def hdf5_through_mpi():
     """The tests of files with the system's h5py, which writes through MPI; its launcher is beside no Python."""
     command = ["/usr/bin/mpiexec", "--oversubscribe", "-n", "3", str(MPIO), "-m", "mpi4py", *PYTEST, "--tb=short"]
-    environ = {"MPISHARE_NODES": "block:2", **additions(Request(ranks=3), os.environ)}
-    return Launch("hdf5-mpi", [*command, "tests/mpi/files", "tests/mpi/checkpoints"], environ)
+    folders = ["tests/mpi/files", "tests/mpi/checkpoints"]
+    return Launch("hdf5-mpi", [*command, *folders], additions(Request(ranks=3), os.environ))
 
 
 def run(launch):

@@ -20,7 +20,7 @@ A checkpoint has a checksum for each, so that another number needs another versi
 
 _SHARED_BY_HOSTS = frozenset({"lustre", "gpfs", "ceph", "pvfs2", "wekafs", "panfs"})
 """File systems on which hosts may write parts of one file at the same time, wherever the parts meet. On NFS and BeeGFS
-the caches of two hosts may each hold the page in which they meet (RFC 1813, section 4.11)."""
+the caches of two hosts may each hold the page in which they meet (RFC 1813, section 4.11), with MPI-IO too."""
 
 
 class Run(NamedTuple):
@@ -84,17 +84,18 @@ def choose_way(placement: Placement, filesystem: str, *, distributed: bool, has_
         has_mpio: Whether HDF5 can write the file through MPI.
 
     Returns:
-        "root": the root writes all. "node": all ranks write; they are on one node. "mpio": HDF5 writes through MPI.
-        "hosts": all ranks write; the file system allows it. "streams": the ranks of the root's node write, and receive
-        the bytes of the others.
+        "root": the root writes all. "node": all ranks write; they are on one node. "hosts": all ranks write; the file
+        system allows it. "mpio": in one of these cases HDF5 writes through MPI. "streams": the ranks of the root's node
+        write, and receive the bytes of the others.
     """
     if not distributed:
         return "root"
-    if has_mpio and (len(placement.nodes) == 1 or not filesystem.startswith("nfs")):
+    is_one_node = len(placement.nodes) == 1
+    if not is_one_node and filesystem not in _SHARED_BY_HOSTS:
+        return "streams"
+    if has_mpio and not filesystem.startswith("nfs"):  # ROMIO ends the job where NFS has no locks
         return "mpio"
-    if len(placement.nodes) == 1:
-        return "node"
-    return "hosts" if filesystem in _SHARED_BY_HOSTS else "streams"
+    return "node" if is_one_node else "hosts"
 
 
 def writers(placement: Placement, way: str) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ def own_rows(whole, empty=-1):
 def way_of(name, several_nodes="streams"):
     """How rows of each rank are written."""
     has_mpio = h5py.get_config().mpi and name.endswith(".h5")
-    return "mpio" if has_mpio else "node" if ms.topology().n_nodes == 1 else several_nodes
+    return several_nodes if ms.topology().n_nodes > 1 else "mpio" if has_mpio else "node"
 
 
 @FORMATS

@@ -124,9 +124,12 @@ def test_each_rank_has_one_writer_and_writers_write_their_own(placement, way):
 WAYS = """
     aab lustre mpio root
     aaa ext4 rows node
-    aaa nfs4 rows+mpio mpio
+    aaa ext4 rows+mpio mpio
+    aaa nfs4 rows+mpio node
     aab lustre rows+mpio mpio
     aab nfs4 rows+mpio streams
+    aab beegfs rows+mpio streams
+    aab ext4 rows+mpio streams
     aab nfs4 rows streams
     aab beegfs rows streams
     aab lustre rows hosts
