@@ -5,12 +5,23 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from contextlib import suppress
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fcntl import F_SETLEASE, F_SETSIG, F_WRLCK, fcntl
 from pathlib import Path
+from stat import S_ISREG
 
-# Open MPI 5, Open MPI 4 and MPICH name the files of windows, and of messages within a host, like this. mpishare itself
-# makes no file with a name.
-_NAMES = re.compile(r"(osc_sm|sm_segment|vader_segment)\.[\w.-]+|mpich_shar_tmp\w+")
+_HOST, _HEX, _CID = r"[\w.-]+", "[0-9a-f]+", r"(\d+|0x[0-9a-f]+)"
+_NAMES = re.compile(
+    # Open MPI 4 and 5: windows, and messages within a host, by host, user, job, rank, communicator and process.
+    rf"osc_sm\.{_HOST}\.{_HEX}\.\d+\.{_CID}|osc_rdma\.{_HOST}\.{_HEX}\.{_CID}(\.\d+)?"
+    rf"|(sm|vader)_segment\.{_HOST}\.(\d+\.)?{_HEX}\.\d+"
+    # MPICH 3 to 5: windows by mkstemp(3), and messages within a host, by job and node.
+    rf"|mpich_shar_tmp[A-Za-z0-9]{{6}}|mpich_(shm|vci)_{_HEX}_\d+",
+    re.ASCII,
+)
+"""The whole names of MPI's files. mpishare itself makes no file with a name."""
 
 _SHM = "/dev/shm"  # noqa: S108 - MPI's choice
 
@@ -25,44 +36,57 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--dry-run", action="store_true", help="name the files and leave them")
     parser.add_argument("--dir", type=Path, default=Path(_SHM), help="where MPI puts windows (default: %(default)s)")
     options = parser.parse_args(argv)
+    if not options.dir.is_dir():
+        parser.error(f"there is no folder {options.dir}")
     total = 0
-    for file in leftovers(options.dir):
-        size = file.stat().st_blocks * 512
-        if not options.dry_run:
-            file.unlink(missing_ok=True)
-        print(f"{'would remove' if options.dry_run else 'removed'} {file}, {size:,} bytes")
-        total += size
+    for file in sorted(options.dir.iterdir()):
+        if _NAMES.fullmatch(file.name):
+            total += _clean(file, is_dry=options.dry_run)
     print(f"{total:,} bytes {'could be' if options.dry_run else 'are'} free again")
     return 0
 
 
-def leftovers(folder: Path) -> list[Path]:
-    """The files of this user's MPI jobs in `folder` that no process maps or has open any more."""
-    files = [file for file in sorted(folder.iterdir()) if _NAMES.fullmatch(file.name) and _is_own(file)]
-    used: set[tuple[int, int]] = set()
-    for process in Path("/proc").glob("[0-9]*") if files else ():
-        with suppress(OSError):  # it has ended, or has more rights than this one, as no rank of this user has
-            used |= _used_by(process)
-    return [file for file in files if file.exists() and _identity(file) not in used]
+def _clean(file: Path, *, is_dry: bool) -> int:
+    """Removes a file of this user that no process uses, or prints why it stays; returns the bytes that it took."""
+    try:
+        status = file.lstat()
+        if not S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            return 0
+        with _leased(file):
+            if not is_dry:
+                file.unlink()
+    except FileNotFoundError:  # its job has removed it meanwhile
+        return 0
+    except BlockingIOError:
+        print(f"left {file}: a process uses it")
+        return 0
+    except OSError as error:
+        print(f"left {file}: whether a process uses it cannot be known: {error.strerror}")
+        return 0
+    nbytes = status.st_blocks * 512
+    print(f"{'would remove' if is_dry else 'removed'} {file}, {nbytes:,} bytes")
+    return nbytes
 
 
-def _is_own(file: Path) -> bool:
-    return file.is_file() and not file.is_symlink() and file.stat().st_uid == os.geteuid()
+@contextmanager
+def _leased(file: Path) -> Iterator[None]:
+    """Holds a write lease on a file that no process uses. Another process that opens it waits meanwhile.
 
+    The kernel counts the users of a file in all PID namespaces; /proc shows the processes of its own one alone.
 
-def _identity(file: Path) -> tuple[int, int]:
-    status = file.stat()
-    return status.st_dev, status.st_ino
+    Source:
+        fcntl(2), F_SETLEASE: "A write lease may be placed on a file only if there are no other open file descriptors
+        for the file." A map keeps its file open. F_SETSIG replaces SIGIO, which would end this process where another
+        one waits.
 
-
-def _used_by(process: Path) -> set[tuple[int, int]]:
-    """The files that a process maps or has open, by device and inode."""
-    files = set()
-    for line in (process / "maps").read_text(errors="replace").splitlines():
-        device, inode = line.split()[3:5]
-        major, minor = (int(number, 16) for number in device.split(":"))
-        files.add((os.makedev(major, minor), int(inode)))
-    for entry in (process / "fd").iterdir():
-        with suppress(FileNotFoundError):  # it has been closed, or is not a file
-            files.add(_identity(entry))
-    return files
+    Raises:
+        BlockingIOError: A process has the file open, or maps it.
+        OSError: The file cannot be opened, or its file system has no leases.
+    """
+    descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fcntl(descriptor, F_SETSIG, signal.SIGURG)
+        fcntl(descriptor, F_SETLEASE, F_WRLCK)
+        yield
+    finally:
+        os.close(descriptor)

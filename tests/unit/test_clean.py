@@ -1,14 +1,22 @@
 """`mpishare clean`: what killed jobs left goes, and nothing else."""
 
+import io
 import mmap
 import os
+import subprocess
+import sys
 
 import pytest
 
-from mpishare.cli.clean import leftovers, main
+from mpishare.cli.clean import main
 
-STALE = ["osc_sm.vm.ba3f0001.0.4", "sm_segment.a-b.0.31ef0000.0", "vader_segment.n1.1000.4c.0", "mpich_shar_tmpQ8vXl2"]
-FOREIGN = ["psm2_shm.1", "sm_segment", "my.sm_segment.vm", "osc_sm.vm 1", "torch_123", "notes.txt"]
+STALE = ["osc_sm.vm.ba3f0001.0.4", "osc_sm.n-1.example.org.4c.0.0x1f00000001"]
+STALE += ["osc_rdma.vm.4c.3.817", "osc_rdma.vm.4c.3"]
+STALE += ["sm_segment.a-b.0.31ef0000.0", "vader_segment.n1.1000.4c.0", "vader_segment.n1.4c.0"]
+STALE += ["mpich_shar_tmpQ8vXl2", "mpich_shm_9f88a72b_0", "mpich_vci_9f88a72b_12"]
+FOREIGN = ["psm2_shm.1", "sm_segment", "my.sm_segment.vm.0.4c.0", "osc_sm.vm 1.4c.0.1", "torch_123", "notes.txt"]
+FOREIGN += ["osc_sm.notes-of-mine.txt", "sm_segment.my.data", "vader_segment.n1.4c.0.txt", "mpich_shar_tmp_results"]
+FOREIGN += ["mpich_shm_copy_0", "mpich_shm_9f88a72b_0.npy"]
 
 
 @pytest.fixture
@@ -19,31 +27,71 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_only_files_of_mpi_that_are_not_in_use(folder):
-    with (folder / STALE[0]).open("r+b"), (folder / STALE[1]).open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+@pytest.fixture
+def clean(folder, capsys):
+    """Runs the command on the folder; returns what it prints."""
+
+    def run(*options):
+        assert main(["--dir", str(folder), *options]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def names_in(folder):
+    return {file.name for file in folder.iterdir()}
+
+
+def test_files_of_mpi_go_and_no_others(folder, clean):
+    assert clean("--dry-run").count("would remove") == len(STALE)
+    assert len(names_in(folder)) == len(STALE) + len(FOREIGN)
+    output = clean()
+    assert all(f"removed {folder / name}, 8,192 bytes" in output for name in STALE)
+    assert f"{len(STALE) * 8192:,} bytes are free again" in output
+    assert names_in(folder) == set(FOREIGN)
+
+
+def test_files_in_use_stay_also_those_of_another_pid_namespace(folder):
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    command = ["unshare", *user, "--pid", "--fork", "--mount-proc", sys.executable, "-m", "mpishare", "clean"]
+    file = (folder / STALE[1]).open("rb")
+    with (folder / STALE[0]).open("r+b"), mmap.mmap(file.fileno(), 4096, prot=mmap.PROT_READ):
         file.close()
-        assert {file.name for file in leftovers(folder)} == set(STALE[2:])
-    assert {file.name for file in leftovers(folder)} == set(STALE)
+        ended = subprocess.run([*command, "--dir", str(folder)], capture_output=True, text=True, check=True)
+    assert [f"left {folder / name}: a process uses it" in ended.stdout for name in STALE[:3]] == [True, True, False]
+    assert names_in(folder) == {*FOREIGN, *STALE[:2]}
+
+
+def test_files_stay_where_their_use_cannot_be_known(folder, clean, monkeypatch):
+    monkeypatch.setattr("mpishare.cli.clean.F_SETLEASE", -1)  # as on a file system without leases
+    assert clean().count("cannot be known: Invalid argument") == len(STALE)
+    assert names_in(folder) == {*FOREIGN, *STALE}
+
+
+@pytest.mark.parametrize("options", [[], ["--dry-run"]])
+def test_files_may_vanish_meanwhile(folder, options, monkeypatch):
+    class Output(io.StringIO):
+        """As soon as the first file is named, the jobs of the others end."""
+
+        def write(self, text):
+            for name in STALE:
+                (folder / name).unlink(missing_ok=True)
+            return super().write(text)
+
+    monkeypatch.setattr(sys, "stdout", output := Output())
+    assert main(["--dir", str(folder), *options]) == 0
+    assert output.getvalue().count(str(folder)) == 1
 
 
 def test_links_and_folders_stay(tmp_path):
     (tmp_path / STALE[0]).mkdir()
     (tmp_path / "elsewhere").write_text("mine")
     (tmp_path / STALE[1]).symlink_to(tmp_path / "elsewhere")
-    assert leftovers(tmp_path) == []
+    assert main(["--dir", str(tmp_path)]) == 0
+    assert names_in(tmp_path) == {*STALE[:2], "elsewhere"}
 
 
-def test_files_of_others_stay(folder, monkeypatch):
+def test_files_of_others_stay(folder, clean, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 12345678)
-    assert leftovers(folder) == []
-
-
-def test_the_command(folder, capsys):
-    assert main(["--dir", str(folder), "--dry-run"]) == 0
-    assert capsys.readouterr().out.count("would remove") == len(STALE)
-    assert len(list(folder.iterdir())) == len(STALE) + len(FOREIGN)
-    assert main(["--dir", str(folder)]) == 0
-    result = capsys.readouterr().out
-    assert all(f"removed {folder / name}, 8,192 bytes" in result for name in STALE)
-    assert f"{4 * 8192:,} bytes are free again" in result
-    assert {file.name for file in folder.iterdir()} == set(FOREIGN)
+    assert clean() == "0 bytes are free again\n"
+    assert names_in(folder) == {*FOREIGN, *STALE}
