@@ -1,7 +1,9 @@
-"""Memory, numbers and ends: what a job costs, and what it leaves behind."""
+"""Whole programs: memory, numbers and ends, ranks that are killed, pools that end badly; what they leave behind."""
 
 import json
 
+import h5py
+import numpy as np
 import pytest
 
 from tests.blackbox.launch import PROGRAMS, run_code, run_ranks
@@ -64,3 +66,72 @@ def test_a_call_before_mpi_has_begun_is_refused():
         "try: ms.zeros(3)\nexcept ms.ArgumentError as e: print(e)"
     )
     assert "MPI has not begun" in run_code(1, code).stdout
+
+
+KILLED = """
+import os, signal, time, mpishare as ms
+from mpi4py import MPI
+def task(number):
+    time.sleep(0.0005)
+    if number == 0: print("mapping", flush=True)
+    if number > 200 and MPI.COMM_WORLD.rank == {victim}: os.kill(os.getpid(), signal.SIGKILL)
+ms.map(task, range(10**6), chunk=1)
+"""
+
+
+@pytest.mark.parametrize(("victim", "nodes"), [(0, ""), (2, "block:2")])
+def test_a_rank_that_is_killed_within_a_task(victim, nodes):
+    ended = run_code(4, KILLED.format(victim=victim), {"MPISHARE_NODES": nodes}, status="failure")
+    assert ended.stdout == "mapping\n"
+
+
+LAZY = """
+import resource, numpy as np, mpishare as ms
+rows = (np.full(1 << 17, number, float) for number in range(1000))  # 1 GiB in all
+assert ms.map(np.max, rows, gather="all") == [float(number) for number in range(1000)]
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+"""
+
+
+def test_an_iterator_takes_bounded_memory():
+    assert max(map(int, run_code(2, LAZY).stdout.split())) < 350  # MiB, of which Python, MPI and NumPy take about 100
+
+
+POOL = """
+import mpishare as ms
+pool = ms.Pool()
+if ms.topology().rank: pool.serve()
+else: print(pool.map(abs, [-1, -2]))
+"""
+
+
+def test_a_pool_that_nobody_closes():
+    assert run_code(3, POOL).stdout == "[1, 2]\n"
+
+
+POOL_RAISES = """
+import mpishare as ms
+with ms.Pool() as pool:
+    if pool is not None: raise OSError("the body")
+"""
+
+
+def test_a_pool_whose_body_raises():
+    assert "OSError: the body" in run_code(3, POOL_RAISES, status="failure").stderr
+
+
+CODE = """
+import sys, mpishare as ms
+assert all(ms.load({path!r}, name).sum() == 499500 for name in ("flat", "chunked"))
+print(ms.topology().rank, "h5py" in sys.modules)
+"""
+
+
+def test_h5py_is_imported_where_it_reads(tmp_path):
+    """One rank looks at the file and reads small datasets; a contiguous one is read without h5py."""
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file["flat"] = np.arange(1000)
+        file.create_dataset("chunked", data=np.arange(1000), chunks=(10,))
+    output = run_code(4, CODE.format(path=path), {"MPISHARE_NODES": "block:2"}).stdout
+    assert sorted(output.splitlines()) == ["0 True", "1 False", "2 False", "3 False"]

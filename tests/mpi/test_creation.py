@@ -1,10 +1,12 @@
-"""empty, zeros and full: one writable array per node, which all of its ranks see."""
+"""empty, zeros and full make one array per node; bcast, fence and partition on arrays that exist."""
+
+import time
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import mpishare as ms
+from mpishare.arrays.slices import balanced_slice
 from tests.arrays import DTYPES, REPRESENTATIVES
 
 
@@ -38,6 +40,45 @@ def test_full_is_numpys_full(value, dtype):
     assert array.tolist() == twin.tolist() or array.tobytes() == twin.tobytes()
 
 
-def test_arrays_of_one_rank():
-    array = ms.full(10, MPI.COMM_WORLD.rank, comm=MPI.COMM_SELF)
-    assert array.tolist() == [MPI.COMM_WORLD.rank] * 10
+def test_bcast_refreshes_in_place_from_every_root(comm):
+    array = ms.zeros((300, 1000), "i8")  # several chunks
+    for root in range(comm.size):
+        if comm.rank == root:
+            array[:] = np.arange(300_000).reshape(300, 1000) + root
+        assert ms.bcast(array, root=root) is array
+        assert (array.ravel() == np.arange(300_000) + root).all()
+        comm.Barrier()
+
+
+def test_bcast_of_a_part_sends_what_any_rank_of_the_node_wrote(comm):
+    nodes, root = ms.topology(), comm.size - 1
+    array = ms.zeros((3, comm.size), "f4")
+    array[:, comm.rank] = comm.rank + 1
+    ms.bcast(array[1:2], root=root)
+    for row, node in enumerate((nodes.node, nodes.node_of(root), nodes.node)):
+        assert array[row].tolist() == [rank + 1 if rank in nodes.ranks_of(node) else 0 for rank in range(comm.size)]
+
+
+@pytest.mark.parametrize("scope", ["node", "all"])
+def test_no_rank_leaves_a_fence_before_the_last_has_come(comm, scope):
+    nodes = ms.topology()
+    ranks = nodes.node_comm if scope == "node" else comm
+    array = ms.zeros(comm.size, "i8")
+    for late in range(ranks.size):
+        ranks.Barrier()
+        if ranks.rank == late:
+            time.sleep(0.02)  # the others are in the fence by now, and must stay there
+            array[late] = 1
+        came = time.monotonic()
+        ms.fence(scope=scope)
+        left = time.monotonic()
+        assert min(ranks.allgather(left)) >= max(ranks.allgather(came))
+        assert array[late] == (scope == "node" or nodes.node_of(late) == nodes.node)
+    comm.Barrier()
+
+
+@pytest.mark.parametrize("count", [7, np.int8(100), np.uint8(200), np.int32(2**31 - 1)])
+def test_partition_is_a_balanced_slice(count):
+    nodes = ms.topology()
+    assert ms.partition(count) == balanced_slice(int(count), nodes.size, nodes.rank)
+    assert ms.partition(count, scope="node") == balanced_slice(int(count), nodes.node_size, nodes.node_rank)

@@ -1,11 +1,17 @@
-"""The conformance suite: what every segment kind must do."""
+"""What every segment kind must do; the first that works on all ranks of a node, and what is reported of the others."""
+
+import errno
 
 import numpy as np
 import pytest
 
 import mpishare as ms
 from mpishare.comm.lookup import context_of
-from tests.mpi.memory.conftest import KINDS, permissions, settings_of
+from mpishare.memory import selection
+from mpishare.memory.kinds import Kind
+from mpishare.memory.mapping import Mapping
+from mpishare.memory.window import KeptWindow
+from tests.mpi.memory.conftest import KINDS, MAKES_WINDOWS, permissions, settings_of
 
 
 @pytest.fixture(params=KINDS.values(), ids=list(KINDS))
@@ -52,3 +58,101 @@ def test_shared_bytes_are_on_read_only_pages_that_go_with_the_last_view(only):
             assert permissions(address).startswith("r--")
             del view
             assert not permissions(address)
+
+
+def refuse(context, nbytes):
+    """Fails late on the ranks of each node, in two ways."""
+    context.node_collective_comm.barrier()
+    raise OSError(errno.EIO, "the disk is broken") if context.topology.is_leader else MemoryError("no pages")
+
+
+def break_down(context, nbytes):
+    """Raises an unexpected error on the last rank of each node."""
+    nodes = context.topology
+    raise ZeroDivisionError if nodes.node_rank == nodes.node_size - 1 else ms.BackendError("only refused")
+
+
+def with_failing(allocate):
+    """All kinds, and before them one that allocates by `allocate`."""
+    return Kind("refusing", "refusing", True, lambda context, nbytes: None, allocate), *selection.KINDS
+
+
+def test_the_next_kind_serves_where_one_fails(configured, monkeypatch):
+    comm = configured(backend="", recycle="0")
+    monkeypatch.setattr(selection, "KINDS", with_failing(refuse))
+    shared = ms.share(np.arange(1000) if comm.rank == 0 else None, comm=comm)
+    assert shared.tolist() == list(range(1000))
+    segment = next(segment for segment in ms.report().segments if segment.nbytes == 8000)
+    assert next(iter(segment.refusals)) == "refusing"
+    assert "the disk is broken" in str(ms.report()) or "no pages" in str(ms.report())
+
+
+@pytest.mark.parametrize("count", [10, 1 << 20])
+@pytest.mark.parametrize("recycle", ["0", "64M"])
+def test_an_unexpected_error_ends_the_call_on_all_ranks(count, recycle, configured, monkeypatch):
+    comm = configured(backend="", recycle=recycle)
+    monkeypatch.setattr(selection, "KINDS", with_failing(break_down))
+    is_culprit = ms.topology(comm).node_rank == ms.topology(comm).node_size - 1
+    with pytest.raises(ZeroDivisionError if is_culprit else ms.MpishareError):
+        ms.zeros(count, comm=comm)
+
+
+def test_where_no_kind_fits_the_error_names_each(configured):
+    """No segment kind has room.
+
+    Outcome: CapacityError on all ranks: host, directory, bytes wanted, bytes free, the cure.
+    """
+    comm = configured(backend="", dir="")
+    with pytest.raises(ms.CapacityError) as error:
+        ms.share(np.broadcast_to(np.zeros(1), 1 << 57), comm=comm)
+    assert error.value.wanted == 1 << 60
+    assert 0 < error.value.free < 1 << 60
+    assert error.value.host in ms.topology().hosts
+    assert "MPISHARE_DIR" in str(error.value)
+    unnamed = [kind for kind in selection.KINDS if f"{kind.title}: " not in str(error.value)]
+    assert len(unnamed) == 1  # the error's own text is about this one
+    nodes = ms.topology(comm).placement.nodes
+    assert any(f"private: {len(ranks) << 60:,} bytes do not fit" in str(error.value) for ranks in nodes)
+
+
+@pytest.mark.parametrize(("folder", "reason"), [("/none", "there is no folder"), ("/proc", "/proc is on proc")])
+def test_folders_that_cannot_be_used(folder, reason, configured):
+    """MPISHARE_DIR on a network file system, for which /proc stands; tests/unit/host has their list.
+
+    Outcome: BackendError: which folder, on what; never used.
+    """
+    comm = configured(dir=folder)
+    with pytest.raises((ms.BackendError, ms.PeerError), match=reason):
+        ms.zeros(1000, comm=comm, backend="memmap")
+
+
+def test_a_window_that_a_rank_cannot_map_again_is_kept(configured, monkeypatch):
+    """Its pages stay writable on all ranks of the node: they belong to MPI."""
+    comm = configured(recycle="0")
+    nodes = ms.topology(comm)
+    if nodes.node_rank == nodes.node_size - 1:
+        monkeypatch.setattr(Mapping, "of_pages", lambda address, nbytes: None)
+    shared = ms.share(np.arange(1000), backend="window,memmap", comm=comm)
+    is_kept = MAKES_WINDOWS and nodes.node_size > 1
+    assert MAKES_WINDOWS or nodes.node_size == 1 or "this MPI makes no shared-memory windows" in str(ms.report())
+    assert permissions(shared.ctypes.data).startswith("rw-" if is_kept else "r--")
+    assert shared.tolist() == list(range(1000))
+    if is_kept:
+        KeptWindow.kept.pop().Free()  # so that the test leaves nothing
+
+
+def test_a_file_that_a_rank_may_not_open_is_refused(configured, raised, monkeypatch):
+    """The last rank of each node cannot open the leader's file."""
+    comm = configured(dir="", recycle="0")
+    nodes = ms.topology(comm)
+    if nodes.node == 0 and nodes.node_rank == nodes.node_size - 1 > 0:
+
+        def refuse(*_):
+            raise PermissionError(errno.EACCES, "not allowed")
+
+        monkeypatch.setattr("mpishare.memory.shared_file.os.open", refuse)
+    errors = raised(lambda: ms.zeros(1000, comm=comm, backend="memmap"))
+    is_refused = len(nodes.placement.nodes[0]) > 1  # a leader opens no file of another rank
+    assert all(("of the node's leader cannot be opened" in message) == is_refused for _, message in errors)
+    monkeypatch.undo()
+    assert not ms.zeros(1000, comm=comm, backend="memmap").any()

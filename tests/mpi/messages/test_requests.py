@@ -1,7 +1,12 @@
-"""Requests of isend and irecv: asked, given up, dropped, and advanced while this rank waits for something else."""
+"""Messages received at once or later: asked, given up, dropped, lost, interrupted, and advanced within other waits."""
 
 import gc
+import resource
+import signal
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -121,3 +126,149 @@ def test_an_open_request_of_a_freed_communicator_is_an_error(comm, duplicate):
         while not request.test()[0]:
             pass
     sending.Wait()
+
+
+LARGE = 200_000_000
+"""More bytes than the buffer pool keeps."""
+
+
+def received(source, *, is_later):
+    """The next message, by `recv` or by `irecv`."""
+    return ms.irecv(source).wait() if is_later else ms.recv(source)
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+@pytest.mark.parametrize("is_object", [False, True])
+def test_no_memory_loses_one_message(comm, is_object, is_later):
+    """Rank 0 has no memory left, and the sender is not kept waiting."""
+    source, sending = comm.size - 1, []
+    if comm.rank == source:
+        array = np.zeros(LARGE, np.uint8)
+        obj = {"text": "x" * 100_000, "small": np.ones(4000), "large": array, "last": np.arange(9000)}
+        sending = [ms.isend(sent, 0) for sent in (np.ones(3), obj if is_object else array, np.arange(7000))]
+    if comm.rank == 0:
+        assert ms.recv(source).size == 3
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + LARGE // 2, before[1]))
+        try:
+            with pytest.raises(ms.CapacityError, match="memory of this process") as caught:
+                received(source, is_later=is_later)
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
+        assert caught.value.wanted == LARGE
+        assert (ms.recv(source) == np.arange(7000)).all()
+    wait_all(sending)
+
+
+def test_many_shapes_and_none_shares_memory_with_the_next(comm):
+    """More headers than are remembered, each twice."""
+    counts = [1 + number // 2 for number in range(530)]
+    sending = [ms.isend(np.full(count, number), RIGHT) for number, count in enumerate(counts)]
+    arrays = [ms.recv(LEFT) for _ in counts]
+    assert [array.tolist() for array in arrays] == [[number] * count for number, count in enumerate(counts)]
+    wait_all(sending)
+
+
+@pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="this MPI library allows one thread")
+def test_threads_send_and_receive_at_once(comm):
+    """With one tag: whichever thread receives a message, it is whole."""
+
+    def send(seed):
+        for number in range(25):
+            ms.send(np.full([40, 9000, 300_000][number % 3], seed), RIGHT, tag=9)
+
+    def is_whole(_):
+        arrays = [ms.recv(None, tag=9) for _ in range(25)]
+        return all((array == array[0]).all() for array in arrays)
+
+    with ThreadPoolExecutor(6) as threads:
+        sending = [threads.submit(send, seed) for seed in range(3)]
+        assert all(threads.map(is_whole, range(3)))
+        for sent in sending:
+            sent.result()
+    assert comm.sendrecv(0, RIGHT, source=LEFT) == 0
+
+
+@pytest.mark.parametrize("head", [b"", b"MSH1", b"MSP1" + b"\xff" * 200, bytes(4000)])
+def test_a_hostile_head_is_an_error(comm, head):
+    for is_later in (False, True):
+        sending = context_of().head_comm.Isend([head, MPI.BYTE], RIGHT, 0)
+        with pytest.raises(ms.SpecError, match="cannot be read"):
+            received(LEFT, is_later=is_later)
+        sending.Wait()
+    assert ms.sendrecv(np.arange(2), RIGHT, source=LEFT).tolist() == [0, 1]
+
+
+def test_what_never_comes_is_given_up(comm, configured):
+    """The communicator is not: what comes later is for the next receive."""
+    duplicate = configured(timeout="4")
+    comm.Barrier()
+    with pytest.raises(ms.StallError, match="recv from rank"):
+        ms.recv(LEFT, comm=duplicate)
+    comm.Barrier()
+    assert ms.sendrecv(np.arange(70_000), RIGHT, source=LEFT, comm=duplicate).size == 70_000
+    assert ms.share(np.arange(3), comm=duplicate).size == 3
+
+
+@contextmanager
+def interrupted():
+    """Within a moment a signal comes, the handler of which raises."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def patient(configured):
+    """A communicator on which handlers run while this rank waits."""
+    return configured(timeout="50")
+
+
+def assert_refused(comm):
+    """Every call of messages is refused on `comm`, and on no other."""
+    for begin in (ms.send, ms.isend):
+        for obj in (np.ones(3), [1]):
+            with pytest.raises(ms.MpishareError, match="use a new communicator"):
+                begin(obj, comm.rank, comm=comm)
+    for receive in (ms.recv, ms.irecv):
+        with pytest.raises(ms.MpishareError, match="use a new communicator"):
+            receive(comm.rank, comm=comm)
+    ms.send(np.arange(3), comm.rank)
+    assert ms.recv(comm.rank).tolist() == [0, 1, 2]
+
+
+def test_a_request_that_is_interrupted_has_ended(patient):
+    request = ms.irecv(LEFT, comm=patient)
+    with interrupted():
+        request.wait()
+    for call in (request.wait, request.test):
+        with pytest.raises(ms.MpishareError, match="an exception from outside"):
+            call()
+    assert not request.cancel()
+    assert_refused(patient)
+    assert ms.share(np.arange(3), comm=patient).size == 3  # collectives go on
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("send", [ms.send, lambda *args, **options: ms.isend(*args, **options).wait()])
+def test_a_send_that_is_interrupted_keeps_its_bytes(patient, send):
+    """Until the receiver has them."""
+    if patient.rank == 0:
+        array = np.arange(300_000)
+        watch = weakref.ref(array)
+        with interrupted():
+            send(array, 1, comm=patient)
+        del array
+        gc.collect()
+        assert watch() is not None
+        assert_refused(patient)
+    patient.Barrier()
+    if patient.rank == 1:
+        assert (ms.recv(0, comm=patient) == np.arange(300_000)).all()
+    patient.Barrier()

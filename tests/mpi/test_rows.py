@@ -1,0 +1,112 @@
+"""Rows of all ranks, to all, to the root and from it: bit for bit, one copy per node."""
+
+import numpy as np
+import pytest
+
+import mpishare as ms
+from mpishare import gather_scatter
+from mpishare.transfer import rows
+from tests.arrays import REPRESENTATIVES, bits, filled
+from tests.mpi.test_errors import assert_refused_alike
+
+
+def assert_rows(comm, result, local, *, is_writable):
+    """Compares gathered rows, on the ranks that have them, with rows that came by pickle."""
+    rows_by_pickle = comm.allgather((local.shape[0], bits(local)))
+    if result is None:
+        return
+    assert bits(result) == b"".join(part for _, part in rows_by_pickle)
+    assert result.shape == (sum(count for count, _ in rows_by_pickle), *local.shape[1:])
+    assert (result.dtype, type(result)) == (local.dtype, np.ndarray)
+    assert result.dtype.isalignedstruct == local.dtype.isalignedstruct
+    assert result.flags.c_contiguous
+    assert result.flags.writeable == is_writable
+
+
+def assert_allgathered(comm, local):
+    assert_rows(comm, ms.allgather(local, comm=comm), local, is_writable=False)
+
+
+@pytest.mark.parametrize("backend", ["", "private"])
+@pytest.mark.parametrize("chunk", ["", "1000", "256K"])
+def test_every_size_in_every_way(configured, chunk, backend):
+    duplicate = configured(chunk=chunk, backend=backend)
+    for array in REPRESENTATIVES.values():
+        if array.ndim:
+            assert_allgathered(duplicate, array[(duplicate.rank + 1) % 2 :])
+    for count in (0, 1, 17, 5000, *(() if chunk == "1000" else (200_001,))):
+        assert_allgathered(duplicate, (np.arange((count + duplicate.rank) * 5) * (duplicate.rank + 1)).reshape(-1, 5))
+        for owner in {0, duplicate.size - 1}:
+            assert_allgathered(duplicate, filled(np.dtype("u1"), (count * 3 if duplicate.rank == owner else 0, 2)))
+
+
+@pytest.mark.parametrize("call", [ms.allgather, ms.allreduce])
+def test_one_copy_per_node(call):
+    result = call(np.arange(300_000.0))
+    largest = ms.report().segments[0]
+    assert (largest.nbytes, largest.made_by, largest.copies) == (result.nbytes, call.__name__, 1)
+
+
+def test_counts_that_do_not_fit_in_a_note(comm, monkeypatch):
+    monkeypatch.setattr(rows, "_MAX_NOTED_RANKS", 0)  # as with more ranks than a test has
+    assert_allgathered(comm, np.arange(3 * comm.rank) + comm.rank)
+    gathered = ms.gather(np.full(comm.rank, comm.rank))
+    assert (gathered is None) == (comm.rank > 0)
+    assert gathered is None or gathered.tolist() == [rank for rank in range(comm.size) for _ in range(rank)]
+
+
+@pytest.mark.two_launches
+@pytest.mark.ranks(2)
+def test_more_rows_than_an_array_can_have(comm, raised):
+    empty, many = np.empty((2**62, 0), "u1"), np.broadcast_to(np.uint8(1), (2**62,))
+    for call in (lambda: ms.allgather(empty), lambda: ms.gather(empty), lambda: ms.allgather(many)):
+        assert_refused_alike(raised(call), "SpecError", "exceed the address space")
+    assert ms.allgather(np.ones(1)).size == comm.size
+
+
+def assert_gathered(comm, local, root):
+    """Gathers, and compares with rows that came by pickle."""
+    result = ms.gather(local, root=root)
+    assert (result is None) == (comm.rank != root)
+    assert_rows(comm, result, local, is_writable=True)
+
+
+def assert_scattered(comm, array, root):
+    """Scatters, and compares with the part of `partition`."""
+    result = ms.scatter(array if comm.rank == root else None, root=root)
+    assert (result.shape, result.dtype) == (array[ms.partition(array.shape[0])].shape, array.dtype)
+    assert result.flags.c_contiguous
+    assert result.flags.writeable
+    assert not np.shares_memory(result, array)
+    parts = comm.gather(bits(result), root)  # the padding of an array that NumPy copied differs between ranks
+    assert parts is None or b"".join(parts) == bits(array)
+
+
+@pytest.mark.parametrize("name", [name for name, array in REPRESENTATIVES.items() if array.ndim])
+def test_representatives_keep_their_bits(comm, name):
+    for root in range(comm.size):
+        assert_gathered(comm, REPRESENTATIVES[name][(comm.rank + 1) % 2 :], root)
+        assert_scattered(comm, REPRESENTATIVES[name], root)
+
+
+def test_any_number_of_messages(comm, monkeypatch):
+    monkeypatch.setattr(rows, "LARGEST_MESSAGE_BYTES", 100_000)  # as if it were 2**31
+    table = np.arange(300_000).reshape(-1, 3)
+    for array in (table, np.asfortranarray(table), table[::-1, :2], table[:1]):
+        assert_scattered(comm, array, comm.size - 1)
+        assert_gathered(comm, array[comm.rank :], 0)
+
+
+def test_no_memory_on_one_rank(comm, raised, monkeypatch):
+    last = comm.size - 1
+
+    def refuse(nbytes, limit):
+        raise MemoryError
+
+    if comm.rank == last:
+        monkeypatch.setattr(gather_scatter, "acquire", refuse)
+    for call in (lambda: ms.gather(np.ones(3), root=last), lambda: ms.scatter(np.ones(9))):
+        errors = [error for error, _ in raised(call)]
+        assert errors == ["PeerCapacityError"] * last + ["CapacityError"]
+    monkeypatch.undo()
+    assert ms.scatter(np.arange(comm.size)).tolist() == [comm.rank]
