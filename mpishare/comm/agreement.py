@@ -16,7 +16,6 @@ from mpishare.comm import mpi
 from mpishare.errors import CapacityError, MismatchError, MpishareError, PeerCapacityError, PeerError, text_of_error
 
 if TYPE_CHECKING:
-    from mpishare.comm.collective import collective
     from mpishare.comm.collective_comm import CollectiveComm
 
 NOTE_BYTES = 64
@@ -24,6 +23,8 @@ NOTE_BYTES = 64
 
 _FLAGS = struct.Struct("<QII")
 """Whether this rank has failed; the checksum of its call; the same checksum with every bit inverted."""
+
+_FLAGS_BYTES = _FLAGS.size
 
 _Error = TypeVar("_Error", bound=BaseException)
 
@@ -46,8 +47,9 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
     raised raises that same error; every other rank raises `PeerError`, or `PeerCapacityError`, with its text. So no
     rank waits in a later collective for one that does not come.
 
-    When the block sets `call` to a text, the texts of all ranks must be equal, or all ranks raise `MismatchError`.
-    When it sets `note`, to `NOTE_BYTES` bytes, then after the block `note` is the bitwise OR of the notes of all ranks.
+    When the block sets `call` to a text, the texts of all ranks must be equal, or all ranks raise `MismatchError`. It
+    names `where` too, the file and line of the call, if that is set. When the block sets `note`, to `NOTE_BYTES` bytes,
+    then after it `note` is the bitwise OR of the notes of all ranks.
 
     Without an error it costs one MPI_Allreduce of 80 bytes by MPI_BOR: whether a rank has failed, the checksum of the
     call, the inverted checksum, and the note. Equal checksums come out as they went in. It also orders memory: what any
@@ -56,37 +58,38 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
 
     call = ""
     note = bytes(NOTE_BYTES)
-    _where = ""
+    where = ""
 
-    def __init__(self, comm: CollectiveComm, opens: collective | None = None) -> None:
-        """`opens` is the public call whose first agreement this is; see `collective.begin`."""
+    def __init__(self, comm: CollectiveComm) -> None:
         self._comm = comm
-        self._opens = opens
 
     def __enter__(self) -> agree:
-        if self._opens is not None:
-            self._where = self._opens.enter(self._comm)
-            if self._opens.context.is_out_of_step:
-                refusal = MpishareError(
-                    "an exception from outside, such as a signal handler's, ended an earlier call on this rank before "
-                    "the call had ended. The ranks are out of step on this communicator: end the job, or use a new one."
-                )
-                self.__exit__(type(refusal), refusal, None)
-                raise refusal
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        flags = _flags(self.call, error is not None)
+        flags = _flags(self.call) if error is None else _flags(self.call, has_failed=True)
         result = self._comm.allreduce_or(flags + self.note)
-        self.note = result[_FLAGS.size :]
+        self.note = result[_FLAGS_BYTES:]
         if error is not None or not result.startswith(flags):
             if _FLAGS.unpack_from(result)[0]:
                 _exchange_failures(self._comm, error)
             else:
-                calls = self._comm.allgather_obj(f"{self.call} at {self._where}" if self._where else self.call)
+                calls = self._comm.allgather_obj(f"{self.call} at {self.where}" if self.where else self.call)
                 raise mark_known(self._comm, MismatchError(dict(enumerate(calls))))
+
+
+class refuse(agree):  # noqa: N801 - as above
+    """An agreement in which this rank fails at once, because it is out of step; see `comm.collective`."""
+
+    def __enter__(self) -> agree:
+        refusal = MpishareError(
+            "an exception from outside, such as a signal handler's, ended an earlier call on this rank before the call "
+            "had ended. The ranks are out of step on this communicator: end the job, or use a new one."
+        )
+        self.__exit__(type(refusal), refusal, None)
+        raise refusal
 
 
 def any_rank(comm: CollectiveComm, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -102,7 +105,7 @@ def any_rank(comm: CollectiveComm, flags: NDArray[np.bool_]) -> NDArray[np.bool_
 
 
 @lru_cache(maxsize=256)
-def _flags(call: str, has_failed: bool) -> bytes:
+def _flags(call: str, has_failed: bool = False) -> bytes:
     checksum = crc32(call.encode(errors="surrogatepass"))
     return _FLAGS.pack(has_failed, checksum, ~checksum & 0xFFFFFFFF)
 

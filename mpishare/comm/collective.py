@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from mpishare.comm import mpi
-from mpishare.comm.agreement import agree, is_known
+from mpishare.comm.agreement import agree, is_known, refuse
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.lookup import context_of
@@ -24,36 +24,37 @@ class collective:  # noqa: N801 - used as `with collective("share", comm) as cal
         context: That of the communicator.
     """
 
-    __slots__ = ("_name", "_size", "context")
+    __slots__ = ("_comm", "_name", "context")
 
     def __init__(self, name: str, comm: mpi.Comm | None) -> None:
         self._name = name
         self.context: Context = context_of(comm)
-        self._size = 0  # ranks that take part, from the first agreement on
+        self._comm: CollectiveComm | None = None  # over which the ranks agree, from the first agreement on
 
     def __enter__(self) -> collective:
         return self
 
     def begin(self, comm: CollectiveComm | None = None) -> agree:
-        """The call's first agreement, to be used as `agree` is: over all ranks, or over those of `comm`."""
-        return agree(self.context.collective_comm if comm is None else comm, self)
-
-    def enter(self, comm: CollectiveComm) -> str:
-        """Called by the first agreement: the file and line of the call, where the watchdog needs to know it.
+        """The call's first agreement, to be used as `agree` is: over all ranks, or over those of `comm`.
 
         Raises:
             MpishareError: This rank is in another call on the communicator. Local: the other ranks are not.
             MismatchError, StallError: See `WatchedComm.enter`.
         """
-        if self.context.current_call:
+        context = self.context
+        if comm is None:
+            comm = context.collective_comm
+        if context.current_call:
             raise MpishareError(
-                f"{self._name} was called while this rank is in {self.context.current_call} on the same communicator, "
+                f"{self._name} was called while this rank is in {context.current_call} on the same communicator, "
                 "as in a signal handler. Call it when that call has ended, or on another communicator."
             )
-        where = comm.enter(self._name) if isinstance(comm, WatchedComm) else ""
-        self._size = comm.size
-        self.context.current_call = self._name
-        return where
+        agreement = refuse(comm) if context.is_out_of_step else agree(comm)
+        if isinstance(comm, WatchedComm):
+            agreement.where = comm.enter(self._name)
+        self._comm = comm
+        context.current_call = self._name
+        return agreement
 
     def release(self) -> None:
         """Allows other calls on the communicator from here on, such as those of classes that are being unpickled."""
@@ -62,7 +63,7 @@ class collective:  # noqa: N801 - used as `with collective("share", comm) as cal
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._size:
+        if self._comm is not None:
             self.context.current_call = ""
-            if error is not None and not is_known(error, self._size):
+            if error is not None and not is_known(error, self._comm.size):
                 self.context.is_out_of_step = True

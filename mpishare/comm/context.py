@@ -111,10 +111,10 @@ class Context:
         `make` is a class or a function that a higher layer gives: so each mechanism has its state here, typed.
         """
         try:
-            return cast("_T", self._kept[make])
+            kept: _T = self._kept[make]
         except KeyError:
-            made = self._kept[make] = make(self)
-            return made
+            kept = self._kept[make] = make(self)
+        return kept
 
     def refuse_messages(self) -> None:
         """From now on this rank sends and receives no messages of users over the communicator."""
