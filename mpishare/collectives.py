@@ -102,6 +102,7 @@ def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:
     """
     with collective("fence", comm) as call:
         context = call.context
+        has_nodes = context.topology.n_nodes > 1
         agreement = call.begin(node_comm_of(context))
         if scope == "all":
             agreement.note = _ALL_NODES
@@ -110,11 +111,11 @@ def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:
                 _check_scope(scope)
                 agreement.call = _FENCES[scope]
         except MpishareError as error:
-            if context.topology.n_nodes > 1 and agreement.note[0] and is_known(error, context.topology.node_size):
+            if has_nodes and agreement.note[0] and is_known(error, context.topology.node_size):
                 with agree(context.collective_comm):  # the other nodes wait, also for a node that failed
                     raise
             raise
-        if context.topology.n_nodes > 1 and agreement.note[0]:
+        if has_nodes and agreement.note[0]:
             with agree(context.collective_comm):
                 pass
 

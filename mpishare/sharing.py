@@ -18,7 +18,7 @@ from mpishare.memory.segment import Segment, segment_of
 from mpishare.memory.selection import check_backend
 from mpishare.objects import unshared
 from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_header, replicate_object, unpack_object
-from mpishare.transfer.node_fill import ArraySource, replicate
+from mpishare.transfer.node_fill import ArraySource, fill, replicate
 from mpishare.transfer.pipeline import broadcast_spec
 
 _T = TypeVar("_T")
@@ -125,14 +125,19 @@ def _share(call: collective, obj: Any, root: int, backend: str | None) -> Any:
         root = checked_integer("root", root, largest=context.topology.size - 1)
         backend = check_backend(backend, context)
         agreement.call = _share_call(root, backend)
-        source, slots, extension = None, None, b""
+        header: Spec | PackedHeader
+        slots, extension = None, b""
         if context.topology.rank == root:
-            source = _source_of(obj, root)
-            header = source.header
+            if type(obj) in PLAIN_CLASSES:
+                header = Spec.of(obj)
+            else:
+                obj = _pack(obj, root)
+                header = obj.header
             agreement.note, extension = header.packed
             slots = known_slots(context, header.nbytes, backend)
             if slots is not None:
-                source.write(slots.next_bytes(header.nbytes))
+                memory = slots.next_bytes(header.nbytes)
+                fill(memory, header, obj) if isinstance(header, Spec) else obj.write(memory)
     if is_packed_header(agreement.note):
         header = PackedHeader.unpack(agreement.note)
     else:
@@ -141,7 +146,7 @@ def _share(call: collective, obj: Any, root: int, backend: str | None) -> Any:
         slots = known_slots(context, header.nbytes, backend)
     if slots is None:
         segment = allocate(context, header.nbytes, backend=backend, made_by="share", writable=False)
-        _fill(context, segment, header, source, root)
+        _fill(context, segment, header, obj, root)
     else:  # the root has filled it
         segment = allocate_known(context, slots, header.nbytes, "share")
         segment.seal()
@@ -158,10 +163,8 @@ def _share_call(root: int, backend: str | None) -> str:
     return f"share(…, root={root}, backend={backend})"
 
 
-def _source_of(obj: Any, root: int) -> ArraySource | PackedObject:
-    """The array or the object on its root."""
-    if type(obj) in PLAIN_CLASSES:
-        return ArraySource(Spec.of(obj), obj)
+def _pack(obj: Any, root: int) -> PackedObject:
+    """The object on its root, which is not an array."""
     if obj is None:
         raise SpecError(f"root {root} passed None, so there is nothing to share. Pass the object on that rank.")
     packed = PackedObject(obj)
@@ -170,19 +173,14 @@ def _source_of(obj: Any, root: int) -> ArraySource | PackedObject:
     return packed
 
 
-def _fill(
-    context: Context,
-    segment: Segment,
-    header: Spec | PackedHeader,
-    source: ArraySource | PackedObject | None,
-    root: int,
-) -> None:
-    """Brings what `header` describes, and `source` has on `root`, into the segment of every node. Collective."""
+def _fill(context: Context, segment: Segment, header: Spec | PackedHeader, obj: Any, root: int) -> None:
+    """Brings `obj`, an array or a `PackedObject` on `root`, into the segment of every node. Collective."""
+    is_root = context.topology.rank == root
     if isinstance(header, Spec):
+        source = ArraySource(header, obj) if is_root else None
         replicate(context, root, segment.block(), segment.origin.is_shared, source)
     else:
-        assert not isinstance(source, ArraySource)
-        replicate_object(context, root, segment, header, source)
+        replicate_object(context, root, segment, header, obj if is_root else None)
     seal(context, segment)
 
 

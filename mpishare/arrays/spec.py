@@ -50,12 +50,8 @@ class Spec:
         Raises:
             SpecError: `array` is not a plain ndarray, or its dtype cannot be shared.
         """
-        kind = f"{type(array).__module__}.{type(array).__name__}"
-        if not isinstance(array, np.ndarray):
-            raise SpecError(f"{kind} cannot be shared: it is not a numpy.ndarray. Pass numpy.asarray(…) of it.")
-        if type(array) not in PLAIN_CLASSES:
-            cure = "Pass numpy.asarray(…) of it, or its parts one by one."
-            raise SpecError(f"{kind} cannot be shared: as a plain array it would lose what its class adds. {cure}")
+        if not isinstance(array, np.ndarray) or type(array) not in PLAIN_CLASSES:
+            raise _not_plain(array)
         dtype, flags = array.dtype, array.flags
         check_dtype(dtype)
         order: Order = "F" if flags.f_contiguous and not flags.c_contiguous else "C"
@@ -149,6 +145,15 @@ class Spec:
 
 _plain_spec = lru_cache(maxsize=256)(Spec)
 """A spec that is made once, so that its cached properties are too."""
+
+
+def _not_plain(array: object) -> SpecError:
+    """The error for what is not a plain ndarray."""
+    kind = f"{type(array).__module__}.{type(array).__name__}"
+    if not isinstance(array, np.ndarray):
+        return SpecError(f"{kind} cannot be shared: it is not a numpy.ndarray. Pass numpy.asarray(…) of it.")
+    cure = "Pass numpy.asarray(…) of it, or its parts one by one."
+    return SpecError(f"{kind} cannot be shared: as a plain array it would lose what its class adds. {cure}")
 
 
 def _lengths(shape: ShapeLike) -> tuple[int, ...]:

@@ -121,7 +121,9 @@ class _Allocator:
 
     def _slot(self, context: Context, nbytes: int, backend: str | None) -> Slot | None:
         """A slot of `nbytes`; None if all are in use and there can be no further slab."""
-        slots = self.slots.setdefault((backend, nbytes), SlotPool(nbytes))
+        slots = self.slots.get((backend, nbytes))
+        if slots is None:
+            slots = self.slots[backend, nbytes] = SlotPool(nbytes)
         if not slots.free:
             slots.update(context)
             self._add_slab(context, slots, slots.missing_bytes(), backend)

@@ -99,7 +99,8 @@ class SlotPool:
         """The next free slot."""
         number = self.free.pop()
         self._dropped[number] = 0
-        return Slot(*self._places[number], self._dropped, number)
+        slab, offset = self._places[number]
+        return Slot(slab, offset, self._dropped, number)
 
 
 class Slab(NamedTuple):
