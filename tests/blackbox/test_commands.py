@@ -72,15 +72,15 @@ def test_bench_ends_in_a_verdict(size, nodes):
     assert f"saves {(size - 2 if nodes else 0) << 20:,} bytes of memory" in output
 
 
-@pytest.mark.parametrize(
-    ("args", "status", "text"),
-    [
-        ("", 2, "usage: mpishare"),
-        ("fly", 2, "usage: mpishare"),
-        ("bench --mib 0", 2, "--mib takes 1 or more"),
-        *((f"{command} --help", 0, "usage: mpishare") for command in ("", "info", "run")),
-    ],
-)
+USAGE = [
+    ("", 2, "usage: mpishare"),
+    ("fly", 2, "usage: mpishare"),
+    ("bench --mib 0", 2, "--mib takes 1 or more"),
+    *((f"{command} --help", 0, "usage: mpishare") for command in ("", "info", "run")),
+]
+
+
+@pytest.mark.parametrize(("args", "status", "text"), USAGE)
 def test_usage(args, status, text):
     ended = run([sys.executable, "-m", "mpishare", *args.split()], status=status)
     assert text in (ended.stderr if status else ended.stdout)

@@ -112,21 +112,21 @@ def test_small_input_progress_and_text(data, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
-    ("job", "args", "message"),
-    [
-        ("broadcast", "--shape=-3", "ValueError"),
-        ("broadcast", "--data=EMPTY", "broadcast: EOFError"),
-        ("heat", "--size=2,9", "heat.py: error: --"),
-        ("histogram", "--data=README.md", "histogram: ValueError"),
-        ("kmeans", "--points=3", "10 clusters of float64 (3, 8)"),
-        ("kmeans", "--data=EMPTY", "kmeans: FileError"),
-        ("round_trip", "--to=3", "no other rank"),
-        ("table_stats", "--output=stats.txt", "must end in .csv or .h5"),
-        ("table_stats", "--data=nowhere.csv", "table_stats: FileNotFoundError"),
-        ("task_map", "--bits=60", "--items takes 0 or more"),
-    ],
-)
+BAD_INPUT = [
+    ("broadcast", "--shape=-3", "ValueError"),
+    ("broadcast", "--data=EMPTY", "broadcast: EOFError"),
+    ("heat", "--size=2,9", "heat.py: error: --"),
+    ("histogram", "--data=README.md", "histogram: ValueError"),
+    ("kmeans", "--points=3", "10 clusters of float64 (3, 8)"),
+    ("kmeans", "--data=EMPTY", "kmeans: FileError"),
+    ("round_trip", "--to=3", "no other rank"),
+    ("table_stats", "--output=stats.txt", "must end in .csv or .h5"),
+    ("table_stats", "--data=nowhere.csv", "table_stats: FileNotFoundError"),
+    ("task_map", "--bits=60", "--items takes 0 or more"),
+]
+
+
+@pytest.mark.parametrize(("job", "args", "message"), BAD_INPUT)
 def test_bad_input_ends_everywhere(job, args, message, data):
     args = args.replace("EMPTY", str(data / "empty.npy"))
     assert message in run_ranks(3, [f"jobs/{job}.py", args], status="failure").stderr

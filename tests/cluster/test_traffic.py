@@ -26,16 +26,16 @@ def assert_once(links, path):
 BY_NODE = ("--map-by", "slot", "--rank-by", "node")
 
 
-@pytest.mark.parametrize(
-    ("ranks", "options", "root", "path"),
-    [
-        ("1", (), 0, ["h1", "h2", "h3"]),
-        ("4", (), 0, ["h1", "h2", "h3"]),
-        ("1,3,1", (), 1, ["h2", "h3", "h1"]),
-        ("1,3,1", (), 4, ["h3", "h1", "h2"]),
-        ("2,2", BY_NODE, 3, ["h2", "h1"]),
-    ],
-)
+PATHS = [
+    ("1", (), 0, ["h1", "h2", "h3"]),
+    ("4", (), 0, ["h1", "h2", "h3"]),
+    ("1,3,1", (), 1, ["h2", "h3", "h1"]),
+    ("1,3,1", (), 4, ["h3", "h1", "h2"]),
+    ("2,2", BY_NODE, 3, ["h2", "h1"]),
+]
+
+
+@pytest.mark.parametrize(("ranks", "options", "root", "path"), PATHS)
 def test_once_from_every_root(make, ranks, options, root, path):
     links = parts(make(len(path), ranks=ranks), "share", str(root), options=options)
     assert_once(links, path)

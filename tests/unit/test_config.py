@@ -17,26 +17,26 @@ def test_nothing_set():
     assert Config.read({}) == Config() == Config.read({"MPISHARE_NODES": "", "MPISHARE_SECOND_MAP": ""})
 
 
-@pytest.mark.parametrize(
-    ("variable", "text", "attribute", "value"),
-    [
-        ("MPISHARE_BACKEND", "window", "backend", "window"),
-        ("MPISHARE_NODES", "block:2", "nodes", "block:2"),
-        ("MPISHARE_SECOND_MAP", "0", "second_map", False),
-        ("MPISHARE_DIR", "/scratch", "directory", "/scratch"),
-        ("MPISHARE_CHECK", "1", "check", True),
-        ("MPISHARE_TIMEOUT", "2.5", "timeout_s", 2.5),
-        ("MPISHARE_RECYCLE", "1.5G", "recycle", "1.5G"),
-        ("MPISHARE_CHUNK", "256k", "chunk_bytes", 256 << 10),
-        ("MPISHARE_CHUNK", "1G", "chunk_bytes", 1 << 30),
-        ("MPISHARE_SINGLETONS", "1", "singletons", True),
-        ("TMPDIR", "/local", "temporary", "/local"),
-        ("OMPI_MCA_osc_sm_backing_directory", "/tmp", "window_dir", "/tmp"),
-        ("SLURM_STEP_NUM_TASKS", "6", "launched", 6),
-        ("PMI_SIZE", "4", "launched", 4),
-        ("PMI_SIZE", "many", "launched", 1),
-    ],
-)
+VARIABLES = [
+    ("MPISHARE_BACKEND", "window", "backend", "window"),
+    ("MPISHARE_NODES", "block:2", "nodes", "block:2"),
+    ("MPISHARE_SECOND_MAP", "0", "second_map", False),
+    ("MPISHARE_DIR", "/scratch", "directory", "/scratch"),
+    ("MPISHARE_CHECK", "1", "check", True),
+    ("MPISHARE_TIMEOUT", "2.5", "timeout_s", 2.5),
+    ("MPISHARE_RECYCLE", "1.5G", "recycle", "1.5G"),
+    ("MPISHARE_CHUNK", "256k", "chunk_bytes", 256 << 10),
+    ("MPISHARE_CHUNK", "1G", "chunk_bytes", 1 << 30),
+    ("MPISHARE_SINGLETONS", "1", "singletons", True),
+    ("TMPDIR", "/local", "temporary", "/local"),
+    ("OMPI_MCA_osc_sm_backing_directory", "/tmp", "window_dir", "/tmp"),
+    ("SLURM_STEP_NUM_TASKS", "6", "launched", 6),
+    ("PMI_SIZE", "4", "launched", 4),
+    ("PMI_SIZE", "many", "launched", 1),
+]
+
+
+@pytest.mark.parametrize(("variable", "text", "attribute", "value"), VARIABLES)
 def test_each_variable_sets_one_attribute(variable, text, attribute, value):
     assert asdict(Config.read({variable: text})) == {**asdict(Config()), attribute: value}
 

@@ -49,16 +49,16 @@ OVERSUBSCRIBE = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMP
 NO_UCX = {"OMPI_MCA_osc": "^ucx"}
 
 
-@pytest.mark.parametrize(
-    ("ranks", "is_root", "environ", "added"),
-    [
-        (2, False, {}, NO_UCX),
-        (2, True, {}, NO_UCX | ROOT),
-        (3, False, {}, NO_UCX | OVERSUBSCRIBE),
-        (3, False, {"SLURM_JOB_ID": "1"}, NO_UCX),
-        (1, False, {"OMPI_MCA_osc": "sm"}, {}),
-    ],
-)
+ADDED = [
+    (2, False, {}, NO_UCX),
+    (2, True, {}, NO_UCX | ROOT),
+    (3, False, {}, NO_UCX | OVERSUBSCRIBE),
+    (3, False, {"SLURM_JOB_ID": "1"}, NO_UCX),
+    (1, False, {"OMPI_MCA_osc": "sm"}, {}),
+]
+
+
+@pytest.mark.parametrize(("ranks", "is_root", "environ", "added"), ADDED)
 def test_settings_added_on_two_cores(monkeypatch, ranks, is_root, environ, added):
     monkeypatch.setattr(os, "geteuid", lambda: 0 if is_root else 1000)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3})

@@ -118,14 +118,14 @@ def fail_strangely(number):
     raise StrangeError(lambda: None)
 
 
-@pytest.mark.parametrize(
-    ("func", "cause", "reason"),
-    [
-        (partial(fail_at, item=0), ZeroDivisionError, "ZeroDivisionError: of 0"),
-        (partial(fail_at, item=99), ZeroDivisionError, "ZeroDivisionError: of 99"),
-        (fail_strangely, StrangeError, "StrangeError, whose text cannot be made"),
-    ],
-)
+FAILING = [
+    (partial(fail_at, item=0), ZeroDivisionError, "ZeroDivisionError: of 0"),
+    (partial(fail_at, item=99), ZeroDivisionError, "ZeroDivisionError: of 99"),
+    (fail_strangely, StrangeError, "StrangeError, whose text cannot be made"),
+]
+
+
+@pytest.mark.parametrize(("func", "cause", "reason"), FAILING)
 def test_tasks_that_fail(comm, func, cause, reason):
     with pytest.raises(ms.TaskError, match=reason) as raised:
         ms.map(func, range(100), chunk=1)

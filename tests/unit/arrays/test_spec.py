@@ -101,15 +101,15 @@ def test_the_largest_sizes():
     assert Spec.make((1,) * MAX_DIMS, "u1").nbytes == 1
 
 
-@pytest.mark.parametrize(
-    ("message", "shapes"),
-    [
-        ("negative", [-1, (2, -1)]),
-        ("is not understood: give", ["abc", None, 2.5, (1.5,)]),
-        ("exceed", [2**60, (0, 2**60), (0, sys.maxsize + 1), (0, 10**30)]),
-        (f"has {MAX_DIMS + 1} dimensions", [(1,) * (MAX_DIMS + 1)]),
-    ],
-)
+BAD_SHAPES = [
+    ("negative", [-1, (2, -1)]),
+    ("is not understood: give", ["abc", None, 2.5, (1.5,)]),
+    ("exceed", [2**60, (0, 2**60), (0, sys.maxsize + 1), (0, 10**30)]),
+    (f"has {MAX_DIMS + 1} dimensions", [(1,) * (MAX_DIMS + 1)]),
+]
+
+
+@pytest.mark.parametrize(("message", "shapes"), BAD_SHAPES)
 def test_bad_shapes(message, shapes):
     for shape in shapes:
         with pytest.raises(SpecError, match=message):

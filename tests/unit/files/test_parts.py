@@ -47,10 +47,10 @@ def test_any_region_is_read_and_mapped(data, kind, tmp_path_factory):
         assert not mapped.flags.writeable
 
 
-@pytest.mark.parametrize(
-    ("index", "most_bytes"),
-    [(np.s_[:, 5:7], 300), (np.s_[::2, ::300_001], 4 << 20), (np.s_[:, ::-2], 7 << 20), (np.s_[2, 3], 300)],
-)
+FAR_APART = [(np.s_[:, 5:7], 300), (np.s_[::2, ::300_001], 4 << 20), (np.s_[:, ::-2], 7 << 20), (np.s_[2, 3], 300)]
+
+
+@pytest.mark.parametrize(("index", "most_bytes"), FAR_APART)
 def test_items_that_lie_far_apart(tmp_path, monkeypatch, index, most_bytes):
     """They are read without what lies between, and near ones by one call."""
     array = np.arange(6 << 20, dtype="u1").reshape(3, 2 << 20)

@@ -56,10 +56,10 @@ def test_pieces_are_near_the_largest_size():
     assert list(pieces_of([], 0, 100)) == []
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "readers", "expected"),
-    [(0, 1, 256 << 10), (40 << 20, 4, 2560 << 10), (1 << 40, 4, 4 << 20), (4 << 20, 2, 512 << 10)],
-)
+PIECE_BYTES = [(0, 1, 256 << 10), (40 << 20, 4, 2560 << 10), (1 << 40, 4, 4 << 20), (4 << 20, 2, 512 << 10)]
+
+
+@pytest.mark.parametrize(("nbytes", "readers", "expected"), PIECE_BYTES)
 def test_piece_bytes(nbytes, readers, expected):
     assert piece_bytes(nbytes, readers) == expected
 

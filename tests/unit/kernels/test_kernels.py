@@ -102,19 +102,19 @@ def test_refused(array, index, value, text):
         add(array, index, value)
 
 
-@pytest.mark.parametrize(
-    ("array", "indices", "values", "text"),
-    [
-        (np.zeros((3, 3)), [0], 1, "reshape"),
-        (np.zeros(3, ">f8"), [0], 1, "has no atomic addition"),
-        (np.zeros(3), [0.0], 1, "expected integers"),
-        (np.zeros(3), [0, 1, 2], [1, 2], "2 values for 3 indices"),
-        (np.zeros(3, "i8"), [0, 1], [1.5, 2], "values of float64"),
-        (np.zeros(3, "i4"), [0], 2**40, "cannot be added to items of int32"),
-        (np.zeros(3, "i8"), [0, 1], np.array([2**64 - 1, 1], "u8"), "some are too large"),
-        ([0, 0], [0], 1, "list"),
-    ],
-)
+REFUSED_ADDITIONS = [
+    (np.zeros((3, 3)), [0], 1, "reshape"),
+    (np.zeros(3, ">f8"), [0], 1, "has no atomic addition"),
+    (np.zeros(3), [0.0], 1, "expected integers"),
+    (np.zeros(3), [0, 1, 2], [1, 2], "2 values for 3 indices"),
+    (np.zeros(3, "i8"), [0, 1], [1.5, 2], "values of float64"),
+    (np.zeros(3, "i4"), [0], 2**40, "cannot be added to items of int32"),
+    (np.zeros(3, "i8"), [0, 1], np.array([2**64 - 1, 1], "u8"), "some are too large"),
+    ([0, 0], [0], 1, "list"),
+]
+
+
+@pytest.mark.parametrize(("array", "indices", "values", "text"), REFUSED_ADDITIONS)
 def test_add_at_refuses(array, indices, values, text):
     with pytest.raises(ms.MpishareError, match=text):
         kernels.add_at(array, indices, values)

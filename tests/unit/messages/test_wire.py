@@ -201,20 +201,20 @@ def test_whether_it_pays():
     assert not pays(np.concatenate([ZEROS[:4000], NOISE]), 1e3)
 
 
-@pytest.mark.parametrize(
-    ("node", "speed", "can_measure", "sizes", "expected"),
-    [
-        (0, 1e3, True, [1 << 20], False),  # the same node
-        (1, 1e3, False, [1 << 20], True),
-        (1, 1e3, False, [9999], False),
-        (1, 1e3, False, [9999, 10_000], True),
-        (1, 1e15, True, [3 << 20], False),
-        (1, None, True, [(2 << 20) + 1], True),
-        (1, None, True, [2 << 20], False),
-        (1, None, True, [10_000, 3 << 20], False),
-        (1, None, False, [3 << 20], False),
-    ],
-)
+WANTS_FRAMES = [
+    (0, 1e3, True, [1 << 20], False),  # the same node
+    (1, 1e3, False, [1 << 20], True),
+    (1, 1e3, False, [9999], False),
+    (1, 1e3, False, [9999, 10_000], True),
+    (1, 1e15, True, [3 << 20], False),
+    (1, None, True, [(2 << 20) + 1], True),
+    (1, None, True, [2 << 20], False),
+    (1, None, True, [10_000, 3 << 20], False),
+    (1, None, False, [3 << 20], False),
+]
+
+
+@pytest.mark.parametrize(("node", "speed", "can_measure", "sizes", "expected"), WANTS_FRAMES)
 def test_when_a_message_has_frames(node, speed, can_measure, sizes, expected):
     context: Any = SimpleNamespace(
         topology=SimpleNamespace(node=0, node_of=lambda rank: node),

@@ -88,23 +88,23 @@ LEVELS = pd.DataFrame(np.ones((6, 2)), index=pd.MultiIndex.from_product([[1, 2],
 CATEGORIES = pd.DataFrame({"b": pd.Categorical(["x"]), "c": pd.array(["y"], dtype="string[pyarrow]")})
 
 
-@pytest.mark.parametrize(
-    ("obj", "names"),
-    [
-        ([np.zeros(3), np.array(["x", None]), CATEGORIES, [None, "text"]], []),
-        (FRAME, OF_FRAME),
-        (FRAME[7], ["column 7 of a Series"]),
-        ([FRAME, lambda: 0], OF_FRAME),  # pickled twice
-        (pd.DataFrame({"a": [1.0] * 3}, index=STRINGS), ["the index of a DataFrame"]),
-        (LEVELS, ["the index of a DataFrame"]),
-        (LEVELS.T, []),
-        (LEVELS[0], ["the index of a Series"]),
-        ([array("d", bytes(800))], ["an array.array"]),
-        (np.array([None] * 510), ["an array of shape (510,) and dtype object"]),  # and one None: 4096 bytes
-        (np.array([None] * 509), []),
-        (np.zeros(3, [("id", "i4"), ("name", "O")]), ["column 'name' of an array of shape (3,), all of which"]),
-    ],
-)
+UNSHARED = [
+    ([np.zeros(3), np.array(["x", None]), CATEGORIES, [None, "text"]], []),
+    (FRAME, OF_FRAME),
+    (FRAME[7], ["column 7 of a Series"]),
+    ([FRAME, lambda: 0], OF_FRAME),  # pickled twice
+    (pd.DataFrame({"a": [1.0] * 3}, index=STRINGS), ["the index of a DataFrame"]),
+    (LEVELS, ["the index of a DataFrame"]),
+    (LEVELS.T, []),
+    (LEVELS[0], ["the index of a Series"]),
+    ([array("d", bytes(800))], ["an array.array"]),
+    (np.array([None] * 510), ["an array of shape (510,) and dtype object"]),  # and one None: 4096 bytes
+    (np.array([None] * 509), []),
+    (np.zeros(3, [("id", "i4"), ("name", "O")]), ["column 'name' of an array of shape (3,), all of which"]),
+]
+
+
+@pytest.mark.parametrize(("obj", "names"), UNSHARED)
 def test_columns_are_reported_once_and_by_name(obj, names):
     parts = unshared(obj)
     assert [part.description[: len(name)] for part, name in zip(parts, names, strict=True)] == names

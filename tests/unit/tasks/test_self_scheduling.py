@@ -25,15 +25,15 @@ def test_a_chunk_is_of_what_is_left(left, n_ranks, n_tasks, n_takers):
     assert size <= max(1, left * n_takers / n_ranks)
 
 
-@pytest.mark.parametrize(
-    ("left", "n_ranks", "request_", "n_takers", "size"),
-    [
-        *((left, 1, ChunkRequest(10**9), 1, size) for left, size in ((80, 10), (40, 5), (9, 1), (1, 1), (0, 0))),
-        # The tail begins at 100 tasks for each of 4 ranks.
-        *((left, 4, ChunkRequest(50, 3, 100), 1, size) for left, size in ((10_000, 50), (401, 12), (400, 3), (1, 1))),
-        (800, 10, ChunkRequest(10**9), 4, 40),
-    ],
-)
+CHUNKS = [
+    *((left, 1, ChunkRequest(10**9), 1, size) for left, size in ((80, 10), (40, 5), (9, 1), (1, 1), (0, 0))),
+    # The tail begins at 100 tasks for each of 4 ranks.
+    *((left, 4, ChunkRequest(50, 3, 100), 1, size) for left, size in ((10_000, 50), (401, 12), (400, 3), (1, 1))),
+    (800, 10, ChunkRequest(10**9), 4, 40),
+]
+
+
+@pytest.mark.parametrize(("left", "n_ranks", "request_", "n_takers", "size"), CHUNKS)
 def test_chunks(left, n_ranks, request_, n_takers, size):
     assert chunk_size(left, n_ranks, request_, n_takers) == size
 

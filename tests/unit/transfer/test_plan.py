@@ -34,22 +34,22 @@ def test_links_reach_every_place_once_and_agree(nbytes, count):
     assert all(links[child].parent == place for place, child in pairs)
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "count", "place", "configured", "expected"),
-    [
-        (1000, 8, 0, None, Links(None, (4, 2, 1), 1000)),
-        (1000, 8, 4, None, Links(0, (6, 5), 1000)),
-        (1000, 8, 3, 10, Links(2, (4,), 10)),  # chunks of a given size go along a chain
-        # 2 (n + 14336) <= 3 (61440 + 560) for a tree of larger messages, and a chain of eager ones
-        (78_664, 3, 0, None, Links(None, (2, 1), 78_664)),
-        (78_665, 3, 0, None, Links(None, (1,), 61_440)),
-        (1 << 20, 2, 1, None, Links(0, (), 1 << 20)),
-        ((1 << 20) + 1, 2, 1, None, Links(0, (), 61_440)),
-        (1 << 30, 2, 0, None, Links(None, (1,), 3_923_412)),  # the root of 2**30 * 14336
-        (1 << 34, 4, 1, None, Links(0, (2,), 11_097_085)),  # the root of 2**34 * 14336 / 2
-        (1 << 38, 6, 5, None, Links(4, (), 16 << 20)),
-    ],
-)
+LINKS = [
+    (1000, 8, 0, None, Links(None, (4, 2, 1), 1000)),
+    (1000, 8, 4, None, Links(0, (6, 5), 1000)),
+    (1000, 8, 3, 10, Links(2, (4,), 10)),  # chunks of a given size go along a chain
+    # 2 (n + 14336) <= 3 (61440 + 560) for a tree of larger messages, and a chain of eager ones
+    (78_664, 3, 0, None, Links(None, (2, 1), 78_664)),
+    (78_665, 3, 0, None, Links(None, (1,), 61_440)),
+    (1 << 20, 2, 1, None, Links(0, (), 1 << 20)),
+    ((1 << 20) + 1, 2, 1, None, Links(0, (), 61_440)),
+    (1 << 30, 2, 0, None, Links(None, (1,), 3_923_412)),  # the root of 2**30 * 14336
+    (1 << 34, 4, 1, None, Links(0, (2,), 11_097_085)),  # the root of 2**34 * 14336 / 2
+    (1 << 38, 6, 5, None, Links(4, (), 16 << 20)),
+]
+
+
+@pytest.mark.parametrize(("nbytes", "count", "place", "configured", "expected"), LINKS)
 def test_the_model_decides(nbytes, count, place, configured, expected):
     assert plan.links(nbytes, count, place, configured) == expected
 
