@@ -102,16 +102,45 @@ def test_kill_of_a_save(victim, call, number, tmp_path):
     assert not list(tmp_path.rglob("*.tmp.*"))
 
 
-# The system calls by which files are made, filled and named, and the error of each.
-SAVING = {"pwrite64": "ENOSPC", "ftruncate": "ENOSPC", "copy_file_range": "ENOSPC", "fsync": "EIO", "rename": "EIO"}
+# Which rank's system calls fail with which errors while a file is made, filled and named.
+SAVING = [
+    (0, "pwrite64", "ENOSPC"),
+    (0, "ftruncate", "ENOSPC"),
+    (0, "copy_file_range", "ENOSPC,0"),
+    (0, "fsync", "EIO"),
+    (0, "rename", "EIO"),
+    (0, "close", "EIO"),
+    (1, "close", "ENOSPC"),
+]
 
 
-@pytest.mark.parametrize(("call", "fault"), SAVING.items())
-def test_errors_of_a_save(call, fault, tmp_path):
+@pytest.mark.parametrize(("victim", "call", "faults"), SAVING)
+def test_errors_of_a_save(victim, call, faults, tmp_path):
     """ENOSPC or EIO at the n-th system call of a save.
 
     Outcome: FileError or PeerError on all ranks; what was there is there still, nothing is left, and the next call
     works.
     """
-    ended = run_ranks(2, [*PROGRAM, "0", call, fault, "1", str(tmp_path)])
-    assert all(json.loads(ended.stdout.splitlines()[-1]).values()), "the call was never made"
+    outcomes = errors_of_a_save(victim, call, faults, tmp_path)
+    assert all({"FileError", "PeerError"} & set(of_fault) for of_fault in outcomes.values())
+    assert call == "close" or not any("bits" in of_fault for of_fault in outcomes.values())
+
+
+def test_errors_of_a_save_on_a_disk_that_becomes_read_only(tmp_path):
+    """A file system that becomes read-only while a file is saved.
+
+    Outcome: FileError or PeerError on all ranks; what was there is there still, and the next save removes what is left.
+    """
+    ((first, *_),) = errors_of_a_save(0, "/^(rename|unlink)$", "EROFS", tmp_path).values()
+    assert first == "FileError"
+
+
+def test_a_kernel_that_cannot_copy_files(tmp_path):
+    outcomes = errors_of_a_save(0, "copy_file_range", "EXDEV,ENOSYS", tmp_path)
+    assert [set(of_fault) for of_fault in outcomes.values()] == [{"bits"}, {"bits"}]
+
+
+def errors_of_a_save(victim, call, faults, folder):
+    """What came of each call that failed, for each of the faults."""
+    ended = run_ranks(2, [*PROGRAM, str(victim), call, faults, "1", str(folder)])
+    return json.loads(ended.stdout.splitlines()[-1])
