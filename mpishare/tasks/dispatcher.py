@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 from collections import deque
@@ -14,11 +15,15 @@ from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag
 from mpishare.errors import MpishareError
+from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import pickle_object
 from mpishare.tasks.errors import Failure, call_as_task
 from mpishare.tasks.object_transport import backoff, receive_object, send_object
 
 MAP, CALL, CLOSE = b"M", b"S", b"C"
+
+_COMMAND = struct.Struct("<cQ")
+"""One of these, and the number of the pool."""
 
 _SLEEP_S = 0.0002
 """How long the root's thread sleeps between looks while calls are running."""
@@ -48,14 +53,17 @@ class Call(NamedTuple):
 class Dispatcher:
     """On the root: a thread that sends calls and receives results. Needs MPI_THREAD_MULTIPLE."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, pool: int) -> None:
+        """Starts the thread, for the pool of that number."""
         self._context = context
+        self._pool = pool
         self._comm = CollectiveComm(context.data_comm)
         self._waiting: deque[tuple[Future[Any], Call]] = deque()
         self._running: dict[int, tuple[Future[Any], Call]] = {}
         self._idle = [rank for rank in range(self._comm.size) if rank != self._comm.rank]
         self._functions: dict[int, Any] = {}  # that each worker keeps
         self._error: BaseException | None = None
+        self._lock = threading.RLock()  # of `_waiting` and `_error`, so that no call waits for a thread that has ended
         self._is_closing = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -67,10 +75,11 @@ class Dispatcher:
         Raises:
             MpishareError: The thread has ended by an error.
         """
-        if self._error is not None:
-            raise MpishareError("the pool makes no more calls, since its thread has ended") from self._error
         future: Future[Any] = Future()
-        self._waiting.append((future, call))
+        with self._lock:
+            if self._error is not None:
+                raise MpishareError("the pool makes no more calls, since its thread has ended") from self._error
+            self._waiting.append((future, call))
         self._wake.set()
         return future
 
@@ -91,9 +100,13 @@ class Dispatcher:
                     if not self._send_next() and not self._receive_next():
                         time.sleep(_SLEEP_S)
         except BaseException as error:  # such as MemoryError: no caller may wait for ever
-            self._error = error
-            for future, _ in [*self._running.values(), *self._waiting]:
-                if not future.done():
+            with self._lock:
+                self._error = error
+            self._context.is_out_of_step |= bool(self._running)  # results are on their way, which nobody receives
+            for future, _ in self._running.values():
+                future.set_exception(error)
+            for future, _ in self._waiting:
+                if future.set_running_or_notify_cancel():
                     future.set_exception(error)
 
     def _send_next(self) -> bool:
@@ -107,12 +120,12 @@ class Dispatcher:
         has_function = self._functions.pop(rank, self) is call.func  # noted again when the call has been made
         try:
             pickled = pickle_object((has_function, None if has_function else call.func, call.args, call.kwargs))
-        except Exception as error:
+        except BaseException as error:  # of a class that is pickled; the pool goes on
             future.set_exception(error)
             return True
         self._idle.pop()
         self._running[rank] = future, call
-        send_command(self._context, CALL, rank)
+        send_command(self._context, self._pool, CALL, rank)
         send_object(self._context, self._comm, pickled, rank, Tag.POOL_CALL)
         return True
 
@@ -128,7 +141,7 @@ class Dispatcher:
             failure, value = receive_object(self._context, self._comm, rank, Tag.POOL_RESULT)
             if failure is not None:
                 raise failure.task_error(self._context, rank, call.number)
-        except Exception as error:
+        except BaseException as error:
             future.set_exception(error)
         else:
             future.set_result(value)
@@ -137,18 +150,24 @@ class Dispatcher:
         return True
 
 
-def send_command(context: Context, command: bytes, rank: int) -> None:
-    """On the root: tells a worker, by rank."""
-    context.data_comm.Send([command, mpi.BYTE], rank, Tag.POOL_COMMAND)
+def send_command(context: Context, pool: int, command: bytes, rank: int) -> None:
+    """On the root: tells a worker of the pool with number `pool`, by rank."""
+    context.data_comm.Send([_COMMAND.pack(command, pool), mpi.BYTE], rank, Tag.POOL_COMMAND)
 
 
-def next_command(context: Context, root: int) -> bytes:
-    """On a worker: waits for the root, asleep most of the time."""
-    comm, pauses, command = context.data_comm, backoff(_IDLE_SLEEP_S), bytearray(1)
-    while not comm.Iprobe(root, Tag.POOL_COMMAND):
-        next(pauses)
-    comm.Recv([command, mpi.BYTE], root, Tag.POOL_COMMAND)
-    return bytes(command)
+def next_command(context: Context, root: int, pool: int) -> bytes:
+    """On a worker: waits for the root, asleep most of the time.
+
+    Commands for an earlier pool, which this rank left by an exception, are dropped.
+    """
+    comm, pauses, message = context.data_comm, backoff(_IDLE_SLEEP_S), bytearray(_COMMAND.size)
+    while True:
+        while not comm.Iprobe(root, Tag.POOL_COMMAND):
+            next(pauses)
+        comm.Recv([message, mpi.BYTE], root, Tag.POOL_COMMAND)
+        command, number = _COMMAND.unpack(message)
+        if number == pool:
+            return bytes(command)
 
 
 def serve_call(context: Context, root: int, kept: Any) -> Any:
@@ -166,11 +185,19 @@ def serve_call(context: Context, root: int, kept: Any) -> Any:
     try:
         has_function, func, args, kwargs = receive_object(context, comm, root, Tag.POOL_CALL)
         kept = kept if has_function else func
-        answer = pickle_object((None, call_as_task(kept, *args, **kwargs)))
-    except (Exception, SystemExit) as error:  # a task must not end the rank that serves
+        answer = _answer(kept, args, kwargs)
+    except (Exception, SystemExit) as error:  # an argument's, which cannot be unpickled
         answer = pickle_object((Failure.of(error), None))
     send_object(context, comm, answer, root, Tag.POOL_RESULT)
     return kept
+
+
+def _answer(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> PickledObject:
+    """What a call returns, or its failure."""
+    try:
+        return pickle_object((None, call_as_task(func, *args, **kwargs)))
+    except BaseException as error:  # a task must not end the rank that serves
+        return pickle_object((Failure.of(error), None))
 
 
 def call_now(context: Context, call: Call) -> Future[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -22,13 +23,20 @@ from mpishare.tasks.run import Options, initialize, run_map
 _AHEAD = 2
 """How many chunks for each worker `imap` reads ahead."""
 
+_NOTE = struct.Struct("<?Q")
+"""The root's note of the first agreement: whether there is an initializer, and the number of the pool."""
+
+_pool_numbers = count()
+"""Of the pools whose root this rank is. By its number a worker knows a command for a pool that it left."""
+
 
 class Pool:
     """Ranks that run tasks for one of them, the root, in the shape of multiprocessing and concurrent.futures.
 
     On the root, `with` returns the pool, and the root runs tasks of `map` as well. On the other ranks, `with` returns
-    None when the root leaves its block; until then they serve the root, and sleep while it computes. A function that
-    `map` gets several times in a row, in the same state, is sent once: its state is pickled and compared.
+    None when the root leaves its block; until then they serve the root, and sleep while it computes. A task that raises
+    does not end this, whatever it raises. A function that `map` gets several times in a row, in the same state, is sent
+    once: its state is pickled and compared.
 
     Attributes:
         is_root: Whether this rank is the root.
@@ -78,9 +86,11 @@ class Pool:
                 agreement.call = f"Pool(root={self._root}, per={per!r})"
                 self.is_root = context.topology.rank == self._root
                 if self.is_root:
-                    agreement.note = bytes([initializer is not None]).ljust(NOTE_BYTES, b"\0")
+                    note = _NOTE.pack(initializer is not None, next(_pool_numbers))
+                    agreement.note = note.ljust(NOTE_BYTES, b"\0")
             call.release()  # what follows shares arrays in calls of its own
-            if agreement.note[0]:
+            has_initializer, self._number = _NOTE.unpack_from(agreement.note)
+            if has_initializer:
                 initialize(context, self._root, per, initializer, initargs)
         self.size = self._context.topology.size
         self._others = [rank for rank in range(self.size) if rank != self._root]
@@ -88,7 +98,7 @@ class Pool:
         self._function = SharedFunction()
         self._dispatcher: dispatcher.Dispatcher | None = None
         self._is_open = True
-        self._numbers = count()  # of the calls of `submit`
+        self._call_numbers = count()  # of `submit`
         if self.is_root:
             atexit.register(self.close)  # without it, a root that ends would leave the others waiting
 
@@ -105,11 +115,11 @@ class Pool:
         """On a rank other than the root: runs tasks until the root closes the pool."""
         func = None
         while self._is_open:
-            command = dispatcher.next_command(self._context, self._root)
+            command = dispatcher.next_command(self._context, self._root, self._number)
             if command == dispatcher.MAP:
                 try:
                     self._run_map(Options(), None, None)
-                except (Exception, SystemExit) as error:
+                except BaseException as error:
                     if not is_known(error, self.size):  # else it is left to the root, which raises it as well
                         raise
             elif command == dispatcher.CALL:
@@ -142,7 +152,7 @@ class Pool:
         """
         self._check_usable()
         for rank in self._others:
-            dispatcher.send_command(self._context, dispatcher.MAP, rank)
+            dispatcher.send_command(self._context, self._number, dispatcher.MAP, rank)
         return self._run_map(Options(chunksize, progress=progress), func, iterable) or []
 
     def starmap(
@@ -157,14 +167,14 @@ class Pool:
         Returns:
             A future, as of concurrent.futures. If the call fails, its result raises TaskError.
         """
-        return self._submit(dispatcher.Call(next(self._numbers), func, args, kwargs))
+        return self._submit(dispatcher.Call(next(self._call_numbers), func, args, kwargs))
 
     def _submit(self, call: dispatcher.Call) -> Future[Any]:
         self._check_usable()
         if not self._others or mpi.Query_thread() < mpi.THREAD_MULTIPLE:
             return dispatcher.call_now(self._context, call)
         if self._dispatcher is None:
-            self._dispatcher = dispatcher.Dispatcher(self._context)
+            self._dispatcher = dispatcher.Dispatcher(self._context, self._number)
         return self._dispatcher.submit(call)
 
     def imap(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
@@ -209,7 +219,7 @@ class Pool:
         if self._dispatcher is not None:
             self._dispatcher.close(cancel=cancel_futures)
         for rank in self._others:
-            dispatcher.send_command(self._context, dispatcher.CLOSE, rank)
+            dispatcher.send_command(self._context, self._number, dispatcher.CLOSE, rank)
 
     def _run_map(self, options: Options, func: Any, items: Any) -> list[Any] | None:
         with collective("Pool.map", self._context.topology.comm) as call:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from concurrent.futures import Future, as_completed
+from concurrent.futures import Future, as_completed, wait
 from contextlib import nullcontext
 from functools import partial
 from itertools import count, islice
@@ -135,8 +135,8 @@ def test_a_task_that_fails_raises_on_the_root_alone(pool):
     assert pool.map(abs, [-1]) == [1]
 
 
-def leave(number):
-    raise SystemExit(3)
+def leave(error):
+    raise error("now")
 
 
 def nested(_):
@@ -152,16 +152,47 @@ def test_a_call_that_fails_leaves_the_pool_usable(pool):
     assert "not to be pickled" in str(pool.submit(NotPicklable).exception())
     assert "not to be unpickled" in str(pool.submit(round, NotUnpicklable()).exception())
     assert "within a task" in str(pool.submit(nested, 1).exception())
-    assert "SystemExit" in str(pool.submit(leave, 1).exception())
+    for error in (SystemExit, KeyboardInterrupt):
+        assert f"{error.__name__}: now" in str(pool.submit(leave, error).exception())
+        with pytest.raises((ms.PeerError, error), match="now"):
+            pool.map(leave, [error] * 50, 1)
     assert pool.submit(round, 2.6).result() == 3
     assert (pool.submit(State(), 3).result(), pool.map(State(), [3])) == (3, [3])
-    with pytest.raises((ms.PeerError, SystemExit)):
-        pool.map(leave, range(50), 1)
     with pytest.raises(ms.TaskError, match="within a task"):
         pool.map(nested, [1])
     with pytest.raises(ValueError, match="not to be unpickled"):
         pool.map(partial(pow, NotUnpicklable()), range(5))
     assert pool.map(abs, [-2]) == [2]
+
+
+def test_commands_for_a_pool_that_was_left_are_not_those_of_the_next(comm):
+    """Left as by an exception: the others do not serve it."""
+    left = ms.Pool()
+    if comm.rank == 0:
+        left.close()
+
+    def body(pool):
+        assert pool.map(abs, [-1]) == [1]
+
+    with_pool(body)
+
+
+@pytest.mark.ranks(2)
+def test_every_future_ends_when_the_thread_of_the_pool_has_ended(comm):
+    """Here by a callback, as by lack of memory. Calls are submitted all the time."""
+
+    def body(pool):
+        pool.submit(rank_of, 1).add_done_callback(lambda _: leave(SystemExit))
+        futures = []
+        with pytest.raises(ms.MpishareError, match="thread has ended"):
+            while True:
+                futures.append(pool.submit(abs, -1))
+        assert not wait(futures, 10).not_done
+
+    for _ in range(8):
+        other = comm.Dup()
+        with_pool(body, comm=other)
+        other.Free()
 
 
 @pytest.mark.ranks(2)
