@@ -6,7 +6,6 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from errno import EINVAL
 from pathlib import Path
 
 from mpishare.memory import syscalls
@@ -85,17 +84,15 @@ class Mapping:
 
         Raises:
             MemoryError: The file system or the machine has no page left.
-
-        Source:
-            madvise(2), MADV_POPULATE_WRITE. Kernels before 5.14 do not know it (EINVAL), and then nothing is allocated.
+            OSError: No file can be opened, on a kernel before 5.14.
         """
         start = (self.address + part.start) & -mmap.PAGESIZE
         stop = self.address + part.stop
         if part.stop <= part.start:
             return
         collapse(start, stop)
-        error = syscalls.madvise(start, stop - start, syscalls.MADV_POPULATE_WRITE)
-        if error not in (0, EINVAL):
+        error = syscalls.populate(start, stop)
+        if error:
             raise MemoryError(f"no pages for {part.stop - part.start:,} bytes: {os.strerror(error)}")
 
     def protect(self) -> None:

@@ -11,10 +11,10 @@ from tests.blackbox.launch import run
 PROGRAM = ["python", "-m", "tests.faults.programs.calls"]
 
 
-def run_with(setup, *args, **environ):
+def run_with(setup, *args, tracer=(), **environ):
     """What a function of the program prints on 2 ranks, in a mount namespace of its own that lines of shell set up."""
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    job = [sys.executable, "-m", "mpishare", "run", "-n", "2", *PROGRAM, *args]
+    job = [*tracer, sys.executable, "-m", "mpishare", "run", "-n", "2", *PROGRAM, *args]
     return run(["unshare", *user, "--mount", "sh", "-ec", f"{setup}\nexec {shlex.join(job)}"], environ).stdout
 
 

@@ -1,6 +1,7 @@
 """The n-th system call that makes a segment or saves a file fails, for n = 1, 2, 3, … until there is none."""
 
 import json
+import shlex
 
 import h5py
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 import mpishare as ms
 from tests.blackbox.launch import run_ranks
+from tests.faults.test_space import SHM, run_with
 
 PROGRAM = ["-m", "tests.faults.programs.injected"]
 
@@ -56,6 +58,17 @@ def test_kill(kind, call, tmp_path):
 
 
 WINDOW = {"MPISHARE_BACKEND": "window"}
+OLD_KERNEL = shlex.split("strace -f -qq --seccomp-bpf -o /dev/null -e trace=madvise -e inject=madvise:error=EINVAL")
+
+
+def test_a_kernel_that_cannot_populate_pages():
+    """A kernel without MADV_POPULATE_WRITE (before 5.14, gVisor), and a /dev/shm that is full before an array is used.
+
+    Outcome: nothing: pages are allocated with the array; the next window is a CapacityError on all ranks.
+    """
+    output = run_with(SHM.format("64m"), "fill_before_use", tracer=OLD_KERNEL, **WINDOW)
+    assert output.count("right") == 2
+    assert output.count("CapacityError 20,971,520 bytes do not fit in /dev/shm") == 2
 
 
 def test_kill_inside_mpi():

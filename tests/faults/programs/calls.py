@@ -181,6 +181,19 @@ def share_while_it_fills_up():
     print(sorted({segment.backend for segment in ms.report().segments}))
 
 
+def fill_before_use():
+    """Makes an array, fills /dev/shm, uses the array, and makes another one."""
+    grid = ms.empty(20 << 20, "u1")
+    if rank == 0:
+        Path("/dev/shm/foreign").write_bytes(bytes(os.statvfs("/dev/shm").f_bavail * 4096))
+    comm.Barrier()
+    grid[ms.partition(grid.size, scope="node")] = 7
+    ms.fence()
+    print("right" if (grid == 7).all() else "wrong")
+    with printed():
+        ms.empty(20 << 20, "u1")
+
+
 def make(nbytes):
     """Makes an array, and prints the error."""
     with printed():

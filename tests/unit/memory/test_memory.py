@@ -1,5 +1,6 @@
 """Memory of this process, without MPI: maps, files without a name, and slabs of slots."""
 
+import errno
 import gc
 import mmap
 import os
@@ -11,6 +12,7 @@ import pytest
 
 from mpishare.arrays.raw import address_of
 from mpishare.errors import BackendError
+from mpishare.memory import syscalls
 from mpishare.memory.hugepages import huge_areas, huge_bytes
 from mpishare.memory.kinds import NodeMemory, Origin
 from mpishare.memory.mapping import Mapping
@@ -53,15 +55,14 @@ def test_a_part_of_a_file_that_begins_within_a_page(large_file):
     assert block.tobytes() == b"bcde"
 
 
-def test_the_pages_of_a_part_alone_are_allocated(large_file):
-    Mapping.of_file(large_file, 5 * PAGE).reserve(slice(2 * PAGE, 4 * PAGE))
-    assert os.fstat(large_file).st_blocks * 512 == 2 * PAGE
-
-
-def test_missing_pages_are_an_error_and_no_signal(large_file):
+@pytest.mark.parametrize("is_old", [False, True])
+def test_the_pages_of_a_part_are_allocated_and_missing_ones_are_an_error_and_no_signal(large_file, is_old, monkeypatch):
     """Pages behind the end of a file cannot be allocated, as those of a full file system."""
-    mapping = Mapping.of_file(large_file, 4 * PAGE)
-    mapping.reserve(slice(0, 4 * PAGE))
+    if is_old:  # a kernel without MADV_POPULATE_WRITE
+        monkeypatch.setattr(syscalls, "madvise", lambda *_: errno.EINVAL)
+    mapping = Mapping.of_file(large_file, 2000 * PAGE)
+    mapping.reserve(slice(PAGE, 1990 * PAGE))
+    assert os.fstat(large_file).st_blocks * 512 // PAGE == 1989
     os.ftruncate(large_file, PAGE)
     mapping.reserve(slice(0, PAGE))
     mapping.reserve(slice(5, 5))
