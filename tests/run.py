@@ -8,10 +8,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
 from fnmatch import fnmatch
 from tempfile import gettempdir
-from types import MappingProxyType
 from typing import NamedTuple
 
 from mpishare.cli.run import Request, additions
@@ -60,16 +58,7 @@ class Launch(NamedTuple):
 
     name: str
     command: list[str]
-    environ: Mapping[str, str] = MappingProxyType({})
-
-
-class Outcome(NamedTuple):
-    """The result of one launch: its line of the summary, and the numbers of tests."""
-
-    line: str
-    passed: int
-    failed: int
-    skipped: int
+    environ: dict[str, str]
 
 
 def main():
@@ -90,10 +79,9 @@ def main():
 def run_all(chosen, *, is_whole):
     """Runs these and prints the summary; `is_whole` also reports what is left out."""
     coverage.begin()
-    outcomes = [run(launch) for launch in chosen]
-    print("\n== summary")
-    print(*(outcome.line for outcome in outcomes), sep="\n")
-    passed, failed, skipped = (sum(numbers) for numbers in list(zip(*outcomes, strict=True))[1:])
+    lines, *numbers = zip(*(run(launch) for launch in chosen), strict=True)
+    print("\n== summary", *lines, sep="\n")
+    passed, failed, skipped = map(sum, numbers)
     lacking = left_out() if is_whole else []
     covered = coverage.compare() if set(coverage.MEASURED) <= {launch.name for launch in chosen} else ""
     print(*lacking, *([covered] if covered else []), sep="\n")
@@ -105,7 +93,7 @@ def run_all(chosen, *, is_whole):
 def launches():
     """All launches, the quickest first."""
     doctests = ["--doctest-modules", "mpishare", "-W", "ignore:private"]
-    chosen = [Launch("unit", pytest("tests/unit")), Launch("docstrings", pytest(*doctests))]
+    chosen = [pytest("unit", "tests/unit"), pytest("docstrings", *doctests)]
     for size, nodes, without in LAYOUTS:
         name = f"mpi-{size}-{nodes}".rstrip("-")
         chosen.append(mpi(name, size, {"MPISHARE_NODES": nodes}, without=without))
@@ -118,11 +106,11 @@ def launches():
     if MPIO.exists():
         chosen.append(hdf5_through_mpi())
     chosen += [mpi(f"large-{size}", size, {"MPISHARE_NODES": nodes}, "large") for size, nodes in LARGE.items()]
-    chosen.append(Launch("blackbox", pytest("tests/blackbox")))
-    chosen.append(Launch("faults", pytest("tests/faults", *ignored("tests/faults/test_syscalls.py", missing_strace()))))
+    chosen.append(pytest("blackbox", "tests/blackbox"))
+    chosen.append(pytest("faults", "tests/faults", *ignored("tests/faults/test_syscalls.py", missing_strace())))
     if not missing(slurm=False):
         slurm = ignored("tests/cluster/test_slurm.py", missing(slurm=True))
-        chosen.append(Launch("cluster", pytest("tests/cluster", *slurm)))
+        chosen.append(pytest("cluster", "tests/cluster", *slurm))
     return chosen
 
 
@@ -139,9 +127,9 @@ def left_out():
     return [*lines, *(f"left out: the tests under Slurm: {reason}" for reason in slurm[:1])]
 
 
-def pytest(*args):
-    """The command line of pytest in one process."""
-    return [sys.executable, *PYTEST, "--durations=10", *args]
+def pytest(name, *args):
+    """Pytest in one process."""
+    return Launch(name, [sys.executable, *PYTEST, "--durations=10", *args], {})
 
 
 def ignored(path, reasons):
@@ -176,7 +164,7 @@ def hdf5_through_mpi():
 
 
 def run(launch):
-    """Runs one launch within the time limit, and passes its output on."""
+    """Runs one launch within the time limit, and passes its output on; its line of the summary, and three numbers."""
     settings = [f"{name}={value}" for name, value in launch.environ.items() if name != "PATH"]
     print(f"\n== {launch.name}\n{' '.join([*settings, *launch.command])}", flush=True)
     start, before_s = time.monotonic(), _cpu_s()
@@ -195,7 +183,7 @@ def run(launch):
     times = f"{time.monotonic() - start:6.1f} s {_cpu_s() - before_s:6.1f} s of CPU"
     end = f"  exit status {process.returncode}" if process.returncode else ""
     line = f"{launch.name:20} {passed:5} passed {failed:3} failed {skipped:3} skipped {times}{end}"
-    return Outcome(line, passed, failed, skipped)
+    return line, passed, failed, skipped
 
 
 def _cpu_s():

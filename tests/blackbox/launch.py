@@ -83,7 +83,6 @@ def started(line, environ, first):
         line, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         try:
-            assert process.stdout is not None
             assert any(line.startswith(first) for line in process.stdout)
             yield process
         finally:

@@ -1,4 +1,4 @@
-"""The jobs: the answers of NumPy and scikit-learn on any ranks and nodes; a heat job that is stopped and resumed."""
+"""Jobs give the answers of NumPy and scikit-learn on any ranks and nodes, and heat resumes; benchmarks keep figures."""
 
 import csv
 import json
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from tests.blackbox.launch import PLAIN, ROOT, environment, run_code, run_ranks, started
+from tests.blackbox.launch import PLAIN, ROOT, environment, run, run_code, run_ranks, started
 from tests.processes import children_of
 
 TRY_AGAIN = 75
@@ -172,3 +172,39 @@ def test_each_job_is_in_the_readme_and_has_help():
     assert all(f"`{job.name}`" in text for job in jobs)
     ended = run_ranks(1, [*PLAIN, "-c", HELP, *map(str, jobs), "--help"])
     assert ended.stdout.count("usage: ") == len(jobs), ended.stderr
+
+
+RUNS = {
+    "messages": (2, "--powers 20,21 --rounds 1 --gib 0.002", ["1,048,576 bytes", "2,097,152 bytes"]),
+    "ways": (0, "--images 400 --rounds 1", ["bytes", "ways"]),
+    "table": (0, "--mb 2 --rounds 1", ["ways", "flights"]),
+    "kernels": (2, "--adds 80000 --bins 10", ["ways", "checksum, GB/s"]),
+    "collectives": (0, "--hosts= --powers 10,16 --rounds 1", ["2 pretend nodes of 2"]),
+}
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", RUNS)
+def test_benchmark(name, tmp_path):
+    size, options, parts = RUNS[name]
+    run_benchmark(size, name, options.split(), {"BENCHMARK_RESULTS": str(tmp_path)})
+    kept = json.loads((tmp_path / f"{name}.json").read_text())
+    assert {"versions", "nodes"} <= set(kept["ground"])
+    assert all(kept["figures"][part] for part in parts)
+
+
+WAYS = {"multiprocessing.Pool, initializer": 0, "mpishare.Pool, bound method": 2, "uneven": 2}
+
+
+@pytest.mark.parametrize(("way", "size"), WAYS.items())
+def test_a_way_of_the_benchmark_of_pools(way, size):
+    ended = run_benchmark(size, "pool", ["--way", way, "--items=2000", "--bits=6", "--rounds=1"], {})
+    assert any(json.loads(line) for line in ended.stdout.splitlines())
+
+
+def run_benchmark(size, name, options, environ):
+    """Runs a benchmark on `size` ranks, or as one process that starts its own."""
+    command = ["-m", f"benchmarks.{name}", *options]
+    if size:
+        return run_ranks(size, command, environ, limit_s=300)
+    return run([sys.executable, *command], environ, limit_s=300, is_cleaned=True)

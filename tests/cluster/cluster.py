@@ -123,7 +123,6 @@ def cluster(spec):
     with subprocess.Popen(
         line, cwd=ROOT, env=environ, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
     ) as process:  # it ends when its stdin is closed
-        assert process.stdout is not None
         if process.stdout.readline() != b"ready\n":
             process.kill()
             raise RuntimeError(f"the cluster could not be made: {process.communicate()[1].decode()}")

@@ -102,7 +102,6 @@ def test_kill_of_a_save(victim, call, number, tmp_path):
     assert ended.stdout == "shared\n"
     assert "Traceback" not in ended.stderr, ended.stderr
     snapshot = ms.Checkpoint(tmp_path / "run").latest()
-    assert snapshot is not None
     with h5py.File(tmp_path / "a.h5") as file:
         arrays = [np.load(tmp_path / "a.npy"), file["rows"][:], snapshot.load("rows")]
     for array in arrays:

@@ -1,5 +1,6 @@
 """One pytest session a rank: rank 0 prints the summary, every failure is reported at once, no test leaves anything."""
 
+import faulthandler
 import gc
 import os
 import re
@@ -10,7 +11,6 @@ import threading
 import time
 from functools import cache
 from pathlib import Path
-from traceback import format_stack
 
 import pytest
 from mpi4py import MPI
@@ -88,10 +88,7 @@ def pytest_timeout_cancel_timer(item):
 def _end(nodeid, timeout_s):
     """Prints where this rank is, gives the others time to do so too, and ends the process, and so the job."""
     _print(f"{nodeid} has not ended in {timeout_s} s")
-    for ident, frame in sys._current_frames().items():
-        calls = [call for call in format_stack(frame) if "site-packages" not in call]  # pytest's own
-        if ident != threading.get_ident():
-            _print("".join(["in thread ", str(ident), "\n", *calls]))
+    faulthandler.dump_traceback(_stderr)
     time.sleep(PRINT_S)
     os._exit(1)
 

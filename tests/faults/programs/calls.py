@@ -10,7 +10,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -150,7 +149,7 @@ def run_threads():
     assert MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
     def work(root):
-        kept: list[Any] = []
+        kept = []
         for number in range(15):
             array = ms.share(np.full(20_000, number) if rank == root else None, root=root, comm=comms[root])
             kept = [*kept[-5:], array]

@@ -31,7 +31,6 @@ def attached(call, fault, number, log):
     when = f"{number}+" if fault == "EROFS" else str(number)
     command = ["strace", "-f", "-p", str(os.getpid()), "-o", str(log), "-e", f"trace={call}"]
     tracer = subprocess.Popen([*command, "-e", f"inject={call}:{inject}:when={when}"], stderr=subprocess.PIPE)
-    assert tracer.stderr is not None
     line = tracer.stderr.readline()
     assert b" attached" in line, line
     return tracer

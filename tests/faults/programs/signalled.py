@@ -21,7 +21,7 @@ victim, number, moment = int(sys.argv[1]), signal.Signals[sys.argv[2]], sys.argv
 
 kill = partial(os.kill, os.getpid(), number)
 source = np.arange(8 << 20) if comm.rank == 0 else None
-kept: list[object] = []
+kept = []
 for turn in range(1_000):
     if turn == 5:
         comm.Barrier()  # rank 0 has printed

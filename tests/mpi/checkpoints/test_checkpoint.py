@@ -46,7 +46,7 @@ def offset_of_x(file):
 def checkpoint(shared_folder, monkeypatch):
     """A folder with steps 1 and 2, of whose array "x" each rank verifies one run."""
     monkeypatch.setattr(row_blocks, "BLOCK_BYTES", 64)
-    checkpoint: Any = ms.Checkpoint(shared_folder / "run")
+    checkpoint = ms.Checkpoint(shared_folder / "run")
     for step in (1, 2):
         checkpoint.save(step, {"x": np.full((1, 8), step)}, distributed=["x"])
     return checkpoint
@@ -55,7 +55,7 @@ def checkpoint(shared_folder, monkeypatch):
 def test_the_first_save_makes_the_folder(shared_folder):
     """And waits until its parent is on the disk."""
     synced: list[int] = []
-    checkpoint: Any = ms.Checkpoint(shared_folder / "run")
+    checkpoint = ms.Checkpoint(shared_folder / "run")
     assert checkpoint.latest() is None
     assert not names_in(shared_folder)
     with mock.patch.object(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino)):
@@ -72,7 +72,7 @@ def test_arrays_and_values_come_back(shared_folder):
     }
     values = {"time": 0.1, "names": ["a", "ä"], "deep": {"n": 2**70, "none": None}, "flag": True}
     arrays = {**whole, "grid": whole["grid"][ms.partition(101)], "table": np.asfortranarray(whole["table"])}
-    checkpoint: Any = ms.Checkpoint(shared_folder)
+    checkpoint = ms.Checkpoint(shared_folder)
     names: Any = (name for name in ["grid"])  # which can be iterated once
     checkpoint.save(3, arrays if COMM.rank == 0 else {**arrays, "table": None}, distributed=names, values=values)
     snapshot = checkpoint.latest()
@@ -96,7 +96,7 @@ def test_rows_for_another_number_of_ranks(shared_folder, block_bytes, monkeypatc
     ms.Checkpoint(shared_folder).save(0, {"grid": grid[ms.partition(47)]}, distributed=["grid"])
     for ranks in range(1, COMM.size + 1):
         some = cast("MPI.Intracomm", COMM.Split(COMM.rank < ranks, COMM.rank))
-        snapshot: Any = ms.Checkpoint(shared_folder, comm=some).latest()
+        snapshot = ms.Checkpoint(shared_folder, comm=some).latest()
         rows = ms.partition(47, comm=some)
         for region in (rows, slice(40, 3), slice(-5, None)):
             assert_same(snapshot.load("grid", region=region), grid[region])
@@ -111,7 +111,7 @@ def test_each_byte_is_read_once_a_job(shared_folder, monkeypatch):
     """By all ranks for `latest`, by the first node's for `load`."""
     monkeypatch.setattr(row_blocks, "BLOCK_BYTES", 1000)
     grid = filled(np.dtype("f8"), (997, 5))
-    checkpoint: Any = ms.Checkpoint(shared_folder)
+    checkpoint = ms.Checkpoint(shared_folder)
     checkpoint.save(1, {"grid": grid[ms.partition(997)]}, distributed=["grid"])
     with mock.patch.object(os, "preadv", wraps=os.preadv) as preadv:
         snapshot = checkpoint.latest()
@@ -134,7 +134,7 @@ def test_the_last_ones_stay(shared_folder):
         (shared_folder / "000000000007.h5.tmp.0123456789abcdef").write_text("of a killed save")
         (shared_folder / "notes.txt").write_text("mine")
     COMM.Barrier()
-    checkpoint: Any = ms.Checkpoint(shared_folder, keep=2)
+    checkpoint = ms.Checkpoint(shared_folder, keep=2)
     assert checkpoint.latest() is None
     for step, kept in ((1, {"1"}), (2, {"1", "2"}), (10, {"2", "10"})):
         checkpoint.save(step, {"x": np.full(3, step)})

@@ -56,7 +56,7 @@ def test_a_dataclass_of_arrays(comm, root, n):
     result, expected = shared(comm, lambda: model(n), root), model(n)
     assert (type(result), result.name, list(result.table)) == (Model, "line", list(expected.table))
     assert result.table["same"] is result.weights
-    segment: Any = segment_of(result.weights)
+    segment = segment_of(result.weights)
     for name, array in result.table.items():
         assert_same(array, expected.table[name])
         assert not array.flags.writeable
@@ -90,7 +90,6 @@ def test_a_frame_is_as_it_was_and_its_columns_are_views(comm):
     result = shared(comm, frame)
     pd.testing.assert_frame_equal(result, frame())
     segment = segment_of(result["float"].to_numpy())
-    assert segment is not None
     assert segment_of(result["when"].to_numpy()) is segment
     address = pa.array(result["arrow"].array).buffers()[1].address
     assert 0 <= address - segment.memory.address < segment.nbytes

@@ -69,7 +69,7 @@ class State:
         return MPI.COMM_WORLD.rank, State.times_unpickled, *memory_of(self.array)
 
 
-made: list[int] = []
+made = []
 """What initializers made on this rank."""
 
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from concurrent.futures import Future, as_completed, wait
+from concurrent.futures import as_completed, wait
 from contextlib import nullcontext
 from functools import partial
 from itertools import count, islice
@@ -84,7 +84,7 @@ def test_imap(pool):
 
 @on_the_root
 def test_imap_yields_what_there_is_before_an_error(pool):
-    results: list[int] = []
+    results = []
     with pytest.raises(ZeroDivisionError, match="of 3"):
         results.extend(pool.imap(abs, (fail_at(number, 3) for number in range(9))))
     assert results == [0, 1, 2]
@@ -100,7 +100,7 @@ def test_submit(pool):
     assert {future.result() for future in as_completed(futures)} == {number**2 for number in range(50)}
     array = np.arange(100_000.0)
     assert (pool.submit(np.sqrt, array).result() == np.sqrt(array)).all()
-    left: list[Future[int]] = []
+    left = []
     for _ in range(5):
         left.extend(pool.submit(rank_of, number) for number in range(10))
         assert pool.map(abs, range(100)) == list(range(100))
@@ -198,7 +198,7 @@ def test_every_future_ends_when_the_thread_of_the_pool_has_ended(comm):
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("ends", ["error", "shutdown"])
 def test_calls_that_have_not_begun_are_cancelled(comm, ends):
-    futures: list[Future[int]] = []
+    futures = []
     raises = ends == "error" and comm.rank == 0
     with pytest.raises(OSError, match="from the body") if raises else nullcontext(), ms.Pool() as pool:
         if pool is not None:

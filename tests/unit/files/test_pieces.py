@@ -28,7 +28,7 @@ AXES = st.builds(
 def test_pieces_cover_all_items_once_in_order_and_cut_no_chunk(axes, largest_bytes):
     counts = tuple(len(axis.indices) for axis in axes)
     numbers = np.full(counts, -1)
-    owners: dict[tuple[int, ...], int] = {}
+    owners = {}
     starts = []
     for number, piece in enumerate(pieces_of(axes, 8, largest_bytes)):
         assert (numbers[piece.items] == -1).all()

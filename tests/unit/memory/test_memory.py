@@ -29,12 +29,6 @@ def bytes_at(mapping, nbytes):
     return Segment(mapping, nbytes, Origin("test", node_size=1), key=None, made_by="test").block()
 
 
-def second_map(first, offset, nbytes):
-    mapping = Mapping.of_pages(address_of(np.frombuffer(first, np.uint8)) + offset, nbytes)
-    assert mapping is not None
-    return mapping
-
-
 @pytest.fixture
 def large_file():
     """A file in memory, of 5 huge pages and a bit."""
@@ -104,7 +98,7 @@ def test_large_maps_get_huge_pages(large_file):
 @pytest.mark.parametrize("offset", [0, 100, 4096, HUGE - 4096, 123 * 4096])
 def test_a_second_map_has_the_same_pages_in_huge_ones_and_outlives_the_first(large_file, offset):
     first = mmap.mmap(large_file, 4 * HUGE)
-    mapping = second_map(first, offset, 3 * HUGE)
+    mapping = Mapping.of_pages(address_of(np.frombuffer(first, np.uint8)) + offset, 3 * HUGE)
     block = bytes_at(mapping, 3 * HUGE)
     first[offset], first[offset + 2 * HUGE] = 9, 8
     first.close()

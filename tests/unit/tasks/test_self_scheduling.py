@@ -103,7 +103,7 @@ def queue_of(n_tasks, *, is_closed):
 
 def chunks_of(queue, rank=0):
     """The tasks that a rank gets, and why it gets no more."""
-    tasks: list[int] = []
+    tasks = []
     while isinstance(answer := queue.next_chunk(ALL, 1, rank, 0), range) and answer:
         tasks += answer
     return tasks, getattr(answer, "name", "END")

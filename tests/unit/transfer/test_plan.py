@@ -69,7 +69,7 @@ def simulate(rings, held):
     """Sends and receives one chunk at a time, in any order that the rules allow, until all is done."""
     chance, count = random.Random(1), len(rings)
     sent, received = [0] * count, [0] * count
-    links: list[deque[list[Counter[int]]]] = [deque() for _ in rings]
+    links = [deque() for _ in rings]
 
     def can_send(place):
         return sent[place] < min(len(rings[place].ready) + received[place], len(rings[place].sent))
