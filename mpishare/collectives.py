@@ -68,8 +68,11 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
         with call.begin() as agreement:
             rank = checked_integer("root", root, largest=context.topology.size - 1)
             agreement.call = f"bcast({shared_name(array, writes=True)}, root={rank})"
-        broadcast_chunks(context, rank, bytes_of(array))
-        context.node_collective_comm.barrier()
+        if context.topology.n_nodes == 1:
+            context.collective_comm.barrier()
+        else:
+            with agree(context.node_collective_comm):  # its other ranks wait for the one that receives
+                broadcast_chunks(context, rank, bytes_of(array))
     return array
 
 

@@ -13,7 +13,7 @@ from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import SpecError, checked_integer
-from mpishare.memory.allocation import allocate, allocate_known, known_slots, seal
+from mpishare.memory.allocation import allocate, allocate_known, comm_of_users, known_slots
 from mpishare.memory.segment import Segment, segment_of
 from mpishare.memory.selection import check_backend
 from mpishare.objects import unshared
@@ -176,12 +176,13 @@ def _pack(obj: Any, root: int) -> PackedObject:
 def _fill(context: Context, segment: Segment, header: Spec | PackedHeader, obj: Any, root: int) -> None:
     """Brings `obj`, an array or a `PackedObject` on `root`, into the segment of every node. Collective."""
     is_root = context.topology.rank == root
-    if isinstance(header, Spec):
-        source = ArraySource(header, obj) if is_root else None
-        replicate(context, root, segment.block(), segment.origin.is_shared, source)
-    else:
-        replicate_object(context, root, segment, header, obj if is_root else None)
-    seal(context, segment)
+    with agree(comm_of_users(context, segment)):  # they wait for a rank that an exception ends
+        if isinstance(header, Spec):
+            source = ArraySource(header, obj) if is_root else None
+            replicate(context, root, segment.block(), segment.origin.is_shared, source)
+        else:
+            replicate_object(context, root, segment, header, obj if is_root else None)
+        segment.seal()
 
 
 def _shared_segment(array: NDArray[Any]) -> Segment:

@@ -31,6 +31,11 @@ class CollectiveComm:
         self._bcast: Callable[..., object] = comm.Bcast
         self._barrier: Callable[..., object] = comm.Barrier
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether a rank gave up waiting for the others, so that no rank uses the communicator any more."""
+        return False
+
     def allreduce(self, array: Any, op: mpi.Op) -> None:
         """Reduces `array` of all ranks in place."""
         self._allreduce(mpi.IN_PLACE, array, op)

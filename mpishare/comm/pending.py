@@ -1,13 +1,13 @@
 """Messages that have begun and not ended, and what happens to their memory when an exception comes.
 
 The rule: an exception from outside, such as a signal handler's, leaves alive until the process ends what MPI may still
-read or write. Nothing else is repaired here; the communicator is refused from then on (`comm.collective`).
+read or write, and takes no message from a rank that waits for it. Nothing else is repaired here; the communicator is
+refused from then on (`comm.collective`).
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ def keep_alive(objects: Collection[object]) -> None:
 
 
 def start(
-    requests: list[mpi.Request] | deque[mpi.Request],
+    requests: list[mpi.Request],
     call: Callable[..., mpi.Request],
     message: Any,
     rank: int,
@@ -53,15 +53,28 @@ class kept_alive_on_error:  # noqa: N801 - used as `with kept_alive_on_error([re
 class InFlight:
     """The messages of one call that have begun and not ended, the oldest first.
 
-    Leaving the block waits for all of them; an exception keeps their buffers alive instead.
+    Leaving the block waits for all of them. An exception keeps their buffers alive instead, and begins what is left of
+    `dests` and `buffers`, so that no other rank waits in the middle of the call for this rank, which has left it.
     """
 
-    def __init__(self, comm: CollectiveComm, tag: int) -> None:
-        """Messages on `comm` with `tag`."""
+    def __init__(
+        self, comm: CollectiveComm, tag: int, dests: Sequence[int] = (), buffers: Sequence[tuple[int, Any]] = ()
+    ) -> None:
+        """Messages on `comm` with `tag`.
+
+        Args:
+            comm: The communicator.
+            tag: The tag of all of them.
+            dests: The rank to which each message is sent. After an exception those that are left are sent empty.
+            buffers: For each message that is received the rank that sends it, and the memory that it goes to.
+        """
         self._comm = comm
         self._tag = tag
-        self._requests: deque[mpi.Request] = deque()
-        self._ranks: deque[int] = deque()
+        self._dests = dests
+        self._buffers = buffers
+        self._requests: list[mpi.Request] = []  # of all that have begun
+        self._ranks: list[int] = []
+        self._ended = 0
 
     def __enter__(self) -> InFlight:
         return self
@@ -72,11 +85,10 @@ class InFlight:
         try:
             if error is None:
                 self.wait_until(0)
+            elif not self._comm.is_given_up:  # else all ranks hear of it
+                self._begin_rest()
         finally:
-            keep_alive(self._requests)
-
-    def __len__(self) -> int:
-        return len(self._requests)
+            keep_alive(self._requests[self._ended :])
 
     def send(self, block: Any, rank: int) -> None:
         """Begins to send."""
@@ -88,12 +100,32 @@ class InFlight:
         start(self._requests, self._comm.irecv, [block, mpi.BYTE], rank, self._tag)
         self._ranks.append(rank)
 
+    def receive_all(self, window: int) -> Iterator[Any]:
+        """Receives into `buffers`, in order, with up to `window` receives posted at a time.
+
+        Yields:
+            Each buffer once its message has arrived; as much of it as was sent.
+        """
+        status = mpi.Status()
+        for number, (_, buffer) in enumerate(self._buffers):
+            for source, next_buffer in self._buffers[len(self._requests) : number + window]:
+                self.receive(next_buffer, source)
+            self.wait_oldest(status)
+            yield buffer[: status.count]
+
     def wait_oldest(self, status: mpi.Status | None = None) -> None:
         """Waits for the oldest message."""
-        self._comm.wait(self._requests[0], self._ranks.popleft(), status)
-        self._requests.popleft()
+        self._comm.wait(self._requests[self._ended], self._ranks[self._ended], status)
+        self._ended += 1
 
     def wait_until(self, count: int) -> None:
         """Waits until no more than `count` messages are left."""
-        while len(self._requests) > count:
+        while len(self._requests) - self._ended > count:
             self.wait_oldest()
+
+    def _begin_rest(self) -> None:
+        begun = len(self._requests)
+        for rank in self._dests[begun:]:
+            self.send(b"", rank)
+        for rank, buffer in self._buffers[begun:]:
+            self.receive(buffer, rank)

@@ -67,6 +67,11 @@ class WatchedComm(CollectiveComm):
                 outer.allgather_obj((f"!{call}", self._watchdog.call, False))
             raise MismatchError({rank: where for rank, (_, where, _) in zip(self._ranks, calls, strict=True)})
 
+    @property
+    def is_given_up(self) -> bool:
+        """See `CollectiveComm.is_given_up`."""
+        return self._watchdog.stalled is not None
+
     def bcast_obj(self, obj: Any, root: int) -> Any:
         """See `CollectiveComm.bcast_obj`."""
         return self.allgather_obj(obj if self.rank == root else None)[root]

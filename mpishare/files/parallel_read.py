@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from mpishare.files.source import Source
 from mpishare.memory.allocation import allocate, seal
 from mpishare.progress_bar import Bar
 from mpishare.transfer.node_fill import broadcast_in_node
-from mpishare.transfer.pipeline import broadcast_chunks, receive_in_order
+from mpishare.transfer.pipeline import WINDOW, broadcast_chunks
 
 ROOT = 0
 """The rank that inspects the file. Its node reads a file that is read once per job."""
@@ -74,7 +75,7 @@ def read_parts(
             bar.show(ready_bytes)
         return block[chunk]
 
-    with Bar(nbytes, "B", is_shown=progress and topology.rank == ROOT) as bar:
+    with closing(reading), Bar(nbytes, "B", is_shown=progress and topology.rank == ROOT) as bar:
         if streams:
             broadcast_chunks(context, ROOT, block, read_chunk)
         if not streams or topology.node == topology.node_of(ROOT):
@@ -106,7 +107,7 @@ def _read(
     block: Block,
     readers: Sequence[int],
     errors: list[Exception],
-) -> Iterator[int]:
+) -> Generator[int, None, None]:
     """Reads arrays into the block of this node, each piece by one of `readers`, which notifies the leader.
 
     Reader number i of n reads the pieces i, i + n, i + 2n, …. While the leader sends to other nodes it reads none,
@@ -129,8 +130,12 @@ def _read(
     readers = readers if len(pieces) > 1 else [leader]  # which has the file open
     dealt = [readers[number % len(readers)] for number in range(len(pieces))]
     others = [(reader, np.empty(0, np.uint8)) for reader in dealt if reader != rank]
-    notices = receive_in_order(comm, others, Tag.PIECE_READY)
-    with InFlight(comm, Tag.PIECE_READY) as sent:
+    dests = [leader] * dealt.count(rank) if rank != leader else []
+    with (
+        InFlight(comm, Tag.PIECE_READY, dests) as sent,
+        InFlight(comm, Tag.PIECE_READY, buffers=others if rank == leader else ()) as receiving,
+    ):
+        notices = receiving.receive_all(WINDOW)
         for (_, part, items, target), reader, end in zip(pieces, dealt, ends[: len(pieces)], strict=True):
             if reader == rank and not errors:
                 try:

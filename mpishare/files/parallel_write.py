@@ -20,7 +20,7 @@ from mpishare.comm.tags import Tag
 from mpishare.files.atomic_file import write_exactly
 from mpishare.files.row_blocks import RowBlocks, Run
 from mpishare.progress_bar import Bar
-from mpishare.transfer.pipeline import WINDOW, receive_in_order
+from mpishare.transfer.pipeline import WINDOW
 
 
 @dataclass
@@ -81,12 +81,14 @@ class ParallelWrite:
         """
         comm, writer = self.context.collective_comm, self.writers[self._rank]
         if writer == self._rank:
-            messages = receive_in_order(comm, self._places, Tag.ROW_BLOCK)
-            received = ((run, block.data) for (_, run), block in zip(self._received, messages, strict=True))
-            for run, data in chain(self._own_runs(), received):
-                self._write(run, data)
+            with InFlight(comm, Tag.ROW_BLOCK, buffers=self._places) as receiving:
+                messages = receiving.receive_all(WINDOW)
+                received = ((run, block.data) for (_, run), block in zip(self._received, messages, strict=True))
+                for run, data in chain(self._own_runs(), received):
+                    self._write(run, data)
         else:
-            with InFlight(comm, Tag.ROW_BLOCK) as sending:
+            count = sum(1 for blocks in self.blocks for _ in blocks.runs(self._rank))
+            with InFlight(comm, Tag.ROW_BLOCK, [writer] * count) as sending:
                 for _, data in self._own_runs():
                     sending.send(data, writer)
                     sending.wait_until(WINDOW - 1)

@@ -7,6 +7,7 @@ from functools import cache
 from weakref import WeakSet
 
 from mpishare.comm.agreement import Severity, agree, severity_of
+from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.errors import MpishareError
 from mpishare.memory.cache import Lease, SegmentCache
@@ -92,6 +93,11 @@ def seal(context: Context, segment: Segment, *, is_filled: bool = False) -> None
     else:
         with agree(context.collective_comm):
             segment.seal()
+
+
+def comm_of_users(context: Context, segment: Segment) -> CollectiveComm:
+    """The ranks that agree that a segment can be used: those of the node for a slot, where nothing can fail."""
+    return context.node_collective_comm if isinstance(segment.memory, Slot) else context.collective_comm
 
 
 class _Allocator:

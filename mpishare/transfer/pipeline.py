@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 
 from mpishare.arrays import slices
 from mpishare.arrays.header import extension_bytes
 from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import Spec
-from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.pending import InFlight
 from mpishare.comm.tags import Tag
+from mpishare.errors import PeerError
 from mpishare.transfer import plan
 
 WINDOW = 4
@@ -56,6 +56,10 @@ def broadcast_chunks(
         chunk_of: On `root`, called for each chunk before it leaves, in order: the bytes to send. When None, they are in
             `block`.
 
+    Raises:
+        PeerError: An exception from outside ended the call on a rank from which the bytes would have come. Not all
+            ranks have it.
+
     Collective:
         Over `root` and the leaders of the other nodes. On other ranks it returns at once.
 
@@ -68,32 +72,18 @@ def broadcast_chunks(
         return
     links = plan.links(block.nbytes, len(path), path.index(context.topology.rank), context.config.chunk_bytes)
     chunks = list(slices.chunks(block.nbytes, links.chunk_bytes))
-    if links.parent is None:
-        messages: Iterator[Block] = map(chunk_of or block.__getitem__, chunks)
-    else:
-        buffers = [(path[links.parent], block[chunk]) for chunk in chunks]
-        messages = receive_in_order(context.collective_comm, buffers, Tag.CHUNK)
-    with InFlight(context.collective_comm, Tag.CHUNK) as sending:
-        for message in messages:
-            for child in links.children:
-                sending.send(message, path[child])
-            sending.wait_until(WINDOW * len(links.children))
-
-
-def receive_in_order(comm: CollectiveComm, buffers: Sequence[tuple[int, Block]], tag: int) -> Iterator[Block]:
-    """Receives one message for each of `buffers`, with up to `WINDOW` receives posted at a time.
-
-    Args:
-        comm: The communicator.
-        buffers: For each message the rank that sends it, and the memory that it goes to.
-        tag: The tag of all of them.
-
-    Yields:
-        Each buffer once its message has arrived.
-    """
-    with InFlight(comm, tag) as receiving:
-        for number, (_, buffer) in enumerate(buffers):
-            for source, next_buffer in buffers[number + len(receiving) : number + WINDOW]:
-                receiving.receive(next_buffer, source)
-            receiving.wait_oldest()
-            yield buffer
+    parent = root if links.parent is None else path[links.parent]
+    buffers = [(parent, block[chunk]) for chunk in chunks] if links.parent is not None else []
+    comm, dests = context.collective_comm, [path[child] for child in links.children]
+    with (
+        InFlight(comm, Tag.CHUNK, buffers=buffers) as receiving,
+        InFlight(comm, Tag.CHUNK, dests * len(chunks)) as sending,
+    ):
+        messages = map(chunk_of or block.__getitem__, chunks) if links.parent is None else receiving.receive_all(WINDOW)
+        for chunk, message in zip(chunks, messages, strict=True):
+            if message.nbytes < chunk.stop - chunk.start:
+                reason = "an exception ended the call there, or on a rank before it, before all was sent"
+                raise PeerError(parent, context.topology.hosts[context.topology.node_of(parent)], reason)
+            for dest in dests:
+                sending.send(message, dest)
+            sending.wait_until(WINDOW * len(dests))

@@ -17,7 +17,7 @@ from mpishare.comm.context import Context
 from mpishare.comm.pending import InFlight
 from mpishare.comm.tags import Tag
 from mpishare.errors import SpecError
-from mpishare.transfer.pipeline import WINDOW, receive_in_order
+from mpishare.transfer.pipeline import WINDOW
 from mpishare.transfer.plan import LARGEST_MESSAGE_BYTES
 
 _COUNT = struct.Struct("<q")
@@ -98,8 +98,9 @@ def send_blocks(context: Context, blocks: Iterable[tuple[int, Block]], *, reuses
 
 def receive_blocks(context: Context, blocks: Iterable[tuple[int, Block]]) -> None:
     """Fills each block with the bytes that the rank given with it sends by `send_blocks`."""
-    for _ in receive_in_order(context.collective_comm, list(_messages(blocks)), Tag.ROWS):
-        pass
+    with InFlight(context.collective_comm, Tag.ROWS, buffers=list(_messages(blocks))) as receiving:
+        for _ in receiving.receive_all(WINDOW):
+            pass
 
 
 def _messages(blocks: Iterable[tuple[int, Block]]) -> Iterator[tuple[int, Block]]:

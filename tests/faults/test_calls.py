@@ -90,6 +90,17 @@ def test_messages_that_come_after_a_stall():
     assert len(errors(ended, "StallError")) >= 2
 
 
+@pytest.mark.parametrize("nodes", ["block:1", "block:2"])
+def test_an_interrupted_transfer(nodes, tmp_path):
+    """An exception from outside, such as a signal handler's, in the middle of a transfer.
+
+    Outcome: no rank waits for ever; the next call is right on all ranks, or refused on all.
+    """
+    ended = run("interrupt", str(tmp_path), size=4, MPISHARE_NODES=nodes, MPISHARE_CHUNK="64K")
+    interrupted = {f"{name} KeyboardInterrupt" for name in ("bcast", "share", "save", "load")}
+    assert set(ended.stdout.splitlines()) == interrupted
+
+
 def test_fork():
     """A fork after MPI_Init.
 

@@ -9,6 +9,8 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +110,40 @@ def receive_after_a_stall():
     print("right", flush=True)
     other.Barrier()
     os._exit(0)
+
+
+def begun(begin, left, *args):
+    """Begins a message, where `left[0]` is 1 after the handler of a signal."""
+    left[0] -= 1
+    if left[0] == 0:
+        signal.raise_signal(signal.SIGALRM)
+    return begin(*args)
+
+
+def interrupt(folder):
+    """On each rank in turn the handler of a signal raises where a call begins its first or its third message."""
+    file, table = Path(folder, "a.npy"), np.full((1 << 20, 1), 5, "u1")
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    calls = {
+        "bcast": lambda comm: ms.bcast(grid, comm=comm),
+        "share": lambda comm: ms.share(table, comm=comm),
+        "save": lambda comm: ms.save(file, table, distributed=True, comm=comm) and np.load(file),
+        "load": lambda comm: ms.load(file, comm=comm),
+    }
+    for name, first, victim in product(calls, (1, 3), range(comm.size)):
+        own, left, outcomes = comm.Dup(), [first], [""]
+        grid, channel = ms.full(table.shape, 5, "u1", comm=own), context_of(own).collective_comm
+        if rank == victim:
+            channel.isend, channel.irecv = (partial(begun, begin, left) for begin in (channel.isend, channel.irecv))
+        while len(outcomes) < 3 and outcomes[-1] != "out of step":  # which ends a first call, or a second one
+            try:
+                outcomes.append("right" if (calls[name](own) == 5).all() else "wrong")
+            except (ms.MpishareError, KeyboardInterrupt) as error:
+                outcomes.append("out of step" if "out of step" in str(error) else type(error).__name__)
+        if rank == victim and left[0] <= 0:
+            print(name, outcomes[1])
+        last = set(comm.allgather(outcomes[-1]))
+        assert last in ({"right"}, {"out of step"}), (name, first, victim, outcomes)
 
 
 def fork():
