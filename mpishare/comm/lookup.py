@@ -65,7 +65,7 @@ Empty in a forked child."""
 
 def _find_context(comm: mpi.Comm | None) -> Context:
     """The context as the communicator has it, or a new one."""
-    checked = _checked(comm)
+    checked = checked_comm(comm)
     context = checked.Get_attr(_keyval())
     if isinstance(context, StallError):
         raise context.again()
@@ -88,8 +88,8 @@ def _find_context(comm: mpi.Comm | None) -> Context:
     return context
 
 
-def _checked(comm: mpi.Comm | None) -> mpi.Intracomm:
-    """`comm`, or MPI_COMM_WORLD for None.
+def checked_comm(comm: mpi.Comm | None) -> mpi.Intracomm:
+    """`comm`, or MPI_COMM_WORLD for None. Local.
 
     Raises:
         ArgumentError: It is not a communicator whose ranks can share.
@@ -99,7 +99,9 @@ def _checked(comm: mpi.Comm | None) -> mpi.Intracomm:
         raise ArgumentError(f"MPI has {state}. Call mpishare between MPI_Init and MPI_Finalize.")
     if comm is None:
         return mpi.COMM_WORLD
-    if not isinstance(comm, mpi.Intracomm) or comm == mpi.COMM_NULL:
+    if comm == mpi.COMM_NULL:
+        raise ArgumentError("comm is MPI_COMM_NULL, as after Free(); expected an intracommunicator of mpi4py.")
+    if not isinstance(comm, mpi.Intracomm):
         raise ArgumentError(f"comm must be an intracommunicator of mpi4py, not {comm!r}.")
     return comm
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from mpishare.comm import mpi
 from mpishare.comm.context import Context
+from mpishare.comm.lookup import checked_comm
 from mpishare.errors import ArgumentError, PeerError, TaskError, text_of_error
 
 _thread = threading.local()
@@ -114,9 +115,9 @@ def refuse_within_task(comm: mpi.Comm | None) -> None:
     """Checks that no task calls for other ranks, since these run tasks of their own.
 
     Raises:
-        ArgumentError: This thread runs a task, and `comm` (MPI_COMM_WORLD when None) has other ranks.
+        ArgumentError: This thread runs a task, and `comm` (MPI_COMM_WORLD when None) has other ranks, or is none.
     """
-    if getattr(_thread, "is_in_task", False) and (mpi.COMM_WORLD if comm is None else comm).size > 1:
+    if getattr(_thread, "is_in_task", False) and checked_comm(comm).size > 1:
         raise ArgumentError(
             "map was called within a task, but the other ranks run tasks of their own and do not join. Map over all "
             "items of both levels at once, or pass comm=MPI.COMM_SELF."

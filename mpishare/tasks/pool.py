@@ -112,7 +112,12 @@ class Pool:
         self.shutdown(cancel_futures=kind is not None)
 
     def serve(self) -> None:
-        """On a rank other than the root: runs tasks until the root closes the pool."""
+        """On a rank other than the root: runs tasks until the root closes the pool.
+
+        Raises:
+            ArgumentError: MPI has ended, or the communicator has been freed.
+        """
+        self._check_comm()
         func = None
         while self._is_open:
             command = dispatcher.next_command(self._context, self._root, self._number)
@@ -148,7 +153,8 @@ class Pool:
 
         Raises:
             TaskError: A task failed.
-            ArgumentError: This is not the root, the pool is closed, or `chunksize` is not positive.
+            ArgumentError: This is not the root, the pool is closed, MPI has ended, the communicator has been freed, or
+                `chunksize` is not positive.
         """
         self._check_usable()
         for rank in self._others:
@@ -214,7 +220,7 @@ class Pool:
             return
         self._is_open = False
         atexit.unregister(self.close)
-        if mpi.Is_finalized():
+        if self._has_no_comm():
             return
         if self._dispatcher is not None:
             self._dispatcher.close(cancel=cancel_futures)
@@ -240,7 +246,17 @@ class Pool:
             failed.set_exception(error)
             yield failed
 
+    def _has_no_comm(self) -> bool:
+        return mpi.Is_finalized() or self._context.data_comm == mpi.COMM_NULL
+
+    def _check_comm(self) -> None:
+        if self._has_no_comm():
+            raise ArgumentError(
+                "MPI has ended, or the communicator of the pool has been freed. Use a pool before that."
+            )
+
     def _check_usable(self) -> None:
+        self._check_comm()
         refuse_within_task(self._context.topology.comm)
         if not self.is_root:
             raise ArgumentError(f"only the root, rank {self._root}, has tasks; the others are in `with` until it ends.")

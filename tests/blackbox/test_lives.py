@@ -30,6 +30,15 @@ def test_ten_thousand_live_shares(size, backend):
 
 
 HOLD = "import mpishare as ms, numpy as np; from mpi4py import MPI; a = ms.share(np.arange(9)); z = ms.zeros(9); "
+CALLS = """
+pool = ms.Pool(MPI.COMM_SELF)
+def in_task(): MPI.Finalize(); ms.map(abs, [1])
+assert "MPI has ended" in str(pool.submit(in_task).exception())
+for call in (lambda: ms.zeros(3), lambda: ms.map(abs, [1]), ms.Pool, lambda: pool.map(abs, [1])):
+    try: call()
+    except ms.ArgumentError as error: assert "MPI has ended" in str(error)
+    else: raise AssertionError
+"""
 
 ENDS = {
     "live views": (HOLD, 0),
@@ -37,10 +46,7 @@ ENDS = {
     "views read while Python ends": (HOLD + "import atexit; atexit.register(lambda: print(a.sum() + z.sum()))", 0),
     "views read after MPI ended": (HOLD + "MPI.Finalize(); assert a.sum() == 36; z[:] = 1; del a, z", 0),
     "sys.exit": (HOLD + "raise SystemExit(3)", 3),
-    "a call after MPI ended": (
-        HOLD + "MPI.Finalize()\ntry: ms.zeros(3)\nexcept ms.ArgumentError as e: assert 'MPI has ended' in str(e)",
-        0,
-    ),
+    "calls after MPI ended": (HOLD + CALLS, 0),
 }
 
 

@@ -177,6 +177,18 @@ def test_commands_for_a_pool_that_was_left_are_not_those_of_the_next(comm):
     with_pool(body)
 
 
+def test_a_freed_communicator_is_refused(duplicate):
+    pool = ms.Pool(duplicate)
+    duplicate.Free()
+    of_pool = (partial(pool.map, abs, [1]), partial(pool.submit, abs, 1)) if pool.is_root else (pool.serve,)
+    for call in (*of_pool, partial(ms.Pool, duplicate), partial(ms.map, abs, [1], comm=duplicate)):
+        with pytest.raises(ms.ArgumentError, match=r"freed|MPI_COMM_NULL"):
+            call()
+    with ms.Pool(MPI.COMM_SELF) as one:
+        assert "ArgumentError: comm is MPI_COMM_NULL" in str(one.submit(ms.map, abs, [1], comm=duplicate).exception())
+    pool.close()
+
+
 @pytest.mark.ranks(2)
 def test_every_future_ends_when_the_thread_of_the_pool_has_ended(comm):
     """Here by a callback, as by lack of memory. Calls are submitted all the time."""
