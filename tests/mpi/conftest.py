@@ -208,12 +208,14 @@ def _windows():
 
 @pytest.fixture(autouse=True)
 def _leaves_nothing():
-    """Fails a test that leaves a segment, a descriptor, a map or a file in /dev/shm."""
+    """Fails a test that leaves ranks out of step, a message, a segment, a descriptor or a map."""
     ms.topology()
     MPI.COMM_WORLD.Barrier()
     before, files = _held(), _windows()
     gc.freeze()  # the objects of modules that tests import need not be searched each time
     yield
+    assert ms.map(abs, range(-3, 3), gather="all") == [3, 2, 1, 0, 1, 2]
+    assert not MPI.COMM_WORLD.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
     MPI.COMM_WORLD.Barrier()
     assert _windows() <= files
     assert _held() == before

@@ -14,13 +14,6 @@ pytestmark = pytest.mark.two_launches
 LAST = MPI.COMM_WORLD.size - 1
 
 
-@pytest.fixture(autouse=True)
-def _next_call_works(comm):
-    """A refusal leaves the communicator usable."""
-    yield
-    assert ms.share(np.arange(3) if comm.rank == 0 else None).tolist() == [0, 1, 2]
-
-
 def assert_refused(errors, rank, error, message):
     """`rank` raised `error` with `message`, and every other rank PeerError with the same message."""
     assert errors[rank][0] == error

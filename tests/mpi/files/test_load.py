@@ -174,13 +174,6 @@ def test_a_private_view_of_a_map_leaves_the_file(folder):
 # Errors.
 
 
-@pytest.fixture
-def raised(raised, folder):
-    """A refusal leaves the communicator usable."""
-    yield raised
-    assert_loaded(ms.load(folder / "small.npy"), LARGE[:3, :4])
-
-
 ON_ROOT, ON_LEADERS, ON_ALL = "root", "leaders", "all"
 BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "file": ({"path": "none.npy"}, "FileError", "none.npy: No such file", ON_ROOT),
