@@ -69,6 +69,7 @@ class Context:
                 pretend = None if rule is None else pretend_node(rule, world.rank, world.size)
         except BaseException as error:
             if not isinstance(error, StallError):  # else to free it would wait for the others
+                watchdog.close()
                 duplicate.Free()
             raise
         self.topology = find_topology(comm, duplicate, pretend)
