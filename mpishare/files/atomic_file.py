@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import stat
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,12 +16,16 @@ from mpishare.files.attributes import make_striped, pass_on
 from mpishare.files.errors import file_errors
 from mpishare.files.source import Stamp
 from mpishare.host.filesystems import room
+from mpishare.host.processes import has_ended, scope
 
-_TEMPORARY = r"\.tmp\.[0-9a-f]{16}"
-"""What follows the name of a file in the name of its temporary file."""
+_TEMPORARY = r"\.tmp\.[\w-]{0,63}\.(?P<pid>[1-9]\d{0,6})\.(?P<scope>[0-9a-f]{8})[0-9a-f]{8}"
+"""What follows the name of a file in the name of its temporary file: the host, the process id and where it is valid."""
 
-_LONGEST_STEM_BYTES = 200
+_LONGEST_STEM_BYTES = 150
 """The name of the temporary file begins with at most this much of the file's. Linux allows names of 255 bytes."""
+
+_ABANDONED_S = 86_400
+"""Nobody has written to a temporary file for so long whose process has ended. It cannot be asked on another host."""
 
 _NO_COPY_FILE_RANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV})
 """Errors of copy_file_range(2) on a kernel or a file system that lacks it."""
@@ -29,8 +34,9 @@ _NO_COPY_FILE_RANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, e
 class AtomicFile:
     """A temporary file in the folder of `path`, which takes the name of `path` by `commit`, or is removed.
 
-    It is locked while it is written. One without a lock was left by a process that was killed; the next save removes
-    it.
+    It is locked while it is written. One without a lock was left by a killed process if that has ended; the next save
+    removes it. A process of another host or PID namespace cannot be asked, and its lock may be invisible here (Lustre
+    with localflock, NFS with local_lock, BeeGFS): a file of such a process is removed when it is a day old.
 
     Attributes:
         path: The file to replace or to make, symbolic links followed.
@@ -170,8 +176,9 @@ def _target(path: Path) -> tuple[Path, os.stat_result | None]:
 def _create(stem: Path, old: Path | None) -> tuple[Path, int]:
     """A new file, open and locked; in place of an old file with its striping, and for its owner alone until `sync`."""
     mode = 0o666 if old is None else stat.S_IRUSR | stat.S_IWUSR
+    host = re.sub(r"[^\w-]", "_", os.uname().nodename.partition(".")[0], flags=re.ASCII)[:63]
     while True:
-        file = stem.with_name(f"{stem.name}.tmp.{secrets.token_hex(8)}")
+        file = stem.with_name(f"{stem.name}.tmp.{host}.{os.getpid()}.{scope():08x}{secrets.token_hex(4)}")
         is_made = old is not None and make_striped(file, old)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_NOFOLLOW if is_made else os.O_EXCL)
         fd = os.open(file, flags, mode)
@@ -183,13 +190,21 @@ def _create(stem: Path, old: Path | None) -> tuple[Path, int]:
 
 
 def _remove_leftovers(folder: Path, names: str) -> None:
-    """Removes the temporary files of files named like the pattern `names`, but for locked ones."""
-    pattern = re.compile(f"({names}){_TEMPORARY}")
+    """Removes the temporary files of files named like the pattern `names` that no process writes to any more."""
+    pattern = re.compile(f"({names}){_TEMPORARY}", re.ASCII)
     for file in folder.iterdir():
-        if pattern.fullmatch(file.name):
+        match = pattern.fullmatch(file.name)
+        if match is not None:
             with suppress(OSError), file.open("rb+") as left:  # an error: it is locked, gone, or of another user
                 fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                file.unlink()
+                if _is_left(match) or os.fstat(left.fileno()).st_mtime < time.time() - _ABANDONED_S:
+                    file.unlink()
+
+
+def _is_left(temporary: re.Match[str]) -> bool:
+    """Whether the process that made an unlocked temporary file has ended, or is this one."""
+    pid = int(temporary["pid"])
+    return int(temporary["scope"], 16) == scope() and (pid == os.getpid() or has_ended(pid))
 
 
 def _copy(source: int, target: int, nbytes: int) -> None:

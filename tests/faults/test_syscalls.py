@@ -110,7 +110,7 @@ def test_kill_of_a_save(victim, call, number, tmp_path):
     assert len(list(tmp_path.rglob("*.tmp.*"))) == 1
     ms.save(tmp_path / "a.npy", np.ones(3))
     ms.save(tmp_path / "a.h5", np.ones(3), "rows")
-    ms.Checkpoint(tmp_path / "run").save(0, {})
+    ms.Checkpoint(tmp_path / "run").save(9, {})
     assert not list(tmp_path.rglob("*.tmp.*"))
 
 

@@ -128,10 +128,9 @@ def bytes_read(preadv):
 
 
 def test_the_last_ones_stay(shared_folder):
-    """What a killed save of any step left goes too; what is not ours stays."""
+    """What is not ours stays."""
     if COMM.rank == 0:
         (shared_folder / "000000000009.h5").mkdir()
-        (shared_folder / "000000000007.h5.tmp.0123456789abcdef").write_text("of a killed save")
         (shared_folder / "notes.txt").write_text("mine")
     COMM.Barrier()
     checkpoint = ms.Checkpoint(shared_folder, keep=2)

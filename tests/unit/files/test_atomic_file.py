@@ -3,8 +3,11 @@
 import errno
 import fcntl
 import os
+import signal
 import stat
 import struct
+import time
+from contextlib import suppress
 from pathlib import Path
 from unittest import mock
 
@@ -38,9 +41,9 @@ def commit(path, content=b"new"):
 def test_it_takes_the_name_when_it_is_whole_and_leftovers_of_that_name_go(tmp_path, name):
     path = tmp_path / name
     with AtomicFile(path) as unused:
-        stem = unused.temporary.name[:-16]
-    others = [path, *(tmp_path / f"{other}0123456789abcdef" for other in (f"{stem}x", "b.npy.tmp.", f"x{stem}"))]
-    for file in [*others, tmp_path / f"{stem}0123456789abcdef"]:
+        stem = unused.temporary.name[:-8]
+    others = [path, *(tmp_path / f"{other}01234567" for other in (f"{stem}x", f"x{stem}"))]
+    for file in [*others, tmp_path / f"{stem}01234567"]:
         file.write_bytes(b"old")
     with path.open("rb") as opened, AtomicFile(path) as new, AtomicFile(path) as meanwhile:
         os.write(new.fd, b"new")
@@ -50,6 +53,49 @@ def test_it_takes_the_name_when_it_is_whole_and_leftovers_of_that_name_go(tmp_pa
         new.commit()
         assert (path.read_bytes(), opened.read()) == (b"new", b"old")
     assert set(tmp_path.iterdir()) == set(others)
+
+
+def another_process(path, pipe):
+    """Writes a temporary file's name to a pipe, and waits to be killed."""
+    with suppress(OSError):
+        new = AtomicFile(path)
+        os.write(pipe, os.fsencode(new.temporary))
+        signal.pause()
+    os._exit(1)
+
+
+PLACES = {
+    "this one": ("getpid", os.getpid),
+    "another host": ("uname", lambda: mock.Mock(nodename="größe 2.site")),
+    "another PID namespace": ("readlink", lambda _: "pid:[1]"),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_another_process_left_goes_when_it_has_ended(old, monkeypatch, place):
+    """Here at once, and from elsewhere after a day, on a file system whose locks are not seen on other hosts."""
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
+    reading, writing = os.pipe()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, *PLACES[place])
+        child = os.fork()
+        if not child:
+            another_process(old, writing)
+    os.close(writing)
+    try:
+        left = Path(os.fsdecode(os.read(reading, 1000)))
+        commit(old)
+        assert left.exists()
+    finally:
+        os.close(reading)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    commit(old)
+    assert left.exists() == (place != "this one")
+    for hours in (23, 25) if left.exists() else ():
+        os.utime(left, (time.time(), time.time() - hours * 3600))
+        commit(old)
+        assert left.exists() == (hours < 24)
 
 
 def acl(*entries):

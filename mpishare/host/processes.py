@@ -1,0 +1,32 @@
+"""Whether a process has ended, and from where one can know that."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from zlib import crc32
+
+from mpishare.host.procfs import text_of
+
+
+def scope() -> int:
+    """A number of 32 bits for the processes whose ids mean the same: those of one PID namespace since the host started.
+
+    Source:
+        pid_namespaces(7); random(4), boot_id.
+    """
+    try:
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:  # no /proc, or another namespace's
+        namespace = ""
+    boot = text_of("/proc/sys/kernel/random/boot_id")
+    return crc32(os.fsencode(f"{os.uname().nodename} {boot} {namespace}"))
+
+
+def has_ended(pid: int) -> bool:
+    """Whether no process of this PID namespace has the id."""
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
+    return False
