@@ -115,17 +115,6 @@ def test_a_pool_that_nobody_closes():
     assert run_code(3, POOL).stdout == "[1, 2]\n"
 
 
-POOL_RAISES = """
-import mpishare as ms
-with ms.Pool() as pool:
-    if pool is not None: raise OSError("the body")
-"""
-
-
-def test_a_pool_whose_body_raises():
-    assert "OSError: the body" in run_code(3, POOL_RAISES, status="failure").stderr
-
-
 CODE = """
 import sys, mpishare as ms
 assert all(ms.load({path!r}, name).sum() == 499500 for name in ("flat", "chunked"))

@@ -122,7 +122,7 @@ def begun(begin, left, *args):
 
 def interrupt(folder):
     """On each rank in turn the handler of a signal raises where a call begins its first or its third message."""
-    file, table = Path(folder, "a.npy"), np.full((1 << 20, 1), 5, "u1")
+    file, table, grid = Path(folder, "a.npy"), np.full((1 << 20, 1), 5, "u1"), np.empty(0)
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     calls = {
         "bcast": lambda comm: ms.bcast(grid, comm=comm),

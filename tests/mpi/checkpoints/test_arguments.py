@@ -1,6 +1,5 @@
 """The arguments of Checkpoint and Snapshot that are refused, on all ranks alike."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ def test_what_cannot_be_saved_or_loaded(shared_folder, raised):
     checkpoint: Any = ms.Checkpoint(shared_folder)
     checkpoint.save(2**63 - 1, {"x": np.ones((4, 2)), "scalar": np.array(2.5)})
     found, two = checkpoint.latest(), slice(0, 2)
-    refused: dict[str, Callable[[], object]] = {
+    refused = {
         "ArgumentError: keep is 0; expected an integer from 1 to 2**63 - 1": lambda: ms.Checkpoint(
             shared_folder, keep=0
         ),

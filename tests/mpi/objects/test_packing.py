@@ -4,7 +4,6 @@ import functools
 import threading
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +11,6 @@ import pyarrow as pa
 import pytest
 import scipy.sparse
 from mpi4py import MPI
-from numpy.typing import NDArray
 from sklearn.linear_model import LinearRegression
 
 import mpishare as ms
@@ -30,8 +28,8 @@ class Model:
     """What a user might share."""
 
     name: str
-    weights: NDArray[Any]
-    table: dict[str, NDArray[Any]]
+    weights: np.ndarray
+    table: dict[str, np.ndarray]
 
     def score(self, item):
         return float(self.weights[item]) + len(self.name)

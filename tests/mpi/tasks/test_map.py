@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -33,7 +32,7 @@ class Unlike:
         self.number = number
 
 
-ITEMS: dict[str, Callable[[], Any]] = {
+ITEMS: dict[str, Any] = {
     "range": lambda: range(10, 1000, 7),
     "strided rows": lambda: np.arange(700.0).reshape(5, 140)[:, ::-2],
     "array of objects": lambda: np.array([None, 1, "a"], object),

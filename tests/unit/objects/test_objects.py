@@ -4,7 +4,6 @@ import pickle
 import sys
 from array import array
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -41,11 +40,11 @@ def test_arrays_are_not_copied():
     assert [bytes(item) for item in exported] == [b"abc", b""]
 
 
-class Field(np.ndarray[Any, Any]):
+class Field(np.ndarray):
     """An array with attributes."""
 
     unit: str
-    mesh: dict[str, Any]
+    mesh: dict
 
 
 def test_arrays_with_attributes_that_refer_back():
