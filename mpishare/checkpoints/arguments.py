@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,24 +15,17 @@ from mpishare.errors import ArgumentError, SpecError
 from mpishare.files.region import parse_region
 
 
-def checked_names(arrays: Mapping[str, object], distributed: Collection[str]) -> list[str]:
-    """The names in `distributed`, in the order of `arrays`.
+def check_names(arrays: Mapping[str, object]) -> None:
+    """Checks the arrays of a checkpoint.
 
     Raises:
-        ArgumentError: `arrays` is not a mapping, a name cannot be used, or `distributed` names no array.
+        ArgumentError: `arrays` is not a mapping, or a name cannot be used.
     """
     if not isinstance(arrays, Mapping):
         raise ArgumentError(f"arrays is of type {type(arrays).__name__}; expected a dict of arrays by name.")
     for name in arrays:
         if not isinstance(name, str) or not name or name == "." or set("/\0") & set(name):
             raise ArgumentError(f"{name!r} is not a name for an array. Give a string without a slash, such as 'grid'.")
-    wanted: set[object] = {None}  # which is not a name
-    with suppress(TypeError):  # iterated once: it may be a generator
-        wanted = {None} if isinstance(distributed, str) else set(distributed)
-    if not wanted <= arrays.keys():
-        names = ", ".join(map(repr, arrays))
-        raise ArgumentError(f"distributed is {distributed!r}; expected a collection of names from {names}.")
-    return [name for name in arrays if name in wanted]
 
 
 def json_of(values: Mapping[str, Any] | None) -> str:

@@ -20,7 +20,7 @@ from mpishare.errors import ArgumentError, checked_integer
 from mpishare.files.parallel_read import read_parts
 from mpishare.files.replace_file import Replacement, gather_row_blocks
 from mpishare.files.row_blocks import ROOT
-from mpishare.files.save import checked_target, specs_of
+from mpishare.files.save import checked_target, names_in, specs_of
 from mpishare.files.source import Source
 from mpishare.memory.selection import check_backend
 from mpishare.progress_bar import check_tqdm
@@ -108,7 +108,8 @@ class Checkpoint:
             is_root = context.topology.rank == ROOT
             with call.begin() as agreement:
                 number = checked_integer("step", step)
-                rows = arguments.checked_names(arrays, distributed)
+                arguments.check_names(arrays)
+                rows = names_in(distributed, arrays)
                 specs = specs_of(self.path, arrays, rows, is_root=is_root)
                 values_json = arguments.json_of(values) if is_root else ""
                 if is_root:

@@ -151,7 +151,7 @@ class CheckpointWriter:
         small = {"step": np.array(self._step), "values": np.array(self._values.encode())}
         while self._user_block_bytes < self._largest_manifest_bytes():
             self._user_block_bytes *= 2
-        offsets = lay_out(new.fd, specs, small=small, user_block_bytes=self._user_block_bytes)
+        offsets = lay_out(new.fd, new.path, specs, small=small, user_block_bytes=self._user_block_bytes)
         self._checksum_offsets = [offsets[f"checksums/{name}"] for name in self._blocks]
         return [offsets[f"arrays/{name}"] for name in self._blocks]
 

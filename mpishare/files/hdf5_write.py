@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from mpishare.arrays.spec import Spec
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.files.atomic_file import write_exactly
+from mpishare.files.errors import file_errors
 from mpishare.files.source import h5py
 
 METADATA_BYTES = 1 << 20
@@ -20,6 +22,7 @@ METADATA_BYTES = 1 << 20
 
 def lay_out(
     fd: int,
+    path: Path,
     specs: Mapping[str, Spec],
     *,
     adds: bool = False,
@@ -30,6 +33,7 @@ def lay_out(
 
     Args:
         fd: The open file.
+        path: The file to name in errors.
         specs: The datasets, whose bytes are written later.
         adds: Whether the file is an HDF5 file whose other datasets stay; else it is made anew.
         small: Datasets that are written at once.
@@ -40,19 +44,24 @@ def lay_out(
 
     Raises:
         OSError, RuntimeError, ValueError, KeyError: The file is not an HDF5 file, or cannot be written.
+        FileError: A dataset cannot be made.
         SpecError: A dtype cannot be stored.
-        ArgumentError: A name is that of a group, or leads to another file.
+        ArgumentError: A name is that of a group, or leads to another file or to another dataset of `specs`.
     """
     buffer = WriteBuffer(fd)
     with h5py.File(buffer, "r+" if adds else "w", userblock_size=user_block_bytes or None) as file:
-        offsets = {name: _create(file, name, spec).get_offset() or 0 for name, spec in specs.items()}
+        made = {name: _create(file, path, name, spec) for name, spec in specs.items()}
+        for name, dataset in made.items():
+            if file[name].id != dataset:
+                raise ArgumentError(f"{name!r} and another name lead to one dataset of {path}. Give each its own.")
+        offsets = {name: dataset.get_offset() or 0 for name, dataset in made.items()}
         for name, array in (small or {}).items():
             file.create_dataset(name, data=array, track_times=False)
     buffer.apply()
     return offsets
 
 
-def _create(file: Any, name: str, spec: Spec) -> Any:
+def _create(file: Any, path: Path, name: str, spec: Spec) -> Any:
     """A dataset that has its place in the file at once, and whose bytes HDF5 does not write."""
     _check_groups(file, name)
     if name in file:
@@ -67,7 +76,8 @@ def _create(file: Any, name: str, spec: Spec) -> Any:
     links.set_create_intermediate_group(True)
     links.set_char_encoding(h5py.h5t.CSET_UTF8)
     shape = h5py.h5s.create_simple(spec.shape)  # of a 0-d array a scalar
-    return h5py.h5d.create(file.id, name.encode(), stored_type(spec), shape, creation, links)
+    with file_errors(path, name, "it was not saved"):
+        return h5py.h5d.create(file.id, name.encode(), stored_type(spec), shape, creation, links)
 
 
 def _check_groups(file: Any, name: str) -> None:

@@ -66,7 +66,7 @@ class Replacement:
         arrays: This rank's part of each array, None where it has none.
         lay_out: Makes room for the arrays in the new file; returns their offsets.
         distributed: Whether ranks other than the root have bytes.
-        dataset: The array that is saved in a file that may have others; None for the whole file.
+        datasets: The names of the arrays in an HDF5 file that may have others; none for the whole file.
         complete: Completes the new file when all arrays are in it; None if there is nothing to do.
         leftovers: See `AtomicFile`.
         progress: Whether the root shows a bar.
@@ -78,7 +78,7 @@ class Replacement:
     arrays: Sequence[NDArray[Any] | None]
     lay_out: Callable[[AtomicFile], Sequence[int]]
     distributed: bool
-    dataset: str | None = None
+    datasets: Sequence[str] = ()
     complete: Callable[[AtomicFile, Sequence[RowBlocks], Checksums], None] | None = None
     leftovers: str | None = None
     progress: bool = False
@@ -117,11 +117,12 @@ class Replacement:
         return str(way)
 
     def _errors(self) -> AbstractContextManager[None]:
-        return file_errors(self.path, self.dataset, "it was not saved")
+        dataset = self.datasets[0] if len(self.datasets) == 1 else None
+        return file_errors(self.path, dataset, "it was not saved")
 
     def _way(self, new: AtomicFile) -> str:
         """How the bytes are written; see `choose_way`."""
-        writes_mpio = self.distributed and self.dataset is not None and h5py.get_config().mpi
+        writes_mpio = self.distributed and bool(self.datasets) and h5py.get_config().mpi
         filesystem = type_of(str(new.path.parent))  # the file may be behind a symbolic link
         placement = self.context.topology.placement
         return choose_way(placement, filesystem, distributed=self.distributed, has_mpio=writes_mpio)
@@ -144,7 +145,7 @@ class Replacement:
         return [np.fromiter(chain.from_iterable(of_ranks), np.uint32) for of_ranks in by_array]
 
     def _write_mpio(self, temporary: Path) -> Checksums:
-        """Writes the rows of all ranks to the one dataset. Each rank writes independently: none waits for a failed one.
+        """Writes the bytes of all ranks to the datasets. Each rank writes independently: none waits for a failed one.
 
         Raises:
             BackendError: This rank's h5py cannot write through MPI, but the root's can.
@@ -152,20 +153,24 @@ class Replacement:
         Source:
             The HDF5 reference, H5Pset_fapl_mpio and H5Pset_dxpl_mpio.
         """
-        comm, array = self.context.collective_comm, self.arrays[0]
+        comm = self.context.collective_comm
         with agree(comm):
             if not h5py.get_config().mpi:
                 raise BackendError("h5py cannot write through MPI on this rank, but can on the root: use one build.")
         with agree(comm), self._errors():
             opened = h5py.File(temporary, "r+", driver="mpio", comm=self.context.data_comm)
         with agree(comm), self._errors(), opened:  # all ranks close it, which flushes it
-            if array is not None and array.nbytes:
-                _write_rows(opened[self.dataset].id, self.blocks[0], comm.rank, array)
+            for name, blocks, array in zip(self.datasets, self.blocks, self.arrays, strict=True):
+                if array is not None and array.nbytes:
+                    _write_rows(opened[name].id, blocks, comm.rank, array)
         return []
 
 
 def _write_rows(dataset: Any, blocks: RowBlocks, rank: int, array: NDArray[Any]) -> None:
     """Writes some rows at a time, so that a copy in C order takes little memory."""
+    if not array.ndim:
+        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.ascontiguousarray(array), dataset.get_type())
+        return
     row_bytes = array.nbytes // len(array)
     first = blocks.starts[rank] // row_bytes
     for part in slices.chunks(len(array), max(blocks.block_bytes // row_bytes, 1)):

@@ -1,12 +1,13 @@
-"""Saves an array to a file, whole or not at all."""
+"""Saves arrays to a file, whole or not at all."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from numpy.typing import NDArray
 
@@ -24,12 +25,15 @@ from mpishare.progress_bar import check_tqdm
 from mpishare.transfer.rows import rows_of
 
 _NPY = ".npy"
+_NPY_NAME = ""
+"""The name that stands for the array of a .npy file, which has none."""
+
 _HDF5 = (".h5", ".hdf5", ".hdf", ".he5")
 
 
 @dataclass(frozen=True)
 class Saved:
-    """What `save` did.
+    """What `save` did with an array.
 
     Attributes:
         path: The file.
@@ -48,6 +52,7 @@ class Saved:
     way: str
 
 
+@overload
 def save(
     path: str | os.PathLike[str],
     array: NDArray[Any] | None,
@@ -56,32 +61,58 @@ def save(
     distributed: bool = False,
     progress: bool = False,
     comm: mpi.Comm | None = None,
-) -> Saved:
-    """Saves an array that all ranks have, or the rows of each rank, as .npy or in HDF5.
+) -> Saved: ...
+
+
+@overload
+def save(
+    path: str | os.PathLike[str],
+    array: Mapping[str, NDArray[Any] | None],
+    dataset: None = None,
+    *,
+    distributed: bool | Collection[str] = False,
+    progress: bool = False,
+    comm: mpi.Comm | None = None,
+) -> dict[str, Saved]: ...
+
+
+def save(
+    path: str | os.PathLike[str],
+    array: NDArray[Any] | Mapping[str, NDArray[Any] | None] | None,
+    dataset: str | None = None,
+    *,
+    distributed: bool | Collection[str] = False,
+    progress: bool = False,
+    comm: mpi.Comm | None = None,
+) -> Saved | dict[str, Saved]:
+    """Saves an array that all ranks have, or the rows of each rank, as .npy or in HDF5; or several arrays in HDF5.
 
     The bytes go to a new file in the same folder, which takes the name of the old one when it is on the disk. So a
     reader, at any time and also after a crash, sees the old file or the new one. The next save to `path` removes what a
-    killed one left. No rank holds a second copy of the array. A file that is replaced passes on its group, permissions,
+    killed one left. No rank holds a second copy of an array. A file that is replaced passes on its group, permissions,
     ACL, extended attributes and striping on Lustre, as far as this user may set them; links to it are followed.
 
     Args:
         path: The file. Its suffix chooses the format: .npy; or .h5, .hdf5, .hdf, .he5, which need h5py.
         array: Without `distributed`, the array of rank 0; other ranks' is ignored. With it, the rows of each rank, none
-            or more; they are stacked in rank order.
-        dataset: The name of the dataset in an HDF5 file, with slashes between groups. A dataset of that name is
-            replaced. The file's other contents are copied, which takes time and room for all of them.
-        distributed: Whether each rank has rows of its own.
+            or more; they are stacked in rank order. For an HDF5 file also a dict of arrays by the names of their
+            datasets, the same names on all ranks: all are saved, or none.
+        dataset: The name of the dataset of one array in an HDF5 file, with slashes between groups. A dataset of that
+            name is replaced. The file's other contents are copied, which takes time and room for all of them, once a
+            call.
+        distributed: Whether each rank has rows of its own; of several arrays also the names of those.
         progress: Whether rank 0 shows a bar with bytes, rate and remaining time, if standard error is a terminal. Needs
             tqdm.
         comm: The ranks; MPI_COMM_WORLD when None.
 
     Returns:
         A `Saved`: what is in the file, and how it was written, which follows from the nodes, the file system and the
-        build of h5py.
+        build of h5py. For a dict of arrays a dict of these, by the same names.
 
     Raises:
-        SpecError: The array holds Python objects, or the format has no name for its dtype.
-        ArgumentError: The suffix is unknown; or `dataset` is missing, or given for .npy.
+        SpecError: An array holds Python objects, or the format has no name for its dtype.
+        ArgumentError: The suffix is unknown; `dataset` is missing, or given for .npy or for a dict; or names of a dict
+            lead to one dataset, or `distributed` has a name that the dict has not.
         FileError: The file cannot be written: no such folder, no permission, no room, a folder of that name, not an
             HDF5 file, or another process writes to it. It has the `errno`. The old file is still there, unless the
             error says that the new one is and only its folder could not be synced.
@@ -108,26 +139,29 @@ def save(
         is_root = context.topology.rank == ROOT
         with call.begin() as agreement:
             file = checked_target(path)
-            name = _checked_dataset(file, dataset)
-            key = name or ""
-            distributed_names = [key] if distributed else []
-            specs = specs_of(file, {key: array}, distributed_names, is_root=is_root)
+            arrays = _by_dataset(file, array, dataset)
+            if isinstance(distributed, bool) or not isinstance(array, Mapping):
+                rows = list(arrays) if distributed else []
+            else:
+                rows = names_in(distributed, arrays)
+            specs = specs_of(file, arrays, rows, is_root=is_root)
             if progress and is_root:
                 check_tqdm()
-            rows = f", rows of {specs[key].shape[1:]} {specs[key].dtype}" if distributed else ""
-            agreement.call = f"save({file}, {name}, distributed={distributed}, progress={progress}{rows})"
-        blocks = gather_row_blocks(context, specs, distributed_names)[key]
+            kinds = {name: f"{specs[name].shape[1:]} {specs[name].dtype}" for name in rows}
+            agreement.call = f"save({file}, {list(arrays)}, distributed={kinds}, {progress=})"
+        blocks = gather_row_blocks(context, specs, rows)
         way = Replacement(
             context=context,
             path=file,
-            blocks=[blocks],
-            arrays=[array if specs else None],
-            lay_out=lambda new: [_lay_out(new, blocks.spec, name)],
-            distributed=distributed,
-            dataset=name,
+            blocks=list(blocks.values()),
+            arrays=[arrays[name] if name in specs else None for name in blocks],
+            lay_out=lambda new: _lay_out(new, {name: array.spec for name, array in blocks.items()}),
+            distributed=bool(rows),
+            datasets=[name for name in blocks if name != _NPY_NAME],
             progress=progress,
         ).run()
-    return Saved(file, name, blocks.spec.shape, blocks.spec.nbytes, way)
+    saved = [Saved(file, name or None, array.spec.shape, array.spec.nbytes, way) for name, array in blocks.items()]
+    return dict(zip(array, saved, strict=True)) if isinstance(array, Mapping) else saved[0]
 
 
 def checked_target(path: str | os.PathLike[str]) -> Path:
@@ -145,24 +179,50 @@ def checked_target(path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def _checked_dataset(file: Path, dataset: str | None) -> str | None:
-    """The path of the dataset from the root of an HDF5 file on, without a slash at its ends; None for a .npy file.
+def _by_dataset(file: Path, array: Any, dataset: str | None) -> dict[str, Any]:
+    """The arrays by the names of their datasets, from the root of an HDF5 file on and without a slash at their ends.
 
     Raises:
-        ArgumentError: The suffix is unknown; or `dataset` is missing, given for .npy, or not a name that h5py accepts.
+        ArgumentError: The suffix is unknown; or a name is missing, given for .npy, given twice, or not one for h5py.
     """
+    is_several = isinstance(array, Mapping)
     if file.suffix == _NPY:
-        if dataset is not None:
-            raise ArgumentError(f"{file} is a .npy file, which holds one array without a name; dataset is {dataset!r}.")
-        return None
-    if file.suffix in _HDF5:
-        if dataset is None:
-            raise ArgumentError(f"{file} is an HDF5 file: name the dataset, as in save(path, array, 'grid').")
-        parts = dataset.strip("/").split("/") if isinstance(dataset, str) else [""]
-        if any(part in ("", ".") or "\0" in part for part in parts):
-            raise ArgumentError(f"dataset {dataset!r} is not a name. Give one such as 'grid' or 'run/grid'.")
-        return "/".join(parts)
-    raise ArgumentError(f"{file} has suffix {file.suffix!r}. Use {_NPY}, or one of {', '.join(_HDF5)} for HDF5.")
+        if dataset is not None or is_several:
+            names = list(array) if is_several else dataset
+            raise ArgumentError(f"{file} is a .npy file, which holds one array without a name; dataset is {names!r}.")
+        return {_NPY_NAME: array}
+    if file.suffix not in _HDF5:
+        raise ArgumentError(f"{file} has suffix {file.suffix!r}. Use {_NPY}, or one of {', '.join(_HDF5)} for HDF5.")
+    if dataset is None and not is_several:
+        raise ArgumentError(f"{file} is an HDF5 file: name the dataset, as in save(path, array, 'grid').")
+    if dataset is not None and is_several:
+        raise ArgumentError(f"dataset is {dataset!r}, but a dict of arrays has the names of its datasets.")
+    arrays = {_checked_dataset(name): value for name, value in (array if is_several else {dataset: array}).items()}
+    if is_several and len(arrays) < len(array):
+        raise ArgumentError(f"{list(array)} has a name twice, as slashes at the ends of a name are left out.")
+    return arrays
+
+
+def _checked_dataset(name: object) -> str:
+    parts = name.strip("/").split("/") if isinstance(name, str) else [""]
+    if any(part in ("", ".") or "\0" in part for part in parts):
+        raise ArgumentError(f"dataset {name!r} is not a name. Give one such as 'grid' or 'run/grid'.")
+    return "/".join(parts)
+
+
+def names_in(names: object, arrays: Mapping[str, object]) -> list[str]:
+    """The argument `distributed` as a list in the order of `arrays`.
+
+    Raises:
+        ArgumentError: It is not a collection of names of arrays.
+    """
+    wanted: set[object] = {None}  # which is not a name
+    with suppress(TypeError):  # iterated once: it may be a generator
+        wanted = {None} if isinstance(names, str) else set(names)  # type: ignore[call-overload]
+    if not wanted <= arrays.keys():
+        known = ", ".join(map(repr, arrays))
+        raise ArgumentError(f"distributed is {names!r}; expected a collection of names from {known}.")
+    return [name for name in arrays if name in wanted]
 
 
 def specs_of(path: Path, arrays: Mapping[str, Any], distributed: Collection[str], *, is_root: bool) -> dict[str, Spec]:
@@ -170,7 +230,7 @@ def specs_of(path: Path, arrays: Mapping[str, Any], distributed: Collection[str]
 
     Args:
         path: The file to name in errors.
-        arrays: The arrays by the names of their datasets; by "" that of a .npy file.
+        arrays: The arrays by the names of their datasets; by `_NPY_NAME` that of a .npy file.
         distributed: The names of the arrays of which each rank has rows.
         is_root: Whether this rank is the root.
 
@@ -190,15 +250,16 @@ def specs_of(path: Path, arrays: Mapping[str, Any], distributed: Collection[str]
     return specs
 
 
-def _lay_out(new: AtomicFile, spec: Spec, dataset: str | None) -> int:
-    """Writes the .npy header, or makes the dataset in a copy of the old file; returns the array's offset in bytes."""
-    if dataset is None:
-        content = header_of(spec)
-        new.check_room(len(content) + spec.nbytes)
+def _lay_out(new: AtomicFile, specs: Mapping[str, Spec]) -> Sequence[int]:
+    """Writes the .npy header, or makes the datasets in a copy of the old file; returns the offsets of the arrays."""
+    nbytes = sum(spec.nbytes for spec in specs.values())
+    if _NPY_NAME in specs:
+        content = header_of(specs[_NPY_NAME])
+        new.check_room(len(content) + nbytes)
         write_exactly(new.fd, 0, memoryview(content))
-        return len(content)
+        return [len(content)]
     old_bytes = new.old.st_size if new.old is not None else 0
-    new.check_room(old_bytes + spec.nbytes + METADATA_BYTES)
+    new.check_room(old_bytes + nbytes + METADATA_BYTES)
     if old_bytes:
         new.copy_old()
-    return lay_out(new.fd, {dataset: spec}, adds=old_bytes > 0)[dataset]
+    return list(lay_out(new.fd, new.path, specs, adds=old_bytes > 0).values())

@@ -5,6 +5,7 @@ import io
 import os
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import h5py
 import numpy as np
@@ -112,6 +113,28 @@ def test_the_other_contents_of_a_file_stay(shared_folder):
     assert file.stat().st_size < 8 * 1030 + 20_000, "what was replaced leaves no gap"
 
 
+def test_several_datasets(shared_folder):
+    """The other contents are copied once, and whoever has an array, its bits are in the file."""
+    file, whole = shared_folder / "a.h5", filled(np.dtype("f8"), (997, 5))
+    ms.save(file, ONES, "old")
+    of_root = {"run/axis": np.asfortranarray(whole[:9]), "/run/time/": np.array(7.5), "none": np.zeros((0, 3))}
+    with mock.patch.object(os, "copy_file_range", wraps=os.copy_file_range) as copies:
+        arrays = of_root if COMM.rank == 0 else dict.fromkeys(of_root)
+        saved = ms.save(file, {"rows": own_rows(whole), **arrays}, distributed=["rows"])
+    assert copies.call_count == (COMM.rank == 0)
+    assert list(saved) == ["rows", *of_root]
+    assert saved["/run/time/"] == ms.Saved(file, "run/time", (), 8, way_of("a.h5"))
+    for name, array in {"old": ONES, "rows": whole, **of_root}.items():
+        assert_saved(file, name.strip("/"), np.ascontiguousarray(array) if array.ndim else array)
+    assert set(ms.save(file, {"rows": own_rows(whole[:7]), "new": own_rows(whole)}, distributed=True)) == {
+        "rows",
+        "new",
+    }
+    for name, array in {"old": ONES, "rows": whole[:7], "new": whole}.items():
+        assert_saved(file, name, array)
+    assert ms.save(file, {}) == {}
+
+
 REFUSED: list[tuple[Any, Any, str | None, str, str]] = [
     ("a.txt", ONES, None, "ArgumentError", "suffix '.txt'"),
     ("a\0.npy", ONES, None, "ArgumentError", "has a null byte"),
@@ -126,6 +149,13 @@ REFUSED: list[tuple[Any, Any, str | None, str, str]] = [
     ("a.npy", np.array([None]), None, "SpecError", "holds Python objects"),
     ("a.h5", np.array(["a"]), "x", "SpecError", "dataset 'x' of"),
     ("a.h5", np.zeros(3, "M8[s]"), "x", "SpecError", ".view('i8')"),
+    ("a.npy", {"x": ONES}, None, "ArgumentError", "one array without a name"),
+    ("a.h5", {"x": ONES}, "group", "ArgumentError", "has the names of its datasets"),
+    ("a.h5", {"x": ONES, "/x": ONES}, None, "ArgumentError", "has a name twice"),
+    ("a.h5", {"x": ONES, 3: ONES}, None, "ArgumentError", "dataset 3 is not a name"),
+    ("a.h5", {"x": ONES, "y": np.array([None])}, None, "SpecError", "dataset 'y' of"),
+    ("a.h5", {"x": ONES, "x/y": ONES}, None, "FileError", "dataset 'x/y' of"),
+    ("old.h5", {"group/y": ONES, "link/y": ONES}, None, "ArgumentError", "lead to one dataset"),
     ("no/a.npy", ONES, None, "FileError", "No such file or directory; it was not saved"),
     ("sub.npy", ONES, None, "FileError", "Is a directory; it was not saved"),
 ]
@@ -142,6 +172,7 @@ def test_what_cannot_be_saved(shared_folder, raised, distributed):
             made.create_group("group")
             made["far"] = h5py.ExternalLink("other.h5", "/")
             made["near"] = h5py.SoftLink("/far")
+            made["link"] = h5py.SoftLink("/group")
     COMM.Barrier()
     before = {file.name: file.read_bytes() for file in shared_folder.iterdir() if file.is_file()}
     for file, array, dataset, error, message in REFUSED:
@@ -162,6 +193,7 @@ def test_calls_that_differ(shared_folder, raised):
         lambda: ms.save(shared_folder / ("b.npy" if last else "a.npy"), ONES),
         lambda: ms.save(shared_folder / "a.npy", ONES, distributed=last),
         lambda: ms.save(shared_folder / "a.h5", ONES, "a" if last else "b"),
+        lambda: ms.save(shared_folder / "a.h5", {"a": ONES, "b": ONES}, distributed=["a"] if last else ["b"]),
         lambda: ms.save(shared_folder / "a.npy", ONES.astype(">f8" if last else "<f8"), distributed=True),
         lambda: ms.save(shared_folder / "a.npy", np.ones((2, 4 if last else 3)), distributed=True),
     ):
