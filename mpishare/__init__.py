@@ -3,39 +3,80 @@
 from __future__ import annotations
 
 from mpishare._version import VERSION
-from mpishare.allgather import allgather
-from mpishare.allreduce import allreduce
-from mpishare.checkpoints.checkpoint import Checkpoint, Snapshot
-from mpishare.collectives import bcast, fence, partition
-from mpishare.comm.lookup import topology
-from mpishare.comm.topology import Topology
-from mpishare.creation import empty, full, zeros
-from mpishare.errors import (
-    ArgumentError,
-    BackendError,
-    CapacityError,
-    FileError,
-    LaunchError,
-    MismatchError,
-    MpishareError,
-    PeerCapacityError,
-    PeerError,
-    SpecError,
-    StallError,
-    TaskError,
-)
-from mpishare.files.inspect import stored
-from mpishare.files.load import load
-from mpishare.files.parts import Stored
-from mpishare.files.save import Saved, save
-from mpishare.gather_scatter import gather, scatter
-from mpishare.info import Info, info
-from mpishare.messages.requests import Request
-from mpishare.point_to_point import irecv, isend, recv, send, sendrecv
-from mpishare.report import Report, report
-from mpishare.sharing import private, share
-from mpishare.tasks.map import map  # noqa: A004 - like Python's own
-from mpishare.tasks.pool import Pool
+
+TYPE_CHECKING = False  # that of typing, whose import would take longer than all else here
+if TYPE_CHECKING:
+    from mpishare.checkpoints.checkpoint import Checkpoint, Snapshot
+    from mpishare.collectives import bcast, fence, partition
+    from mpishare.comm.lookup import topology
+    from mpishare.comm.topology import Topology
+    from mpishare.creation import empty, full, zeros
+    from mpishare.errors import (
+        ArgumentError,
+        BackendError,
+        CapacityError,
+        FileError,
+        LaunchError,
+        MismatchError,
+        MpishareError,
+        PeerCapacityError,
+        PeerError,
+        SpecError,
+        StallError,
+        TaskError,
+    )
+    from mpishare.files.inspect import stored
+    from mpishare.files.load import load
+    from mpishare.files.parts import Stored
+    from mpishare.files.save import Saved, save
+    from mpishare.gather_scatter import gather, scatter
+    from mpishare.gather_to_all import allgather
+    from mpishare.job_info import Info, info
+    from mpishare.memory_report import Report, report
+    from mpishare.messages.requests import Request
+    from mpishare.point_to_point import irecv, isend, recv, send, sendrecv
+    from mpishare.reduction import allreduce
+    from mpishare.sharing import private, share
+    from mpishare.tasks.map import map  # noqa: A004 - like Python's own
+    from mpishare.tasks.pool import Pool
+else:
+    # Each module is imported when one of its names is first used (PEP 562), so that a job of many ranks reads only the
+    # files that it needs. No module of this folder is called like a name: its import would take the name's place.
+    _NAMES = {
+        "checkpoints.checkpoint": ("Checkpoint", "Snapshot"),
+        "collectives": ("bcast", "fence", "partition"),
+        "comm.lookup": ("topology",),
+        "comm.topology": ("Topology",),
+        "creation": ("empty", "full", "zeros"),
+        "files.inspect": ("stored",),
+        "files.load": ("load",),
+        "files.parts": ("Stored",),
+        "files.save": ("Saved", "save"),
+        "gather_scatter": ("gather", "scatter"),
+        "gather_to_all": ("allgather",),
+        "job_info": ("Info", "info"),
+        "memory_report": ("Report", "report"),
+        "messages.requests": ("Request",),
+        "point_to_point": ("irecv", "isend", "recv", "send", "sendrecv"),
+        "reduction": ("allreduce",),
+        "sharing": ("private", "share"),
+        "tasks.map": ("map",),
+        "tasks.pool": ("Pool",),
+    }
+    _MODULES = {name: module for module, names in _NAMES.items() for name in names}
+
+    def __getattr__(name):
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        module = import_module(f"{__name__}.{_MODULES.get(name, 'errors')}")
+        value = globals()[name] = getattr(module, name)
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *__all__})
+
 
 __version__ = VERSION
 

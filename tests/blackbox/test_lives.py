@@ -122,6 +122,25 @@ print(ms.topology().rank, "h5py" in sys.modules)
 """
 
 
+LOADED = """
+import sys
+import mpishare as ms
+print(*sys.modules)
+ms.share([1.0, ms.zeros(3)])
+print(*sys.modules)
+"""
+
+
+def test_a_call_imports_only_what_it_needs():
+    lines = run_code(1, LOADED).stdout.splitlines()
+    imported, called = (line.split() for line in lines)
+    assert not {"numpy", "mpi4py", "typing"} & {*imported}
+    assert {name for name in imported if name.startswith("mpishare")} == {"mpishare", "mpishare._version"}
+    modules = {"_version", "config", "creation", "errors", "sharing"}
+    folders = {"arrays", "comm", "host", "memory", "objects", "transfer"}
+    assert {name.split(".")[1] for name in called if name.startswith("mpishare.")} == modules | folders
+
+
 def test_h5py_is_imported_where_it_reads(tmp_path):
     """One rank looks at the file and reads small datasets; a contiguous one is read without h5py."""
     path = str(tmp_path / "a.h5")

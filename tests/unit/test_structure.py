@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -156,8 +157,18 @@ def test_public_names_are_listed_in_two_places_only():
     assert listing == ["mpishare", "mpishare.kernels"]
     assert ms.__all__ == sorted(ms.__all__)
     assert set(re.findall(r"^\| `(\w+)", README, re.MULTILINE)) == set(ms.__all__)
-    assert all(hasattr(ms, name) for name in ms.__all__)
     assert all(f"`kernels.{name}(" in README for name in kernels.__all__)
+
+
+def test_names_are_those_that_type_checkers_see():
+    [seen] = [node for node in source_of(FILES["mpishare"]).body if isinstance(node, ast.If)]
+    imports = [node for node in seen.body if isinstance(node, ast.ImportFrom)]
+    modules = {alias.name: str(node.module) for node in imports for alias in node.names}
+    assert modules.keys() == set(ms.__all__) <= set(dir(ms))
+    assert all(getattr(ms, name) is getattr(import_module(module), name) for name, module in modules.items())
+    assert {f"mpishare.{name}" for name in ms.__all__}.isdisjoint(FILES), "importing the module would hide the name"
+    with pytest.raises(AttributeError, match=r"module 'mpishare' has no attribute 'shares'"):
+        ms.shares  # type: ignore[attr-defined]  # noqa: B018 - mypy must see that there is none
 
 
 def test_every_error_is_explained_in_the_readme():
