@@ -1,4 +1,4 @@
-"""A regular file is opened, and refused if it has changed; an array is read piece by piece, whatever region."""
+"""A regular file is opened, and refused if it has changed; arrays are read piece by piece; errors are FileErrors."""
 
 import errno
 import os
@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mpishare.errors import FileError
+from mpishare.errors import ArgumentError, CapacityError, FileError, SpecError
+from mpishare.files.errors import file_errors
 from mpishare.files.parts import ContiguousPart
 from mpishare.files.source import Source, read_exactly
 from mpishare.memory.kinds import Origin
@@ -120,3 +121,33 @@ def test_items_that_lie_far_apart(tmp_path, monkeypatch, index, most_bytes):
     assert_same(loaded(tmp_path / "a.npy", region=index, piece_bytes=4 << 20), np.asarray(array[index]))
     assert sum(calls) <= most_bytes
     assert len(calls) <= 20
+
+
+FOREIGN = [
+    (OSError(errno.ENOSPC, "No space left on device"), "No space left on device", errno.ENOSPC),
+    (OSError("HDF5 says so\nand how it came to it"), "HDF5 says so", None),
+    (EOFError("the file ends"), "the file ends", None),
+    (KeyError("no 'a'"), "no 'a'", None),
+    (RuntimeError(), "RuntimeError", None),
+    (TypeError("no\ntype"), "no", None),
+]
+
+
+@pytest.mark.parametrize(("error", "reason", "number"), FOREIGN)
+def test_foreign_errors(error, reason, number):
+    with pytest.raises(FileError) as caught, file_errors("/a.h5", "x", "it was not saved"):
+        raise error
+    assert str(caught.value) == f"dataset 'x' of /a.h5: {reason}; it was not saved"
+    assert (caught.value.errno, caught.value.__cause__) == (number, error)
+    with pytest.raises(FileError) as caught, file_errors("/a.npy"):
+        raise error
+    assert str(caught.value) == f"/a.npy: {reason}"
+
+
+def test_own_errors():
+    with pytest.raises(SpecError, match=r"^dataset 'x' of /a\.h5: dtype object$"), file_errors("/a.h5", "x", "lost"):
+        raise SpecError("dtype object")
+    for error in (FileError("/b", None, "is gone"), ArgumentError("n is -1"), CapacityError("h", "/tmp", 2, 1, "")):
+        with pytest.raises(type(error)) as caught, file_errors("/a.h5"):
+            raise error
+        assert caught.value is error

@@ -1,6 +1,8 @@
-"""HDF5 files are inspected and read as h5py reads them, also those of other programs, or refused with the reason."""
+"""HDF5 files are inspected and read as h5py reads them, also those of other programs, or refused; and written."""
 
 import fcntl
+import io
+import os
 
 import h5py
 import netCDF4
@@ -9,6 +11,7 @@ import pytest
 import tables
 
 from mpishare.errors import ArgumentError, FileError, SpecError
+from mpishare.files.hdf5_write import WriteBuffer
 from mpishare.files.inspect import stored
 from mpishare.files.parts import ContiguousPart
 from tests.arrays import assert_same
@@ -252,3 +255,33 @@ def test_pytables(tmp_path):
         file.create_carray("/", "small", obj=np.arange(10_000).reshape(100, 100), filters=tables.Filters(5, "zlib"))
     assert_same(loaded(path, "table"), RECORDS)
     assert loaded(path, "small", np.s_[::-9, 3]).tolist() == list(range(9903, 0, -900))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_reads_and_writes(tmp_path, seed, monkeypatch):
+    """Where each call writes a part, as on a disk that is nearly full."""
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: pwrite(fd, data[:7], offset))
+    random = np.random.default_rng(seed)
+    old = random.bytes(int(random.integers(0, 300)))
+    path = tmp_path / "file"
+    path.write_bytes(old)
+    expected = io.BytesIO(old)
+    with path.open("rb+") as file:
+        buffer = WriteBuffer(file.fileno())
+        for step in range(50):
+            offset, count = (int(number) for number in random.integers(0, 200, 2))
+            if step % 3:
+                assert buffer.seek(offset) == expected.seek(offset)
+                data = random.bytes(count)
+                assert buffer.write(data) == expected.write(data)
+            else:
+                assert buffer.seek(-offset % 100, os.SEEK_END) == expected.seek(-offset % 100, os.SEEK_END)
+                assert buffer.seek(-offset // 9, os.SEEK_CUR) == expected.seek(-offset // 9, os.SEEK_CUR)
+                assert buffer.read(count) == expected.read(count)
+            assert buffer.tell() == expected.tell()
+        assert path.read_bytes() == old
+        size = int(random.integers(0, 500))
+        assert buffer.truncate(size) == size
+        buffer.apply()
+    assert path.read_bytes() == expected.getvalue()[:size].ljust(size, b"\0")

@@ -1,0 +1,223 @@
+"""What is kept of a communicator: its nodes, the entry of every collective, and one rank's error made every rank's."""
+
+import pickle
+from contextlib import suppress
+from dataclasses import FrozenInstanceError
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpishare as ms
+from mpishare import kernels
+from mpishare.comm.agreement import NOTE_BYTES, Severity, agree, any_rank, is_known, severity_of
+from mpishare.comm.collective import collective
+from mpishare.comm.lookup import context_of
+from mpishare.comm.placement import Placement, pretend_node
+from mpishare.comm.watched_comm import WatchedComm
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_nodes_are_those_of_mpi_or_as_the_rule_of_pretend_nodes_says(is_reversed, comm):
+    rule, world = context_of().config.nodes, comm
+    comm = world.Split(0, -world.rank) if is_reversed else world
+    hosts = comm.allgather(MPI.Get_processor_name())
+    labels = hosts if rule is None else comm.allgather(pretend_node(rule, world.rank, world.size))
+    placement, nodes = Placement.from_labels(labels), ms.topology(comm)
+    assert (nodes.comm, nodes.rank, nodes.size, nodes.placement) == (comm, comm.rank, comm.size, placement)
+    names = tuple(hosts[ranks[0]] + ("" if rule is None else f"~{labels[ranks[0]]}") for ranks in placement.nodes)
+    assert (nodes.hosts, nodes.n_nodes) == (names, len(names))
+    node = placement.node_of[comm.rank]
+    ranks = placement.nodes[node]
+    assert (nodes.node, nodes.host, nodes.ranks_of(node)) == (nodes.node_of(comm.rank), names[node], ranks)
+    assert (nodes.node_size, nodes.node_rank) == (len(ranks), ranks.index(comm.rank))
+    assert nodes.is_leader == (nodes.leaders != MPI.COMM_NULL) == (comm.rank == ranks[0])
+    assert nodes.node_comm.allgather(comm.rank) == list(ranks)
+    on_rail = [others[nodes.node_rank] for others in placement.nodes if len(others) > nodes.node_rank]
+    assert nodes.rail.allgather(comm.rank) == on_rail
+    if nodes.is_leader:
+        assert nodes.leaders.allgather(comm.rank) == [ranks[0] for ranks in placement.nodes]
+    assert repr(nodes).startswith(f"<Topology of {comm.size} ranks on {len(names)} nodes ({names[0]}: 0")
+    with pytest.raises(FrozenInstanceError):
+        nodes.node = 1  # type: ignore[misc]
+    if is_reversed:
+        comm.Free()
+
+
+def test_each_communicator_is_asked_once_and_has_its_own_freed_with_it(comm):
+    assert ms.topology(comm) is ms.topology()
+    first = comm.Dup()
+    index = first.py2f()
+    first.Free()
+    for number in range(50):
+        duplicate = comm.Dup()
+        context = context_of(duplicate)
+        assert context.topology is not ms.topology(comm)
+        assert context.uid != context_of(comm).uid
+        assert len(set(comm.allgather(context.uid))) == 1
+        if number == 0:
+            context.topology.node_comm.Free()
+        duplicate.Free()
+        assert context.data_comm == context.head_comm == context.topology.node_comm == MPI.COMM_NULL
+    last = comm.Dup()
+    assert last.py2f() == index
+    last.Free()
+
+
+def test_errors_of_mpi_are_raised_whatever_the_callers_handler(duplicate):
+    duplicate.Set_errhandler(MPI.ERRORS_ARE_FATAL)
+    assert context_of(duplicate).data_comm.Get_errhandler() == MPI.ERRORS_RETURN
+
+
+def test_nothing_is_watched_where_the_settings_do_not_ask_for_it():
+    context = context_of()
+    is_wanted = context.config.check or context.config.timeout_s is not None
+    for comm in (context.collective_comm, context.node_collective_comm):
+        assert context.is_watched == is_wanted == isinstance(comm, WatchedComm)
+
+
+OVER_ALL = {
+    "share": lambda comm, array, folder: ms.share(1, comm=comm),
+    "zeros": lambda comm, array, folder: ms.zeros(3, comm=comm),
+    "bcast": lambda comm, array, folder: ms.bcast(array, comm=comm),
+    "allreduce": lambda comm, array, folder: ms.allreduce(np.ones(2), comm=comm),
+    "allgather": lambda comm, array, folder: ms.allgather(np.ones(2), comm=comm),
+    "gather": lambda comm, array, folder: ms.gather(np.ones(2), comm=comm),
+    "scatter": lambda comm, array, folder: ms.scatter(np.ones(2), comm=comm),
+    "load": lambda comm, array, folder: ms.load(folder / "a.npy", comm=comm),
+    "save": lambda comm, array, folder: ms.save(folder / "a.npy", np.ones(2), comm=comm),
+    "Checkpoint": lambda comm, array, folder: ms.Checkpoint(folder, comm=comm),
+    "map": lambda comm, array, folder: ms.map(abs, [1], comm=comm),
+    "Pool": lambda comm, array, folder: ms.Pool(comm),
+    "fence everywhere": lambda comm, array, folder: ms.fence(comm=comm, scope="all"),
+    "info": lambda comm, array, folder: ms.info(comm=comm),
+}
+OVER_A_NODE = {
+    "fence": lambda comm, array, folder: ms.fence(comm=comm),
+    "fill": lambda comm, array, folder: kernels.fill(array, 0.0, comm=comm),
+    "checksum": lambda comm, array, folder: kernels.checksum(array, comm=comm),
+}
+
+
+@pytest.mark.parametrize("name", [*OVER_ALL, *OVER_A_NODE])
+def test_a_call_that_an_exception_ended_on_one_rank_is_the_last_on_its_communicator(
+    name, duplicate, shared_folder, raised
+):
+    array, last = ms.zeros(3, comm=duplicate), duplicate.size - 1
+    ms.save(shared_folder / "a.npy", np.ones(2), comm=duplicate)
+    with suppress(KeyboardInterrupt), collective("call", duplicate) as call:
+        with call.begin():
+            pass
+        if duplicate.rank == last:
+            raise KeyboardInterrupt
+    errors = raised(lambda: (OVER_ALL | OVER_A_NODE)[name](duplicate, array, shared_folder))
+    nodes = ms.topology(duplicate)
+    others = [rank for rank in range(last) if name in OVER_ALL or rank in nodes.ranks_of(nodes.node_of(last))]
+    classes = {**dict.fromkeys(others, "PeerError"), last: "MpishareError"}
+    assert [error for error, _ in errors] == [classes.get(rank, "nothing") for rank in range(last + 1)]
+    assert all("out of step" in errors[rank][1] for rank in classes)
+
+
+@pytest.mark.ranks(2)
+def test_an_error_that_one_node_knows_leaves_the_ranks_out_of_step(duplicate):
+    nodes = ms.topology(duplicate)
+    with pytest.raises((ValueError, ms.PeerError)), collective("call", duplicate) as call:
+        with call.begin():
+            pass
+        with agree(call.context.node_collective_comm):
+            if nodes.is_leader:
+                raise ValueError
+    assert call.context.is_out_of_step == (nodes.n_nodes > 1)
+
+
+def test_a_call_within_a_call_is_refused_and_leaves_the_outer_one_whole(duplicate):
+    with collective("outer", duplicate) as call:
+        with call.begin():
+            pass
+        with pytest.raises(ms.MpishareError, match=r"zeros was called while this rank is in outer"):
+            ms.zeros(1, comm=duplicate)
+        call.release()
+        assert ms.zeros(1, comm=duplicate)[0] == 0
+    assert ms.zeros(1, comm=duplicate)[0] == 0
+
+
+@pytest.mark.ranks(2)
+def test_a_communicator_whose_first_call_stalled_stays_refused(duplicate, comm, monkeypatch):
+    monkeypatch.setenv("MPISHARE_TIMEOUT", "0.5")
+    late = comm.size - 1
+    for is_first in (True, False):
+        if comm.rank != late or not is_first:
+            with pytest.raises(ms.StallError, match="the first call on a communicator has waited"):
+                ms.topology(duplicate)
+        comm.Barrier()
+
+
+@pytest.mark.ranks(2)
+def test_a_communicator_whose_first_call_failed_answers_no_ranks_that_wait(configured):
+    with pytest.raises(ms.ArgumentError, match="MPISHARE_NODES") as failed:  # whose frames live as long
+        configured(nodes="rows:2")
+    watched = configured(nodes="block:1", timeout="0.2")
+    with pytest.raises(ms.StallError):
+        ms.recv((watched.rank + 1) % watched.size, comm=watched)
+    assert "rows:2" in str(failed.value)
+
+
+@pytest.fixture
+def ours(duplicate):
+    """The collective communicator of a duplicate."""
+    return context_of(duplicate).collective_comm
+
+
+class Mute(Exception):
+    """An error without a text, to which nothing can be assigned."""
+
+    def __str__(self):
+        raise ValueError
+
+    __setattr__ = None  # type: ignore[assignment, misc]
+
+
+@pytest.mark.parametrize("kind", [ValueError, MemoryError, KeyboardInterrupt, SystemExit, Mute])
+def test_each_rank_and_its_followers_fail(ours, comm, kind):
+    """An exception inside a collective: bad input, no room, a missing file.
+
+    Outcome: its own error there, PeerError elsewhere.
+    """
+    hosts = comm.allgather(MPI.Get_processor_name())
+    for first, last in [(rank, rank) for rank in range(ours.size)] + [(1, ours.size - 1)] * (ours.size > 1):
+        has_failed = first <= ours.rank <= last
+        with pytest.raises(kind if has_failed else ms.PeerError) as caught, agree(ours) as agreement:
+            agreement.call = f"call {ours.rank}"  # a failure goes before a difference
+            if has_failed:
+                raise kind("the disk is full")
+        assert is_known(caught.value, ours.size)
+        if isinstance(caught.value, ms.PeerError):
+            assert (caught.value.rank, caught.value.others, caught.value.host) == (first, last - first, hosts[first])
+            text = ", whose text cannot be made" if kind is Mute else ": the disk is full"
+            assert caught.value.reason == kind.__name__ + text
+            assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    with agree(ours):
+        pass
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("severity", [Severity.REFUSAL, Severity.NO_ROOM, Severity.FATAL])
+def test_all_ranks_hear_the_worst_severity(ours, severity):
+    refusal, no_room = ms.BackendError("no window"), ms.CapacityError("h", "/dev/shm", 2, 1, "")
+    worst = {Severity.REFUSAL: refusal, Severity.NO_ROOM: no_room, Severity.FATAL: ValueError()}
+    errors = {0: worst[severity], 1: refusal}
+    with pytest.raises(Exception) as caught, agree(ours):
+        if ours.rank in errors:
+            raise errors[ours.rank]
+    assert severity_of(caught.value, ours.size) == severity
+    assert is_known(caught.value, ours.size)
+    assert not is_known(caught.value, ours.size + 1)
+    assert severity_of(ms.BackendError("of this rank alone"), ours.size) == Severity.FATAL
+
+
+@pytest.mark.parametrize("count", [1, 7, 8 * NOTE_BYTES, 8 * NOTE_BYTES + 1])
+def test_any_rank(ours, count):
+    numbers = np.arange(count)
+    flags = any_rank(ours, numbers % (ours.size + 1) == ours.rank)
+    assert flags.dtype == bool
+    assert flags.tolist() == (numbers % (ours.size + 1) < ours.size).tolist()
