@@ -27,8 +27,8 @@ _LONGEST_STEM_BYTES = 150
 _ABANDONED_S = 86_400
 """Nobody has written to a temporary file for so long whose process has ended. It cannot be asked on another host."""
 
-_NO_COPY_FILE_RANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV})
-"""Errors of copy_file_range(2) on a kernel or a file system that lacks it."""
+_COPIED_BYTES = 4 << 20
+"""Bytes that are read and written at a time where the kernel does not copy: little memory, and few calls."""
 
 
 class AtomicFile:
@@ -208,15 +208,17 @@ def _is_left(temporary: re.Match[str]) -> bool:
 
 
 def _copy(source: int, target: int, nbytes: int) -> None:
-    """Copies the first `nbytes` of an open file to the position of another, in the file system where it can."""
+    """Copies the first `nbytes` of an open file to the position of another, in the file system where it can.
+
+    Source:
+        copy_file_range(2), "BUGS": it may also return 0 where it does not work.
+    """
     done = 0
     while done < nbytes:
-        try:
+        count = 0
+        with suppress(OSError):  # what is wrong with a file, and not with the call, is wrong for the next line too
             count = os.copy_file_range(source, target, nbytes - done, done)
-        except OSError as error:
-            if error.errno not in _NO_COPY_FILE_RANGE:
-                raise
-            count = os.sendfile(target, source, done, nbytes - done)
+        count = count or os.write(target, os.pread(source, min(nbytes - done, _COPIED_BYTES), done))
         if not count:
             raise OSError(errno.EIO, "the file became shorter while it was copied")
         done += count

@@ -147,8 +147,9 @@ def save(
             specs = specs_of(file, arrays, rows, is_root=is_root)
             if progress and is_root:
                 check_tqdm()
-            kinds = {name: f"{specs[name].shape[1:]} {specs[name].dtype}" for name in rows}
-            agreement.call = f"save({file}, {list(arrays)}, distributed={kinds}, {progress=})"
+            names = [name for name in arrays if name != _NPY_NAME]
+            kinds = [f"{name} {specs[name].shape[1:]} {specs[name].dtype}".strip() for name in rows]
+            agreement.call = f"save({file}, {names}, distributed={kinds}, {progress=})"
         blocks = gather_row_blocks(context, specs, rows)
         way = Replacement(
             context=context,
@@ -157,7 +158,7 @@ def save(
             arrays=[arrays[name] if name in specs else None for name in blocks],
             lay_out=lambda new: _lay_out(new, {name: array.spec for name, array in blocks.items()}),
             distributed=bool(rows),
-            datasets=[name for name in blocks if name != _NPY_NAME],
+            datasets=names,
             progress=progress,
         ).run()
     saved = [Saved(file, name or None, array.spec.shape, array.spec.nbytes, way) for name, array in blocks.items()]

@@ -14,6 +14,7 @@ from unittest import mock
 import pytest
 
 from mpishare.errors import FileError
+from mpishare.files import atomic_file
 from mpishare.files.atomic_file import AtomicFile
 from mpishare.files.errors import file_errors
 from tests.unit.files.reading import failing
@@ -236,11 +237,14 @@ def test_room(tmp_path):
     assert raised.value.errno == errno.ENOSPC
 
 
-@pytest.mark.parametrize("code", [0, errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL])
-def test_it_begins_with_the_old_bytes(old, code, monkeypatch):
+CANNOT_COPY = [lambda *_: 0, *map(failing, (errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM))]
+
+
+@pytest.mark.parametrize("call", [os.copy_file_range, *CANNOT_COPY])
+def test_it_begins_with_the_old_bytes(old, call, monkeypatch):
     """Also on a kernel or a file system that lacks copy_file_range."""
-    if code:
-        monkeypatch.setattr(os, "copy_file_range", failing(code))
+    monkeypatch.setattr(os, "copy_file_range", call)
+    monkeypatch.setattr(atomic_file, "_COPIED_BYTES", 100_000)
     with AtomicFile(old) as new:
         new.copy_old()
         assert new.temporary.read_bytes() == OLD
@@ -249,12 +253,18 @@ def test_it_begins_with_the_old_bytes(old, code, monkeypatch):
     assert old.read_bytes() == OLD
 
 
-@pytest.mark.parametrize("code", [0, errno.ENOSPC])
-def test_a_copy_that_ends_early_is_an_error(old, code, monkeypatch):
-    monkeypatch.setattr(os, "copy_file_range", failing(code) if code else lambda *_: 0)
-    with pytest.raises(OSError, match=r"shorter|No space") as raised, AtomicFile(old) as new:
+@pytest.mark.parametrize(("call", "code"), [("pread", errno.EIO), ("write", errno.ENOSPC), ("", errno.EIO)])
+def test_a_copy_that_ends_early_is_an_error(old, call, code, monkeypatch):
+    def shorten(*_):
+        os.truncate(old, 10)
+        return 0
+
+    monkeypatch.setattr(os, "copy_file_range", shorten)
+    if call:
+        monkeypatch.setattr(os, call, failing(code))
+    with pytest.raises(OSError, match=r"shorter|No space|Input/output") as raised, AtomicFile(old) as new:
         new.copy_old()
-    assert raised.value.errno == (code or errno.EIO)
+    assert raised.value.errno == code
 
 
 @pytest.mark.parametrize("change", [lambda old: old.write_bytes(b"other"), lambda old: commit(old, OLD), Path.unlink])
