@@ -14,7 +14,7 @@ from typing import Any
 from mpishare.comm import mpi
 from mpishare.comm.agreement import NOTE_BYTES, is_known
 from mpishare.comm.collective import collective
-from mpishare.errors import ArgumentError, checked_integer
+from mpishare.errors import ArgumentError, MpishareError, SpecError, checked_integer
 from mpishare.tasks import dispatcher
 from mpishare.tasks.errors import apply_to_items, refuse_within_task
 from mpishare.tasks.functions import SharedFunction
@@ -155,11 +155,16 @@ class Pool:
             TaskError: A task failed.
             ArgumentError: This is not the root, the pool is closed, MPI has ended, the communicator has been freed, or
                 `chunksize` is not positive.
+            MpishareError: `func` or an item cannot be pickled, or a result cannot be unpickled. Its cause is the
+                SpecError, which is a TypeError: where SciPy calls `map`, it takes one for a wrong `workers`.
         """
         self._check_usable()
         for rank in self._others:
             dispatcher.send_command(self._context, self._number, dispatcher.MAP, rank)
-        return self._run_map(Options(chunksize, progress=progress), func, iterable) or []
+        try:
+            return self._run_map(Options(chunksize, progress=progress), func, iterable) or []
+        except SpecError as error:
+            raise MpishareError(str(error)) from error
 
     def starmap(
         self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None

@@ -125,8 +125,6 @@ def test_a_task_that_fails_raises_on_the_root_alone(pool):
     for item in (5, 99):
         with pytest.raises(ms.TaskError, match=f"item {item} failed.*of {item}"):
             pool.map(partial(fail_at, item=item), range(100))
-    with pytest.raises(ms.SpecError, match="cannot pickle"):
-        pool.map(partial(abs, threading.Lock()), [1])  # type: ignore[arg-type]
     with pytest.raises(ms.ArgumentError, match="chunk is 0"):
         pool.map(abs, [1], 0)
     with pytest.raises(ms.TaskError, match="ZeroDivisionError: of 3") as raised:
@@ -282,3 +280,12 @@ def test_emcee_unchanged(pool):
         return sampler.get_chain().tolist()
 
     assert chain(pool=pool) == chain()
+
+
+@on_the_root
+def test_scipy_passes_on_what_map_raises(pool):
+    from scipy.optimize import differential_evolution
+
+    with pytest.raises(ms.MpishareError, match="cannot pickle") as raised:
+        differential_evolution(partial(pow, threading.Lock()), [(0, 1)], workers=pool.map, updating="deferred")
+    assert type(raised.value.__cause__) is ms.SpecError
