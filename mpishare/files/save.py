@@ -143,7 +143,7 @@ def save(
             if isinstance(distributed, bool) or not isinstance(array, Mapping):
                 rows = list(arrays) if distributed else []
             else:
-                rows = names_in(distributed, arrays)
+                rows = [_checked_dataset(name) for name in names_in(distributed, array)]
             specs = specs_of(file, arrays, rows, is_root=is_root)
             if progress and is_root:
                 check_tqdm()

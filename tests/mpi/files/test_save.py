@@ -119,9 +119,9 @@ def test_several_datasets(shared_folder):
     of_root = {"run/axis": np.asfortranarray(whole[:9]), "/run/time/": np.array(7.5), "none": np.zeros((0, 3))}
     with mock.patch.object(os, "copy_file_range", wraps=os.copy_file_range) as copies:
         arrays = of_root if COMM.rank == 0 else dict.fromkeys(of_root)
-        saved = ms.save(file, {"rows": own_rows(whole), **arrays}, distributed=["rows"])
+        saved = ms.save(file, {"/rows": own_rows(whole), **arrays}, distributed=["/rows"])
     assert copies.call_count == (COMM.rank == 0)
-    assert list(saved) == ["rows", *of_root]
+    assert list(saved) == ["/rows", *of_root]
     assert saved["/run/time/"] == ms.Saved(file, "run/time", (), 8, way_of("a.h5"))
     for name, array in {"old": ONES, "rows": whole, **of_root}.items():
         assert_saved(file, name.strip("/"), np.ascontiguousarray(array) if array.ndim else array)
