@@ -21,6 +21,9 @@ from mpishare.files.source import Source, Stamp
 FILES = r"\d{12,}\.h5"
 """A pattern for the names of the files."""
 
+_GONE = (errno.ENOENT, errno.ESTALE)
+"""Errors of a file that another job has removed or replaced."""
+
 SET_ASIDE = "superseded-"
 """What the name of a file begins with that a save with `overwrite` has set aside."""
 
@@ -89,27 +92,31 @@ class CheckpointFolder:
         """
         comm, is_root = context.collective_comm, context.topology.rank == ROOT
         step = contents = stamp = None
-        damage: list[str] = []
+        problems: list[Exception] = []
         with agree(comm), file_errors(self.path):
             if is_root:
                 looks = (max(self._steps() - self.damaged, default=None) for _ in range(_LOOKS))
                 step = next((step for step in looks if step is not None), None)
             if step is not None:
-                with self._open(step, damage) as source:
+                with self._open(step, problems) as source:
                     stamp = source.stamp
                     contents = Contents.read(source)
         step, contents = comm.bcast_obj((step, contents), ROOT)
         if step is None:
             return None, None
-        with agree(comm), self._open(step, damage) as source:
+        with agree(comm), self._open(step, problems) as source:
             for part in contents.arrays.values() if contents is not None else ():
                 part.verify(source, comm.size, comm.rank)
         is_replaced = is_root  # or removed
         with suppress(OSError):
             is_replaced = is_replaced and stamp != Stamp.of(self.file(step))
-        outcomes = comm.allgather_obj((damage, is_replaced))
-        reasons = [reason for damage, _ in outcomes for reason in damage]
+        outcomes = comm.allgather_obj(([text_of_error(problem) for problem in problems], is_replaced))
+        reasons = [reason for texts, _ in outcomes for reason in texts]
         if reasons and not outcomes[ROOT][1]:
+            with agree(comm), file_errors(self.file(step)):
+                for problem in problems:
+                    if isinstance(problem, OSError) and problem.errno in _GONE:
+                        raise problem  # the root still sees it
             self.damaged.add(step)
             with agree(comm):  # warnings may be errors
                 if is_root:
@@ -117,8 +124,8 @@ class CheckpointFolder:
         return step, None if reasons else contents
 
     @contextmanager
-    def _open(self, step: int, reasons: list[str]) -> Iterator[Source]:
-        """The file of a step. Adds to `reasons` what the block finds to be wrong with it, or that it is gone.
+    def _open(self, step: int, problems: list[Exception]) -> Iterator[Source]:
+        """The file of a step. Adds to `problems` what the block finds to be wrong with it, or that it is gone.
 
         Raises:
             FileError: The file may be good, but cannot be read.
@@ -127,9 +134,9 @@ class CheckpointFolder:
             try:
                 yield source
             except DAMAGE as error:
-                if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT, errno.ESTALE):
-                    raise  # the two are those of a file that another job has removed or replaced
-                reasons.append(text_of_error(error))
+                if isinstance(error, OSError) and error.errno not in (None, *_GONE):
+                    raise
+                problems.append(error)
 
     def _steps(self) -> set[int]:
         """The steps that have a file."""

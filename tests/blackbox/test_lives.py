@@ -29,6 +29,11 @@ def test_ten_thousand_live_shares(size, backend):
     assert int(ended.stdout) == 0
 
 
+def test_latest_while_another_job_saves(tmp_path):
+    ended = run_ranks(9, ["-m", f"{PROGRAMS}.latest", str(tmp_path), "3"])
+    assert set(json.loads(ended.stdout)) == {f"{name}, keep={keep}" for name in ("saves", "good") for keep in (1, 2)}
+
+
 HOLD = "import mpishare as ms, numpy as np; from mpi4py import MPI; a = ms.share(np.arange(9)); z = ms.zeros(9); "
 CALLS = """
 pool = ms.Pool(MPI.COMM_SELF)

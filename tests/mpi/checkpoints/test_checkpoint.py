@@ -214,7 +214,7 @@ def test_a_damaged_one_neither_counts_nor_goes(checkpoint, raised):
 
 
 @pytest.mark.parametrize("victim", [0, -1])
-@pytest.mark.parametrize(("call", "code"), [("open", errno.EACCES), ("preadv", errno.EIO)])
+@pytest.mark.parametrize(("call", "code"), [("open", errno.EACCES), ("preadv", errno.EIO), ("preadv", errno.ESTALE)])
 def test_one_that_cannot_be_read_is_not_taken_for_a_damaged_one(checkpoint, raised, victim, call, code):
     def refuse(file, *_):
         if COMM.rank == victim % COMM.size and (call == "preadv" or str(file).endswith(SECOND)):
