@@ -240,6 +240,7 @@ def make(nbytes):
 def share_without_descriptors():
     """Shares when no file can be opened any more."""
     ms.share(np.arange(3))
+    ms.report()  # imported at its first use
     limit = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir()) + 1
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     held = []
