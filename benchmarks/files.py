@@ -10,10 +10,11 @@ take time. The limit is one process that reads with h5py into an array that it h
 of the system, if `make .venv-mpio/ready` has set it up: once as it is used, each rank all of it, and once each rank a
 part, into memory of the node. Then over hosts of one rank, by links that are held to a rate, from a file that is on the
 first alone, beside one raw TCP socket and bytes over bandwidth.
+Then 600 datasets of 1,000 numbers on one dimension scale, as netCDF has them, with their attributes and without.
 Prints tables and keeps them as results/files.json, with a picture beside it.
 
 Bounds: the contiguous one on 4 ranks 1.3 times the limit, 1.05 times its bytes held, each byte read once; over hosts
-1.15 times bytes over bandwidth.
+1.15 times bytes over bandwidth; with attributes 1.5 times the time without.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ LIMIT, EACH, BCAST, MPIO, MPIO_PARTS = (
 )
 FRESH, RECYCLED = "mpishare.load", "mpishare.load, memory used again"
 CONTIGUOUS, CHUNKED = "contiguous", "chunked, shuffle and lzf"
+SCALE = "600 datasets on one scale"
 Way = Callable[[str, str], Any]
 """Brings a dataset of a file."""
 
@@ -67,7 +69,9 @@ def main() -> None:
     parser.add_argument("--way", help=argparse.SUPPRESS)
     parser.add_argument("--file", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.way:
+    if options.way == SCALE:
+        on_scale(options.file, options.rounds)
+    elif options.way:
         in_program(options.way, options.file, options.rounds)
     elif options.file:
         over_hosts(Path(options.file), options.link_mib << 20, options.rounds)
@@ -85,6 +89,10 @@ def measure(options: argparse.Namespace) -> None:
         for name, nbytes in sizes.items():
             figures[name], ground = ways_of(path, name, nbytes, options)
             show(f"{nbytes >> 20} MiB, {name}", figures[name])
+        args = ["-m", "benchmarks.files", "--file", str(Path(folder, "scale.h5")), "--way", SCALE]
+        command = [*launch(SCALE, options.ranks), *args, "--rounds", str(options.rounds)]
+        figures[SCALE], _ = watched(command, _ROOT, looks=False)
+        show(SCALE, figures[SCALE])
     if options.hosts:
         args = ["benchmarks.files", "--file", "hosts.h5", "--link-mib", str(options.link_mib)]
         args += ["--rounds", str(options.rounds)]
@@ -171,6 +179,40 @@ def in_program(way: str, file: str, rounds: int) -> None:
     read = comm.allreduce(read_bytes() - before)
     if comm.rank == 0:
         print(json.dumps({"seconds": seconds, "read": read / rounds, "ground": ground}), flush=True)
+
+
+def on_scale(file: str, rounds: int) -> None:
+    """What attributes cost where each leads to the scale, and the scale back; rank 0 prints the figures as JSON."""
+    import h5py
+    from mpi4py import MPI
+
+    import mpishare as ms
+
+    comm = MPI.COMM_WORLD
+    if comm.rank == 0:
+        with h5py.File(file, "w") as new:
+            new["x"] = np.arange(1000.0)
+            new["x"].make_scale()
+            for number in range(600):
+                new[f"values {number}"] = np.arange(1000.0)
+                new[f"values {number}"].dims[0].attach_scale(new["x"])
+        print(READY, flush=True)
+        sys.stdin.readline()
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(rounds + 1):
+        for attributes, times in seconds.items():
+            comm.Barrier()
+            start = time.perf_counter()
+            ms.load(file, attributes=attributes)
+            times.append(comm.allreduce(time.perf_counter() - start, MPI.MAX))
+    without, with_them = (statistics.median(times[1:]) for times in seconds.values())  # h5py is imported in the first
+    figures = {
+        "without attributes": {"seconds": round(without, 4)},
+        "with attributes": {"seconds": round(with_them, 4)},
+    }
+    figures["with attributes"]["of without"] = round(with_them / without, 3)
+    if comm.rank == 0:
+        print(json.dumps(figures), flush=True)
 
 
 def ways(comm: Any, ms: Any) -> dict[str, Way]:

@@ -1,4 +1,4 @@
-"""What an HDF5 file says of its datasets, groups and attributes, by h5py."""
+"""What an HDF5 file says of its datasets and groups, by h5py."""
 
 from __future__ import annotations
 
@@ -141,23 +141,3 @@ def check_filters(source: Source, stored: Stored, dataset: Any) -> None:
         if not h5py.h5z.filter_avail(plist.get_filter(number)[0]):
             reason = f"needs the filter {name!r}, which HDF5 does not find here. Import hdf5plugin on all ranks before."
             raise FileError(source.path, stored.name, reason)
-
-
-def attributes_of(member: Any) -> dict[str, Any]:
-    """The attributes of a dataset or a group, as objects of NumPy and Python."""
-    return {name: _plain(member.attrs[name], member.file) for name in member.attrs}
-
-
-def _plain(value: Any, file: Any) -> Any:
-    """`value` without h5py's classes: the name for a reference, None for an empty attribute."""
-    if isinstance(value, h5py.Empty):
-        return None
-    if isinstance(value, h5py.Reference):
-        return file[value].name if value else None
-    if isinstance(value, np.void) and value.dtype.hasobject:
-        return tuple(_plain(value[name], file) for name in value.dtype.names or ())
-    if isinstance(value, np.ndarray) and value.dtype.hasobject:
-        return [_plain(item, file) for item in value]
-    if isinstance(value, np.ndarray):
-        return np.array(value, rebuild(describe(value.dtype)))
-    return value

@@ -11,6 +11,7 @@ from numpy.lib import format as npy_format
 from mpishare.errors import ArgumentError, FileError
 from mpishare.files import hdf5_read, npy
 from mpishare.files.errors import file_errors
+from mpishare.files.hdf5_attributes import attributes_of
 from mpishare.files.hdf5_part import Hdf5Part
 from mpishare.files.parts import ContiguousPart, Stored
 from mpishare.files.region import parse_region
@@ -107,7 +108,7 @@ def inspect_file(source: Source, name: str | None, region: Any, *, attributes: b
         hdf5_read.check_filters(source, array, members[inner])
         parts[inner], view = _part(source, array, region)
     with file_errors(source.path, name):
-        named = {inner: hdf5_read.attributes_of(member) for inner, member in members.items() if attributes}
+        named = attributes_of(members if attributes else {})
     is_group = parts[""] is None
     return Contents(path, source.stamp, parts, ... if is_group else view, named if is_group else named.get("", {}))
 

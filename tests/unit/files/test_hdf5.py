@@ -3,6 +3,7 @@
 import fcntl
 import io
 import os
+from unittest.mock import Mock
 
 import h5py
 import netCDF4
@@ -162,6 +163,31 @@ def test_attributes(path):
     members = inspected(path, attributes=True).attributes
     assert (list(members), members[""]) == (["", "group", "group/a"], {"title": "all"})
     assert inspected(path).attributes == inspected(path, "group/a").attributes == {}
+
+
+def test_references_are_resolved_by_one_visit_of_the_file(path, monkeypatch):
+    """As many as a scale of netCDF has; in this file, and in another one behind a link."""
+    names = [f"/group/{number}" for number in range(9)]
+    with h5py.File("other.h5", "w") as file:
+        file["x"] = np.arange(3)
+        file["x"].make_scale()
+        for name in names:
+            file[name] = np.arange(3)
+            file[name].dims[0].attach_scale(file["x"])
+    with h5py.File(path, "w") as file:
+        file["far"] = h5py.ExternalLink("other.h5", "group")
+        file["a"] = np.arange(3)
+        file["group/again"] = file["a"]
+        refs = {"again": file["group/again"].ref, "part": file["a"].regionref[1:], "root": file.ref}
+        file["a"].attrs.update(refs)
+    visit = Mock(wraps=h5py.h5o.visit)
+    monkeypatch.setattr(h5py.h5o, "visit", visit)
+    found = inspected(path, "far", attributes=True).attributes
+    backward = inspected(path.with_name("other.h5"), "x", attributes=True).attributes["REFERENCE_LIST"]
+    assert [found[name]["DIMENSION_LIST"] for name in map(str, range(9))] == [[["/x"]]] * 9
+    assert backward == [(name, 0) for name in names]
+    assert inspected(path, "a", attributes=True).attributes == {"again": "/a", "part": "/a", "root": "/"}
+    assert visit.call_count == 3
 
 
 def make_refused(file):
