@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -139,10 +140,24 @@ class CheckpointFolder:
                 problems.append(error)
 
     def _steps(self) -> set[int]:
-        """The steps that have a file."""
-        files = self.path.iterdir() if self.path.exists() else ()
-        steps = {int(file.stem) for file in files if re.fullmatch(FILES, file.name)}
-        return {step for step in steps if self.file(step).is_file()}
+        """The steps that have a file.
+
+        Raises:
+            OSError: The folder or a file cannot be looked at.
+        """
+        try:
+            names = [file.name for file in self.path.iterdir()]
+        except FileNotFoundError:
+            return set()
+        steps = {int(name.removesuffix(".h5")) for name in names if re.fullmatch(FILES, name)}
+        return {step for step in steps if self._has(step)}
+
+    def _has(self, step: int) -> bool:
+        """Whether a step has a file. Path.is_file of Python 3.14 also says False of one that cannot be looked at."""
+        try:
+            return stat.S_ISREG(self.file(step).stat().st_mode)
+        except FileNotFoundError:
+            return False
 
     def check_follows(self, step: int) -> None:
         """Checks that the folder has no later step, or that the computation goes on from `step` or before. Local.

@@ -214,9 +214,11 @@ def test_a_damaged_one_neither_counts_nor_goes(checkpoint, raised):
 
 
 @pytest.mark.parametrize("victim", [0, -1])
-@pytest.mark.parametrize(("call", "code"), [("open", errno.EACCES), ("preadv", errno.EIO), ("preadv", errno.ESTALE)])
+@pytest.mark.parametrize(
+    ("call", "code"), [("stat", errno.EIO), ("open", errno.EACCES), ("preadv", errno.EIO), ("preadv", errno.ESTALE)]
+)
 def test_one_that_cannot_be_read_is_not_taken_for_a_damaged_one(checkpoint, raised, victim, call, code):
-    def refuse(file, *_):
+    def refuse(file, *_, **__):
         if COMM.rank == victim % COMM.size and (call == "preadv" or str(file).endswith(SECOND)):
             raise OSError(code, os.strerror(code))
         return mock.DEFAULT
@@ -224,7 +226,7 @@ def test_one_that_cannot_be_read_is_not_taken_for_a_damaged_one(checkpoint, rais
     with mock.patch.object(os, call, wraps=getattr(os, call), side_effect=refuse):
         outcomes = raised(checkpoint.latest)
     assert sorted({error for error, _ in outcomes}) == ["FileError", "PeerError"][: COMM.size]
-    assert all(f"{SECOND}: {os.strerror(code)}" in text for _, text in outcomes)
+    assert all(f"{checkpoint.path}" in text and f": {os.strerror(code)}" in text for _, text in outcomes)
     assert checkpoint.latest().step == 2
 
 
