@@ -65,6 +65,10 @@ class CollectiveComm:
         """The objects of all ranks, pickled, by rank."""
         return self._comm.allgather(obj)
 
+    def gather_obj(self, obj: Any, root: int) -> list[Any]:
+        """On `root`, the objects of all ranks, pickled, by rank; elsewhere nothing."""
+        return self._comm.gather(obj, root) or []
+
     def wait(self, request: mpi.Request, rank: int, status: mpi.Status | None = None) -> None:
         """Waits for a message to or from `rank`."""
         request.Wait(status)

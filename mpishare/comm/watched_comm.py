@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -78,13 +79,21 @@ class WatchedComm(CollectiveComm):
 
     def allgather_obj(self, obj: Any) -> list[Any]:
         """See `CollectiveComm.allgather_obj`."""
+        return self._gathered(obj, self._comm.Iallgather, self._comm.Iallgatherv)
+
+    def gather_obj(self, obj: Any, root: int) -> list[Any]:
+        """See `CollectiveComm.gather_obj`."""
+        return self._gathered(obj, partial(self._comm.Igather, root=root), partial(self._comm.Igatherv, root=root))
+
+    def _gathered(self, obj: Any, gather: Callable[..., mpi.Request], gatherv: Callable[..., mpi.Request]) -> list[Any]:
+        """What MPI's `gather` and `gatherv` bring to this rank; nothing where they bring none."""
         data = np.frombuffer(pickle.dumps(obj), np.uint8)
-        sizes = np.empty(self.size, np.int64)
-        self._watched(self._comm.Iallgather)(np.array([data.size], np.int64), sizes)
+        sizes = np.zeros(self.size, np.int64)
+        self._watched(gather)(np.array([data.size], np.int64), sizes)
         buffer = np.empty(int(sizes.sum()), np.uint8)
-        self._watched(self._comm.Iallgatherv)(data, [buffer, sizes.tolist(), mpi.BYTE])
+        self._watched(gatherv)(data, [buffer, sizes.tolist(), mpi.BYTE])
         parts = np.split(buffer, np.cumsum(sizes)[:-1])
-        return [pickle.loads(part.tobytes()) for part in parts]  # noqa: S301 - from ranks of this job
+        return [pickle.loads(part.tobytes()) for part in parts if part.size]  # noqa: S301 - from ranks of this job
 
     def wait(self, request: mpi.Request, rank: int, status: mpi.Status | None = None) -> None:
         """See `CollectiveComm.wait`."""

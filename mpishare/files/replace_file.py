@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +127,7 @@ class Replacement:
         return choose_way(placement, filesystem, distributed=self.distributed, has_mpio=writes_mpio)
 
     def _write(self, temporary: Path, way: str) -> Checksums:
-        """Writes the bytes of all ranks. Returns their checksums if the file is to be completed with them."""
+        """Writes the bytes of all ranks. Returns their checksums, to the root, if the file is completed with them."""
         comm = self.context.collective_comm
         nbytes = sum(array.spec.nbytes for array in self.blocks)
         ranks = writers(self.context.topology.placement, way)
@@ -141,8 +140,10 @@ class Replacement:
                 writing.run()
                 if way == "hosts":
                     os.fsync(writing.fd)
-        by_array = zip(*comm.allgather_obj(writing.checksums), strict=True)
-        return [np.fromiter(chain.from_iterable(of_ranks), np.uint32) for of_ranks in by_array]
+        if not has_checksums:
+            return []
+        by_rank = comm.gather_obj([np.array(checksums, np.uint32) for checksums in writing.checksums], ROOT)
+        return [np.concatenate(of_ranks) for of_ranks in zip(*by_rank, strict=True)]
 
     def _write_mpio(self, temporary: Path) -> Checksums:
         """Writes the bytes of all ranks to the datasets. Each rank writes independently: none waits for a failed one.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable, Iterator
 from functools import cached_property
-from itertools import chain
+from itertools import chain, starmap
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,18 +29,18 @@ class RankResults:
     """What the tasks of this rank returned."""
 
     def __init__(self) -> None:
-        self._chunks: list[tuple[int, int]] = []
+        self._chunks = array("q")  # where each begins and ends: 16 bytes a chunk, which tuples of numbers take 8 times
         self._values: list[Any] = []
 
     def add(self, chunk: range, values: list[Any]) -> None:
         """Adds the results of the items with the numbers `chunk`."""
-        self._chunks.append((chunk.start, chunk.stop))
+        self._chunks.extend((chunk.start, chunk.stop))
         self._values += values
 
     @cached_property
-    def content(self) -> tuple[list[tuple[int, int]], Values]:
-        """Where each chunk of items begins and ends, and the results. All have been added by then."""
-        return self._chunks, stack(self._values)
+    def content(self) -> tuple[bytes, Values]:
+        """Where each chunk of items begins and ends, in 64 bits each, and the results. All have been added by then."""
+        return self._chunks.tobytes(), stack(self._values)
 
     def pickled(self) -> PickledObject:
         """Their content, pickled.
@@ -49,7 +51,7 @@ class RankResults:
         try:
             return pickle_object(self.content)
         except Exception as error:  # user classes may raise anything when they are pickled
-            items = chain.from_iterable(range(*chunk) for chunk in self._chunks)
+            items = chain.from_iterable(starmap(range, _pairs(self._chunks)))
             for item, value in zip(items, self._values, strict=True):
                 try:
                     pickle_object(value)
@@ -120,7 +122,7 @@ def _received(context: Context, rank: int) -> Any:
         raise SpecError(f"results of rank {rank} cannot be unpickled on the root: {text_of_error(error)}") from error
 
 
-def _placed(gathered: Values | None, count: int, chunks: list[tuple[int, int]], values: Values) -> Values | None:
+def _placed(gathered: Values | None, count: int, chunks: bytes, values: Values) -> Values | None:
     """`gathered`, of `count` items, with the results of one more rank; a list where the ranks' results differ."""
     if not chunks:
         return gathered
@@ -130,11 +132,17 @@ def _placed(gathered: Values | None, count: int, chunks: list[tuple[int, int]], 
     elif row != _row_of(gathered):
         gathered = list(gathered)
     begin = 0
-    for start, stop in chunks:
+    for start, stop in _pairs(memoryview(chunks).cast("q")):
         end = begin + stop - start
         gathered[start:stop] = values[begin:end]
         begin = end
     return gathered
+
+
+def _pairs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Two of the numbers at a time."""
+    iterator = iter(numbers)
+    return zip(iterator, iterator, strict=True)
 
 
 def _row_of(values: Values) -> tuple[np.dtype[Any], tuple[int, ...]] | None:

@@ -221,3 +221,9 @@ def test_any_rank(ours, count):
     flags = any_rank(ours, numbers % (ours.size + 1) == ours.rank)
     assert flags.dtype == bool
     assert flags.tolist() == (numbers % (ours.size + 1) < ours.size).tolist()
+
+
+def test_objects_gathered_for_the_root_are_on_no_other_rank(ours):
+    for root in range(ours.size):
+        gathered = ours.gather_obj(np.arange(ours.rank), root)
+        assert [array.size for array in gathered] == (list(range(ours.size)) if ours.rank == root else [])

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+import tracemalloc
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -103,6 +104,22 @@ def test_without(configured, monkeypatch, missing, make):
         assert results == [-number for number in range(count)]
     with pytest.raises(ms.TaskError, match="item 4321 failed"):
         ms.map(partial(fail_at, item=4321), make(range(5000)), comm=fresh)
+
+
+def on_the_root_mostly(number):
+    """Keeps other ranks than the root, so that they run few of the tasks."""
+    if MPI.COMM_WORLD.rank:
+        time.sleep(0.001)
+    return number
+
+
+def test_only_the_root_has_memory_for_the_results_of_all(comm):
+    if comm.rank:
+        tracemalloc.start()
+    ms.map(on_the_root_mostly, range(20_000), chunk=1)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 20_000 * 16
 
 
 class StrangeError(Exception):
