@@ -112,7 +112,7 @@ class CheckpointFolder:
         with suppress(OSError):
             is_replaced = is_replaced and stamp != Stamp.of(self.file(step))
         outcomes = comm.allgather_obj(([text_of_error(problem) for problem in problems], is_replaced))
-        reasons = [reason for texts, _ in outcomes for reason in texts]
+        reasons = [reason for of_rank, _ in outcomes for reason in of_rank]
         if reasons and not outcomes[ROOT][1]:
             with agree(comm), file_errors(self.file(step)):
                 for problem in problems:
