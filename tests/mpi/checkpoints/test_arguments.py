@@ -57,6 +57,7 @@ def test_calls_that_differ(comm, shared_folder, raised):
         lambda: checkpoint.save(1 if last else 2, X),
         lambda: checkpoint.save(1, {"x" if last else "y": X["x"]}),
         lambda: checkpoint.save(1, X, distributed=["x"] if last else []),
+        lambda: checkpoint.save(1, X, overwrite=last),
         lambda: checkpoint.save(1, {"x": np.ones(3, "f4" if last else "f8")}, distributed=["x"]),
         lambda: checkpoint.latest() if last else checkpoint.save(1, X),
     ):
