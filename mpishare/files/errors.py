@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from mpishare.errors import FileError, MpishareError, SpecError, place_in
 
-_FOREIGN = (OSError, EOFError, LookupError, RuntimeError, ValueError, TypeError)
+FOREIGN_ERRORS = (OSError, EOFError, LookupError, RuntimeError, ValueError, TypeError)
 """What the operating system, NumPy and h5py raise for a file that is missing, broken, or lacks what is asked for."""
 
 
@@ -31,14 +31,14 @@ def file_errors(path: str | os.PathLike[str], dataset: str | None = None, outcom
         raise SpecError(f"{place_in(os.fspath(path), dataset)}: {error}") from error
     except MpishareError:
         raise
-    except _FOREIGN as error:
-        reason = _reason(error)
+    except FOREIGN_ERRORS as error:
+        reason = reason_of(error)
         failure = FileError(os.fspath(path), dataset, f"{reason}; {outcome}" if outcome else reason)
         failure.errno = error.errno if isinstance(error, OSError) else None
         raise failure from error
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """The message of an error in one line: h5py adds the traceback of the HDF5 library."""
     message: object = error
     if isinstance(error, OSError) and error.strerror:

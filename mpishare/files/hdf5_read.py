@@ -9,7 +9,7 @@ import numpy as np
 
 from mpishare.arrays.dtypes import check_dtype, describe, rebuild
 from mpishare.arrays.spec import Spec
-from mpishare.errors import FileError, SpecError
+from mpishare.errors import FileError, SpecError, place_in
 from mpishare.files.errors import file_errors
 from mpishare.files.parts import Stored
 from mpishare.files.source import Source, h5py
@@ -18,6 +18,11 @@ _SHOWN_NAMES = 8
 
 _LAYOUTS = ("compact", "contiguous", "chunked", "virtual")
 """By the numbers of HDF5's H5D_layout_t."""
+
+_NO_DTYPE = np.dtype("V")
+"""The dtype of items that no NumPy array can have."""
+
+_MISSING_FILTER = "needs the filter {!r}, which HDF5 does not find here. Import hdf5plugin on all ranks before."
 
 
 def members_of(source: Source, name: str) -> dict[str, Any]:
@@ -63,25 +68,52 @@ def path_of(name: str) -> str:
 
 
 def stored_as(source: Source, name: str, dataset: Any) -> Stored:
-    """What the file says of the dataset of that name.
+    """What the file says of the dataset of that name, with the reason if it cannot be loaded.
+
+    Raises:
+        FileError: The file ends before the dataset does, or is damaged otherwise.
+    """
+    with file_errors(source.path, name):
+        plist = dataset.id.get_create_plist()
+        layout = "external" if plist.get_external_count() else _LAYOUTS[plist.get_layout()]
+        filters = [plist.get_filter(number) for number in range(plist.get_nfilters())]
+        names = tuple(filter_name.decode(errors="replace") or str(code) for code, _, _, filter_name in filters)
+        try:
+            spec, is_string = _spec_of(dataset)
+        except SpecError as error:
+            spec = Spec(_NO_DTYPE, dataset.shape or ())
+            return Stored(name, spec, len(spec.shape), layout, None, dataset.chunks, names, reason=str(error))
+        offset = _offset_of(source, name, dataset, spec) if layout == "contiguous" and not is_string else None
+        missing = [name for name, (code, *_) in zip(names, filters, strict=True) if not h5py.h5z.filter_avail(code)]
+        reason = _MISSING_FILTER.format(missing[0]) if missing else ""
+        return Stored(name, spec, len(dataset.shape), layout, offset, dataset.chunks, names, is_string, reason)
+
+
+def check_loadable(source: Source, stored: Stored) -> None:
+    """Returns if a dataset can be loaded.
 
     Raises:
         SpecError: Its items have no fixed size, or NumPy has no such dtype.
-        FileError: The file ends before the dataset does.
+        FileError: HDF5 lacks one of its filters.
     """
-    with file_errors(source.path, name):
-        if dataset.shape is None:
-            raise SpecError("it is an HDF5 null dataspace, which has no array to load.")
-        dtype = _dtype_of(dataset)
-        is_string = dtype.hasobject
-        base, inner = (np.dtype("S1"), ()) if is_string else (dtype.base, dtype.shape)
-        spec = Spec.checked((*dataset.shape, *inner), base)
-        plist = dataset.id.get_create_plist()
-        layout = "external" if plist.get_external_count() else _LAYOUTS[plist.get_layout()]
-        offset = _offset_of(source, name, dataset, spec) if layout == "contiguous" and not is_string else None
-        filters = [plist.get_filter(number) for number in range(plist.get_nfilters())]
-        names = tuple(filter_name.decode(errors="replace") or str(code) for code, _, _, filter_name in filters)
-        return Stored(name, spec, len(dataset.shape), layout, offset, dataset.chunks, names, is_string)
+    if stored.reason and stored.dtype == _NO_DTYPE:
+        raise SpecError(f"{place_in(source.path, stored.name)}: {stored.reason}")
+    if stored.reason:
+        raise FileError(source.path, stored.name, stored.reason)
+
+
+def _spec_of(dataset: Any) -> tuple[Spec, bool]:
+    """The spec, and whether the items are strings of variable length, each of which counts as one byte.
+
+    Raises:
+        SpecError: Its items have no fixed size, or NumPy has no such dtype.
+    """
+    if dataset.shape is None:
+        raise SpecError("it is an HDF5 null dataspace, which has no array to load.")
+    dtype = _dtype_of(dataset)
+    if dtype.hasobject:
+        return Spec.checked(dataset.shape, np.dtype("S1")), True
+    return Spec.checked((*dataset.shape, *dtype.shape), dtype.base), False
 
 
 def _offset_of(source: Source, name: str, dataset: Any, spec: Spec) -> int | None:
@@ -128,16 +160,3 @@ def _variable_size(dtype: np.dtype[Any]) -> str:
     if h5py.check_string_dtype(dtype) is not None:
         return "it has strings of variable length within its items. Store them with a fixed width."
     return "its items are arrays of variable length. Store them in one array, and in another where each begins."
-
-
-def check_filters(source: Source, stored: Stored, dataset: Any) -> None:
-    """Returns if the HDF5 library has all filters of a dataset.
-
-    Raises:
-        FileError: It lacks one.
-    """
-    plist = dataset.id.get_create_plist()
-    for number, name in enumerate(stored.filters):
-        if not h5py.h5z.filter_avail(plist.get_filter(number)[0]):
-            reason = f"needs the filter {name!r}, which HDF5 does not find here. Import hdf5plugin on all ranks before."
-            raise FileError(source.path, stored.name, reason)

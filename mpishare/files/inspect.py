@@ -27,6 +27,7 @@ class Contents(NamedTuple):
         members: The arrays to read by name, with slashes between groups; None for a group. "" is the object itself.
         view: The index that makes the result of the one array; `...` for a group.
         attributes: Those of the dataset; or, of a group, those of each of its members by name, its own under "".
+        left_out: What of a group, and which attributes, cannot be loaded, each with the reason.
     """
 
     path: str
@@ -34,6 +35,7 @@ class Contents(NamedTuple):
     members: Mapping[str, ContiguousPart | Hdf5Part | None]
     view: Any
     attributes: Mapping[str, Any]
+    left_out: tuple[str, ...] = ()
 
     @property
     def parts(self) -> tuple[ContiguousPart | Hdf5Part, ...]:
@@ -55,12 +57,12 @@ def stored(path: str | os.PathLike[str], dataset: str | None = None) -> dict[str
 
     Returns:
         A `Stored` for each array, by the name of its dataset; by "" for the array of a `.npy` file. Strings of variable
-        length count as one byte each, as their length is not known before they are read.
+        length count as one byte each, as their length is not known before they are read. A dataset that cannot be
+        loaded has a `reason`.
 
     Raises:
         ArgumentError: `path` is not a path, or `dataset` is not a string.
         FileError: There is no such file or dataset, or it is damaged.
-        SpecError: A dataset cannot be loaded; the message names it and the reason.
         BackendError: It is an HDF5 file, and h5py is not installed.
 
     Collective:
@@ -93,7 +95,7 @@ def inspect_file(source: Source, name: str | None, region: Any, *, attributes: b
 
     Raises:
         FileError: There is no such file or dataset, or it is damaged.
-        SpecError: A dataset cannot be loaded.
+        SpecError: The dataset cannot be loaded. Of a group it is left out.
         ArgumentError: The region is not within the array, or `name` is a group.
     """
     path = os.path.abspath(source.path)  # noqa: PTH100 - does not resolve links
@@ -104,13 +106,21 @@ def inspect_file(source: Source, name: str | None, region: Any, *, attributes: b
     if region is not None and not hdf5_read.is_dataset(members[""]):
         raise ArgumentError(f"region {region!r} is of an array, but {name or '/'!r} of {path} is a group.")
     parts: dict[str, ContiguousPart | Hdf5Part | None] = dict.fromkeys(members)
+    left_out: list[str] = []
     for inner, array in _arrays(source, name, members):
-        hdf5_read.check_filters(source, array, members[inner])
-        parts[inner], view = _part(source, array, region)
-    with file_errors(source.path, name):
-        named = attributes_of(members if attributes else {})
+        if array.reason and inner:
+            left_out.append(f"dataset {array.name!r}: {array.reason}")
+            del parts[inner]
+        else:
+            hdf5_read.check_loadable(source, array)
+            parts[inner], view = _part(source, array, region)
+    named: dict[str, dict[str, Any]] = {}
+    if attributes:
+        with file_errors(source.path, name):
+            named = attributes_of({inner: members[inner] for inner in parts}, left_out)
     is_group = parts[""] is None
-    return Contents(path, source.stamp, parts, ... if is_group else view, named if is_group else named.get("", {}))
+    result = named if is_group else named.get("", {})
+    return Contents(path, source.stamp, parts, ... if is_group else view, result, tuple(left_out))
 
 
 def _arrays(source: Source, name: str | None, members: Mapping[str, Any]) -> Iterator[tuple[str, Stored]]:

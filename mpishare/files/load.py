@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from mpishare.comm import mpi
+from mpishare.comm import callsite, mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
@@ -42,7 +42,8 @@ def load(
 
     The file's own types become NumPy's, as h5py converts them: enumerations become their numbers, strings of fixed
     length bytes. Strings of variable length become bytes ("S") as wide as the longest, in UTF-8 if the file has that;
-    they are read twice. References, arrays of variable length and Python objects are refused.
+    they are read twice. References, arrays of variable length and Python objects cannot be loaded: in a group they are
+    left out, with a warning on rank 0 that names them.
 
     Args:
         path: The file. A relative path starts at the working folder of rank 0; at that of the leader of each node if
@@ -64,12 +65,14 @@ def load(
         For one array a read-only `numpy.ndarray` in node memory, in Fortran order if the file has that. For a group a
         dict of such arrays and of dicts, by name; their memory is released with the last of them, and soft and external
         links are left out. With `attributes`, a pair of that and a dict: for an array its attributes by name; for a
-        group such dicts by the names of its members, such as "a/b", its own under "".
+        group such dicts by the names of its members, such as "a/b", its own under "". A reference in an attribute
+        becomes the name of what it leads to, None if that is gone; an attribute that h5py cannot read is left out, with
+        a warning.
 
     Raises:
         FileError: There is no such file or dataset; it cannot be read, is truncated or damaged, or changes meanwhile;
             or it cannot be mapped.
-        SpecError: The dtype cannot be shared, or a dataset is an HDF5 null dataspace.
+        SpecError: The dtype of the dataset cannot be shared, or it is an HDF5 null dataspace.
         ArgumentError: `region` is not within the array, or another argument is not allowed.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
         BackendError: h5py or tqdm is needed and not installed, or the segment kind cannot be used on this node.
@@ -104,6 +107,8 @@ def load(
             if context.topology.rank == ROOT or (per_node and context.topology.is_leader):
                 source = stack.enter_context(Source(file))
                 contents = inspect_file(source, name, region, attributes=attributes)
+                if contents.left_out and context.topology.rank == ROOT:
+                    callsite.warn(f"load(): left out of {file}: {'; '.join(contents.left_out)}")
                 pickled = pickle.dumps(contents)  # while an error can still be raised on all ranks
         contents = _shared_contents(context, pickled, per_node=per_node)
         if source is None:

@@ -31,13 +31,15 @@ class Stored:
 
     Attributes:
         name: Its dataset; None in a file of one array.
-        spec: What a load of the whole array returns. The axes of a subarray dtype follow the others in its shape.
+        spec: What a load of the whole array returns. The axes of a subarray dtype follow the others in its shape. Where
+            no NumPy array can have the items, the dtype "V", whose items have no bytes.
         ndim: The number of axes that a region can index: all but those of a subarray dtype.
         layout: "npy"; or, of a dataset, "contiguous", "compact", "chunked", "virtual" or "external".
         offset: Where its bytes begin in the file, if they lie there as they would in memory; else None.
         chunks: The lengths of a chunk along each axis; None without chunks.
         filters: The filters of each chunk, by HDF5's names, such as "shuffle" and "deflate".
         is_text: Whether its items are strings of variable length; a load makes all as wide as the longest.
+        reason: Why it cannot be loaded; empty if it can.
     """
 
     name: str | None
@@ -48,6 +50,7 @@ class Stored:
     chunks: tuple[int, ...] | None = None
     filters: tuple[str, ...] = ()
     is_text: bool = False
+    reason: str = ""
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -5,6 +5,7 @@ import gc
 import io
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ def folder(build_folder):
         np.save(build_folder / "changed.npy", LARGE)
         np.lib.format.open_memmap(build_folder / "huge.npy", "w+", np.uint8, (1 << 42,))  # a sparse file
         make_hdf5(build_folder / "a.h5")
+        with h5py.File(build_folder / "partly.h5", "w") as file:
+            file["a"], file["empty"] = np.arange(5), h5py.Empty("f4")
     COMM.Barrier()
     return build_folder
 
@@ -113,6 +116,19 @@ def test_a_group_is_a_dict_of_arrays_in_one_segment(folder):
     assert_loaded(everything["group"]["small"], LARGE[0])
     assert ms.load(folder / "a.h5", "empty") == everything["empty"] == {}
     assert ms.load(folder / "small.npy", attributes=True)[1] == {}
+
+
+@pytest.mark.parametrize("dataset", [None, "empty"])
+def test_what_cannot_be_loaded_is_left_out_of_a_group(folder, raised, dataset):
+    """Rank 0 warns once; alone it is refused."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        errors = raised(lambda: assert_loaded(ms.load(folder / "partly.h5", dataset)["a"], np.arange(5)))
+    expected = ["nothing"] * COMM.size if dataset is None else ["SpecError"] + ["PeerError"] * (COMM.size - 1)
+    assert [error for error, _ in errors] == expected
+    messages = [str(warning.message) for warning in caught]
+    assert len(messages) == (dataset is None and COMM.rank == 0)
+    assert all("partly.h5: dataset '/empty': it is an HDF5 null dataspace" in message for message in messages)
 
 
 def test_relative_paths_are_those_of_rank_0(folder, tmp_path, monkeypatch):

@@ -190,6 +190,19 @@ def test_references_are_resolved_by_one_visit_of_the_file(path, monkeypatch):
     assert visit.call_count == 3
 
 
+def test_attributes_that_cannot_be_read(path):
+    """One that leads to what is gone is None, as one that leads nowhere; one of a type that h5py lacks is left out."""
+    with h5py.File(path, "w") as file:
+        file["a"], file["gone"] = np.arange(3), np.arange(3)
+        file["a"].attrs.update({"see": file["gone"].ref, "part": file["gone"].regionref[1:], "unit": "km"})
+        h5py.h5a.create(file["a"].id, b"when", h5py.h5t.UNIX_D32LE, h5py.h5s.create(h5py.h5s.SCALAR))
+        del file["gone"]
+    contents = inspected(path, "a", attributes=True)
+    assert contents.attributes == {"part": None, "see": None, "unit": "km"}
+    (text,) = contents.left_out
+    assert text.startswith("attribute 'when' of '/a': No NumPy equivalent")
+
+
 def make_refused(file):
     file["references"] = np.array([file.ref], h5py.ref_dtype)
     file.create_dataset("rows", (2,), h5py.vlen_dtype("i4"))
@@ -215,10 +228,17 @@ REFUSED = {
 def test_datasets_that_are_refused(path):
     with h5py.File(path, "w") as file:
         make_refused(file)
+    left_out, reasons = inspected(path).left_out, {name: array.reason for name, array in stored(path).items()}
+    assert (loaded(path)["a"].tolist(), reasons.pop("/a"), len(left_out)) == ([0, 1, 2], "", len(reasons))
     for name, (error, message) in REFUSED.items():
         with pytest.raises(error) as caught:
             inspected(path, name)
         assert f"{name}' of {path}: {message}" in str(caught.value).replace("it cannot be loaded: ", "")
+        if f"/{name}" in reasons:
+            assert f"dataset '/{name}': {reasons[f'/{name}']}" in left_out
+            assert reasons[f"/{name}"] in str(caught.value)
+    sizes = {name: (array.shape, array.nbytes) for name, array in stored(path).items()}
+    assert (sizes["/rows"], sizes["/empty"], sizes["/filtered"]) == (((2,), 0), ((), 0), ((8,), 32))
     with pytest.raises(ArgumentError, match="is a group"):
         inspected(path, "/", 1)
 
