@@ -72,7 +72,7 @@ def main(argv: list[str]) -> int:
     arrays = ms.stored(path, dataset).values()
     plan = _plan(options, sum(array.nbytes for array in arrays))
     if options.json:
-        names = ("name", "shape", "dtype", "nbytes", "layout", "chunks", "filters")
+        names = ("name", "shape", "dtype", "nbytes", "layout", "chunks", "filters", "reason")
         facts = [{name: getattr(array, name) for name in names} for array in arrays]
         print(json.dumps({"arrays": facts, **plan._asdict()}, indent=2, default=str))
     else:
@@ -108,9 +108,13 @@ def _options(argv: list[str]) -> argparse.Namespace:
 
 
 def _path_and_dataset(file: str) -> tuple[str, str | None]:
-    """The parts of FILE:DATASET. A colon in the name of an existing file is part of the name."""
+    """The parts of FILE:DATASET. Both may have colons: FILE is the longest part that is the name of a file."""
+    colons = [place for place, character in enumerate(file) if character == ":"]
+    for end in (len(file), *reversed(colons)):
+        if os.path.isfile(file[:end]):  # noqa: PTH113 - never an error
+            return file[:end], file[end + 1 :] or None
     path, colon, dataset = file.rpartition(":")
-    return (file, None) if not colon or os.path.exists(file) else (path, dataset)  # noqa: PTH110 - never an error
+    return (path, dataset) if colon else (file, None)
 
 
 def _plan(options: argparse.Namespace, data: int) -> Plan:
@@ -130,8 +134,9 @@ def _line(array: ms.Stored, path: str) -> str:
     """An array as a line of text."""
     filters = f" by {', '.join(array.filters)}" if array.filters else ""
     strings = "; its strings take as many bytes as the longest, known only when read" if array.is_text else ""
+    left_out = f"; left out: {array.reason}" if array.reason else ""
     name = array.name or path
-    return f"{name}: {array.shape} {array.dtype}, {array.nbytes:,} bytes, {array.layout}{filters}{strings}"
+    return f"{name}: {array.shape} {array.dtype}, {array.nbytes:,} bytes, {array.layout}{filters}{strings}{left_out}"
 
 
 def _table(plan: Plan, node: str) -> list[str]:

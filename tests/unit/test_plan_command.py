@@ -59,7 +59,19 @@ def test_a_whole_file_that_does_not_fit(file, capsys):
 
 def test_a_colon_in_a_name(tmp_path, capsys):
     np.save(tmp_path / "a:b.npy", np.zeros(3))
-    assert plan_of(capsys, str(tmp_path / "a:b.npy"), "-n", "1", "-N", "1")[0] == 0
+    with h5py.File(tmp_path / "a:b.h5", "w") as new:
+        new["x:y"] = np.zeros(3)
+    for name in ("a:b.npy", "a:b.h5:x:y"):
+        assert plan_of(capsys, str(tmp_path / name), "-n", "1", "-N", "1")[0] == 0
+
+
+def test_a_member_that_cannot_be_loaded(tmp_path, capsys):
+    with h5py.File(tmp_path / "a.h5", "w") as new:
+        new["a"], new["empty"] = np.zeros(3), h5py.Empty("f4")
+    args, reason = [str(tmp_path / "a.h5"), "-n", "1", "-N", "1"], "it is an HDF5 null dataspace"
+    assert f"/empty: () |V0, 0 bytes, contiguous; left out: {reason}" in plan_of(capsys, *args)[1]
+    result = json.loads(plan_of(capsys, *args, "--json")[1])
+    assert (result["data"], [array["reason"][: len(reason)] for array in result["arrays"]]) == (24, ["", reason])
 
 
 @pytest.mark.parametrize("name", ["missing.h5", "run.h5:nothing", f"{'x' * 300}.h5:grid"])
