@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from mpishare.host.procfs import text_of
 
-_NODE_LOCAL = frozenset(
-    {"tmpfs", "ramfs", "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "jfs", "reiserfs"}
-)
+IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+"""Types of file systems whose files take memory, and count in the control group of the process that writes them."""
+
+_NODE_LOCAL = IN_MEMORY | {
+    *("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "jfs", "reiserfs")
+}
 """Types of file systems that belong to one host. Any other type counts as a network file system."""
 
 
@@ -25,11 +29,16 @@ class Room:
 
 
 def room(directory: str) -> Room | None:
-    """The space of the file system that holds `directory`; None if the directory does not exist."""
+    """The space of the file system that holds `directory`; None if the directory does not exist.
+
+    A file system in memory without a limit of its own reports no blocks at all.
+    """
     try:
         status = os.statvfs(directory)
     except OSError:
         return None
+    if status.f_blocks == 0:
+        return Room(directory, sys.maxsize, sys.maxsize)
     return Room(directory, status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 from dataclasses import dataclass
 
 from mpishare.errors import CapacityError
@@ -12,6 +13,9 @@ from mpishare.host.filesystems import Room, room
 from mpishare.host.procfs import table_of, text_of
 
 SHM_DIR = "/dev/shm"  # noqa: S108 - only its free space is read
+MAX_STEPS = 32
+"""In how many steps all of the free memory is allocated."""
+
 _LARGE_BYTES = 1 << 20
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage"
 
@@ -38,17 +42,47 @@ def memory_bytes() -> int:
     return _physical_bytes() if limit is None else min(_physical_bytes(), limit)
 
 
-def check_memory(host: str, nbytes: int) -> None:
-    """Checks that `nbytes` of memory are free on `host`, which is this host.
+def check_memory(host: str, nbytes: int, allocated: int = 0) -> int:
+    """Checks that `nbytes` of memory are free on `host`, which is this host, or `allocated` of them already.
 
     Below 1 MiB nothing is checked: reading the free memory takes 100 us.
+
+    Returns:
+        In how many steps to allocate them, with another check before each: 1 where much more is free. Otherwise two
+        jobs that find the last memory free at the same time would fill it, until the kernel kills one.
 
     Raises:
         CapacityError: They are not free.
     """
-    if nbytes >= _LARGE_BYTES and nbytes > (memory := memory_room()).free:
+    if nbytes < _LARGE_BYTES:
+        return 1
+    free = memory_room().free + allocated
+    if nbytes > free:
         cure = "Ask the batch system for more memory, start fewer ranks on the node, or share less."
-        raise CapacityError(host, memory.directory, nbytes, memory.free, cure)
+        raise CapacityError(host, "memory", nbytes, free, cure)
+    return -(-nbytes * MAX_STEPS // free)
+
+
+def check_limits(host: str, nbytes: int, *, map_bytes: int, file_bytes: int = 0) -> None:
+    """Checks that this process may map `map_bytes` more, and make a file of `file_bytes`, for an array of `nbytes`.
+
+    Source:
+        getrlimit(2), RLIMIT_AS and RLIMIT_FSIZE.
+
+    Raises:
+        CapacityError: It may not.
+    """
+    for option, place, number, wanted, used in (
+        ("v", "the address space of a process", resource.RLIMIT_AS, map_bytes, _mapped_bytes),
+        ("f", "a file", resource.RLIMIT_FSIZE, file_bytes, lambda: 0),
+    ):
+        limit = resource.getrlimit(number)[0]
+        if limit != resource.RLIM_INFINITY and wanted > (free := max(limit - used(), 0)):
+            raise CapacityError(host, place, nbytes, free, f"Raise the limit, ulimit -{option}, or share less.")
+
+
+def _mapped_bytes() -> int:
+    return int(text_of("/proc/self/statm").split()[0]) * resource.getpagesize()
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,11 @@ def huge_bytes() -> int:
     return number_of("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size") or 2 << 20
 
 
+def aligned_bytes(length: int) -> int:
+    """How many bytes to map so that huge pages fit in `length` of them: one huge page more, if one fits at all."""
+    return length + huge_bytes() if length >= huge_bytes() else length
+
+
 def aligned_range(length: int, offset: int) -> int:
     """Reserves addresses for a map of `length` bytes of a file, from `offset` on, so that huge pages fit in it.
 

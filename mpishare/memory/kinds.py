@@ -16,7 +16,8 @@ class Kind(NamedTuple):
         name: Its name in MPISHARE_BACKEND and in `backend=`.
         title: Its name for people: `name`, and where the bytes lie if kinds differ in that alone.
         is_shared: Whether the ranks of a node see one copy, and thus what the others write. If not, each has its own.
-        check: Called with the number of bytes; raises `MpishareError` if they cannot be allocated on this node. Local.
+        check: Called with the number of bytes; raises `MpishareError` if they cannot be allocated on this node. Returns
+            in how many steps to reserve their pages; see `host.memory.check_memory`. Local.
         allocate: Allocates so many bytes, at least one. Raises `MpishareError`, `MemoryError` or `OSError` where that
             fails after all, but no rank raises while another is still in a collective of this call. Collective over
             the ranks of this node.
@@ -25,7 +26,7 @@ class Kind(NamedTuple):
     name: str
     title: str
     is_shared: bool
-    check: Callable[[Context, int], None]
+    check: Callable[[Context, int], int]
     allocate: Callable[[Context, int], Mapping]
 
 

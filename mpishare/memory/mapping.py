@@ -116,21 +116,21 @@ class Mapping:
         return self.of_pages(self.address, self._start + self._length - self.address)
 
     def copy_on_write(self) -> Mapping | None:
-        """A private map of the same pages; None where the kernel does not allow this process to open their file.
+        """A private map of the same pages; None where the kernel does not allow this process to open or map their file.
 
         Source:
             proc(5), /proc/pid/map_files: the files behind the maps, unlinked ones too. Opening one takes
             CAP_CHECKPOINT_RESTORE, and CAP_SYS_ADMIN before Linux 5.9.
         """
-        start = syscalls.map_file(None, self._length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
-        twin = Mapping(start + self.address - self._start, start, self._length)
         try:
+            start = syscalls.map_file(None, self._length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+            twin = Mapping(start + self.address - self._start, start, self._length)
             for low, high, offset in _areas(self._start, self._start + self._length):
                 first, stop = max(low, self._start), min(high, self._start + self._length)
                 with Path(f"/proc/self/map_files/{low:x}-{high:x}").open("rb", buffering=0) as file:
                     target = start + first - self._start
                     syscalls.map_file(target, stop - first, mmap.MAP_PRIVATE, file.fileno(), offset + first - low)
-        except (PermissionError, FileNotFoundError):
+        except OSError:
             return None
         return twin
 

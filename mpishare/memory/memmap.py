@@ -10,16 +10,18 @@ from mpishare.comm.context import Context
 from mpishare.errors import BackendError, CapacityError
 from mpishare.host import filesystems
 from mpishare.host import memory as host_memory
+from mpishare.memory.hugepages import aligned_bytes
 from mpishare.memory.kinds import Kind
 from mpishare.memory.mapping import Mapping
 from mpishare.memory.shared_file import memory_file, open_shared
 
 
-def _check_memory(context: Context, nbytes: int) -> None:
-    """Compares with the free memory, within the control groups."""
+def _check_memory(context: Context, nbytes: int) -> int:
+    """Compares with the free memory, within the control groups and the limits of this process."""
     if context.config.directory is not None:
         raise BackendError(f"MPISHARE_DIR={context.config.directory} names another place")
-    host_memory.check_memory(context.topology.host, nbytes)
+    host_memory.check_limits(context.topology.host, nbytes, map_bytes=aligned_bytes(nbytes), file_bytes=nbytes)
+    return host_memory.check_memory(context.topology.host, nbytes)
 
 
 def _allocate_in_memory(context: Context, nbytes: int) -> Mapping:
@@ -37,8 +39,11 @@ class _MappingOnDisk(Mapping):
         """Nothing: the kernel can write a page to its block and read it again."""
 
 
-def _check_folder(context: Context, nbytes: int) -> None:
-    """Compares with the free space of the folder. A folder that may be on a network is refused."""
+def _check_folder(context: Context, nbytes: int) -> int:
+    """Compares with the free space of the folder. A folder that may be on a network is refused.
+
+    A folder on a file system in memory takes memory as well.
+    """
     folder = context.config.folder
     space = filesystems.room(folder)
     if space is None:
@@ -48,10 +53,17 @@ def _check_folder(context: Context, nbytes: int) -> None:
         raise BackendError(f"{folder} is on {system}, which other hosts may share. Set MPISHARE_DIR to a local folder.")
     if nbytes > space.free:
         raise _no_room(context, nbytes)
+    host_memory.check_limits(context.topology.host, nbytes, map_bytes=aligned_bytes(nbytes), file_bytes=nbytes)
+    return host_memory.check_memory(context.topology.host, nbytes) if _is_in_memory(folder) else 1
+
+
+def _is_in_memory(folder: str) -> bool:
+    return filesystems.type_of(folder) in filesystems.IN_MEMORY
 
 
 def _allocate_in_folder(context: Context, nbytes: int) -> Mapping:
-    return _map_shared(context, nbytes, lambda: _file_in_folder(context, nbytes), _MappingOnDisk)
+    mapping = Mapping if _is_in_memory(context.config.folder) else _MappingOnDisk
+    return _map_shared(context, nbytes, lambda: _file_in_folder(context, nbytes, mapping), mapping)
 
 
 MEMMAP_IN_FOLDER = Kind("memmap", "memmap in a folder", True, _check_folder, _allocate_in_folder)
@@ -71,15 +83,18 @@ def _map_shared(context: Context, nbytes: int, create: Callable[[], int], mappin
         os.close(descriptor)
 
 
-def _file_in_folder(context: Context, nbytes: int) -> int:
-    """The descriptor of a new nameless file of `nbytes`, with its blocks allocated."""
+def _file_in_folder(context: Context, nbytes: int, mapping: type[Mapping]) -> int:
+    """The descriptor of a new nameless file of `nbytes`; on a disk, with its blocks allocated."""
     folder = context.config.folder
     try:
         descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise BackendError(f"no nameless file can be created in {folder}: {error.strerror}") from error
     try:
-        os.posix_fallocate(descriptor, 0, nbytes)
+        if mapping is _MappingOnDisk:
+            os.posix_fallocate(descriptor, 0, nbytes)
+        else:
+            os.truncate(descriptor, nbytes)
     except OSError as error:
         os.close(descriptor)
         if error.errno == errno.ENOSPC:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 from mpishare.arrays.slices import PAGE_BYTES, fill_slice
-from mpishare.comm.agreement import Severity, agree, severity_of
+from mpishare.comm.agreement import NOTE_BYTES, Severity, agree, severity_of
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, BackendError, CapacityError, MpishareError
 from mpishare.host import memory as host_memory
@@ -116,24 +118,46 @@ def _allocate_with_retry(kind: Kind, context: Context, nbytes: int, writable: bo
 def _allocate(kind: Kind, context: Context, nbytes: int, writable: bool) -> Mapping:
     """Memory with real pages. Each rank reserves the pages of its own slice, near to its core.
 
+    Where little more memory is free, they do so in steps, and look at what is left before each.
+
     Raises:
         MpishareError: It could not be allocated on a rank of this node; on all ranks of the node.
     """
-    topology = context.topology
-    with agree(context.node_collective_comm):
+    topology, comm = context.topology, context.node_collective_comm
+    with agree(comm) as agreement:
         if writable and not kind.is_shared and topology.node_size > 1:
             raise BackendError("each rank would write to a copy of its own, and the others would not see it")
-        kind.check(context, nbytes)
+        agreement.note = ((1 << kind.check(context, nbytes)) - 1).to_bytes(NOTE_BYTES, "little")
+    steps = int.from_bytes(agreement.note, "little").bit_length()  # the most that a rank has counted
     part = fill_slice(nbytes, topology.node_size, topology.node_rank) if kind.is_shared else slice(0, nbytes)
-    with agree(context.node_collective_comm):
-        try:
-            memory = kind.allocate(context, nbytes)
-            memory.reserve(part)
-        except MemoryError as error:
-            if isinstance(error, CapacityError):
-                raise
-            cure = f"The kernel reports: {error}. Another process has taken the memory meanwhile; share less."
-            raise CapacityError(topology.host, kind.title, nbytes, host_memory.memory_room().free, cure) from error
-        except OSError as error:
-            raise BackendError(f"{kind.title} on host {topology.host}: the kernel reports: {error}") from error
+    first, *pieces = _pieces(part, steps)
+    with agree(comm), _kernel_errors(kind, context, nbytes):
+        memory = kind.allocate(context, nbytes)
+        memory.reserve(first)
+    for step, piece in enumerate(pieces, start=1):
+        with agree(comm):  # while no rank reserves
+            host_memory.check_memory(topology.host, nbytes, allocated=nbytes * step // steps)
+        with agree(comm), _kernel_errors(kind, context, nbytes):
+            memory.reserve(piece)
     return memory
+
+
+def _pieces(part: slice, count: int) -> list[slice]:
+    """`part` in `count` slices, which end at huge pages where it is large enough."""
+    pieces = [fill_slice(part.stop - part.start, count, number) for number in range(count)]
+    return [slice(part.start + piece.start, part.start + piece.stop) for piece in pieces]
+
+
+@contextmanager
+def _kernel_errors(kind: Kind, context: Context, nbytes: int) -> Iterator[None]:
+    """Raises errors of the kernel within the block as ours."""
+    host = context.topology.host
+    try:
+        yield
+    except MemoryError as error:
+        if isinstance(error, CapacityError):
+            raise
+        cure = f"The kernel reports: {error}. Another process has taken the memory meanwhile; share less."
+        raise CapacityError(host, kind.title, nbytes, host_memory.memory_room().free, cure) from error
+    except OSError as error:
+        raise BackendError(f"{kind.title} on host {host}: the kernel reports: {error}") from error

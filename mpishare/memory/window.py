@@ -11,7 +11,7 @@ from mpishare.comm.context import Context
 from mpishare.errors import BackendError, CapacityError
 from mpishare.host import filesystems
 from mpishare.host import memory as host_memory
-from mpishare.memory.hugepages import huge_bytes
+from mpishare.memory.hugepages import aligned_bytes, huge_bytes
 from mpishare.memory.kinds import Kind
 from mpishare.memory.mapping import Mapping
 
@@ -21,27 +21,34 @@ _SLACK_BYTES = 64 << 10
 _ROOM_PER_BYTE = 2
 """Free space required, over the size of a window. See `_check`."""
 
+_MAP_SLACK_BYTES = 4 << 20
+"""What an MPI may map besides, while it makes a window."""
 
-def _check(context: Context, nbytes: int) -> None:
-    """Compares with the free space of the directory in which Open MPI and MPICH put windows.
+
+def _check(context: Context, nbytes: int) -> int:
+    """Compares with the free space of the directory in which Open MPI and MPICH put windows, and with all limits.
 
     One rank of Open MPI compares the free space again, and the other ranks hang if it finds too little. So twice
     the size must be free: no other process takes that much between the two checks.
     """
-    host_memory.check_memory(context.topology.host, nbytes)
+    host, is_file = context.topology.host, context.topology.node_size > 1
+    file_bytes = aligned_bytes(nbytes) + _SLACK_BYTES if is_file else 0
+    host_memory.check_limits(host, nbytes, map_bytes=aligned_bytes(nbytes) + _MAP_SLACK_BYTES, file_bytes=file_bytes)
+    steps = host_memory.check_memory(host, nbytes)
     try:  # whether MPI can open its files: Open MPI one, MPICH two. If it could not on one rank, the others would hang
         for descriptor in os.pipe():
             os.close(descriptor)
     except OSError as error:
-        raise BackendError(f"no file can be opened on host {context.topology.host}: {error.strerror}") from error
+        raise BackendError(f"no file can be opened on host {host}: {error.strerror}") from error
     directory = context.config.window_dir or host_memory.SHM_DIR
     space = filesystems.room(directory)
-    if context.topology.node_size > 1 and space is not None and _ROOM_PER_BYTE * nbytes + _SLACK_BYTES > space.free:
+    if is_file and space is not None and _ROOM_PER_BYTE * nbytes + _SLACK_BYTES > space.free:
         cure = (
             f"A window needs {_ROOM_PER_BYTE} times its size of free space there while it is made. Give the host "
             "more shared memory (docker: --shm-size), or share less."
         )
-        raise CapacityError(context.topology.host, directory, nbytes, space.free, cure)
+        raise CapacityError(host, directory, nbytes, space.free, cure)
+    return steps
 
 
 def _allocate(context: Context, nbytes: int) -> Mapping:
@@ -51,7 +58,7 @@ def _allocate(context: Context, nbytes: int) -> Mapping:
     refusal = context.keep(_refusal_of_mpi)
     if refusal:
         raise BackendError(refusal)
-    room = nbytes + huge_bytes() if nbytes >= huge_bytes() else nbytes  # untouched pages take no memory
+    room = aligned_bytes(nbytes)  # untouched pages take no memory
     try:
         window = _allocate_shared(context, room)
     except mpi.Exception as error:

@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,11 +12,29 @@ from tests.blackbox.launch import run
 PROGRAM = ["python", "-m", "tests.faults.programs.calls"]
 
 
-def run_with(setup, *args, tracer=(), **environ):
+def run_with(setup, *args, tracer=(), jobs=1, **environ):
     """What a function of the program prints on 2 ranks, in a mount namespace of its own that lines of shell set up."""
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    job = [*tracer, sys.executable, "-m", "mpishare", "run", "-n", "2", *PROGRAM, *args]
-    return run(["unshare", *user, "--mount", "sh", "-ec", f"{setup}\nexec {shlex.join(job)}"], environ).stdout
+    job = shlex.join([*tracer, sys.executable, "-m", "mpishare", "run", "-n", "2", *PROGRAM, *args])
+    lines = [setup, *[f"{job} & others=$!"] * (jobs - 1), job, *["wait $others"] * (jobs - 1)]
+    return run(["unshare", *user, "--mount", "sh", "-ec", "\n".join(lines)], environ).stdout
+
+
+@pytest.fixture
+def limited():
+    """The line of shell that puts a program into a memory control group of 800 MiB."""
+    hierarchies = {"memory": "memory.limit_in_bytes", ".": "memory.max"}  # of version 1 and 2
+    folder, limit = next(item for item in hierarchies.items() if Path("/sys/fs/cgroup", item[0]).is_dir())
+    group = Path("/sys/fs/cgroup", folder, f"mpishare-tests-{os.getpid()}")
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(800 << 20))
+    except OSError as error:
+        if group.exists():
+            group.rmdir()
+        pytest.skip(f"no control group can be limited: {error}")
+    yield f"echo $$ > {group}/cgroup.procs"
+    group.rmdir()
 
 
 SHM = "mount -t tmpfs -o size={} none /dev/shm; mkdir $OMPI_MCA_osc_sm_backing_directory"
@@ -51,6 +70,37 @@ def test_full_folder(tmp_path):
     environ = {"MPISHARE_DIR": str(tmp_path / "full"), "MPISHARE_BACKEND": "memmap"}
     output = run_with(FOLDER.format(tmp_path / "full", ""), "make", str(16 << 20), **environ)
     assert output.count(f"16,777,216 bytes do not fit in {tmp_path / 'full'} of host") == 2
+
+
+@pytest.mark.parametrize("system", ["tmpfs", "ramfs"])
+def test_folder_in_memory(limited, system, tmp_path):
+    """MPISHARE_DIR or TMPDIR on tmpfs or ramfs, in a control group with less memory than the array.
+
+    Outcome: CapacityError on all ranks, with the memory that is free in the group.
+    """
+    mount = f"mount -t {system} -o size=0 none {tmp_path}"
+    environ = {"MPISHARE_DIR": str(tmp_path), "MPISHARE_BACKEND": "memmap"}
+    output = run_with(f"{limited}\n{mount}", "make", str(900 << 20), **environ)
+    assert output.count("CapacityError 943,718,400 bytes do not fit in memory of host") == 2
+
+
+def test_two_jobs_in_one_group(limited, tmp_path):
+    """Two jobs of one control group that fill the rest of its memory at the same time.
+
+    Outcome: CapacityError on all ranks of a job, or of both; the kernel kills none.
+    """
+    output = run_with(limited, "make_beside", str(tmp_path), str(400 << 20), jobs=2, TMPDIR="/dev/shm")
+    assert output.count("CapacityError 419,430,400 bytes do not fit in memory of host") in (2, 4)
+
+
+@pytest.mark.parametrize(("option", "place"), [("v", "the address space of a process"), ("f", "a file")])
+def test_limits_of_a_process(option, place):
+    """An array larger than `ulimit -v` or `ulimit -f` allows.
+
+    Outcome: CapacityError on all ranks, with the limit to raise.
+    """
+    output = run_with(f"ulimit -{option} 1500000", "make", str(3 << 30))
+    assert output.count(f"CapacityError 3,221,225,472 bytes do not fit in {place} of host") == 2
 
 
 @pytest.mark.parametrize(("backend", "count"), [("memmap", 2), ("", 0)])

@@ -2,22 +2,25 @@
 
 import json
 import shlex
+from tempfile import gettempdir
 
 import h5py
 import numpy as np
 import pytest
 
 import mpishare as ms
+from mpishare.host.filesystems import IN_MEMORY, type_of
 from tests.blackbox.launch import run_ranks
 from tests.faults.test_space import SHM, run_with
 
 PROGRAM = ["-m", "tests.faults.programs.injected"]
 
+ALLOCATES = "ftruncate" if type_of(gettempdir()) in IN_MEMORY else "fallocate"
 # For each kind, the system calls that mpishare makes itself. Those inside MPI_Win_allocate_shared are MPI's.
 CALLS = {
     "window": ["mremap", "madvise", "mprotect"],
     "memmap": ["memfd_create", "ftruncate", "openat", "mmap", "madvise", "mprotect"],
-    "memmap in a folder": ["openat", "fallocate", "mmap", "mprotect"],
+    "memmap in a folder": ["openat", ALLOCATES, "mmap", "mprotect"],
 }
 
 

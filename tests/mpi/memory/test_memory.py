@@ -205,7 +205,7 @@ def break_down(context, nbytes):
 
 def with_failing(allocate):
     """All kinds, and before them one that allocates by `allocate`."""
-    return Kind("refusing", "refusing", True, lambda context, nbytes: None, allocate), *selection.KINDS
+    return Kind("refusing", "refusing", True, lambda context, nbytes: 1, allocate), *selection.KINDS
 
 
 def test_the_next_kind_serves_where_one_fails(configured, monkeypatch):

@@ -23,7 +23,7 @@ def test_the_facts_are_those_of_this_host():
 
 
 def test_memory_that_is_not_there_is_an_error():
-    check_memory("node7", 1 << 20)
+    assert check_memory("node7", 1 << 20) == 1
     with pytest.raises(CapacityError, match="bytes do not fit in memory of host node7"):
         check_memory("node7", 1 << 60)
 
