@@ -17,6 +17,7 @@ from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.errors import ArgumentError, checked_integer
+from mpishare.files.errors import stall_errors
 from mpishare.files.parallel_read import read_parts
 from mpishare.files.replace_file import Replacement, gather_row_blocks
 from mpishare.files.row_blocks import ROOT
@@ -99,6 +100,7 @@ class Checkpoint:
             ArgumentError: `step` or a name cannot be used, `distributed` names no array, or there are checkpoints of
                 later steps. Nothing has been written.
             FileError: The file cannot be written. The old ones are still there, or the error says otherwise.
+            StallError: See `mpishare.save`.
             BackendError: h5py or tqdm is needed and not installed.
             MismatchError: The ranks gave different arguments, or rows of different dtype or shape.
             PeerError: Another rank raised one of these.
@@ -135,7 +137,7 @@ class Checkpoint:
                 leftovers=FILES,
                 progress=progress,
             ).run()
-            with agree(context.collective_comm):
+            with stall_errors("the checkpoint was saved"), agree(context.collective_comm):
                 if is_root:
                     self._folder.supersede(number, self.keep, sets_aside=overwrite)
 

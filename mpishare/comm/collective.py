@@ -65,5 +65,7 @@ class collective:  # noqa: N801 - used as `with collective("share", comm) as cal
     ) -> None:
         if self._comm is not None:
             self.context.current_call = ""
+            if isinstance(self._comm, WatchedComm):
+                self._comm.leave()
             if error is not None and not is_known(error, self._comm.size):
                 self.context.is_out_of_step = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar, cast
 
 from mpishare.comm import mpi, progress
@@ -146,6 +147,10 @@ class Context:
             else:
                 ranks, call = range(rank, rank + 1), f"{call} rank {rank}"
             self._watchdog.wait_for_message(request, ranks, call, status, excluded)
+
+    def noted(self, call: str) -> AbstractContextManager[None]:
+        """A block in which the errors of other ranks that wait name `call`, the public call that this rank is in."""
+        return nullcontext() if self._watchdog is None else self._watchdog.noted(call)
 
     def free(self) -> None:
         """Frees mpishare's communicators. Collective over the communicator; called when that is freed."""

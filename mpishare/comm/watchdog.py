@@ -11,7 +11,7 @@ import os
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpishare.comm import mpi, progress
@@ -55,7 +55,8 @@ class _Answer(NamedTuple):
     text: str
 
 
-_SILENT = _Answer((0, ""), "is in no call of mpishare, or does not run")
+_SILENT = _Answer((0, ""), "does not answer: it is in no call of mpishare, or works within one, or does not run")
+_BUSY = _Answer((0, ""), "is in this call and does not answer: it computes, reads or writes, or does not run")
 
 _waits: set[_Wait] = set()
 """The waits of the threads of this process."""
@@ -69,7 +70,7 @@ class Watchdog:
     Attributes:
         compares: Whether the ranks' calls are compared (MPISHARE_CHECK).
         hosts: The host name of each rank; empty until they are known.
-        call: The call that this rank is in, with its file and line.
+        call: The call that this rank is in, with its file and line; and the call of a user that it is a part of.
         stalled: The error that ended the use of this communicator; None while it is in use.
         outer: The watched communicator over all nodes; None until it is made.
     """
@@ -79,6 +80,8 @@ class Watchdog:
         self._comm = comm
         self._timeout_s = math.inf if timeout_s is None else timeout_s
         self._key = (0, "")
+        self._names: list[str] = []  # of the calls that this rank is in, the outermost first
+        self._met: set[int] = set()  # ranks that are known to have begun the innermost
         self._sent: list[mpi.Request] = []
         self.compares = False
         self.hosts: Sequence[str] = ()
@@ -96,12 +99,22 @@ class Watchdog:
         if self.stalled is not None:
             raise self.stalled.again()
         self._key = self._key[0] + 1, name
+        self._names.append(name)
+        self._met = set()
         where = call_site()
-        self.call = f"{name} at {where}"
+        self.call = f"{' in '.join(reversed(self._names))} at {where}"
         return where
 
-    def wait(self, request: mpi.Request, ranks: Sequence[int], status: mpi.Status | None = None) -> None:
-        """Waits for a request of a collective that `ranks` take part in.
+    def leave(self) -> None:
+        """Notes that the call that this rank entered last has ended; the one around it goes on."""
+        self._names.pop()
+        if self._names:
+            self.call = f"{' in '.join(reversed(self._names))} at {call_site()}"
+
+    def wait(
+        self, request: mpi.Request, ranks: Sequence[int], status: mpi.Status | None = None, *, meets: bool = False
+    ) -> None:
+        """Waits for a request of a collective that `ranks` take part in; `meets` if it ends only once all have come.
 
         Raises:
             StallError: It took longer than MPISHARE_TIMEOUT, here or on another rank.
@@ -109,6 +122,8 @@ class Watchdog:
         wait = _Wait(id(self), self._key, self.call, time.monotonic())
         with kept_alive_on_error([request]), _noted(wait):
             if self._ends_in_time(request, wait, status):
+                if meets:
+                    self._met.update(ranks)
                 return
             self.stalled = StallError(self.call, self._timeout_s, self._missing(ranks, wait))
             for rank in range(self._comm.size):
@@ -158,7 +173,7 @@ class Watchdog:
             time.sleep(_SLEEP_S)
             if now - looked > _LOOK_S:
                 looked = now
-                _answer_everywhere()
+                answer_everywhere()
                 if self.stalled is not None:
                     raise self.stalled.again()
                 if now - wait.since > self._timeout_s:
@@ -170,7 +185,8 @@ class Watchdog:
         if not self.hosts:
             return {}
         others = [rank for rank in ranks if rank != self._comm.rank]
-        answers = dict.fromkeys(others, _SILENT) | self._ask(others)
+        begun = self._met if wait.key == self._key else ()
+        answers = {rank: _BUSY if rank in begun else _SILENT for rank in others} | self._ask(others)
         if self.stalled is not None:  # another rank gave up meanwhile and knows more
             raise self.stalled.again()
         absent = {rank: answer for rank, answer in answers.items() if answer.key != wait.key}
@@ -183,10 +199,15 @@ class Watchdog:
         answers: dict[int, _Answer] = {}
         end = time.monotonic() + _ANSWER_WITHIN_S
         while len(answers) < len(ranks) and time.monotonic() < end:
-            _answer_everywhere()
+            answer_everywhere()
             answers.update(self._received(Tag.STALL_ANSWER))
             time.sleep(_SLEEP_S)
         return answers
+
+    def noted(self, call: str) -> AbstractContextManager[None]:
+        """A block in which this rank waits in `call` without a request, and calls `answer_everywhere`."""
+        call = f"{call} at {call_site()}"
+        return _noted(_Wait(id(self), (0, call), call, time.monotonic()))
 
     def close(self) -> None:
         """Stops watching, before the communicator is freed."""
@@ -196,8 +217,10 @@ class Watchdog:
         """Answers the ranks that ask, and notes that a rank gave up."""
         for rank, _ in self._received(Tag.STALL_QUESTION):
             self._send(self._answer(), rank, Tag.STALL_ANSWER)
-        for _, args in self._received(Tag.STALLED):
-            self.stalled = StallError(*args)
+        for _, (call, seconds, missing) in self._received(Tag.STALLED):
+            if self._comm.rank in missing:
+                missing[self._comm.rank] = f"on host {self.hosts[self._comm.rank]}, this one, came too late"
+            self.stalled = StallError(call, seconds, missing)
 
     def _answer(self) -> _Answer:
         """What the threads of this process wait for: on this communicator, or else on others."""
@@ -229,7 +252,7 @@ def _noted(wait: _Wait) -> Iterator[None]:
         _waits.discard(wait)
 
 
-def _answer_everywhere() -> None:
+def answer_everywhere() -> None:
     """Answers questions on every communicator: a rank that waits on one is asked on all."""
     for watchdog in list(_watchdogs):
         watchdog.answer()

@@ -34,12 +34,12 @@ class WatchedComm(CollectiveComm):
         self._ranks = tuple(ranks)
         self._node_comm = node_comm
         self._allreduce = self._watched(comm.Iallreduce)
-        self._bcast = self._watched(comm.Ibcast)
+        self._bcast = self._watched(comm.Ibcast, meets=False)
         self._barrier = self._watched(comm.Ibarrier)
 
-    def _watched(self, begin: Callable[..., mpi.Request]) -> Callable[..., None]:
+    def _watched(self, begin: Callable[..., mpi.Request], *, meets: bool = True) -> Callable[..., None]:
         """A function that begins a nonblocking collective call of MPI, and waits for all ranks."""
-        return lambda *args: self._watchdog.wait(begin(*args), self._ranks)
+        return lambda *args: self._watchdog.wait(begin(*args), self._ranks, meets=meets)
 
     def enter(self, call: str) -> str:
         """Notes that a public call begins on this communicator; returns where it was called, for errors.
@@ -50,11 +50,19 @@ class WatchedComm(CollectiveComm):
         """
         where = self._watchdog.enter(call)
         if self._watchdog.compares:
-            is_for_all = self._node_comm is not None
-            if self._node_comm is not None:
-                self._node_comm._compare(call, is_for_all)
-            self._compare(call, is_for_all)
+            try:
+                is_for_all = self._node_comm is not None
+                if self._node_comm is not None:
+                    self._node_comm._compare(call, is_for_all)
+                self._compare(call, is_for_all)
+            except BaseException:
+                self.leave()
+                raise
         return where
+
+    def leave(self) -> None:
+        """Notes that the public call that `enter` noted last has ended."""
+        self._watchdog.leave()
 
     def _compare(self, call: str, is_for_all: bool) -> None:
         """Raises where the ranks differ in `call`, which is for all nodes or for this one.

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mpishare.errors import FileError, MpishareError, SpecError, place_in
+from mpishare.errors import FileError, MpishareError, SpecError, StallError, place_in
 
 FOREIGN_ERRORS = (OSError, EOFError, LookupError, RuntimeError, ValueError, TypeError)
 """What the operating system, NumPy and h5py raise for a file that is missing, broken, or lacks what is asked for."""
@@ -36,6 +36,15 @@ def file_errors(path: str | os.PathLike[str], dataset: str | None = None, outcom
         failure = FileError(os.fspath(path), dataset, f"{reason}; {outcome}" if outcome else reason)
         failure.errno = error.errno if isinstance(error, OSError) else None
         raise failure from error
+
+
+@contextmanager
+def stall_errors(outcome: str) -> Iterator[None]:
+    """A block in which a `StallError` also says the `outcome` for the file: ranks that waited know it."""
+    try:
+        yield
+    except StallError as error:
+        raise StallError(f"{error.call} ({outcome})", error.seconds, error.missing) from error
 
 
 def reason_of(error: BaseException) -> str:

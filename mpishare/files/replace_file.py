@@ -18,7 +18,7 @@ from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
 from mpishare.errors import BackendError
 from mpishare.files.atomic_file import AtomicFile
-from mpishare.files.errors import file_errors
+from mpishare.files.errors import file_errors, stall_errors
 from mpishare.files.parallel_write import ParallelWrite
 from mpishare.files.row_blocks import ROOT, RowBlocks, choose_way, writers
 from mpishare.files.source import h5py
@@ -90,6 +90,7 @@ class Replacement:
 
         Raises:
             FileError: The file cannot be written. The old one is still there, or the error says otherwise.
+            StallError: The old file stays, or the error says otherwise.
             PeerError: Another rank raised one.
 
         Collective:
@@ -110,7 +111,10 @@ class Replacement:
                     if self.complete is not None:
                         self.complete(new, self.blocks, checksums)
                     new.sync()
-            with agree(comm), self._errors():  # no rank has failed, so that the new file may take the name
+            with agree(comm):
+                pass  # no rank has given up waiting for the disk: it would not come here
+            outcome = f"the new file is on the disk, and takes its name unless rank {ROOT} reports an error"
+            with stall_errors(outcome), agree(comm), self._errors():
                 if new is not None:
                     new.commit()
         return str(way)

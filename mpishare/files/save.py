@@ -116,6 +116,8 @@ def save(
         FileError: The file cannot be written: no such folder, no permission, no room, a folder of that name, not an
             HDF5 file, or another process writes to it. It has the `errno`. The old file is still there, unless the
             error says that the new one is and only its folder could not be synced.
+        StallError: A rank, or its disk, took longer than MPISHARE_TIMEOUT. The old file is still there, unless the
+            error says that the new one takes its name.
         BackendError: h5py or tqdm is needed and not installed.
         MismatchError: The ranks gave different arguments, or rows of different dtype or shape.
         PeerError: Another rank raised one of these.

@@ -13,6 +13,7 @@ from mpishare.comm import mpi
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.pending import InFlight
+from mpishare.comm.watchdog import answer_everywhere
 from mpishare.messages.wire import HEAD_BYTES, decode, encode, pieces
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import unpickle_object
@@ -24,12 +25,16 @@ _MOST_IN_FLIGHT = 8
 
 
 def backoff(sleep_s: float = _SLEEP_S) -> Iterator[None]:
-    """Pauses with each `next`, between two looks at what another rank does: first yields the core, then sleeps."""
+    """Pauses with each `next`, between two looks at what another rank does: first yields the core, then sleeps.
+
+    Ranks that have waited too long for this one get an answer meanwhile.
+    """
     for _ in range(_YIELDS):
         os.sched_yield()
         yield
     while True:
         time.sleep(sleep_s)
+        answer_everywhere()
         yield
 
 

@@ -105,7 +105,8 @@ class Pool:
     def __enter__(self) -> Pool | None:
         if self.is_root:
             return self
-        self.serve()
+        with self._context.noted("Pool"):
+            self.serve()
         return None
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

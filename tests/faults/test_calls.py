@@ -1,5 +1,7 @@
 """Ranks that raise, that call something else, that do not come; forks, threads, and drops in any order."""
 
+import re
+
 import pytest
 
 from tests.blackbox.launch import PLAIN, run_ranks
@@ -69,6 +71,22 @@ def test_calls_on_different_communicators():
     lines = errors(run("call_on_another_communicator", timeout_s="1"), "StallError")
     assert any("rank 2 on host" in line and "on another communicator" in line for line in lines)
     assert any("waits in zeros at " in line and "calls.py:" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "doing"),
+    [
+        ("map", "map at .* is in this call and does not answer: it computes, reads or writes, or does not run"),
+        ("Pool", "zeros at .* rank 1 on host .* waits in Pool at .*calls.py:.* rank 2 on host .* waits in Pool at"),
+    ],
+)
+def test_calls_that_take_long(name, doing, tmp_path):
+    """A task that takes longer than MPISHARE_TIMEOUT, or a root that leaves the ranks of its pool waiting.
+
+    Outcome: StallError: which rank is in which call.
+    """
+    lines = errors(run("take_long", name, str(tmp_path), timeout_s="1"), "StallError")
+    assert any(re.search(doing, line) for line in lines), lines
 
 
 def test_the_first_call():

@@ -1,6 +1,7 @@
 """The n-th system call that makes a segment or saves a file fails, for n = 1, 2, 3, … until there is none."""
 
 import json
+import re
 import shlex
 from tempfile import gettempdir
 
@@ -10,7 +11,7 @@ import pytest
 
 import mpishare as ms
 from mpishare.host.filesystems import IN_MEMORY, type_of
-from tests.blackbox.launch import run_ranks
+from tests.blackbox.launch import PLAIN, run_ranks
 from tests.faults.test_space import SHM, run_with
 
 PROGRAM = ["-m", "tests.faults.programs.injected"]
@@ -115,6 +116,30 @@ def test_kill_of_a_save(victim, call, number, tmp_path):
     ms.save(tmp_path / "a.h5", np.ones(3), "rows")
     ms.Checkpoint(tmp_path / "run").save(9, {})
     assert not list(tmp_path.rglob("*.tmp.*"))
+
+
+IN_TIME = re.escape("and takes its name unless rank 0 reports an error")
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "is_saved", "outcome"),
+    [
+        ("save", "1", False, "save at .* is in this call and does not answer"),
+        ("save", "2", True, f"save at .*{IN_TIME}.* is in this call and does not answer"),
+        ("Checkpoint.save", "2", True, f"Checkpoint.save at .*{IN_TIME}.* is in this call and does not answer"),
+    ],
+)
+def test_a_save_that_takes_long(name, number, is_saved, outcome, tmp_path):
+    """An fsync that takes longer than MPISHARE_TIMEOUT.
+
+    Outcome: StallError; the old file stays, unless the error says that the new one takes its name.
+    """
+    command = [*PLAIN, "-m", "tests.faults.programs.calls", "take_long", name, str(tmp_path), number]
+    ended = run_ranks(3, command, {"MPISHARE_TIMEOUT": "1"})
+    lines = [line for line in ended.stdout.splitlines() if line.startswith("error: StallError")]
+    assert len(lines) == 3 - ended.stdout.count("done")
+    assert sum(bool(re.search(outcome, line)) for line in lines) >= 2, lines
+    assert any(file.suffix in (".npy", ".h5") for file in tmp_path.iterdir()) == is_saved
 
 
 # Which rank's system calls fail with which errors while a file is made, filled and named.

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -18,6 +18,7 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.comm.lookup import context_of
+from tests.faults.strace import injected
 
 comm = MPI.COMM_WORLD
 rank = comm.rank
@@ -74,6 +75,37 @@ def come_late(late, calls, is_first=""):
         with printed():
             ms.zeros(3, comm=own)
     release(int(late))
+
+
+def call_within_a_pool():
+    """The root calls another collective while the others serve its pool."""
+    with ms.Pool() as pool:
+        if pool is not None:
+            ms.zeros(3)
+
+
+def wait_for(file, item):
+    """A task: item 0 takes until there is a file."""
+    while item == 0 and not file.exists():
+        os.sched_yield()
+
+
+def take_long(name, folder, number="1"):
+    """In one call the others wait for a rank longer than they may: for fsync number `number`, a task, or the root."""
+    table, checkpoint, ended = Path(folder, "a.npy"), ms.Checkpoint(folder), Path(folder, "ended")
+    calls = {
+        "save": lambda: ms.save(table, np.ones(3)),
+        "Checkpoint.save": lambda: checkpoint.save(1, {}),
+        "map": lambda: ms.map(partial(wait_for, ended), range(3), chunk=1),
+        "Pool": call_within_a_pool,
+    }
+    is_slow = rank == 0 and "save" in name
+    with printed(), injected("fsync", f"delay_exit=3000000:when={number}") if is_slow else nullcontext():
+        comm.Barrier()
+        calls[name]()
+        print("done", flush=True)
+    ended.touch()
+    comm.Barrier()
 
 
 def call_on_another_communicator():

@@ -8,10 +8,9 @@ ranks save there instead, and what was there must be there still.
 """
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
 from itertools import count, takewhile
 from pathlib import Path
 
@@ -20,20 +19,10 @@ import numpy as np
 from mpi4py import MPI
 
 import mpishare as ms
+from tests.faults.strace import injected
 
 comm = MPI.COMM_WORLD
 victim, calls, faults = int(sys.argv[1]), sys.argv[2].split(","), sys.argv[3].split(",")
-
-
-def attached(call, fault, number, log):
-    """Strace on this process, once it is there."""
-    inject = {"SIGKILL": "signal=SIGKILL", "0": "retval=0"}.get(fault, f"error={fault}")
-    when = f"{number}+" if fault == "EROFS" else str(number)
-    command = ["strace", "-f", "-p", str(os.getpid()), "-o", str(log), "-e", f"trace={call}"]
-    tracer = subprocess.Popen([*command, "-e", f"inject={call}:{inject}:when={when}"], stderr=subprocess.PIPE)
-    line = tracer.stderr.readline()
-    assert b" attached" in line, line
-    return tracer
 
 
 def attempt_to_share(value, own):
@@ -82,13 +71,12 @@ def failed(call, fault, number):
     own = comm.Dup()  # which keeps no memory from before
     ms.share(np.arange(3), comm=own)  # what is made once is there
     with tempfile.NamedTemporaryFile() as log:
-        tracer = attached(call, fault, number, Path(log.name)) if comm.rank == victim else None
-        comm.Barrier()
-        outcomes = attempt(value, own)
-        comm.Barrier()
-        if tracer is not None:
-            tracer.terminate()
-            tracer.wait()
+        what = {"SIGKILL": "signal=SIGKILL", "0": "retval=0"}.get(fault, f"error={fault}")
+        when = f"{number}+" if fault == "EROFS" else str(number)
+        with injected(call, f"{what}:when={when}", log.name) if comm.rank == victim else nullcontext():
+            comm.Barrier()
+            outcomes = attempt(value, own)
+            comm.Barrier()
         is_injected = comm.bcast("(INJECTED)" in Path(log.name).read_text(), victim)
     for of_ranks in zip(*comm.allgather(outcomes), strict=True):
         assert "wrong" not in of_ranks, of_ranks
