@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from types import ModuleType
 
@@ -25,9 +26,28 @@ commands:
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
+_BROKEN_PIPE_STATUS = 128 + signal.SIGPIPE
+"""The exit status that a shell gives to a program that SIGPIPE has ended."""
+
+
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command; returns its exit status, which is 2 for an error that rank 0 prints."""
-    args = sys.argv[1:] if argv is None else argv
+    """Runs one command; returns its exit status.
+
+    The status is 2 for an error that rank 0 prints, and 141 where nobody reads the output any more, as under `| head`.
+    """
+    try:
+        try:
+            return _run(sys.argv[1:] if argv is None else argv)
+        finally:
+            print(end="", flush=True)
+    except BrokenPipeError:
+        # The interpreter flushes once more at its end. Source: Python's signal module, "Note on SIGPIPE".
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE_STATUS
+
+
+def _run(args: list[str]) -> int:
+    """Runs one command, or prints the usage."""
     if not args or args[0] not in _COMMANDS:
         is_help = args in (["-h"], ["--help"])
         print(_usage(), end="", file=sys.stdout if is_help else sys.stderr)

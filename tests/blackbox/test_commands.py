@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shlex
+import signal
+import subprocess
 import sys
 from functools import cache
 from tempfile import TemporaryDirectory
@@ -11,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 import mpishare as ms
-from tests.blackbox.launch import ROOT, run, run_code, run_ranks
+from tests.blackbox.launch import ROOT, environment, run, run_code, run_ranks
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
@@ -84,6 +86,22 @@ USAGE = [
 def test_usage(args, status, text):
     ended = run([sys.executable, "-m", "mpishare", *args.split()], status=status)
     assert text in (ended.stderr if status else ended.stdout)
+
+
+UNREAD = [("info --json", ""), ("info --json", "1"), ("plan --help", ""), ("run --dry-run true", "1")]
+
+
+@pytest.mark.parametrize(("args", "unbuffered"), UNREAD)
+def test_output_that_nobody_reads(args, unbuffered):
+    """As under `| head`, which ends before the command; Python prints at the end, or at once."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "mpishare", *args.split()]
+    ended = subprocess.run(
+        command, env=environment({"PYTHONUNBUFFERED": unbuffered}), stdout=writer, stderr=subprocess.PIPE, timeout=60
+    )
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, b"")
 
 
 COPY = 'git ls-files -z --cached --others --exclude-standard | tar -c --null -T - | tar -x -C "$0"'
