@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 
@@ -23,6 +23,8 @@ KINDS: tuple[Kind, ...] = (MEMMAP_IN_MEMORY, WINDOW, MEMMAP_IN_FOLDER, PRIVATE)
 
 A nameless file in memory comes before a window for two reasons. A SIGKILL inside MPI_Win_allocate_shared leaves MPI's
 file in /dev/shm. The size of /dev/shm limits windows, and Open MPI hangs where a window does not fit.
+
+Where MPISHARE_DIR names a folder, that comes before all.
 """
 
 
@@ -85,7 +87,7 @@ def obtain(context: Context, nbytes: int, backend: str | None, writable: bool) -
     """
     refusals: dict[str, str] = {}  # texts, as an error would keep its frames, and these the arrays in them
     lack, lacking = None, ""
-    for kind in KINDS if backend is None else _kinds_named(backend, KINDS):
+    for kind in _kinds_to_try(context, backend):
         try:
             memory = _allocate_with_retry(kind, context, nbytes, writable)
             return NodeMemory(memory, Origin(kind.title, context.topology.node_size, kind.is_shared, refusals))
@@ -100,6 +102,20 @@ def obtain(context: Context, nbytes: int, backend: str | None, writable: bool) -
         raise BackendError(f"no segment kind can be used on host {context.topology.host}: {others}")
     cure = f"{lack.cure} No other segment kind can be used either. {others}" if others else lack.cure
     raise CapacityError(lack.host, lack.where, lack.wanted, lack.free, cure)
+
+
+def _kinds_to_try(context: Context, backend: str | None) -> Sequence[Kind]:
+    """The kinds to try, in order. Collective over the ranks of this node."""
+    if backend is not None:
+        return _kinds_named(backend, KINDS)
+    if not context.keep(_has_directory):
+        return KINDS
+    return sorted(KINDS, key=lambda kind: kind is not MEMMAP_IN_FOLDER)
+
+
+def _has_directory(context: Context) -> bool:
+    """Whether MPISHARE_DIR is set on the leader of this node. Collective over the ranks of this node."""
+    return bool(context.node_collective_comm.bcast_obj(context.config.directory is not None, 0))
 
 
 def _allocate_with_retry(kind: Kind, context: Context, nbytes: int, writable: bool) -> Mapping:

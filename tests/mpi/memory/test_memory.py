@@ -228,6 +228,14 @@ def test_an_unexpected_error_ends_the_call_on_all_ranks(count, recycle, configur
         ms.zeros(count, comm=comm)
 
 
+def test_a_folder_that_is_named_comes_first(configured, tmp_path, comm):
+    """Named on each leader alone, to see that the ranks of a node agree."""
+    comm = configured(backend="", dir=str(tmp_path) if ms.topology(comm).is_leader else "")
+    array = shared(comm, 1, LARGE)
+    assert [segment.backend for segment in ms.report().segments] == ["memmap in a folder"]
+    assert (array == 1).all()
+
+
 def test_where_no_kind_fits_the_error_names_each(configured):
     """No segment kind has room.
 
