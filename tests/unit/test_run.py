@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from mpishare.cli.run import Request, additions, command, parse
+from mpishare.cli.run import Request, additions, command, find_mpiexec, parse
 
 GUARD = f"{sys.executable} -m mpi4py"
 COMMANDS = {
@@ -44,8 +44,31 @@ def test_arguments_without_a_program_or_a_number(args, message):
         parse(args.split())
 
 
+@pytest.mark.parametrize("args", ["-n 1 --bind-to none ./tool", "--oversubscribe ./tool"])
+def test_a_program_that_cannot_be_told_from_options(args):
+    with pytest.raises(ValueError, match=f"no PROGRAM to run in '{args}'. Write -- before it"):
+        parse(args.split())
+    assert parse(args.replace("./tool", "-- ./tool").split()).program == ["./tool"]
+
+
+@pytest.mark.parametrize(("folder", "is_beside"), [("/usr/bin", False), ("venv/bin", True)])
+def test_mpiexec(folder, is_beside, tmp_path, monkeypatch):
+    """That of a loaded module, and not the system's; but that beside a Python which is not the system's."""
+    beside, module = tmp_path / folder, tmp_path / "module"
+    for path in (tmp_path / "venv/bin", module):
+        path.mkdir(parents=True)
+        (path / "mpiexec").touch(0o700)
+    monkeypatch.setattr(sys, "executable", str(beside / "python3"))
+    monkeypatch.setenv("PATH", f"{module}:/usr/bin")
+    assert find_mpiexec() == str((beside if is_beside else module) / "mpiexec")
+
+
 ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-OVERSUBSCRIBE = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_mpi_yield_when_idle": "1"}
+OVERSUBSCRIBE = {
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+}
 NO_UCX = {"OMPI_MCA_osc": "^ucx"}
 
 
