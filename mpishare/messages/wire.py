@@ -1,7 +1,8 @@
 """The format of a message: a head that describes it, and the bytes of each array in parts.
 
 The head of a small array is its header with the bytes behind it. Every other head names a tag, which no other message
-between the two ranks has at the time; the parts follow with that tag, cut into messages of up to `PIECE_BYTES`.
+between the two ranks has at the time; the parts follow with that tag, cut into messages of up to `PIECE_BYTES`. Small
+arrays of an object share a part.
 
 What does not fit on the receiver is received all the same and lost, so that the next message is not disturbed. Only
 where memory is short for the list of an object's arrays, or for a dtype of kilobytes, the rest is not received: its
@@ -13,7 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import cache
-from itertools import count
+from itertools import count, repeat
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.header import HEADER_BYTES, extension_bytes
 from mpishare.arrays.raw import Block, bytes_of, copy_bytes
-from mpishare.arrays.slices import chunks
+from mpishare.arrays.slices import chunks, round_up
 from mpishare.arrays.spec import Spec
 from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag
@@ -46,6 +47,13 @@ _OBJECT_HEAD = struct.Struct("<4sIBQQ")
 """Magic number, the tag of the parts, whether they have frames, and the bytes of the contents and of the skeleton."""
 _OBJECT_MAGIC = b"MSP1"
 
+_JOINED_BYTES = 64 << 10
+"""Small arrays of an object travel together in parts of up to so many bytes. As 100,000 messages they take 27 s between
+two ranks of a node, as MPI looks through all that wait; together they take less than 2 s."""
+
+_ALIGNED_BYTES = 64
+"""A cache line, and what the widest vector instructions want."""
+
 _message_numbers = count()
 
 Decoding: TypeAlias = Generator[tuple[Block, int], int, Any]
@@ -61,7 +69,7 @@ class Message(NamedTuple):
         head: The first message.
         tag: That of the parts.
         parts: What is not in the head: the extension of a header, or the contents and the skeleton of an object, and
-            the bytes of each array that has some.
+            the bytes of the arrays, the small ones together.
         has_frames: Whether large parts travel in frames, each compressed or not.
     """
 
@@ -114,11 +122,35 @@ def _encode_object(context: Context, pickled: PickledObject, wants_frames: Wants
     streams = contents, pickled.skeleton
     in_head = sum(_are_in_head(len(contents), len(pickled.skeleton)))
     parts = [np.frombuffer(text, np.uint8) for text in streams[in_head:]]
-    arrays = zip(pickled.arrays, specs, strict=True)
-    parts += [_contiguous_bytes(context, array, spec) for array, spec in arrays if spec.nbytes]
+    blocks = list(map(_contiguous_bytes, repeat(context), pickled.arrays, specs))
+    parts += [_joined(blocks[arrays], offsets, nbytes) for arrays, offsets, nbytes in _parts_of(specs) if nbytes]
     tag, has_frames = new_tag(context), wants_frames is not None and wants_frames(parts)
     head = _OBJECT_HEAD.pack(_OBJECT_MAGIC, tag, has_frames, len(contents), len(pickled.skeleton))
     return Message(b"".join((head, *streams[:in_head])), tag, parts, has_frames)
+
+
+def _parts_of(specs: Sequence[Spec]) -> Iterator[tuple[slice, list[int], int]]:
+    """For each part with arrays of an object, which arrays it has, where each begins there, and the bytes of it."""
+    first, end, offsets = 0, 0, list[int]()
+    for number, spec in enumerate(specs):
+        start = round_up(end, _ALIGNED_BYTES)
+        if offsets and start + spec.nbytes > _JOINED_BYTES:
+            yield slice(first, number), offsets, end
+            first, start, offsets = number, 0, []
+        offsets.append(start)
+        end = start + spec.nbytes
+    if offsets:
+        yield slice(first, len(specs)), offsets, end
+
+
+def _joined(blocks: Sequence[Block], offsets: Sequence[int], nbytes: int) -> Block:
+    """The one block itself, or a copy of several in one."""
+    if len(blocks) == 1:
+        return blocks[0]
+    joined = np.zeros(nbytes, np.uint8)
+    for block, start in zip(blocks, offsets, strict=True):
+        joined[start : start + block.nbytes] = block
+    return joined
 
 
 def _are_in_head(contents_bytes: int, skeleton_bytes: int) -> tuple[bool, bool]:
@@ -184,11 +216,12 @@ def _decode_object(context: Context, head: bytes, out: NDArray[Any] | None) -> D
     skeleton: bytes | memoryview = rest[contents_bytes:]
     if not has_skeleton:
         skeleton = (yield from parts.receive(skeleton_bytes)).data
-    blocks = []
-    for spec in specs:
-        blocks.append((yield from parts.receive(spec.nbytes)))
+    places: list[tuple[Spec, Block, int]] = []
+    for arrays, offsets, nbytes in _parts_of(specs):
+        block = yield from parts.receive(nbytes)
+        places += zip(specs[arrays], repeat(block), offsets)
     parts.raise_error()
-    return PickledObject(skeleton, [spec.view(block) for spec, block in zip(specs, blocks, strict=True)])
+    return PickledObject(skeleton, [spec.view(block[start : start + spec.nbytes]) for spec, block, start in places])
 
 
 class _IncomingParts:
