@@ -14,7 +14,8 @@ from mpishare.errors import ArgumentError
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _MAX_PERCENT = 90
-_MAX_CHUNK_BYTES = 1 << 30
+_MIN_CHUNK_BYTES, _MAX_CHUNK_BYTES = 4 << 10, 1 << 30
+"""Of a message between nodes. Smaller ones take longer to begin than to send; of one byte each, they never end."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def _percent(text: str) -> float | None:
 
 def _chunk_bytes(text: str) -> int:
     nbytes = parse_bytes(text)
-    if not 1 <= nbytes <= _MAX_CHUNK_BYTES:
+    if not _MIN_CHUNK_BYTES <= nbytes <= _MAX_CHUNK_BYTES:
         raise ValueError(text)
     return nbytes
 
@@ -157,7 +158,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
         _recycle,
         f"bytes with the suffix K, M, G or T, a percentage of the node's memory up to {_MAX_PERCENT}%, or 0",
     ),
-    "chunk_bytes": ("MPISHARE_CHUNK", _chunk_bytes, "bytes, with the suffix K, M or G, up to 1G"),
+    "chunk_bytes": ("MPISHARE_CHUNK", _chunk_bytes, "bytes, with the suffix K, M or G, from 4K to 1G"),
     "check": ("MPISHARE_CHECK", _switch, _SWITCH),
     "timeout_s": ("MPISHARE_TIMEOUT", _seconds, "a number of seconds"),
     "temporary": ("TMPDIR", str, ""),

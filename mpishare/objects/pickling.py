@@ -103,7 +103,8 @@ class _Pickler(pickle.Pickler):
             return NotImplemented
         if kind is np.ma.MaskedArray:
             options = {"mask": obj.mask, "fill_value": obj.fill_value, "hard_mask": obj.hardmask}
-            return partial(np.ma.array, **options), (np.asarray(obj.data),)
+            data = obj.data  # of the class that is masked, such as np.matrix
+            return partial(np.ma.array, **options), (np.asarray(data) if _pickles_itself(type(data)) else data,)
         if not _pickles_itself(kind):
             # The attributes are state, so that what refers back to the array finds it.
             attributes = getattr(obj, "__dict__", None) or None

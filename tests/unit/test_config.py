@@ -26,6 +26,7 @@ VARIABLES = [
     ("MPISHARE_TIMEOUT", "2.5", "timeout_s", 2.5),
     ("MPISHARE_RECYCLE", "1.5G", "recycle", "1.5G"),
     ("MPISHARE_CHUNK", "256k", "chunk_bytes", 256 << 10),
+    ("MPISHARE_CHUNK", "4K", "chunk_bytes", 4096),
     ("MPISHARE_CHUNK", "1G", "chunk_bytes", 1 << 30),
     ("MPISHARE_SINGLETONS", "1", "singletons", True),
     ("TMPDIR", "/local", "temporary", "/local"),
@@ -62,7 +63,7 @@ def test_sizes():
 
 BAD = {
     "MPISHARE_RECYCLE": ["much", "-1", "nan", "inf", "91%", "-1%", "%", "3X", "G"],
-    "MPISHARE_CHUNK": ["much", "-1", "nan", "inf", "10%", "3X", "0", "2G"],
+    "MPISHARE_CHUNK": ["much", "-1", "nan", "inf", "10%", "3X", "1", "4095", "2G"],
     "MPISHARE_TIMEOUT": ["soon", "0", "-1", "nan", "inf"],
     "MPISHARE_SECOND_MAP": ["maybe", "2"],
     "MPISHARE_CHECK": ["yes"],

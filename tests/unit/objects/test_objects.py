@@ -56,6 +56,10 @@ def test_arrays_with_attributes_that_refer_back():
     assert result.mesh["fields"][0] is result
 
 
+Own = type("Own", (np.ndarray,), {"__reduce__": lambda self: "own"})
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
 def test_masked_arrays_and_records():
     hard = np.ma.array([1, 2], mask=[True, False], fill_value=7).harden_mask()
     records = np.rec.array([(1, 2.0), (3, 4.0)], dtype=[("a", "i4"), ("b", "f8")])
@@ -63,9 +67,10 @@ def test_masked_arrays_and_records():
     assert (type(other), other.b.tolist()) == (np.recarray, [2.0, 4.0])
     assert (result.tolist(), result.fill_value, result.hardmask) == ([None, 2], 7, True)
     assert (bare.mask is np.ma.nomask, bare.hardmask) == (True, False)
-
-
-Own = type("Own", (np.ndarray,), {"__reduce__": lambda self: "own"})
+    row = np.ma.array(np.matrix([1, 2]), mask=[[True, False]])
+    result, other = unpickle_object(pickle_object([row, np.ma.array(np.ones(3).view(Own))]))
+    assert (type(result.data), result.data.tolist(), result.mask.tolist()) == (np.matrix, [[1, 2]], [[True, False]])
+    assert other.tolist() == [1, 1, 1]
 
 
 def test_what_cannot_be_pickled():
