@@ -23,6 +23,8 @@ class SegmentReport:
         refusals: For each segment kind that was tried before, the reason why it was not used.
         bytes_copied: Bytes that each rank holds for itself of the object that was shared, such as Python objects in
             its columns; 0 for an array.
+        is_read_only_by_flag_alone: Whether a store from C would change what all ranks see: the array is read-only, but
+            its pages could not be made so. False for an array that ranks may write to.
     """
 
     made_by: str
@@ -33,6 +35,7 @@ class SegmentReport:
     page_bytes: int
     refusals: dict[str, str]
     bytes_copied: int
+    is_read_only_by_flag_alone: bool
 
     @property
     def bytes_held(self) -> int:
@@ -49,6 +52,7 @@ class SegmentReport:
         size = f"{self.nbytes:>18,} bytes {times} for {self.node_size} ranks"
         lines = [f"  {self.made_by:8} {size}, {self.backend}, page {self.page_bytes:,}"]
         lines += [f"    and {self.bytes_copied:,} bytes copied to each rank"] if self.bytes_copied else []
+        lines += ["    read-only by NumPy's flag alone, not by its pages"] if self.is_read_only_by_flag_alone else []
         lines += [f"    not {title}: {reason}" for title, reason in self.refusals.items()]
         return "\n".join(lines)
 
@@ -115,4 +119,5 @@ def _report_of(segment: Segment, huge: list[range]) -> SegmentReport:
         page_bytes=huge_bytes() if is_huge else os.sysconf("SC_PAGE_SIZE"),
         refusals=dict(origin.refusals),
         bytes_copied=segment.copied_bytes,
+        is_read_only_by_flag_alone=not segment.writable and not segment.memory.can_protect,
     )

@@ -18,9 +18,11 @@ class Mapping:
     Attributes:
         address: Where the bytes begin; not always on a page.
         lifetime: When the memory is released, as a phrase for users.
+        can_protect: Whether `protect` makes its pages read-only.
     """
 
     lifetime = "goes with its last view"
+    can_protect = True
 
     def __init__(self, address: int, start: int, length: int) -> None:
         """Takes over the map of `length` bytes at `start`, in which the bytes begin at `address`."""

@@ -66,8 +66,9 @@ def _probe(kind: Kind, context: Context) -> str:
     except MpishareError as error:
         return f"does not fit: {error}"
     private = "is copy-on-write" if memory.copy_on_write() is not None else "copies"
+    lifetime = memory.lifetime if memory.can_protect else f"{memory.lifetime}; read-only by NumPy's flag alone"
     single = ", a map of its own as this node has one rank" if context.topology.node_size == 1 else ""
-    return f"fits{single}; {memory.lifetime}; private() {private}"
+    return f"fits{single}; {lifetime}; private() {private}"
 
 
 def obtain(context: Context, nbytes: int, backend: str | None, writable: bool) -> NodeMemory:

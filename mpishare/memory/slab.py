@@ -155,6 +155,11 @@ class Slot:
         """Moves `address` to the read-only map of the slab."""
         self.address = self._slab.readable.address + self._offset
 
+    @property
+    def can_protect(self) -> bool:
+        """Whether the slab has a read-only map."""
+        return self._slab.readable is not self._slab.node_memory.memory
+
     def copy_on_write(self) -> Mapping | None:
         """A private map of the slab, from the slot on."""
         mapping = self.node_memory.memory.copy_on_write()

@@ -103,6 +103,7 @@ class KeptWindow(Mapping):
     """
 
     lifetime = "stays until MPI_Finalize"
+    can_protect = False
     kept: list[mpi.Win] = []  # noqa: RUF012 - all windows of the process, until MPI_Finalize
 
     def __init__(self, window: mpi.Win, address: int) -> None:

@@ -100,6 +100,9 @@ def test_memory_that_a_child_or_a_private_view_shows_is_not_used_again(keeping, 
 
 def test_no_more_is_cached_than_allowed(configured):
     comm = configured(recycle="12M", second_map="1")  # half of it for slabs
+    nodes = ms.topology(comm)
+    slot = shared(comm, 1).ctypes.data
+    assert permissions(slot)
     arrays = [shared(comm, number, LARGE) for number in range(5)]
     addresses = [array.ctypes.data for array in arrays]
     while arrays:
@@ -119,6 +122,7 @@ def test_no_more_is_cached_than_allowed(configured):
     comm.Free()  # which caches nothing any more
     gc.collect()
     assert not permissions(address)
+    assert not permissions(slot), nodes
 
 
 def test_many_live_small_arrays_take_few_maps(keeping):
@@ -268,7 +272,7 @@ def test_folders_that_cannot_be_used(folder, reason, configured):
 def test_a_window_that_a_rank_cannot_map_again_is_kept(configured, monkeypatch):
     """Its pages stay writable on all ranks of the node: they belong to MPI."""
     comm = configured(recycle="0")
-    nodes = ms.topology(comm)
+    nodes, before = ms.topology(comm), len(KeptWindow.kept)
     if nodes.node_rank == nodes.node_size - 1:
         monkeypatch.setattr(Mapping, "of_pages", lambda address, nbytes: None)
     shared = ms.share(np.arange(1000), backend="window,memmap", comm=comm)
@@ -276,8 +280,17 @@ def test_a_window_that_a_rank_cannot_map_again_is_kept(configured, monkeypatch):
     assert MAKES_WINDOWS or nodes.node_size == 1 or "this MPI makes no shared-memory windows" in str(ms.report())
     assert permissions(shared.ctypes.data).startswith("rw-" if is_kept else "r--")
     assert shared.tolist() == list(range(1000))
-    if is_kept:
+    assert ("read-only by NumPy's flag alone" in str(ms.report())) == is_kept
+    assert ("read-only by NumPy's flag alone" in ms.info(comm=comm).nodes[nodes.node].segments["window"]) == is_kept
+    while len(KeptWindow.kept) > before:
         KeptWindow.kept.pop().Free()  # so that the test leaves nothing
+
+
+def test_the_report_names_small_arrays_that_a_stray_store_could_change(keeping, monkeypatch):
+    monkeypatch.setattr(Mapping, "second_map", lambda memory: None)  # as where the process has no map left
+    arrays = [shared(keeping, 1), ms.zeros(200, comm=keeping)]
+    reports = {segment.nbytes: segment for segment in ms.report().segments}
+    assert [reports[array.nbytes].is_read_only_by_flag_alone for array in arrays] == [True, False]
 
 
 def test_a_file_that_a_rank_may_not_open_is_refused(configured, raised, monkeypatch):

@@ -2,8 +2,8 @@
 
 import itertools
 import operator
-import os
 import pickle
+import resource
 import signal
 import sys
 import threading
@@ -96,11 +96,14 @@ def test_without(configured, monkeypatch, missing, make):
     if missing == "a thread":
         monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError))
     fresh = configured()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     for count in (5000, 1):
-        with monkeypatch.context() as patch:
-            if missing == "a common file":
-                patch.setattr(os, "memfd_create", Mock(side_effect=OSError))
+        if missing == "a common file" and fresh.rank == 0:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+        try:
             results = ms.map(operator.neg, make(range(count)), gather="all", comm=fresh)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert results == [-number for number in range(count)]
     with pytest.raises(ms.TaskError, match="item 4321 failed"):
         ms.map(partial(fail_at, item=4321), make(range(5000)), comm=fresh)
