@@ -100,6 +100,62 @@ OVER_A_NODE = {
 }
 
 
+def call_everything(ms, comm, folder):
+    """Makes every public call over `comm`, the large ones with arrays of 4 MiB."""
+    rows, nodes, array = np.ones((1 << 17, 4)), ms.topology(comm), ms.zeros((1 << 17, 4), comm=comm)
+    ms.bcast(array, comm=comm)
+    ms.private(ms.share({"rows": rows}, comm=comm)["rows"])
+    kernels.fill(ms.full(9, 1, comm=comm), 0, comm=comm)
+    kernels.checksum(ms.empty(9, comm=comm), comm=comm)
+    ms.scatter(ms.gather(rows[ms.partition(1 << 17, comm=comm)], comm=comm), comm=comm)
+    ms.allreduce(ms.allgather(rows, comm=comm), comm=comm)
+    for file, dataset in ((folder / "a.npy", None), (folder / "a.h5", "a")):
+        ms.save(file, rows, dataset, distributed=True, comm=comm)
+        for read in ("job", "node"):
+            ms.load(file, dataset, read=read, comm=comm)
+        ms.stored(file)
+    checkpoint = ms.Checkpoint(folder / "run", comm=comm)
+    checkpoint.save(1, {"a": rows}, distributed=["a"])
+    checkpoint.latest().load("a")
+    ms.map(abs, range(99), comm=comm, gather="all")
+    with ms.Pool(comm) as pool:
+        if pool is not None:
+            pool.map(abs, range(99))
+            pool.submit(abs, -1).result()
+    following, previous = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    ms.sendrecv({"rows": rows}, following, source=previous, comm=comm)
+    for begin in (ms.isend, ms.send):
+        request = ms.irecv(comm.rank, comm=comm)
+        begin(np.ones(3), comm.rank, comm=comm)
+        request.wait()
+    ms.send(1, comm.rank, comm=comm)
+    ms.recv(comm.rank, comm=comm)
+    ms.fence(comm=comm, scope="all")
+    ms.info(comm=comm)
+    ms.report()
+    assert nodes.comm == comm
+
+
+def test_no_call_sends_messages_on_a_communicator_that_users_see(duplicate, shared_folder):
+    """They would come to a receive from any rank with any tag."""
+    nodes, names = ms.topology(duplicate), set()
+    visible = [duplicate, nodes.node_comm, nodes.rail]
+    requests = [comm.irecv(source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG) for comm in visible]
+
+    class Recording:
+        def __getattr__(self, name):
+            names.add(name)
+            return getattr(ms, name)
+
+    call_everything(Recording(), duplicate, shared_folder)
+    calls = {name for name in ms.__all__ if callable(getattr(ms, name)) and name.islower()}
+    assert calls | {"Checkpoint", "Pool"} <= names
+    assert not any(request.Test() for request in requests)
+    for comm, request in zip(visible, requests, strict=True):
+        comm.send("own", comm.rank)
+        assert request.wait() == "own"
+
+
 @pytest.mark.parametrize("name", [*OVER_ALL, *OVER_A_NODE])
 def test_a_call_that_an_exception_ended_on_one_rank_is_the_last_on_its_communicator(
     name, duplicate, shared_folder, raised
