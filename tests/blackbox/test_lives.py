@@ -71,6 +71,20 @@ def test_ends_with_live_views(name, second_map):
         assert ended.stderr == ""
 
 
+@pytest.mark.parametrize(("code", "status"), [("bad input", 1), (3, 3), (0, 0)])
+def test_a_rank_that_leaves_by_sys_exit(code, status, tmp_path):
+    """Under mpishare run: with an error it ends the job, in which others wait for it; else they go on without it."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys, mpishare as ms; from mpi4py import MPI; side = MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank == 1)\n"
+        f"if MPI.COMM_WORLD.rank == 1: sys.exit({code!r})\n"
+        f"print(ms.zeros(3, comm={'None' if status else 'side'}).sum())"
+    )
+    ended = run_ranks(3, [str(program)], status=status, limit_s=20)
+    assert ended.stdout == ("" if status else "0.0\n0.0\n")
+    assert code in (0, 3) or code in ended.stderr
+
+
 def test_a_call_before_mpi_has_begun_is_refused():
     code = (
         "import mpi4py; mpi4py.rc.initialize = False; import mpishare as ms\n"
