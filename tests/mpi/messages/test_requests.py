@@ -98,10 +98,11 @@ COLLECTIVES = {
 
 @pytest.mark.ranks(2)
 @pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="this MPI library allows one thread")
-@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize(("is_first", "recycle"), [(False, "5%"), (True, "0")])
 @pytest.mark.parametrize("name", COLLECTIVES)
-def test_receives_go_on_in_a_call(comm, duplicate, name, is_first):
+def test_receives_go_on_in_a_call(comm, duplicate, monkeypatch, name, is_first, recycle):
     """Each rank but the last is in a collective before the last one has sent it a large message."""
+    monkeypatch.setenv("MPISHARE_RECYCLE", recycle)
     last, sent = comm.size - 1, np.arange(1_000_000)
     expected = None if is_first else COLLECTIVES[name](duplicate)
     requests = [ms.irecv(last)] if comm.rank != last else []
