@@ -49,9 +49,10 @@ class Counters:
             return
         try:
             self._mapping = Mapping.of_file(descriptor, nbytes)
-        except OSError as error:
+            self._mapping.reserve(slice(0, nbytes))
+        except (OSError, MemoryError) as error:
             os.close(descriptor)
-            raise BackendError(f"counters cannot be mapped: {error.strerror}") from error
+            raise BackendError(f"counters cannot be mapped: {error}") from error
         weakref.finalize(self, os.close, descriptor).atexit = False
         self.lock = _FileLock(descriptor)
         self.numbers = memoryview((ctypes.c_uint8 * nbytes).from_address(self._mapping.address)).cast("B").cast("q")

@@ -182,8 +182,10 @@ def test_those_who_open_the_file_change_them_one_at_a_time():
     os.close(descriptor)
 
 
-def test_a_file_that_cannot_be_mapped_is_closed(tmp_path):
+def test_a_file_that_cannot_be_mapped_or_has_no_pages_is_closed(tmp_path):
+    (tmp_path / "empty").touch()
     before = open_files()
-    with pytest.raises(BackendError, match="cannot be mapped"):
-        Counters(2, os.open(tmp_path, os.O_RDONLY))
+    for path, flags in ((tmp_path, os.O_RDONLY), (tmp_path / "empty", os.O_RDWR)):
+        with pytest.raises(BackendError, match="cannot be mapped"):
+            Counters(2, os.open(path, flags))
     assert open_files() == before
