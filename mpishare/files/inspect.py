@@ -113,6 +113,7 @@ def inspect_file(source: Source, name: str | None, region: Any, *, attributes: b
             del parts[inner]
         else:
             hdf5_read.check_loadable(source, array)
+            hdf5_read.check_chunks(source, str(array.name), members[inner])
             parts[inner], view = _part(source, array, region)
     named: dict[str, dict[str, Any]] = {}
     if attributes:

@@ -3,6 +3,7 @@
 import fcntl
 import io
 import os
+import struct
 from unittest.mock import Mock
 
 import h5py
@@ -272,6 +273,19 @@ def test_damaged_chunks_and_strings(path):
         with pytest.raises(FileError, match=rf"dataset '/{name}' of .*a\.h5: "):
             loaded(path, name)
     assert loaded(path, "a", np.s_[:50]).tolist() == array[:50].tolist()
+
+
+def test_a_chunk_shorter_than_its_checksum(path):
+    """HDF5 ends in a segmentation fault when it reads one."""
+    with h5py.File(path, "w") as file:
+        made = file.create_dataset("a", data=np.arange(100), chunks=(50,), compression="gzip", fletcher32=True)
+        in_tree = struct.pack("<IIQ", made.id.get_chunk_info(1).size, 0, 50)  # bytes, mask of filters, first index
+    content = path.read_bytes()
+    assert content.count(in_tree) == 1
+    path.write_bytes(content.replace(in_tree, struct.pack("<IIQ", 3, 0, 50)))
+    for name in ("a", None):
+        with pytest.raises(FileError, match=r"'/a' of .*its chunk at \(50,\) has 3 bytes, fewer than its checksum"):
+            inspected(path, name)
 
 
 RECORDS = np.array([(1, 2.5, b"ab"), (2, -1.0, b"c")], [("id", "i8"), ("mass", "f4"), ("name", "S3")])
