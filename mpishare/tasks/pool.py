@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import struct
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -98,6 +99,7 @@ class Pool:
         self._function = SharedFunction()
         self._dispatcher: dispatcher.Dispatcher | None = None
         self._is_open = True
+        self._lock = threading.RLock()  # of both
         self._call_numbers = count()  # of `submit`
         if self.is_root:
             atexit.register(self.close)  # without it, a root that ends would leave the others waiting
@@ -176,18 +178,21 @@ class Pool:
     def submit(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Has one of the other ranks call `func` while the root goes on; without other ranks, calls it at once.
 
+        Several threads may submit at the same time.
+
         Returns:
             A future, as of concurrent.futures. If the call fails, its result raises TaskError.
         """
         return self._submit(dispatcher.Call(next(self._call_numbers), func, args, kwargs))
 
     def _submit(self, call: dispatcher.Call) -> Future[Any]:
-        self._check_usable()
-        if not self._others or mpi.Query_thread() < mpi.THREAD_MULTIPLE:
-            return dispatcher.call_now(self._context, call)
-        if self._dispatcher is None:
-            self._dispatcher = dispatcher.Dispatcher(self._context, self._number)
-        return self._dispatcher.submit(call)
+        with self._lock:
+            self._check_usable()
+            if self._others and mpi.Query_thread() == mpi.THREAD_MULTIPLE:
+                if self._dispatcher is None:
+                    self._dispatcher = dispatcher.Dispatcher(self._context, self._number)
+                return self._dispatcher.submit(call)
+        return dispatcher.call_now(self._context, call)
 
     def imap(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
         """Yields the results in order, computed by the other ranks while the root uses them.
@@ -222,9 +227,10 @@ class Pool:
             wait: Ignored: it always waits for calls that have begun.
             cancel_futures: Whether to cancel calls that have not.
         """
-        if not self.is_root or not self._is_open:
-            return
-        self._is_open = False
+        with self._lock:
+            if not self.is_root or not self._is_open:
+                return
+            self._is_open = False
         atexit.unregister(self.close)
         if self._has_no_comm():
             return

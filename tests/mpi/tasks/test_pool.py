@@ -2,7 +2,7 @@
 
 import threading
 import time
-from concurrent.futures import as_completed, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from contextlib import nullcontext
 from functools import partial
 from itertools import count, islice
@@ -107,6 +107,18 @@ def test_submit(pool):
     pool.close()
     assert all(future.done() for future in left)
     assert {future.result() for future in left} == (set(range(1, pool.size)) or {0})
+
+
+@on_the_root
+def test_threads_submit_at_once(pool):
+    ready = threading.Barrier(8)
+
+    def submit(number):
+        ready.wait()
+        return pool.submit(abs, -number).result(10)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(submit, range(8))) == list(range(8))
 
 
 def test_submit_without_threads_in_mpi(monkeypatch):
