@@ -100,7 +100,7 @@ class Checkpoint:
             ArgumentError: `step` or a name cannot be used, `distributed` names no array, or there are checkpoints of
                 later steps. Nothing has been written.
             FileError: The file cannot be written. The old ones are still there, or the error says otherwise.
-            StallError: See `mpishare.save`.
+            CapacityError, StallError: See `mpishare.save`.
             BackendError: h5py or tqdm is needed and not installed.
             MismatchError: The ranks gave different arguments, or rows of different dtype or shape.
             PeerError: Another rank raised one of these.

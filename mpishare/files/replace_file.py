@@ -22,7 +22,8 @@ from mpishare.files.errors import file_errors, stall_errors
 from mpishare.files.parallel_write import ParallelWrite
 from mpishare.files.row_blocks import ROOT, RowBlocks, choose_way, writers
 from mpishare.files.source import h5py
-from mpishare.host.filesystems import type_of
+from mpishare.host.filesystems import IN_MEMORY, type_of
+from mpishare.host.memory import check_memory
 from mpishare.progress_bar import Bar
 
 Checksums = Sequence[NDArray[np.uint32]]
@@ -124,9 +125,11 @@ class Replacement:
         return file_errors(self.path, dataset, "it was not saved")
 
     def _way(self, new: AtomicFile) -> str:
-        """How the bytes are written; see `choose_way`."""
+        """How the bytes are written; see `choose_way`. A file system in memory must have memory for them."""
         writes_mpio = self.distributed and bool(self.datasets) and h5py.get_config().mpi
         filesystem = type_of(str(new.path.parent))  # the file may be behind a symbolic link
+        if filesystem in IN_MEMORY:
+            check_memory(self.context.topology.host, sum(array.spec.nbytes for array in self.blocks))
         placement = self.context.topology.placement
         return choose_way(placement, filesystem, distributed=self.distributed, has_mpio=writes_mpio)
 

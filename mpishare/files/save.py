@@ -116,6 +116,7 @@ def save(
         FileError: The file cannot be written: no such folder, no permission, no room, a folder of that name, not an
             HDF5 file, or another process writes to it. It has the `errno`. The old file is still there, unless the
             error says that the new one is and only its folder could not be synced.
+        CapacityError: The file would lie in memory, on tmpfs or ramfs, and does not fit. The old one is still there.
         StallError: A rank, or its disk, took longer than MPISHARE_TIMEOUT. The old file is still there, unless the
             error says that the new one takes its name.
         BackendError: h5py or tqdm is needed and not installed.

@@ -84,6 +84,15 @@ def test_folder_in_memory(limited, system, tmp_path):
     assert output.count("CapacityError 943,718,400 bytes do not fit in memory of host") == 2
 
 
+def test_save_into_memory(limited, tmp_path):
+    """A save into a folder on tmpfs, in a control group with less memory than the file.
+
+    Outcome: CapacityError on all ranks, with the memory that is free in the group.
+    """
+    output = run_with(f"{limited}\nmount -t tmpfs none {tmp_path}", "save_large", str(tmp_path))
+    assert output.count("471,859,200 bytes do not fit in memory of host") == 2
+
+
 def test_two_jobs_in_one_group(limited, tmp_path):
     """Two jobs of one control group that fill the rest of its memory at the same time.
 

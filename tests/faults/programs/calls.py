@@ -284,6 +284,13 @@ def make_beside(folder, nbytes):
                 kept.append(ms.zeros(int(nbytes), "u1"))
 
 
+def save_large(folder):
+    """Saves 450 MiB, of which the ranks have one copy in memory."""
+    table = ms.zeros(450 << 20, "u1")
+    with printed():
+        ms.save(f"{folder}/table.npy", table)
+
+
 def share_without_descriptors():
     """Shares when no file can be opened any more."""
     ms.share(np.arange(3))
