@@ -1,4 +1,4 @@
-"""The commands that a user types: those of the README, the job, the set-up from nothing."""
+"""The commands that a user types: those of the READMEs, the set-up from nothing."""
 
 import json
 import os
@@ -16,8 +16,9 @@ import mpishare as ms
 from tests.blackbox.launch import ROOT, environment, run, run_code, run_ranks
 
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+BLOCKS = re.findall(r"```console\n(.*?)```", README + (ROOT / "jobs/README.md").read_text(), re.DOTALL)
 COMMANDS = [line[2:] for block in BLOCKS for line in block.splitlines() if line.startswith("$ ")]
+ELSEWHERE = ("make test", "sbatch ")  # below, and in tests/cluster
 
 
 def test_the_readme_opens_with_the_two_commands():
@@ -33,7 +34,7 @@ def result_of(command):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command != "make test"])
+@pytest.mark.parametrize("command", [command for command in COMMANDS if not command.startswith(ELSEWHERE)])
 def test_readme_command(command):
     assert result_of(command).stdout
 

@@ -19,13 +19,14 @@ def main():
         "--slurm", action="store_true", help="start munged, slurmctld on the head, a slurmd on each host"
     )
     parser.add_argument("--on", default=HEAD, help="the host of the shell (default: %(default)s)")
-    parser.add_argument("command", nargs="*", default=["bash"], help="instead of a shell")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="instead of a shell, after all options")
     options = parser.parse_args()
     if lacking := missing(slurm=options.slurm):
         parser.error("; ".join(lacking))
     spec = make_spec(options.hosts, ranks=options.ranks, rate=options.rate, shm=options.shm, slurm=options.slurm)
     with cluster(spec) as hosts:
-        return subprocess.run(hosts.line(options.on, options.command), env=hosts.environment(), check=False).returncode
+        line = hosts.line(options.on, options.command or ["bash"])
+        return subprocess.run(line, env=hosts.environment(), check=False).returncode
 
 
 if __name__ == "__main__":

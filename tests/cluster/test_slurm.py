@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.blackbox.launch import ROOT
+from tests.blackbox.launch import ROOT, run
 from tests.cluster.spec import HEAD
 from tests.processes import wait_until
 
@@ -49,6 +49,16 @@ def wait(slurm, job, wanted=ENDED):
 def wait_for(text, file):
     """Waits until a job has written `text`."""
     wait_until(lambda: file.exists() and text in file.read_text(), 120)
+
+
+def test_the_commands_of_contributing(tmp_path):
+    """The first opens a shell, which ends at once without input."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    commands = [line.split() for line in re.findall(r"^\$ \.venv/bin/python (-m tests\.cluster.*)", text, re.MULTILINE)]
+    assert len(commands) == 3
+    for command in commands:
+        run([sys.executable, *command], {"SBATCH_OUTPUT": f"{tmp_path}/job"})
+    assert "agree with rank 0 bit for bit" in (tmp_path / "job").read_text()
 
 
 def test_scripts_end_completed_with_their_own_check_passed(slurm, tmp_path):
