@@ -37,7 +37,7 @@ BENCH_READY := $(VENV)/bench-ready
 RUN := $(PY) -m mpishare run
 
 $(BENCH_READY): $(READY)
-	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	$(PY) -m pip install --quiet --disable-pip-version-check --use-pep517 --editable '.[bench]'
 	@touch $@
 
 # One after the other: two at once would measure each other.
@@ -82,7 +82,7 @@ $(READY): pyproject.toml setup.py
 	  echo "mpishare: of $$* none is Python 3.10 to 3.13 with venv; name one with make PYTHON=..."; exit 1; fi; \
 	echo "mpishare: setting up $(VENV) with $$("$$found" --version): MPI, NumPy and the tools for the tests"; \
 	rm -rf $(VENV); "$$found" -m venv $(VENV); \
-	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[test]'; \
+	$(PY) -m pip install --quiet --disable-pip-version-check --use-pep517 --editable '.[test]'; \
 	$(PY) -m compileall -q mpishare; \
 	touch $@
 
