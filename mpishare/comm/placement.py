@@ -1,4 +1,4 @@
-"""Which ranks sit on which node, as plain data; and the pretend nodes of MPISHARE_NODES."""
+"""Ranks grouped into nodes by labels that others found, as plain data; and the pretend nodes of MPISHARE_NODES."""
 
 from __future__ import annotations
 

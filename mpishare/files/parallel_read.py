@@ -21,7 +21,7 @@ from mpishare.files.source import Source
 from mpishare.memory.allocation import allocate, seal
 from mpishare.progress_bar import Bar
 from mpishare.transfer.node_fill import broadcast_in_node
-from mpishare.transfer.pipeline import WINDOW, broadcast_chunks
+from mpishare.transfer.pipeline import MAX_IN_FLIGHT, broadcast_chunks
 
 ROOT = 0
 """The rank that inspects the file. Its node reads a file that is read once per job."""
@@ -135,7 +135,7 @@ def _read(
         InFlight(comm, Tag.PIECE_READY, dests) as sent,
         InFlight(comm, Tag.PIECE_READY, buffers=others if rank == leader else ()) as receiving,
     ):
-        notices = receiving.receive_all(WINDOW)
+        notices = receiving.receive_all(MAX_IN_FLIGHT)
         for (_, part, items, target), reader, end in zip(pieces, dealt, ends[: len(pieces)], strict=True):
             if reader == rank and not errors:
                 try:

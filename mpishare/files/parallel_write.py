@@ -20,7 +20,7 @@ from mpishare.comm.tags import Tag
 from mpishare.files.atomic_file import write_exactly
 from mpishare.files.row_blocks import RowBlocks, Run
 from mpishare.progress_bar import Bar
-from mpishare.transfer.pipeline import WINDOW
+from mpishare.transfer.pipeline import MAX_IN_FLIGHT
 
 
 @dataclass
@@ -63,7 +63,7 @@ class ParallelWrite:
         senders = [rank for rank, writer in enumerate(self.writers) if writer == self._rank != rank]
         self._received = [(sender, run) for sender in senders for blocks in self.blocks for run in blocks.runs(sender)]
         largest = max((run.nbytes for _, run in self._received), default=0)
-        buffers = cycle([np.empty(largest, np.uint8) for _ in range(WINDOW)])
+        buffers = cycle([np.empty(largest, np.uint8) for _ in range(MAX_IN_FLIGHT)])
         self._places = [(sender, next(buffers)[: run.nbytes]) for sender, run in self._received]
         self.file = ExitStack()
         self.fd = -1
@@ -82,7 +82,7 @@ class ParallelWrite:
         comm, writer = self.context.collective_comm, self.writers[self._rank]
         if writer == self._rank:
             with InFlight(comm, Tag.ROW_BLOCK, buffers=self._places) as receiving:
-                messages = receiving.receive_all(WINDOW)
+                messages = receiving.receive_all(MAX_IN_FLIGHT)
                 received = ((run, block.data) for (_, run), block in zip(self._received, messages, strict=True))
                 for run, data in chain(self._own_runs(), received):
                     self._write(run, data)
@@ -91,7 +91,7 @@ class ParallelWrite:
             with InFlight(comm, Tag.ROW_BLOCK, [writer] * count) as sending:
                 for _, data in self._own_runs():
                     sending.send(data, writer)
-                    sending.wait_until(WINDOW - 1)
+                    sending.wait_until(MAX_IN_FLIGHT - 1)
         if self._error is not None:
             raise self._error
 

@@ -12,7 +12,7 @@ from mpishare.arrays.raw import Block
 from mpishare.comm.context import Context
 from mpishare.comm.pending import InFlight
 from mpishare.comm.tags import Tag
-from mpishare.transfer.pipeline import WINDOW
+from mpishare.transfer.pipeline import MAX_IN_FLIGHT
 from mpishare.transfer.ring_plan import Ring, bruck_steps, run_bytes
 
 Combine: TypeAlias = Callable[[Block, Block], None]
@@ -21,7 +21,7 @@ Combine: TypeAlias = Callable[[Block, Block], None]
 
 def staging(nbytes: int) -> list[Block]:
     """Memory for received chunks, of up to `nbytes` each, until they are combined."""
-    return [np.empty(nbytes, np.uint8) for _ in range(WINDOW)]
+    return [np.empty(nbytes, np.uint8) for _ in range(MAX_IN_FLIGHT)]
 
 
 def circulate(
@@ -32,9 +32,9 @@ def circulate(
     combine: Combine | None = None,
     stages: Sequence[Block] = (),
 ) -> None:
-    """Receives and sends all chunks of `ring`, up to `WINDOW` of them at a time in each direction.
+    """Receives and sends all chunks of `ring`, up to `MAX_IN_FLIGHT` of them at a time in each direction.
 
-    Step number n sends up to `WINDOW` chunks further than the n chunks that have come, and waits for the next. So each
+    Step number n sends up to `MAX_IN_FLIGHT` chunks further than the n chunks that have come, and waits for the next. So each
     wait is for a message that the other rank begins in an earlier step, and no circle of ranks waits.
 
     Args:
@@ -49,15 +49,15 @@ def circulate(
     previous, following = path[place - 1], path[(place + 1) % len(path)]
     buffers = [block[chunk] for chunk in ring.coming]
     for number in range(ring.reduced):
-        buffers[number] = stages[number % WINDOW][: buffers[number].nbytes]
+        buffers[number] = stages[number % MAX_IN_FLIGHT][: buffers[number].nbytes]
     posted = begun = 0
     with InFlight(context.collective_comm, Tag.RING) as receives, InFlight(context.collective_comm, Tag.RING) as sends:
         for number in range(max(len(ring.coming), len(ring.sent)) + 1):
-            while begun < min(number + WINDOW, number + len(ring.ready), len(ring.sent)):
-                sends.wait_until(WINDOW - 1)
+            while begun < min(number + MAX_IN_FLIGHT, number + len(ring.ready), len(ring.sent)):
+                sends.wait_until(MAX_IN_FLIGHT - 1)
                 sends.send(block[ring.sent[begun]], following)
                 begun += 1
-            while posted < min(number + WINDOW, len(ring.coming)) and ring.sends_before(posted) <= begun:
+            while posted < min(number + MAX_IN_FLIGHT, len(ring.coming)) and ring.sends_before(posted) <= begun:
                 sends.wait_until(begun - ring.sends_before(posted))
                 receives.receive(buffers[posted], previous)
                 posted += 1

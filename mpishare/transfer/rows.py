@@ -17,7 +17,7 @@ from mpishare.comm.context import Context
 from mpishare.comm.pending import InFlight
 from mpishare.comm.tags import Tag
 from mpishare.errors import SpecError
-from mpishare.transfer.pipeline import WINDOW
+from mpishare.transfer.pipeline import MAX_IN_FLIGHT
 from mpishare.transfer.plan import LARGEST_MESSAGE_BYTES
 
 _COUNT = struct.Struct("<q")
@@ -87,19 +87,19 @@ def send_blocks(context: Context, blocks: Iterable[tuple[int, Block]], *, reuses
 
     Args:
         context: The context of the communicator.
-        blocks: Ranks and blocks. The next is asked for once at most `WINDOW` messages are in flight.
+        blocks: Ranks and blocks. The next is asked for once at most `MAX_IN_FLIGHT` messages are in flight.
         reuses_memory: Whether each block overwrites the one before. Then it is asked for once that one has been sent.
     """
     with InFlight(context.collective_comm, Tag.ROWS) as sending:
         for rank, message in _messages(blocks):
             sending.send(message, rank)
-            sending.wait_until(0 if reuses_memory else WINDOW)
+            sending.wait_until(0 if reuses_memory else MAX_IN_FLIGHT)
 
 
 def receive_blocks(context: Context, blocks: Iterable[tuple[int, Block]]) -> None:
     """Fills each block with the bytes that the rank given with it sends by `send_blocks`."""
     with InFlight(context.collective_comm, Tag.ROWS, buffers=list(_messages(blocks))) as receiving:
-        for _ in receiving.receive_all(WINDOW):
+        for _ in receiving.receive_all(MAX_IN_FLIGHT):
             pass
 
 
