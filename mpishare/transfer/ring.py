@@ -34,8 +34,8 @@ def circulate(
 ) -> None:
     """Receives and sends all chunks of `ring`, up to `MAX_IN_FLIGHT` of them at a time in each direction.
 
-    Step number n sends up to `MAX_IN_FLIGHT` chunks further than the n chunks that have come, and waits for the next. So each
-    wait is for a message that the other rank begins in an earlier step, and no circle of ranks waits.
+    Step number n sends up to `MAX_IN_FLIGHT` chunks further than the n chunks that have come, and waits for the next.
+    So each wait is for a message that the other rank begins in an earlier step, and no circle of ranks waits.
 
     Args:
         context: The context of the communicator.
