@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from mpishare.comm import mpi
@@ -90,6 +91,9 @@ class Dispatcher:
         self._is_closing = True
         self._wake.set()
         self._thread.join()
+        for rank in self._running:  # by an error the thread has left results that would come to a later communicator
+            with suppress(Exception):
+                receive_object(self._context, self._comm, rank, Tag.POOL_RESULT)
 
     def _run(self) -> None:
         try:

@@ -215,6 +215,11 @@ def test_every_future_ends_when_the_thread_of_the_pool_has_ended(comm):
         other = comm.Dup()
         with_pool(body, comm=other)
         other.Free()
+    for ranks in range(1, comm.size + 1):  # no result is left that would come to a later communicator
+        other = comm.Split(comm.rank < ranks, comm.rank)
+        rows = ms.gather(np.ones(9), comm=other)
+        assert rows is None or rows.sum() == 9 * other.size
+        other.Free()
 
 
 @pytest.mark.ranks(2)
