@@ -72,14 +72,16 @@ def replicate(context: Context, root: int, block: Block, is_shared: bool, source
     Collective:
         Over the communicator, but a rank may return before others have come.
     """
-    if context.topology.node_of(root) != context.topology.node:
-        broadcast_chunks(context, root, block)
-    else:
-        is_filled = is_shared and _read_by_cma(context, root, block, source)
-        if source is not None and not is_filled:
-            _copy_by_root(context, root, block, source)
-    if not is_shared:
-        broadcast_in_node(context, root, block)
+    try:
+        if context.topology.node_of(root) != context.topology.node:
+            broadcast_chunks(context, root, block)
+        else:
+            is_filled = is_shared and _read_by_cma(context, root, block, source)
+            if source is not None and not is_filled:
+                _copy_by_root(context, root, block, source)
+    finally:  # also after an error, as the other ranks of the node wait for the bytes
+        if not is_shared:
+            broadcast_in_node(context, root, block)
 
 
 def _read_by_cma(context: Context, root: int, block: Block, source: ByteSource | None) -> bool:
@@ -102,14 +104,16 @@ def _read_by_cma(context: Context, root: int, block: Block, source: ByteSource |
 
 def _copy_by_root(context: Context, root: int, block: Block, source: ByteSource) -> None:
     """Fills the root's node by `root` alone, while it sends contiguous bytes, or before it sends others."""
-    contiguous = source.contiguous
-    if contiguous is None or context.topology.n_nodes == 1:
+    if context.topology.n_nodes == 1:
         source.write(block.data)
-        broadcast_chunks(context, root, block)
         return
+    contiguous = source.contiguous
 
     def copied(chunk: slice) -> Block:
-        block[chunk] = contiguous[chunk]
+        if contiguous is not None:
+            block[chunk] = contiguous[chunk]
+        elif not chunk.start:  # within the transfer, so that the ranks that wait for the first chunk hear of an error
+            source.write(block.data)
         return block[chunk]
 
     broadcast_chunks(context, root, block, copied)

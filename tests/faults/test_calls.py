@@ -119,6 +119,12 @@ def test_an_interrupted_transfer(nodes, tmp_path):
     assert set(ended.stdout.splitlines()) == interrupted
 
 
+@pytest.mark.parametrize("backend", ["memmap", "private"])
+def test_a_root_that_cannot_copy_its_array(backend):
+    ended = run("fail_to_copy", size=4, MPISHARE_NODES="block:2", MPISHARE_BACKEND=backend)
+    assert ended.stdout.split() == ["True"] * 4
+
+
 def test_fork():
     """A fork after MPI_Init.
 

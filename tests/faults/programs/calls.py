@@ -18,6 +18,7 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.comm.lookup import context_of
+from mpishare.transfer import node_fill
 from tests.faults.strace import injected
 
 comm = MPI.COMM_WORLD
@@ -176,6 +177,18 @@ def interrupt(folder):
             print(name, outcomes[1])
         last = set(comm.allgather(outcomes[-1]))
         assert last in ({"right"}, {"out of step"}), (name, first, victim, outcomes)
+
+
+def fail_to_copy():
+    """The root has no memory to copy columns, which are not contiguous; then it has."""
+
+    def fail(*_):
+        raise MemoryError
+
+    columns, root, usual = np.arange(1 << 20).reshape(-1, 2)[:, 1], comm.size - 1, node_fill.fill
+    for node_fill.fill in (fail, usual):
+        with suppress(MemoryError, ms.PeerError):
+            print((ms.share(columns if rank == root else None, root=root) == columns).all())
 
 
 def fork():
