@@ -76,13 +76,15 @@ def read_parts(
         return block[chunk]
 
     with closing(reading), Bar(nbytes, "B", is_shown=progress and topology.rank == ROOT) as bar:
-        if streams:
-            broadcast_chunks(context, ROOT, block, read_chunk)
-        if not streams or topology.node == topology.node_of(ROOT):
-            for ready_bytes in reading:  # all pieces that no chunk has waited for
-                bar.show(ready_bytes)
-        if not segment.origin.is_shared:
-            broadcast_in_node(context, ROOT, block)
+        try:
+            if streams:
+                broadcast_chunks(context, ROOT, block, read_chunk)
+            if not streams or topology.node == topology.node_of(ROOT):
+                for ready_bytes in reading:  # all pieces that no chunk has waited for
+                    bar.show(ready_bytes)
+        finally:  # also after an error, as the other ranks of the node wait for the bytes
+            if not segment.origin.is_shared:
+                broadcast_in_node(context, ROOT, block)
     with agree(context.collective_comm):
         if errors:
             raise errors[0]
