@@ -13,8 +13,14 @@ from mpishare.cli import run as launcher
 ROOT = Path(__file__).parent.parent.parent
 PROGRAMS = "tests.blackbox.programs"
 
-OPEN_MPI = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_btl": "^ofi"}
-"""Patience, as ranks share cores; and no look for libfabric's networks, which takes 1 s of each MPI_Init (5.0.11)."""
+OPEN_MPI = {
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_btl": "^ofi",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",  # Open MPI 5
+    "OMPI_MCA_hwloc_base_binding_policy": "none",  # Open MPI 4
+}
+"""Patience, as ranks share cores; no look for libfabric's networks, which takes 1 s of each MPI_Init (5.0.11); and
+ranks that are not bound, because every job on the machine binds its rank 0 to the same core."""
 
 
 def environment(extra):
