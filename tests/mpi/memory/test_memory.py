@@ -213,7 +213,7 @@ def with_failing(allocate):
 
 
 def test_the_next_kind_serves_where_one_fails(configured, monkeypatch):
-    comm = configured(backend="", recycle="0")
+    comm = configured(backend="", dir="", recycle="0")
     monkeypatch.setattr(selection, "KINDS", with_failing(refuse))
     shared = ms.share(np.arange(1000) if comm.rank == 0 else None, comm=comm)
     assert shared.tolist() == list(range(1000))
@@ -225,7 +225,7 @@ def test_the_next_kind_serves_where_one_fails(configured, monkeypatch):
 @pytest.mark.parametrize("count", [10, 1 << 20])
 @pytest.mark.parametrize("recycle", ["0", "64M"])
 def test_an_unexpected_error_ends_the_call_on_all_ranks(count, recycle, configured, monkeypatch):
-    comm = configured(backend="", recycle=recycle)
+    comm = configured(backend="", dir="", recycle=recycle)
     monkeypatch.setattr(selection, "KINDS", with_failing(break_down))
     is_culprit = ms.topology(comm).node_rank == ms.topology(comm).node_size - 1
     with pytest.raises(ZeroDivisionError if is_culprit else ms.MpishareError):
