@@ -137,7 +137,10 @@ def _share(call: collective, obj: Any, root: int, backend: str | None) -> Any:
             slots = known_slots(context, header.nbytes, backend)
             if slots is not None:
                 memory = slots.next_bytes(header.nbytes)
-                fill(memory, header, obj) if isinstance(header, Spec) else obj.write(memory)
+                if isinstance(header, Spec):
+                    fill(memory, header, obj)
+                else:
+                    obj.write(memory)
     if is_packed_header(agreement.note):
         header = PackedHeader.unpack(agreement.note)
     else:

@@ -9,7 +9,7 @@ import pytest
 from tests.run import ABOVE, mpi_tests
 
 UNSTEADY = ["messages", "tasks"]
-"""Three of six launches with these on two hosts ended by an abort of one rank; TODO: find out why."""
+"""Folders left out on two hosts: with them one rank aborted in three of six launches, for an unknown cause."""
 BY_SLOT, BY_NODE = ["--map-by", "slot"], ["--map-by", "slot", "--rank-by", "node"]
 
 
