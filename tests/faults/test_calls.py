@@ -110,7 +110,7 @@ def test_messages_that_come_after_a_stall():
 
 @pytest.mark.parametrize("nodes", ["block:1", "block:2"])
 def test_an_interrupted_transfer(nodes, tmp_path):
-    """An exception from outside, such as a signal handler's, in the middle of a transfer.
+    """An exception from outside, such as a signal handler's, in the middle of bcast, share, save or load.
 
     Outcome: no rank waits for ever; the next call is right on all ranks, or refused on all.
     """
