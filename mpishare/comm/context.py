@@ -153,10 +153,17 @@ class Context:
         return nullcontext() if self._watchdog is None else self._watchdog.noted(call)
 
     def free(self) -> None:
-        """Frees mpishare's communicators. Collective over the communicator; called when that is freed."""
+        """Frees mpishare's communicators. Collective over the communicator; called when that is freed.
+
+        They stay if messages may be under way, which would reach the next communicator: MPI gives it the same number.
+        """
+        self._kept.clear()
         if self._watchdog is not None:
             self._watchdog.close()
-        self._kept.clear()
+            if not self._watchdog.drain(self.head_comm):
+                return
+        if self.is_out_of_step or self.is_refused_for_messages:
+            return
         for comm in (self.topology.rail, self.topology.node_comm, self.head_comm, self.data_comm):
             if comm != mpi.COMM_NULL:  # users may have freed one that they can see
                 comm.Free()

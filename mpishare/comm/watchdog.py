@@ -210,8 +210,40 @@ class Watchdog:
         return _noted(_Wait(id(self), (0, call), call, time.monotonic()))
 
     def close(self) -> None:
-        """Stops watching, before the communicator is freed."""
+        """Stops watching."""
         _watchdogs.discard(self)
+
+    def drain(self, idle: mpi.Intracomm) -> bool:
+        """Receives what other ranks still ask, so that no message is under way when the communicator is freed.
+
+        A message that comes after that would reach the next communicator, to which MPI gives the same number. All
+        sends are synchronous: once those of all ranks have ended, none is under way.
+
+        Args:
+            idle: A communicator of the same ranks, on which no collective has begun.
+
+        Returns:
+            Whether that is so; False if the other ranks did not come within MPISHARE_TIMEOUT.
+
+        Collective:
+            Over `idle`.
+
+        Source:
+            T. Hoefler, C. Siebert and A. Lumsdaine, "Scalable communication protocols for dynamic sparse data
+            exchange", PPoPP 2010: the algorithm NBX.
+        """
+        end = time.monotonic() + self._timeout_s
+        barrier: mpi.Request | None = None
+        while barrier is None or not barrier.Test():
+            for tag in (Tag.STALL_QUESTION, Tag.STALL_ANSWER, Tag.STALLED):
+                for _ in self._received(tag):
+                    pass
+            if barrier is None and all(request.Test() for request in self._sent):
+                barrier = idle.Ibarrier()
+            if time.monotonic() > end:
+                return False
+            time.sleep(_SLEEP_S)
+        return True
 
     def answer(self) -> None:
         """Answers the ranks that ask, and notes that a rank gave up."""
@@ -233,7 +265,7 @@ class Watchdog:
 
     def _send(self, obj: object, rank: int, tag: int) -> None:
         self._sent = [request for request in self._sent if not request.Test()]
-        self._sent.append(self._comm.isend(obj, rank, tag))
+        self._sent.append(self._comm.issend(obj, rank, tag))
 
     def _received(self, tag: int) -> Iterator[tuple[int, Any]]:
         """The messages with `tag` that have come: the rank that sent each, and its object."""

@@ -2,6 +2,7 @@
 
 import pickle
 import signal
+import time
 from contextlib import suppress
 from dataclasses import FrozenInstanceError
 
@@ -219,6 +220,24 @@ def test_a_communicator_whose_first_call_failed_answers_no_ranks_that_wait(confi
     with pytest.raises(ms.StallError):
         ms.recv((watched.rank + 1) % watched.size, comm=watched)
     assert "rows:2" in str(failed.value)
+
+
+@pytest.mark.ranks(2)
+def test_a_question_that_comes_late_reaches_no_later_communicator(configured, comm):
+    """MPI gives later communicators the numbers of those that were freed."""
+    watched, last = configured(timeout="0.5"), comm.size - 1
+    if comm.rank == 0:
+        with pytest.raises(ms.StallError):
+            ms.recv(last, comm=watched)
+    elif comm.rank == last:
+        time.sleep(1.1)  # in no call of MPI, while it is asked what it does
+    watched.Free()
+    later = [comm.Dup() for _ in range(8)]
+    for number in range(20):
+        received = [each.sendrecv(number, (comm.rank + 1) % comm.size, source=MPI.ANY_SOURCE) for each in later]
+        assert received == [number] * len(later)
+    for each in later:
+        each.Free()
 
 
 @pytest.fixture
