@@ -55,12 +55,12 @@ def context_of(comm: mpi.Comm | None = None) -> Context:
         Over `comm` the first time; local after that.
     """
     known = _contexts.get(comm if comm is None else getattr(comm, "handle", -1))
-    return _find_context(comm) if known is None or mpi.Is_finalized() else known
+    return _find_context(comm) if known is None else known
 
 
 _contexts: dict[int | None, Context] = {}
 """Contexts by the handle of the communicator, a short cut to its attribute. MPI_COMM_WORLD is there under None too.
-Empty in a forked child."""
+Empty in a forked child, and after MPI_Finalize."""
 
 
 def _find_context(comm: mpi.Comm | None) -> Context:
@@ -108,12 +108,20 @@ def checked_comm(comm: mpi.Comm | None) -> mpi.Intracomm:
 
 @cache
 def _keyval() -> int:
-    """The key of our attribute. It has no copy function, so that a duplicate of a communicator does not inherit it."""
+    """The key of our attribute. It has no copy function, so that a duplicate of a communicator does not inherit it.
+
+    Source:
+        MPI 4.1, section 11.2.4: MPI_Finalize first deletes the attributes of MPI_COMM_SELF.
+    """
 
     def free(comm: mpi.Comm, _keyval: int, context: Context | StallError) -> None:
         _contexts.pop(mpi.handle_of(comm), None)
         if isinstance(context, Context) and not mpi.Is_finalized():
             context.free()
 
+    def end(*_: object) -> None:
+        _contexts.clear()
+
     os.register_at_fork(after_in_child=_contexts.clear)
+    mpi.COMM_SELF.Set_attr(mpi.Comm.Create_keyval(delete_fn=end), None)  # deleted first of all in MPI_Finalize
     return mpi.Comm.Create_keyval(delete_fn=free)
