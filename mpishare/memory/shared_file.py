@@ -11,6 +11,7 @@ from collections.abc import Callable
 from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
 from mpishare.errors import BackendError
+from mpishare.memory import syscalls
 
 
 def open_shared(context: Context, create: Callable[[], int]) -> int:
@@ -67,17 +68,12 @@ def _open(path: str, status: os.stat_result) -> int:
 def memory_file(nbytes: int) -> int:
     """The descriptor of a new nameless file of `nbytes` zeros, in the kernel's own tmpfs, which no mount limits.
 
-    Source:
-        memfd_create(2).
-
     Raises:
         BackendError: It cannot be created, or may not be so large (RLIMIT_FSIZE).
     """
-    if not hasattr(os, "memfd_create"):  # a Python that was built on an old system
-        raise BackendError("this Python has no os.memfd_create")
     descriptor = -1
     try:
-        descriptor = os.memfd_create("mpishare")
+        descriptor = syscalls.memfd_create("mpishare")
         os.truncate(descriptor, nbytes)
     except OSError as error:
         if descriptor >= 0:
