@@ -1,4 +1,5 @@
-"""What Linux says about this host (memory, control groups, file systems, /proc), and how its processes share open files.
+"""What Linux says about this host, and how its processes pass each other open files.
 
-Everybody may call it. It must never import MPI, and never change anything on the host.
+The facts are memory, control groups, file systems and /proc. Everybody may call it. It must never import MPI, and never
+change anything on the host.
 """

@@ -1,4 +1,4 @@
-"""A file without a name that the ranks of a node open through the leader's entry in /proc.
+"""A file without a name that the ranks of a node open through the leader's entry in /proc, or receive from it.
 
 The file is never in a directory, so nothing is left of it however its processes end.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
+from mpishare.comm.descriptors import open_file_of
 from mpishare.errors import BackendError
 from mpishare.memory import syscalls
 
@@ -22,46 +23,30 @@ def open_shared(context: Context, create: Callable[[], int]) -> int:
         create: Called on the leader; returns the descriptor of a new file without a name.
 
     Returns:
-        A descriptor of this rank, with an open file description of its own.
+        A descriptor of this rank. Where the file came over a socket, the open file description is the leader's.
 
     Raises:
-        BackendError: A rank may not open the leader's file.
+        BackendError: A rank can neither open the leader's file nor receive it.
         PeerError: The same on another rank.
         Exception: What `create` raised.
 
     Collective:
         Over the ranks of this node.
     """
-    comm, descriptor, entry = context.node_collective_comm, -1, None
+    comm, descriptor = context.node_collective_comm, -1
     try:
         with agree(comm):
             if context.topology.is_leader:
                 descriptor = create()
-                entry = f"/proc/{os.getpid()}/fd/{descriptor}", os.fstat(descriptor)
-        path, status = comm.bcast_obj(entry, 0)
+        opened = open_file_of(comm, 0, descriptor)
         with agree(comm):
-            if descriptor < 0:
-                descriptor = _open(path, status)
+            if isinstance(opened, str):
+                raise BackendError(f"the file of the node's leader cannot be shared: {opened}")
+            descriptor = opened
     except BaseException:
         if descriptor >= 0:
             os.close(descriptor)
         raise
-    return descriptor
-
-
-def _open(path: str, status: os.stat_result) -> int:
-    """A descriptor of the file at `path`, which must be the one of `status`.
-
-    Raises:
-        BackendError: It cannot be opened, or it is another file.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
-        raise BackendError(f"{path} of the node's leader cannot be opened: {error.strerror}") from error
-    if not os.path.samestat(os.fstat(descriptor), status):
-        os.close(descriptor)
-        raise BackendError(f"{path} is not the leader's file: the ranks of this node have different /proc")
     return descriptor
 
 

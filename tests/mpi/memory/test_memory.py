@@ -293,8 +293,8 @@ def test_the_report_names_small_arrays_that_a_stray_store_could_change(keeping, 
     assert [reports[array.nbytes].is_read_only_by_flag_alone for array in arrays] == [True, False]
 
 
-def test_a_file_that_a_rank_may_not_open_is_refused(configured, raised, monkeypatch):
-    """The last rank of each node cannot open the leader's file."""
+def test_a_file_that_a_rank_can_neither_open_nor_receive_is_refused(configured, raised, monkeypatch):
+    """The last rank of each node can do nothing with the leader's file."""
     comm = configured(dir="", recycle="0")
     nodes = ms.topology(comm)
     if nodes.node == 0 and nodes.node_rank == nodes.node_size - 1 > 0:
@@ -302,9 +302,10 @@ def test_a_file_that_a_rank_may_not_open_is_refused(configured, raised, monkeypa
         def refuse(*_):
             raise PermissionError(errno.EACCES, "not allowed")
 
-        monkeypatch.setattr("mpishare.memory.shared_file.os.open", refuse)
+        monkeypatch.setattr("mpishare.host.descriptors.os.open", refuse)
+        monkeypatch.setattr("mpishare.comm.descriptors.Inbox", refuse)
     errors = raised(lambda: ms.zeros(1000, comm=comm, backend="memmap"))
     is_refused = len(nodes.placement.nodes[0]) > 1  # a leader opens no file of another rank
-    assert all(("of the node's leader cannot be opened" in message) == is_refused for _, message in errors)
+    assert all(("file of the node's leader cannot be shared" in message) == is_refused for _, message in errors)
     monkeypatch.undo()
     assert not ms.zeros(1000, comm=comm, backend="memmap").any()
