@@ -12,7 +12,7 @@ from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
 from mpishare.comm.descriptors import open_file_of
 from mpishare.errors import BackendError
-from mpishare.memory import syscalls
+from mpishare.host.memfd import memfd_create
 
 
 def open_shared(context: Context, create: Callable[[], int]) -> int:
@@ -58,7 +58,7 @@ def memory_file(nbytes: int) -> int:
     """
     descriptor = -1
     try:
-        descriptor = syscalls.memfd_create("mpishare")
+        descriptor = memfd_create("mpishare")
         os.truncate(descriptor, nbytes)
     except OSError as error:
         if descriptor >= 0:

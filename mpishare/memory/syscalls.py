@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from errno import EFAULT, EINVAL, ENOSYS
+from errno import EFAULT, EINVAL
 
 # Numbers from the kernel's uapi/asm-generic/mman-common.h and uapi/linux/mman.h.
 MADV_POPULATE_WRITE = 23  # since Linux 5.14
@@ -17,12 +17,6 @@ _MREMAP_FIXED = 2
 NO_ACCESS = 0  # PROT_NONE
 READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _IOV_MAX = 1024  # linux/uio.h; so many bytes fit in any pipe at once
-_MFD_CLOEXEC = 1  # these two from uapi/linux/memfd.h
-_MFD_NOEXEC_SEAL = 8  # since Linux 6.3
-_MEMFD_CREATE_NUMBERS = {
-    "x86_64": 319,
-    "aarch64": 279,
-}  # arch/x86/entry/syscalls/syscall_64.tbl; uapi/asm-generic/unistd.h
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
@@ -55,8 +49,6 @@ _libc.process_vm_readv.errcheck = _checked  # type: ignore[assignment]
 _libc.process_vm_readv.argtypes = [ctypes.c_int, *(_address, ctypes.c_ulong) * 2, ctypes.c_ulong]
 _libc.writev.restype = ctypes.c_ssize_t
 _libc.writev.argtypes = [ctypes.c_int, _address, ctypes.c_int]
-_libc.syscall.restype = ctypes.c_long
-_libc.syscall.errcheck = _checked  # type: ignore[assignment]
 
 munmap = _libc.munmap
 """A plain function, which a finalizer can call until the very end of the process."""
@@ -83,34 +75,6 @@ def map_file(
     """
     flags |= 0 if address is None else _MAP_FIXED
     return int(_libc.mmap(address, length, access, flags, descriptor, offset))
-
-
-def memfd_create(name: str) -> int:
-    """The descriptor of a new file without a name in the kernel's own tmpfs.
-
-    Source:
-        memfd_create(2). A Python that was built on an old system lacks `os.memfd_create`, as those of miniforge and uv
-        do. Kernels 6.3 to 6.5 refuse files that could become executable where vm.memfd_noexec is 2; kernels before 6.3
-        do not know the flag against that (EINVAL).
-
-    Raises:
-        OSError: The kernel refuses it, or the number of its system call is unknown here (ENOSYS).
-    """
-    create = getattr(os, "memfd_create", _memfd_create_by_number)
-    try:
-        return int(create(name, _MFD_CLOEXEC | _MFD_NOEXEC_SEAL))
-    except OSError as error:
-        if error.errno != EINVAL:
-            raise
-        return int(create(name, _MFD_CLOEXEC))
-
-
-def _memfd_create_by_number(name: str, flags: int) -> int:
-    machine = os.uname().machine
-    if machine not in _MEMFD_CREATE_NUMBERS:
-        raise OSError(ENOSYS, f"this Python has no os.memfd_create, and none is known for {machine}")
-    number = ctypes.c_long(_MEMFD_CREATE_NUMBERS[machine])
-    return int(_libc.syscall(number, name.encode(), ctypes.c_uint(flags)))
 
 
 def mremap_copy(start: int, length: int, target: int | None) -> int:

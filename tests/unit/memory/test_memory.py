@@ -12,6 +12,7 @@ import pytest
 
 from mpishare.arrays.raw import address_of
 from mpishare.errors import BackendError
+from mpishare.host.memfd import memfd_create
 from mpishare.memory import syscalls
 from mpishare.memory.hugepages import huge_areas, huge_bytes
 from mpishare.memory.kinds import NodeMemory, Origin
@@ -136,7 +137,7 @@ def test_a_file_in_memory_cannot_become_executable_where_the_kernel_can_promise_
 
     if is_old:
         monkeypatch.setattr(os, "memfd_create", refuse_flag)
-    descriptor = syscalls.memfd_create("test")
+    descriptor = memfd_create("test")
     assert not os.get_inheritable(descriptor)
     assert bool(os.fstat(descriptor).st_mode & 0o111) == (is_old or KERNEL < (6, 3))
     os.close(descriptor)
