@@ -164,7 +164,8 @@ class Context:
                 return
         if self.is_out_of_step or self.is_refused_for_messages:
             return
-        for comm in (self.topology.rail, self.topology.node_comm, self.head_comm, self.data_comm):
+        facts = self.topology
+        for comm in (facts.numa_comm, facts.rail, facts.node_comm, self.head_comm, self.data_comm):
             if comm != mpi.COMM_NULL:  # users may have freed one that they can see
                 comm.Free()
 

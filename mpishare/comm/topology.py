@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from mpishare.comm import mpi
 from mpishare.comm.placement import Placement
+from mpishare.host.numa import numa_node
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,6 +30,9 @@ class Topology:
         leaders: Communicator of the leaders, in the order of the nodes; MPI_COMM_NULL on the other ranks.
         rail: Communicator of the ranks that have this node rank on their nodes, in the order of the nodes.
             Nodes with fewer ranks are missing from the higher rails. mpishare runs only collectives on it.
+        numa_comm: Communicator of the ranks of this node that are bound to the NUMA node of this rank, for one copy in
+            the memory of each; see SHARP_BITS.md. Ranks that may use the CPUs of several have one together. Where it
+            would have all ranks of the node, it is `node_comm` itself. mpishare runs nothing on another.
         placement: The ranks of each node, as plain data.
     """
 
@@ -44,6 +49,7 @@ class Topology:
     node_comm: mpi.Intracomm
     leaders: mpi.Intracomm
     rail: mpi.Intracomm
+    numa_comm: mpi.Intracomm
     placement: Placement
 
     def node_of(self, rank: int) -> int:
@@ -76,7 +82,8 @@ def find_topology(comm: mpi.Intracomm, duplicate: mpi.Intracomm, pretend: int | 
     node_comm = _split_by_node(duplicate, pretend)
     rail = cast("mpi.Intracomm", duplicate.Split(node_comm.rank, rank))
     host = mpi.Get_processor_name() + ("" if pretend is None else f"~{pretend}")
-    leaders, hosts = zip(*duplicate.allgather((node_comm.bcast(rank), host)), strict=True)
+    facts = duplicate.allgather((node_comm.bcast(rank), host, numa_node()))
+    leaders, hosts, numa_nodes = zip(*facts, strict=True)
     placement = Placement.from_labels(leaders)
     node = placement.node_of[rank]
     node_hosts = tuple(hosts[ranks[0]] for ranks in placement.nodes)
@@ -94,6 +101,7 @@ def find_topology(comm: mpi.Intracomm, duplicate: mpi.Intracomm, pretend: int | 
         node_comm=node_comm,
         leaders=rail if node_comm.rank == 0 else cast("mpi.Intracomm", mpi.COMM_NULL),
         rail=rail,
+        numa_comm=_split_by_numa_node(node_comm, [numa_nodes[rank] for rank in placement.nodes[node]]),
         placement=placement,
     )
 
@@ -106,3 +114,11 @@ def _split_by_node(comm: mpi.Intracomm, pretend: int | None) -> mpi.Intracomm:
     node_comm = cast("mpi.Intracomm", real.Split(pretend, comm.rank))
     real.Free()
     return node_comm
+
+
+def _split_by_numa_node(node_comm: mpi.Intracomm, numa_nodes: Sequence[int | None]) -> mpi.Intracomm:
+    """The ranks of a node that have the same one of `numa_nodes`, given by node rank; `node_comm` if all have."""
+    if len(set(numa_nodes)) == 1:
+        return node_comm
+    own = numa_nodes[node_comm.rank]
+    return cast("mpi.Intracomm", node_comm.Split(0 if own is None else own + 1, node_comm.rank))

@@ -17,6 +17,7 @@ from mpishare.comm.collective import collective
 from mpishare.comm.lookup import context_of
 from mpishare.comm.placement import Placement, pretend_node
 from mpishare.comm.watched_comm import WatchedComm
+from mpishare.host.numa import numa_node
 
 
 @pytest.mark.parametrize("is_reversed", [False, True])
@@ -35,6 +36,8 @@ def test_nodes_are_those_of_mpi_or_as_the_rule_of_pretend_nodes_says(is_reversed
     assert (nodes.node_size, nodes.node_rank) == (len(ranks), ranks.index(comm.rank))
     assert nodes.is_leader == (nodes.leaders != MPI.COMM_NULL) == (comm.rank == ranks[0])
     assert nodes.node_comm.allgather(comm.rank) == list(ranks)
+    near = [rank for rank, place in enumerate(comm.allgather((node, numa_node()))) if place == (node, numa_node())]
+    assert nodes.numa_comm.allgather(comm.rank) == near
     on_rail = [others[nodes.node_rank] for others in placement.nodes if len(others) > nodes.node_rank]
     assert nodes.rail.allgather(comm.rank) == on_rail
     if nodes.is_leader:
