@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 PAGE_BYTES = 4096
-"""The smallest page of any Linux that MPI runs on. Slices that end on pages are faster, not safer."""
-
-_HUGE_PAGE_BYTES = 2 << 20
-"""The size of a huge page on nearly all machines."""
+"""The smallest page of any Linux that MPI runs on. For what must be the same on hosts with other pages, and for "one
+page", which the kernel rounds up. `memory.hugepages` knows those of this host."""
 
 
 def round_up(number: int, multiple: int) -> int:
@@ -21,15 +19,10 @@ def balanced_slice(count: int, parts: int, part: int) -> slice:
     return slice(count * part // parts, count * (part + 1) // parts)
 
 
-def byte_slice(nbytes: int, parts: int, part: int, *, grain: int = PAGE_BYTES) -> slice:
-    """Like `balanced_slice`, in bytes; all inner cuts are multiples of `grain`, so that no page has two owners."""
+def byte_slice(nbytes: int, parts: int, part: int, *, grain: int) -> slice:
+    """Like `balanced_slice`, in bytes; all inner cuts are multiples of `grain`, such as a page or a cache line."""
     grains = balanced_slice(-(-nbytes // grain), parts, part)
     return slice(min(grains.start * grain, nbytes), min(grains.stop * grain, nbytes))
-
-
-def fill_slice(nbytes: int, parts: int, part: int) -> slice:
-    """Like `byte_slice`, cut at huge pages if each part has at least one, else at small pages."""
-    return byte_slice(nbytes, parts, part, grain=_HUGE_PAGE_BYTES if nbytes >= parts * _HUGE_PAGE_BYTES else PAGE_BYTES)
 
 
 def chunks(nbytes: int, chunk: int) -> Iterator[slice]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mpishare.memory import syscalls
-from mpishare.memory.hugepages import aligned_range, collapse, huge_bytes
+from mpishare.memory.hugepages import aligned_range, collapse, is_aligned
 
 
 class Mapping:
@@ -71,7 +71,7 @@ class Mapping:
         """
         start = address & -mmap.PAGESIZE
         length = address - start + nbytes
-        offset = _file_offset(start) if length >= huge_bytes() else 0
+        offset = _file_offset(start) if is_aligned(length) else 0
         try:
             copy = _map_aligned(length, offset, lambda target: syscalls.mremap_copy(start, length, target))
         except OSError:
@@ -157,8 +157,8 @@ def _file_offset(address: int) -> int:
 
 
 def _map_aligned(length: int, offset: int, make: Callable[[int | None], int]) -> int:
-    """Calls `make` with an address at which huge pages fit, or None for a small map; returns where the map begins."""
-    if length < huge_bytes():
+    """Calls `make` with an address at which huge pages fit, or None where none do; returns where the map begins."""
+    if not is_aligned(length):
         return make(None)
     target = aligned_range(length, offset)
     try:

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 
-from mpishare.arrays.slices import PAGE_BYTES, fill_slice
+from mpishare.arrays.slices import PAGE_BYTES
 from mpishare.comm.agreement import NOTE_BYTES, Severity, agree, severity_of
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, BackendError, CapacityError, MpishareError
 from mpishare.host import memory as host_memory
 from mpishare.memory import buffer_pool, cache
+from mpishare.memory.hugepages import fill_slice
 from mpishare.memory.kinds import Kind, NodeMemory, Origin
 from mpishare.memory.mapping import Mapping
 from mpishare.memory.memmap import MEMMAP_IN_FOLDER, MEMMAP_IN_MEMORY

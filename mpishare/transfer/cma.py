@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays import slices
 from mpishare.arrays.raw import Block, address_of
 from mpishare.comm.agreement import NOTE_BYTES, agree, any_rank
 from mpishare.comm.context import Context
 from mpishare.memory import syscalls
+from mpishare.memory.hugepages import fill_slice
 from mpishare.transfer import plan
 
 _NOTE = struct.Struct(f"<qQQ16s{NOTE_BYTES - 40}x")
@@ -93,7 +93,7 @@ def read(context: Context, root: int, published: Published, block: Block, source
     readers = [rank for rank in ranks if rank != root or context.topology.n_nodes == 1][: plan.MAX_CMA_READERS]
     has_failed = False
     if context.topology.rank in readers:
-        part = slices.fill_slice(block.nbytes, len(readers), readers.index(context.topology.rank))
+        part = fill_slice(block.nbytes, len(readers), readers.index(context.topology.rank))
         if source is not None:
             block[part] = source[part]
         else:

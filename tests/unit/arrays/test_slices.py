@@ -6,8 +6,6 @@ import pytest
 
 from mpishare.arrays import slices
 
-HUGE = 2 << 20
-
 
 def assert_cover(parts, count):
     assert (parts[0].start, parts[-1].stop) == (0, count)
@@ -21,16 +19,10 @@ def test_parts_cover_and_balance(count, n_parts):
     assert_cover(parts, count)
     lengths = [part.stop - part.start for part in parts]
     assert max(lengths) - min(lengths) <= 1
-    pages = [slices.byte_slice(count, n_parts, part) for part in range(n_parts)]
+    pages = [slices.byte_slice(count, n_parts, part, grain=4096) for part in range(n_parts)]
     assert_cover(pages, count)
     assert all(part.stop % 4096 == 0 for part in pages if part.stop != count)
     assert all(abs(part.start - page.start) <= 4096 for part, page in zip(parts, pages, strict=True))
-
-
-@pytest.mark.parametrize(("nbytes", "grain"), [(3 * HUGE - 1, 4096), (3 * HUGE, HUGE), (10 * HUGE + 1, HUGE)])
-def test_parts_to_fill_are_huge_pages_where_each_part_has_one(nbytes, grain):
-    parts = [slices.fill_slice(nbytes, 3, part) for part in range(3)]
-    assert parts == [slices.byte_slice(nbytes, 3, part, grain=grain) for part in range(3)]
 
 
 def test_chunks_and_rounded_numbers():
