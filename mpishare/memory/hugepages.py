@@ -20,8 +20,8 @@ _FEW_BYTES = 2 << 20
 2 MiB or fewer: filling new ones took 1.3 to 1.9 times as long."""
 
 _LARGEST_GROWTH = 8
-"""Beyond that, a map grows by one part in so many at most. Huge pages of 512 MiB are worth no more: there small ones have
-64 KiB, beside which a page fault costs little."""
+"""Beyond that, a map grows by one part in so many at most. Huge pages of 512 MiB are worth no more: the small pages of
+such machines have 64 KiB, beside which a page fault costs little."""
 
 
 @cache
