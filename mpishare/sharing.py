@@ -14,6 +14,7 @@ from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import SpecError, checked_integer
 from mpishare.memory.allocation import allocate, allocate_known, comm_of_users, known_slots
+from mpishare.memory.kept_files import MAX_KEPT
 from mpishare.memory.segment import Segment, segment_of
 from mpishare.memory.selection import check_backend
 from mpishare.objects import unshared
@@ -85,8 +86,9 @@ def private(array: NDArray[Any]) -> NDArray[Any]:
     the same array show in the other pages is undefined. So use it for arrays that do not change, such as those of
     `share`.
 
-    Only a process with CAP_CHECKPOINT_RESTORE, which the user root has, may map the pages again as copy-on-write.
-    Otherwise the bytes are copied, and a `RuntimeWarning` reports how many.
+    Arrays in nameless files (`backend="memmap"`) can be mapped again as copy-on-write as long as their rank keeps the
+    file open: it does so for the newest 64 segments. All others can be where the process has CAP_CHECKPOINT_RESTORE,
+    as the user root does. Otherwise the bytes are copied, and a `RuntimeWarning` reports how many.
 
     Args:
         array: An array from `share`, `empty`, `zeros` or `full`, or a view of one.
@@ -111,11 +113,17 @@ def private(array: NDArray[Any]) -> NDArray[Any]:
         >>> float(view[0]), float(shared[0])
         (1.0, 0.0)
     """
-    view = _shared_segment(array).private_view(array)
+    segment = _shared_segment(array)
+    view = segment.private_view(array)
     if view is not None:
         return view
     if array.nbytes:
-        callsite.warn(f"private(): the kernel allows no copy-on-write view, so {array.nbytes:,} bytes were copied")
+        kind = segment.origin.kind
+        if kind.startswith("memmap"):
+            reason = f"the file of this array is closed, as a rank keeps only the newest {MAX_KEPT} open"
+        else:
+            reason = f'this process may not map memory of kind {kind!r} again; that of backend="memmap" it may'
+        callsite.warn(f"private(): {array.nbytes:,} bytes were copied: {reason}")
     return array.copy()
 
 

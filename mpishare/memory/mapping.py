@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from mpishare.memory import syscalls
+from mpishare.memory import kept_files, syscalls
 from mpishare.memory.hugepages import aligned_range, collapse, is_aligned
 
 
@@ -29,6 +29,7 @@ class Mapping:
         self.address = address
         self._start = start
         self._length = length
+        self._file: int | None = None
         finalizer = weakref.finalize(self, syscalls.munmap, start, length)
         finalizer.atexit = False  # views may be read to the very end of the process, which unmaps everything
 
@@ -50,6 +51,11 @@ class Mapping:
         """
         start = _map_aligned(nbytes, 0, lambda target: syscalls.map_file(target, nbytes, flags, descriptor))
         return cls(start, start, nbytes)
+
+    def keep_file(self, descriptor: int) -> None:
+        """Takes over the descriptor of the file whose first bytes these are, for `copy_on_write`."""
+        self._file = kept_files.keep(descriptor)
+        weakref.finalize(self, kept_files.close, self._file).atexit = False
 
     @classmethod
     def read_only(cls, descriptor: int, part: slice) -> Mapping:
@@ -118,22 +124,40 @@ class Mapping:
         return self.of_pages(self.address, self._start + self._length - self.address)
 
     def copy_on_write(self) -> Mapping | None:
-        """A private map of the same pages; None where the kernel does not allow this process to open or map their file.
+        """A private map of the same pages; None where their file is not kept open and may not be opened again."""
+        try:
+            if self._file is not None:
+                with kept_files.used(self._file) as descriptor:
+                    if descriptor is not None:
+                        return self._private_map(descriptor)
+            return self._private_map_of_reopened()
+        except OSError:
+            return None
+
+    def _private_map(self, descriptor: int) -> Mapping:
+        def make(target: int | None) -> int:
+            return syscalls.map_file(target, self._length, mmap.MAP_PRIVATE, descriptor)
+
+        start = _map_aligned(self._length, 0, make)
+        return Mapping(start + self.address - self._start, start, self._length)
+
+    def _private_map_of_reopened(self) -> Mapping:
+        """The same, of the files that the kernel names.
 
         Source:
             proc(5), /proc/pid/map_files: the files behind the maps, unlinked ones too. Opening one takes
             CAP_CHECKPOINT_RESTORE, and CAP_SYS_ADMIN before Linux 5.9.
+
+        Raises:
+            OSError: This process may not open them.
         """
-        try:
-            start = syscalls.map_file(None, self._length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
-            twin = Mapping(start + self.address - self._start, start, self._length)
-            for low, high, offset in _areas(self._start, self._start + self._length):
-                first, stop = max(low, self._start), min(high, self._start + self._length)
-                with Path(f"/proc/self/map_files/{low:x}-{high:x}").open("rb", buffering=0) as file:
-                    target = start + first - self._start
-                    syscalls.map_file(target, stop - first, mmap.MAP_PRIVATE, file.fileno(), offset + first - low)
-        except OSError:
-            return None
+        start = syscalls.map_file(None, self._length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+        twin = Mapping(start + self.address - self._start, start, self._length)
+        for low, high, offset in _areas(self._start, self._start + self._length):
+            first, stop = max(low, self._start), min(high, self._start + self._length)
+            with Path(f"/proc/self/map_files/{low:x}-{high:x}").open("rb", buffering=0) as file:
+                target = start + first - self._start
+                syscalls.map_file(target, stop - first, mmap.MAP_PRIVATE, file.fileno(), offset + first - low)
         return twin
 
 

@@ -78,9 +78,12 @@ def _map_shared(context: Context, nbytes: int, create: Callable[[], int], mappin
     """Maps one new file on all ranks. Collective over the ranks of this node; see `open_shared`."""
     descriptor = open_shared(context, create)
     try:
-        return mapping.of_file(descriptor, nbytes)
-    finally:
+        memory = mapping.of_file(descriptor, nbytes)
+    except BaseException:
         os.close(descriptor)
+        raise
+    memory.keep_file(descriptor)
+    return memory
 
 
 def _file_in_folder(context: Context, nbytes: int, mapping: type[Mapping]) -> int:

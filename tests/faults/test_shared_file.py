@@ -1,8 +1,12 @@
 """Where the nameless file of a node's memory cannot be made, or handed to the other ranks, as it is elsewhere."""
 
 import os
+import sys
 
-from tests.blackbox.launch import run_code
+from tests.blackbox.launch import run_code, run_ranks
+
+USER = ["--", "unshare", "--user", "--map-current-user", sys.executable, "-c"]
+"""Python in a user namespace of each rank, as Apptainer makes it."""
 
 SHARE = """
 import os, numpy as np, mpishare as ms
@@ -22,3 +26,23 @@ def test_a_python_without_memfd_create(tmp_path):
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     ended = run_code(2, f"import os; assert not hasattr(os, 'memfd_create'){SHARE}", {"PYTHONPATH": path})
     assert ended.stdout == "memmap in memory\n" * 2
+
+
+PRIVATE = """
+import warnings, numpy as np, mpishare as ms
+from tests.processes import anonymous_bytes, may_reopen_maps
+warnings.simplefilter("error")
+assert not may_reopen_maps()
+shared = ms.full(64 << 20, 1, "u1", backend="memmap")
+before = anonymous_bytes()
+view = ms.private(shared)
+view[7] = 2
+assert view.sum() == shared.sum() + 1
+print(view[6:9].tolist(), shared[6:9].tolist(), anonymous_bytes() - before < 1 << 20)
+"""
+
+
+def test_private_of_an_ordinary_user():
+    """In a user namespace nobody may open /proc/self/map_files."""
+    ended = run_ranks(1, [*USER, PRIVATE], {"MPISHARE_RECYCLE": "0"})
+    assert ended.stdout == "[1, 2, 1] [1, 1, 1] True\n"

@@ -191,7 +191,16 @@ def _held():
     config = context_of().config
     keeps_maps = config.recycle != "0" or not config.second_map
     maps = 0 if keeps_maps else Path("/proc/self/maps").read_text().count("(deleted)")
-    return len(live_segments()), len(list(Path("/proc/self/fd").iterdir())), maps
+    files = sum(not (keeps_maps and _is_unlinked(entry)) for entry in Path("/proc/self/fd").iterdir())
+    return len(live_segments()), files, maps
+
+
+def _is_unlinked(entry):
+    """Whether an entry of /proc/self/fd is that of a file without a name, such as a kept segment's."""
+    try:
+        return str(entry.readlink()).endswith("(deleted)")
+    except FileNotFoundError:  # that of the listing itself
+        return False
 
 
 @cache

@@ -20,6 +20,7 @@ from mpishare.memory.mapping import Mapping
 from mpishare.memory.segment import Segment
 from mpishare.memory.shared_file import memory_file
 from mpishare.memory.slab import LARGEST_SLOT_BYTES, SlotPool, slot_bytes
+from tests.processes import may_reopen_maps
 
 PAGE, HUGE = mmap.PAGESIZE, huge_bytes()
 KERNEL = tuple(int(number) for number in os.uname().release.split(".")[:2])
@@ -110,8 +111,40 @@ def test_a_second_map_has_the_same_pages_in_huge_ones_and_outlives_the_first(lar
     assert (block[0], block[2 * HUGE]) == (9, 8)
 
 
+def open_files():
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(1 << 10, 64), (320, 20)])
+def test_the_files_of_the_newest_maps_stay_open_for_copy_on_write(limit, kept):
+    """Within a sixteenth of the descriptors that the process may have."""
+    before, limits = open_files(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limits[1]))
+    mappings = []
+    try:
+        for number in range(70):
+            descriptor = memory_file(PAGE + 1)
+            os.pwrite(descriptor, bytes([number]), PAGE)
+            mappings.append(Mapping.of_file(descriptor, PAGE + 1))
+            mappings[-1].keep_file(descriptor)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert open_files() == before + kept
+    views = [mapping.copy_on_write() for mapping in mappings]
+    assert [view is not None for view in views] == [may_reopen_maps()] * (70 - kept) + [True] * kept
+    block, source = bytes_at(views[-1], PAGE + 1), bytes_at(mappings[-1], PAGE + 1)
+    del mappings, views
+    assert open_files() == before + 1
+    block[PAGE] += 1
+    assert (block[PAGE], source[PAGE]) == (70, 69)
+    del source
+    assert open_files() == before
+    assert block[PAGE] == 70
+
+
 def test_a_file_in_memory_has_its_size_and_no_name_and_leaves_no_descriptor_where_it_is_refused():
-    before, limits = len(list(Path("/proc/self/fd").iterdir())), resource.getrlimit(resource.RLIMIT_FSIZE)
+    before, limits = open_files(), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
         descriptor = memory_file(1000)
@@ -122,7 +155,7 @@ def test_a_file_in_memory_has_its_size_and_no_name_and_leaves_no_descriptor_wher
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     os.close(descriptor)
     assert (status.st_size, status.st_nlink) == (1000, 0)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert open_files() == before
 
 
 @pytest.mark.parametrize("is_old", [False, True])
