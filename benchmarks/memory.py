@@ -34,7 +34,7 @@ def main() -> None:
     ms.share(np.arange(10) if comm.rank == 0 else None)  # what MPI and we allocate once is there now
     ways: dict[str, Callable[[Source], NDArray[np.uint8]]] = {
         "mpishare.share": ms.share,
-        "mpishare.share, window": lambda source: ms.share(source, backend="window"),
+        "mpishare.share, memmap": lambda source: ms.share(source, backend="memmap"),
         "comm.bcast": lambda source: comm.bcast(source),
         "comm.Bcast": lambda source: _bcast(source, nbytes),
     }

@@ -25,8 +25,8 @@ class Config:
     Attributes:
         backend: `MPISHARE_BACKEND`, the segment kinds to try, separated by commas; None lets each node choose.
         nodes: `MPISHARE_NODES`, pretend nodes for tests and debugging; None for the real ones.
-        second_map: `MPISHARE_SECOND_MAP`, whether window pages may be mapped a second time; "0" keeps each window
-            until MPI_Finalize instead.
+        second_map: `MPISHARE_SECOND_MAP`, whether window pages may be mapped a second time; with "0" memmaps come
+            before windows, and each window is kept until MPI_Finalize.
         directory: `MPISHARE_DIR`, the folder for the files of memmaps; None for memory, and then the temporary folder.
         chunk_bytes: `MPISHARE_CHUNK`, the size of a message between nodes, such as "256K"; None for the choice of the
             model in `transfer.plan`.

@@ -24,7 +24,8 @@ class NodeInfo:
         host: Its name.
         ranks: Its ranks in the communicator.
         machine: The facts that its kernel reports.
-        segments: For each segment kind whether it can be used and what it provides, or why it cannot.
+        segments: For each segment kind whether it can be used for a page and what it provides, or why it cannot: first
+            those that the node tries, in their order.
     """
 
     host: str

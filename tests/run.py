@@ -41,11 +41,11 @@ TWO_LAUNCHES = ["mpi-2-block:1", "watched"]
 
 WATCHED = {"MPISHARE_CHECK": "1", "MPISHARE_TIMEOUT": "30"}
 MEMORY = {
-    "memory-window": {"MPISHARE_NODES": "block:2", "MPISHARE_BACKEND": "window", "MPISHARE_RECYCLE": "0"},
+    "memory-memmap": {"MPISHARE_NODES": "block:2", "MPISHARE_BACKEND": "memmap", "MPISHARE_RECYCLE": "0"},
     "memory-one-map": {"MPISHARE_BACKEND": "window", "MPISHARE_SECOND_MAP": "0"},
     "memory-folder": {"MPISHARE_BACKEND": "memmap", "MPISHARE_DIR": gettempdir()},
     # An MPI that refuses windows.
-    "memory-refused": {"MPISHARE_NODES": "sizes:1,2", "OMPI_MCA_osc": "^ucx,sm", "MPISHARE_BACKEND": "window,memmap"},
+    "memory-refused": {"MPISHARE_NODES": "sizes:1,2", "OMPI_MCA_osc": "^ucx,sm"},
 }
 """Launches with other memory: of the tests of arrays in the root of tests/mpi, and of tests/mpi/memory."""
 

@@ -17,13 +17,14 @@ from mpishare.memory.kinds import Kind, NodeMemory, Origin
 from mpishare.memory.mapping import Mapping
 from mpishare.memory.memmap import MEMMAP_IN_FOLDER, MEMMAP_IN_MEMORY
 from mpishare.memory.private import PRIVATE
-from mpishare.memory.window import WINDOW
+from mpishare.memory.window import KEPT_WINDOW, WINDOW, KeptWindow
 
-KINDS: tuple[Kind, ...] = (MEMMAP_IN_MEMORY, WINDOW, MEMMAP_IN_FOLDER, PRIVATE)
+KINDS: tuple[Kind, ...] = (WINDOW, MEMMAP_IN_MEMORY, MEMMAP_IN_FOLDER, KEPT_WINDOW, PRIVATE)
 """In the order in which a node tries them.
 
-A nameless file in memory comes before a window for two reasons. A SIGKILL inside MPI_Win_allocate_shared leaves MPI's
-file in /dev/shm. The size of /dev/shm limits windows, and Open MPI hangs where a window does not fit.
+MPI's own shared memory comes first. Nameless files serve where MPI makes no windows, where the kernel maps them no
+second time, and where /dev/shm, which limits windows, is small. A window that stays holds its memory and a communicator
+until MPI_Finalize, so that it comes after all that goes with its last view.
 
 Where MPISHARE_DIR names a folder, that comes before all.
 """
@@ -53,12 +54,13 @@ def _kinds_named(names: str, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
 def probe(context: Context) -> dict[str, str]:
     """For each kind, by title, whether it works on this node and what it provides, or why it does not work.
 
-    Each is tried with one page.
+    Each is tried with one page: first those that this node tries for an array, in their order.
 
     Collective:
         Over the ranks of this node.
     """
-    return {kind.title: _probe(kind, context) for kind in KINDS}
+    kinds = dict.fromkeys([*_kinds_to_try(context, context.config.backend), *KINDS])
+    return {kind.title: _probe(kind, context) for kind in kinds}
 
 
 def _probe(kind: Kind, context: Context) -> str:
@@ -69,6 +71,8 @@ def _probe(kind: Kind, context: Context) -> str:
     private = "is copy-on-write" if memory.copy_on_write() is not None else "copies"
     lifetime = memory.lifetime if memory.can_protect else f"{memory.lifetime}; read-only by NumPy's flag alone"
     single = ", a map of its own as this node has one rank" if context.topology.node_size == 1 else ""
+    if isinstance(memory, KeptWindow):
+        memory.free()
     return f"fits{single}; {lifetime}; private() {private}"
 
 

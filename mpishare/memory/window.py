@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 from mpishare.arrays.slices import PAGE_BYTES
 from mpishare.comm import mpi
@@ -21,15 +22,27 @@ _SLACK_BYTES = 64 << 10
 _ROOM_PER_BYTE = 2
 """Free space required, over the size of a window. See `_check`."""
 
+_MARGIN_BYTES = 16 << 20
+"""Free space required at least, besides the window itself. Other processes write some 10 GB a second: in the 1 ms
+from `_check` to MPI's own look less than this."""
+
 _MAP_SLACK_BYTES = 4 << 20
 """What an MPI may map besides, while it makes a window."""
+
+
+def _check_mapped(context: Context, nbytes: int) -> int:
+    """Like `_check`, for windows that are mapped a second time."""
+    if not context.config.second_map:
+        raise BackendError("MPISHARE_SECOND_MAP=0 asks for windows that stay")
+    return _check(context, nbytes)
 
 
 def _check(context: Context, nbytes: int) -> int:
     """Compares with the free space of the directory in which Open MPI and MPICH put windows, and with all limits.
 
-    One rank of Open MPI compares the free space again, and the other ranks hang if it finds too little. So twice
-    the size must be free: no other process takes that much between the two checks.
+    One rank of Open MPI compares the free space again, and the other ranks hang if it finds too little. Nothing keeps
+    the space for us between the two checks. So twice the size must be free, as no other process fills that much so
+    soon. Other windows do not: they take space only when their pages are reserved, where an error is one of ours.
     """
     host, is_file = context.topology.host, context.topology.node_size > 1
     file_bytes = aligned_bytes(nbytes) + _SLACK_BYTES if is_file else 0
@@ -42,25 +55,68 @@ def _check(context: Context, nbytes: int) -> int:
         raise BackendError(f"no file can be opened on host {host}: {error.strerror}") from error
     directory = context.config.window_dir or host_memory.SHM_DIR
     space = filesystems.room(directory)
-    if is_file and space is not None and _ROOM_PER_BYTE * nbytes + _SLACK_BYTES > space.free:
+    required = max(_ROOM_PER_BYTE * nbytes + _SLACK_BYTES, nbytes + _MARGIN_BYTES)
+    if is_file and space is not None and required > space.free:
         cure = (
-            f"A window needs {_ROOM_PER_BYTE} times its size of free space there while it is made. Give the host "
-            "more shared memory (docker: --shm-size), or share less."
+            f"A window of this size is made where {required:,} bytes are free: {_ROOM_PER_BYTE} times its size, and "
+            f"{_MARGIN_BYTES >> 20} MiB more than it. Give the host more shared memory (docker: --shm-size), or share "
+            "less."
         )
         raise CapacityError(host, directory, nbytes, space.free, cure)
     return steps
 
 
-def _allocate(context: Context, nbytes: int) -> Mapping:
-    """Allocates all bytes on the leader, so that they are contiguous. Collective over the ranks of this node."""
+class _Refusals(NamedTuple):
+    """Why this MPI makes no windows, and why their pages cannot be mapped a second time; "" where they can."""
+
+    window: str
+    second_map: str
+
+    @classmethod
+    def of(cls, context: Context) -> _Refusals:
+        """Learnt from a window of one page, the same on all ranks. Collective over the ranks of this node."""
+        try:
+            window = _make_shared(context, PAGE_BYTES)
+        except mpi.Exception as error:
+            refusal = f"this MPI makes no shared-memory windows: {error}"
+            return cls(refusal, refusal)
+        mapping = _map_again(context, window, PAGE_BYTES)
+        window.Free()
+        return cls("", "" if mapping else "the pages of MPI's windows cannot be mapped a second time on every rank")
+
+
+def _allocate_mapped(context: Context, nbytes: int) -> Mapping:
+    """The second map of a window, which is freed. Collective over the ranks of this node."""
     if context.topology.node_size == 1:
         return Mapping.anonymous(nbytes)
-    refusal = context.keep(_refusal_of_mpi)
+    refusal = context.keep(_Refusals.of).second_map
     if refusal:
         raise BackendError(refusal)
     room = aligned_bytes(nbytes)  # untouched pages take no memory
+    window = _make(context, room)
+    mapping = _map_again(context, window, room)
+    window.Free()
+    if mapping is None:
+        raise BackendError("a rank of this node cannot map the window's pages a second time; see vm.max_map_count")
+    if room > nbytes:
+        mapping.address += -mapping.address % huge_bytes()
+    return mapping
+
+
+def _allocate_kept(context: Context, nbytes: int) -> Mapping:
+    """The memory of a window that stays. Collective over the ranks of this node."""
+    if context.topology.node_size == 1:
+        return Mapping.anonymous(nbytes)
+    refusal = context.keep(_Refusals.of).window
+    if refusal:
+        raise BackendError(refusal)
+    return KeptWindow(_make(context, nbytes))
+
+
+def _make(context: Context, nbytes: int) -> mpi.Win:
+    """A window; an error of MPI ends the job. Collective over the ranks of this node."""
     try:
-        window = _allocate_shared(context, room)
+        return _make_shared(context, nbytes)
     except mpi.Exception as error:
         # The other ranks may never leave MPI. It happens only where another process fills /dev/shm after `_check`.
         end_job(
@@ -68,32 +124,23 @@ def _allocate(context: Context, nbytes: int) -> Mapping:
             "Ending the job, as the other ranks of the node may wait in MPI for ever."
         )
         raise
-    address = window.Shared_query(0)[0].address
-    mapping = Mapping.of_pages(address, room) if context.config.second_map else None
-    is_kept = context.node_collective_comm.allreduce_or(bytes([mapping is None]))
-    if mapping is None or any(is_kept):
-        return KeptWindow(window, address)
-    window.Free()
-    if room > nbytes:
-        mapping.address += -mapping.address % huge_bytes()
-    return mapping
 
 
-def _refusal_of_mpi(context: Context) -> str:
-    """Why this MPI makes no shared-memory windows; "" if it does. All ranks learn it from a window of one page.
-
-    Collective:
-        Over the ranks of this node.
-    """
-    try:
-        _allocate_shared(context, PAGE_BYTES).Free()
-    except mpi.Exception as error:
-        return f"this MPI makes no shared-memory windows: {error}"
-    return ""
-
-
-def _allocate_shared(context: Context, nbytes: int) -> mpi.Win:
+def _make_shared(context: Context, nbytes: int) -> mpi.Win:
+    """All bytes are the leader's part of the window, so that they are contiguous."""
     return mpi.Win.Allocate_shared(nbytes if context.topology.is_leader else 0, 1, comm=context.topology.node_comm)
+
+
+def _map_again(context: Context, window: mpi.Win, nbytes: int) -> Mapping | None:
+    """A second map on every rank of this node, or None on all of them. Collective over the ranks of this node."""
+    mapping = Mapping.of_pages(_address_of(window), nbytes)
+    has_failed = context.node_collective_comm.allreduce_or(bytes([mapping is None]))
+    return None if any(has_failed) else mapping
+
+
+def _address_of(window: mpi.Win) -> int:
+    address: int = window.Shared_query(0)[0].address
+    return address
 
 
 class KeptWindow(Mapping):
@@ -106,9 +153,15 @@ class KeptWindow(Mapping):
     can_protect = False
     kept: list[mpi.Win] = []  # noqa: RUF012 - all windows of the process, until MPI_Finalize
 
-    def __init__(self, window: mpi.Win, address: int) -> None:
+    def __init__(self, window: mpi.Win) -> None:
         self.kept.append(window)
-        self.address = address
+        self.address = _address_of(window)
+        self._window = window
+
+    def free(self) -> None:
+        """Frees the window, of which no rank has a view. Collective over the ranks of this node."""
+        self.kept.remove(self._window)
+        self._window.Free()
 
     def _nothing(self) -> None:
         """Nothing, and None: the pages are MPI's."""
@@ -116,10 +169,12 @@ class KeptWindow(Mapping):
     protect = unprotect = second_map = copy_on_write = _nothing
 
 
-WINDOW = Kind("window", "window", True, _check, _allocate)
+WINDOW = Kind("window", "window", True, _check_mapped, _allocate_mapped)
 """MPI_Win_allocate_shared, the MPI standard's way to memory that all ranks of a node see.
 
 The window is freed as soon as every rank of the node has a second map of its pages. So live memory takes no
-communicator and no descriptor, and releasing it is local. Where the pages cannot be mapped a second time, the window
-stays until MPI_Finalize.
+communicator and no descriptor, and releasing it is local.
 """
+
+KEPT_WINDOW = Kind("window", "window that stays", True, _check, _allocate_kept)
+"""A window that stays until MPI_Finalize, where its pages cannot be mapped a second time."""

@@ -64,7 +64,7 @@ def test_info_as_json_under_mpiexec():
     assert [node["ranks"] for node in facts["nodes"]] == [[0, 1], [2]]
     assert facts["versions"]["mpishare"] == ms.__version__
     assert facts["nodes"][0]["machine"]["shm"]["free"] > 0
-    verdict = facts["nodes"][0]["segments"]["window"]
+    verdict = facts["nodes"][0]["segments"]["window that stays"]
     assert "stays until MPI_Finalize; read-only by NumPy's flag alone; private() copies" in verdict
 
 

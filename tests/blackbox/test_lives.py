@@ -14,14 +14,14 @@ def test_one_copy_per_node_in_proportional_memory(nodes, copies, tmp_path):
     environ = {"MPISHARE_NODES": nodes, "BENCHMARK_RESULTS": str(tmp_path)}
     run_ranks(4, ["-m", "benchmarks.memory", "--mib", "128"], environ)
     figures = json.loads((tmp_path / "memory-4.json").read_text())["figures"]
-    for way in ("mpishare.share", "mpishare.share, window"):
+    for way in ("mpishare.share", "mpishare.share, memmap"):
         assert 0.99 * copies < figures[way]["all ranks"] <= 1.05 * copies  # MPI's own pages come and go
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("size", "backend", "recycle", "most_descriptors"),
-    [(1, "window", "", 0), (4, "window", "", 0), (4, "memmap", "", 64), (4, "memmap", "0", 64)],
+    [(1, "", "", 0), (4, "", "", 0), (4, "memmap", "", 64), (4, "memmap", "0", 64)],
 )
 def test_ten_thousand_live_shares(size, backend, recycle, most_descriptors):
     """A limit on open files.
@@ -31,6 +31,25 @@ def test_ten_thousand_live_shares(size, backend, recycle, most_descriptors):
     environ = {"MPISHARE_BACKEND": backend, "MPISHARE_RECYCLE": recycle}
     ended = run_ranks(size, ["-m", f"{PROGRAMS}.many", "10000"], environ, limit_s=500)
     assert int(ended.stdout) <= most_descriptors
+
+
+STEADY = """
+import os, numpy as np, mpishare as ms
+folder = os.environ["OMPI_MCA_osc_sm_backing_directory"]  # it changes when MPI makes a window
+def step(number):
+    arrays = [ms.share(np.full(size, number)) for size in [100] * 50 + [1 << 20] * 3] + [ms.zeros(1 << 20)]
+    assert {segment.backend for segment in ms.report().segments} == {"window"}
+for number in range(5): step(number)
+before = os.stat(folder).st_mtime_ns
+for number in range(50): step(number)
+ms.fence()
+print(os.stat(folder).st_mtime_ns > before)
+"""
+
+
+@pytest.mark.parametrize(("recycle", "makes_windows"), [("5%", False), ("0", True)])
+def test_the_steady_state_makes_no_window(recycle, makes_windows):
+    assert run_code(2, STEADY, {"MPISHARE_RECYCLE": recycle}).stdout.split() == [str(makes_windows)] * 2
 
 
 def test_latest_while_another_job_saves(tmp_path):

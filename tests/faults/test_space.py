@@ -41,16 +41,15 @@ SHM = "mount -t tmpfs -o size={} none /dev/shm; mkdir $OMPI_MCA_osc_sm_backing_d
 FOLDER = "mkdir -p {0}; mount -t tmpfs -o size=8m{1} none {0}"
 
 
-@pytest.mark.parametrize(("backend", "refusals"), [("", 0), ("window,memmap", 2)])
-def test_small_shared_memory(backend, refusals):
+def test_small_shared_memory():
     """A /dev/shm of 64 MiB, Docker's default, and an array of 256 MiB.
 
-    Outcome: it lies in a nameless file in memory; where MPISHARE_BACKEND asks for a window first, report() says why
-    not.
+    Outcome: it lies in a nameless file in memory, not in a window, and report() says why.
     """
-    output = run_with(SHM.format("64m"), "share_large", MPISHARE_BACKEND=backend)
+    output = run_with(SHM.format("64m"), "share_large")
     assert output.count("memmap in memory") == 2
-    assert output.count("not window: 268,435,456 bytes do not fit in /dev/shm") == refusals
+    assert output.count("not window: 268,435,456 bytes do not fit in /dev/shm") == 2
+    assert output.count("A window of this size is made where 536,936,448 bytes are free") == 2
 
 
 def test_shared_memory_that_fills_up():
@@ -58,7 +57,7 @@ def test_shared_memory_that_fills_up():
 
     Outcome: arrays that fit no longer go to memory; all keep their bits.
     """
-    output = run_with(SHM.format("128m"), "share_while_it_fills_up", MPISHARE_BACKEND="window,memmap")
+    output = run_with(SHM.format("128m"), "share_while_it_fills_up")
     assert output.count("['memmap in memory', 'window']") == 2
 
 

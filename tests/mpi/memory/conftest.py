@@ -8,6 +8,7 @@ from tempfile import gettempdir
 import pytest
 
 from mpishare.memory import cache, selection
+from mpishare.memory.window import KeptWindow
 
 MAKES_WINDOWS = dict(os.environ).get("OMPI_MCA_osc") != "^ucx,sm"  # where a launch tells MPI to make none
 KINDS = {kind.title: kind for kind in selection.KINDS if kind.name != "window" or MAKES_WINDOWS}
@@ -18,14 +19,18 @@ KINDS = {kind.title: kind for kind in selection.KINDS if kind.name != "window" o
 def _empty_caches():
     """Memory that other tests have used is neither used again nor counted."""
     cache.clear()
+    before = len(KeptWindow.kept)
     yield
     gc.collect()
     cache.clear()
+    while len(KeptWindow.kept) > before:
+        KeptWindow.kept.pop().Free()
 
 
 def settings_of(kind):
     """The settings with which a node takes `kind`."""
-    return {"backend": kind.name, "dir": gettempdir() if "folder" in kind.title else ""}
+    folder = gettempdir() if "folder" in kind.title else ""
+    return {"backend": kind.name, "dir": folder, "second_map": "0" if "stays" in kind.title else "1"}
 
 
 def permissions(address):

@@ -269,21 +269,45 @@ def test_folders_that_cannot_be_used(folder, reason, configured):
         ms.zeros(1000, comm=comm, backend="memmap")
 
 
-def test_a_window_that_a_rank_cannot_map_again_is_kept(configured, monkeypatch):
-    """Its pages stay writable on all ranks of the node: they belong to MPI."""
-    comm = configured(recycle="0")
-    nodes, before = ms.topology(comm), len(KeptWindow.kept)
+@pytest.mark.parametrize(
+    ("mappable", "reason"),
+    [(0, "the pages of MPI's windows cannot be mapped a second time"), (10_000, "see vm.max_map_count")],
+    ids=["any", "one"],
+)
+def test_a_window_that_a_rank_cannot_map_again_is_left_to_the_next_kind(configured, monkeypatch, mappable, reason):
+    """Where no other kind is allowed, it stays. Its pages are writable on all ranks of the node: they belong to MPI."""
+    comm = configured(backend="", dir="", recycle="0", second_map="1")
+    nodes, of_pages, before = ms.topology(comm), Mapping.of_pages, len(KeptWindow.kept)
     if nodes.node_rank == nodes.node_size - 1:
-        monkeypatch.setattr(Mapping, "of_pages", lambda address, nbytes: None)
-    shared = ms.share(np.arange(1000), backend="window,memmap", comm=comm)
-    is_kept = MAKES_WINDOWS and nodes.node_size > 1
-    assert MAKES_WINDOWS or nodes.node_size == 1 or "this MPI makes no shared-memory windows" in str(ms.report())
-    assert permissions(shared.ctypes.data).startswith("rw-" if is_kept else "r--")
-    assert shared.tolist() == list(range(1000))
-    assert ("read-only by NumPy's flag alone" in str(ms.report())) == is_kept
-    assert ("read-only by NumPy's flag alone" in ms.info(comm=comm).nodes[nodes.node].segments["window"]) == is_kept
-    while len(KeptWindow.kept) > before:
-        KeptWindow.kept.pop().Free()  # so that the test leaves nothing
+        monkeypatch.setattr(
+            Mapping, "of_pages", lambda address, nbytes: of_pages(address, nbytes) if nbytes <= mappable else None
+        )
+    shared = ms.share(np.arange(10_000), comm=comm)
+    is_refused = nodes.node_size > 1
+    assert permissions(shared.ctypes.data).startswith("r--")
+    (segment,) = ms.report().segments
+    assert segment.backend == ("memmap in memory" if is_refused else "window")
+    reason = reason if MAKES_WINDOWS else "this MPI makes no shared-memory windows"
+    assert (reason in str(ms.report())) == is_refused
+    assert len(KeptWindow.kept) == before
+    if not MAKES_WINDOWS:
+        return
+    shared = ms.share(np.arange(10_000), backend="window", comm=comm)
+    assert permissions(shared.ctypes.data).startswith("rw-" if is_refused else "r--")
+    assert shared.tolist() == list(range(10_000))
+    assert ("read-only by NumPy's flag alone" in str(ms.report())) == is_refused
+    assert len(KeptWindow.kept) - before == is_refused
+
+
+def test_info_tells_which_kind_is_taken_and_leaves_no_window(configured):
+    comm = configured(recycle="0")
+    before = len(KeptWindow.kept)
+    segments = ms.info(comm=comm).nodes[ms.topology(comm).node].segments
+    assert len(KeptWindow.kept) == before
+    assert set(segments) == {kind.title for kind in selection.KINDS}
+    shared = ms.share(np.arange(1000), comm=comm)
+    taken = next(segment.backend for segment in ms.report().segments if segment.nbytes == shared.nbytes)
+    assert taken == next(title for title, verdict in segments.items() if verdict.startswith("fits"))
 
 
 def test_the_report_names_small_arrays_that_a_stray_store_could_change(keeping, monkeypatch):
