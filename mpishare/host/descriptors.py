@@ -5,12 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import socket
 
 _NAME_BYTES = 12
 """Random bytes in the name of a socket, so that no two have the same."""
 
 _INT = struct.Struct("i")
+_CREDENTIALS = struct.Struct("iII")
+"""struct ucred of unix(7): the process, its user and its group when it began to listen."""
 
 
 class OpenFile(NamedTuple):
@@ -70,49 +75,71 @@ class Inbox:
         """
         import socket  # where it is needed: importing it takes milliseconds
 
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setblocking(False)
         self.name = b"\0mpishare-" + os.urandom(_NAME_BYTES).hex().encode()
         try:
             self._socket.bind(self.name)
+            self._socket.listen()
         except OSError:
             self.close()
             raise
 
     def receive(self, file: OpenFile) -> int:
-        """A descriptor of `file`, which was sent before.
+        """A descriptor of `file`, which was sent before. What others may have sent is closed.
 
-        Its open file description is the sender's. What others may have sent is closed.
+        It has an open file description of its own. By the sender's, a lock of flock(2) would not keep the two apart.
 
         Raises:
-            OSError: It was not sent (EAGAIN), or this process has no open file left (EMFILE).
+            OSError: It was not sent (EAGAIN), this process has no open file left (EMFILE), or has no /proc.
         """
-        import socket
-
-        while True:  # socket.recv_fds passes no flags on
-            _, parts, flags, _ = self._socket.recvmsg(1, socket.CMSG_LEN(_INT.size), socket.MSG_CMSG_CLOEXEC)
-            for _, _, data in parts:
-                (descriptor,) = _INT.unpack(data)
-                if file.is_at(descriptor):
-                    return int(descriptor)
-                os.close(descriptor)
-            if flags & socket.MSG_CTRUNC:
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        while True:
+            connection, _ = self._socket.accept()
+            with connection:
+                connection.setblocking(False)
+                received = _receive(connection)
+            if received >= 0:
+                try:
+                    if file.is_at(received):
+                        return os.open(f"/proc/self/fd/{received}", os.O_RDWR | os.O_CLOEXEC)
+                finally:
+                    os.close(received)
 
     def close(self) -> None:
         """Ends it, and with it what was sent and not received."""
         self._socket.close()
 
 
-def send(descriptor: int, name: bytes) -> None:
-    """Sends a descriptor to the process whose `Inbox` has this name. Never waits.
+def _receive(connection: socket.socket) -> int:
+    """The descriptor that was sent on a connection; -1 if there is none.
 
     Raises:
-        OSError: There is no such inbox in this network namespace, or it takes no more.
+        OSError: This process has no open file left (EMFILE).
     """
     import socket
 
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+    try:  # socket.recv_fds passes no flags on
+        _, parts, flags, _ = connection.recvmsg(1, socket.CMSG_LEN(_INT.size), socket.MSG_CMSG_CLOEXEC)
+    except BlockingIOError:
+        return -1
+    if flags & socket.MSG_CTRUNC:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    return int(_INT.unpack(parts[0][2])[0]) if parts else -1
+
+
+def send(descriptor: int, name: bytes) -> None:
+    """Sends a descriptor to the process of this user whose `Inbox` has this name. Never waits.
+
+    Raises:
+        OSError: There is no such inbox in this network namespace, or it takes no more. Or it is another user's (EPERM):
+            a name that is seen in one network namespace can be taken in another.
+    """
+    import socket
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sender:
         sender.setblocking(False)
         sender.connect(name)
+        _, user, _ = _CREDENTIALS.unpack(sender.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        if user != os.geteuid():
+            raise PermissionError(errno.EPERM, f"the socket is that of user {user}")
         socket.send_fds(sender, [b"\0"], [descriptor])

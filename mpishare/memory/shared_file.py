@@ -23,7 +23,7 @@ def open_shared(context: Context, create: Callable[[], int]) -> int:
         create: Called on the leader; returns the descriptor of a new file without a name.
 
     Returns:
-        A descriptor of this rank. Where the file came over a socket, the open file description is the leader's.
+        A descriptor of this rank, with an open file description of its own.
 
     Raises:
         BackendError: A rank can neither open the leader's file nor receive it.

@@ -44,5 +44,20 @@ print(view[6:9].tolist(), shared[6:9].tolist(), anonymous_bytes() - before < 1 <
 
 def test_private_of_an_ordinary_user():
     """In a user namespace nobody may open /proc/self/map_files."""
-    ended = run_ranks(1, [*USER, PRIVATE], {"MPISHARE_RECYCLE": "0"})
-    assert ended.stdout == "[1, 2, 1] [1, 1, 1] True\n"
+    ended = run_ranks(2, [*USER, PRIVATE], {"MPISHARE_RECYCLE": "0"})
+    assert ended.stdout == "[1, 2, 1] [1, 1, 1] True\n" * 2
+
+
+COUNT = """
+import mpishare as ms
+from mpi4py import MPI
+done = []
+def task(number): done.append(number)
+ms.map(task, range(30_000), chunk=1)
+print(MPI.COMM_WORLD.allreduce(len(done)))
+"""
+
+
+def test_ranks_in_user_namespaces_do_each_task_once():
+    """The lock of the counters keeps them apart although the file came over a socket."""
+    assert run_ranks(2, [*USER, COUNT]).stdout == "30000\n" * 2

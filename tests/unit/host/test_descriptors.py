@@ -2,7 +2,9 @@
 
 import ast
 import errno
+import fcntl
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +89,32 @@ def test_only_the_file_that_is_awaited_is_received(descriptor, inbox, tmp_path):
     inbox.close()
     with pytest.raises(ConnectionRefusedError):
         send(descriptor, inbox.name)
+
+
+def test_the_sender_s_lock_keeps_the_receiver_out(descriptor, inbox):
+    send(descriptor, inbox.name)
+    received = inbox.receive(OpenFile.of(descriptor))
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(received, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(received)
+
+
+def test_nothing_is_sent_to_another_user(descriptor, inbox, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 12_345)
+    with pytest.raises(PermissionError, match="the socket is that of user"):
+        send(descriptor, inbox.name)
+    with pytest.raises(BlockingIOError):
+        inbox.receive(OpenFile.of(descriptor))
+
+
+def test_who_connects_and_sends_nothing_is_passed_over(descriptor, inbox):
+    with socket.socket(socket.AF_UNIX) as silent, socket.socket(socket.AF_UNIX) as ended:
+        silent.connect(inbox.name)
+        ended.connect(inbox.name)
+        ended.close()
+        send(descriptor, inbox.name)
+        os.close(inbox.receive(OpenFile.of(descriptor)))
 
 
 def test_a_descriptor_that_finds_no_place_is_an_error(descriptor, inbox):
