@@ -50,6 +50,8 @@ MEMORY = {
 """Launches with other memory: of the tests of arrays in the root of tests/mpi, and of tests/mpi/memory."""
 
 PYTEST = ["-m", "pytest", "-q", "--color=no"]
+TWO_AT_A_TIME = ["-n", "2", "--dist", "loadfile"]
+"""For launches whose tests mostly wait for programs: two files of tests run at the same time."""
 
 
 class Launch(NamedTuple):
@@ -105,8 +107,9 @@ def launches():
     if MPIO.exists():
         chosen.append(hdf5_through_mpi())
     chosen += [mpi(f"large-{size}", size, {"MPISHARE_NODES": nodes}, "large") for size, nodes in LARGE.items()]
-    chosen.append(pytest("blackbox", "tests/blackbox"))
-    chosen.append(pytest("faults", "tests/faults", *ignored("tests/faults/test_syscalls.py", missing_strace())))
+    chosen.append(pytest("blackbox", "tests/blackbox", *TWO_AT_A_TIME))
+    untraced = ignored("tests/faults/test_syscalls.py", missing_strace())
+    chosen.append(pytest("faults", "tests/faults", *TWO_AT_A_TIME, *untraced))
     if not missing(slurm=False):
         slurm = ignored("tests/cluster/test_slurm.py", missing(slurm=True))
         chosen.append(pytest("cluster", "tests/cluster", *slurm))
