@@ -6,8 +6,12 @@ takes 6 us by this lock, 8 us by one of fcntl(2), 5 us by a token in a pipe, 6 u
 4 ranks) and 2.5 us by MPI_Fetch_and_op in a window of shared memory. The last one can only count, cannot wait for
 another rank, and needs a window, which some MPIs refuse and which may leave a file behind.
 
+The lock orders memory on every machine: taking and releasing it, the kernel takes and releases a spin lock of the file.
+So what a rank wrote under it, the next rank that gets it sees.
+
 Source:
-    flock(2).
+    flock(2): "Locks created by flock() are associated with an open file description"; the kernel's
+    Documentation/memory-barriers.txt, "Lock acquisition functions".
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Counters:
-    """Numbers of 64 bits, read at any time and changed under `lock`.
+    """Numbers of 64 bits, changed under `lock`. Without it, a number may be read as it was some time ago.
 
     Attributes:
         numbers: The numbers, shape (count,), all zero in the beginning.
@@ -37,10 +41,10 @@ class Counters:
     """
 
     def __init__(self, count: int, descriptor: int | None = None) -> None:
-        """Numbers in an open file, which is closed when they are deleted; without one, numbers of this rank alone.
+        """Numbers in an open file, whose descriptor is closed; without one, numbers of this rank alone.
 
         Raises:
-            BackendError: The file cannot be mapped.
+            BackendError: The file cannot be opened once more, or mapped.
         """
         nbytes = count * 8
         self.lock: AbstractContextManager[None] = nullcontext()
@@ -50,11 +54,14 @@ class Counters:
         try:
             self._mapping = Mapping.of_file(descriptor, nbytes)
             self._mapping.reserve(slice(0, nbytes))
+            # One that came over a socket has the open file description of the leader, whose lock would not keep it out.
+            own = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
         except (OSError, MemoryError) as error:
-            os.close(descriptor)
             raise BackendError(f"counters cannot be mapped: {error}") from error
-        weakref.finalize(self, os.close, descriptor).atexit = False
-        self.lock = _FileLock(descriptor)
+        finally:
+            os.close(descriptor)
+        weakref.finalize(self, os.close, own).atexit = False
+        self.lock = _FileLock(own)
         self.numbers = memoryview((ctypes.c_uint8 * nbytes).from_address(self._mapping.address)).cast("B").cast("q")
 
     @classmethod
