@@ -1,14 +1,29 @@
 """The communicator that mpishare's collectives run on: the few calls that they make, and no others.
 
 `WatchedComm` has the same calls, with an end to the waiting. All ranks of a communicator have one of the two kinds.
+
+Every call orders memory, on any CPU: what a rank of a node read and wrote in node memory before it comes before what
+the ranks that get data from it do there afterwards. For MPI itself must bring its data in order. It publishes them by a
+release and takes them by an acquire, as Open MPI does with opal_atomic_wmb and opal_atomic_rmb (btl/sm) and MPICH with
+MPL_atomic_release_store and MPL_atomic_acquire_load; or the kernel or a network brings them, which orders no less. A
+release waits for all that its rank has done before, not for MPI's data alone. No rank polls node memory that another
+one writes, so that it needs no other fence.
+
+Source:
+    The ARM architecture reference manual, B2.3, "barrier-ordered-before"; MPI 3.1, section 11.7.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 from mpishare.comm import mpi, progress
+
+_HAS_ORDERED_STORES = os.uname().machine == "x86_64"
+"""Whether this CPU shows its stores in their order without a fence. Where it does not, MPI_Barrier may order nothing,
+as it brings no data: that of Open MPI's coll/sm, which must be asked for, counts the ranks without a fence."""
 
 
 class CollectiveComm:
@@ -55,7 +70,10 @@ class CollectiveComm:
 
     def barrier(self) -> None:
         """Returns when all ranks have come."""
-        self._barrier()
+        if _HAS_ORDERED_STORES:
+            self._barrier()
+        else:
+            self.allreduce_or(b"\0")
 
     def bcast_obj(self, obj: Any, root: int) -> Any:
         """The object of `root`, pickled."""

@@ -57,7 +57,8 @@ def atomic_add(array: NDArray[Any], index: int | tuple[int, ...], value: float) 
         No, local. After the next `fence`, every rank of the node sees all additions.
 
     Source:
-        The LLVM language reference, atomicrmw, with the order of C11's atomic_fetch_add (memory_order_seq_cst).
+        The LLVM language reference, atomicrmw, with the order of C11's atomic_fetch_add (memory_order_seq_cst). On
+        x86 it is `lock xadd` or a loop round `lock cmpxchg`, on arm64 ldaddal or a loop round ldaxr and stlxr.
 
     Example:
         >>> import numba, numpy as np, mpishare as ms

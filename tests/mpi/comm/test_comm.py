@@ -12,8 +12,10 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare import kernels
+from mpishare.comm import collective_comm
 from mpishare.comm.agreement import NOTE_BYTES, Severity, agree, any_rank, is_known, severity_of
 from mpishare.comm.collective import collective
+from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.lookup import context_of
 from mpishare.comm.placement import Placement, pretend_node
 from mpishare.comm.watched_comm import WatchedComm
@@ -79,6 +81,36 @@ def test_nothing_is_watched_where_the_settings_do_not_ask_for_it():
     is_wanted = context.config.check or context.config.timeout_s is not None
     for comm in (context.collective_comm, context.node_collective_comm):
         assert context.is_watched == is_wanted == isinstance(comm, WatchedComm)
+
+
+class Counted(MPI.Intracomm):
+    """Notes the collectives that are called by it."""
+
+    def __init__(self, _):
+        self.calls = []
+
+    def Barrier(self):  # noqa: N802 - mpi4py's name
+        self.calls.append("Barrier")
+        super().Barrier()
+
+    def Allreduce(self, *args):  # noqa: N802 - mpi4py's name
+        self.calls.append("Allreduce")
+        super().Allreduce(*args)
+
+
+@pytest.mark.parametrize(("has_ordered_stores", "call"), [(True, "Barrier"), (False, "Allreduce")])
+def test_ranks_of_cpus_that_do_not_order_stores_meet_in_a_call_that_brings_data(
+    has_ordered_stores, call, comm, monkeypatch
+):
+    monkeypatch.setattr(collective_comm, "_HAS_ORDERED_STORES", has_ordered_stores)
+    counted = Counted(comm)
+    CollectiveComm(counted).barrier()
+    assert counted.calls == [call]
+    ours = ms.zeros(comm.size, int)
+    ours[comm.rank] = 1
+    ms.fence()
+    context_of().node_collective_comm.barrier()
+    assert ours.sum() == ms.topology().node_size
 
 
 OVER_ALL = {
