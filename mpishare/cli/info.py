@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 
 import mpishare as ms
 
@@ -17,7 +18,19 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
     options = parser.parse_args(argv)
+    _leave_no_file()
     facts = ms.info()
     if ms.topology().rank == 0:
         print(json.dumps(facts.as_dict(), indent=2) if options.json else facts)
     return 0
+
+
+_BTL = "OMPI_MCA_btl"
+"""The components of Open MPI that carry messages, or, after a "^", those that do not."""
+
+
+def _leave_no_file() -> None:
+    """Has Open MPI make no file for messages within the host where no launcher would remove it: 5.0.11 does not."""
+    names = os.environ.get(_BTL) or "^"
+    if names.startswith("^") and not any(name.startswith("PMI") for name in os.environ):
+        os.environ[_BTL] = f"{names},sm,vader".replace("^,", "^")

@@ -20,6 +20,7 @@ from mpishare.comm.watched_comm import WatchedComm
 from mpishare.config import Config
 from mpishare.errors import LaunchError, StallError
 from mpishare.host import memory as host_memory
+from mpishare.host.leftovers import remove_leftovers
 
 _T = TypeVar("_T")
 
@@ -74,6 +75,8 @@ class Context:
                 duplicate.Free()
             raise
         self.topology = find_topology(comm, duplicate, pretend)
+        if self.topology.is_leader:
+            remove_leftovers(host_memory.SHM_DIR, self.config.window_dir or host_memory.SHM_DIR)
         self.data_comm = duplicate
         self.head_comm: mpi.Intracomm = duplicate.Dup()
         self.max_tag = cast("int", mpi.COMM_WORLD.Get_attr(mpi.TAG_UB))

@@ -1,5 +1,5 @@
-"""What Linux says about this host, and how its processes pass each other open files.
+"""Facts about this host, read from Linux: memory, control groups, file systems, /proc.
 
-The facts are memory, control groups, file systems and /proc. Everybody may call it. It must never import MPI, and never
-change anything on the host.
+Everybody may call it. It must never import MPI, and never change anything on the host, but for `leftovers`: that
+removes files of MPI that no process uses any more.
 """

@@ -13,7 +13,6 @@ from tests.blackbox.launch import environment, nothing_left, run, run_ranks, sta
 from tests.processes import children_of
 
 PROGRAM = ["-m", "tests.faults.programs.signalled"]
-SHM = Path("/dev/shm")
 
 
 def run_until_signalled(victim, number, moment, **environ):
@@ -60,20 +59,20 @@ def test_sigkill_of_the_launcher(tmp_path):
     Outcome: its ranks go on, as MPI leaves them; nothing of ours is left, and `mpishare clean` removes what is left of
     MPI's.
     """
-    with started(UNSIGNALLED, environment({"TMPDIR": str(tmp_path)}), "sharing") as job:
-        ranks = children_of(job.pid)
-        assert len(ranks) == 4
-        files = {file for file in SHM.iterdir() if str(file) in Path(f"/proc/{ranks[0]}/maps").read_text()}
-    watches = [os.pidfd_open(rank) for rank in ranks]
-    for rank, watch in zip(ranks, watches, strict=True):
-        os.kill(rank, signal.SIGKILL)
-        assert select.select([watch], [], [], 60)[0]
-        os.close(watch)
-    left = {file for file in files if file.exists()}
-    assert {file.name.partition(".")[0] for file in left} == {"sm_segment"}  # Open MPI's own, for messages
-    ended = run([sys.executable, "-m", "mpishare", "clean"])
-    assert all(f"removed {file}, " in ended.stdout for file in left)
-    assert not any(file.exists() for file in left)
+    with nothing_left() as settings:
+        with started(UNSIGNALLED, environment({"TMPDIR": str(tmp_path), **settings}), "sharing") as job:
+            ranks = children_of(job.pid)
+            assert len(ranks) == 4
+        watches = [os.pidfd_open(rank) for rank in ranks]
+        for rank, watch in zip(ranks, watches, strict=True):
+            os.kill(rank, signal.SIGKILL)
+            assert select.select([watch], [], [], 60)[0]
+            os.close(watch)
+        folder = Path(settings["OMPI_MCA_osc_sm_backing_directory"])
+        left = set(folder.iterdir())
+        assert {file.name.partition(".")[0] for file in left} == {"sm_segment"}  # Open MPI's own, for messages
+        ended = run([sys.executable, "-m", "mpishare", "clean", "--dir", str(folder)])
+        assert all(f"removed {file}, " in ended.stdout for file in left)
 
 
 def test_sigstop():

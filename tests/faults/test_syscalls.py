@@ -1,8 +1,12 @@
 """The n-th system call that makes a segment or saves a file fails, for n = 1, 2, 3, … until there is none."""
 
 import json
+import os
 import re
 import shlex
+import signal
+import sys
+from pathlib import Path
 from tempfile import gettempdir
 
 import h5py
@@ -11,8 +15,9 @@ import pytest
 
 import mpishare as ms
 from mpishare.host.filesystems import IN_MEMORY, type_of
-from tests.blackbox.launch import PLAIN, run_ranks
+from tests.blackbox.launch import PLAIN, environment, nothing_left, run, run_ranks, started
 from tests.faults.test_space import SHM, run_with
+from tests.processes import children_of, wait_until
 
 PROGRAM = ["-m", "tests.faults.programs.injected"]
 
@@ -75,12 +80,43 @@ def test_a_kernel_that_cannot_populate_pages():
     assert output.count("CapacityError 20,971,520 bytes do not fit in /dev/shm") == 2
 
 
-def test_kill_inside_mpi():
-    """SIGKILL inside MPI_Win_allocate_shared, with MPISHARE_BACKEND=window.
+INFO = [sys.executable, "-m", "mpishare", "info"]
 
-    Outcome: mpiexec ends the job at once; MPI's file may stay, and `mpishare clean` removes it.
+
+def test_kill_inside_mpi():
+    """SIGKILL inside MPI_Win_allocate_shared.
+
+    Outcome: mpiexec ends the job at once; MPI's file may stay until the next job of the same user on that host, whose
+    first call removes it, or until `mpishare clean`.
     """
-    run_ranks(2, [*PROGRAM, "0", "ftruncate", "SIGKILL", "1"], WINDOW, status="failure", is_cleaned=True)
+    left = []
+    with nothing_left() as settings:
+        for call in ("ftruncate", "unlink"):
+            run_ranks(2, [*PROGRAM, "0", call, "SIGKILL", "1"], {**WINDOW, **settings}, status="failure")
+            left += files_of_mpi(settings)
+        assert [file.name.partition(".")[0] for file in left] == ["osc_sm", "osc_sm"]
+        assert left[0] != left[1]  # that of the first job is gone already
+        run(INFO, settings)
+
+
+def test_the_first_call_while_another_job_makes_a_window(tmp_path):
+    command = [sys.executable, "-m", "mpishare", "run", "-n", "2", *PROGRAM, "0", "ftruncate", "SIGSTOP", "1"]
+    with nothing_left() as settings:
+        environ = environment({**WINDOW, **settings, "TMPDIR": str(tmp_path)})
+        with started(command, environ, "shared") as job:
+            wait_until(lambda: any("stopped by" in log.read_text() for log in tmp_path.glob("tmp*")), 60)
+            files = files_of_mpi(settings)
+            assert [file.name.partition(".")[0] for file in files] == ["osc_sm", "sm_segment", "sm_segment"]
+            run(INFO, settings)
+            assert files_of_mpi(settings) == files
+            for rank in children_of(job.pid):
+                os.kill(rank, signal.SIGCONT)
+            assert json.loads(job.stdout.read()) == {"ftruncate SIGSTOP": []}  # none failed, and the bits are right
+
+
+def files_of_mpi(settings):
+    """The files in the folder that `nothing_left` made."""
+    return sorted(Path(settings["OMPI_MCA_osc_sm_backing_directory"]).iterdir())
 
 
 def test_a_window_that_fails_late():

@@ -1,17 +1,24 @@
-"""`mpishare clean`: what killed jobs left goes, and nothing else."""
+"""`mpishare clean`, and the first call of a job: what killed jobs left goes, and nothing else."""
 
 import io
 import mmap
 import os
+import signal
 import subprocess
 import sys
+import time
+from fcntl import LOCK_EX, flock
+from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 
 from mpishare.cli.clean import main
+from mpishare.host import leftovers
+from tests.processes import wait_until
 
 STALE = ["osc_sm.vm.ba3f0001.0.4", "osc_sm.n-1.example.org.4c.0.0x1f00000001"]
-STALE += ["osc_rdma.vm.4c.3.817", "osc_rdma.vm.4c.3"]
+STALE += ["osc_rdma.vm.4c.3.817", "osc_rdma.vm.4c.3", "osc_ucx.vm.4c.0.0x1f00000001"]
 STALE += ["sm_segment.a-b.0.31ef0000.0", "vader_segment.n1.1000.4c.0", "vader_segment.n1.4c.0"]
 STALE += ["mpich_shar_tmpQ8vXl2", "mpich_shm_9f88a72b_0", "mpich_vci_9f88a72b_12"]
 FOREIGN = ["psm2_shm.1", "sm_segment", "my.sm_segment.vm.0.4c.0", "osc_sm.vm 1.4c.0.1", "torch_123", "notes.txt"]
@@ -21,9 +28,10 @@ FOREIGN += ["mpich_shm_copy_0", "mpich_shm_9f88a72b_0.npy"]
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder like /dev/shm."""
+    """A folder like /dev/shm, with files from a minute ago."""
     for name in [*STALE, *FOREIGN]:
         (tmp_path / name).write_bytes(bytes(8192))
+        os.utime(tmp_path / name, (time.time() - 60,) * 2)
     return tmp_path
 
 
@@ -62,9 +70,18 @@ def test_files_in_use_stay_also_those_of_another_pid_namespace(folder):
     assert names_in(folder) == {*FOREIGN, *STALE[:2]}
 
 
-def test_files_stay_where_their_use_cannot_be_known(folder, clean, monkeypatch):
-    monkeypatch.setattr("mpishare.cli.clean.F_SETLEASE", -1)  # as on a file system without leases
-    assert clean().count("cannot be known: Invalid argument") == len(STALE)
+UNKNOWN = {
+    "a file system without leases": ("F_SETLEASE", -1, "Invalid argument"),
+    "one of several hosts": ("_is_node_local", lambda directory: False, "other hosts may use its file system"),
+}
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_files_stay_where_their_use_cannot_be_known(case, folder, clean, monkeypatch):
+    name, value, reason = UNKNOWN[case]
+    monkeypatch.setattr(leftovers, name, value)
+    assert clean().count(f"cannot be known: {reason}") == len(STALE)
+    leftovers.remove_leftovers(str(folder))
     assert names_in(folder) == {*FOREIGN, *STALE}
 
 
@@ -95,3 +112,50 @@ def test_files_of_others_stay(folder, clean, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 12345678)
     assert clean() == "0 bytes are free again\n"
     assert names_in(folder) == {*FOREIGN, *STALE}
+
+
+def test_the_first_call_removes_them_once_without_a_word(folder, capfd):
+    leftovers.remove_leftovers(str(folder), str(folder / "missing"))
+    assert names_in(folder) == set(FOREIGN)
+    (folder / STALE[0]).touch()
+    leftovers.remove_leftovers(str(folder), str(folder / "missing"))
+    assert names_in(folder) == {*FOREIGN, STALE[0]}
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_first_call_leaves_files_in_use(folder):
+    used = {STALE[0], "mpich_shm_9f88a72b_0"}
+    files = [(folder / name).open() for name in used]
+    leftovers.remove_leftovers(str(folder))
+    assert names_in(folder) == {*FOREIGN, *used}
+    for file in files:
+        file.close()
+
+
+def test_the_first_call_leaves_a_folder_to_the_process_that_is_about_it(folder):
+    descriptor = os.open(folder, os.O_RDONLY)
+    flock(descriptor, LOCK_EX)
+    leftovers.remove_leftovers(str(folder))
+    os.close(descriptor)
+    assert names_in(folder) == {*FOREIGN, *STALE}
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+def test_a_young_file_stays_if_its_maker_opens_it(is_used, tmp_path, monkeypatch):
+    (file := tmp_path / STALE[0]).touch()
+    maker, signals, waits = Thread(target=file.read_bytes), [], []
+
+    def sleep(seconds):
+        waits.append(seconds)
+        if is_used:
+            maker.start()  # and waits for the lease
+            wait_until(lambda: signals, 10)
+
+    monkeypatch.setattr(leftovers, "time", SimpleNamespace(time=time.time, sleep=sleep))
+    previous = signal.signal(signal.SIGURG, lambda *_: signals.append(1))
+    leftovers.remove_leftovers(str(tmp_path))
+    signal.signal(signal.SIGURG, previous)
+    assert file.exists() == is_used
+    assert 0 < waits[0] <= 1
+    if is_used:
+        maker.join()

@@ -3,8 +3,8 @@
 Of each call first the first fails, then the second, until there is none. Each time the ranks share and make an array.
 Every rank must get the right bits, or every rank an error of ours; and the next call must work. Prints on rank 0, as
 JSON, what came of each call that failed with each error. The first that fails is number argv[4]; with argv[3] SIGKILL
-the rank dies there, with 0 the call returns 0, and with EROFS all later ones fail too. With argv[5], a folder, the
-ranks save there instead, and what was there must be there still.
+or SIGSTOP the rank dies or stops there, with 0 the call returns 0, and with EROFS all later ones fail too. With
+argv[5], a folder, the ranks save there instead, and what was there must be there still.
 """
 
 import json
@@ -71,7 +71,7 @@ def failed(call, fault, number):
     own = comm.Dup()  # which keeps no memory from before
     ms.share(np.arange(3), comm=own)  # what is made once is there
     with tempfile.NamedTemporaryFile() as log:
-        what = {"SIGKILL": "signal=SIGKILL", "0": "retval=0"}.get(fault, f"error={fault}")
+        what = "retval=0" if fault == "0" else f"{'signal' if fault.startswith('SIG') else 'error'}={fault}"
         when = f"{number}+" if fault == "EROFS" else str(number)
         with injected(call, f"{what}:when={when}", log.name) if comm.rank == victim else nullcontext():
             comm.Barrier()
