@@ -41,10 +41,10 @@ class Counters:
     """
 
     def __init__(self, count: int, descriptor: int | None = None) -> None:
-        """Numbers in an open file, whose descriptor is closed; without one, numbers of this rank alone.
+        """Numbers in an open file, which is closed when they are deleted; without one, numbers of this rank alone.
 
         Raises:
-            BackendError: The file cannot be opened once more, or mapped.
+            BackendError: The file cannot be mapped.
         """
         nbytes = count * 8
         self.lock: AbstractContextManager[None] = nullcontext()
@@ -54,14 +54,11 @@ class Counters:
         try:
             self._mapping = Mapping.of_file(descriptor, nbytes)
             self._mapping.reserve(slice(0, nbytes))
-            # One that came over a socket has the open file description of the leader, whose lock would not keep it out.
-            own = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
         except (OSError, MemoryError) as error:
-            raise BackendError(f"counters cannot be mapped: {error}") from error
-        finally:
             os.close(descriptor)
-        weakref.finalize(self, os.close, own).atexit = False
-        self.lock = _FileLock(own)
+            raise BackendError(f"counters cannot be mapped: {error}") from error
+        weakref.finalize(self, os.close, descriptor).atexit = False
+        self.lock = _FileLock(descriptor)
         self.numbers = memoryview((ctypes.c_uint8 * nbytes).from_address(self._mapping.address)).cast("B").cast("q")
 
     @classmethod

@@ -165,9 +165,8 @@ def add(counters, times):
 
 
 def test_those_who_open_the_file_change_them_one_at_a_time():
-    """Also those whose descriptor came over a socket: it is a duplicate, as `dup` makes."""
     descriptor, before = memory_file(16), open_files()
-    opened = [Counters(2, os.dup(descriptor)) for _ in range(3)]
+    opened = [Counters(2, os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)) for _ in range(3)]
     assert list(opened[0].numbers) == list(Counters(2).numbers) == [0, 0]
     threads = [threading.Thread(target=add, args=(counters, 1000)) for counters in opened]
     with pytest.raises(KeyboardInterrupt), opened[0].lock:
