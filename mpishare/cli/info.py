@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 
 import mpishare as ms
+from mpishare.cli.slurm import accounting_warning
 
 
 def main(argv: list[str]) -> int:
-    """Prints the facts once, on rank 0."""
+    """Prints the facts once, on rank 0; a warning about them on stderr."""
     parser = argparse.ArgumentParser(
         prog="mpishare info",
         description="Versions of MPI, mpi4py and numpy; hosts, ranks and placement; the memory of each node and which "
@@ -21,7 +23,10 @@ def main(argv: list[str]) -> int:
     _leave_no_file()
     facts = ms.info()
     if ms.topology().rank == 0:
-        print(json.dumps(facts.as_dict(), indent=2) if options.json else facts)
+        print(json.dumps(facts.as_dict(), indent=2) if options.json else facts, flush=True)
+        has_sharers = any(len(node.ranks) > 1 for node in facts.nodes)
+        if has_sharers and (warning := accounting_warning()):
+            print(f"mpishare info: warning: {warning}", file=sys.stderr)
     return 0
 
 

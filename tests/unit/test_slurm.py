@@ -1,0 +1,57 @@
+"""`mpishare info` in a job of Slurm: the warning where shared memory counts once a rank."""
+
+import pytest
+
+from mpishare.cli.slurm import accounting_warning
+
+LINUX, CGROUP = "jobacct_gather/linux", "jobacct_gather/cgroup"
+JOB = {"SLURM_JOB_ID": "1"}
+
+
+@pytest.fixture
+def scontrol(tmp_path, monkeypatch):
+    """Makes a shell script the only scontrol on PATH."""
+
+    def make(script):
+        program = tmp_path / "scontrol"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return make
+
+
+def printing(kind, params):
+    """A script that prints a configuration as Slurm 22.05 does."""
+    lines = f"JobAcctGatherFrequency  = 30\nJobAcctGatherType       = {kind}\nJobAcctGatherParams     = {params}"
+    return f"[ \"$*\" = 'show config' ] || exit 1\necho 'Configuration data as of 2026-11-22T20:34:07\n{lines}'"
+
+
+@pytest.mark.parametrize(
+    ("kind", "params", "sentence"),
+    [
+        (LINUX, "(null)", "but ends no job for it"),
+        (LINUX, "OverMemoryKill", "and ends a job of which that is over --mem"),
+        (LINUX, "UsePss", None),
+        (LINUX, "overmemorykill,usePSS", None),
+        (LINUX, "NoShared,OverMemoryKill", None),
+        (CGROUP, "OverMemoryKill", None),
+        ("jobacct_gather/none", "(null)", None),
+    ],
+)
+def test_the_warning_follows_the_configuration(scontrol, kind, params, sentence):
+    scontrol(printing(kind, params))
+    warning = accounting_warning(JOB, limit_s=60)
+    assert (warning is None) if sentence is None else (sentence in str(warning))
+    assert accounting_warning({}) is None, "outside of a job"
+
+
+@pytest.mark.parametrize("script", ["exit 1", "echo nonsense", "printf '\\377'", "exec sleep 60"])
+def test_an_scontrol_that_does_not_answer_is_no_warning(scontrol, script):
+    scontrol(script)
+    assert accounting_warning(JOB, limit_s=0.2) is None
+
+
+def test_no_scontrol_is_no_warning(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert accounting_warning(JOB) is None
