@@ -70,14 +70,22 @@ class Mapping:
         return cls(start + part.start - offset, start, length)
 
     @classmethod
-    def of_pages(cls, address: int, nbytes: int) -> Mapping | None:
+    def of_pages(cls, address: int, nbytes: int, offset: int | None = None) -> Mapping | None:
         """A second map of the shared pages that are mapped at `address`. It outlives the first.
 
-        None where the pages are private memory of the process (EINVAL), or there are too many maps (ENOMEM).
+        Args:
+            address: Where the bytes begin in the first map.
+            nbytes: How many there are.
+            offset: What `file_offset` returns for their first page. It is called without.
+
+        Returns:
+            The map; None where the pages are private memory of the process (EINVAL), or there are too many maps
+            (ENOMEM).
         """
         start = address & -mmap.PAGESIZE
         length = address - start + nbytes
-        offset = _file_offset(start) if is_aligned(length) else 0
+        if offset is None:
+            offset = file_offset(start) if is_aligned(length) else 0
         try:
             copy = _map_aligned(length, offset, lambda target: syscalls.mremap_copy(start, length, target))
         except OSError:
@@ -175,9 +183,10 @@ def _areas(start: int, stop: int) -> Iterator[tuple[int, int, int]]:
                 yield first, last, int(offset, 16)
 
 
-def _file_offset(address: int) -> int:
-    """The offset of the page at `address` in the mapped file; 0 if nothing is mapped there."""
-    return next((offset + address - start for start, _, offset in _areas(address, address + 1)), 0)
+def file_offset(address: int) -> int:
+    """The offset of the page at `address` in the mapped file; 0 if nothing is mapped there. It takes some 100 us."""
+    start = address & -mmap.PAGESIZE
+    return next((offset + start - first for first, _, offset in _areas(start, start + 1)), 0)
 
 
 def _map_aligned(length: int, offset: int, make: Callable[[int | None], int]) -> int:

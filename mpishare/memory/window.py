@@ -14,7 +14,7 @@ from mpishare.host import filesystems
 from mpishare.host import memory as host_memory
 from mpishare.memory.hugepages import aligned_bytes, huge_bytes
 from mpishare.memory.kinds import Kind
-from mpishare.memory.mapping import Mapping
+from mpishare.memory.mapping import Mapping, file_offset
 
 _SLACK_BYTES = 64 << 10
 """What an MPI adds to a window for itself. Open MPI 5.0: a page, and 128 bytes a rank."""
@@ -66,35 +66,44 @@ def _check(context: Context, nbytes: int) -> int:
     return steps
 
 
-class _Refusals(NamedTuple):
-    """Why this MPI makes no windows, and why their pages cannot be mapped a second time; "" where they can."""
+class _Trial(NamedTuple):
+    """What a window of one page has shown.
 
-    window: str
-    second_map: str
+    Attributes:
+        refusal: Why this MPI makes no windows; "" if it does.
+        refusal_of_map: Why their pages cannot be mapped a second time; "" if they can.
+        offset: Where the pages begin in the file of a window: behind what MPI keeps for itself, in each one alike.
+    """
+
+    refusal: str
+    refusal_of_map: str
+    offset: int
 
     @classmethod
-    def of(cls, context: Context) -> _Refusals:
-        """Learnt from a window of one page, the same on all ranks. Collective over the ranks of this node."""
+    def of(cls, context: Context) -> _Trial:
+        """The refusals are the same on all ranks. Collective over the ranks of this node."""
         try:
             window = _make_shared(context, PAGE_BYTES)
         except mpi.Exception as error:
             refusal = f"this MPI makes no shared-memory windows: {error}"
-            return cls(refusal, refusal)
-        mapping = _map_again(context, window, PAGE_BYTES)
+            return cls(refusal, refusal, 0)
+        offset = file_offset(_address_of(window))
+        mapping = _map_again(context, window, PAGE_BYTES, offset)
         window.Free()
-        return cls("", "" if mapping else "the pages of MPI's windows cannot be mapped a second time on every rank")
+        refusal = "" if mapping else "the pages of MPI's windows cannot be mapped a second time on every rank"
+        return cls("", refusal, offset)
 
 
 def _allocate_mapped(context: Context, nbytes: int) -> Mapping:
     """The second map of a window, which is freed. Collective over the ranks of this node."""
     if context.topology.node_size == 1:
         return Mapping.anonymous(nbytes)
-    refusal = context.keep(_Refusals.of).second_map
-    if refusal:
-        raise BackendError(refusal)
+    trial = context.keep(_Trial.of)
+    if trial.refusal_of_map:
+        raise BackendError(trial.refusal_of_map)
     room = aligned_bytes(nbytes)  # untouched pages take no memory
     window = _make(context, room)
-    mapping = _map_again(context, window, room)
+    mapping = _map_again(context, window, room, trial.offset)
     window.Free()
     if mapping is None:
         raise BackendError("a rank of this node cannot map the window's pages a second time; see vm.max_map_count")
@@ -107,7 +116,7 @@ def _allocate_kept(context: Context, nbytes: int) -> Mapping:
     """The memory of a window that stays. Collective over the ranks of this node."""
     if context.topology.node_size == 1:
         return Mapping.anonymous(nbytes)
-    refusal = context.keep(_Refusals.of).window
+    refusal = context.keep(_Trial.of).refusal
     if refusal:
         raise BackendError(refusal)
     return KeptWindow(_make(context, nbytes))
@@ -131,9 +140,9 @@ def _make_shared(context: Context, nbytes: int) -> mpi.Win:
     return mpi.Win.Allocate_shared(nbytes if context.topology.is_leader else 0, 1, comm=context.topology.node_comm)
 
 
-def _map_again(context: Context, window: mpi.Win, nbytes: int) -> Mapping | None:
+def _map_again(context: Context, window: mpi.Win, nbytes: int, offset: int) -> Mapping | None:
     """A second map on every rank of this node, or None on all of them. Collective over the ranks of this node."""
-    mapping = Mapping.of_pages(_address_of(window), nbytes)
+    mapping = Mapping.of_pages(_address_of(window), nbytes, offset)
     has_failed = context.node_collective_comm.allreduce_or(bytes([mapping is None]))
     return None if any(has_failed) else mapping
 

@@ -22,6 +22,7 @@ LARGE = 3 << 17
 ROUNDS = {100: 150, LARGE: 8}
 """How many arrays of so many items are made, so that their memory must be used again. A slab has fewer slots."""
 
+NAMES = {kind.name for kind in KINDS.values()}
 SHARED = {title: kind for title, kind in KINDS.items() if kind.is_shared}
 
 
@@ -195,6 +196,15 @@ def test_shared_bytes_are_on_read_only_pages_that_go_with_the_last_view(only):
             assert not permissions(address)
 
 
+def test_large_arrays_have_huge_pages_in_a_window_as_in_a_file(configured):
+    """So that the file of a window has the offset at which a smaller one was found."""
+    comm = configured(recycle="0", dir="", second_map="1")
+    for count in (1 << 18, 5 << 18, 33 << 18):
+        arrays = [ms.zeros(count, comm=comm, backend=kind) for kind in ("memmap", "window") if kind in NAMES]
+        pages = {segment.page_bytes for segment in ms.report().segments if segment.nbytes == arrays[0].nbytes}
+        assert len(pages) == 1
+
+
 def refuse(context, nbytes):
     """Fails late on the ranks of each node, in two ways."""
     context.node_collective_comm.barrier()
@@ -280,7 +290,9 @@ def test_a_window_that_a_rank_cannot_map_again_is_left_to_the_next_kind(configur
     nodes, of_pages, before = ms.topology(comm), Mapping.of_pages, len(KeptWindow.kept)
     if nodes.node_rank == nodes.node_size - 1:
         monkeypatch.setattr(
-            Mapping, "of_pages", lambda address, nbytes: of_pages(address, nbytes) if nbytes <= mappable else None
+            Mapping,
+            "of_pages",
+            lambda address, nbytes, *offset: of_pages(address, nbytes, *offset) if nbytes <= mappable else None,
         )
     shared = ms.share(np.arange(10_000), comm=comm)
     is_refused = nodes.node_size > 1
