@@ -41,11 +41,12 @@ $(BENCH_READY): $(READY)
 	@touch $@
 
 # One after the other: two at once would measure each other.
-bench: $(BENCH_READY)
+bench: $(BENCH_READY) $(MPICH_READY)
 	$(RUN) -n 4 -m benchmarks.ground
 	$(RUN) -n 2 -m benchmarks.share
 	$(RUN) -n 4 -m benchmarks.share
 	$(RUN) -n 4 -m benchmarks.memory
+	$(PY) -m benchmarks.situations
 	$(PY) -m benchmarks.nodes
 	$(PY) -m benchmarks.nodes --chunks --ranks 1 --powers 20,22,25
 	$(PY) -m benchmarks.growth

@@ -13,10 +13,9 @@ from tempfile import gettempdir
 from typing import NamedTuple
 
 from tests import coverage
-from tests.blackbox.launch import ROOT, environment
-from tests.cluster.missing import missing, missing_strace
+from tests.blackbox.launch import MPICH, ROOT, environment
+from tests.cluster.missing import missing, missing_namespaces, missing_strace
 
-MPICH = ROOT / ".venv-mpich" / "bin" / "python"
 MPIO = ROOT / ".venv-mpio" / "bin" / "python"
 TIME_LIMIT_S = 900  # a launch that takes longer hangs
 
@@ -109,6 +108,7 @@ def launches():
     chosen += [mpi(f"large-{size}", size, {"MPISHARE_NODES": nodes}, "large") for size, nodes in LARGE.items()]
     chosen.append(pytest("blackbox", "tests/blackbox", *TWO_AT_A_TIME))
     untraced = ignored("tests/faults/test_syscalls.py", missing_strace())
+    untraced += ignored("tests/faults/test_situations.py", [*missing_strace(), *missing_namespaces()])
     chosen.append(pytest("faults", "tests/faults", *TWO_AT_A_TIME, *untraced))
     if not missing(slurm=False):
         slurm = ignored("tests/cluster/test_slurm.py", missing(slurm=True))
@@ -119,6 +119,8 @@ def launches():
 def left_out():
     """One line for each part of the tests that cannot run on this machine: why, and what would allow it."""
     lines = [f"left out: the tests of failing system calls: {reason}" for reason in missing_strace()]
+    situations = [*missing_strace(), *missing_namespaces()]
+    lines += [f"left out: the tests of what ranks of one host may lack: {reason}" for reason in situations]
     if not MPICH.exists():
         lines.append("left out: the tests on a second MPI: there is no .venv-mpich; make test creates it")
     if not MPIO.exists():

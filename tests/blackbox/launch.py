@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from mpishare.cli import run as launcher
 
 ROOT = Path(__file__).parent.parent.parent
+MPICH = ROOT / ".venv-mpich" / "bin" / "python"  # make test installs it
 PROGRAMS = "tests.blackbox.programs"
 
 OPEN_MPI = {

@@ -31,6 +31,16 @@ def missing_strace():
     return _not_installed(("strace",))
 
 
+def missing_namespaces():
+    """One reason a line why ranks of one host cannot have namespaces of their own; none when they can."""
+    lacking = _not_installed(("unshare",))
+    if not lacking and not (
+        _may("--user", "--map-current-user") and _may("--mount", "--pid", "--fork", "--mount-proc")
+    ):
+        lacking.append("ranks with namespaces of their own need root and user namespaces; run as root")
+    return lacking
+
+
 def _not_installed(names):
     lacking = [name for name in names if shutil.which(name, path=_PATH) is None]
     return [f"{', '.join(lacking)} not installed; {_CURE}"] if lacking else []
@@ -38,6 +48,10 @@ def _not_installed(names):
 
 def _may_make_hosts():
     """Whether the kernel lets us make the namespaces of a host."""
-    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    args = ["unshare", *user, "--net", "--mount", "--pid", "--fork", "--mount-proc", "true"]
-    return subprocess.run(args, capture_output=True, check=False).returncode == 0
+    return _may("--net", "--mount", "--pid", "--fork", "--mount-proc")
+
+
+def _may(*options):
+    """Whether a process may have namespaces of its own by these options of unshare."""
+    user = [] if os.geteuid() == 0 or "--user" in options else ["--user", "--map-root-user"]
+    return subprocess.run(["unshare", *user, *options, "true"], capture_output=True, check=False).returncode == 0
