@@ -58,7 +58,10 @@ def _receive(comm: CollectiveComm, owner: int, file: OpenFile, result: int | str
         comm.barrier()  # what can come has come
         return result if inbox is None else inbox.receive(file)
     except OSError as error:
-        reason = "does not come" if isinstance(error, BlockingIOError) else f"cannot be received: {error.strerror}"
+        is_missing = isinstance(error, BlockingIOError)
+        reason = (
+            "does not come, as between network namespaces" if is_missing else f"cannot be received: {error.strerror}"
+        )
         return f"{result}; over a Unix socket it {reason}"
     finally:
         if inbox is not None:
