@@ -26,7 +26,11 @@ def numa_node(folder: str = NODES) -> int | None:
 @cache
 def _cpus_by_node(folder: str) -> dict[int, frozenset[int]]:
     """The CPUs of each NUMA node; empty for a node that has memory alone."""
-    nodes = Path(folder).glob("node[0-9]*")
+    try:
+        files = list(Path(folder).iterdir())
+    except OSError:
+        return {}
+    nodes = [file for file in files if file.name.startswith("node") and file.name[4:].isdigit()]
     return {int(node.name[4:]): _cpus(text_of(node / "cpulist")) for node in nodes}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from mpishare.memory.hugepages import aligned_bytes, huge_bytes
 from mpishare.memory.kinds import Kind
 from mpishare.memory.mapping import Mapping, file_offset
 
-_SLACK_BYTES = 64 << 10
+_SLACK_BYTES = mmap.PAGESIZE + (60 << 10)
 """What an MPI adds to a window for itself. Open MPI 5.0: a page, and 128 bytes a rank."""
 
 _ROOM_PER_BYTE = 2
