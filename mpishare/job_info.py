@@ -23,6 +23,8 @@ class NodeInfo:
     Attributes:
         host: Its name.
         ranks: Its ranks in the communicator.
+        mpi_nodes: How many nodes MPI sees in these ranks. Where it is not 1, they were found to share memory all the
+            same, by files and not by windows.
         machine: The facts that its kernel reports.
         segments: For each segment kind whether it can be used for a page and what it provides, or why it cannot: first
             those that the node tries, in their order.
@@ -30,6 +32,7 @@ class NodeInfo:
 
     host: str
     ranks: tuple[int, ...]
+    mpi_nodes: int
     machine: Machine
     segments: dict[str, str]
 
@@ -59,6 +62,8 @@ class Info:
         lines += [f"{'settings':14} {self.settings}", f"{'job':14} {self.size} ranks on {len(self.nodes)} nodes"]
         for number, node in enumerate(self.nodes):
             lines += ["", f"node {number}: {node.host}, ranks {', '.join(map(str, node.ranks))}"]
+            if node.mpi_nodes > 1:
+                lines.append(f"  MPI sees {node.mpi_nodes} nodes in these ranks, but they can share memory")
             lines += [f"  {line}" for line in _machine_lines(node.machine)]
             lines += [f"  segment {title:18} {fit}" for title, fit in node.segments.items()]
         return "\n".join(lines)
@@ -85,7 +90,8 @@ def info(*, comm: mpi.Comm | None = None) -> Info:
         context, topology = call.context, call.context.topology
         with call.begin() as agreement:
             agreement.call = "info()"
-        node = NodeInfo(topology.host, topology.ranks_of(topology.node), Machine.probe(), probe(context))
+        ranks = topology.ranks_of(topology.node)
+        node = NodeInfo(topology.host, ranks, context.mpi_nodes, Machine.probe(), probe(context))
         nodes = context.collective_comm.allgather_obj(node if topology.is_leader else None)
         return Info(_versions(), str(context.config), topology.size, tuple(node for node in nodes if node is not None))
 

@@ -11,10 +11,11 @@ from typing import Any, TypeVar, cast
 from mpishare.comm import mpi, progress
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective_comm import CollectiveComm
+from mpishare.comm.nodes import find_nodes
 from mpishare.comm.pending import kept_alive_on_error
 from mpishare.comm.placement import pretend_node
 from mpishare.comm.progress import Pending
-from mpishare.comm.topology import find_topology
+from mpishare.comm.topology import make_topology
 from mpishare.comm.watchdog import Watchdog
 from mpishare.comm.watched_comm import WatchedComm
 from mpishare.config import Config
@@ -33,6 +34,7 @@ class Context:
 
     Attributes:
         topology: The facts about its nodes, which users see.
+        mpi_nodes: How many nodes MPI sees in the ranks of this node; where it is not 1, it makes no windows here.
         config: The settings read from the environment when the communicator was first used.
         collective_comm: mpishare's own duplicate of the communicator, for collectives; see `comm.tags`.
         node_collective_comm: The same for the ranks of this node. It is what users see as `topology.node_comm`, so
@@ -74,7 +76,9 @@ class Context:
                 watchdog.close()
                 duplicate.Free()
             raise
-        self.topology = find_topology(comm, duplicate, pretend)
+        nodes = find_nodes(duplicate, pretend)
+        self.mpi_nodes = nodes.mpi_nodes
+        self.topology = make_topology(comm, duplicate, nodes)
         if self.topology.is_leader:
             remove_leftovers(host_memory.SHM_DIR, self.config.window_dir or host_memory.SHM_DIR)
         self.data_comm = duplicate

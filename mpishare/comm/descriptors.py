@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.host.descriptors import Inbox, OpenFile, send
+
+if TYPE_CHECKING:
+    from mpishare.comm.collective_comm import CollectiveComm
 
 
 def open_file_of(comm: CollectiveComm, owner: int, descriptor: int) -> int | str:

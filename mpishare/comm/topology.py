@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from mpishare.comm import mpi
 from mpishare.comm.placement import Placement
-from mpishare.host.numa import numa_node
+
+if TYPE_CHECKING:
+    from mpishare.comm.nodes import Nodes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -67,26 +69,22 @@ class Topology:
         return f"<Topology of {self.size} ranks on {self.n_nodes} nodes ({nodes})>"
 
 
-def find_topology(comm: mpi.Intracomm, duplicate: mpi.Intracomm, pretend: int | None) -> Topology:
-    """Asks MPI which ranks can share memory.
+def make_topology(comm: mpi.Intracomm, duplicate: mpi.Intracomm, nodes: Nodes) -> Topology:
+    """Numbers the nodes and makes the communicators across them.
 
     Args:
         comm: The caller's communicator.
-        duplicate: mpishare's own duplicate of it, which is asked.
-        pretend: The pretend node of this process; None for real nodes.
+        duplicate: mpishare's own duplicate of it.
+        nodes: Its nodes.
 
     Collective:
         Over `duplicate`.
     """
-    rank = duplicate.rank
-    node_comm = _split_by_node(duplicate, pretend)
+    rank, node_comm = duplicate.rank, nodes.comm
     rail = cast("mpi.Intracomm", duplicate.Split(node_comm.rank, rank))
-    host = mpi.Get_processor_name() + ("" if pretend is None else f"~{pretend}")
-    facts = duplicate.allgather((node_comm.bcast(rank), host, numa_node()))
-    leaders, hosts, numa_nodes = zip(*facts, strict=True)
-    placement = Placement.from_labels(leaders)
+    placement = Placement.from_labels(nodes.labels)
     node = placement.node_of[rank]
-    node_hosts = tuple(hosts[ranks[0]] for ranks in placement.nodes)
+    node_hosts = tuple(nodes.hosts[ranks[0]] for ranks in placement.nodes)
     return Topology(
         comm=comm,
         rank=rank,
@@ -101,19 +99,9 @@ def find_topology(comm: mpi.Intracomm, duplicate: mpi.Intracomm, pretend: int | 
         node_comm=node_comm,
         leaders=rail if node_comm.rank == 0 else cast("mpi.Intracomm", mpi.COMM_NULL),
         rail=rail,
-        numa_comm=_split_by_numa_node(node_comm, [numa_nodes[rank] for rank in placement.nodes[node]]),
+        numa_comm=_split_by_numa_node(node_comm, [nodes.numa_nodes[rank] for rank in placement.nodes[node]]),
         placement=placement,
     )
-
-
-def _split_by_node(comm: mpi.Intracomm, pretend: int | None) -> mpi.Intracomm:
-    """The ranks that can share memory, split further by pretend nodes: a pretend node never spans real ones."""
-    real = cast("mpi.Intracomm", comm.Split_type(mpi.COMM_TYPE_SHARED, comm.rank))
-    if pretend is None:
-        return real
-    node_comm = cast("mpi.Intracomm", real.Split(pretend, comm.rank))
-    real.Free()
-    return node_comm
 
 
 def _split_by_numa_node(node_comm: mpi.Intracomm, numa_nodes: Sequence[int | None]) -> mpi.Intracomm:

@@ -1,26 +1,36 @@
-"""Whether a process has ended, and from where one can know that."""
+"""Whether a process has ended, from where one can know that, and the run of the kernel."""
 
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 from zlib import crc32
 
 from mpishare.host.procfs import text_of
 
 
+@cache
+def boot_id() -> str:
+    """What names the run of this host's kernel, since it was booted; "" if that is not known.
+
+    Source:
+        random(4), boot_id.
+    """
+    return text_of("/proc/sys/kernel/random/boot_id")
+
+
 def scope() -> int:
     """A number of 32 bits for the processes whose ids mean the same: those of one PID namespace since the host started.
 
     Source:
-        pid_namespaces(7); random(4), boot_id.
+        pid_namespaces(7).
     """
     try:
         namespace = str(Path("/proc/self/ns/pid").readlink())
     except OSError:  # no /proc, or another namespace's
         namespace = ""
-    boot = text_of("/proc/sys/kernel/random/boot_id")
-    return crc32(os.fsencode(f"{os.uname().nodename} {boot} {namespace}"))
+    return crc32(os.fsencode(f"{os.uname().nodename} {boot_id()} {namespace}"))
 
 
 def has_ended(pid: int) -> bool:

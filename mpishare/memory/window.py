@@ -83,6 +83,9 @@ class _Trial(NamedTuple):
     @classmethod
     def of(cls, context: Context) -> _Trial:
         """The refusals are the same on all ranks. Collective over the ranks of this node."""
+        if context.mpi_nodes > 1:
+            refusal = f"MPI puts the ranks of host {context.topology.host} on {context.mpi_nodes} nodes"
+            return cls(refusal, refusal, 0)
         try:
             window = _make_shared(context, PAGE_BYTES)
         except mpi.Exception as error:

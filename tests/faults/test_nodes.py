@@ -1,8 +1,10 @@
-"""Ranks of one host that share memory although namespaces lie between them."""
+"""Which ranks of one host are a node where namespaces lie between them, or where MPI puts each on its own node."""
 
 import sys
 
-from tests.blackbox.launch import run_ranks
+import pytest
+
+from tests.blackbox.launch import MPICH, run, run_ranks
 
 SHARE = """
 import numpy as np, mpishare as ms
@@ -20,3 +22,58 @@ def test_a_user_namespace_for_each_rank():
     """
     ended = run_ranks(3, ["--", "unshare", "--user", "--map-current-user", sys.executable, "-c", SHARE])
     assert ended.stdout == "memmap in memory\n" * 3
+
+
+NODES = """
+import ctypes, sys, numpy as np, mpishare as ms
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+comm.alltoall(range(comm.size))  # has MPI connect all ranks while it can
+CLONE_NEWNET = 0x40000000
+assert str(comm.rank) not in sys.argv or ctypes.CDLL(None).unshare(CLONE_NEWNET) == 0
+for each in (comm, comm.Dup()):
+    table = ms.share(np.arange(1e6) if comm.rank == 0 else None, comm=each)
+    assert (table == np.arange(1e6)).all()
+    info = ms.info(comm=each)
+if comm.rank == 0:
+    print(*(node.ranks for node in info.nodes), info, sep="\\n")
+"""
+NAMESPACES = ["unshare", "--user", "--map-root-user", "--pid", "--uts", "--fork", "--mount-proc"]
+TWO_NAMES = 'hostname host-$((PMI_RANK % 2)); exec "$@"'
+
+
+def run_nodes(*args):
+    """Runs NODES on 4 ranks of MPICH, each of them a node to MPI, by a command line that begins with `args`."""
+    if not MPICH.exists():
+        pytest.skip("there is no .venv-mpich; make test creates it")
+    line = [MPICH, "-m", "mpishare", "run", "-n", "4", "--", *NAMESPACES, *args]
+    return run([*map(str, line)], {"MPIR_CVAR_NOLOCAL": "1"})
+
+
+CUT_OFF = {
+    "": ["(0, 1, 2, 3)"],
+    "0": ["(0,)", "(1, 2, 3)"],
+    "2": ["(0, 1, 3)", "(2,)"],
+    "1 2 3": ["(0,)", "(1,)", "(2,)", "(3,)"],
+}
+"""Ranks in network namespaces of their own, and the nodes that result."""
+
+
+@pytest.mark.parametrize("ranks", CUT_OFF)
+def test_nodes_are_the_ranks_that_reach_each_others_memory(ranks):
+    """An MPI that puts each rank on a node of its own: MPICH 5 over UCX, MPICH with MPIR_CVAR_NOLOCAL=1.
+
+    Outcome: the ranks of a host that reach a page of each other are one node; where not all do, stderr says so once.
+    """
+    nodes = CUT_OFF[ranks]
+    ended = run_nodes(MPICH, "-c", NODES, *ranks.split())
+    assert ended.stdout.splitlines()[: len(nodes)] == nodes
+    assert ("MPI sees 4 nodes in these ranks" in ended.stdout) == (len(nodes) == 1)
+    reports = [line for line in ended.stderr.splitlines() if line.startswith("mpishare:")]
+    assert [f"are {len(nodes)} nodes with {len(nodes)} copies" in line for line in reports] == [True] * (len(nodes) > 1)
+
+
+def test_hosts_with_names_of_their_own_are_nodes_of_their_own():
+    ended = run_nodes("sh", "-c", TWO_NAMES, "sh", MPICH, "-c", NODES)
+    assert ended.stdout.splitlines()[:2] == ["(0, 2)", "(1, 3)"]
+    assert "mpishare:" not in ended.stderr
