@@ -20,12 +20,9 @@ from mpishare.memory.mapping import Mapping, file_offset
 _SLACK_BYTES = mmap.PAGESIZE + (60 << 10)
 """What an MPI adds to a window for itself. Open MPI 5.0: a page, and 128 bytes a rank."""
 
-_ROOM_PER_BYTE = 2
-"""Free space required, over the size of a window. See `_check`."""
-
-_MARGIN_BYTES = 16 << 20
-"""Free space required at least, besides the window itself. Other processes write some 10 GB a second: in the 1 ms
-from `_check` to MPI's own look less than this."""
+_MARGIN_BYTES, _MARGIN_PART = 16 << 20, 16
+"""Free space required besides a window: its own size, these bytes, or this part of /dev/shm, whichever is the most. In
+the 1 ms from `_check` to MPI's own look a core fills some 2 MB, so 128 cores 256 MB; of 64 GB the part is 4 GB."""
 
 _MAP_SLACK_BYTES = 4 << 20
 """What an MPI may map besides, while it makes a window."""
@@ -42,8 +39,9 @@ def _check(context: Context, nbytes: int) -> int:
     """Compares with the free space of the directory in which Open MPI and MPICH put windows, and with all limits.
 
     One rank of Open MPI compares the free space again, and the other ranks hang if it finds too little. Nothing keeps
-    the space for us between the two checks. So twice the size must be free, as no other process fills that much so
-    soon. Other windows do not: they take space only when their pages are reserved, where an error is one of ours.
+    the space for us between the two checks. So more must be free than other processes fill in that time. To refuse a
+    window costs nothing, as a file in memory is as fast. Windows made at the same time do not matter: they take space
+    only when their pages are reserved, where an error is one of ours.
     """
     host, is_file = context.topology.host, context.topology.node_size > 1
     file_bytes = aligned_bytes(nbytes) + _SLACK_BYTES if is_file else 0
@@ -56,14 +54,14 @@ def _check(context: Context, nbytes: int) -> int:
         raise BackendError(f"no file can be opened on host {host}: {error.strerror}") from error
     directory = context.config.window_dir or host_memory.SHM_DIR
     space = filesystems.room(directory)
-    required = max(_ROOM_PER_BYTE * nbytes + _SLACK_BYTES, nbytes + _MARGIN_BYTES)
-    if is_file and space is not None and required > space.free:
-        cure = (
-            f"A window of this size is made where {required:,} bytes are free: {_ROOM_PER_BYTE} times its size, and "
-            f"{_MARGIN_BYTES >> 20} MiB more than it. Give the host more shared memory (docker: --shm-size), or share "
-            "less."
-        )
-        raise CapacityError(host, directory, nbytes, space.free, cure)
+    if is_file and space is not None:
+        required = nbytes + max(nbytes, _MARGIN_BYTES, space.total // _MARGIN_PART) + _SLACK_BYTES
+        if required > space.free:
+            cure = (
+                f"MPI may hang where other processes fill it meanwhile, so that {required:,} must be free for this "
+                "window. Give the host more shared memory (docker: --shm-size), or share less."
+            )
+            raise CapacityError(host, directory, nbytes, space.free, cure)
     return steps
 
 

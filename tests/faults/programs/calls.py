@@ -242,9 +242,9 @@ def run_threads():
         list(pool.map(work, range(3)))
 
 
-def share_large():
-    """Shares 256 MiB."""
-    array = ms.share(np.full(256 << 20, 7, "u1") if rank == 0 else None)
+def share_bytes(nbytes):
+    """Shares one array, and prints the report."""
+    array = ms.share(np.full(int(nbytes), 7, "u1") if rank == 0 else None)
     assert (array == 7).all()
     print(ms.report())
 
