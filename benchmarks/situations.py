@@ -35,29 +35,32 @@ def main() -> None:
     figures = {name: row(rounds, name, MPICH if kind.is_mpich else PLAIN) for name, kind in situations.items()}
     for name, values in figures.items():
         print(f"{name:40} " + "  ".join(f"{what} {value}" for what, value in values.items()))
-    ranks, rounds_of = 4, {"rounds": options.rounds, "shares a round": options.shares}
-    keep("situations", {"ranks": ranks, **rounds_of, **figures}, rounds[0][PLAIN]["ground"])
+    keep("situations", {"rounds": options.rounds, "shares": options.shares, **figures}, rounds[0][PLAIN]["ground"])
 
 
 def row(rounds: list[dict[str, Any]], name: str, plain: str) -> dict[str, Any]:
     """The figures of one situation."""
-    outcome = rounds[0][name]["outcomes"]["default"]
-    times = [{way: statistics.median(taken) for way, taken in turn[name]["ms"].items()} for turn in rounds]
-    plains = [{way: statistics.median(taken) for way, taken in turn[plain]["ms"].items()} for turn in rounds]
-    figures: dict[str, Any] = {"segment kind": ", ".join(outcome["kinds"])}
-    figures["memory over the array"] = max(
-        turn[name]["outcomes"]["default"]["memory over the array"] for turn in rounds
-    )
+    outcomes = [turn[name]["outcomes"]["default"] for turn in rounds]
+    figures: dict[str, Any] = {
+        "segment kind": ", ".join(outcomes[0]["kinds"]),
+        "memory over the array": max(outcome["memory over the array"] for outcome in outcomes),
+    }
     for way in ("fresh", "again"):
-        figures[f"{way}, ms"] = statistics.median(turn[way] for turn in times)
-        figures[f"{way}, over plain"] = _ratio(times, way, plains, way)
-        figures[f"{way}, over one memcpy"] = _ratio(times, way, times, "memcpy")
+        figures[f"{way}, median, ms"] = round(statistics.median(medians(rounds, name, way)), 3)
+        figures[f"{way}, least, ms"] = min(time for turn in rounds for time in turn[name]["ms"][way])
+        figures[f"{way}, over plain"] = ratio(medians(rounds, name, way), medians(rounds, plain, way))
+        figures[f"{way}, over one memcpy"] = ratio(medians(rounds, name, way), medians(rounds, name, "memcpy"))
     return figures
 
 
-def _ratio(times: list[dict[str, float]], way: str, others: list[dict[str, float]], other: str) -> float:
-    ratios = [turn[way] / reference[other] for turn, reference in zip(times, others, strict=True)]
-    return round(statistics.median(ratios), 3)
+def medians(rounds: list[dict[str, Any]], name: str, way: str) -> list[float]:
+    """The median time of a way in each round, in milliseconds."""
+    return [statistics.median(turn[name]["ms"][way]) for turn in rounds]
+
+
+def ratio(times: list[float], references: list[float]) -> float:
+    """The median of the rounds' ratios."""
+    return round(statistics.median(time / other for time, other in zip(times, references, strict=True)), 3)
 
 
 if __name__ == "__main__":

@@ -1,28 +1,8 @@
 """Which ranks of one host are a node where namespaces lie between them, or where MPI puts each on its own node."""
 
-import sys
-
 import pytest
 
-from tests.blackbox.launch import MPICH, run, run_ranks
-
-SHARE = """
-import numpy as np, mpishare as ms
-from mpi4py import MPI
-table = ms.share(np.arange(1e6) if MPI.COMM_WORLD.rank == 0 else None, backend="memmap")
-assert (table == np.arange(1e6)).all()
-print(ms.report().segments[0].backend)
-"""
-
-
-def test_a_user_namespace_for_each_rank():
-    """A user namespace for each rank, as Apptainer makes.
-
-    Outcome: nothing: the leader sends the nameless file over a socket.
-    """
-    ended = run_ranks(3, ["--", "unshare", "--user", "--map-current-user", sys.executable, "-c", SHARE])
-    assert ended.stdout == "memmap in memory\n" * 3
-
+from tests.blackbox.launch import MPICH, run
 
 NODES = """
 import ctypes, sys, numpy as np, mpishare as ms

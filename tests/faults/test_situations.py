@@ -12,17 +12,18 @@ DEFAULTS = {
     "a user namespace for every second rank": WINDOW,
     "a PID namespace per rank": WINDOW,
     "a Python without os.memfd_create": WINDOW,
+    "an MPI that finds each rank alone": FILE,
     "a /dev/shm of 64 MiB": FILE,
     "a kernel that refuses all advice on memory": WINDOW,
 }
 """The segment kind that each takes of itself."""
 
 
-@pytest.mark.parametrize("name", DEFAULTS)
+@pytest.mark.parametrize("name", SITUATIONS)
 def test_one_copy(name):
-    """Ranks of a host that have user or PID namespaces of their own, or that MPI puts on nodes of their own.
+    """A user namespace for each rank, as Apptainer makes, or for some; a PID namespace for each.
 
-    Outcome: nothing: the host holds one copy, in a window or else in a nameless file.
+    Outcome: nothing: the host holds one copy, in a window or in a nameless file, which the leader sends over a socket.
     """
     situation = SITUATIONS[name]
     if situation.is_mpich and not MPICH.exists():
