@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -28,6 +29,9 @@ until MPI_Finalize, so that it comes after all that goes with its last view.
 
 Where MPISHARE_DIR names a folder, that comes before all.
 """
+
+_has_reported_copies = False
+"""Whether this process has reported that the ranks of its node hold copies."""
 
 
 def check_backend(backend: str | None, context: Context) -> str | None:
@@ -96,6 +100,8 @@ def obtain(context: Context, nbytes: int, backend: str | None, writable: bool) -
     for kind in _kinds_to_try(context, backend):
         try:
             memory = _allocate_with_retry(kind, context, nbytes, writable)
+            if kind is PRIVATE and backend is None:
+                _report_copies(context, nbytes, refusals)
             return NodeMemory(memory, Origin(kind.title, context.topology.node_size, kind.is_shared, refusals))
         except MpishareError as error:  # on all ranks of the node
             if severity_of(error, context.topology.node_size) == Severity.FATAL:
@@ -108,6 +114,21 @@ def obtain(context: Context, nbytes: int, backend: str | None, writable: bool) -
         raise BackendError(f"no segment kind can be used on host {context.topology.host}: {others}")
     cure = f"{lack.cure} No other segment kind can be used either. {others}" if others else lack.cure
     raise CapacityError(lack.host, lack.where, lack.wanted, lack.free, cure)
+
+
+def _report_copies(context: Context, nbytes: int, refusals: dict[str, str]) -> None:
+    """Writes to stderr, once in a process that is a leader, that each rank of its node holds a copy. Local."""
+    global _has_reported_copies
+    topology = context.topology
+    if _has_reported_copies or not topology.is_leader or topology.node_size == 1:
+        return
+    _has_reported_copies = True
+    reasons = "; ".join(f"{title}: {text}" for title, text in refusals.items())
+    sys.stderr.write(
+        f"mpishare: {topology.node_size} ranks on host {topology.host} hold {topology.node_size} copies of an array of "
+        f"{nbytes:,} bytes, as they can share no memory for it. {reasons}\n"
+    )
+    sys.stderr.flush()
 
 
 def _kinds_to_try(context: Context, backend: str | None) -> Sequence[Kind]:

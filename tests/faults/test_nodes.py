@@ -1,8 +1,10 @@
 """Which ranks of one host are a node where namespaces lie between them, or where MPI puts each on its own node."""
 
+import sys
+
 import pytest
 
-from tests.blackbox.launch import MPICH, run
+from tests.blackbox.launch import MPICH, run, run_ranks
 
 NODES = """
 import ctypes, sys, numpy as np, mpishare as ms
@@ -18,7 +20,8 @@ for each in (comm, comm.Dup()):
 if comm.rank == 0:
     print(*(node.ranks for node in info.nodes), info, sep="\\n")
 """
-NAMESPACES = ["unshare", "--user", "--map-root-user", "--pid", "--uts", "--fork", "--mount-proc"]
+USER_NAMESPACE = ["unshare", "--user", "--map-root-user"]
+NAMESPACES = [*USER_NAMESPACE, "--pid", "--uts", "--fork", "--mount-proc"]
 TWO_NAMES = 'hostname host-$((PMI_RANK % 2)); exec "$@"'
 
 
@@ -57,3 +60,16 @@ def test_hosts_with_names_of_their_own_are_nodes_of_their_own():
     ended = run_nodes("sh", "-c", TWO_NAMES, "sh", MPICH, "-c", NODES)
     assert ended.stdout.splitlines()[:2] == ["(0, 2)", "(1, 3)"]
     assert "mpishare:" not in ended.stderr
+
+
+def test_ranks_of_one_node_that_can_share_no_memory():
+    """Ranks that MPI puts on one node, but that can share no memory.
+
+    Outcome: one copy for each rank, and stderr says so once, with the reasons.
+    """
+    line = ["--", *USER_NAMESPACE, sys.executable, "-c", NODES, "0", "1"]
+    ended = run_ranks(2, line, {"OMPI_MCA_osc": "^sm,ucx"})  # no windows
+    assert ended.stdout.splitlines()[0] == "(0, 1)"
+    (report,) = [line for line in ended.stderr.splitlines() if line.startswith("mpishare:")]
+    assert "hold 2 copies of an array of 8,000,000 bytes" in report
+    assert "between network namespaces" in report
