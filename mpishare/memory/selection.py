@@ -97,9 +97,12 @@ def obtain(context: Context, nbytes: int, backend: str | None, writable: bool) -
     """
     refusals: dict[str, str] = {}  # texts, as an error would keep its frames, and these the arrays in them
     lack, lacking = None, ""
-    for kind in _kinds_to_try(context, backend):
+    kinds = _kinds_to_try(context, backend)
+    for number, kind in enumerate(kinds, start=1):
+        # What is cached stays where /dev/shm alone is short: each new array would release it, for no gain.
+        allocate = _allocate if kind is WINDOW and MEMMAP_IN_MEMORY in kinds[number:] else _allocate_with_retry
         try:
-            memory = _allocate_with_retry(kind, context, nbytes, writable)
+            memory = allocate(kind, context, nbytes, writable)
             if kind is PRIVATE and backend is None:
                 _report_copies(context, nbytes, refusals)
             return NodeMemory(memory, Origin(kind.title, context.topology.node_size, kind.is_shared, refusals))

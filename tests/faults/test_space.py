@@ -53,6 +53,11 @@ def test_small_shared_memory(nbytes, size, required):
     assert len(re.findall(rf"not window: .* bytes do not fit in /dev/shm.* {required} must be free", output)) == 2
 
 
+def test_small_shared_memory_leaves_what_is_cached():
+    output = run_with(SHM.format("64m"), "make_again")
+    assert output.count("used again: 40") == 2
+
+
 def test_shared_memory_that_fills_up():
     """/dev/shm filling up while arrays are being made.
 

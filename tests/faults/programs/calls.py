@@ -261,6 +261,18 @@ def share_while_it_fills_up():
     print(sorted({segment.backend for segment in ms.report().segments}))
 
 
+def make_again():
+    """Makes, drops and makes an array, between which another one takes new memory."""
+    for nbytes in (40 << 20, 60 << 20, 40 << 20):
+        array = ms.empty(nbytes, "u1")
+        content = int(array[0])
+        ms.fence()
+        array[0] = nbytes >> 20
+        ms.fence()
+        del array
+    print("used again:", content)
+
+
 def fill_before_use():
     """Makes an array, fills /dev/shm, uses the array, and makes another one."""
     grid = ms.empty(20 << 20, "u1")
