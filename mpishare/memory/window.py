@@ -104,7 +104,7 @@ def _allocate_mapped(context: Context, nbytes: int) -> Mapping:
     if trial.refusal_of_map:
         raise BackendError(trial.refusal_of_map)
     room = aligned_bytes(nbytes)  # untouched pages take no memory
-    window = _make(context, room)
+    window = _make(context, nbytes, room)
     mapping = _map_again(context, window, room, trial.offset)
     window.Free()
     if mapping is None:
@@ -121,13 +121,13 @@ def _allocate_kept(context: Context, nbytes: int) -> Mapping:
     refusal = context.keep(_Trial.of).refusal
     if refusal:
         raise BackendError(refusal)
-    return KeptWindow(_make(context, nbytes))
+    return KeptWindow(_make(context, nbytes, nbytes))
 
 
-def _make(context: Context, nbytes: int) -> mpi.Win:
-    """A window; an error of MPI ends the job. Collective over the ranks of this node."""
+def _make(context: Context, nbytes: int, room: int) -> mpi.Win:
+    """A window of `room` bytes for `nbytes`; an error of MPI ends the job. Collective over the ranks of this node."""
     try:
-        return _make_shared(context, nbytes)
+        return _make_shared(context, room)
     except mpi.Exception as error:
         # The other ranks may never leave MPI. It happens only where another process fills /dev/shm after `_check`.
         end_job(
