@@ -143,7 +143,7 @@ def _table(plan: Plan, node: str) -> list[str]:
     """The bytes on a node, and what fits there."""
     ranks, room = plan.ranks_a_node, _room(plan.memory, plan.limit)
     allowed = "" if room == plan.memory else f", of which control groups allow {room:,}"
-    windows = "fit" if plan.data <= plan.shm else "do not fit; mpishare takes its own files in memory then"
+    windows = "fit" if 2 * plan.data <= plan.shm else "may not all fit; the rest are nameless files in memory"
     return [
         f"{plan.ranks} ranks on {plan.nodes} nodes, up to {ranks} a node, each with {plan.each:,} bytes for itself",
         "",
