@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from array import array
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar, cast
@@ -86,7 +87,11 @@ class Context:
         self.max_tag = cast("int", mpi.COMM_WORLD.Get_attr(mpi.TAG_UB))
         self.uid: int = duplicate.bcast(int.from_bytes(os.urandom(7), "little"))
         node_bytes = self.config.recycle_bytes(host_memory.memory_bytes())
-        self.recycle_bytes: int = duplicate.allreduce(node_bytes, mpi.MIN)
+        # mpi4py's allreduce of objects would duplicate the communicator, and hold Python's lock meanwhile: other ranks
+        # could then wait for a thread of this one that makes a communicator or a window.
+        smallest = array("q", [node_bytes])
+        duplicate.Allreduce(mpi.IN_PLACE, smallest, mpi.MIN)
+        self.recycle_bytes = smallest[0]
         self.buffer_pool_bytes = node_bytes // (2 * self.topology.node_size)
         self.link_speeds: dict[int, float] = {}
         self.segment_count = 0

@@ -225,17 +225,18 @@ def store_from_c():
 
 
 def run_threads():
-    """Threads share, each on its own communicator."""
-    comms = [comm.Dup() for _ in range(3)]
+    """Threads share, each on its own communicators."""
+    comms = [comm.Dup() for _ in range(30)]
     assert MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
     def work(root):
         kept = []
-        for number in range(15):
-            array = ms.share(np.full(20_000, number) if rank == root else None, root=root, comm=comms[root])
+        for number in range(30):
+            own = comms[root + 3 * (number % 10)]
+            array = ms.share(np.full(20_000, number) if rank == root else None, root=root, comm=own)
             kept = [*kept[-5:], array]
             assert (array == number).all()
-            ms.fence(comm=comms[root])
+            ms.fence(comm=own)
             ms.report()
 
     with ThreadPoolExecutor() as pool:
