@@ -35,6 +35,7 @@ class Config:
         timeout_s: `MPISHARE_TIMEOUT`, how long a collective waits for ranks that do not come; None for no limit.
         temporary: `TMPDIR`, the temporary folder.
         window_dir: `OMPI_MCA_osc_sm_backing_directory`, where Open MPI is told to put its windows; None for /dev/shm.
+        window_components: `OMPI_MCA_osc`, which of its components Open MPI may use for windows; None if it is not told.
         launched: The number of processes that the launcher started together; 1 where it does not say.
         singletons: `MPISHARE_SINGLETONS`, "1" where each of these is meant to be alone.
     """
@@ -49,6 +50,7 @@ class Config:
     timeout_s: float | None = None
     temporary: str = "/tmp"  # noqa: S108 - nameless files only
     window_dir: str | None = None
+    window_components: str | None = None
     launched: int = 1
     singletons: bool = False
 
@@ -163,6 +165,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "timeout_s": ("MPISHARE_TIMEOUT", _seconds, "a number of seconds"),
     "temporary": ("TMPDIR", str, ""),
     "window_dir": ("OMPI_MCA_osc_sm_backing_directory", str, ""),
+    "window_components": ("OMPI_MCA_osc", str, ""),
     "singletons": ("MPISHARE_SINGLETONS", _switch, _SWITCH),
 }
 """For each attribute of `Config` its variable, the function that parses a value or raises ValueError, and what to

@@ -18,7 +18,7 @@ from mpishare.memory.kinds import Kind, NodeMemory, Origin
 from mpishare.memory.mapping import Mapping
 from mpishare.memory.memmap import MEMMAP_IN_FOLDER, MEMMAP_IN_MEMORY
 from mpishare.memory.private import PRIVATE
-from mpishare.memory.window import KEPT_WINDOW, WINDOW, KeptWindow
+from mpishare.memory.window import KEPT_WINDOW, WINDOW, KeptWindow, may_print_errors
 
 KINDS: tuple[Kind, ...] = (WINDOW, MEMMAP_IN_MEMORY, MEMMAP_IN_FOLDER, KEPT_WINDOW, PRIVATE)
 """In the order in which a node tries them.
@@ -27,8 +27,14 @@ MPI's own shared memory comes first. Nameless files serve where MPI makes no win
 second time, and where /dev/shm, which limits windows, is small. A window that stays holds its memory and a communicator
 until MPI_Finalize, so that it comes after all that goes with its last view.
 
-Where MPISHARE_DIR names a folder, that comes before all.
+Where MPISHARE_DIR names a folder, that comes before all. A nameless file in memory does where MPI would print an error
+for each window.
 """
+
+_PRINTS_ERRORS = (
+    "Open MPI would print an error for each, as its UCX finds no network; with OMPI_MCA_osc=^ucx it does not"
+)
+"""Why windows do not come first."""
 
 _has_reported_copies = False
 """Whether this process has reported that the ranks of its node hold copies."""
@@ -64,7 +70,9 @@ def probe(context: Context) -> dict[str, str]:
         Over the ranks of this node.
     """
     kinds = dict.fromkeys([*_kinds_to_try(context, context.config.backend), *KINDS])
-    return {kind.title: _probe(kind, context) for kind in kinds}
+    outcomes = {kind.title: _probe(kind, context) for kind in kinds}
+    postponed = _postponed(context, context.config.backend).items()
+    return outcomes | {title: f"{outcomes[title]}; not tried first: {reason}" for title, reason in postponed}
 
 
 def _probe(kind: Kind, context: Context) -> str:
@@ -95,7 +103,7 @@ def obtain(context: Context, nbytes: int, backend: str | None, writable: bool) -
     Collective:
         Over the ranks of this node.
     """
-    refusals: dict[str, str] = {}  # texts, as an error would keep its frames, and these the arrays in them
+    refusals = _postponed(context, backend)  # texts, as an error would keep its frames, and these the arrays in them
     lack, lacking = None, ""
     kinds = _kinds_to_try(context, backend)
     for number, kind in enumerate(kinds, start=1):
@@ -138,14 +146,31 @@ def _kinds_to_try(context: Context, backend: str | None) -> Sequence[Kind]:
     """The kinds to try, in order. Collective over the ranks of this node."""
     if backend is not None:
         return _kinds_named(backend, KINDS)
-    if not context.keep(_has_directory):
-        return KINDS
-    return sorted(KINDS, key=lambda kind: kind is not MEMMAP_IN_FOLDER)
+    first = context.keep(_first_kind)
+    return sorted(KINDS, key=lambda kind: kind.title != first)
 
 
-def _has_directory(context: Context) -> bool:
-    """Whether MPISHARE_DIR is set on the leader of this node. Collective over the ranks of this node."""
-    return bool(context.node_collective_comm.bcast_obj(context.config.directory is not None, 0))
+def _postponed(context: Context, backend: str | None) -> dict[str, str]:
+    """By title, why windows are not tried first; empty if they are, or if the user chooses.
+
+    Collective:
+        Over the ranks of this node.
+    """
+    is_postponed = backend is None and context.keep(_first_kind) == MEMMAP_IN_MEMORY.title
+    return {WINDOW.title: _PRINTS_ERRORS} if is_postponed else {}
+
+
+def _first_kind(context: Context) -> str:
+    """The title of the kind that this node tries first, as its leader decides.
+
+    Collective:
+        Over the ranks of this node.
+    """
+    kind = MEMMAP_IN_MEMORY if may_print_errors(context) else WINDOW
+    if context.config.directory is not None:
+        kind = MEMMAP_IN_FOLDER
+    title: str = context.node_collective_comm.bcast_obj(kind.title, 0)
+    return title
 
 
 def _allocate_with_retry(kind: Kind, context: Context, nbytes: int, writable: bool) -> Mapping:

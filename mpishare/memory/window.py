@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from pathlib import Path
 from typing import NamedTuple
 
 from mpishare.arrays.slices import PAGE_BYTES
@@ -178,6 +179,18 @@ class KeptWindow(Mapping):
         """Nothing, and None: the pages are MPI's."""
 
     protect = unprotect = second_map = copy_on_write = _nothing
+
+
+def may_print_errors(context: Context) -> bool:
+    """Whether MPI may print an error on each rank for each window, though it makes it.
+
+    Open MPI does from version 5 on where its component for UCX finds no network, unless that is left out
+    (ompi #12517, #14086).
+    """
+    if context.topology.node_size == 1 or context.config.window_components is not None:
+        return False
+    vendor, version = mpi.get_vendor()
+    return vendor == "Open MPI" and version >= (5, 0, 0) and not Path("/sys/class/infiniband").is_dir()
 
 
 WINDOW = Kind("window", "window", True, _check_mapped, _allocate_mapped)

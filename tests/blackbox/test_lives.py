@@ -52,6 +52,21 @@ def test_the_steady_state_makes_no_window(recycle, makes_windows):
     assert run_code(2, STEADY, {"MPISHARE_RECYCLE": recycle}).stdout.split() == [str(makes_windows)] * 2
 
 
+KIND = """
+import numpy as np, mpishare as ms
+keeps = [ms.share(np.ones(1 << 20)) for _ in range(3)]
+if ms.topology().rank == 0: print(*{segment.backend for segment in ms.report().segments})
+"""
+
+
+@pytest.mark.parametrize(("components", "kind"), [("^ucx", "window"), ("", "memmap in memory")])
+def test_open_mpi_prints_no_error_for_each_window(components, kind):
+    """As plain mpiexec starts it, on a host without InfiniBand."""
+    ended = run_code(2, KIND, {"OMPI_MCA_osc": components})
+    assert ended.stdout == f"{kind}\n"
+    assert ended.stderr == ""
+
+
 def test_latest_while_another_job_saves(tmp_path):
     ended = run_ranks(9, ["-m", f"{PROGRAMS}.latest", str(tmp_path), "3"])
     assert set(json.loads(ended.stdout)) == {f"{name}, keep={keep}" for name in ("saves", "good") for keep in (1, 2)}
