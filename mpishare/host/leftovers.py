@@ -57,8 +57,10 @@ def _remove_from(directory: str) -> None:
         running = set()  # Of the files of a running job only one is tried: that takes 10 us
         with os.scandir(directory) as entries:
             for entry in islice(entries, _MOST_NAMES):
+                if not _NAMES.fullmatch(entry.name):
+                    continue
                 job = entry.name.rpartition(".")[0]  # "" for MPICH
-                if job in running or not is_of_mpi(entry):
+                if job in running or not _is_own(entry):
                     continue
                 try:
                     with unused(Path(entry)) as file:
@@ -73,8 +75,10 @@ def _remove_from(directory: str) -> None:
 
 def is_of_mpi(entry: os.DirEntry[str]) -> bool:
     """Whether a file has a name as MPI gives it, is a regular one, and is of this user."""
-    if not _NAMES.fullmatch(entry.name):
-        return False
+    return _NAMES.fullmatch(entry.name) is not None and _is_own(entry)
+
+
+def _is_own(entry: os.DirEntry[str]) -> bool:
     try:
         status = entry.stat(follow_symlinks=False)
     except FileNotFoundError:  # its job has removed it meanwhile
@@ -98,6 +102,7 @@ def unused(file: Path) -> Iterator[Path]:
 
     Raises:
         BlockingIOError: A process has the file open, maps it, or is about to open it.
+        FileNotFoundError: It is gone.
         OSError: The file cannot be opened, or its file system has no leases, or none that other hosts respect.
     """
     descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -106,14 +111,27 @@ def unused(file: Path) -> Iterator[Path]:
         fcntl(descriptor, F_SETLEASE, F_WRLCK)
         if not _is_node_local(str(file.parent)):
             raise OSError(errno.EREMOTE, "other hosts may use its file system")
-        age_s = time.time() - os.fstat(descriptor).st_mtime
+        age_s = time.time() - _mtime(descriptor)
         if 0 <= age_s < _OPENING_S:
             time.sleep(_OPENING_S - age_s)
+            _mtime(descriptor)
         if fcntl(descriptor, F_GETLEASE) != F_WRLCK:
             raise BlockingIOError(errno.EAGAIN, "a process waits for it")
         yield file
     finally:
         os.close(descriptor)
+
+
+def _mtime(descriptor: int) -> float:
+    """When a file was made.
+
+    Raises:
+        FileNotFoundError: It has been removed. Its name may be that of another file: Open MPI uses names again.
+    """
+    status = os.fstat(descriptor)
+    if status.st_nlink == 0:
+        raise FileNotFoundError(errno.ENOENT, "it was removed")
+    return status.st_mtime
 
 
 _is_node_local = cache(is_node_local)

@@ -140,22 +140,40 @@ def test_the_first_call_leaves_a_folder_to_the_process_that_is_about_it(folder):
     assert names_in(folder) == {*FOREIGN, *STALE}
 
 
-@pytest.mark.parametrize("is_used", [False, True])
-def test_a_young_file_stays_if_its_maker_opens_it(is_used, tmp_path, monkeypatch):
+@pytest.mark.parametrize("event", ["nothing", "its maker opens it", "its name is used again"])
+def test_a_young_file_goes_unless_something_happens_to_it(event, tmp_path, monkeypatch):
     (file := tmp_path / STALE[0]).touch()
     maker, signals, waits = Thread(target=file.read_bytes), [], []
 
     def sleep(seconds):
         waits.append(seconds)
-        if is_used:
+        if event == "its maker opens it":
             maker.start()  # and waits for the lease
             wait_until(lambda: signals, 10)
+        elif event == "its name is used again":
+            file.unlink()
+            file.touch()
 
     monkeypatch.setattr(leftovers, "time", SimpleNamespace(time=time.time, sleep=sleep))
     previous = signal.signal(signal.SIGURG, lambda *_: signals.append(1))
     leftovers.remove_leftovers(str(tmp_path))
     signal.signal(signal.SIGURG, previous)
-    assert file.exists() == is_used
     assert 0 < waits[0] <= 1
-    if is_used:
+    assert file.exists() == (event != "nothing")
+    if maker.ident:
         maker.join()
+
+
+def test_a_file_stays_that_takes_the_name_of_one_that_was_opened(tmp_path, monkeypatch):
+    (file := tmp_path / STALE[0]).touch()
+    other = tmp_path / "other"
+    other.touch()
+    os.utime(file, (1, 1))
+
+    def is_node_local(directory):  # is asked between
+        other.rename(file)
+        return True
+
+    monkeypatch.setattr(leftovers, "_is_node_local", is_node_local)
+    leftovers.remove_leftovers(str(tmp_path))
+    assert file.exists()
