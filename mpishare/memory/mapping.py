@@ -70,13 +70,13 @@ class Mapping:
         return cls(start + part.start - offset, start, length)
 
     @classmethod
-    def of_pages(cls, address: int, nbytes: int, offset: int | None = None) -> Mapping | None:
+    def of_pages(cls, address: int, nbytes: int, find_offset: Callable[[int], int] | None = None) -> Mapping | None:
         """A second map of the shared pages that are mapped at `address`. It outlives the first.
 
         Args:
             address: Where the bytes begin in the first map.
             nbytes: How many there are.
-            offset: What `file_offset` returns for their first page. It is called without.
+            find_offset: Called in place of `file_offset` where huge pages fit.
 
         Returns:
             The map; None where the pages are private memory of the process (EINVAL), or there are too many maps
@@ -84,8 +84,7 @@ class Mapping:
         """
         start = address & -mmap.PAGESIZE
         length = address - start + nbytes
-        if offset is None:
-            offset = file_offset(start) if is_aligned(length) else 0
+        offset = (find_offset or file_offset)(start) if is_aligned(length) else 0
         try:
             copy = _map_aligned(length, offset, lambda target: syscalls.mremap_copy(start, length, target))
         except OSError:
@@ -184,7 +183,7 @@ def _areas(start: int, stop: int) -> Iterator[tuple[int, int, int]]:
 
 
 def file_offset(address: int) -> int:
-    """The offset of the page at `address` in the mapped file; 0 if nothing is mapped there. It takes some 100 us."""
+    """The offset of the page at `address` in the mapped file; 0 if nothing is mapped there. It takes up to 1 ms."""
     start = address & -mmap.PAGESIZE
     return next((offset + start - first for first, _, offset in _areas(start, start + 1)), 0)
 

@@ -72,41 +72,52 @@ class _Trial(NamedTuple):
     Attributes:
         refusal: Why this MPI makes no windows; "" if it does.
         refusal_of_map: Why their pages cannot be mapped a second time; "" if they can.
-        offset: Where the pages begin in the file of a window: behind what MPI keeps for itself, in each one alike.
     """
 
     refusal: str
     refusal_of_map: str
-    offset: int
 
     @classmethod
     def of(cls, context: Context) -> _Trial:
         """The refusals are the same on all ranks. Collective over the ranks of this node."""
         if context.mpi_nodes > 1:
             refusal = f"MPI puts the ranks of host {context.topology.host} on {context.mpi_nodes} nodes"
-            return cls(refusal, refusal, 0)
+            return cls(refusal, refusal)
         try:
             window = _make_shared(context, PAGE_BYTES)
         except mpi.Exception as error:
             refusal = f"this MPI makes no shared-memory windows: {error}"
-            return cls(refusal, refusal, 0)
-        offset = file_offset(_address_of(window))
-        mapping = _map_again(context, window, PAGE_BYTES, offset)
+            return cls(refusal, refusal)
+        mapping = _map_again(context, window, PAGE_BYTES)
         window.Free()
-        refusal = "" if mapping else "the pages of MPI's windows cannot be mapped a second time on every rank"
-        return cls("", refusal, offset)
+        return cls("", "" if mapping else "the pages of MPI's windows cannot be mapped a second time on every rank")
+
+
+class _FileOffset:
+    """Where the pages of a window begin in its file, behind what MPI keeps there for itself.
+
+    It is looked up for the first large window of a communicator, and is the same for each of them.
+    """
+
+    def __init__(self, _: Context) -> None:
+        self._offset: int | None = None
+
+    def __call__(self, address: int) -> int:
+        if self._offset is None:
+            self._offset = file_offset(address)
+        return self._offset
 
 
 def _allocate_mapped(context: Context, nbytes: int) -> Mapping:
     """The second map of a window, which is freed. Collective over the ranks of this node."""
     if context.topology.node_size == 1:
         return Mapping.anonymous(nbytes)
-    trial = context.keep(_Trial.of)
-    if trial.refusal_of_map:
-        raise BackendError(trial.refusal_of_map)
+    refusal = context.keep(_Trial.of).refusal_of_map
+    if refusal:
+        raise BackendError(refusal)
     room = aligned_bytes(nbytes)  # untouched pages take no memory
     window = _make(context, nbytes, room)
-    mapping = _map_again(context, window, room, trial.offset)
+    mapping = _map_again(context, window, room)
     window.Free()
     if mapping is None:
         raise BackendError("a rank of this node cannot map the window's pages a second time; see vm.max_map_count")
@@ -143,9 +154,9 @@ def _make_shared(context: Context, nbytes: int) -> mpi.Win:
     return mpi.Win.Allocate_shared(nbytes if context.topology.is_leader else 0, 1, comm=context.topology.node_comm)
 
 
-def _map_again(context: Context, window: mpi.Win, nbytes: int, offset: int) -> Mapping | None:
+def _map_again(context: Context, window: mpi.Win, nbytes: int) -> Mapping | None:
     """A second map on every rank of this node, or None on all of them. Collective over the ranks of this node."""
-    mapping = Mapping.of_pages(_address_of(window), nbytes, offset)
+    mapping = Mapping.of_pages(_address_of(window), nbytes, context.keep(_FileOffset))
     has_failed = context.node_collective_comm.allreduce_or(bytes([mapping is None]))
     return None if any(has_failed) else mapping
 

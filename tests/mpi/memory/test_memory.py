@@ -197,9 +197,9 @@ def test_shared_bytes_are_on_read_only_pages_that_go_with_the_last_view(only):
 
 
 def test_large_arrays_have_huge_pages_in_a_window_as_in_a_file(configured):
-    """So that the file of a window has the offset at which a smaller one was found."""
+    """So the file of each window has the offset that was found for the first one."""
     comm = configured(recycle="0", dir="", second_map="1")
-    for count in (1 << 18, 5 << 18, 33 << 18):
+    for count in (33 << 18, 1 << 18, 5 << 18):
         arrays = [ms.zeros(count, comm=comm, backend=kind) for kind in ("memmap", "window") if kind in NAMES]
         pages = {segment.page_bytes for segment in ms.report().segments if segment.nbytes == arrays[0].nbytes}
         assert len(pages) == 1
@@ -292,7 +292,7 @@ def test_a_window_that_a_rank_cannot_map_again_is_left_to_the_next_kind(configur
         monkeypatch.setattr(
             Mapping,
             "of_pages",
-            lambda address, nbytes, *offset: of_pages(address, nbytes, *offset) if nbytes <= mappable else None,
+            lambda address, nbytes, *find: of_pages(address, nbytes, *find) if nbytes <= mappable else None,
         )
     shared = ms.share(np.arange(10_000), comm=comm)
     is_refused = nodes.node_size > 1
