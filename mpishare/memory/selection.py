@@ -161,16 +161,15 @@ def _postponed(context: Context, backend: str | None) -> dict[str, str]:
 
 
 def _first_kind(context: Context) -> str:
-    """The title of the kind that this node tries first, as its leader decides.
+    """The title of a kind that this node tries before all others, as its leader decides; "" where the order stays.
 
     Collective:
         Over the ranks of this node.
     """
-    kind = MEMMAP_IN_MEMORY if may_print_errors(context) else WINDOW
+    title = MEMMAP_IN_MEMORY.title if may_print_errors(context) else ""
     if context.config.directory is not None:
-        kind = MEMMAP_IN_FOLDER
-    title: str = context.node_collective_comm.bcast_obj(kind.title, 0)
-    return title
+        title = MEMMAP_IN_FOLDER.title
+    return str(context.node_collective_comm.bcast_obj(title, 0))
 
 
 def _allocate_with_retry(kind: Kind, context: Context, nbytes: int, writable: bool) -> Mapping:
