@@ -26,7 +26,7 @@ LAYOUTS = [
     (2, "", ABOVE),
     (2, "block:1", []),
     (3, "", ABOVE),
-    (4, "block:2", []),
+    (4, "block:2", ABOVE),
     (4, "cyclic:2", ABOVE),
     (5, "", ABOVE),
     (5, "sizes:1,3,1", []),
@@ -49,8 +49,6 @@ MEMORY = {
 """Launches with other memory: of the tests of arrays in the root of tests/mpi, and of tests/mpi/memory."""
 
 PYTEST = ["-m", "pytest", "-q", "--color=no"]
-TWO_AT_A_TIME = ["-n", "2", "--dist", "loadfile"]
-"""For launches whose tests mostly wait for programs: two files of tests run at the same time."""
 
 
 class Launch(NamedTuple):
@@ -106,10 +104,10 @@ def launches():
     if MPIO.exists():
         chosen.append(hdf5_through_mpi())
     chosen += [mpi(f"large-{size}", size, {"MPISHARE_NODES": nodes}, "large") for size, nodes in LARGE.items()]
-    chosen.append(pytest("blackbox", "tests/blackbox", *TWO_AT_A_TIME))
+    chosen.append(pytest("blackbox", "tests/blackbox"))
     untraced = ignored("tests/faults/test_syscalls.py", missing_strace())
     untraced += ignored("tests/faults/test_situations.py", [*missing_strace(), *missing_namespaces()])
-    chosen.append(pytest("faults", "tests/faults", *TWO_AT_A_TIME, *untraced))
+    chosen.append(pytest("faults", "tests/faults", *untraced))
     if not missing(slurm=False):
         slurm = ignored("tests/cluster/test_slurm.py", missing(slurm=True))
         chosen.append(pytest("cluster", "tests/cluster", *slurm))
