@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -43,27 +41,18 @@ def copy_bytes(target: NDArray[Any], source: NDArray[Any]) -> None:
 
 
 def copy_by_threads(target: Block, source: Block, count: int) -> None:
-    """Copies `source` to `target`, of as many bytes, by `count` threads, of which this is one.
+    """Copies `source` to `target`, of as many bytes, by `count` threads: NumPy lets others run while it copies."""
+    from concurrent.futures import ThreadPoolExecutor
 
-    NumPy lets other threads run while it copies. A thread that gets no core leaves its chunks to the others.
-    """
-    chunks = iter(list(slices.chunks(target.nbytes, _THREAD_CHUNK_BYTES)))  # of which threads may take one at once
+    def copy_chunk(chunk: slice) -> None:
+        target[chunk] = source[chunk]
 
-    def copy_chunks() -> None:
-        for chunk in chunks:
-            target[chunk] = source[chunk]
-
-    helpers: list[threading.Thread] = []
     try:
-        with suppress(RuntimeError):  # this process may have no more threads
-            while len(helpers) + 1 < min(count, -(-target.nbytes // _THREAD_CHUNK_BYTES)):
-                helper = threading.Thread(target=copy_chunks)
-                helper.start()
-                helpers.append(helper)
-        copy_chunks()
-    finally:
-        for helper in helpers:
-            helper.join()
+        with ThreadPoolExecutor(count) as threads:
+            for _ in threads.map(copy_chunk, slices.chunks(target.nbytes, _THREAD_CHUNK_BYTES)):
+                pass  # which raises what a thread has raised
+    except RuntimeError:  # this process may have no more threads
+        target[:] = source
 
 
 def zero(dtype: DTypeLike | None) -> NDArray[Any]:
