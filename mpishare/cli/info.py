@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Mapping
 
 import mpishare as ms
 from mpishare.cli.slurm import accounting_warning
@@ -20,7 +21,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
     options = parser.parse_args(argv)
-    _leave_no_file()
+    os.environ.update(additions(os.environ))
     facts = ms.info()
     if ms.topology().rank == 0:
         print(json.dumps(facts.as_dict(), indent=2) if options.json else facts, flush=True)
@@ -34,8 +35,12 @@ _BTL = "OMPI_MCA_btl"
 """The components of Open MPI that carry messages, or, after a "^", those that do not."""
 
 
-def _leave_no_file() -> None:
-    """Has Open MPI make no file for messages within the host where no launcher would remove it: 5.0.11 does not."""
-    names = os.environ.get(_BTL) or "^"
-    if names.startswith("^") and not any(name.startswith("PMI") for name in os.environ):
-        os.environ[_BTL] = f"{names},sm,vader".replace("^,", "^")
+def additions(environ: Mapping[str, str]) -> dict[str, str]:
+    """The settings with which Open MPI makes no file for messages within the host, where no launcher would remove it.
+
+    Open MPI 5.0.11 itself does not.
+    """
+    names = environ.get(_BTL) or "^"
+    if not names.startswith("^") or any(name.startswith("PMI") for name in environ):
+        return {}
+    return {_BTL: f"{names},sm,vader".replace("^,", "^")}

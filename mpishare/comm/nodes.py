@@ -110,12 +110,12 @@ def _merge(comm: mpi.Intracomm, leaders: Sequence[int], kernels: Sequence[int]) 
     """For each rank the lowest leader of a node of MPI whose memory its own node reaches. Collective over `comm`."""
     host_comm = cast("mpi.Intracomm", comm.Split(kernels[comm.rank], comm.rank))
     on_host = [leader for leader, kernel in zip(leaders, kernels, strict=True) if kernel == kernels[comm.rank]]
-    leader = _reached(CollectiveComm(host_comm), on_host)[leaders[comm.rank]]
+    leader = join_nodes(CollectiveComm(host_comm), on_host)[leaders[comm.rank]]
     host_comm.Free()
     return comm.allgather(leader)
 
 
-def _reached(comm: CollectiveComm, leaders: Sequence[int]) -> dict[int, int]:
+def join_nodes(comm: CollectiveComm, leaders: Sequence[int]) -> dict[int, int]:
     """For each node of MPI, by leader, the first one with a page that all of its ranks reach; its own if no other.
 
     Args:

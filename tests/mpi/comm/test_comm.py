@@ -17,6 +17,7 @@ from mpishare.comm.agreement import NOTE_BYTES, Severity, agree, any_rank, is_kn
 from mpishare.comm.collective import collective
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.lookup import context_of
+from mpishare.comm.nodes import join_nodes
 from mpishare.comm.placement import Placement, pretend_node
 from mpishare.comm.watched_comm import WatchedComm
 from mpishare.host.numa import numa_node
@@ -273,6 +274,13 @@ def test_a_question_that_comes_late_reaches_no_later_communicator(configured, co
         assert received == [number] * len(later)
     for each in later:
         each.Free()
+
+
+def test_ranks_that_reach_a_page_of_the_first_are_one_node(duplicate):
+    """As where MPI puts each rank on a node of its own."""
+    comm = CollectiveComm(duplicate)
+    assert join_nodes(comm, range(comm.size)) == dict.fromkeys(range(comm.size), 0)
+    assert join_nodes(comm, [0] * comm.size) == {0: 0}
 
 
 @pytest.fixture
