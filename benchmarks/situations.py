@@ -12,6 +12,7 @@ a share in fresh memory 1.1 of the plain job's, and where madvise fails 5 of one
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 from typing import Any
 
@@ -30,7 +31,9 @@ def main() -> None:
     situations = {**SITUATIONS, MPICH: PLAIN_MPICH}
     rounds = []
     for number in range(options.rounds):
-        rounds.append({name: situation.run(str(options.shares))[0] for name, situation in situations.items()})
+        names = [*situations]
+        random.shuffle(names)
+        rounds.append({name: situations[name].run(str(options.shares))[0] for name in names})
         print(f"round {number + 1} of {options.rounds}", flush=True)
     figures = {name: row(rounds, name, MPICH if kind.is_mpich else PLAIN) for name, kind in situations.items()}
     for name, values in figures.items():

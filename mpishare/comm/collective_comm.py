@@ -16,6 +16,7 @@ Source:
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,9 @@ from mpishare.comm import mpi, progress
 _HAS_ORDERED_STORES = os.uname().machine == "x86_64"
 """Whether this CPU shows its stores in their order without a fence. Where it does not, MPI_Barrier may order nothing,
 as it brings no data: that of Open MPI's coll/sm, which must be asked for, counts the ranks without a fence."""
+
+_SLEEP_S = 0.0001
+"""Between two looks whether all ranks have come to a `barrier_asleep`."""
 
 
 class CollectiveComm:
@@ -74,6 +78,13 @@ class CollectiveComm:
             self._barrier()
         else:
             self.allreduce_or(b"\0")
+
+    def barrier_asleep(self) -> None:
+        """Like `barrier`, but leaves the cores to the threads of a rank that works before it comes."""
+        request = self._comm.Ibarrier()
+        while not request.Test():
+            progress.advance_all()
+            time.sleep(_SLEEP_S)
 
     def bcast_obj(self, obj: Any, root: int) -> Any:
         """The object of `root`, pickled."""

@@ -76,6 +76,10 @@ class WatchedComm(CollectiveComm):
                 outer.allgather_obj((f"!{call}", self._watchdog.call, False))
             raise MismatchError({rank: where for rank, (_, where, _) in zip(self._ranks, calls, strict=True)})
 
+    def barrier_asleep(self) -> None:
+        """See `CollectiveComm.barrier_asleep`. The watchdog sleeps between its looks."""
+        self._barrier()
+
     @property
     def is_given_up(self) -> bool:
         """See `CollectiveComm.is_given_up`."""
