@@ -1,4 +1,7 @@
-"""The situations in which the ranks of a host share a kernel, but not all that a plain job has; a job of 4 in each."""
+"""The situations in which the ranks of a host share a kernel, but not all that a plain job has; a job of 4 in each.
+
+`python -m tests.faults.situations 100` kills a rank 100 times in each, and prints what one `mpishare info` leaves.
+"""
 
 import json
 import os
@@ -8,13 +11,18 @@ from typing import Any, NamedTuple
 
 from tests.blackbox.launch import MPICH, run
 
-_PROGRAM = "tests.faults.programs.situation"
+_PROGRAMS = "tests.faults.programs"
 _AS_ROOT = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-_SHM = 'mount -t tmpfs -o size={} none /dev/shm || exit; "$@"; status=$?; find /dev/shm -mindepth 1; exit $status'
+_SHM = "mount -t tmpfs -o size={} none /dev/shm || exit; "
+_RUN = '"$@"; status=$?; find /dev/shm -mindepth 1; exit $status'
+_LIST = 'find /dev/shm -mindepth 1 -printf " %f"; echo'
+_KILL = f'for call in {{calls}}; do "$@" $call >&2; printf $?; {_LIST}; done; {{python}} -m mpishare info >&2; {_LIST}'
 _USER = ["unshare", "--user", "--map-current-user"]
 _EVERY_SECOND = f'[ $((OMPI_COMM_WORLD_RANK % 2)) = 0 ] || set -- {shlex.join(_USER)} "$@"; exec "$@"'
-_OLD_KERNEL = "strace -f -qq --seccomp-bpf -o /dev/null -e trace=madvise -e inject=madvise:error=EINVAL"
-_NO_MEMFD = f"import os, runpy; del os.memfd_create; runpy.run_module({_PROGRAM!r}, run_name='__main__')"
+WITHOUT_ADVICE = (sys.executable, "-m", f"{_PROGRAMS}.without_advice")
+_NO_MEMFD = (
+    "import os, runpy, sys; del os.memfd_create, sys.argv[0]; runpy.run_module(sys.argv[0], run_name='__main__')"
+)
 _FOLDERS = {f"OMPI_MCA_{component}_backing_directory": "/dev/shm" for component in ("btl_sm", "osc_sm")}
 
 
@@ -25,17 +33,19 @@ class Situation(NamedTuple):
         shm: Size of its own /dev/shm.
         job: What the command line of the job begins with.
         rank: What the command line of each rank begins with.
-        program: The arguments of Python.
+        python: The arguments of Python, before a module and its arguments.
         environ: What is added to the environment.
         is_mpich: Whether it runs on MPICH; else on Open MPI.
+        kills: System calls that make the first memory of a node, of which MPI leaves a file.
     """
 
     shm: str = "50%"
     job: tuple[str, ...] = ()
     rank: tuple[str, ...] = ()
-    program: tuple[str, ...] = ("-m", _PROGRAM)
+    python: tuple[str, ...] = ("-m",)
     environ: tuple[tuple[str, str], ...] = ()
     is_mpich: bool = False
+    kills: tuple[str, ...] = ("ftruncate", "unlink")
 
     def run(self, *args: str) -> tuple[dict[str, Any], list[str]]:
         """Runs the program in it.
@@ -43,28 +53,52 @@ class Situation(NamedTuple):
         Returns:
             What the program printed, and the files that the job left in /dev/shm.
         """
-        python = str(MPICH if self.is_mpich else sys.executable)
-        host = ["unshare", *_AS_ROOT, "--mount", "sh", "-c", _SHM.format(self.shm), "sh"]
-        rank = [*self.rank, python, "-m", "mpi4py", *self.program, *args]
-        job = [*host, *self.job, python, "-m", "mpishare", "run", "-n", "4", "--", *rank]
-        facts, *left = run(job, {**_FOLDERS, **dict(self.environ)}, limit_s=100).stdout.splitlines()
+        facts, *left = self._run(_RUN, "situation", *args).splitlines()
         return json.loads(facts), left
+
+    def kill(self, rounds: int = 1) -> list[list[str]]:
+        """Runs a job for each of `kills`, of which a rank gets SIGKILL at this system call; `rounds` times.
+
+        Returns:
+            For each job its exit status, and the files that were then in /dev/shm. Last those after `mpishare info`.
+        """
+        script = _KILL.format(calls=" ".join(self.kills * rounds), python=self._interpreter)
+        return [line.split() for line in self._run(script, "killed", limit_s=100 * rounds).split("\n")[:-1]]
+
+    @property
+    def _interpreter(self) -> str:
+        return str(MPICH if self.is_mpich else sys.executable)
+
+    def _run(self, script: str, program: str, *args: str, limit_s: int = 100) -> str:
+        """What the shell script prints, whose "$@" is a job of 4 ranks."""
+        host = ["unshare", *_AS_ROOT, "--mount", "sh", "-c", _SHM.format(self.shm) + script, "sh"]
+        rank = [*self.rank, self._interpreter, "-m", "mpi4py", *self.python, f"{_PROGRAMS}.{program}", *args]
+        job = [*host, *self.job, self._interpreter, "-m", "mpishare", "run", "-n", "4", "--", *rank]
+        return str(run(job, {**_FOLDERS, **dict(self.environ)}, limit_s=limit_s).stdout)
 
 
 PLAIN = "plain"
-PLAIN_MPICH = Situation(is_mpich=True)
+PLAIN_MPICH = Situation(is_mpich=True, kills=("write", "unlink"))
 SITUATIONS = {
     PLAIN: Situation(),
     "a user namespace per rank": Situation(rank=(*_USER,)),
     "a user namespace for every second rank": Situation(rank=("sh", "-c", _EVERY_SECOND, "sh")),
     # Open MPI 5.0.11 dies where ranks have PID namespaces of their own, and so does MPICH 5.0.2 if it uses CMA itself.
-    "a PID namespace per rank": Situation(
-        rank=("unshare", *_AS_ROOT, "--pid", "--fork", "--mount-proc"),
+    "a PID namespace per rank": PLAIN_MPICH._replace(
+        rank=("unshare", *_AS_ROOT, "--pid", "--fork", "--kill-child", "--mount-proc"),
         environ=(("MPIR_CVAR_CH4_CMA_ENABLE", "0"),),
-        is_mpich=True,
     ),
-    "a Python without os.memfd_create": Situation(program=("-c", _NO_MEMFD)),
-    "an MPI that finds each rank alone": Situation(environ=(("MPIR_CVAR_NOLOCAL", "1"),), is_mpich=True),
+    "a Python without os.memfd_create": Situation(python=("-c", _NO_MEMFD)),
+    "an MPI that finds each rank alone": Situation(
+        environ=(("MPIR_CVAR_NOLOCAL", "1"),), is_mpich=True, kills=("ftruncate",)
+    ),
     "a /dev/shm of 64 MiB": Situation(shm="64m"),
-    "a kernel that refuses all advice on memory": Situation(job=(*shlex.split(_OLD_KERNEL),)),
+    "a kernel that refuses all advice on memory": Situation(job=WITHOUT_ADVICE),
 }
+
+
+if __name__ == "__main__":
+    for name, situation in {**SITUATIONS, "plain, MPICH": PLAIN_MPICH}.items():
+        *jobs, left = situation.kill(-(-int(sys.argv[1]) // len(situation.kills)))
+        leaving = sum(len(files) > 0 for _, *files in jobs)
+        print(f"{name:40} {len(jobs)} kills, {leaving} left files; after one `mpishare info`: {left}", flush=True)

@@ -3,8 +3,9 @@
 import pytest
 
 from tests.blackbox.launch import MPICH
-from tests.faults.situations import PLAIN, SITUATIONS
+from tests.faults.situations import PLAIN, PLAIN_MPICH, SITUATIONS
 
+MPICH_ALONE = "plain, MPICH"
 WINDOW, FILE = "window", "memmap in memory"
 DEFAULTS = {
     PLAIN: WINDOW,
@@ -25,10 +26,7 @@ def test_one_copy(name):
 
     Outcome: nothing: the host holds one copy, in a window or in a nameless file, which the leader sends over a socket.
     """
-    situation = SITUATIONS[name]
-    if situation.is_mpich and not MPICH.exists():
-        pytest.skip("there is no .venv-mpich; make test creates it")
-    result, left = situation.run()
+    result, left = allowed(SITUATIONS[name]).run()
     assert left == []
     assert result["nodes"] == 1
     kinds = {way: outcome["kinds"] for way, outcome in result["outcomes"].items()}
@@ -36,3 +34,23 @@ def test_one_copy(name):
     for outcome in result["outcomes"].values():
         assert outcome["right"]
         assert 0.9 < outcome["memory over the array"] <= 1.02
+
+
+@pytest.mark.parametrize("name", [*SITUATIONS, MPICH_ALONE])
+def test_kills_leave_nothing(name):
+    """SIGKILL while the first memory of a node is made, in each of these situations, on Open MPI and on MPICH.
+
+    Outcome: the first call of the next job on that host removes what MPI left.
+    """
+    situation = allowed(SITUATIONS.get(name, PLAIN_MPICH))
+    *jobs, left = situation.kill()
+    assert all(int(status) for status, *_ in jobs), jobs
+    assert all(files for _, *files in jobs), "MPI left nothing that could be removed"
+    assert left == []
+
+
+def allowed(situation):
+    """The same, if its MPI is installed."""
+    if situation.is_mpich and not MPICH.exists():
+        pytest.skip("there is no .venv-mpich; make test creates it")
+    return situation

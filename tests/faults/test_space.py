@@ -13,10 +13,10 @@ from tests.blackbox.launch import run
 PROGRAM = ["python", "-m", "tests.faults.programs.calls"]
 
 
-def run_with(setup, *args, tracer=(), jobs=1, **environ):
+def run_with(setup, *args, before=(), jobs=1, **environ):
     """What a function of the program prints on 2 ranks, in a mount namespace of its own that lines of shell set up."""
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    job = shlex.join([*tracer, sys.executable, "-m", "mpishare", "run", "-n", "2", *PROGRAM, *args])
+    job = shlex.join([*before, sys.executable, "-m", "mpishare", "run", "-n", "2", *PROGRAM, *args])
     lines = [setup, *[f"{job} & others=$!"] * (jobs - 1), job, *["wait $others"] * (jobs - 1)]
     return run(["unshare", *user, "--mount", "sh", "-ec", "\n".join(lines)], environ).stdout
 

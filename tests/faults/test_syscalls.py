@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shlex
 import signal
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 import mpishare as ms
 from mpishare.host.filesystems import IN_MEMORY, type_of
 from tests.blackbox.launch import PLAIN, environment, nothing_left, run, run_ranks, started
+from tests.faults.situations import WITHOUT_ADVICE
 from tests.faults.test_space import SHM, run_with
 from tests.processes import children_of, wait_until
 
@@ -67,7 +67,6 @@ def test_kill(kind, call, tmp_path):
 
 
 WINDOW = {"MPISHARE_BACKEND": "window"}
-OLD_KERNEL = shlex.split("strace -f -qq --seccomp-bpf -o /dev/null -e trace=madvise -e inject=madvise:error=EINVAL")
 
 
 def test_a_kernel_that_cannot_populate_pages():
@@ -75,7 +74,7 @@ def test_a_kernel_that_cannot_populate_pages():
 
     Outcome: nothing: pages are allocated with the array; the next window is a CapacityError on all ranks.
     """
-    output = run_with(SHM.format("64m"), "fill_before_use", tracer=OLD_KERNEL, **WINDOW)
+    output = run_with(SHM.format("64m"), "fill_before_use", before=WITHOUT_ADVICE, **WINDOW)
     assert output.count("right") == 2
     assert output.count("CapacityError 20,971,520 bytes do not fit in /dev/shm") == 2
 
