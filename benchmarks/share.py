@@ -3,8 +3,9 @@
     mpishare run -n 2 -m benchmarks.share [--powers 10,13,16,20,24,28,30] [--rounds 7] [--name share]
 
 Each round times every way once, one after the other and each time from another one on, so that all see the same
-weather; a ratio is of medians of one run. Prints a table and keeps it as results/share-RANKS.json, with a picture
-beside it where matplotlib is installed.
+weather; a ratio is of medians of one run. The same for many arrays that live at the same time, as they come and in
+nameless files: in memory that is new, and in what the arrays before them had. Prints a table and keeps it as
+results/share-RANKS.json, with a picture beside it where matplotlib is installed.
 
 Bounds on 2 ranks of 2 cores, of medians: at 256 MiB fresh memory 2.0 of one warm memcpy, 0.25 of a hand-written window
 and of pshmem, 0.08 of a pickled bcast; recycled memory 1.0 of one warm memcpy; a first full read 1.3 of that of private
@@ -138,6 +139,8 @@ def fill(warm: NDArray[np.uint8]) -> Way:
 
 
 _LARGE_BYTES = 1 << 20
+MANY = ((100, 8 << 20), (1000, 1 << 10))
+"""Numbers of arrays that live at the same time, and the bytes of each."""
 MEMCPY, FILL = "one memcpy, warm", "fill of a private warm array"
 
 
@@ -170,9 +173,11 @@ def main() -> None:
     options = parser.parse_args()
     sizes = [1 << int(power) for power in options.powers.split(",")]
     figures = {f"{nbytes:,} bytes": measure(nbytes, options.rounds, ours=options.ours) for nbytes in sizes}
+    counts = () if options.ours else MANY
+    alive = {f"{count:,} of {nbytes:,} bytes": many(count, nbytes, options.rounds) for count, nbytes in counts}
     info = ms.info()
     if comm.rank == 0:
-        keep(options.name, figures, info)
+        keep(options.name, {**figures, **alive}, info)
         names = list(figures[f"{sizes[0]:,} bytes"])
         times = {way: [figures[size][way]["median, us"] for size in figures] for way in names}
         lines(options.name, sizes, times, "bytes", "until all ranks have it, us", f"{comm.size} ranks of one node")
@@ -198,22 +203,50 @@ def measure(nbytes: int, rounds: int, *, ours: bool) -> dict[str, dict[str, floa
     for name, share in memory.items():
         table[name]["memory of all ranks, arrays"] = share
     if comm.rank == 0:
-        print(f"\n{nbytes:,} bytes, {comm.size} ranks, {rounds} rounds of {repeats}")
-        for name, figures in table.items():
-            print(f"  {name:28} " + "  ".join(f"{value:11,.2f} {what}" for what, value in figures.items()))
+        show(f"{nbytes:,} bytes, {comm.size} ranks, {rounds} rounds of {repeats}", table)
+    return table
+
+
+def many(count: int, nbytes: int, rounds: int) -> dict[str, dict[str, float]]:
+    """The time of each of `count` arrays that live at the same time, in new memory and in that of the arrays before."""
+    source = np.ones(nbytes, np.uint8) if comm.rank == 0 else None
+    times: dict[str, list[float]] = {}
+    for number in range(rounds + 1):  # the first round, in which everything is new, is left out
+        for backend in (None, "memmap") if number % 2 else ("memmap", None):
+            used = recycling("50%")
+            for memory in ("fresh", "recycled"):
+                comm.Barrier()
+                start = time.perf_counter()
+                arrays = [ms.share(source, comm=used, backend=backend) for _ in range(count)]
+                taken = float(comm.allreduce(time.perf_counter() - start, MPI.MAX)) / count
+                kind = "memmap" if backend else f"default, {ms.report().segments[0].backend}"
+                times.setdefault(f"mpishare, {kind}, {memory}", []).append(taken)
+                del arrays
+            comm.Barrier()
+            used.Free()
+    table = {name: spread(taken[1:]) for name, taken in times.items()}
+    if comm.rank == 0:
+        show(f"{count:,} arrays of {nbytes:,} bytes, {comm.size} ranks, {rounds} rounds, each array", table)
     return table
 
 
 def row(times: list[float], reads: list[float], reference: float) -> dict[str, float]:
     """The figures of one way."""
-    figures = {
-        "median, us": statistics.median(times) * 1e6,
-        "least, us": min(times) * 1e6,
-        "most, us": max(times) * 1e6,
-        "of one memcpy": statistics.median(times) / reference,
-        "first read, us": statistics.median(reads) * 1e6,
-    }
-    return {what: round(value, 3) for what, value in figures.items()}
+    of_memcpy, read = statistics.median(times) / reference, statistics.median(reads) * 1e6
+    return {**spread(times), "of one memcpy": round(of_memcpy, 3), "first read, us": round(read, 3)}
+
+
+def spread(times: list[float]) -> dict[str, float]:
+    """Median, least and most of times in seconds."""
+    figures = {"median, us": statistics.median(times), "least, us": min(times), "most, us": max(times)}
+    return {what: round(value * 1e6, 3) for what, value in figures.items()}
+
+
+def show(title: str, table: dict[str, dict[str, float]]) -> None:
+    """Prints the figures of all ways."""
+    print(f"\n{title}")
+    for name, figures in table.items():
+        print(f"  {name:34} " + "  ".join(f"{value:11,.2f} {what}" for what, value in figures.items()))
 
 
 def timed(way: Way, source: Source, nbytes: int, repeats: int) -> tuple[float, float]:

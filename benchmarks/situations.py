@@ -6,7 +6,8 @@
 Pythons, MPIs, /dev/shm and kernels. Each round launches all of them in turn, and a plain job on MPICH, with which those
 on MPICH are compared. Medians of the rounds' medians and of their ratios, as a machine changes more between rounds than
 within one. Prints a table and keeps it as results/situations.json. Bounds: proportional memory (PSS) 1.02 of the array;
-a share in fresh memory 1.1 of the plain job's, and where madvise fails 5 of one memcpy.
+a share in fresh memory 1.1 of the plain job's, and where madvise fails 5 of one memcpy; `private` of 1 GiB in a
+nameless file, also in a user namespace, where it may not open its maps again, 1 ms and 1 MiB.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ def row(rounds: list[dict[str, Any]], name: str, plain: str) -> dict[str, Any]:
         figures[f"{way}, least, ms"] = min(time for turn in rounds for time in turn[name]["ms"][way])
         figures[f"{way}, over plain"] = ratio(medians(rounds, name, way), medians(rounds, plain, way))
         figures[f"{way}, over one memcpy"] = ratio(medians(rounds, name, way), medians(rounds, name, "memcpy"))
+    for place, what in enumerate(("private() of 1 GiB, most, ms", "private() of 1 GiB, most, MiB")):
+        figures[what] = max(turn[name]["private"][place] for turn in rounds)
     return figures
 
 

@@ -1,7 +1,8 @@
 """Shares 256 MiB on all ranks, first as it comes and then in a file; rank 0 prints what came of it, as JSON.
 
 Every rank compares every byte. With argv[1], a number of rounds, it then times in turn, in milliseconds until the last
-rank is done: a share in fresh memory, one in memory that is used again, and one memcpy on rank 0.
+rank is done: a share in fresh memory, one in memory that is used again, and one memcpy on rank 0. Then what `private`
+of 1 GiB in a nameless file takes.
 """
 
 import json
@@ -14,6 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpishare as ms
+from tests.processes import anonymous_bytes
 
 NBYTES, BLOCK = 256 << 20, 1 << 17
 comm = MPI.COMM_WORLD
@@ -60,6 +62,19 @@ def timed(call):
     return taken
 
 
+def private(rounds):
+    """The longest time of a rank, in milliseconds, and the most memory that one then holds for itself, in MiB."""
+    array = ms.empty(1 << 30, "u1", backend="memmap")
+    taken, before = [], anonymous_bytes()
+    for _ in range(rounds):
+        start = time.perf_counter()
+        view = ms.private(array)
+        taken.append((time.perf_counter() - start) * 1e3)
+    view[0] = 1
+    gained = (anonymous_bytes() - before) / (1 << 20)
+    return round(comm.allreduce(max(taken), MPI.MAX), 3), round(comm.allreduce(gained, MPI.MAX), 3)
+
+
 def times(rounds):
     """Of each way the times of all rounds but the first, in which everything is new."""
     os.environ["MPISHARE_RECYCLE"] = "0"
@@ -84,6 +99,7 @@ outcomes = {backend or "default": outcome(backend, NBYTES) for backend in (None,
 result = {"nodes": ms.topology().n_nodes, "outcomes": outcomes}
 if len(sys.argv) > 1:
     result["ms"] = times(int(sys.argv[1]))
+    result["private"] = private(int(sys.argv[1]))
 info = ms.info()
 if comm.rank == 0:
     print(json.dumps({**result, "info": str(info), "ground": info.as_dict()}))
