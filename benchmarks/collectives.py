@@ -1,16 +1,20 @@
 """What it costs to gather and to reduce for all: one result per node beside MPI's calls into an array of each rank.
 
-    python -m benchmarks.collectives [--hosts 2,4] [--ranks 2] [--powers 10,16,20,26] [--rate 400mbit] [--rounds 5]
+    python -m benchmarks.collectives [--hosts 2,4] [--ranks 2] [--powers 10,16,20,26] [--rate 400mbit] [--rounds 9]
 
-First 4 ranks of this machine as 2 pretend nodes, then clusters of hosts on this machine (tests/cluster; root, or a user
-allowed user namespaces) whose links are held to a rate. For each way the median time until the last rank is done; for
-the largest size also what all ranks together hold of the result, over its bytes (PSS), and what the busiest link
-received meanwhile. Between hosts, times are over the least that the rate allows: 2 (M - 1) / M times the bytes for a
-reduction over M hosts, (M - 1) / M times the bytes for gathering. Prints a table and keeps it as
-results/collectives.json, with a picture beside it.
+First 2 and 4 ranks of this machine as 2 pretend nodes, then clusters of hosts on this machine (tests/cluster; root, or
+a user allowed user namespaces) whose links are held to a rate. For each way the median time until the last rank is
+done; for the largest size also what all ranks together hold of the result, over its bytes (PSS), and what the busiest
+link received meanwhile. Between hosts, times are over the least that the rate allows: 2 (M - 1) / M times the bytes for
+a reduction over M hosts, (M - 1) / M times the bytes for gathering.
+
+The rivals are MPI's calls by default and with each of Open MPI's algorithms forced, of which the three fastest of the
+first round go on. A barrier ends each, as the agreement of all ranks begins ours; what is reduced is another array in
+each call, and the order of the ways changes. Prints a table and keeps it as results/collectives.json, with a picture
+beside it.
 
 Bounds: at 64 MiB on pretend nodes no slower than MPI's call, one result a node; over 4 hosts 1.15 of the least for
-allreduce, 1.1 for allgather.
+allreduce, 1.1 for allgather. On 2 pretend nodes of 1, allreduce of 1 KiB, 64 KiB and 1 MiB over MPI's: 3, 1.5, 1.0.
 """
 
 from __future__ import annotations
@@ -19,29 +23,27 @@ import argparse
 import gc
 import json
 import os
-import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.forced import ForcedComms, choices
 from benchmarks.keep import keep, pss_bytes
-from benchmarks.nodes import on_cluster
 from benchmarks.picture import lines
+from benchmarks.places import FREE, PRETEND_NODES, on_cluster, on_pretend_nodes, title_of
+from benchmarks.rounds import MEDIAN, Call, measure, repeats_of, row
 
 Figures = dict[str, dict[str, float]]
-Way = Callable[[], NDArray[np.float64]]
 
 REDUCE, MPI_REDUCE = "mpishare.allreduce", "MPI_Allreduce, an array a rank"
 GATHER, MPI_GATHER = "mpishare.allgather", "MPI_Allgather, an array a rank"
 PRETENDED = "2 pretend nodes of 2"
 HELD, LEAST = "held, results", "of the least"
-_RATES = {"400mbit": 400e6, "1gbit": 1e9}
+OF_THE_BEST = "over the best of MPI's"
+_RATES = {"400mbit": 400e6, "1gbit": 1e9, "4gbit": 4e9, "10gbit": 10e9, FREE: 0.0}
+_MAX_SOURCES, _MAX_SOURCE_BYTES = 4, 256 << 20
 
 
 def main() -> None:
@@ -51,46 +53,38 @@ def main() -> None:
     parser.add_argument("--ranks", default="2", help="ranks a host (default: %(default)s)")
     parser.add_argument("--powers", default="10,16,20,26", help="sizes of the result, as powers of two")
     parser.add_argument("--rate", default="400mbit", choices=_RATES)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     sizes = [1 << int(power) for power in options.powers.split(",")]
     if options.inside:
         inside(sizes, options.rounds)
         return
-    args = ["-m", "benchmarks.collectives", "--inside", "--powers", options.powers, "--rounds", str(options.rounds)]
-    result = on_pretend_nodes(args)
-    figures: dict[str, dict[str, Figures]] = {PRETENDED: result["figures"]}
-    ground = result["ground"]
-    show(PRETENDED, result["figures"])
+    args = ["benchmarks.collectives", "--inside", "--powers", options.powers, "--rounds", str(options.rounds)]
+    figures, ground = dict[str, dict[str, Figures]](), {}
+    for title in PRETEND_NODES:
+        result = on_pretend_nodes(title, args)
+        figures[title], ground = result["figures"], result["ground"]
+        show(title, figures[title])
     for hosts in map(int, filter(None, options.hosts.split(","))):
-        result = on_cluster(hosts, options.ranks, options.rate, args[1:])
-        title = f"{hosts} hosts of {options.ranks}, {options.rate}"
+        result = on_cluster(hosts, options.ranks, options.rate, args)
+        title = title_of(hosts, options.ranks, options.rate)
         for size, ways in zip(sizes, result["figures"].values(), strict=True):
             compare(ways, size, hosts, _RATES[options.rate])
         figures[title], ground = result["figures"], result["ground"]
-        show(title, result["figures"])
+        show(title, figures[title])
     keep("collectives", figures, ground)
     draw(figures, sizes)
 
 
-def on_pretend_nodes(args: list[str]) -> dict[str, Any]:
-    """What the program told on 4 ranks of this machine."""
-    command = [sys.executable, "-m", "mpishare", "run", "-n", "4", *args]
-    environ = {**os.environ, "MPISHARE_NODES": "block:2"}
-    ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    if ended.returncode:
-        raise SystemExit(ended.stderr)
-    result: dict[str, Any] = json.loads(ended.stdout)
-    return result
-
-
 def compare(ways: Figures, nbytes: int, hosts: int, rate: float) -> None:
     """Adds the ratio to the least time that the links allow."""
+    if not rate:
+        return
     crossing = nbytes * 8 / rate * (hosts - 1) / hosts * 1e3
-    for way, row in ways.items():
+    for way, figure in ways.items():
         least = 2 * crossing if "reduce" in way else crossing
-        row[LEAST] = round(row["median, ms"] / least, 3)
+        figure[LEAST] = round(figure[MEDIAN] / least, 3)
 
 
 def inside(sizes: list[int], rounds: int) -> None:
@@ -107,58 +101,84 @@ def inside(sizes: list[int], rounds: int) -> None:
         print(json.dumps({"figures": figures, "ground": ground}))
 
 
-def _ways(comm: Any, nbytes: int) -> dict[str, Way]:
+def _ways(comm: Any, nbytes: int) -> dict[str, Call]:
     """Each gives a result of `nbytes`; MPI's calls write to arrays that are there and warm."""
     import mpishare as ms
 
-    whole = np.arange(nbytes // 8, dtype=float)
-    part = whole[: whole.size // comm.size].copy()
-    rooms: dict[str, NDArray[np.float64]] = {}
+    count = max(2, min(_MAX_SOURCES, _MAX_SOURCE_BYTES // nbytes))
+    arrays = [np.arange(first, first + nbytes // 8, dtype=float) for first in range(count)]
+    parts = [array[: array.size // comm.size].copy() for array in arrays]
+    reduced, gathered = np.zeros(nbytes // 8), np.zeros(parts[0].size * comm.size)
 
-    def allreduce() -> NDArray[np.float64]:
-        comm.Allreduce(whole, rooms.setdefault(MPI_REDUCE, np.empty_like(whole)))
-        return rooms[MPI_REDUCE]
+    def allreduce(used: Any) -> Call:
+        def call(number: int) -> NDArray[np.float64]:
+            used.Allreduce(arrays[number % count], reduced)
+            comm.Barrier()
+            return reduced
 
-    def allgather() -> NDArray[np.float64]:
-        comm.Allgather(part, rooms.setdefault(MPI_GATHER, np.empty(part.size * comm.size)))
-        return rooms[MPI_GATHER]
+        return call
 
-    return {
-        REDUCE: lambda: ms.allreduce(whole),
-        MPI_REDUCE: allreduce,
-        GATHER: lambda: ms.allgather(part),
-        MPI_GATHER: allgather,
+    def allgather(used: Any) -> Call:
+        def call(number: int) -> NDArray[np.float64]:
+            used.Allgather(parts[number % count], gathered)
+            comm.Barrier()
+            return gathered
+
+        return call
+
+    ways: dict[str, Call] = {
+        REDUCE: lambda number: ms.allreduce(arrays[number % count]),
+        MPI_REDUCE: allreduce(comm),
+        GATHER: lambda number: ms.allgather(parts[number % count]),
+        MPI_GATHER: allgather(comm),
     }
+    for collective, name, make in (("allreduce", MPI_REDUCE, allreduce), ("allgather", MPI_GATHER, allgather)):
+        comms = _forced.setdefault(collective, ForcedComms(comm, collective))
+        chosen = choices(collective, nbytes) if comms.is_possible else {}
+        ways |= {f"{name}: {algorithm}": make(comms.get(*choice)) for algorithm, choice in chosen.items()}
+    return ways
+
+
+_forced: dict[str, ForcedComms] = {}
 
 
 def _measure(comm: Any, nbytes: int, rounds: int, *, is_last: bool) -> Figures:
     """Each way's median; with the largest size its memory, and what a link received."""
     ways = _ways(comm, nbytes)
-    figures: Figures = {name: {} for name in ways}
+    plain = [name for name in ways if ":" not in name]
+    memory: Figures = {}
     if is_last:
         kept: list[NDArray[np.float64]] = []  # so that no way has memory from the one before
-        for name, way in ways.items():
-            figures[name] = _once(comm, way, nbytes, kept)
+        memory = {name: _once(comm, ways[name], nbytes, kept) for name in plain}
         del kept
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    repeats = max(1, min(50, (1 << 18) // nbytes))
-    for _ in range(rounds + 1):  # the first round, in which everything is new, is left out
-        for name, way in ways.items():
-            comm.Barrier()
-            start = time.perf_counter()
-            for _ in range(repeats):
-                way()
-            times[name].append(max(comm.allgather(time.perf_counter() - start)) / repeats)
-    for name, taken in times.items():
-        figures[name] = {"median, ms": round(statistics.median(taken[1:]) * 1e3, 4), **figures[name]}
+    figures: Figures = {}
+    for ours, theirs in ((REDUCE, MPI_REDUCE), (GATHER, MPI_GATHER)):
+        calls = {name: ways[name] for name in ways if name == ours or name.startswith(theirs)}
+        forced = [name for name in calls if name not in plain]
+        times = measure(comm, calls, repeats_of(nbytes), rounds, forced, (ours, theirs))
+        _check(comm, {name: calls[name] for name in calls if len(times[name]) > 1})
+        rows = {name: row(taken[1:]) for name, taken in times.items() if len(taken) > 1}
+        best = min(figure[MEDIAN] for name, figure in rows.items() if name != ours)
+        rows[ours][OF_THE_BEST] = round(rows[ours][MEDIAN] / best, 3)
+        figures |= {name: {**figure, **memory.get(name, {})} for name, figure in rows.items()}
     return figures
 
 
-def _once(comm: Any, way: Way, nbytes: int, kept: list[NDArray[np.float64]]) -> dict[str, float]:
+def _check(comm: Any, calls: dict[str, Call]) -> None:
+    """Ends the job where two ways differ: sums of such numbers are exact."""
+    expected = None
+    for name, call in calls.items():
+        result = np.array(call(1))
+        expected = result if expected is None else expected
+        if not np.array_equal(result, expected):
+            raise SystemExit(f"rank {comm.rank}: {name} has another result than the first way")
+
+
+def _once(comm: Any, way: Call, nbytes: int, kept: list[NDArray[np.float64]]) -> dict[str, float]:
     """What all ranks have gained by a first result, and what the busiest link received for it."""
     before, received = _held(comm), _received()
     comm.Barrier()
-    kept.append(way())
+    kept.append(way(0))
     comm.Barrier()
     received = max(comm.allgather(_received() - received))
     kept[-1].sum()
@@ -186,14 +206,15 @@ def show(title: str, figures: dict[str, Figures]) -> None:
     print(f"\n{title}")
     for size, ways in figures.items():
         print(f"  {size}")
-        for way, row in ways.items():
-            print(f"    {way:32} " + "  ".join(f"{what} {value:,.3f}" for what, value in row.items()), flush=True)
+        for way, figure in ways.items():
+            result = (f"{value:,.3f} {what}" for what, value in figure.items() if "quartile" not in what)
+            print(f"    {way:52} " + "  ".join(result), flush=True)
 
 
 def draw(figures: dict[str, dict[str, Figures]], sizes: list[int]) -> None:
     """Time against bytes on the pretend nodes."""
     columns = list(figures[PRETENDED].values())
-    series = {way: [column[way]["median, ms"] for column in columns] for way in columns[0]}
+    series = {way: [column[way][MEDIAN] for column in columns] for way in columns[0] if ":" not in way}
     lines("collectives", sizes, series, "bytes of the result", "ms", "one result per node, 4 ranks on 2 pretend nodes")
 
 

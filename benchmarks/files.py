@@ -33,8 +33,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.keep import keep
-from benchmarks.nodes import SOCKET, on_cluster, socket_way
 from benchmarks.picture import bars
+from benchmarks.places import on_cluster
+from benchmarks.rivals import SOCKET, socket_way
 from benchmarks.watch import READY, watched
 
 LIMIT, EACH, BCAST, MPIO, MPIO_PARTS = (

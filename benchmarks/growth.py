@@ -25,8 +25,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.keep import keep
-from benchmarks.nodes import SHARE, SOCKET, on_cluster
 from benchmarks.picture import lines
+from benchmarks.places import on_cluster
+from benchmarks.rivals import SHARE, SOCKET
 from mpishare.transfer import plan
 
 POWERS = (22, 23, 24, 25)
@@ -90,7 +91,7 @@ def several_nodes(hosts: Iterable[str], rate: str, rounds: int) -> dict[str, Any
     bare: list[float] = []
     args = ["--inside", "--powers", ",".join(map(str, POWERS)), "--rounds", str(rounds)]
     for count in hosts:
-        result = on_cluster(int(count), "1", rate, ["benchmarks.nodes", *args, "--ours"])["figures"]
+        result = on_cluster(int(count), "1", rate, ["benchmarks.nodes", *args, "--rivals", ""])["figures"]
         seconds[count] = {
             str(1 << power): result[f"{1 << power:,} bytes"][SHARE]["median, ms"] / 1e3 for power in POWERS
         }

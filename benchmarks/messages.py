@@ -87,7 +87,7 @@ def on_one_node(sizes: list[int], rounds: int, gib: float) -> None:
 
 def between_hosts(options: argparse.Namespace) -> None:
     """The same sizes between two hosts, on links held to a rate and free; then compression."""
-    from benchmarks.nodes import on_cluster
+    from benchmarks.places import on_cluster
 
     args = ["--powers", options.powers.replace(",28", ""), "--rounds", str(options.rounds)]
     figures, ground = {}, {}

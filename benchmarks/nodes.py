@@ -1,11 +1,20 @@
-"""What it costs to bring an array to every node: our share beside MPI's broadcast and beside the bare link.
+"""What it costs to bring an array to every node: our share beside MPI's broadcast at its best and the bare link.
 
-    python -m benchmarks.nodes [--hosts 2,4,8] [--ranks 1,4] [--powers 10,16,20,25] [--rates 400mbit,free] [--rounds 5]
+    python -m benchmarks.nodes [--links pretend,free,400mbit,1gbit,4gbit,10gbit] [--delays 0,50us,1ms] [--hosts 2,4,8]
+        [--ranks 1] [--powers 10,16,20,22,25] [--rounds 9] [--rivals default,all,forced,han,expert] [--add]
     python -m benchmarks.nodes --chunks    compares sizes of the chunks with the choice of the model in plan.py
 
-Makes clusters of several hosts on this machine (tests/cluster; root, or a user allowed user namespaces), whose links
-are held to a rate, or are as fast as the machine is. The limit is what one raw TCP socket between two hosts needs for
-the same bytes in the same run. Prints a table and keeps it as results/nodes.json, with a picture beside it.
+"pretend" is MPI through shared memory, a link as fast as memory: 2 pretend nodes of 1 and of 2 ranks of this machine.
+All others are clusters of several hosts on this machine (tests/cluster; root, or a user allowed user namespaces), whose
+links are held to a rate, or are as fast as the machine is ("free"); a delay is that of the path, on each way. The limit
+is what one raw TCP socket between two hosts needs for the same bytes in the same run, its answer of a byte included.
+
+The rivals: MPI_Bcast to one rank a host, by default and with each of Open MPI's algorithms forced, of which the three
+fastest of the first round go on; MPI_Bcast to all ranks, by default and by HAN; and what an expert writes, who copies
+into a window that is used again, broadcasts from window to window, and has a barrier on the node and one over all. A
+barrier over all ends each, as the agreement of all ranks begins ours. The source is another array in each call, and the
+order of the ways changes. Prints a table and keeps it as results/nodes.json, with a picture beside it; `--add` keeps
+what is there of other links. MPICH on several hosts is not measured.
 
 Bounds, of medians, at 32 MiB and 400 Mbit/s: 1.10 of bytes over bandwidth on 4 hosts, 1.15 on 8; with 4 ranks a host
 1.05 of the time with 1; at no size slower than MPI_Bcast of the same bytes to one rank a host.
@@ -16,145 +25,149 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
-import statistics
-import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from benchmarks.keep import keep
+from benchmarks.keep import RESULTS, keep
 from benchmarks.picture import lines
+from benchmarks.places import FREE, PRETEND, PRETEND_NODES, on_cluster, on_pretend_nodes, title_of
+from benchmarks.rivals import ALL, BCAST, EXPERT, FORCED, HAN, SHARE, SOCKET, Bytes, Sources, Way, forced_ways, ways_of
+from benchmarks.rounds import MEDIAN, Call, Row, hopeless, measure, repeats_of, row
 
-Figures = dict[str, dict[str, float]]
-SHARE, BCAST, BCAST_ALL, SENDS, SOCKET = (
-    "mpishare.share",
-    "MPI_Bcast, a rank a host",
-    "MPI_Bcast, all ranks",
-    "one send a rank",
-    "raw socket, one link",
-)
+Figures = dict[str, dict[str, Row]]
+"""Rows of ways, by size."""
+OF_THE_SOCKET, OF_THE_BEST, OF_THE_EXPERT = "of the socket", "over the best rival", "over the expert"
+ROUND_TRIP = "round trip, ms"
 CHUNKS = ["", "16K", "32K", "60K", "64K", "128K", "256K", "1M", "4M"]
-_PATIENCE_S = 1200
+RIVALS = {"default": BCAST, "all": ALL, "forced": FORCED, "han": HAN, "expert": EXPERT}
+_PRUNED_BYTES = 1 << 20
+"""From here on an algorithm that is far behind for fewer bytes is not tried for more."""
 
 
 def main() -> None:
     """Makes the clusters, has `inside` run on each, prints and keeps."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--hosts", default="2,4,8")
-    parser.add_argument("--ranks", default="1,4", help="ranks a host (default: %(default)s)")
-    parser.add_argument("--powers", default="10,16,20,25", help="sizes, as powers of two (default: %(default)s)")
-    parser.add_argument("--rates", default="400mbit,free")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--chunks", action="store_true", help="try sizes of chunks instead of rivals")
-    parser.add_argument("--ours", action="store_true", help="leave out what others use")
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parsed()
     sizes = [1 << int(power) for power in options.powers.split(",")]
     if options.inside:
-        inside(sizes, options.rounds, chunks=options.chunks, ours=options.ours)
+        inside(sizes, options.rounds, options.rivals, chunks=options.chunks)
         return
-    figures: dict[str, dict[str, Figures]] = {}
-    ground: dict[str, Any] = {}
-    for rate in options.rates.split(","):
-        for hosts in map(int, options.hosts.split(",")):
-            for ranks in options.ranks.split(","):
-                args = [word for word in sys.argv[1:] if word in ("--chunks", "--ours")]
-                args += ["--powers", options.powers, "--rounds", str(options.rounds)]
-                result = on_cluster(
-                    hosts, ranks, "" if rate == "free" else rate, ["benchmarks.nodes", "--inside", *args]
-                )
-                ground = result["ground"]
-                figures[f"{hosts} hosts of {ranks}, {rate}"] = result["figures"]
-                show(f"{hosts} hosts of {ranks}, {rate}", result["figures"])
     name = "nodes-chunks" if options.chunks else "nodes"
-    keep(name, figures, ground)
+    args = ["benchmarks.nodes", "--inside", "--powers", options.powers, "--rounds", str(options.rounds)]
+    args += ["--rivals", options.rivals, *(["--chunks"] if options.chunks else [])]
+    file = RESULTS / f"{name}.json"
+    figures: dict[str, Any] = json.loads(file.read_text())["figures"] if options.add and file.exists() else {}
+    ground: dict[str, Any] = {}
+    for title, run in places(options):
+        result = run(args)
+        figures[title], ground = result["figures"], result["ground"]
+        show(title, figures[title])
+        keep(name, figures, ground)
     if not options.chunks:
-        draw(figures, f"{sizes[-1]:,} bytes", options.hosts.split(","), options.ranks.split(",")[0], options.rates)
+        draw(figures, f"{sizes[-1]:,} bytes", options.hosts.split(","), options.ranks.split(",")[0], options.links)
 
 
-def on_cluster(hosts: int, ranks: str, rate: str, program: list[str]) -> dict[str, Any]:
-    """What a program that runs on all hosts of a cluster told as JSON."""
-    from tests.cluster.cluster import cluster
-    from tests.cluster.spec import make_spec
+def parsed() -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--links", default="pretend,free,400mbit,1gbit,4gbit,10gbit")
+    parser.add_argument("--delays", default="0,50us,1ms", help="of the path, on each way (default: %(default)s)")
+    parser.add_argument("--hosts", default="2,4,8")
+    parser.add_argument("--ranks", default="1", help="ranks a host (default: %(default)s)")
+    parser.add_argument("--powers", default="10,16,20,22,25", help="sizes, as powers of two (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rivals", default=",".join(RIVALS), help="which of them (default: %(default)s)")
+    parser.add_argument("--add", action="store_true", help="keep what results/ has of other links")
+    parser.add_argument("--chunks", action="store_true", help="try sizes of chunks instead of rivals")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
 
-    with cluster(make_spec(hosts, ranks=ranks, rate=rate)) as hosts_up:
-        ended = hosts_up.mpiexec([sys.executable, "-m", *program], limit_s=_PATIENCE_S)
-    result: dict[str, Any] = json.loads(ended.stdout)
-    return result
+
+def places(options: argparse.Namespace) -> Iterable[tuple[str, Callable[[list[str]], dict[str, Any]]]]:
+    """A title, and what runs a program there, for each link, delay, number of hosts and of ranks."""
+    for link in options.links.split(","):
+        if link == PRETEND:
+            yield from ((title, partial(on_pretend_nodes, title)) for title in PRETEND_NODES)
+            continue
+        for delay in options.delays.split(","):
+            for hosts in options.hosts.split(","):
+                for ranks in options.ranks.split(","):
+                    title = title_of(hosts, ranks, link, delay)
+                    yield title, partial(on_cluster, int(hosts), ranks, link, delay=delay)
 
 
-def inside(sizes: list[int], rounds: int, *, chunks: bool, ours: bool) -> None:
-    """Measures on all ranks of a cluster; rank 0 tells the figures as JSON."""
+def inside(sizes: list[int], rounds: int, rivals: str, *, chunks: bool) -> None:
+    """Measures on all ranks of a place; rank 0 tells the figures as JSON."""
     from mpi4py import MPI
 
     import mpishare as ms
 
     comm = MPI.COMM_WORLD
     ms.topology()
-    ways = _chunked(comm) if chunks else _rivals(comm)
-    if ours:
-        ways = {name: way for name, way in ways.items() if name in (SHARE, SOCKET)}
-    figures = {f"{nbytes:,} bytes": _measure(comm, ways, nbytes, rounds) for nbytes in sizes}
+    names = [SHARE, SOCKET, *(RIVALS[rival] for rival in rivals.split(",") if rival)]
+    ways = {name: way for name, way in ways_of(comm).items() if name in names}
+    if chunks:
+        ways = {**_chunked(comm), **{name: way for name, way in ways.items() if name == SOCKET}}
+    figures, left_out = dict[str, dict[str, Row]](), set[str]()
+    round_trip = _round_trip(comm, ways[SOCKET]) if SOCKET in ways else {}
+    for nbytes in sizes:
+        forced = forced_ways(comm, nbytes) if FORCED in names and not chunks else {}
+        forced = {name: way for name, way in forced.items() if name not in left_out}
+        figures[f"{nbytes:,} bytes"], trial = measured(comm, {**ways, **forced}, nbytes, rounds, list(forced))
+        figures[f"{nbytes:,} bytes"].get(SOCKET, {}).update(round_trip)
+        if nbytes >= _PRUNED_BYTES:
+            left_out |= hopeless(trial, list(forced))
     ground = ms.info().as_dict()
     if comm.rank == 0:
         print(json.dumps({"figures": figures, "ground": ground}))
 
 
-Way = Callable[[Any, NDArray[np.uint8]], None]
-"""Brings the second array, on rank 0, to the others, which have one of that length to receive into."""
+def _round_trip(comm: Any, way: Way) -> Row:
+    """How long a byte and its answer take: the delay there and back, and what a socket costs."""
+    byte = np.ones(1, np.uint8)
+    times = measure(comm, {SOCKET: lambda number: way(None, byte)}, 20, 9, (), (SOCKET,))
+    return {ROUND_TRIP: row(times[SOCKET][1:])[MEDIAN]}
 
 
-def _rivals(comm: Any) -> dict[str, Way]:
-    import mpishare as ms
-
-    nodes = ms.topology()
-
-    def share(source: Any, room: NDArray[np.uint8]) -> None:
-        ms.share(source)
-
-    def bcast(source: Any, room: NDArray[np.uint8]) -> None:
-        if nodes.is_leader:
-            nodes.leaders.Bcast(room)
-
-    def bcast_all(source: Any, room: NDArray[np.uint8]) -> None:
-        comm.Bcast(room)
-
-    def sends(source: Any, room: NDArray[np.uint8]) -> None:
-        if comm.rank == 0:
-            for rank in range(1, comm.size):
-                comm.Send(room, rank)
-        else:
-            comm.Recv(room, 0)
-
-    return {SHARE: share, BCAST: bcast, BCAST_ALL: bcast_all, SENDS: sends, SOCKET: socket_way(comm, nodes)}
+def measured(
+    comm: Any, ways: dict[str, Way], nbytes: int, rounds: int, forced: list[str]
+) -> tuple[dict[str, Row], dict[str, float]]:
+    """A row for each way, and the seconds that each took in the first round."""
+    sources = Sources(comm.rank, nbytes)
+    room = np.ones(nbytes, np.uint8)
+    calls = {name: _call(way, sources, room) for name, way in ways.items()}
+    times = measure(comm, calls, repeats_of(nbytes), rounds, forced, (SHARE, SOCKET))
+    for name, call in calls.items():
+        if len(times[name]) > 1 and name != SOCKET:  # a socket goes to one host
+            sources.check(name, call(1), 1)
+            comm.Barrier()
+    rows = {name: row(taken[1:]) for name, taken in times.items() if len(taken) > 1}
+    return compared(rows), {name: taken[0] for name, taken in times.items()}
 
 
-def socket_way(comm: Any, nodes: Any) -> Way:
-    """One TCP connection from rank 0 to the last host, kept open."""
-    far = nodes.ranks_of(nodes.n_nodes - 1)[0]
-    connection: socket.socket | None = None
-    if comm.rank == far:
-        with socket.create_server(("", 0)) as server:
-            comm.send((socket.gethostname(), server.getsockname()[1]), 0)
-            connection = server.accept()[0]
-    elif comm.rank == 0:
-        connection = socket.create_connection(comm.recv(source=far))
+def _call(way: Way, sources: Sources, room: Bytes) -> Call:
+    return lambda number: way(sources.get(number), room)
 
-    def way(source: Any, room: NDArray[np.uint8]) -> None:
-        if comm.rank == 0 and connection is not None:
-            connection.sendall(memoryview(room))  # type: ignore[arg-type]
-            connection.recv(1)
-        elif connection is not None:
-            view, got = memoryview(room), 0  # type: ignore[arg-type]
-            while got < room.nbytes:
-                got += connection.recv_into(view[got:])
-            connection.sendall(b"!")
 
-    return way
+def best_rival(rows: dict[str, Row]) -> str | None:
+    """The fastest of those that bring all of it to each host; None where there was none."""
+    rivals = [name for name in rows if name not in (SHARE, SOCKET) and not name.startswith("chunks")]
+    return min(rivals, key=lambda name: rows[name][MEDIAN], default=None)
+
+
+def compared(rows: dict[str, Row]) -> dict[str, Row]:
+    """The rows with their ratios to the socket, and with ours to the best rival's."""
+    for figures in rows.values():
+        if SOCKET in rows:
+            figures[OF_THE_SOCKET] = round(figures[MEDIAN] / rows[SOCKET][MEDIAN], 3)
+    best = best_rival(rows)
+    if best is not None:
+        rows[SHARE][OF_THE_BEST] = round(rows[SHARE][MEDIAN] / rows[best][MEDIAN], 3)
+    if EXPERT in rows:
+        rows[SHARE][OF_THE_EXPERT] = round(rows[SHARE][MEDIAN] / rows[EXPERT][MEDIAN], 3)
+    return rows
 
 
 def _chunked(comm: Any) -> dict[str, Way]:
@@ -167,56 +180,36 @@ def _chunked(comm: Any) -> dict[str, Way]:
         duplicate = comm.Dup()
         ms.topology(duplicate)
 
-        def way(source: Any, room: NDArray[np.uint8], used: Any = duplicate) -> None:
-            ms.share(source, comm=used)
+        def way(source: Any, room: Any, used: Any = duplicate) -> Any:
+            return ms.share(source, comm=used)
 
         values[f"chunks of {chunk}" if chunk else SHARE] = way
     del os.environ["MPISHARE_CHUNK"]
-    return {**values, SOCKET: socket_way(comm, ms.topology())}
+    return values
 
 
-def _measure(comm: Any, ways: dict[str, Way], nbytes: int, rounds: int) -> Figures:
-    """Each way's median time until the last rank is done, and its ratio to the socket's."""
-    room = np.ones(nbytes, np.uint8)
-    source = room if comm.rank == 0 else None
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    repeats = max(1, min(50, (1 << 18) // nbytes))
-    for _ in range(rounds + 1):  # the first round, in which everything is new, is left out
-        for name, way in ways.items():
-            comm.Barrier()
-            start = time.perf_counter()
-            for _ in range(repeats):
-                way(source, room)
-            times[name].append(comm.allreduce(time.perf_counter() - start, _max()) / repeats)
-    medians = {name: statistics.median(taken[1:]) for name, taken in times.items()}
-    return {
-        name: {"median, ms": round(median * 1e3, 4), "of the socket": round(median / medians[SOCKET], 3)}
-        for name, median in medians.items()
-    }
-
-
-def _max() -> Any:
-    from mpi4py import MPI
-
-    return MPI.MAX
-
-
-def show(title: str, figures: dict[str, Figures]) -> None:
-    """Prints the table of one cluster."""
+def show(title: str, figures: Figures) -> None:
+    """Prints the table of one place."""
     print(f"\n{title}")
     for size, ways in figures.items():
-        result = "; ".join(
-            f"{way} {row['median, ms']:,.3f} ms ({row['of the socket']:.2f})" for way, row in ways.items()
-        )
-        print(f"  {size}: {result}", flush=True)
+        print(f"  {size}")
+        for way, figure in sorted(ways.items(), key=lambda item: item[1][MEDIAN]):
+            result = (f"{value:,.3f} {what}" for what, value in figure.items() if "quartile" not in what)
+            print(f"    {way:50} " + "  ".join(result), flush=True)
 
 
-def draw(figures: dict[str, dict[str, Figures]], size: str, hosts: list[str], ranks: str, rates: str) -> None:
-    """Time over that of the raw socket against the number of hosts, at the first rate."""
-    rate = rates.split(",")[0]
-    columns = [figures[f"{count} hosts of {ranks}, {rate}"][size] for count in hosts]
-    series = {way: [column[way]["of the socket"] for column in columns] for way in columns[0]}
-    title = f"{size} to every host, links of {rate}"
+def draw(figures: dict[str, Figures], size: str, hosts: list[str], ranks: str, links: str) -> None:
+    """Time over that of the raw socket against the number of hosts, at the first link that has a socket."""
+    link = next((link for link in links.split(",") if link not in (PRETEND, FREE)), FREE)
+    columns = [
+        figures[title_of(count, ranks, link)][size] for count in hosts if title_of(count, ranks, link) in figures
+    ]
+    if len(columns) < 2:
+        return
+    columns = [{**column, "best rival": column[best_rival(column) or SHARE]} for column in columns]
+    common = [way for way in columns[0] if all(way in column for column in columns)]
+    series = {way: [column[way][OF_THE_SOCKET] for column in columns] for way in common if not way.startswith(FORCED)}
+    title = f"{size} to every host, links of {link}"
     lines("nodes", [int(count) for count in hosts], series, "hosts", "time over that of one raw socket", title)
 
 

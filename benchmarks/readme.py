@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,24 @@ from benchmarks.collectives import GATHER, HELD, LEAST, MPI_GATHER, MPI_REDUCE, 
 from benchmarks.files import CHUNKED, CONTIGUOUS, EACH, FRESH, MPIO_PARTS, RECYCLED
 from benchmarks.keep import RESULTS
 from benchmarks.messages import AUTO, KNOWN, OURS, OURS_OUT, PICKLED
+from benchmarks.nodes import OF_THE_BEST, OF_THE_EXPERT, OF_THE_SOCKET, best_rival
+from benchmarks.rivals import SHARE
 
 README = Path(__file__).parent.parent / "README.md"
 _BLOCK = re.compile(r"(?<=<!-- results -->\n).*(?=<!-- end of results -->)", re.DOTALL)
 _LARGE, _SMALL, _LINK = "268,435,456 bytes", "1,024 bytes", "33,554,432 bytes"
 _MEMCPY, _FILL = "one memcpy, warm", "fill of a private warm array"
+_LINKS = {
+    "2 pretend nodes of 1": {
+        _SMALL: "-; 4",
+        "1,048,576 bytes": "-; 1.1",
+        _LINK: "-; 0.7",
+    },
+    "4 hosts of 1, free": {"1,048,576 bytes": "1.0; -", _LINK: "1.0; -"},
+    "4 hosts of 1, 1gbit, 50us": {_LINK: ""},
+    "8 hosts of 1, 400mbit, 1ms": {_LINK: ""},
+}
+"""What is quoted of each link, with its bound."""
 
 
 def main() -> None:
@@ -61,7 +75,7 @@ def within() -> list[tuple[str, str, str]]:
 
     def ratio(way: str, reference: str, what: str = "median, us") -> str:
         figure = [large[f"mpishare, {kind}, {way}"][what] / large[reference][what] for kind in ("memmap", "window")]
-        return ", ".join(f"{item:.2f}" for item in figure)
+        return _listed(figure)
 
     def small(figures: Any) -> str:
         ours = [figures[_SMALL][f"mpishare, {kind}, recycled"]["median, us"] for kind in ("memmap", "window")]
@@ -79,6 +93,13 @@ def within() -> list[tuple[str, str, str]]:
         ("1 KiB, 2 ranks", small(two), "12 us"),
         ("1 KiB, 4 ranks on 2 cores", small(four), "30 us"),
     ]
+    again = "window used again"
+    if again in two[_SMALL]:
+        ratios = [
+            two[_SMALL][f"mpishare, {kind}, recycled"]["median, us"] / two[_SMALL][again]["median, us"]
+            for kind in ("memmap", "window")
+        ]
+        rows.insert(7, (f"the same over a copy into a {again} and a barrier", _listed(ratios), "3"))
     if "pshmem" in large:
         rows.insert(2, ("the same over pshmem's set", ratio("fresh", "pshmem"), "0.25"))
     return rows
@@ -102,6 +123,22 @@ def between() -> list[tuple[str, str, str]]:
     rows.append(
         ("the same with 4 ranks a host over 1, 4 and 8 hosts", ", ".join(f"{item:.3f}" for item in grown), "1.05")
     )
+    return rows + links(figures)
+
+
+def links(figures: Any) -> list[tuple[str, str, str]]:
+    """The fastest link, one in the middle and the slowest, with the best rival of each, where they were measured."""
+    rows = []
+    for title, bounds in _LINKS.items():
+        for size, bound in bounds.items():
+            ways = figures.get(title, {}).get(size, {})
+            best = best_rival(ways)
+            if best is None or OF_THE_BEST not in ways.get(SHARE, {}):
+                continue
+            measured = f"{ways[SHARE][OF_THE_BEST]:.2f}, {best}; {ways[SHARE][OF_THE_EXPERT]:.2f}"
+            rows.append((f"{size}, {title}: over the best rival; over an expert's program", measured, bound))
+            if OF_THE_SOCKET in ways[SHARE] and "free" not in title:
+                rows.append(("the same over one raw socket", f"{ways[SHARE][OF_THE_SOCKET]:.2f}", "1.10"))
     return rows
 
 
@@ -255,6 +292,10 @@ def files() -> list[tuple[str, str, str]]:
             "1.15",
         ),
     ]
+
+
+def _listed(figures: Iterable[float]) -> str:
+    return ", ".join(f"{item:.2f}" for item in figures)
 
 
 def _kept(name: str) -> dict[str, Any]:

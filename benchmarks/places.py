@@ -1,0 +1,52 @@
+"""Where the benchmarks between nodes run: pretend nodes of this machine, and clusters of hosts with links of a kind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+PRETEND_NODES = {"2 pretend nodes of 1": ("2", "block:1"), "2 pretend nodes of 2": ("4", "block:2")}
+"""Ranks and MPISHARE_NODES by title. Such nodes talk through shared memory, a link as fast as memory."""
+
+PRETEND, FREE, NO_DELAY = "pretend", "free", "0"
+_PATIENCE_S = 1200
+
+
+def title_of(hosts: int | str, ranks: int | str, link: str, delay: str = NO_DELAY) -> str:
+    """How the results name a cluster."""
+    return f"{hosts} hosts of {ranks}, {link}" + (f", {delay}" if delay != NO_DELAY else "")
+
+
+def on_pretend_nodes(title: str, program: list[str]) -> dict[str, Any]:
+    """What a program told as JSON that runs on pretend nodes of this machine."""
+    ranks, nodes = PRETEND_NODES[title]
+    command = [sys.executable, "-m", "mpishare", "run", "-n", ranks, "-m", *program]
+    environ = {**os.environ, "MPISHARE_NODES": nodes}
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=_PATIENCE_S)
+    if ended.returncode:
+        raise SystemExit(ended.stderr)
+    result: dict[str, Any] = json.loads(ended.stdout)
+    return result
+
+
+def on_cluster(hosts: int, ranks: str, link: str, program: list[str], delay: str = NO_DELAY) -> dict[str, Any]:
+    """What a program told as JSON that runs on all hosts of a cluster.
+
+    Args:
+        hosts: Number of hosts.
+        ranks: Ranks a host.
+        link: Speed of each link as tc writes it; "free" for as fast as the machine is.
+        program: Module and arguments.
+        delay: Of the path between two hosts, on each way, as "50us".
+    """
+    from tests.cluster.cluster import cluster
+    from tests.cluster.spec import make_spec
+
+    rate, delay = "" if link == FREE else link, "" if delay == NO_DELAY else delay
+    with cluster(make_spec(hosts, ranks=ranks, rate=rate, delay=delay)) as hosts_up:
+        ended = hosts_up.mpiexec([sys.executable, "-m", *program], limit_s=_PATIENCE_S)
+    result: dict[str, Any] = json.loads(ended.stdout)
+    return result

@@ -1,0 +1,158 @@
+"""Ways to bring an array of rank 0 to every node: ours, MPI's broadcasts, an expert's program, a raw socket."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.forced import ForcedComms, choices, with_settings
+
+Bytes = NDArray[np.uint8]
+Way = Callable[[Any, Bytes], Any]
+"""Brings the first array, which rank 0 has, to the others, which may receive into the second. Returns what this rank
+then has of it; None on ranks to which nothing comes."""
+
+SHARE = "mpishare.share"
+BCAST, ALL = "MPI_Bcast, a rank a host", "MPI_Bcast, all ranks"
+HAN = f"{ALL}, HAN"
+FORCED = f"{BCAST}: "
+"""The beginning of the names of those with a forced algorithm."""
+EXPERT = "window used again, MPI_Bcast of leaders"
+SOCKET = "raw socket, one link"
+
+_PERIOD, _MAX_SOURCES, _MAX_SOURCE_BYTES = 251, 4, 1 << 30
+
+
+class Sources:
+    """Several arrays of `nbytes` on rank 0, each with other contents, of which each call takes the next one."""
+
+    def __init__(self, rank: int, nbytes: int) -> None:
+        count = max(2, min(_MAX_SOURCES, _MAX_SOURCE_BYTES // nbytes))
+        pattern = np.arange(_PERIOD + count, dtype=np.uint8)
+        self._count = count
+        self._arrays = [
+            np.resize(pattern[first : first + _PERIOD], nbytes) for first in range(count if rank == 0 else 0)
+        ]
+
+    def get(self, number: int) -> Bytes | None:
+        """The array of a call on rank 0, None elsewhere."""
+        return self._arrays[number % self._count] if self._arrays else None
+
+    def check(self, name: str, result: Any, number: int) -> None:
+        """Ends the job if `result` is not the array of the call."""
+        for index in () if result is None else (0, result.size // 2, result.size - 1):
+            expected = (number % self._count + index % _PERIOD) % 256
+            if result[index] != expected:
+                raise SystemExit(f"{name}: byte {index} is {result[index]}, not {expected}")
+
+
+def ways_of(comm: Any) -> dict[str, Way]:
+    """All but those with a forced algorithm. Each rival ends with a barrier, as our agreement begins with one."""
+    import mpishare as ms
+
+    nodes = ms.topology()
+
+    def share(source: Any, room: Bytes) -> Any:
+        return ms.share(source)
+
+    ways = {SHARE: share, BCAST: _leaders_bcast(comm, nodes, nodes.leaders), ALL: _bcast_all(comm, comm)}
+    if comm.size > nodes.n_nodes > 1 and ForcedComms(comm, "bcast").is_possible:
+        ways[HAN] = _bcast_all(comm, with_settings(comm, {"coll_han_priority": 95}))
+    ways[EXPERT] = _expert(comm, nodes)
+    if len(set(comm.allgather(socket.gethostname()))) == nodes.n_nodes > 1:
+        ways[SOCKET] = socket_way(comm, nodes)
+    return ways
+
+
+_forced: dict[str, ForcedComms] = {}
+
+
+def forced_ways(comm: Any, nbytes: int) -> dict[str, Way]:
+    """MPI_Bcast of the leaders by each of its algorithms. Collective."""
+    import mpishare as ms
+
+    nodes = ms.topology()
+    if not comm.bcast(nodes.is_leader and _forced_comms(nodes).is_possible):
+        return {}
+    return {
+        f"{FORCED}{name}": _leaders_bcast(comm, nodes, _forced_comms(nodes).get(*choice) if nodes.is_leader else None)
+        for name, choice in choices("bcast", nbytes).items()
+    }
+
+
+def _forced_comms(nodes: Any) -> ForcedComms:
+    return _forced.get("bcast") or _forced.setdefault("bcast", ForcedComms(nodes.leaders, "bcast"))
+
+
+def _leaders_bcast(comm: Any, nodes: Any, leaders: Any) -> Way:
+    def way(source: Any, room: Bytes) -> Any:
+        array = room if source is None else source
+        if nodes.is_leader:
+            leaders.Bcast(array)
+        comm.Barrier()
+        return array if nodes.is_leader else None
+
+    return way
+
+
+def _bcast_all(comm: Any, used: Any) -> Way:
+    def way(source: Any, room: Bytes) -> Any:
+        array = room if source is None else source
+        used.Bcast(array)
+        comm.Barrier()
+        return array
+
+    return way
+
+
+def _expert(comm: Any, nodes: Any) -> Way:
+    """A window on each node, made once for each size."""
+    from mpi4py import MPI
+
+    windows: dict[int, Bytes] = {}
+
+    def way(source: Any, room: Bytes) -> Any:
+        if room.nbytes not in windows:
+            window = MPI.Win.Allocate_shared(room.nbytes if nodes.is_leader else 0, 1, comm=nodes.node_comm)
+            memory: Any = window.Shared_query(0)[0]
+            windows[room.nbytes] = np.frombuffer(memory, np.uint8)
+        array = windows[room.nbytes]
+        if source is not None:
+            np.copyto(array, source)
+        if nodes.is_leader:
+            nodes.leaders.Bcast(array)
+        nodes.node_comm.Barrier()
+        comm.Barrier()
+        return array
+
+    return way
+
+
+def socket_way(comm: Any, nodes: Any) -> Way:
+    """One TCP connection from rank 0 to the last host, kept open."""
+    far = nodes.ranks_of(nodes.n_nodes - 1)[0]
+    connection: socket.socket | None = None
+    if comm.rank == far:
+        with socket.create_server(("", 0)) as server:
+            comm.send((socket.gethostname(), server.getsockname()[1]), 0)
+            connection = server.accept()[0]
+    elif comm.rank == 0:
+        connection = socket.create_connection(comm.recv(source=far))
+    if connection is not None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def way(source: Any, room: Bytes) -> None:
+        if comm.rank == 0 and connection is not None:
+            connection.sendall(memoryview(room if source is None else source))  # type: ignore[arg-type]
+            connection.recv(1)
+        elif connection is not None:
+            view, got = memoryview(room), 0  # type: ignore[arg-type]
+            while got < room.nbytes:
+                got += connection.recv_into(view[got:])
+            connection.sendall(b"!")
+
+    return way

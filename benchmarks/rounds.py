@@ -1,0 +1,83 @@
+"""Rounds in which each way is timed once, in an order that changes, and what is told of them."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+Call = Callable[[int], Any]
+"""One operation; the number, which differs from call to call, chooses the contents. What it returns is dropped."""
+
+Row = dict[str, float]
+MEDIAN = "median, ms"
+MAX_FINALISTS = 3
+_TRIAL_ROUNDS = 3
+_MAX_RATIO, _LONG_S = 2, 0.1
+_HOPELESS = 3
+
+
+def finalists(medians: dict[str, float], contestants: Collection[str]) -> list[str]:
+    """The ways that go on after the first round: all but the contestants that are not among the fastest of these."""
+    best = sorted(set(contestants) & set(medians), key=lambda name: medians[name])[:MAX_FINALISTS]
+    return [name for name in medians if name not in contestants or name in best]
+
+
+def hopeless(medians: dict[str, float], contestants: Collection[str]) -> set[str]:
+    """The contestants that took over three times as long as the fastest of them."""
+    times = {name: medians[name] for name in contestants if name in medians}
+    return {name for name, taken in times.items() if taken > _HOPELESS * min(times.values())}
+
+
+def order(names: Iterable[str], number: int) -> list[str]:
+    """The names in the order of a round. What one way leaves behind, the next one meets."""
+    names = list(names)
+    return random.Random(number).sample(names, len(names))
+
+
+def row(times: Sequence[float]) -> Row:
+    """Median and quartiles of seconds, in ms."""
+    quartiles = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else [times[0]] * 3
+    names = ("first quartile, ms", MEDIAN, "third quartile, ms")
+    return {**{name: round(value * 1e3, 5) for name, value in zip(names, quartiles, strict=True)}, "rounds": len(times)}
+
+
+def repeats_of(nbytes: int) -> int:
+    """Calls that are timed as one, so that clocks and barriers count little."""
+    return max(1, min(50, (1 << 18) // nbytes))
+
+
+def measure(
+    comm: Any, calls: dict[str, Call], repeats: int, rounds: int, contestants: Collection[str], kept: Collection[str]
+) -> dict[str, list[float]]:
+    """Seconds of a call until the last rank is done, by way and round.
+
+    The first round, in which everything is new, chooses the contestants that go on, and is left out. A way that takes
+    over a tenth of a second, and over twice the time of the first of `kept`, has three rounds only.
+
+    Collective:
+        Over `comm`.
+    """
+    names, times = list(calls), {name: list[float]() for name in calls}
+    for number in range(rounds + 1):
+        for name in order(names, number):
+            times[name].append(_timed(comm, calls[name], number * repeats, repeats))
+        if number in (0, _TRIAL_ROUNDS):
+            medians = {name: statistics.median(times[name][number and 1 :]) for name in names}
+            if number == 0:
+                names = finalists(medians, contestants)
+            else:
+                limit = max(_LONG_S, _MAX_RATIO * medians[next(iter(kept))])
+                names = [name for name in names if name in kept or medians[name] <= limit]
+    return times
+
+
+def _timed(comm: Any, call: Call, first: int, repeats: int) -> float:
+    comm.Barrier()
+    start = time.perf_counter()
+    for number in range(first, first + repeats):
+        call(number)  # what it returns goes before the next, so ours has its memory back, as a rival has its buffer
+    taken = time.perf_counter() - start
+    return float(max(comm.allgather(taken))) / repeats
