@@ -14,6 +14,7 @@ from mpishare.comm import mpi
 from mpishare.comm.collective import collective
 from mpishare.host.memory import Machine
 from mpishare.memory.selection import probe
+from mpishare.transfer import cma
 
 
 @dataclass(frozen=True)
@@ -25,14 +26,17 @@ class NodeInfo:
         ranks: Its ranks in the communicator.
         mpi_nodes: How many nodes MPI sees in these ranks. Where it is not 1, they were found to share memory all the
             same, by files and not by windows.
+        reads_processes: Whether each of its ranks may read the memory of each other one (process_vm_readv). If not,
+            the root of a `share` copies a large array by threads while the other ranks wait.
         machine: The facts that its kernel reports.
-        segments: For each segment kind whether it can be used for a page and what it provides, or why it cannot: first
-            those that the node tries, in their order.
+        segments: For each segment kind the size up to which an array fits there now and what it provides, or why it
+            cannot be used: first those that the node tries, in their order. An array gets the first that it fits.
     """
 
     host: str
     ranks: tuple[int, ...]
     mpi_nodes: int
+    reads_processes: bool
     machine: Machine
     segments: dict[str, str]
 
@@ -64,6 +68,10 @@ class Info:
             lines += ["", f"node {number}: {node.host}, ranks {', '.join(map(str, node.ranks))}"]
             if node.mpi_nodes > 1:
                 lines.append(f"  MPI sees {node.mpi_nodes} nodes in these ranks, but they can share memory")
+            if not node.reads_processes:
+                lines.append(
+                    "  the ranks may not read each other's memory, so that the root of a share copies by threads"
+                )
             lines += [f"  {line}" for line in _machine_lines(node.machine)]
             lines += [f"  segment {title:18} {fit}" for title, fit in node.segments.items()]
         return "\n".join(lines)
@@ -91,7 +99,8 @@ def info(*, comm: mpi.Comm | None = None) -> Info:
         with call.begin() as agreement:
             agreement.call = "info()"
         ranks = topology.ranks_of(topology.node)
-        node = NodeInfo(topology.host, ranks, context.mpi_nodes, Machine.probe(), probe(context))
+        reads = cma.works(context)
+        node = NodeInfo(topology.host, ranks, context.mpi_nodes, reads, Machine.probe(), probe(context))
         nodes = context.collective_comm.allgather_obj(node if topology.is_leader else None)
         return Info(_versions(), str(context.config), topology.size, tuple(node for node in nodes if node is not None))
 

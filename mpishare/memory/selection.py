@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,9 @@ _PRINTS_ERRORS = (
 )
 """Why windows do not come first."""
 
+_NO_SIZE_BYTES = 1 << 60
+"""More than fits anywhere."""
+
 _has_reported_copies = False
 """Whether this process has reported that the ranks of its node hold copies."""
 
@@ -62,9 +66,10 @@ def _kinds_named(names: str, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
 
 
 def probe(context: Context) -> dict[str, str]:
-    """For each kind, by title, whether it works on this node and what it provides, or why it does not work.
+    """For each kind, by title, the size up to which it fits on this node and what it provides, or why it does not fit.
 
-    Each is tried with one page: first those that this node tries for an array, in their order.
+    Each is tried with one page: first those that this node tries for an array, in their order. Larger sizes are only
+    compared with what is free, as each rank finds for itself.
 
     Collective:
         Over the ranks of this node.
@@ -85,7 +90,22 @@ def _probe(kind: Kind, context: Context) -> str:
     single = ", a map of its own as this node has one rank" if context.topology.node_size == 1 else ""
     if isinstance(memory, KeptWindow):
         memory.free()
-    return f"fits{single}; {lifetime}; private() {private}"
+    return f"fits{single}, {_largest(kind, context)}; {lifetime}; private() {private}"
+
+
+def _largest(kind: Kind, context: Context) -> str:
+    """The size up to which an array fits, less at most 2 %, and why a larger one does not. Local."""
+    largest, refused, reason = PAGE_BYTES, _NO_SIZE_BYTES, ""
+    while refused > largest * 1.02:
+        nbytes = math.isqrt(largest * refused)
+        try:
+            kind.check(context, nbytes)
+            largest = nbytes
+        except CapacityError as error:
+            refused, reason = nbytes, f"{error.where} has {error.free:,} free"
+        except MpishareError as error:
+            refused, reason = nbytes, str(error)
+    return f"up to {largest:,} bytes as {reason}"
 
 
 def obtain(context: Context, nbytes: int, backend: str | None, writable: bool) -> NodeMemory:

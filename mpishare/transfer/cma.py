@@ -103,13 +103,30 @@ def read(context: Context, root: int, published: Published, block: Block, source
     return not permission.is_refused
 
 
+def works(context: Context) -> bool:
+    """Whether each rank of this node may read the memory of each other one. Collective over the ranks of this node."""
+    comm, token = context.node_collective_comm, np.frombuffer(os.urandom(_TOKEN_BYTES), np.uint8)
+    tokens = comm.allgather_obj((os.getpid(), address_of(token), token.tobytes()))
+    others = [fact for rank, fact in enumerate(tokens) if rank != context.topology.node_rank]
+    has_failed = not all(_has_token(*fact) for fact in others)
+    return not any_rank(comm, np.array([has_failed]))[0]
+
+
+def _has_token(pid: int, address: int, token: bytes) -> bool:
+    """Whether this process may read the process that has `token` at `address`: not if `pid` is another's here."""
+    received = np.zeros(_TOKEN_BYTES, np.uint8)
+    try:
+        syscalls.read_process(pid, address, address_of(received), _TOKEN_BYTES)
+    except OSError:
+        return False
+    return received.tobytes() == token
+
+
 def _read_part(published: Published, start: int, target: Block) -> bool:
     """Copies published bytes from `start` on into `target`. False if the kernel refuses, or the process is another."""
-    token = np.zeros(_TOKEN_BYTES, np.uint8)
+    if not _has_token(published.pid, published.token_address, published.token):
+        return False
     try:
-        syscalls.read_process(published.pid, published.token_address, address_of(token), _TOKEN_BYTES)
-        if token.tobytes() != published.token:
-            return False
         syscalls.read_process(published.pid, published.address + start, address_of(target), target.nbytes)
     except OSError:
         return False

@@ -1,10 +1,13 @@
 """One copy of an array, of right bytes, wherever the ranks of a host share a kernel."""
 
+import re
+
 import pytest
 
 from tests.blackbox.launch import MPICH
 from tests.faults.situations import PLAIN, PLAIN_MPICH, SITUATIONS
 
+SMALL = "a /dev/shm of 64 MiB"
 MPICH_ALONE = "plain, MPICH"
 WINDOW, FILE = "window", "memmap in memory"
 DEFAULTS = {
@@ -14,10 +17,12 @@ DEFAULTS = {
     "a PID namespace per rank": WINDOW,
     "a Python without os.memfd_create": WINDOW,
     "an MPI that finds each rank alone": FILE,
-    "a /dev/shm of 64 MiB": FILE,
+    SMALL: FILE,
     "a kernel that refuses all advice on memory": WINDOW,
 }
 """The segment kind that each takes of itself."""
+APART = {"a user namespace per rank", "a user namespace for every second rank", "a PID namespace per rank"}
+"""In which ranks may not read each other's memory."""
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
@@ -34,6 +39,10 @@ def test_one_copy(name):
     for outcome in result["outcomes"].values():
         assert outcome["right"]
         assert 0.9 < outcome["memory over the array"] <= 1.02
+    assert ("the ranks may not read each other's memory" in result["info"]) == (name in APART)
+    limit = re.search(r"segment window +fits, up to ([\d,]+) bytes as /dev/shm has 6\d,", result["info"])
+    assert (limit is not None) == (name == SMALL)
+    assert limit is None or 25 << 20 < int(limit[1].replace(",", "")) < 32 << 20
 
 
 @pytest.mark.parametrize("name", [*SITUATIONS, MPICH_ALONE])
