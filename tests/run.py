@@ -101,6 +101,9 @@ def launches():
     chosen.append(mpi("watched-block:1", 3, {"MPISHARE_NODES": "block:1", **WATCHED}, without=["memory", *ABOVE]))
     if MPICH.exists():
         chosen.append(mpich())
+        # MPI puts each rank on a node of its own.
+        alone = with_python("mpich-alone", MPICH, [MPICH.parent], [*PYTEST, "--tb=short", "tests/mpi/memory"])
+        chosen.append(alone._replace(environ={**alone.environ, "MPIR_CVAR_NOLOCAL": "1"}))
     if MPIO.exists():
         chosen.append(hdf5_through_mpi())
     chosen += [mpi(f"large-{size}", size, {"MPISHARE_NODES": nodes}, "large") for size, nodes in LARGE.items()]

@@ -10,7 +10,13 @@ import pytest
 from mpishare.memory import cache, selection
 from mpishare.memory.window import KeptWindow
 
-MAKES_WINDOWS = dict(os.environ).get("OMPI_MCA_osc") != "^ucx,sm"  # where a launch tells MPI to make none
+REFUSALS = {
+    ("OMPI_MCA_osc", "^ucx,sm"): "this MPI makes no shared-memory windows",
+    ("MPIR_CVAR_NOLOCAL", "1"): "MPI puts the ranks of host",
+}
+"""By the setting of a launch, why there are no windows in it."""
+REFUSAL = next((reason for setting, reason in REFUSALS.items() if setting in os.environ.items()), "")
+MAKES_WINDOWS = not REFUSAL
 KINDS = {kind.title: kind for kind in selection.KINDS if kind.name != "window" or MAKES_WINDOWS}
 """The segment kinds that this launch allows."""
 
