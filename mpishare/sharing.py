@@ -86,12 +86,13 @@ def private(array: NDArray[Any]) -> NDArray[Any]:
     the same array show in the other pages is undefined. So use it for arrays that do not change, such as those of
     `share`.
 
-    Arrays in nameless files (`backend="memmap"`) can be mapped again as copy-on-write as long as their rank keeps the
-    file open: it does so for the newest 64 segments. All others can be where the process has CAP_CHECKPOINT_RESTORE,
-    as the user root does. Otherwise the bytes are copied, and a `RuntimeWarning` reports how many.
+    Arrays in nameless files (`backend="memmap"`), and files that are mapped where they lie (`load(map=True)`), can be
+    mapped again as copy-on-write as long as their rank keeps the file open: it does so for the newest 64 segments. All
+    others can be where the process has CAP_CHECKPOINT_RESTORE, as the user root does. Otherwise the bytes are copied,
+    and a `RuntimeWarning` reports how many.
 
     Args:
-        array: An array from `share`, `empty`, `zeros` or `full`, or a view of one.
+        array: An array from `share`, `empty`, `zeros`, `full` or `load`, or a view of one.
 
     Returns:
         A writable `numpy.ndarray` of the same bits, dtype, shape and strides (C order where the bytes were copied).
@@ -119,7 +120,7 @@ def private(array: NDArray[Any]) -> NDArray[Any]:
         return view
     if array.nbytes:
         kind = segment.origin.kind
-        if kind.startswith("memmap"):
+        if kind.startswith(("memmap", "mapped")):
             reason = f"the file of this array is closed, as a rank keeps only the newest {MAX_KEPT} open"
         else:
             reason = f'this process may not map memory of kind {kind!r} again; that of backend="memmap" it may'

@@ -6,6 +6,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from mpishare.memory import kept_files, syscalls
@@ -30,6 +31,7 @@ class Mapping:
         self._start = start
         self._length = length
         self._file: int | None = None
+        self._file_offset = 0
         finalizer = weakref.finalize(self, syscalls.munmap, start, length)
         finalizer.atexit = False  # views may be read to the very end of the process, which unmaps everything
 
@@ -52,9 +54,10 @@ class Mapping:
         start = _map_aligned(nbytes, 0, lambda target: syscalls.map_file(target, nbytes, flags, descriptor))
         return cls(start, start, nbytes)
 
-    def keep_file(self, descriptor: int) -> None:
-        """Takes over the descriptor of the file whose first bytes these are, for `copy_on_write`."""
+    def keep_file(self, descriptor: int, offset: int = 0) -> None:
+        """Takes over a descriptor of the file, of which these are the bytes from `offset` on, for `copy_on_write`."""
         self._file = kept_files.keep(descriptor)
+        self._file_offset = offset
         weakref.finalize(self, kept_files.close, self._file).atexit = False
 
     @classmethod
@@ -67,7 +70,10 @@ class Mapping:
         offset = part.start & -mmap.PAGESIZE
         length = part.stop - offset
         start = syscalls.map_file(None, length, mmap.MAP_SHARED, descriptor, offset, access=mmap.PROT_READ)
-        return cls(start + part.start - offset, start, length)
+        mapping = cls(start + part.start - offset, start, length)
+        with suppress(OSError):  # no descriptor is left
+            mapping.keep_file(os.dup(descriptor), offset)
+        return mapping
 
     @classmethod
     def of_pages(cls, address: int, nbytes: int, find_offset: Callable[[int], int] | None = None) -> Mapping | None:
@@ -143,9 +149,9 @@ class Mapping:
 
     def _private_map(self, descriptor: int) -> Mapping:
         def make(target: int | None) -> int:
-            return syscalls.map_file(target, self._length, mmap.MAP_PRIVATE, descriptor)
+            return syscalls.map_file(target, self._length, mmap.MAP_PRIVATE, descriptor, self._file_offset)
 
-        start = _map_aligned(self._length, 0, make)
+        start = _map_aligned(self._length, self._file_offset, make)
         return Mapping(start + self.address - self._start, start, self._length)
 
     def _private_map_of_reopened(self) -> Mapping:

@@ -26,7 +26,7 @@ def test_one_copy_per_node_in_proportional_memory(nodes, copies, tmp_path):
 def test_ten_thousand_live_shares(size, backend, recycle, most_descriptors):
     """A limit on open files.
 
-    Outcome: nothing: windows hold none, and nameless files at most 64 or a sixteenth of the limit.
+    Outcome: nothing: windows hold none, and nameless and mapped files at most 64 or a sixteenth of the limit.
     """
     environ = {"MPISHARE_BACKEND": backend, "MPISHARE_RECYCLE": recycle}
     ended = run_ranks(size, ["-m", f"{PROGRAMS}.many", "10000"], environ, limit_s=500)

@@ -3,6 +3,8 @@
 import os
 import sys
 
+import numpy as np
+
 from tests.blackbox.launch import run_code, run_ranks
 
 USER = ["--", "unshare", "--user", "--map-current-user", sys.executable, "-c"]
@@ -50,6 +52,31 @@ def test_private_of_an_ordinary_user():
     assert ended.stdout.count("[1, 2, 1] [1, 1, 1] True\n") == 2
     assert ended.stdout.count("24 bytes were copied: this process may not map memory of kind 'window' again") == 2
     assert ended.stdout.count('that of backend="memmap" it may') == 2
+
+
+MAPPED = """
+import os, sys, warnings, numpy as np, mpishare as ms
+from tests.processes import anonymous_bytes, may_reopen_maps
+warnings.simplefilter("error")
+assert not may_reopen_maps()
+rows = ms.load(sys.argv[1], map=True, region=np.s_[100_000:])
+ms.fence()
+if ms.topology().rank == 0:
+    np.save(sys.argv[1] + ".new.npy", np.zeros(10))
+    os.replace(sys.argv[1] + ".new.npy", sys.argv[1])
+ms.fence()
+before = anonymous_bytes()
+view = ms.private(rows)
+view[1] = 2
+print(view[:3].tolist(), rows[:3].tolist(), np.array_equal(view[2:], rows[2:]), anonymous_bytes() - before < 1 << 20)
+"""
+
+
+def test_private_of_a_mapped_file_that_another_has_replaced(tmp_path):
+    np.save(file := tmp_path / "rows.npy", np.arange(1 << 20))
+    ended = run_ranks(2, [*USER, MAPPED, str(file)])
+    assert ended.stdout == "[100000, 2, 100002] [100000, 100001, 100002] True True\n" * 2
+    assert np.load(file).size == 10
 
 
 COUNT = """
