@@ -58,7 +58,7 @@ bench: $(BENCH_READY) $(MPICH_READY)
 	$(PY) -m benchmarks.situations
 	$(PY) -m benchmarks.nodes
 	$(PY) -m benchmarks.nodes --add --links 400mbit,free --delays 0 --hosts 4,8 --ranks 4 --powers 25
-	$(PY) -m benchmarks.nodes --chunks --ranks 1 --powers 20,22,25
+	$(PY) -m benchmarks.nodes --chunks --links 400mbit,free --delays 0 --powers 20,22,25
 	$(PY) -m benchmarks.growth
 	$(PY) -m benchmarks.collectives
 	$(RUN) -n 2 -m benchmarks.messages

@@ -1,0 +1,99 @@
+"""Chunks that pass from node to node on paper take the times of the textbook, where it has a formula."""
+
+from typing import NamedTuple
+
+import pytest
+
+from benchmarks.simulation import Costs, simulate
+
+CHUNK = 1000
+LINK = Costs(latency_s=0.0, byte_s=1e-3, eager_s=0.0, large_s=0.0, message_s=0.0)
+
+
+class Hop(NamedTuple):
+    """A step of a place."""
+
+    chunk: slice
+    parent: int | None
+    children: tuple[int, ...]
+
+
+def chunks(count):
+    return [slice(number * CHUNK, (number + 1) * CHUNK) for number in range(count)]
+
+
+def chain(places, count):
+    return [
+        [
+            Hop(chunk, place - 1 if place else None, (place + 1,) if place + 1 < places else ())
+            for chunk in chunks(count)
+        ]
+        for place in range(places)
+    ]
+
+
+def star(places, count):
+    others = tuple(range(1, places))
+    return [
+        [Hop(chunk, 0 if place else None, () if place else others) for chunk in chunks(count)]
+        for place in range(places)
+    ]
+
+
+@pytest.mark.parametrize("places", [2, 3, 9])
+@pytest.mark.parametrize("count", [1, 2, 30])
+def test_a_chain_takes_its_chunks_and_one_more_for_each_further_place(places, count):
+    assert simulate(chain(places, count), LINK) == pytest.approx(places - 2 + count)
+
+
+@pytest.mark.parametrize("places", [2, 3, 9])
+def test_a_root_that_sends_to_all_takes_as_many_times_the_bytes(places):
+    assert simulate(star(places, 5), LINK) == pytest.approx(5 * (places - 1))
+
+
+def test_latency_is_added_for_each_hop_and_not_for_each_chunk():
+    late = Costs(latency_s=7.0, byte_s=1e-3, eager_s=0.0, large_s=0.0, message_s=0.0)
+    assert simulate(chain(4, 10), late) == pytest.approx(2 + 10 + 3 * 7)
+
+
+def test_a_message_costs_the_link_more_if_it_is_large():
+    for eager_bytes, besides in ((CHUNK, 0.5), (CHUNK - 1, 2.0)):
+        costs = Costs(0.0, 1e-3, 0.5, 2.0, 0.0, eager_bytes=eager_bytes)
+        assert simulate(chain(3, 10), costs) == pytest.approx((1 + 10) * (1 + besides))
+
+
+def test_ranks_are_busy_while_links_carry_other_messages():
+    busy = Costs(latency_s=0.0, byte_s=1e-3, eager_s=0.0, large_s=0.0, message_s=0.25)
+    # the first send, at each place between a receive and a send, and the last receive
+    assert simulate(chain(3, 10), busy) == pytest.approx(1 + 10 + 4 * 0.25)
+    slow = Costs(latency_s=0.0, byte_s=1e-3, eager_s=0.0, large_s=0.0, message_s=2.0)
+    assert simulate(chain(3, 10), slow) >= 10 * (2 + 2)  # the place in between
+
+
+def test_a_large_message_waits_for_a_receiver_that_is_behind():
+    """The second chunk comes by a slow path, so the rest waits for it, but for those that are expected."""
+    rest = tuple(chunks(8))
+    fast = [Hop(chunk, None, (1,)) if number else Hop(chunk, None, (2,)) for number, chunk in enumerate(rest)]
+    last = [Hop(chunk, 0 if number else 2, ()) for number, chunk in enumerate(rest)]
+    middle = [Hop(rest[0], 0, (1,))]
+    large = Costs(0.0, 1e-3, 0.0, 0.0, 0.0, eager_bytes=0)
+    for in_flight in (1, 4):
+        assert simulate([fast, last, middle], large, in_flight=in_flight) >= 8
+
+
+def test_places_that_wait_for_each_other_are_an_error():
+    first, second = chunks(2)
+    circle = [
+        [Hop(first, None, (1,)), Hop(second, None, (2,))],
+        [Hop(second, 2, ()), Hop(first, 0, (2,))],
+        [Hop(first, 1, ()), Hop(second, 0, (1,))],
+    ]
+    with pytest.raises(ValueError, match="wait for each other"):
+        simulate(circle, LINK)
+
+
+def test_the_seed_decides_how_late_ranks_are():
+    late = Costs(0.0, 1e-3, 0.0, 0.0, 0.0, late_s=0.1)
+    times = [simulate(chain(5, 20), late, seed=seed) for seed in (1, 1, 2)]
+    assert times[0] == times[1] != times[2]
+    assert min(times) > simulate(chain(5, 20), LINK)
