@@ -1,62 +1,97 @@
-"""How the cost grows: with the bytes, with the ranks of a node, with the nodes; and what that means at 1,000 nodes.
+"""How the cost grows: with the bytes, with the ranks of a node, with the nodes; and what that means at 1,024 nodes.
 
-    python -m benchmarks.growth [--ranks 1,2,4,8] [--hosts 2,3,4,6,8] [--rate 400mbit] [--rounds 5]
+    python -m benchmarks.growth [--ranks 1,2,4,8] [--hosts 2,4,8] [--rate 400mbit] [--rounds 9]
+        [--only node,links,paper]
 
-Runs our share on one node with each number of ranks, and over clusters of each number of hosts (tests/cluster), and
-fits two laws by least squares, in which N is the bytes:
+Within a node: runs our share with each number of ranks, and fits t = a + b N by least squares, where N is the bytes.
 
-    within a node     t = a + b N                    for each number of ranks
-    between p nodes   t = (p - 2 + k) (a + b N / k)  k the number of chunks that plan.py says
+Between nodes: measures what messages cost over a cluster of 2 hosts (tests/cluster), and plays on paper
+(`benchmarks/simulation.py`) what `transfer/plan.py` chooses for 2 to 1,024 nodes with such links, whose ranks are late
+by an exponential law with a fixed seed. The play of each number of hosts is compared with our share there, which is to
+be within a tenth; the time of a share of 1 KiB there counts for what a call takes besides. Then the same for a fabric
+of 200 Gbit/s, with this machine's time of a message through shared memory: no such fabric was measured. The bound is
+bytes over bandwidth, and the latency times log2 of the nodes; the goal is 1.15 of it at 512 nodes and 32 MiB. Prints
+tables and keeps them as results/growth.json, with a picture beside it.
 
-Where b is the time of a byte on a raw socket of the same run, as chunks of nearly one size do not tell a from b. The
-second is drawn beside the points and carried out to 1,000 nodes of 128 ranks, on paper: no such machine was
-measured. Prints tables and keeps them as results/growth.json, with a picture beside it.
+Source of the fabric:
+    D. De Sensi, S. Di Girolamo, K. H. McMahon, D. Roweth, T. Hoefler, "An in-depth analysis of the Slingshot
+    interconnect", SC 2020: 200 Gbit/s, some 350 ns a switch, at most three hops between switches, so four switches.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
+import statistics
 import subprocess
 import sys
-from collections.abc import Iterable
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from benchmarks.keep import keep
 from benchmarks.picture import lines
-from benchmarks.places import on_cluster
-from benchmarks.rivals import SHARE, SOCKET
+from benchmarks.places import on_cluster, on_pretend_nodes
+from benchmarks.rivals import SHARE, Way, socket_way
+from benchmarks.rounds import MEDIAN, Call, measure
+from benchmarks.simulation import Costs, Hop, Step, simulate
+from mpishare.arrays.slices import chunks
 from mpishare.transfer import plan
 
-POWERS = (22, 23, 24, 25)
+POWERS = (24, 25)
+"""Links that are held to a rate let some 256 KiB pass at once, which counts in fewer bytes."""
 NODE_POWERS = (10, 16, 20, 22, 24, 26, 28)
-PAPER_NODES, PAPER_RANKS, PAPER_BYTES = 1000, 128, (32 << 20, 1 << 30, 10 << 30)
 FRESH, RECYCLED = "mpishare, memmap, fresh", "mpishare, memmap, recycled"
+PARTS = ("node", "links", "paper")
+PAPER_NODES = [1 << power for power in range(1, 11)]
+GOAL_NODES, GOAL_BYTES, GOAL = 512, 32 << 20, 1.15
+TOLERANCE = 0.1
+FABRIC_BYTE_S, FABRIC_LATENCY_S = 8 / 200e9, 4 * 350e-9
+OVER_BOUND, OF_MEASURED = "over the bound", "played over measured"
+FABRIC, PRETENDED = "a fabric of 200 Gbit/s", "2 pretend nodes of 1"
+_STREAM, _IN_FLIGHT, _PINGS = 64, 4, 20
+_STREAMED_BYTES = (60 << 10, 68 << 10)
+"""A message that Open MPI over TCP sends at once, and one for which it first asks the receiver."""
+_SOCKET_BYTES = (4 << 20, 20 << 20)
+_SHARED_BYTES, _CHUNKS = 8 << 20, (16 << 10, 64 << 10)
 
 
 def main() -> None:
-    """Measures, fits, prints and keeps."""
+    """Measures, fits, plays, prints and keeps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--ranks", default="1,2,4,8")
-    parser.add_argument("--hosts", default="2,3,4,6,8")
+    parser.add_argument("--hosts", default="2,4,8")
     parser.add_argument("--rate", default="400mbit")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--only", default=",".join(PARTS), help="parts to measure (default: %(default)s)")
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    within = {ranks: one_node(ranks, options.rounds) for ranks in options.ranks.split(",")}
-    ground = within[options.ranks.split(",")[0]].pop("ground")
-    for result in within.values():
-        result.pop("ground", None)
-    between = several_nodes(options.hosts.split(","), options.rate, options.rounds)
-    keep("growth", {"one node": within, "several nodes": between}, ground)
-    show(within, between)
-    measured = {int(hosts): points for hosts, points in between["seconds"].items()}
-    largest = str(1 << POWERS[-1])
-    law = [chain_s(1 << POWERS[-1], hosts, *between["law"]) for hosts in measured]
-    series = {"mpishare, measured": [points[largest] for points in measured.values()], "mpishare, fitted law": law}
-    title = f"{1 << POWERS[-1]:,} bytes to every host, links of {options.rate}"
-    lines("growth", list(measured), series, "hosts", "seconds", title, log=False)
+    if options.inside:
+        inside(options.inside, options.rounds)
+        return
+    parts, figures, ground = options.only.split(","), dict[str, Any](), dict[str, Any]()
+    series: dict[str, list[float]] = {}
+    if "node" in parts:
+        figures["one node"] = {ranks: one_node(ranks, options.rounds) for ranks in options.ranks.split(",")}
+        ground = next(result.pop("ground") for result in figures["one node"].values())
+        show_node(figures["one node"])
+    if "links" in parts:
+        figures["several nodes"], ground = several_nodes(options.hosts.split(","), options.rate, options.rounds)
+        show_links(figures["several nodes"])
+        series[f"mpishare, played, links of {options.rate}"] = [*figures["several nodes"][OVER_BOUND].values()]
+    if "paper" in parts:
+        figures[FABRIC], ground = fabric(options.rounds)
+        show_curve(FABRIC, figures[FABRIC])
+        series[f"mpishare, played, {FABRIC}"] = [*figures[FABRIC][OVER_BOUND].values()]
+    keep("growth", figures, ground)
+    if series:
+        title = f"{GOAL_BYTES >> 20} MiB to every node, on paper"
+        label = "over bytes / bandwidth + latency log2(nodes)"
+        lines("growth", PAPER_NODES, series, "nodes", label, title)
 
 
 def one_node(ranks: str, rounds: int) -> dict[str, Any]:
@@ -85,59 +120,175 @@ def fit_line(points: dict[int, float]) -> list[float]:
     return [round(float(item), 3) for item in solution]
 
 
-def several_nodes(hosts: Iterable[str], rate: str, rounds: int) -> dict[str, Any]:
-    """Seconds by hosts and size, and a and b of the chain."""
-    seconds: dict[str, dict[str, float]] = {}
-    bare: list[float] = []
-    args = ["--inside", "--powers", ",".join(map(str, POWERS)), "--rounds", str(rounds)]
+def several_nodes(hosts: list[str], rate: str, rounds: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Costs of messages, seconds measured and played by hosts and size, and what the play says of more nodes."""
+    message = on_pretend_nodes(PRETENDED, ["benchmarks.growth", "--inside", "message", "--rounds", str(rounds)])[
+        "costs"
+    ]
+    link = on_cluster(2, "1", rate, ["benchmarks.growth", "--inside", "link", "--rounds", str(rounds)])["costs"]
+    costs = Costs(**message, **link)
+    powers = ",".join(map(str, (10, *POWERS)))
+    rows, ground = [], dict[str, Any]()
     for count in hosts:
-        result = on_cluster(int(count), "1", rate, ["benchmarks.nodes", *args, "--rivals", ""])["figures"]
-        seconds[count] = {
-            str(1 << power): result[f"{1 << power:,} bytes"][SHARE]["median, ms"] / 1e3 for power in POWERS
-        }
-        largest = 1 << POWERS[-1]
-        bare.append(result[f"{largest:,} bytes"][SOCKET]["median, ms"] / 1e3 / largest)
-    byte_s = float(np.median(bare))
-    rest = []
-    for count, points in seconds.items():
-        for size, taken in points.items():
-            steps, chunk = steps_of(int(size), int(count))
-            rest.append(taken / steps - chunk * byte_s)
-    return {"rate": rate, "seconds": seconds, "law": [max(float(np.mean(rest)), 0.0), byte_s]}
+        args = ["benchmarks.nodes", "--inside", "--rivals=", "--powers", powers, "--rounds", str(rounds)]
+        result = on_cluster(int(count), "1", rate, args)
+        medians = {size: ways[SHARE][MEDIAN] / 1e3 for size, ways in result["figures"].items()}
+        for nbytes in (1 << power for power in POWERS):
+            taken_s = medians[f"{nbytes:,} bytes"]
+            played_s = medians["1,024 bytes"] + simulate(schedule(nbytes, int(count), costs), costs)
+            figures = {"hosts": int(count), "bytes": nbytes, "measured, s": taken_s, "played, s": round(played_s, 5)}
+            rows.append({**figures, OF_MEASURED: round(played_s / taken_s, 3)})
+        ground = result["ground"]
+    return {"rate": rate, "costs": asdict(costs), "hosts": rows, OVER_BOUND: over_bound(costs)}, ground
 
 
-def steps_of(nbytes: int, hosts: int) -> tuple[int, float]:
-    """Chunks in turn until the last host has the last one, and the bytes of each."""
-    chunk = min(plan.links(nbytes, hosts, 0).chunk_bytes, nbytes)
-    count = -(-nbytes // chunk)
-    return hosts - 2 + count, nbytes / count
+def fabric(rounds: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the play says of a fabric that no one measured."""
+    result = on_pretend_nodes(PRETENDED, ["benchmarks.growth", "--inside", "message", "--rounds", str(rounds)])
+    message_s = result["costs"]["message_s"]
+    costs = Costs(FABRIC_LATENCY_S, FABRIC_BYTE_S, eager_s=0.0, large_s=0.0, message_s=message_s)
+    return {"costs": asdict(costs), OVER_BOUND: over_bound(costs)}, result["ground"]
 
 
-def chain_s(nbytes: int, hosts: int, each_s: float, byte_s: float) -> float:
-    """Seconds that the law says."""
-    steps, chunk = steps_of(nbytes, hosts)
-    return steps * (each_s + byte_s * chunk)
+def schedule(nbytes: int, count: int, costs: Costs) -> list[list[Step]]:
+    """What the library would do between nodes with such costs."""
+    links = [plan.links(nbytes, count, place) for place in range(count)]
+    return [[Hop(chunk, each.parent, each.children) for chunk in chunks(nbytes, each.chunk_bytes)] for each in links]
 
 
-def show(within: dict[str, Any], between: dict[str, Any]) -> None:
-    """Prints the laws, and what they say of a machine that was not measured."""
+def over_bound(costs: Costs) -> dict[int, float]:
+    """The time of the play over the least that any way could take, by nodes."""
+    played = {count: simulate(schedule(GOAL_BYTES, count, costs), costs) for count in PAPER_NODES}
+    return {count: round(taken_s / bound_s(GOAL_BYTES, count, costs), 3) for count, taken_s in played.items()}
+
+
+def bound_s(nbytes: int, count: int, costs: Costs) -> float:
+    """Bytes over bandwidth, and the latency of as many hops as any way needs."""
+    return nbytes * costs.byte_s + math.log2(count) * costs.latency_s
+
+
+def inside(part: str, rounds: int) -> None:
+    """Measures costs of messages on all ranks of a place; rank 0 tells them as JSON."""
+    from mpi4py import MPI
+
+    import mpishare as ms
+
+    comm = MPI.COMM_WORLD
+    costs = message_costs(comm, rounds) if part == "message" else link_costs(comm, rounds)
+    ground = ms.info().as_dict()
+    if comm.rank == 0:
+        print(json.dumps({"costs": costs, "ground": ground}))
+
+
+def message_costs(comm: Any, rounds: int) -> dict[str, float]:
+    """How long a rank is busy with a message: what a share in many chunks takes longer than one in few, by chunk.
+
+    The least of all rounds is what it costs, and what the median is above that is how late ranks are.
+    """
+    import mpishare as ms
+
+    source = np.ones(_SHARED_BYTES, np.uint8) if comm.rank == 0 else None
+    times = []
+    for chunk in _CHUNKS:
+        os.environ["MPISHARE_CHUNK"] = str(chunk)
+        duplicate = comm.Dup()
+        ms.topology(duplicate)
+        times.append(_times(comm, partial(_share, source, duplicate), rounds))
+    del os.environ["MPISHARE_CHUNK"]
+    more = _SHARED_BYTES // _CHUNKS[0] - _SHARED_BYTES // _CHUNKS[1]
+    least, median = ((of(times[0]) - of(times[1])) / more for of in (min, statistics.median))
+    return {"message_s": max(least, 0.0), "late_s": max(median - least, 0.0)}
+
+
+def _share(source: Any, comm: Any, _: int) -> None:
+    import mpishare as ms
+
+    ms.share(source, comm=comm)
+
+
+def link_costs(comm: Any, rounds: int) -> dict[str, float]:
+    """What a message costs on the link between ranks 0 and 1, on two hosts."""
+    import mpishare as ms
+
+    way = socket_way(comm, ms.topology())
+    times = {nbytes: _median_s(comm, partial(_over_socket, way, nbytes), rounds) for nbytes in _SOCKET_BYTES}
+    few, many = _SOCKET_BYTES  # a link that is held to a rate lets some bytes pass at once
+    byte_s = (times[many] - times[few]) / (many - few)
+    eager_s, large_s = (_median_s(comm, partial(_stream, comm, nbytes), rounds) for nbytes in _STREAMED_BYTES)
+    besides = [
+        stream_s / _STREAM - nbytes * byte_s
+        for stream_s, nbytes in zip((eager_s, large_s), _STREAMED_BYTES, strict=True)
+    ]
+    latency_s = _median_s(comm, partial(_ping, comm), rounds) / (2 * _PINGS)
+    return {
+        "byte_s": byte_s,
+        "latency_s": latency_s,
+        "eager_s": max(besides[0], 0.0),
+        "large_s": max(besides[1], besides[0], 0.0),
+    }
+
+
+def _over_socket(way: Way, nbytes: int, _: int) -> None:
+    way(None, np.ones(nbytes, np.uint8))
+
+
+def _stream(comm: Any, nbytes: int, _: int) -> None:
+    """Messages from rank 0 to rank 1, a few at the same time."""
+    buffers = np.ones((_IN_FLIGHT, nbytes), np.uint8)
+    requests: list[Any] = []
+    for number in range(_STREAM):
+        if len(requests) == _IN_FLIGHT:
+            requests.pop(0).Wait()
+        buffer = buffers[number % _IN_FLIGHT]
+        requests.append(comm.Isend(buffer, 1) if comm.rank == 0 else comm.Irecv(buffer, 0))
+    for request in requests:
+        request.Wait()
+
+
+def _ping(comm: Any, _: int) -> None:
+    byte = np.ones(1, np.uint8)
+    for _ in range(_PINGS):
+        if comm.rank == 0:
+            comm.Send(byte, 1)
+            comm.Recv(byte, 1)
+        else:
+            comm.Recv(byte, 0)
+            comm.Send(byte, 0)
+
+
+def _median_s(comm: Any, call: Call, rounds: int) -> float:
+    return statistics.median(_times(comm, call, rounds))
+
+
+def _times(comm: Any, call: Call, rounds: int) -> list[float]:
+    return measure(comm, {"": call}, 1, rounds, (), ("",))[""][1:]
+
+
+def show_node(within: dict[str, Any]) -> None:
+    """Prints the laws of one node."""
     for ranks, matches in within.items():
         for way in (FRESH, RECYCLED):
             start, slope = matches[way]["law: us, us per MiB"]
             print(f"one node, {ranks} ranks, {way}: {start:.0f} us + {slope:.0f} us per MiB")
-    each_s, byte_s = between["law"]
-    print(f"several nodes, {between['rate']}: {each_s * 1e6:.0f} us a chunk + {byte_s * 1e9:.2f} ns a byte")
-    for hosts, points in between["seconds"].items():
-        for size, taken in points.items():
-            law = chain_s(int(size), int(hosts), each_s, byte_s)
-            print(f"  {hosts} hosts, {int(size):,} bytes: {taken:.3f} s measured, {law:.3f} s by the law")
-    print(f"on paper, {PAPER_NODES} nodes of {PAPER_RANKS} ranks over such links:")
-    for nbytes in PAPER_BYTES:
-        ours, bare = chain_s(nbytes, PAPER_NODES, each_s, byte_s), nbytes * byte_s
-        sends = bare * PAPER_NODES * PAPER_RANKS
-        print(
-            f"  {nbytes:,} bytes: chain {ours:.1f} s, bytes over bandwidth {bare:.1f} s, one send a rank {sends:.0f} s"
-        )
+
+
+def show_links(between: dict[str, Any]) -> None:
+    """Prints what was measured beside what was played, and whether they are near enough."""
+    for row in between["hosts"]:
+        result = f"{row['measured, s']:.4f} s measured, {row['played, s']:.4f} s played"
+        word = "within" if abs(row[OF_MEASURED] - 1) <= TOLERANCE else "NOT within"
+        print(f"{row['hosts']} hosts, {row['bytes']:,} bytes, {between['rate']}: {result}, {word} {TOLERANCE:.0%}")
+    show_curve(between["rate"], between)
+
+
+def show_curve(name: str, played: dict[str, Any]) -> None:
+    """Prints how the play grows."""
+    costs = "; ".join(f"{what} {value:.3g}" for what, value in played["costs"].items())
+    print(f"{name}: {costs}")
+    for count, ratio in played[OVER_BOUND].items():
+        print(f"  {count:5} nodes, {GOAL_BYTES:,} bytes: {ratio:.3f} of the bound", flush=True)
+    reached = played[OVER_BOUND][GOAL_NODES]
+    print(f"  {GOAL_NODES} nodes: {reached:.3f}, the goal of {GOAL} is {'met' if reached <= GOAL else 'missed'}")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.collectives import GATHER, HELD, LEAST, MPI_GATHER, MPI_REDUCE, PRETENDED, REDUCE
 from benchmarks.files import CHUNKED, CONTIGUOUS, EACH, FRESH, MPIO_PARTS, RECYCLED
+from benchmarks.growth import FABRIC, GOAL, GOAL_NODES, OVER_BOUND
 from benchmarks.keep import RESULTS
 from benchmarks.messages import AUTO, KNOWN, OURS, OURS_OUT, PICKLED
 from benchmarks.nodes import OF_THE_BEST, OF_THE_EXPERT, OF_THE_SOCKET, best_rival
@@ -123,7 +124,17 @@ def between() -> list[tuple[str, str, str]]:
     rows.append(
         ("the same with 4 ranks a host over 1, 4 and 8 hosts", ", ".join(f"{item:.3f}" for item in grown), "1.05")
     )
-    return rows + links(figures)
+    return rows + links(figures) + growth()
+
+
+def growth() -> list[tuple[str, str, str]]:
+    """More nodes than this machine can be, played on paper."""
+    fabric = _kept("growth")["figures"].get(FABRIC)
+    if fabric is None:
+        return []
+    ratio = fabric[OVER_BOUND][str(GOAL_NODES)]
+    what = f"32 MiB to {GOAL_NODES} nodes of 200 Gbit/s, on paper: over bytes / bandwidth + log2 of the nodes x latency"
+    return [(what, f"{ratio:.2f}", str(GOAL))]
 
 
 def links(figures: Any) -> list[tuple[str, str, str]]:

@@ -7,7 +7,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class Step(Protocol):
@@ -27,6 +27,14 @@ class Step(Protocol):
 
     @property
     def children(self) -> tuple[int, ...]: ...  # noqa: D102
+
+
+class Hop(NamedTuple):
+    """A `Step`."""
+
+    chunk: slice
+    parent: int | None
+    children: tuple[int, ...]
 
 
 @dataclass(frozen=True)
