@@ -18,7 +18,7 @@ from mpishare.comm.context import Context
 from mpishare.comm.lookup import context_of
 from mpishare.errors import ArgumentError, MpishareError, SpecError, checked_integer
 from mpishare.memory.segment import segment_of
-from mpishare.transfer.pipeline import broadcast_chunks
+from mpishare.transfer.leaders import broadcast_filled
 
 _FENCES = {"node": "fence(scope='node')", "all": "fence(scope='all')"}
 """The call of a fence by its scope."""
@@ -71,8 +71,7 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
         if context.topology.n_nodes == 1:
             context.collective_comm.barrier()
         else:
-            with agree(context.node_collective_comm):  # its other ranks wait for the one that receives
-                broadcast_chunks(context, rank, bytes_of(array))
+            broadcast_filled(context, rank, bytes_of(array), is_final=False)
     return array
 
 

@@ -13,12 +13,13 @@ from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import SpecError, checked_integer
-from mpishare.memory.allocation import allocate, allocate_known, comm_of_users, known_slots
+from mpishare.memory.allocation import allocate, allocate_known, comm_of_users, next_slots
 from mpishare.memory.kept_files import MAX_KEPT
 from mpishare.memory.segment import Segment, segment_of
 from mpishare.memory.selection import check_backend
 from mpishare.objects import unshared
 from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_header, replicate_object, unpack_object
+from mpishare.transfer.leaders import broadcast_filled
 from mpishare.transfer.node_fill import ArraySource, fill, replicate
 from mpishare.transfer.pipeline import broadcast_spec
 
@@ -143,7 +144,7 @@ def _share(call: collective, obj: Any, root: int, backend: str | None) -> Any:
                 obj = _pack(obj, root)
                 header = obj.header
             agreement.note, extension = header.packed
-            slots = known_slots(context, header.nbytes, backend)
+            slots = next_slots(context, header.nbytes, backend)
             if slots is not None:
                 memory = slots.next_bytes(header.nbytes)
                 if isinstance(header, Spec):
@@ -155,11 +156,13 @@ def _share(call: collective, obj: Any, root: int, backend: str | None) -> Any:
     else:
         header = broadcast_spec(context, agreement.note, extension, root)
     if context.topology.rank != root:
-        slots = known_slots(context, header.nbytes, backend)
+        slots = next_slots(context, header.nbytes, backend)
     if slots is None:
         segment = allocate(context, header.nbytes, backend=backend, made_by="share", writable=False)
         _fill(context, segment, header, obj, root)
-    else:  # the root has filled it
+    else:  # the root has filled it on its node
+        if context.topology.n_nodes > 1:
+            broadcast_filled(context, root, slots.next_bytes(header.nbytes), is_final=True)
         segment = allocate_known(context, slots, header.nbytes, "share")
         segment.seal()
     if isinstance(header, Spec):

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from mpishare.comm import mpi, progress
@@ -38,6 +39,8 @@ class CollectiveComm:
         size: Number of ranks.
         isend: Begins to send, as in mpi4py.
         irecv: Begins to receive, as in mpi4py.
+        begin_bcast: A broadcast, as Bcast or Ibcast of mpi4py; see `finish`.
+        begin_barrier: A barrier, in the same way.
     """
 
     def __init__(self, comm: mpi.Intracomm) -> None:
@@ -47,8 +50,8 @@ class CollectiveComm:
         self.isend: Callable[..., mpi.Request] = comm.Isend
         self.irecv: Callable[..., mpi.Request] = comm.Irecv
         self._allreduce: Callable[..., object] = comm.Allreduce
-        self._bcast: Callable[..., object] = comm.Bcast
-        self._barrier: Callable[..., object] = comm.Barrier
+        self.begin_bcast: Callable[..., mpi.Request | None] = comm.Bcast
+        self.begin_barrier: Callable[..., mpi.Request | None] = barrier_of(comm.Barrier, comm.Allreduce)
 
     @property
     def is_given_up(self) -> bool:
@@ -70,14 +73,14 @@ class CollectiveComm:
 
     def bcast(self, block: Any, root: int) -> None:
         """Fills `block` on all ranks from that of `root`."""
-        self._bcast([block, mpi.BYTE], root)
+        self.finish(self.begin_bcast([block, mpi.BYTE], root))
 
     def barrier(self) -> None:
         """Returns when all ranks have come."""
-        if _HAS_ORDERED_STORES:
-            self._barrier()
-        else:
-            self.allreduce_or(b"\0")
+        self.finish(self.begin_barrier())
+
+    def finish(self, request: mpi.Request | None) -> None:
+        """Waits for what a `begin_...` has returned: None here, as they have waited."""
 
     def barrier_asleep(self) -> None:
         """Like `barrier`, but leaves the cores to the threads of a rank that works before it comes."""
@@ -101,3 +104,8 @@ class CollectiveComm:
     def wait(self, request: mpi.Request, rank: int, status: mpi.Status | None = None) -> None:
         """Waits for a message to or from `rank`."""
         request.Wait(status)
+
+
+def barrier_of(barrier: Callable[..., Any], allreduce: Callable[..., Any]) -> Callable[..., Any]:
+    """Of two calls of MPI the one that makes a `barrier`."""
+    return barrier if _HAS_ORDERED_STORES else partial(allreduce, mpi.IN_PLACE, [bytearray(1), mpi.BYTE], mpi.BOR)

@@ -40,6 +40,7 @@ class Context:
         collective_comm: mpishare's own duplicate of the communicator, for collectives; see `comm.tags`.
         node_collective_comm: The same for the ranks of this node. It is what users see as `topology.node_comm`, so
             only collectives run on it.
+        leader_comm: The same for the leaders of all nodes, which users see as `topology.leaders`; None on other ranks.
         head_comm: Another duplicate, for the heads of users' messages alone, as a receive with any tag takes any.
         data_comm: The duplicate of `collective_comm` as mpi4py has it, for what follows a head.
         max_tag: The largest tag that MPI allows.
@@ -111,6 +112,7 @@ class Context:
             watchdog.close()
             self.node_collective_comm = CollectiveComm(facts.node_comm)
             self.collective_comm = CollectiveComm(self.data_comm)
+            self.leader_comm = CollectiveComm(facts.leaders) if facts.is_leader else None
             return
         watchdog.compares = self.config.check
         watchdog.hosts = [facts.hosts[facts.node_of(rank)] for rank in range(facts.size)]
@@ -118,6 +120,8 @@ class Context:
         self.node_collective_comm = node_comm
         self.collective_comm = WatchedComm(self.data_comm, watchdog, range(facts.size), node_comm)
         watchdog.outer = self.collective_comm
+        leaders = [facts.placement.leader(node) for node in range(facts.n_nodes)]
+        self.leader_comm = WatchedComm(facts.leaders, watchdog, leaders) if facts.is_leader else None
 
     def keep(self, make: Callable[[Context], _T]) -> _T:
         """What `make(context)` returns, made once for this communicator and kept until it is freed.

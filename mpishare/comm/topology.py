@@ -29,7 +29,8 @@ class Topology:
         host: The host name of this rank's node.
         is_leader: Whether this rank is the lowest of its node.
         node_comm: Communicator of the ranks of this node. mpishare runs only collectives on it.
-        leaders: Communicator of the leaders, in the order of the nodes; MPI_COMM_NULL on the other ranks.
+        leaders: Communicator of the leaders, in the order of the nodes; MPI_COMM_NULL on the other ranks. mpishare runs
+            only collectives on it, as it is the lowest rail.
         rail: Communicator of the ranks that have this node rank on their nodes, in the order of the nodes.
             Nodes with fewer ranks are missing from the higher rails. mpishare runs only collectives on it.
         numa_comm: Communicator of the ranks of this node that are bound to the NUMA node of this rank, for one copy in

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mpishare.comm import mpi
-from mpishare.comm.collective_comm import CollectiveComm
+from mpishare.comm.collective_comm import CollectiveComm, barrier_of
 from mpishare.comm.watchdog import Watchdog
 from mpishare.errors import MismatchError
 
@@ -34,12 +34,17 @@ class WatchedComm(CollectiveComm):
         self._ranks = tuple(ranks)
         self._node_comm = node_comm
         self._allreduce = self._watched(comm.Iallreduce)
-        self._bcast = self._watched(comm.Ibcast, meets=False)
-        self._barrier = self._watched(comm.Ibarrier)
+        self.begin_bcast = comm.Ibcast
+        self.begin_barrier = barrier_of(comm.Ibarrier, comm.Iallreduce)
 
-    def _watched(self, begin: Callable[..., mpi.Request], *, meets: bool = True) -> Callable[..., None]:
+    def _watched(self, begin: Callable[..., mpi.Request]) -> Callable[..., None]:
         """A function that begins a nonblocking collective call of MPI, and waits for all ranks."""
-        return lambda *args: self._watchdog.wait(begin(*args), self._ranks, meets=meets)
+        return lambda *args: self._watchdog.wait(begin(*args), self._ranks, meets=True)
+
+    def finish(self, request: mpi.Request | None) -> None:
+        """See `CollectiveComm.finish`."""
+        if request is not None:
+            self._watchdog.wait(request, self._ranks)
 
     def enter(self, call: str) -> str:
         """Notes that a public call begins on this communicator; returns where it was called, for errors.
@@ -78,7 +83,7 @@ class WatchedComm(CollectiveComm):
 
     def barrier_asleep(self) -> None:
         """See `CollectiveComm.barrier_asleep`. The watchdog sleeps between its looks."""
-        self._barrier()
+        self.barrier()
 
     @property
     def is_given_up(self) -> bool:

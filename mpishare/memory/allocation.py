@@ -61,11 +61,6 @@ def next_slots(context: Context, nbytes: int, backend: str | None) -> SlotPool |
     return slots if slots is not None and slots.free else None
 
 
-def known_slots(context: Context, nbytes: int, backend: str | None) -> SlotPool | None:
-    """Like `next_slots`, for bytes that all ranks must see; None if there are several nodes. Local."""
-    return next_slots(context, nbytes, backend) if context.topology.n_nodes == 1 else None
-
-
 def allocate_known(context: Context, slots: SlotPool, nbytes: int, made_by: str) -> Segment:
     """Like `allocate`, for the next slot of `slots`. Local, but all ranks must call it."""
     return _segment(context, slots.acquire(), nbytes, made_by)

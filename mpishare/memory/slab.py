@@ -29,6 +29,9 @@ _FIRST_SLAB_BYTES = 64 << 10
 _LARGEST_SLAB_BYTES = 2 << 20
 """The first slab of a size is small. Each further one doubles the number of slots, up to this size."""
 
+_MIN_SLOTS = 8
+"""Slabs are added until there are so many slots of a size: with one slot the notes are combined for each array."""
+
 _SLOTS_PER_FREE_SLOT = 4
 """A slab is added when fewer than one slot in so many is free, so that notes are seldom combined."""
 
@@ -62,7 +65,7 @@ class SlotPool:
     def missing_bytes(self) -> int:
         """The size of the slab to add; 0 if enough slots are free."""
         count = len(self._places)
-        if count and len(self.free) * _SLOTS_PER_FREE_SLOT >= count:
+        if count >= _MIN_SLOTS and len(self.free) * _SLOTS_PER_FREE_SLOT >= count:
             return 0
         wanted = max(count, _FIRST_SLAB_BYTES // self._slot_bytes, 1)
         return min(wanted, _LARGEST_SLAB_BYTES // self._slot_bytes) * self._slot_bytes
@@ -120,7 +123,9 @@ class Slab(NamedTuple):
     def of(cls, node_memory: NodeMemory, nbytes: int) -> Slab:
         """The first `nbytes` of `node_memory`. No error, as it would be one of this rank alone."""
         memory = node_memory.memory
-        content = memoryview((ctypes.c_uint8 * nbytes).from_address(memory.address)).cast("B")
+        buffer = (ctypes.c_uint8 * nbytes).from_address(memory.address)
+        buffer.memory = memory  # type: ignore[attr-defined]  # which is kept with every view of the bytes
+        content = memoryview(buffer).cast("B")
         readable = memory.second_map()
         try:
             if readable is not None:

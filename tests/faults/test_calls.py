@@ -119,9 +119,19 @@ def test_an_interrupted_transfer(nodes, tmp_path):
     assert set(ended.stdout.splitlines()) == interrupted
 
 
+@pytest.mark.parametrize("timeout_s", ["", "60"])
+def test_an_interrupted_transfer_of_few_bytes(timeout_s):
+    """The rank that the exception ends still takes part in what the others wait for."""
+    ended = run("interrupt_leaders", size=4, timeout_s=timeout_s, MPISHARE_NODES="block:2")
+    victims = {"bcast begin_bcast": "02", "bcast begin_barrier": "0123"}
+    victims |= {"share begin_bcast": "02", "share begin_barrier": "23"}  # on the root's node no rank waits
+    assert set(ended.stdout.splitlines()) == {f"{name} {rank}" for name, ranks in victims.items() for rank in ranks}
+
+
+@pytest.mark.parametrize("count", ["1048576", "1000"])
 @pytest.mark.parametrize("backend", ["memmap", "private"])
-def test_a_root_that_cannot_copy_its_array(backend):
-    ended = run("fail_to_copy", size=4, MPISHARE_NODES="block:2", MPISHARE_BACKEND=backend)
+def test_a_root_that_cannot_copy_its_array(backend, count):
+    ended = run("fail_to_copy", count, size=4, MPISHARE_NODES="block:2", MPISHARE_BACKEND=backend)
     assert ended.stdout.split() == ["True"] * 4
 
 

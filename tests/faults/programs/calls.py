@@ -17,6 +17,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpishare as ms
+from mpishare import sharing
 from mpishare.comm.lookup import context_of
 from mpishare.transfer import node_fill
 from tests.faults.strace import injected
@@ -164,29 +165,61 @@ def interrupt(folder):
         "load": lambda comm: ms.load(file, comm=comm),
     }
     for name, first, victim in product(calls, (1, 3), range(comm.size)):
-        own, left, outcomes = comm.Dup(), [first], [""]
+        own, left = comm.Dup(), [first]
         grid, channel = ms.full(table.shape, 5, "u1", comm=own), context_of(own).collective_comm
         if rank == victim:
             channel.isend, channel.irecv = (partial(begun, begin, left) for begin in (channel.isend, channel.irecv))
-        while len(outcomes) < 3 and outcomes[-1] != "out of step":  # which ends a first call, or a second one
-            try:
-                outcomes.append("right" if (calls[name](own) == 5).all() else "wrong")
-            except (ms.MpishareError, KeyboardInterrupt) as error:
-                outcomes.append("out of step" if "out of step" in str(error) else type(error).__name__)
+        outcomes = attempts(calls[name], own)
         if rank == victim and left[0] <= 0:
-            print(name, outcomes[1])
+            print(name, outcomes[0])
         last = set(comm.allgather(outcomes[-1]))
         assert last in ({"right"}, {"out of step"}), (name, first, victim, outcomes)
 
 
-def fail_to_copy():
+def attempts(call, own):
+    """What came of a call, and of a second one if the first did not find the ranks out of step."""
+    outcomes = []
+    while len(outcomes) < 2 and outcomes[-1:] != ["out of step"]:
+        try:
+            outcomes.append("right" if (call(own) == 5).all() else "wrong")
+        except (ms.MpishareError, KeyboardInterrupt) as error:
+            outcomes.append("out of step" if "out of step" in str(error) else type(error).__name__)
+    return outcomes
+
+
+def interrupt_leaders():
+    """On each rank in turn the handler of a signal raises where a call begins what follows its agreement."""
+    table, grid = np.full(1000, 5), np.empty(0)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    calls = {"bcast": lambda comm: ms.bcast(grid, comm=comm), "share": lambda comm: ms.share(table, comm=comm)}
+    for name, begin, victim in product(calls, ("begin_bcast", "begin_barrier"), range(comm.size)):
+        own = comm.Dup()
+        grid = ms.full(table.shape, 5, comm=own)
+        ms.share(table, comm=own)  # from now on slots are known
+        context = context_of(own)
+        for channel in (context.leader_comm, context.node_collective_comm):
+            if rank == victim and channel is not None:
+                setattr(channel, begin, partial(begun, getattr(channel, begin), [1]))
+        outcomes = attempts(calls[name], own)
+        every = comm.allgather(outcomes)
+        is_interrupted = every[victim][0] == "KeyboardInterrupt"
+        last = {"out of step"} if is_interrupted else {"right"}
+        assert {of_rank[-1] for of_rank in every} == last, (name, begin, victim, every)
+        assert all(of_rank[0] == "right" for number, of_rank in enumerate(every) if number != victim), every
+        if rank == victim and is_interrupted:
+            print(name, begin, rank)
+
+
+def fail_to_copy(count):
     """The root has no memory to copy columns, which are not contiguous; then it has."""
 
     def fail(*_):
         raise MemoryError
 
-    columns, root, usual = np.arange(1 << 20).reshape(-1, 2)[:, 1], comm.size - 1, node_fill.fill
-    for node_fill.fill in (fail, usual):
+    columns, root, usual = np.arange(int(count)).reshape(-1, 2)[:, 1], comm.size - 1, node_fill.fill
+    ms.share(columns if rank == root else None, root=root)  # after which slots are known
+    for fill in (fail, usual):
+        node_fill.fill = sharing.fill = fill  # type: ignore[attr-defined]
         with suppress(MemoryError, ms.PeerError):
             print((ms.share(columns if rank == root else None, root=root) == columns).all())
 

@@ -206,6 +206,13 @@ def test_slabs_double_the_slots_up_to_a_limit_when_less_than_a_quarter_is_free()
     assert SlotPool(LARGEST_SLOT_BYTES).missing_bytes() == LARGEST_SLOT_BYTES
 
 
+def test_large_slots_are_added_until_some_are_free_although_each_array_is_dropped_before_the_next():
+    slots, sizes = SlotPool(1024 * KIB), list[int]()
+    while slots.missing_bytes():
+        sizes.append(add_slab(slots))
+    assert sizes == [1024, 1024, 2048, 2048, 2048]
+
+
 def test_slots_do_not_overlap_and_show_what_was_written_before():
     slots, segments = SlotPool(4 * KIB), []
     add_slab(slots)
