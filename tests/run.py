@@ -3,13 +3,14 @@
 import argparse
 import os
 import re
-import resource
 import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from fnmatch import fnmatch
-from tempfile import gettempdir
+from tempfile import TemporaryDirectory, gettempdir
+from threading import Timer
 from typing import NamedTuple
 
 from tests import coverage
@@ -50,6 +51,9 @@ MEMORY = {
 
 PYTEST = ["-m", "pytest", "-q", "--color=no"]
 
+WAITING = ["blackbox", "faults", "cluster"]
+"""Launches that mostly wait for programs to start and end. They run in turn, beside the others, which run in turn."""
+
 
 class Launch(NamedTuple):
     """One process tree: its name for `--only`, the command, and what is added to the environment."""
@@ -60,7 +64,7 @@ class Launch(NamedTuple):
 
 
 def main():
-    """Runs the launches in turn; returns 0 when all passed, and in CI only when nothing was skipped."""
+    """Runs the launches; returns 0 when all passed, and in CI only when nothing was skipped."""
     parser = argparse.ArgumentParser(prog="python -m tests.run", description=__doc__)
     parser.add_argument("--only", nargs="+", default=["*"], metavar="NAME", help="launches of these names or patterns")
     parser.add_argument("--list", action="store_true", help="print the names of the launches")
@@ -77,7 +81,8 @@ def main():
 def run_all(chosen, *, is_whole):
     """Runs these and prints the summary; `is_whole` also reports what is left out."""
     coverage.begin()
-    lines, *numbers = zip(*(run(launch) for launch in chosen), strict=True)
+    results = in_two_lanes(chosen)
+    lines, *numbers = zip(*(results[launch.name] for launch in chosen), strict=True)
     print("\n== summary", *lines, sep="\n")
     passed, failed, skipped = map(sum, numbers)
     lacking = left_out() if is_whole else []
@@ -86,6 +91,19 @@ def run_all(chosen, *, is_whole):
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     is_incomplete = "CI" in os.environ and (skipped > 0 or bool(lacking))
     return int(failed > 0 or is_incomplete or "fell" in covered)
+
+
+def in_two_lanes(chosen):
+    """Runs the launches that wait beside the others, and prints the output of each when it ends; `run`'s, by name."""
+    results, lanes = {}, [ThreadPoolExecutor(1), ThreadPoolExecutor(1)]
+    try:
+        for future in as_completed([lanes[launch.name in WAITING].submit(run, launch) for launch in chosen]):
+            name, output, *results[name] = future.result()
+            print(output, end="", flush=True)
+    finally:
+        for lane in lanes:
+            lane.shutdown(cancel_futures=True)
+    return results
 
 
 def launches():
@@ -173,32 +191,32 @@ def with_python(name, python, folders, args):
 
 
 def run(launch):
-    """Runs one launch within the time limit, and passes its output on; its line of the summary, and three numbers."""
+    """Runs one launch within the time limit; its name, its output, its line of the summary, and three numbers.
+
+    It has a temporary folder of its own: Open MPI names a job's folder by the launcher's process number alone, and no
+    launcher begins where a killed one of the same number, which comes around, has left its folder.
+    """
     settings = [f"{name}={value}" for name, value in launch.environ.items() if name != "PATH"]
-    print(f"\n== {launch.name}\n{' '.join([*settings, *launch.command])}", flush=True)
-    start, before_s = time.monotonic(), _cpu_s()
-    environ = environment({**coverage.settings(launch.name), **launch.environ})
-    process = subprocess.Popen(launch.command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)
-    try:
-        output = process.communicate(timeout=TIME_LIMIT_S)[0]
-    except subprocess.TimeoutExpired:
-        process.terminate()  # mpiexec ends its ranks
-        output = process.communicate()[0]
-    print(output, end="", flush=True)
+    start = time.monotonic()
+    with TemporaryDirectory(prefix="tests-", ignore_cleanup_errors=True) as folder:
+        environ = environment({**coverage.settings(launch.name), "TMPDIR": folder, **launch.environ})
+        process = subprocess.Popen(launch.command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)
+        limit = Timer(TIME_LIMIT_S, process.terminate)  # mpiexec ends its ranks
+        limit.start()
+        with process.stdout:
+            output = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        limit.cancel()
     last = output[output.rfind("\n", 0, len(output) - 1) :]
     counts = Counter({name: int(number) for number, name in re.findall(r"(\d+) (passed|failed|error|skipped)", last)})
     passed, skipped = counts["passed"], counts["skipped"]
     failed = counts["failed"] + counts["error"] or int(process.returncode != 0)  # a launch may fail without a test
-    times = f"{time.monotonic() - start:6.1f} s {_cpu_s() - before_s:6.1f} s of CPU"
+    times = f"{time.monotonic() - start:6.1f} s {usage.ru_utime + usage.ru_stime:6.1f} s of CPU"
     end = f"  exit status {process.returncode}" if process.returncode else ""
     line = f"{launch.name:20} {passed:5} passed {failed:3} failed {skipped:3} skipped {times}{end}"
-    return line, passed, failed, skipped
-
-
-def _cpu_s():
-    """CPU seconds of all ended child processes."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+    shown = f"\n== {launch.name}\n{' '.join([*settings, *launch.command])}\n{output}"
+    return launch.name, shown, line, passed, failed, skipped
 
 
 if __name__ == "__main__":

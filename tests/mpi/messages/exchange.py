@@ -10,8 +10,8 @@ RIGHT = (MPI.COMM_WORLD.rank + 1) % MPI.COMM_WORLD.size
 
 
 def pattern(nbytes, seed):
-    """Bytes that tell one message from another."""
-    return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8)
+    """Bytes that tell one message from another. They recur at no multiple of a chunk, as a prime is none."""
+    return np.resize(np.random.default_rng(seed).integers(0, 256, min(nbytes, 1_000_003), np.uint8), nbytes)
 
 
 def wait_all(requests):
