@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,15 +11,19 @@ if TYPE_CHECKING:
 
 def handle_of(item: Comm | Op) -> int:  # noqa: F405
     """The number by which MPI's own calls know a communicator or an operation. mpi4py 3 has no `handle`."""
+    handle: int = _module()._handleof(item)
+    return handle
+
+
+@cache
+def _module() -> Any:
     from mpi4py import MPI
 
-    return MPI._handleof(item)
+    return MPI
 
 
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)  # Python's own probing of modules must not start MPI
-    from mpi4py import MPI
-
-    value = globals()[name] = getattr(MPI, name)
+    value = globals()[name] = getattr(_module(), name)
     return value
