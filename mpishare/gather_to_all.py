@@ -15,9 +15,13 @@ from mpishare.memory.allocation import allocate, seal
 from mpishare.memory.selection import check_backend
 from mpishare.transfer import plan
 from mpishare.transfer.node_fill import broadcast_in_node
-from mpishare.transfer.ring import circulate, exchange_runs
+from mpishare.transfer.ring import circulate, gather_runs
 from mpishare.transfer.ring_plan import gather_ring, joined_runs, run_bytes
 from mpishare.transfer.rows import describe_row, note_rows, rows_of, stack_rows
+
+_MAX_CALL_BYTES = 64 << 10
+"""Up to here, over all nodes, one MPI_Allgatherv of the leaders takes less time than a ring of chunks. For 256 KiB over
+4 hosts at 400 Mbit/s it took twice as long."""
 
 
 def allgather(local: NDArray[Any], *, comm: mpi.Comm | None = None, backend: str | None = None) -> NDArray[Any]:
@@ -88,15 +92,16 @@ def _allgather(call: collective, local: NDArray[Any], backend: str | None) -> ND
 
 def _gather_nodes(context: Context, block: Block, starts: Sequence[int], *, is_shared: bool) -> None:
     """Sends the rows of each node to all nodes. `starts` has the first byte of each rank's rows in `block`."""
-    context.node_collective_comm.barrier()
+    if context.topology.node_size > 1:
+        context.node_collective_comm.barrier()
     placement = context.topology.placement
-    if context.topology.is_leader:
+    if context.leader_comm is not None:
         runs = [joined_runs(ranks, starts) for ranks in placement.nodes]
-        leaders = plan.chain(placement, 0)
-        if plan.is_small(block.nbytes):
-            exchange_runs(context, leaders, block, runs)
+        if plan.is_small(block.nbytes) or (block.nbytes <= _MAX_CALL_BYTES and context.config.chunk_bytes is None):
+            gather_runs(context.leader_comm, block, runs)
         else:
             chunk_bytes = plan.ring_chunk_bytes(max(map(run_bytes, runs)), context.config.chunk_bytes)
-            circulate(context, leaders, block, gather_ring(runs, context.topology.node, chunk_bytes))
+            ring = gather_ring(runs, context.topology.node, chunk_bytes)
+            circulate(context, plan.chain(placement, 0), block, ring)
     if not is_shared:
         broadcast_in_node(context, 0, block)

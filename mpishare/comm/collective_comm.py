@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -52,6 +52,8 @@ class CollectiveComm:
         self._allreduce: Callable[..., object] = comm.Allreduce
         self.begin_bcast: Callable[..., mpi.Request | None] = comm.Bcast
         self.begin_barrier: Callable[..., mpi.Request | None] = barrier_of(comm.Barrier, comm.Allreduce)
+        self._allgather: Callable[..., object] = comm.Allgather
+        self._allgatherv: Callable[..., object] = comm.Allgatherv
 
     @property
     def is_given_up(self) -> bool:
@@ -74,6 +76,15 @@ class CollectiveComm:
     def bcast(self, block: Any, root: int) -> None:
         """Fills `block` on all ranks from that of `root`."""
         self.finish(self.begin_bcast([block, mpi.BYTE], root))
+
+    def allgather(self, block: Any, blocks: Any) -> None:
+        """Fills `blocks` with the blocks of all ranks, which have one length, in the order of the ranks."""
+        self._allgather([block, mpi.BYTE], [blocks, mpi.BYTE])
+
+    def allgather_parts(self, block: Any, parts: Sequence[slice]) -> None:
+        """Fills `block` on all ranks, where each rank has filled its own part."""
+        sizes, starts = [part.stop - part.start for part in parts], [part.start for part in parts]
+        self._allgatherv(mpi.IN_PLACE, [block, sizes, starts, mpi.BYTE])
 
     def barrier(self) -> None:
         """Returns when all ranks have come."""

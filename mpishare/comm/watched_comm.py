@@ -36,6 +36,8 @@ class WatchedComm(CollectiveComm):
         self._allreduce = self._watched(comm.Iallreduce)
         self.begin_bcast = comm.Ibcast
         self.begin_barrier = barrier_of(comm.Ibarrier, comm.Iallreduce)
+        self._allgather = self._watched(comm.Iallgather)
+        self._allgatherv = self._watched(comm.Iallgatherv)
 
     def _watched(self, begin: Callable[..., mpi.Request]) -> Callable[..., None]:
         """A function that begins a nonblocking collective call of MPI, and waits for all ranks."""

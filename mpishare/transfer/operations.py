@@ -40,7 +40,10 @@ class Operation(Protocol):
         """
 
     def fold(self, inputs: Sequence[Array] | Array, out: Array) -> None:
-        """Reduces `inputs`, at least one, into `out`, which overlaps none of them."""
+        """Reduces `inputs`, at least one, into `out`.
+
+        It overlaps none of them, or is one of the first two where the operation is deterministic.
+        """
 
     def into_upper(self, lower: Array, upper: Array) -> None:
         """Reduces `lower` and `upper`, which is of higher ranks, into `upper`."""

@@ -1,19 +1,21 @@
-"""How the bytes of each node reach all nodes: rings of chunks, or few messages for few bytes."""
+"""How the bytes of each node reach all nodes: rings of chunks, or for few bytes one call of MPI or one swap."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TypeAlias
 
 import numpy as np
 
+from mpishare.arrays import slices
 from mpishare.arrays.raw import Block
+from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.pending import InFlight
 from mpishare.comm.tags import Tag
 from mpishare.transfer.pipeline import MAX_IN_FLIGHT
-from mpishare.transfer.ring_plan import Ring, bruck_steps, run_bytes
+from mpishare.transfer.ring_plan import Ring, run_bytes
 
 Combine: TypeAlias = Callable[[Block, Block], None]
 """Reduces the bytes from the places before, its first argument, and this place's own into the second argument."""
@@ -67,41 +69,32 @@ def circulate(
                 combine(buffers[number], block[ring.coming[number]])
 
 
-def exchange(context: Context, path: Sequence[int], block: Block, sizes: Sequence[int]) -> list[Block]:
-    """The bytes of each rank of `path`, in as few messages in sequence as possible. All bytes are copied.
+def swap(context: Context, other: int, sent: Block, received: Block, chunk_bytes: int) -> None:
+    """Sends `sent` to the rank `other`, which sends as many bytes into `received`. All chunks are in flight at once."""
+    chunks = list(slices.chunks(sent.nbytes, chunk_bytes))
+    with InFlight(context.collective_comm, Tag.RING) as messages:
+        for chunk in chunks:
+            messages.receive(received[chunk], other)
+        for chunk in chunks:
+            messages.send(sent[chunk], other)
+
+
+def gather_runs(leader_comm: CollectiveComm, block: Block, runs: Sequence[Sequence[slice]]) -> None:
+    """Brings the bytes that each leader has in its runs of `block` to the same runs of the others, by one call of MPI.
 
     Args:
-        context: The context of the communicator.
-        path: The ranks, this one among them: one of each node.
-        block: The bytes of this rank.
-        sizes: The number of bytes of each rank of `path`.
-
-    Returns:
-        For each rank of `path` its bytes.
-    """
-    count, place = len(path), path.index(context.topology.rank)
-    ends = [0, *accumulate(sizes[(place - step) % count] for step in range(count))]
-    blocks = np.empty(ends[-1], np.uint8)
-    blocks[: ends[1]] = block
-    for distance, places in bruck_steps(count):
-        with InFlight(context.collective_comm, Tag.RING) as messages:
-            messages.receive(blocks[ends[distance] : ends[distance + places]], path[(place - distance) % count])
-            messages.send(blocks[: ends[places]], path[(place + distance) % count])
-    steps = [(place - other) % count for other in range(count)]
-    return [blocks[ends[step] : ends[step + 1]] for step in steps]
-
-
-def exchange_runs(context: Context, path: Sequence[int], block: Block, runs: Sequence[Sequence[slice]]) -> None:
-    """Like `exchange`, of the bytes that each rank has in its runs of `block`, to the same runs of the other ranks.
-
-    Args:
-        context: The context of the communicator.
-        path: The ranks, this one among them: one of each node.
+        leader_comm: The communicator of the leaders.
         block: The bytes on this node.
-        runs: For each rank of `path` its slices of `block`.
+        runs: For each leader its slices of `block`, which together are the whole.
     """
-    own = np.concatenate([block[:0], *(block[run] for run in runs[path.index(context.topology.rank)])])
-    for rank_runs, packed in zip(runs, exchange(context, path, own, list(map(run_bytes, runs))), strict=True):
-        rest = packed
-        for run in rank_runs:
-            block[run], rest = rest[: run.stop - run.start], rest[run.stop - run.start :]
+    if max(map(len, runs)) <= 1:
+        leader_comm.allgather_parts(block, [each[0] if each else slice(0, 0) for each in runs])
+        return
+    ends = list(accumulate(map(run_bytes, runs)))
+    parts = [slice(end - run_bytes(each), end) for end, each in zip(ends, runs, strict=True)]
+    packed = np.concatenate([block[run] for each in runs for run in each])
+    leader_comm.allgather_parts(packed, parts)
+    position = 0
+    for run in chain(*runs):
+        block[run] = packed[position : position + run.stop - run.start]
+        position += run.stop - run.start

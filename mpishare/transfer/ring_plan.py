@@ -103,21 +103,6 @@ def _chunks_of(runs: Iterable[slice], chunk_bytes: int) -> Iterator[slice]:
             yield slice(run.start + chunk.start, run.start + chunk.stop)
 
 
-def bruck_steps(count: int) -> list[tuple[int, int]]:
-    """How the bytes of each place reach all places in the fewest steps: log2(count), rounded up.
-
-    In each step a place sends its own bytes and those of the places before it as many places on.
-
-    Returns:
-        For each step the distance in places, and the number of places whose bytes are sent.
-
-    Source:
-        J. Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing systems",
-        IEEE Trans. Parallel Distrib. Syst. 8 (1997), section 4.
-    """
-    return [(1 << step, min(1 << step, count - (1 << step))) for step in range((count - 1).bit_length())]
-
-
 def joined_runs(ranks: Iterable[int], starts: Sequence[int]) -> list[slice]:
     """The bytes of some ranks as slices that do not touch, where `starts[rank]` to `starts[rank + 1]` are a rank's."""
     runs: list[slice] = []

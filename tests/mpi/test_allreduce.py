@@ -139,6 +139,14 @@ def test_overflow_and_nan_are_values(comm):
     assert ms.allreduce(np.array([comm.rank, 2], "i2"), MPI.LAND).tolist() == [0, 1 if comm.size > 1 else 2]
 
 
+@pytest.mark.parametrize("count", [7, 5000, 200_000])
+def test_nans_have_the_same_bits_on_all_ranks(comm, count):
+    local = np.full(count, 0x7FF8_0000_0000_0001 + comm.rank, "u8").view("f8")  # a sum has the bits of its first one
+    assert_reduced(ms.allreduce(local), np.full(count, np.nan), comm)
+    local.flags.writeable = False
+    assert len(set(comm.allgather(ms.allreduce(local, MPI.MAX).tobytes()))) == 1
+
+
 @pytest.mark.two_launches
 def test_users_operations_take_types_of_mpi(raised, operations):
     for array in (np.ones(2, ">f8"), np.ones(2, "S3")):

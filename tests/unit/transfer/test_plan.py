@@ -131,18 +131,6 @@ def test_a_chain_reduces_into_its_last_place(count):
     assert held == [[Counter(range(place + 1))] * 10 for place in range(count)]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8, 9, 100])
-def test_bruck_takes_the_fewest_steps(count):
-    steps = ring_plan.bruck_steps(count)
-    assert len(steps) == (count - 1).bit_length()
-    known = 1
-    for distance, places in steps:
-        assert known == distance  # what comes is from the places before those that are known
-        assert places <= known
-        known += places
-    assert known == count
-
-
 def test_runs_join_and_skip():
     starts = [0, 10, 10, 30, 31]
     assert joined_runs([0, 1, 2, 3], starts) == [slice(0, 31)]
