@@ -7,7 +7,8 @@ from mpishare.memory import buffer_pool
 
 MIB = 1 << 20
 LIMIT = 64 * MIB
-SIZES = [MIB - 1, MIB, 4 * MIB, 5 * MIB, 5 * MIB + 1, 6 * MIB, 20 * MIB, 25 * MIB, 30 * MIB, LIMIT, LIMIT + 1]
+SMALLEST = MIB // 4
+SIZES = [SMALLEST - 1, SMALLEST, 4 * MIB, 5 * MIB, 5 * MIB + 1, 6 * MIB, 20 * MIB, 25 * MIB, 30 * MIB, LIMIT, LIMIT + 1]
 """Too small and too large for the pool, at most 1.25 times another one and more, and many that exceed the limit."""
 
 
@@ -20,14 +21,14 @@ def test_the_newest_buffer_that_fits_is_used_again_and_the_oldest_is_released():
             view, byte, *buffer = live.pop(chance.randrange(len(live)))
             assert (view == byte).all()
             del view
-            if MIB <= buffer[1] <= LIMIT:
+            if SMALLEST <= buffer[1] <= LIMIT:
                 while sum(nbytes for _, nbytes in free) > LIMIT - buffer[1]:
                     free.pop(0)
                 free.append((buffer[0], buffer[1]))
         else:
             nbytes = chance.choice(SIZES)
             block = buffer_pool.acquire(nbytes, LIMIT)
-            fitting = [item for item in free if MIB <= nbytes <= item[1] <= nbytes * 1.25]
+            fitting = [item for item in free if SMALLEST <= nbytes <= item[1] <= nbytes * 1.25]
             address, size = fitting[-1] if fitting else (address_of(block), nbytes)
             free = [item for item in free if item[0] != address]
             assert (address_of(block), block.nbytes, block.flags.writeable) == (address, nbytes, True)
