@@ -17,11 +17,19 @@ from mpishare.comm import mpi
 from mpishare.comm.context import Context
 from mpishare.comm.pending import keep_alive, start
 from mpishare.comm.progress import pending
-from mpishare.comm.tags import Tag
 from mpishare.errors import CapacityError, MpishareError
 from mpishare.memory.buffer_pool import SMALLEST_BYTES
 from mpishare.messages.requests import refuse_if_interrupted
-from mpishare.messages.wire import HEAD_BYTES, INLINE_BYTES, PARTS_FOLLOW, PIECE_BYTES, decode, memory_for, new_tag
+from mpishare.messages.wire import (
+    FIRST_TAG,
+    HEAD_BYTES,
+    INLINE_BYTES,
+    PARTS_FOLLOW,
+    PIECE_BYTES,
+    decode,
+    memory_for,
+    new_tag,
+)
 
 _MAX_KNOWN = 256
 """Headers that are remembered by `_header` and by each head."""
@@ -41,22 +49,23 @@ def send_fast(context: Context, array: object, dest: object, tag: object) -> boo
     """
     if not (type(array) is np.ndarray and type(dest) is int is type(tag) and context.has_fast_messages) or pending:
         return False
-    if not (0 <= dest < context.topology.size and 0 <= tag <= context.max_tag) or dest == context.topology.rank:
+    facts = context.topology
+    if not (0 <= dest < facts.size and 0 <= tag <= context.max_tag) or dest == facts.rank:
         return False
-    flags = array.flags
-    is_c = flags.c_contiguous
-    known = _header(array.dtype, array.shape, is_c) if is_c or flags.f_contiguous else None
+    known = _header(array.dtype, array.shape, array.flags.fnc)
     if known is None:
         return False
     header, nbytes = known
+    if nbytes > INLINE_BYTES and not array.flags.forc:
+        return False
     requests: Collection[mpi.Request] = ()
     try:
         if nbytes <= INLINE_BYTES:
-            context.head_comm.Send([header + array.tobytes("A"), mpi.BYTE], dest, tag)
+            context.head_comm.Send((header + array.tobytes("A"), mpi.BYTE), dest, tag)
         else:
             data_tag, requests = new_tag(context), []
-            context.head_comm.Send([header + PARTS_FOLLOW.pack(data_tag, 0), mpi.BYTE], dest, tag)
-            start(requests, context.data_comm.Isend, [array, mpi.BYTE], dest, data_tag)  # while the head is read
+            context.head_comm.Send((header + PARTS_FOLLOW.pack(data_tag, 0), mpi.BYTE), dest, tag)
+            start(requests, context.data_comm.Isend, (array, mpi.BYTE), dest, data_tag)  # while the head is read
             requests[0].Wait()
     except BaseException as error:
         keep_alive(requests)
@@ -66,9 +75,9 @@ def send_fast(context: Context, array: object, dest: object, tag: object) -> boo
 
 
 @lru_cache(_MAX_KNOWN)
-def _header(dtype: np.dtype[Any], shape: tuple[int, ...], is_c: bool) -> tuple[bytes, int] | None:
-    """The header and the bytes of a contiguous array of numbers that takes at most two messages; None for any other."""
-    spec = Spec(dtype, shape, "C" if is_c else "F")
+def _header(dtype: np.dtype[Any], shape: tuple[int, ...], is_fortran: bool) -> tuple[bytes, int] | None:
+    """The header and the bytes of an array of numbers that takes at most two messages; None for any other."""
+    spec = Spec(dtype, shape, "F" if is_fortran else "C")
     if not is_native_number(dtype) or spec.nbytes > PIECE_BYTES:
         return None
     header, extension = spec.packed
@@ -88,7 +97,7 @@ class _Head:
         self.known: dict[bytes, _Known] = {}
         self.content = bytearray(HEAD_BYTES)
         self.header = memoryview(self.content)[:HEADER_BYTES]
-        self.message = [self.content, mpi.BYTE]
+        self.message = (self.content, mpi.BYTE)
         self.status = mpi.Status()
 
     def read(self, header: bytes) -> _Known:
@@ -149,7 +158,7 @@ def _receive_part(
 ) -> NDArray[Any] | None:
     """Receives an array that follows its head in one message; None where it takes more steps."""
     tag, has_frames = PARTS_FOLLOW.unpack_from(content, HEADER_BYTES)
-    if has_frames or not Tag.FIRST_OF_MESSAGES <= tag < context.max_tag or not (out is None or spec.is_order_of(out)):
+    if has_frames or not FIRST_TAG <= tag < context.max_tag or not (out is None or spec.is_order_of(out)):
         return None
     try:
         if out is not None:
@@ -160,7 +169,7 @@ def _receive_part(
             array = spec.view(memory_for(context, spec.nbytes))
     except (CapacityError, MemoryError):
         return None
-    context.data_comm.Recv([array, mpi.BYTE], source, tag)
+    context.data_comm.Recv((array, mpi.BYTE), source, tag)
     return array
 
 

@@ -30,6 +30,21 @@ def test_arrays_keep_their_bits(comm, name, count):
             assert result.flags.fnc == sent.flags.fnc if out is None else result is out
 
 
+def test_blocking_sends_of_any_layout(comm):
+    """Small ones, which are in the head of their message, and larger ones; on from rank to rank, from rank 0 on."""
+    for length in (6, 96):
+        cube = np.arange(length**3, dtype="f8").reshape(length, length, length)
+        part = cube[: length // 2, ::2, 1:-1]
+        for sent in (cube, cube.T, cube[::-1], part, part.T, cube[1], cube.T[..., 1], cube[0, 0, 0:1], cube[:0]):
+            if comm.rank == 0:
+                ms.send(sent, RIGHT)
+            result = ms.recv(LEFT)
+            if comm.rank != 0:
+                ms.send(sent, RIGHT)
+            assert (result.dtype, result.shape, bits(result)) == (sent.dtype, sent.shape, bits(sent))
+            assert result.flags.fnc == sent.flags.fnc
+
+
 @pytest.mark.parametrize("nbytes", SIZES)
 def test_sizes_around_the_limits(comm, nbytes):
     sent, expected = pattern(nbytes, comm.rank), pattern(nbytes, LEFT)
