@@ -15,9 +15,9 @@ FLIGHTS := build/flights.npy
 
 # $(call install,PYTHON,WHAT) installs by uv, in a sixth of pip's time. uv does not read pip's settings, so they give it
 # its index and certificates here. Where it fails, for another setting or as there is none for this machine, pip installs.
-setting = $$($(PY) -m pip config list | sed -n "s/^.*\.$(1)='\(.*\)'$$/\1/p" | head -n 1)
+setting = $$(echo "$$settings" | sed -n "s/^.*\.$(1)='\(.*\)'$$/\1/p" | head -n 1)
 install = \
-  index="$(call setting,index-url)"; cert="$(call setting,cert)"; \
+  settings="$$($(PY) -m pip config list)"; index="$(call setting,index-url)"; cert="$(call setting,cert)"; \
   env "UV_DEFAULT_INDEX=$${UV_DEFAULT_INDEX:-$$index}" $${cert:+"SSL_CERT_FILE=$$cert"} \
     $(VENV)/bin/uv pip install --quiet --python $(1) $(2) \
   || { $(1) -m ensurepip >/dev/null; $(1) -m pip install --quiet --disable-pip-version-check --use-pep517 $(2); }
