@@ -51,7 +51,10 @@ class Sources:
 
 
 def ways_of(comm: Any) -> dict[str, Way]:
-    """All but those with a forced algorithm. Each rival ends with a barrier, as our agreement begins with one."""
+    """All but those with a forced algorithm; those to all ranks where a node has several.
+
+    Each rival ends with a barrier, as our agreement begins with one.
+    """
     import mpishare as ms
 
     nodes = ms.topology()
@@ -59,8 +62,10 @@ def ways_of(comm: Any) -> dict[str, Way]:
     def share(source: Any, room: Bytes) -> Any:
         return ms.share(source)
 
-    ways = {SHARE: share, BCAST: _leaders_bcast(comm, nodes, nodes.leaders), ALL: _bcast_all(comm, comm)}
-    if comm.size > nodes.n_nodes > 1 and ForcedComms(comm, "bcast").is_possible:
+    ways = {SHARE: share, BCAST: _leaders_bcast(comm, nodes, nodes.leaders)}
+    if comm.size > nodes.n_nodes:
+        ways[ALL] = _bcast_all(comm, comm)
+    if ALL in ways and ForcedComms(comm, "bcast").is_possible:
         ways[HAN] = _bcast_all(comm, with_settings(comm, {"coll_han_priority": 95}))
     ways[EXPERT] = _expert(comm, nodes)
     if len(set(comm.allgather(socket.gethostname()))) == nodes.n_nodes > 1:

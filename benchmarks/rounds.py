@@ -14,9 +14,9 @@ Call = Callable[[int], Any]
 Row = dict[str, float]
 MEDIAN = "median, ms"
 MAX_FINALISTS = 3
-_TRIAL_ROUNDS = 3
-_MAX_RATIO, _LONG_S = 2, 0.1
-_HOPELESS = 3
+_MAX_RATIO = 2
+_LONG_S = {1: 1.0, 3: 0.1}
+"""By rounds: from which time on a way is not timed again that is far behind."""
 
 
 def finalists(medians: dict[str, float], contestants: Collection[str]) -> list[str]:
@@ -26,9 +26,9 @@ def finalists(medians: dict[str, float], contestants: Collection[str]) -> list[s
 
 
 def hopeless(medians: dict[str, float], contestants: Collection[str]) -> set[str]:
-    """The contestants that took over three times as long as the fastest of them."""
+    """The contestants that took over twice as long as the fastest of them."""
     times = {name: medians[name] for name in contestants if name in medians}
-    return {name for name, taken in times.items() if taken > _HOPELESS * min(times.values())}
+    return {name for name, taken in times.items() if taken > _MAX_RATIO * min(times.values())}
 
 
 def order(names: Iterable[str], number: int) -> list[str]:
@@ -55,7 +55,7 @@ def measure(
     """Seconds of a call until the last rank is done, by way and round.
 
     The first round, in which everything is new, chooses the contestants that go on, and is left out. A way that takes
-    over a tenth of a second, and over twice the time of the first of `kept`, has three rounds only.
+    over twice the time of the first of `kept` has one round more if it takes over a second, three if over 0.1 s.
 
     Collective:
         Over `comm`.
@@ -64,13 +64,12 @@ def measure(
     for number in range(rounds + 1):
         for name in order(names, number):
             times[name].append(_timed(comm, calls[name], number * repeats, repeats))
-        if number in (0, _TRIAL_ROUNDS):
-            medians = {name: statistics.median(times[name][number and 1 :]) for name in names}
-            if number == 0:
-                names = finalists(medians, contestants)
-            else:
-                limit = max(_LONG_S, _MAX_RATIO * medians[next(iter(kept))])
-                names = [name for name in names if name in kept or medians[name] <= limit]
+        medians = {name: statistics.median(times[name][number > 0 :]) for name in names}
+        if number == 0:
+            names = finalists(medians, contestants)
+        elif number in _LONG_S:
+            limit_s = max(_LONG_S[number], _MAX_RATIO * medians[next(iter(kept))])
+            names = [name for name in names if name in kept or medians[name] <= limit_s]
     return times
 
 
