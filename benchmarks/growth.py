@@ -27,6 +27,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -38,8 +39,7 @@ from benchmarks.picture import lines
 from benchmarks.places import on_cluster, on_pretend_nodes
 from benchmarks.rivals import SHARE, Way, socket_way
 from benchmarks.rounds import MEDIAN, Call, measure
-from benchmarks.simulation import Costs, Hop, Step, simulate
-from mpishare.arrays.slices import chunks
+from benchmarks.simulation import Costs, Step, simulate
 from mpishare.transfer import plan
 
 POWERS = (24, 25)
@@ -150,10 +150,11 @@ def fabric(rounds: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"costs": asdict(costs), OVER_BOUND: over_bound(costs)}, result["ground"]
 
 
-def schedule(nbytes: int, count: int, costs: Costs) -> list[list[Step]]:
+def schedule(nbytes: int, count: int, costs: Costs) -> Sequence[Sequence[Step]]:
     """What the library would do between nodes with such costs."""
-    links = [plan.links(nbytes, count, place) for place in range(count)]
-    return [[Hop(chunk, each.parent, each.children) for chunk in chunks(nbytes, each.chunk_bytes)] for each in links]
+    link = plan.Link(costs.byte_s, costs.eager_s + costs.message_s, costs.large_s + costs.message_s)
+    choice = plan.choose(nbytes, count, link)
+    return [plan.steps(nbytes, count, place, choice) for place in range(count)]
 
 
 def over_bound(costs: Costs) -> dict[int, float]:

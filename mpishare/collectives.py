@@ -51,8 +51,7 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
         Over `comm`.
 
     Source:
-        MPI 3.1, section 5.4 (MPI_Bcast); the pipelined chain of J. L. Träff and A. Ripke, J. Parallel Distrib. Comput.
-        68 (2008).
+        MPI 3.1, section 5.4 (MPI_Bcast); between nodes, the ways of `transfer.plan`.
 
     Example:
         >>> import mpishare as ms

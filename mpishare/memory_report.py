@@ -1,4 +1,4 @@
-"""report: the node-shared memory of which this process has views, and what it saves."""
+"""report: the node-shared memory of which this process has views, what it saves, and the links between nodes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from mpishare.memory.hugepages import huge_areas, huge_bytes
 from mpishare.memory.segment import Segment, live_segments
+from mpishare.transfer.link import measured_links
+from mpishare.transfer.plan import Link
 
 
 @dataclass(frozen=True)
@@ -58,14 +60,39 @@ class SegmentReport:
 
 
 @dataclass(frozen=True)
+class LinkReport:
+    """What messages between the nodes of one communicator cost, as measured before its first large array.
+
+    Attributes:
+        size: Ranks of the communicator.
+        n_nodes: Its nodes.
+        byte_s: Seconds that each byte takes.
+        eager_s: Seconds that a message of up to 60 KiB takes besides.
+        large_s: The same for a larger one.
+    """
+
+    size: int
+    n_nodes: int
+    byte_s: float
+    eager_s: float
+    large_s: float
+
+    def __str__(self) -> str:
+        link = Link(self.byte_s, self.eager_s, self.large_s)
+        return f"  link between {self.n_nodes} nodes of {self.size} ranks: {link}"
+
+
+@dataclass(frozen=True)
 class Report:
-    """The live segments of which this rank has a view; printing it gives a table.
+    """The live segments of which this rank has a view, and the links that were measured; printing it gives a table.
 
     Attributes:
         segments: The largest first.
+        links: Those of the communicators of most ranks first.
     """
 
     segments: tuple[SegmentReport, ...]
+    links: tuple[LinkReport, ...] = ()
 
     @property
     def bytes_shared(self) -> int:
@@ -84,14 +111,14 @@ class Report:
 
     def __str__(self) -> str:
         head = f"{len(self.segments)} live segments, {self.bytes_shared:,} bytes shared, {self.bytes_saved:,} saved"
-        return "\n".join([head, *map(str, self.segments)])
+        return "\n".join([head, *map(str, self.segments), *map(str, self.links)])
 
 
 def report() -> Report:
-    """Lists the node-shared memory of which this rank has views, and what it saves.
+    """Lists the node-shared memory of which this rank has views, what it saves, and the links that were measured.
 
     Returns:
-        A `Report`, in bytes; `print` it for a table.
+        A `Report`, in bytes and seconds; `print` it for a table.
 
     Collective:
         No, local.
@@ -104,7 +131,11 @@ def report() -> Report:
     """
     areas = huge_areas()
     segments = [_report_of(segment, areas) for segment in live_segments() if segment.key is not None]
-    return Report(tuple(sorted(segments, key=lambda segment: segment.nbytes, reverse=True)))
+    links = [
+        LinkReport(measured.size, measured.n_nodes, link.byte_s, link.eager_s, link.large_s)
+        for measured, link in measured_links()
+    ]
+    return Report(tuple(sorted(segments, key=lambda segment: segment.nbytes, reverse=True)), tuple(links))
 
 
 def _report_of(segment: Segment, huge: list[range]) -> SegmentReport:

@@ -20,6 +20,7 @@ from mpishare.memory.selection import check_backend
 from mpishare.objects import unshared
 from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_header, replicate_object, unpack_object
 from mpishare.transfer.leaders import broadcast_filled
+from mpishare.transfer.link import measure_link
 from mpishare.transfer.node_fill import ArraySource, fill, replicate
 from mpishare.transfer.pipeline import broadcast_spec
 
@@ -159,6 +160,7 @@ def _share(call: collective, obj: Any, root: int, backend: str | None) -> Any:
         slots = next_slots(context, header.nbytes, backend)
     if slots is None:
         segment = allocate(context, header.nbytes, backend=backend, made_by="share", writable=False)
+        measure_link(context, header.nbytes)
         _fill(context, segment, header, obj, root)
     else:  # the root has filled it on its node
         if context.topology.n_nodes > 1:

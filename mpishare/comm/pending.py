@@ -113,6 +113,11 @@ class InFlight:
             self.wait_oldest(status)
             yield buffer[: status.count]
 
+    def advance(self) -> None:
+        """Lets MPI go on with the messages, between parts of other work."""
+        if self._requests:
+            self._requests[-1].Test()
+
     def wait_oldest(self, status: mpi.Status | None = None) -> None:
         """Waits for the oldest message."""
         self._comm.wait(self._requests[self._ended], self._ranks[self._ended], status)

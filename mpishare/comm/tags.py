@@ -23,4 +23,5 @@ class Tag(IntEnum):
     STALLED = 13  # comm/watchdog: a rank gave up
     RING = 14  # transfer/ring: a piece on its way round the nodes
     ROWS = 15  # gather_scatter: rows to or from the root
-    FIRST_OF_MESSAGES = 16  # messages/wire: this and all above, what follows the head of a user's message
+    PROBE = 16  # transfer/link: a message that is timed
+    FIRST_OF_MESSAGES = 17  # messages/wire: this and all above, what follows the head of a user's message

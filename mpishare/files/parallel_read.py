@@ -20,6 +20,7 @@ from mpishare.files.pieces import piece_bytes
 from mpishare.files.source import Source
 from mpishare.memory.allocation import allocate, seal
 from mpishare.progress_bar import Bar
+from mpishare.transfer.link import measure_link
 from mpishare.transfer.node_fill import broadcast_in_node
 from mpishare.transfer.pipeline import MAX_IN_FLIGHT, broadcast_chunks
 
@@ -63,6 +64,8 @@ def read_parts(
     offsets, nbytes = layout_of(parts)
     segment = allocate(context, nbytes, backend=backend, made_by="load", writable=False)
     topology, block, streams = context.topology, segment.block(), once_per == "job" and context.topology.n_nodes > 1
+    if streams:
+        measure_link(context, nbytes)
     readers = topology.ranks_of(topology.node)[: None if segment.origin.is_shared else 1]
     errors: list[Exception] = []
     reading = _read(context, source, parts, block, (readers[1:] or readers) if streams else readers, errors)

@@ -18,6 +18,7 @@ from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.pending import keep_alive
 from mpishare.memory.slab import LARGEST_SLOT_BYTES
+from mpishare.transfer.link import measure_link
 from mpishare.transfer.pipeline import broadcast_chunks
 
 _MAX_BCAST_BYTES, _MAX_BCAST_BYTES_OF_TWO = 8 << 10, LARGEST_SLOT_BYTES
@@ -42,6 +43,7 @@ def broadcast_filled(context: Context, root: int, block: Any, *, is_final: bool)
     topology = context.topology
     root_node = topology.node_of(root)
     if not _is_small(context, block.nbytes):
+        measure_link(context, block.nbytes)
         with agree(context.node_collective_comm):  # its other ranks wait for the one that receives
             broadcast_chunks(context, root, np.asarray(block))
         return

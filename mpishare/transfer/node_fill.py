@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any, NamedTuple, Protocol
 
@@ -111,15 +112,21 @@ def _copy_by_root(context: Context, root: int, block: Block, source: ByteSource 
     if source is None:
         return
     contiguous = source.contiguous
+    if contiguous is not None:
+        broadcast_chunks(context, root, block, contiguous.__getitem__, functools.partial(_copy, block, contiguous))
+        return
 
-    def copied(chunk: slice) -> Block:
-        if contiguous is not None:
-            block[chunk] = contiguous[chunk]
-        elif not chunk.start:  # within the transfer, so that the ranks that wait for the first chunk hear of an error
+    def written(chunk: slice) -> Block:
+        if not chunk.start:  # within the transfer, so that the ranks that wait for the first chunk hear of an error
             source.write(block.data)
         return block[chunk]
 
-    broadcast_chunks(context, root, block, copied)
+    broadcast_chunks(context, root, block, written)
+
+
+def _copy(target: Block, source: Block, part: slice) -> None:
+    """Copies one part."""
+    target[part] = source[part]
 
 
 def _copy_while_others_wait(context: Context, block: Block, source: ByteSource | None) -> None:

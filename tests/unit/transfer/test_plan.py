@@ -7,7 +7,7 @@ import pytest
 
 from mpishare.comm.placement import Placement
 from mpishare.transfer import plan, ring_plan
-from mpishare.transfer.plan import LINE_BYTES, Links
+from mpishare.transfer.plan import LINE_BYTES, Choice, Link, Way
 from mpishare.transfer.ring_plan import joined_runs, run_bytes
 
 
@@ -22,36 +22,121 @@ def test_a_chain_begins_at_the_root_and_visits_each_node_once(labels):
         assert all(rank == placement.leader(placement.node_of[rank]) for rank in path[1:])
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8, 9, 100])
-@pytest.mark.parametrize("nbytes", [0, 1, 1000, 100_000, 1 << 20, 1 << 30])
-def test_links_reach_every_place_once_and_agree(nbytes, count):
-    links = [plan.links(nbytes, count, place) for place in range(count)]
-    assert links[0].parent is None
-    assert len({link.chunk_bytes for link in links}) == 1
-    assert 1 <= links[0].chunk_bytes < 2**31
-    pairs = [(place, child) for place, link in enumerate(links) for child in link.children]
-    assert sorted(child for _, child in pairs) == list(range(1, count))
-    assert all(links[child].parent == place for place, child in pairs)
+def routes(nbytes, count, choice):
+    """The steps of all places."""
+    return [plan.steps(nbytes, count, place, choice) for place in range(count)]
 
 
-LINKS = [
-    (1000, 8, 0, None, Links(None, (4, 2, 1), 1000)),
-    (1000, 8, 4, None, Links(0, (6, 5), 1000)),
-    (1000, 8, 3, 10, Links(2, (4,), 10)),  # chunks of a given size go along a chain
-    # 2 (n + 14336) <= 3 (61440 + 560) for a tree of larger messages, and a chain of eager ones
-    (78_664, 3, 0, None, Links(None, (2, 1), 78_664)),
-    (78_665, 3, 0, None, Links(None, (1,), 61_440)),
-    (1 << 20, 2, 1, None, Links(0, (), 1 << 20)),
-    ((1 << 20) + 1, 2, 1, None, Links(0, (), 61_440)),
-    (1 << 30, 2, 0, None, Links(None, (1,), 3_923_412)),  # the root of 2**30 * 14336
-    (1 << 34, 4, 1, None, Links(0, (2,), 11_097_085)),  # the root of 2**34 * 14336 / 2
-    (1 << 38, 6, 5, None, Links(4, (), 16 << 20)),
+@pytest.mark.parametrize("count", [*range(2, 65), 100, 1024])
+@pytest.mark.parametrize("way", Way)
+def test_every_byte_reaches_every_place_once(way, count):
+    nbytes = 7 if count <= 64 else 3
+    all_steps = routes(nbytes, count, Choice(way, 1, 0.0))
+    sent = Counter((child, step.chunk.start) for steps in all_steps for step in steps for child in step.children)
+    assert sent == Counter((place, byte) for place in range(1, count) for byte in range(nbytes))
+    for place, steps in enumerate(all_steps):
+        assert sorted(step.chunk.start for step in steps) == list(range(nbytes))
+        for step in steps:
+            assert (step.parent is None) == (place == 0)
+            assert step.parent is None or any(
+                place in other.children for other in all_steps[step.parent] if other.chunk == step.chunk
+            )
+
+
+@pytest.mark.parametrize("count", range(2, 65))
+def test_in_two_trees_a_place_sends_what_it_receives_and_no_more(count):
+    """So that all links are busy alike: each place but the root is inner in one tree only, and has two children."""
+    root, *others = routes(6, count, Choice(Way.TWO_TREES, 1, 0.0))
+    assert [len(step.children) for step in root] == [1] * 6
+    for steps in others:
+        inner = {step.chunk.start % 2 for step in steps if step.children}
+        assert len(inner) <= 1
+        assert sum(len(step.children) for step in steps) <= 6
+
+
+def has_ended(all_steps, window):
+    """Plays what the places do, where MPI keeps no message: whether all of them come to their end.
+
+    Each place posts `window` receives, waits for the oldest, and then for its own oldest sends.
+    """
+    count, length = len(all_steps), len(all_steps[0])
+    most = [window * max(len(step.children) for step in steps) for steps in all_steps]
+    begun, sent, arrived = (
+        [0] * count,
+        [deque() for _ in range(count)],
+        {(0, step.chunk.start) for step in all_steps[0]},
+    )
+    moved = True
+    while moved:
+        moved = False
+        posted = {
+            (place, step.chunk.start)
+            for place, steps in enumerate(all_steps)
+            for step in steps[: begun[place] + window]
+        }
+        for place, steps in enumerate(all_steps):
+            arrived |= posted.intersection(sent[place])
+            while sent[place] and sent[place][0] in arrived:
+                sent[place].popleft()
+            if (
+                begun[place] < length
+                and len(sent[place]) <= most[place]
+                and (place, steps[begun[place]].chunk.start) in arrived
+            ):
+                step = steps[begun[place]]
+                sent[place].extend((child, step.chunk.start) for child in step.children)
+                begun[place] += 1
+                moved = True
+    return begun == [length] * count
+
+
+@pytest.mark.parametrize("window", [2, 4])
+@pytest.mark.parametrize("count", [*range(2, 18), 31, 64])
+def test_no_circle_of_places_waits_in_two_trees(count, window):
+    assert has_ended(routes(20, count, Choice(Way.TWO_TREES, 1, 0.0)), window)
+
+
+SLOW, QUICK = Link(20e-9, 11e-6, 270e-6), Link(0.1e-9, 5e-6, 10e-6)
+MIB = 1 << 20
+
+CHOICES = [
+    (0, 8, SLOW, Way.BINOMIAL_TREE, 1),
+    (1000, 8, SLOW, Way.BINOMIAL_TREE, 1000),
+    (64 << 10, 2, SLOW, Way.CHAIN, 60 << 10),  # two eager messages rather than a larger one
+    (32 * MIB, 2, SLOW, Way.CHAIN, 16 * MIB),  # no pipeline to fill
+    (32 * MIB, 2, QUICK, Way.CHAIN, 16 * MIB),
+    (32 * MIB, 4, SLOW, Way.CHAIN, 60 << 10),
+    (32 * MIB, 4, QUICK, Way.CHAIN, 1_290_560),  # 26 equal chunks of about the root of 2**25 * 10**5 / 2
+    (32 << 10, 8, QUICK, Way.BINOMIAL_TREE, 32 << 10),
+    (32 * MIB, 16, SLOW, Way.CHAIN, 36_352),  # two trees save 1 %
+    (32 * MIB, 16, QUICK, Way.TWO_TREES, 745_664),
+    (1024 * MIB, 33, SLOW, Way.TWO_TREES, 60 << 10),  # no chain of so many nodes
+    (1024 * MIB, 1024, QUICK, Way.TWO_TREES, 2_440_384),
 ]
 
 
-@pytest.mark.parametrize(("nbytes", "count", "place", "configured", "expected"), LINKS)
-def test_the_model_decides(nbytes, count, place, configured, expected):
-    assert plan.links(nbytes, count, place, configured) == expected
+@pytest.mark.parametrize(("nbytes", "count", "link", "way", "chunk_bytes"), CHOICES)
+def test_the_models_decide(nbytes, count, link, way, chunk_bytes):
+    choice = plan.choose(nbytes, count, link)
+    assert (choice.way, choice.chunk_bytes) == (way, chunk_bytes)
+
+
+def test_a_given_size_of_chunks_goes_along_a_chain():
+    choice = plan.choose(1000, 3, SLOW, 300)
+    assert (choice.way, choice.chunk_bytes) == (Way.CHAIN, 300)
+    assert choice.seconds == pytest.approx(4 * (300 * 20e-9 + 11e-6) + 100 * 20e-9 + 11e-6)
+
+
+@pytest.mark.parametrize("link", [SLOW, QUICK])
+@pytest.mark.parametrize("count", [2, 3, 8, 1024])
+def test_any_number_of_bytes_has_a_way_near_the_bound(count, link):
+    for nbytes in (0, 1, 61_441, MIB, 1 << 30, 1 << 38):
+        choice = plan.choose(nbytes, count, link)
+        assert 1 <= choice.chunk_bytes < 2**31
+        bound = nbytes * link.byte_s + (count - 1).bit_length() * link.eager_s
+        assert choice.seconds >= 0.999 * nbytes * link.byte_s
+        if nbytes >= 1 << 30:
+            assert choice.seconds < 1.15 * bound
 
 
 def test_chunks_of_a_ring():

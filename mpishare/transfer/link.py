@@ -1,0 +1,169 @@
+"""What a message between nodes costs: measured once for each communicator, within some 5 ms."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+from weakref import WeakSet
+
+import numpy as np
+
+from mpishare.comm.agreement import NOTE_BYTES, agree
+from mpishare.comm.context import Context
+from mpishare.comm.pending import InFlight
+from mpishare.comm.tags import Tag
+from mpishare.transfer import plan
+from mpishare.transfer.plan import EAGER_BYTES, Link
+
+MIN_BYTES = 64 << 10
+"""The smallest array before which the link is measured. For fewer bytes the number of messages decides."""
+
+_SMALL_BYTES, _LARGE_BYTES = 4 << 10, 68 << 10
+_COUNT = 2
+"""Small and eager messages in a round, which has 196 KiB: 4 ms at 400 Mbit/s."""
+
+_ROUNDS, _ENOUGH_S = range(2, 8 + 1), 0.004
+"""Rounds end after so many, fewer if the least of them would fill this time as often. The later half of them counts:
+connections are new at first, and a link that is held to a rate lets some 256 KiB pass at once."""
+
+_RATIO = 1.13
+_LEVELS = NOTE_BYTES * 8 // 4
+_LEAST = (0.1, 1e-12, 1e-7, 1e-7)
+"""Of the numbers that ranks compare, in steps of a ratio: rounds in a second, and the attributes of `Link`."""
+
+
+class Measured:
+    """The link of one communicator, the same on all ranks. Kept for each communicator.
+
+    Attributes:
+        size: Ranks of the communicator.
+        n_nodes: Its nodes.
+        link: None until it is measured.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.size = context.topology.size
+        self.n_nodes = context.topology.n_nodes
+        self.link: Link | None = None
+        _measured.add(self)
+
+
+_measured: WeakSet[Measured] = WeakSet()
+
+
+def measured_links() -> list[tuple[Measured, Link]]:
+    """The links of all communicators of this process that are measured, those of most ranks first. Local."""
+    links = [(measured, measured.link) for measured in _measured if measured.link is not None]
+    return sorted(links, key=lambda pair: pair[0].size, reverse=True)
+
+
+def measured_link(context: Context) -> Link | None:
+    """What `measure_link` has found; None where it has not measured. Local, and the same on all ranks."""
+    return context.keep(Measured).link
+
+
+def link_of(context: Context) -> Link:
+    """The link as far as it is known. Local, and the same on all ranks."""
+    return measured_link(context) or plan.UNMEASURED
+
+
+def measure_link(context: Context, nbytes: int) -> None:
+    """Measures the link between the nodes, before the first array of at least `MIN_BYTES`.
+
+    The leader of each node sends to the next and receives from the one before, all at once, as in a chain. The slowest
+    leader decides, as it does in a chain.
+
+    Args:
+        context: The context of the communicator.
+        nbytes: Bytes that the nodes are to exchange, the same on all ranks.
+
+    Raises:
+        PeerError: An exception from outside ended the probe on another rank. The link stays unmeasured.
+
+    Collective:
+        Over the communicator.
+    """
+    measured = context.keep(Measured)
+    is_due = measured.link is None and context.config.chunk_bytes is None
+    if not is_due or context.topology.n_nodes == 1 or nbytes < MIN_BYTES:
+        return
+    rounds: list[_Round] = []
+    for count in range(1, _ROUNDS[-1] + 1):
+        with agree(context.collective_comm) as agreement:
+            numbers = _LEAST
+            if context.topology.is_leader:
+                rounds.append(_round(context))
+                numbers = _numbers(rounds)
+            agreement.note = _largest_note(numbers)
+        per_second, byte_s, eager_s, large_s = _largest(agreement.note)
+        if count in _ROUNDS and count / per_second > _ENOUGH_S:
+            break
+    measured.link = Link(byte_s, eager_s, large_s)
+
+
+class _Round(NamedTuple):
+    """The seconds of a round, and in it of a small message, an eager one, and one that is not eager."""
+
+    seconds: float
+    small_s: float
+    eager_s: float
+    large_s: float
+
+
+def _round(context: Context) -> _Round:
+    """One round on a leader: a message that has the neighbours begin together, and then those that are timed."""
+    path = plan.chain(context.topology.placement, 0)
+    place = path.index(context.topology.rank)
+    previous, following = path[place - 1], path[(place + 1) % len(path)]
+    batches = [[_SMALL_BYTES], [_SMALL_BYTES] * _COUNT, [EAGER_BYTES] * _COUNT, [_LARGE_BYTES]]
+    source = np.zeros(_LARGE_BYTES, np.uint8)
+    targets = [[np.zeros(nbytes, np.uint8) for nbytes in batch] for batch in batches]
+    buffers = [(previous, target) for batch in targets for target in batch]
+    clock = [time.perf_counter()]
+    with (
+        InFlight(context.collective_comm, Tag.PROBE, buffers=buffers) as receives,
+        InFlight(context.collective_comm, Tag.PROBE, [following] * len(buffers)) as sends,
+    ):
+        for batch in targets:
+            for target in batch:
+                receives.receive(target, previous)
+            for target in batch:
+                sends.send(source[: target.nbytes], following)
+            receives.wait_until(0)
+            sends.wait_until(0)
+            clock.append(time.perf_counter())
+    seconds = [(end - start) / len(batch) for start, end, batch in zip(clock, clock[1:], batches, strict=False)]
+    return _Round(clock[-1] - clock[0], *seconds[1:])
+
+
+def _numbers(rounds: Sequence[_Round]) -> tuple[float, float, float, float]:
+    """What a rank compares with the others, by the least times of the later rounds.
+
+    At least half of the time of an eager message is taken as that of its bytes: a rank that had to wait for a core may
+    have found that small messages take as long.
+    """
+    seconds, small_s, eager_s, large_s = map(min, zip(*rounds[len(rounds) // 2 :], strict=True))
+    byte_s = max((eager_s - small_s) / (EAGER_BYTES - _SMALL_BYTES), eager_s / (2 * EAGER_BYTES))
+    besides_s = eager_s - EAGER_BYTES * byte_s
+    return 1 / seconds, byte_s, besides_s, max(large_s - _LARGE_BYTES * byte_s, besides_s)
+
+
+def _largest_note(numbers: Sequence[float]) -> bytes:
+    """A note for four numbers. The bitwise OR of several notes is that of the largest numbers.
+
+    Each number is as many bits as it is steps above the least.
+    """
+    note = 0
+    for least, number in zip(_LEAST, numbers, strict=True):
+        level = round(math.log(max(number, least) / least, _RATIO))
+        note = note << _LEVELS | (1 << min(level, _LEVELS)) - 1
+    return note.to_bytes(NOTE_BYTES, "big")
+
+
+def _largest(note: bytes) -> tuple[float, ...]:
+    """The numbers of a note, to some 6 %."""
+    bits = int.from_bytes(note, "big")
+    levels = [(bits >> _LEVELS * place & (1 << _LEVELS) - 1).bit_length() for place in (3, 2, 1, 0)]
+    return tuple(least * _RATIO**level for least, level in zip(_LEAST, levels, strict=True))

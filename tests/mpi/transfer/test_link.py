@@ -1,0 +1,106 @@
+"""The link between nodes is measured once, alike on all ranks, and every way that follows from it keeps the bits."""
+
+import numpy as np
+import pytest
+
+import mpishare as ms
+from mpishare.comm.lookup import context_of
+from mpishare.transfer import link, plan
+from mpishare.transfer.link import MIN_BYTES, measure_link, measured_link
+from mpishare.transfer.plan import Choice, Way
+
+LARGE_BYTES = 3 << 20
+"""More than MPI's own broadcast brings."""
+
+
+def share_bytes(comm, nbytes):
+    """Shares from the last rank."""
+    last = comm.size - 1
+    array = ms.share(np.arange(nbytes, dtype="u1") if comm.rank == last else None, root=last, comm=comm)
+    assert (array == np.arange(nbytes, dtype="u1")).all()
+
+
+CALLS = {
+    "share": lambda comm, array: ms.share(array, comm=comm),
+    "object": lambda comm, array: ms.share({"a": array}, comm=comm),
+    "bcast": lambda comm, array: ms.bcast(ms.zeros(array.shape, array.dtype, comm=comm), comm=comm),
+    "info": lambda comm, array: ms.info(comm=comm),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_it_is_measured_before_the_first_large_array(name, duplicate):
+    context = context_of(duplicate)
+    share_bytes(duplicate, MIN_BYTES - 1)
+    assert measured_link(context) is None
+    CALLS[name](duplicate, np.ones(LARGE_BYTES, "u1"))
+    first = measured_link(context)
+    assert set(duplicate.allgather(first)) == {first}
+    assert (first is not None) == (context.topology.n_nodes > 1)
+    share_bytes(duplicate, LARGE_BYTES + 1)
+    assert measured_link(context) is first
+
+
+def test_it_stands_in_info_and_report(duplicate):
+    facts = ms.info(comm=duplicate)
+    nodes = ms.topology(duplicate)
+    assert (facts.link is not None) == (nodes.n_nodes > 1) == ("us, a larger one" in str(facts))
+    if facts.link is not None:
+        assert facts.as_dict()["link"]["byte_s"] == facts.link.byte_s > 0
+        assert 0 <= facts.link.eager_s <= facts.link.large_s
+        [row] = [row for row in ms.report().links if row.byte_s == facts.link.byte_s]
+        assert (row.size, row.n_nodes, row.eager_s) == (nodes.size, nodes.n_nodes, facts.link.eager_s)
+        assert str(row) in str(ms.report())
+
+
+def test_nothing_is_measured_where_chunks_are_given(configured):
+    comm = configured(chunk="64K")
+    share_bytes(comm, MIN_BYTES)
+    assert measured_link(context_of(comm)) is None
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_an_exception_in_the_probe_is_every_ranks_and_leaves_no_message(number, duplicate, raised, monkeypatch):
+    context = context_of(duplicate)
+    if context.topology.n_nodes == 1:
+        return
+    victim, channel = context.topology.placement.leader(1), context.collective_comm
+    begin, left = channel.isend, [number]
+
+    def interrupted(*args):
+        left[0] -= 1
+        if not left[0]:
+            raise ms.ArgumentError("interrupted")
+        return begin(*args)
+
+    if duplicate.rank == victim:
+        monkeypatch.setattr(channel, "isend", interrupted)
+    errors = [error for error, _ in raised(lambda: measure_link(context, MIN_BYTES))]
+    assert errors == ["ArgumentError" if rank == victim else "PeerError" for rank in range(duplicate.size)]
+    assert measured_link(context) is None
+    monkeypatch.undo()
+    share_bytes(duplicate, LARGE_BYTES)
+    assert measured_link(context) is not None
+
+
+@pytest.mark.parametrize("chunk_bytes", [20_000, 1 << 20])
+@pytest.mark.parametrize("way", Way)
+def test_every_way_keeps_the_bits(way, chunk_bytes, duplicate, monkeypatch):
+    monkeypatch.setattr(plan, "choose", lambda *_: Choice(way, chunk_bytes, 0.0))
+    for root in {0, duplicate.size - 1}:
+        for array in (np.arange(330_000.0), np.arange(30_001)[::3], np.full(3, root)):
+            shared = ms.share(array if duplicate.rank == root else None, root=root, comm=duplicate)
+            assert (shared == array).all()
+            ours = ms.zeros(array.shape, array.dtype, comm=duplicate)
+            if duplicate.rank == root:
+                ours[:] = array
+            assert (ms.bcast(ours, root=root, comm=duplicate) == array).all()
+
+
+def test_notes_of_several_ranks_give_the_largest_numbers():
+    rows = [(0.2, 1e-9, 3e-6, 2e-3), (20.0, 5e-12, 3e-4, 2e-7), (1e-9, 1e9, 0.0, 1.0)]
+    together = bytes(np.bitwise_or.reduce([np.frombuffer(link._largest_note(row), "u1") for row in rows]))
+    assert link._largest(together)[0] == pytest.approx(20.0, rel=0.07)
+    assert link._largest(together)[2] == pytest.approx(3e-4, rel=0.07)
+    assert all(link._largest(link._largest_note(row))[1] >= 1e-12 for row in rows)
