@@ -77,9 +77,9 @@ class Checkpoint:
     ) -> None:
         """Saves a checkpoint, and then removes those before the last `keep`, counted up to this step.
 
-        A checkpoint of a later step is never removed, and neither is a damaged one that `latest` left out. A step
-        before one that the folder has is refused: the job would go on from the later one when it is restarted. It
-        is saved in these cases:
+        A checkpoint of a later step is never removed, and neither is a damaged one that `latest` left out: "damaged-"
+        comes before its name, so that no later job removes it either. A step before one that the folder has is refused:
+        the job would go on from the later one when it is restarted. It is saved in these cases:
 
         - The last step that this object found by `latest`, or saved, is not later. So the later one was left out as
           damaged, or is another job's. It stays, and `latest` prefers it if it is good.
@@ -120,6 +120,7 @@ class Checkpoint:
                     if not overwrite:
                         self._folder.check_follows(number)
                     self._folder.make()
+                    self._folder.set_aside_damaged()
                 kinds = {name: f"{specs[name].shape[1:]} {specs[name].dtype}" for name in rows}
                 agreement.call = (
                     f"Checkpoint.save({self.path}, {number}, {list(arrays)}, {kinds}, {overwrite=}, {progress=})"
@@ -145,7 +146,7 @@ class Checkpoint:
         """The checkpoint of the highest step that is as it was saved. The ranks read each byte of it once.
 
         For each one that has been cut or altered rank 0 gives a `RuntimeWarning`, and the one before it is tried.
-        `save` does not remove it. One that cannot be read is an error.
+        `save` does not remove it, but sets it aside. One that cannot be read is an error.
 
         Returns:
             A `Snapshot`; None if there is no checkpoint.

@@ -7,6 +7,7 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from mpishare.checkpoints.contents import DAMAGE, Contents
@@ -28,6 +29,10 @@ _GONE = (errno.ENOENT, errno.ESTALE)
 SET_ASIDE = "superseded-"
 """What the name of a file begins with that a save with `overwrite` has set aside."""
 
+DAMAGED = "damaged-"
+"""The same of a file that `newest` left out, from the next save on. So no later job, which need not look at it, takes
+it for a good one that may be removed."""
+
 _LOOKS = 10
 """A listing of the folder may miss the only checkpoint, when another job replaces it. So many in a row do not."""
 
@@ -37,13 +42,13 @@ class CheckpointFolder:
 
     Attributes:
         path: The folder.
-        damaged: The steps of the files that were not as they were saved. They stay.
+        damaged: The steps of the files that were not as they were saved; on the root, with their stamps.
         last: On the root, the step that was found or saved last; -1 if none was found, None before.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.damaged: set[int] = set()
+        self.damaged: dict[int, Stamp | None] = {}
         self.last: int | None = None
 
     def make(self) -> None:
@@ -96,7 +101,7 @@ class CheckpointFolder:
         problems: list[Exception] = []
         with agree(comm), file_errors(self.path):
             if is_root:
-                looks = (max(self._steps() - self.damaged, default=None) for _ in range(_LOOKS))
+                looks = (max(self._steps() - self.damaged.keys(), default=None) for _ in range(_LOOKS))
                 step = next((step for step in looks if step is not None), None)
             if step is not None:
                 with self._open(step, problems) as source:
@@ -118,7 +123,7 @@ class CheckpointFolder:
                 for problem in problems:
                     if isinstance(problem, OSError) and problem.errno in _GONE:
                         raise problem  # the root still sees it
-            self.damaged.add(step)
+            self.damaged[step] = stamp
             with agree(comm):  # warnings may be errors
                 if is_root:
                     callsite.warn(f"the checkpoint of step {step} in {self.path} is left out: {reasons[0]}")
@@ -169,29 +174,43 @@ class CheckpointFolder:
             FileError: The folder cannot be read.
         """
         with file_errors(self.path, None, "it was not saved"):
-            latest = max(self._steps() - self.damaged, default=step)
+            latest = max(self._steps() - self.damaged.keys(), default=step)
         if latest > step and (self.last is None or self.last > step):
             raise ArgumentError(
                 f"step is {step}, but {self.path} has a checkpoint of step {latest}, and latest() of this Checkpoint "
                 "has not returned an earlier one. Continue from latest(), use another folder, or give overwrite=True."
             )
 
+    def set_aside_damaged(self) -> None:
+        """Gives the files that `newest` left out, where they are still the same, other names. Local.
+
+        Raises:
+            FileError: A file cannot be renamed.
+        """
+        with file_errors(self.path, None, "it was not saved"):
+            for step, stamp in self.damaged.items():
+                file = self.file(step)
+                with suppress(FileNotFoundError):
+                    if Stamp.of(file) == stamp:
+                        names = (file.with_name(f"{DAMAGED * number}{file.name}") for number in count(1))
+                        file.rename(next(name for name in names if not name.exists()))
+        self.damaged.clear()
+
     def supersede(self, step: int, keep: int, *, sets_aside: bool) -> None:
         """Removes all files before the last `keep` up to `step`, the oldest first. Local.
 
         Args:
             step: The step that has been saved.
-            keep: How many files up to that of `step` stay, besides damaged ones.
+            keep: How many files up to that of `step` stay.
             sets_aside: Whether files of later steps get another name; otherwise they stay as they are.
 
         Raises:
             FileError: A file cannot be removed or renamed.
         """
-        self.damaged.discard(step)
         self.last = step
         with file_errors(self.path, None, "the checkpoint was saved, but others could not be removed or set aside"):
             steps = self._steps()
-            for other in sorted(other for other in steps - self.damaged if other <= step)[:-keep]:
+            for other in sorted(other for other in steps if other <= step)[:-keep]:
                 self.file(other).unlink(missing_ok=True)
             later = [self.file(other) for other in steps if other > step and sets_aside]
             for file in later:
