@@ -88,8 +88,18 @@ def stored_as(source: Source, name: str, dataset: Any) -> Stored:
             return Stored(name, spec, len(spec.shape), layout, None, dataset.chunks, names, reason=str(error))
         offset = _offset_of(source, name, dataset, spec) if layout == "contiguous" and not is_string else None
         missing = [name for name, (code, *_) in zip(names, filters, strict=True) if not h5py.h5z.filter_avail(code)]
-        reason = _MISSING_FILTER.format(missing[0]) if missing else ""
+        reason = _MISSING_FILTER.format(missing[0]) if missing else _why_unreadable(dataset, layout)
         return Stored(name, spec, len(dataset.shape), layout, offset, dataset.chunks, names, is_string, reason)
+
+
+def _why_unreadable(dataset: Any, layout: str) -> str:
+    """Why the first item cannot be read, where the bytes are in another file, which may be missing; else ""."""
+    try:
+        if layout == "external" and dataset.size:
+            dataset[(0,) * dataset.ndim]
+    except OSError as error:
+        return f"its bytes are in another file: {error}"
+    return ""
 
 
 def check_loadable(source: Source, stored: Stored) -> None:
@@ -97,7 +107,7 @@ def check_loadable(source: Source, stored: Stored) -> None:
 
     Raises:
         SpecError: Its items have no fixed size, or NumPy has no such dtype.
-        FileError: HDF5 lacks one of its filters.
+        FileError: HDF5 lacks one of its filters, or another file that has its bytes.
     """
     if stored.reason and stored.dtype == _NO_DTYPE:
         raise SpecError(f"{place_in(source.path, stored.name)}: {stored.reason}")

@@ -213,6 +213,7 @@ def make_refused(file):
     file["a"] = np.arange(3)
     unknown_filter = plist("set_filter", 31999, h5py.h5z.FLAG_OPTIONAL, ())
     file.create_dataset("filtered", (8,), "i4", chunks=(4,), dcpl=unknown_filter)
+    file.create_dataset("elsewhere", (8,), "i4", external=[("missing.raw", 0, 32)])
 
 
 REFUSED = {
@@ -221,8 +222,12 @@ REFUSED = {
     "column": (SpecError, "column 'name': it has strings of variable length within its items"),
     "empty": (SpecError, "it is an HDF5 null dataspace"),
     "filtered": (FileError, "needs the filter '31999'"),
+    "elsewhere": (FileError, "its bytes are in another file"),
     "kind": (FileError, "is a Datatype, neither a dataset nor a group"),
-    "nowhere": (FileError, "there is no such dataset or group; the file has 'a', 'column', 'empty', 'filtered'"),
+    "nowhere": (
+        FileError,
+        "there is no such dataset or group; the file has 'a', 'column', 'elsewhere', 'empty', 'filtered'",
+    ),
 }
 
 
