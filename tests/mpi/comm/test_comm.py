@@ -252,7 +252,7 @@ def test_a_communicator_whose_first_call_stalled_stays_refused(duplicate, comm, 
 def test_a_communicator_whose_first_call_failed_answers_no_ranks_that_wait(configured):
     with pytest.raises(ms.ArgumentError, match="MPISHARE_NODES") as failed:  # whose frames live as long
         configured(nodes="rows:2")
-    watched = configured(nodes="block:1", timeout="0.2")
+    watched = configured(nodes="block:1", timeout="2")
     with pytest.raises(ms.StallError):
         ms.recv((watched.rank + 1) % watched.size, comm=watched)
     assert "rows:2" in str(failed.value)
