@@ -106,8 +106,9 @@ $(MPICH_READY): $(READY)
 	  pytest pytest-mpi pytest-timeout scikit-learn scipy tqdm)
 	@touch $@
 
-# The system's h5py, which writes through MPI, with the mpi4py and the NumPy that it was built for.
-$(MPIO_READY): $(READY)
+# The system's h5py, which writes through MPI, with the mpi4py and the NumPy that it was built for. After the other, as
+# each installation writes mpishare.egg-info.
+$(MPIO_READY): $(READY) | $(MPICH_READY)
 	@echo "mpishare: setting up $(VENV)-mpio, for the tests of HDF5 through MPI"
 	@rm -rf $(VENV)-mpio; /usr/bin/python3 -m venv --without-pip --system-site-packages $(VENV)-mpio
 	@$(call install,$(VENV)-mpio/bin/python,--no-deps --editable . iniconfig packaging pluggy pygments pytest pytest-mpi \
