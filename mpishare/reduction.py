@@ -17,6 +17,7 @@ from mpishare.memory.allocation import allocate, allocate_known, is_refusal, nex
 from mpishare.memory.segment import Segment
 from mpishare.memory.selection import check_backend
 from mpishare.memory.slab import SlotPool
+from mpishare.transfer.link import measure_link
 from mpishare.transfer.node_reduce import Reduction
 from mpishare.transfer.operations import operation_of
 
@@ -90,6 +91,8 @@ def _allreduce(call: collective, local: NDArray[Any], op: mpi.Op | None, backend
         flags = spec.order == "C" or reduction.is_ordered, slot_pool is None
         agreement.note = bytes(flags).ljust(NOTE_BYTES, b"\0")
     is_in_c_order, is_late = agreement.note[:2]
+    if reduction.is_swapped:
+        measure_link(context, spec.nbytes)
     scratch = _allocate_scratch(context, reduction.scratch_bytes, kind, None if is_late else slot_pool)
     segment = allocate(context, spec.nbytes, backend=kind, made_by="allreduce", writable=False)
     if reduction.scratch_bytes and scratch is None:

@@ -16,6 +16,7 @@ from mpishare.arrays.spec import Spec
 from mpishare.comm.context import Context
 from mpishare.comm.topology import Topology
 from mpishare.transfer import plan, ring_plan
+from mpishare.transfer.link import link_of
 from mpishare.transfer.node_fill import broadcast_in_node, fill
 from mpishare.transfer.operations import Operation
 from mpishare.transfer.pipeline import broadcast_chunks
@@ -47,7 +48,7 @@ class _Plan(NamedTuple):
         is_small: Whether the leaders send all their bytes to all leaders in one call.
         is_swapped: Whether the leaders of two nodes swap their bytes.
         leader_reduces: Whether the leader of this node reduces the items of its ranks alone.
-        chunk_bytes: Bytes of a message between nodes.
+        chunk_bytes: Bytes of a message between nodes in a ring or a chain.
         layout: Shape of each node's scratch memory: sides that take turns, rows for ranks, row bytes.
         scratch_bytes: Size of the scratch memory of each node; 0 where none is needed.
     """
@@ -86,7 +87,7 @@ def _plan(topology: Topology, configured: int | None, nbytes: int, commutes: boo
         is_small,
         is_swapped,
         leader_reduces=topology.node_size * nbytes <= _MAX_LEADER_BYTES,
-        chunk_bytes=plan.ring_chunk_bytes(0 if is_swapped else nbytes // topology.n_nodes, configured),
+        chunk_bytes=plan.ring_chunk_bytes(nbytes // topology.n_nodes, configured),
         layout=layout,
         scratch_bytes=math.prod(layout) if ranks > 1 and not is_ordered else 0,
     )
@@ -99,6 +100,7 @@ class Reduction:
         operation: The operation.
         spec: That of the array on each rank, and of the result.
         is_ordered: See `_Plan`.
+        is_swapped: See `_Plan`.
         scratch_bytes: See `_Plan`.
         is_shown: Whether the ranks of each node have shown their items before they agreed to reduce; see `show`.
     """
@@ -111,7 +113,8 @@ class Reduction:
         self._context = context
         self._topology = context.topology
         self._plan = context.keep(_Plans).plan(spec.nbytes, operation.commutes, operation.is_deterministic)
-        self.is_ordered, self.scratch_bytes = self._plan.is_ordered, self._plan.scratch_bytes
+        self.is_ordered, self.is_swapped = self._plan.is_ordered, self._plan.is_swapped
+        self.scratch_bytes = self._plan.scratch_bytes
         self._stages: Sequence[Block] = ()
         if self._topology.n_nodes > 1 and (self._topology.is_leader or self.is_ordered):
             self._stages = self._plan.allocate_stages(self._topology.n_nodes, spec.nbytes)
@@ -245,7 +248,9 @@ class Reduction:
         """Reduces `own` of this leader and of that of the other node to `block`, part k from node k on as in a ring."""
         node, dtype = self._topology.node, self.spec.dtype
         (received,) = self._stages
-        swap(self._context, self._topology.placement.leader(1 - node), own, received, self._plan.chunk_bytes)
+        configured = self._context.config.chunk_bytes
+        chunk_bytes = ring_plan.swap_chunk_bytes(block.nbytes, link_of(self._context), configured)
+        swap(self._context, self._topology.placement.leader(1 - node), own, received, chunk_bytes)
         arrays = (own, received) if node == 0 else (received, own)
         for number in range(2):
             part = slices.byte_slice(block.nbytes, 2, number, grain=plan.LINE_BYTES)

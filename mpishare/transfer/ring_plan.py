@@ -12,7 +12,7 @@ from itertools import chain
 
 from mpishare.arrays import slices
 from mpishare.comm.placement import Placement
-from mpishare.transfer.plan import LINE_BYTES
+from mpishare.transfer.plan import EAGER_BYTES, LINE_BYTES, Link
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,21 @@ def _chunks_of(runs: Iterable[slice], chunk_bytes: int) -> Iterator[slice]:
     for run in runs:
         for chunk in slices.chunks(run.stop - run.start, chunk_bytes):
             yield slice(run.start + chunk.start, run.start + chunk.stop)
+
+
+def swap_chunk_bytes(nbytes: int, link: Link, configured: int | None) -> int:
+    """Bytes of a chunk where two nodes send each other `nbytes`, all chunks at once.
+
+    One message where the model says that it gains a tenth over eager ones: on a link about as fast as memory.
+
+    Args:
+        nbytes: Bytes of each node, at least 1.
+        link: That between the nodes.
+        configured: MPISHARE_CHUNK; None for the choice made here.
+    """
+    eager_s = -(-nbytes // EAGER_BYTES) * link.message_s(EAGER_BYTES)
+    is_whole = configured is None and link.message_s(nbytes) < 0.9 * eager_s
+    return nbytes if is_whole else slices.round_up(configured or EAGER_BYTES, LINE_BYTES)
 
 
 def joined_runs(ranks: Iterable[int], starts: Sequence[int]) -> list[slice]:

@@ -216,6 +216,13 @@ def test_a_chain_reduces_into_its_last_place(count):
     assert held == [[Counter(range(place + 1))] * 10 for place in range(count)]
 
 
+def test_chunks_of_a_swap():
+    memory, mib = plan.Link(1.5e-10, 8e-6, 12e-6), 1 << 20
+    assert [ring_plan.swap_chunk_bytes(nbytes, memory, None) for nbytes in (1, 100_000, mib)] == [1, 100_000, mib]
+    assert {ring_plan.swap_chunk_bytes(nbytes, plan.UNMEASURED, None) for nbytes in (100_000, 2 * mib)} == {61_440}
+    assert ring_plan.swap_chunk_bytes(mib, memory, 65) == 128
+
+
 def test_runs_join_and_skip():
     starts = [0, 10, 10, 30, 31]
     assert joined_runs([0, 1, 2, 3], starts) == [slice(0, 31)]
