@@ -7,7 +7,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 
 class Step(Protocol):
@@ -27,14 +27,6 @@ class Step(Protocol):
 
     @property
     def children(self) -> tuple[int, ...]: ...  # noqa: D102
-
-
-class Hop(NamedTuple):
-    """A `Step`."""
-
-    chunk: slice
-    parent: int | None
-    children: tuple[int, ...]
 
 
 @dataclass(frozen=True)

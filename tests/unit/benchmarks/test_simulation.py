@@ -1,21 +1,13 @@
 """Chunks that pass from node to node on paper take the times of the textbook, where it has a formula."""
 
-from typing import NamedTuple
-
 import pytest
 
 from benchmarks.simulation import Costs, simulate
+from mpishare.transfer import plan
+from mpishare.transfer.plan import Step
 
 CHUNK = 1000
 LINK = Costs(latency_s=0.0, byte_s=1e-3, eager_s=0.0, large_s=0.0, message_s=0.0)
-
-
-class Hop(NamedTuple):
-    """A step of a place."""
-
-    chunk: slice
-    parent: int | None
-    children: tuple[int, ...]
 
 
 def chunks(count):
@@ -25,7 +17,7 @@ def chunks(count):
 def chain(places, count):
     return [
         [
-            Hop(chunk, place - 1 if place else None, (place + 1,) if place + 1 < places else ())
+            Step(chunk, place - 1 if place else None, (place + 1,) if place + 1 < places else ())
             for chunk in chunks(count)
         ]
         for place in range(places)
@@ -35,7 +27,7 @@ def chain(places, count):
 def star(places, count):
     others = tuple(range(1, places))
     return [
-        [Hop(chunk, 0 if place else None, () if place else others) for chunk in chunks(count)]
+        [Step(chunk, 0 if place else None, () if place else others) for chunk in chunks(count)]
         for place in range(places)
     ]
 
@@ -70,12 +62,21 @@ def test_ranks_are_busy_while_links_carry_other_messages():
     assert simulate(chain(3, 10), slow) >= 10 * (2 + 2)  # the place in between
 
 
+@pytest.mark.parametrize("way", plan.Way)
+@pytest.mark.parametrize("places", [2, 3, 8, 33])
+def test_each_way_of_the_plan_ends_whatever_a_place_expects_at_a_time(way, places):
+    choice = plan.Choice(way, CHUNK, 0.0)
+    schedule = [plan.steps(40 * CHUNK, places, place, choice) for place in range(places)]
+    large = Costs(latency_s=0.5, byte_s=1e-3, eager_s=0.0, large_s=0.1, message_s=0.2, late_s=0.3, eager_bytes=0)
+    assert simulate(schedule, large) >= 40 * 1.1
+
+
 def test_a_large_message_waits_for_a_receiver_that_is_behind():
     """The second chunk comes by a slow path, so the rest waits for it, but for those that are expected."""
     rest = tuple(chunks(8))
-    fast = [Hop(chunk, None, (1,)) if number else Hop(chunk, None, (2,)) for number, chunk in enumerate(rest)]
-    last = [Hop(chunk, 0 if number else 2, ()) for number, chunk in enumerate(rest)]
-    middle = [Hop(rest[0], 0, (1,))]
+    fast = [Step(chunk, None, (1,)) if number else Step(chunk, None, (2,)) for number, chunk in enumerate(rest)]
+    last = [Step(chunk, 0 if number else 2, ()) for number, chunk in enumerate(rest)]
+    middle = [Step(rest[0], 0, (1,))]
     large = Costs(0.0, 1e-3, 0.0, 0.0, 0.0, eager_bytes=0)
     for in_flight in (1, 4):
         assert simulate([fast, last, middle], large, in_flight=in_flight) >= 8
@@ -84,9 +85,9 @@ def test_a_large_message_waits_for_a_receiver_that_is_behind():
 def test_places_that_wait_for_each_other_are_an_error():
     first, second = chunks(2)
     circle = [
-        [Hop(first, None, (1,)), Hop(second, None, (2,))],
-        [Hop(second, 2, ()), Hop(first, 0, (2,))],
-        [Hop(first, 1, ()), Hop(second, 0, (1,))],
+        [Step(first, None, (1,)), Step(second, None, (2,))],
+        [Step(second, 2, ()), Step(first, 0, (2,))],
+        [Step(first, 1, ()), Step(second, 0, (1,))],
     ]
     with pytest.raises(ValueError, match="wait for each other"):
         simulate(circle, LINK)
