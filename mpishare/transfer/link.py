@@ -28,6 +28,9 @@ _ROUNDS, _ENOUGH_S = range(2, 8 + 1), 0.004
 """Rounds end after so many, fewer if the least of them would fill this time as often. The later half of them counts:
 connections are new at first, and a link that is held to a rate lets some 256 KiB pass at once."""
 
+_MAX_EAGER_S = 50e-6
+"""What an eager message can take besides its bytes. Python and MPI take 5 to 20 us."""
+
 _RATIO = 1.13
 _LEVELS = NOTE_BYTES * 8 // 4
 _LEAST = (0.1, 1e-12, 1e-7, 1e-7)
@@ -141,12 +144,18 @@ def _round(context: Context) -> _Round:
 def _numbers(rounds: Sequence[_Round]) -> tuple[float, float, float, float]:
     """What a rank compares with the others, by the least times of the later rounds.
 
-    At least half of the time of an eager message is taken as that of its bytes: a rank that had to wait for a core may
-    have found that small messages take as long.
+    A rank may have had to wait for a core in one of them, or the link let the eager ones pass at once and held the
+    larger one to its rate. To take a slow link for a quick one costs most: a chain in large chunks then takes twice as
+    long. So what an eager message takes beyond `_MAX_EAGER_S`, and half of what a larger one takes, is that of bytes.
     """
     seconds, small_s, eager_s, large_s = map(min, zip(*rounds[len(rounds) // 2 :], strict=True))
-    byte_s = max((eager_s - small_s) / (EAGER_BYTES - _SMALL_BYTES), eager_s / (2 * EAGER_BYTES))
-    besides_s = eager_s - EAGER_BYTES * byte_s
+    byte_s = max(
+        (eager_s - small_s) / (EAGER_BYTES - _SMALL_BYTES),
+        eager_s / (2 * EAGER_BYTES),
+        (eager_s - _MAX_EAGER_S) / EAGER_BYTES,
+        large_s / (2 * _LARGE_BYTES),
+    )
+    besides_s = min(max(eager_s - EAGER_BYTES * byte_s, small_s / 2), _MAX_EAGER_S)
     return 1 / seconds, byte_s, besides_s, max(large_s - _LARGE_BYTES * byte_s, besides_s)
 
 

@@ -7,7 +7,7 @@ import mpishare as ms
 from mpishare.comm.lookup import context_of
 from mpishare.transfer import link, plan
 from mpishare.transfer.link import MIN_BYTES, measure_link, measured_link
-from mpishare.transfer.plan import Choice, Way
+from mpishare.transfer.plan import Choice, Link, Way
 
 LARGE_BYTES = 3 << 20
 """More than MPI's own broadcast brings."""
@@ -104,3 +104,18 @@ def test_notes_of_several_ranks_give_the_largest_numbers():
     assert link._largest(together)[0] == pytest.approx(20.0, rel=0.07)
     assert link._largest(together)[2] == pytest.approx(3e-4, rel=0.07)
     assert all(link._largest(link._largest_note(row))[1] >= 1e-12 for row in rows)
+
+
+SECONDS = {
+    "a link of 400 Mbit/s": (93e-6, 1.24e-3, 1.66e-3),
+    "the same, where only the larger message is held to its rate": (60e-6, 83e-6, 1.38e-3),
+    "the same, where a rank waited in the small messages": (1.5e-3, 1.24e-3, 1.66e-3),
+}
+
+
+@pytest.mark.parametrize("name", SECONDS)
+def test_a_slow_link_is_slow_whatever_disturbs_the_probe(name):
+    seconds = SECONDS[name]
+    _, *attributes = link._numbers([link._Round(9.0, 9.0, 9.0, 9.0), link._Round(sum(seconds), *seconds)])
+    for count in (3, 4, 8):
+        assert plan.choose(32 << 20, count, Link(*attributes)).chunk_bytes <= plan.EAGER_BYTES
