@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +9,8 @@ from weakref import WeakSet
 
 import numpy as np
 
-from mpishare.comm.agreement import NOTE_BYTES, agree
+from mpishare.comm import mpi
+from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
 from mpishare.comm.pending import InFlight
 from mpishare.comm.tags import Tag
@@ -25,16 +25,11 @@ _COUNT = 2
 """Small and eager messages in a round, which has 196 KiB: 4 ms at 400 Mbit/s."""
 
 _ROUNDS, _ENOUGH_S = range(2, 8 + 1), 0.004
-"""Rounds end after so many, fewer if the least of them would fill this time as often. The later half of them counts:
-connections are new at first, and a link that is held to a rate lets some 256 KiB pass at once."""
+"""Rounds end after so many, fewer if the least of them on the slowest leader would fill this time as often. The later
+half of them counts: connections are new at first, and a link that is held to a rate lets some 256 KiB pass at once."""
 
 _MAX_EAGER_S = 50e-6
 """What an eager message can take besides its bytes. Python and MPI take 5 to 20 us."""
-
-_RATIO = 1.13
-_LEVELS = NOTE_BYTES * 8 // 4
-_LEAST = (0.1, 1e-12, 1e-7, 1e-7)
-"""Of the numbers that ranks compare, in steps of a ratio: rounds in a second, and the attributes of `Link`."""
 
 
 class Measured:
@@ -94,14 +89,14 @@ def measure_link(context: Context, nbytes: int) -> None:
         return
     rounds: list[_Round] = []
     for count in range(1, _ROUNDS[-1] + 1):
-        with agree(context.collective_comm) as agreement:
-            numbers = _LEAST
+        numbers = np.zeros(4)
+        with agree(context.collective_comm):
             if context.topology.is_leader:
                 rounds.append(_round(context))
-                numbers = _numbers(rounds)
-            agreement.note = _largest_note(numbers)
-        per_second, byte_s, eager_s, large_s = _largest(agreement.note)
-        if count in _ROUNDS and count / per_second > _ENOUGH_S:
+                numbers[:] = _numbers(rounds)
+        context.collective_comm.allreduce(numbers, mpi.MAX)
+        seconds, byte_s, eager_s, large_s = numbers.tolist()
+        if count in _ROUNDS and count * seconds > _ENOUGH_S:
             break
     measured.link = Link(byte_s, eager_s, large_s)
 
@@ -156,23 +151,4 @@ def _numbers(rounds: Sequence[_Round]) -> tuple[float, float, float, float]:
         large_s / (2 * _LARGE_BYTES),
     )
     besides_s = min(max(eager_s - EAGER_BYTES * byte_s, small_s / 2), _MAX_EAGER_S)
-    return 1 / seconds, byte_s, besides_s, max(large_s - _LARGE_BYTES * byte_s, besides_s)
-
-
-def _largest_note(numbers: Sequence[float]) -> bytes:
-    """A note for four numbers. The bitwise OR of several notes is that of the largest numbers.
-
-    Each number is as many bits as it is steps above the least.
-    """
-    note = 0
-    for least, number in zip(_LEAST, numbers, strict=True):
-        level = round(math.log(max(number, least) / least, _RATIO))
-        note = note << _LEVELS | (1 << min(level, _LEVELS)) - 1
-    return note.to_bytes(NOTE_BYTES, "big")
-
-
-def _largest(note: bytes) -> tuple[float, ...]:
-    """The numbers of a note, to some 6 %."""
-    bits = int.from_bytes(note, "big")
-    levels = [(bits >> _LEVELS * place & (1 << _LEVELS) - 1).bit_length() for place in (3, 2, 1, 0)]
-    return tuple(least * _RATIO**level for least, level in zip(_LEAST, levels, strict=True))
+    return seconds, byte_s, besides_s, max(large_s - _LARGE_BYTES * byte_s, besides_s)

@@ -98,14 +98,6 @@ def test_every_way_keeps_the_bits(way, chunk_bytes, duplicate, monkeypatch):
             assert (ms.bcast(ours, root=root, comm=duplicate) == array).all()
 
 
-def test_notes_of_several_ranks_give_the_largest_numbers():
-    rows = [(0.2, 1e-9, 3e-6, 2e-3), (20.0, 5e-12, 3e-4, 2e-7), (1e-9, 1e9, 0.0, 1.0)]
-    together = bytes(np.bitwise_or.reduce([np.frombuffer(link._largest_note(row), "u1") for row in rows]))
-    assert link._largest(together)[0] == pytest.approx(20.0, rel=0.07)
-    assert link._largest(together)[2] == pytest.approx(3e-4, rel=0.07)
-    assert all(link._largest(link._largest_note(row))[1] >= 1e-12 for row in rows)
-
-
 SECONDS = {
     "a link of 400 Mbit/s": (93e-6, 1.24e-3, 1.66e-3),
     "the same, where only the larger message is held to its rate": (60e-6, 83e-6, 1.38e-3),
