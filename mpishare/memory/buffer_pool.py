@@ -76,9 +76,8 @@ def _find(nbytes: int) -> tuple[int, Block] | None:
     """The newest free buffer that holds `nbytes` without too much waste, and its address."""
     largest = nbytes * MAX_SIZE_RATIO
     for address, block in list(_free.items())[::-1]:
-        if (
-            nbytes <= block.nbytes <= largest and _free.pop(address, None) is not None
-        ):  # else another thread has taken it
+        fits = nbytes <= block.nbytes <= largest
+        if fits and _free.pop(address, None) is not None:  # else another thread has taken it
             return address, block
     return None
 
