@@ -10,7 +10,7 @@ NODES = """
 import ctypes, sys, numpy as np, mpishare as ms
 from mpi4py import MPI
 comm = MPI.COMM_WORLD
-comm.alltoall(range(comm.size))  # has MPI connect all ranks while it can
+comm.alltoall([bytes(1 << 20)] * comm.size)  # has MPI connect all ranks, for large messages too, while it can
 CLONE_NEWNET = 0x40000000
 assert str(comm.rank) not in sys.argv or ctypes.CDLL(None).unshare(CLONE_NEWNET) == 0
 for each in (comm, comm.Dup()):
