@@ -6,11 +6,11 @@ import re
 import subprocess
 import sys
 import time
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from tempfile import TemporaryDirectory, gettempdir
-from threading import Timer
+from threading import Lock, Timer
 from typing import NamedTuple
 
 from tests import coverage
@@ -29,7 +29,6 @@ LAYOUTS = [
     (3, "", ABOVE),
     (4, "block:2", ABOVE),
     (4, "cyclic:2", ABOVE),
-    (5, "", ABOVE),
     (5, "sizes:1,3,1", []),
 ]
 """Numbers of ranks, placements on pretended nodes ("" is all on the real one), and folders left out. The launch
@@ -51,8 +50,8 @@ MEMORY = {
 
 PYTEST = ["-m", "pytest", "-q", "--color=no"]
 
-WAITING = ["blackbox", "faults", "cluster"]
-"""Launches that mostly wait for programs to start and end. They run in turn, beside the others, which run in turn."""
+WAITING = ["blackbox", "cluster"]
+"""Launches that mostly wait for programs to start and end. They run in turn beside the others, which run in turn."""
 
 
 class Launch(NamedTuple):
@@ -94,22 +93,37 @@ def run_all(chosen, *, is_whole):
 
 
 def in_two_lanes(chosen):
-    """Runs the launches that wait beside the others, and prints the output of each when it ends; `run`'s, by name."""
-    results, lanes = {}, [ThreadPoolExecutor(1), ThreadPoolExecutor(1)]
+    """Runs the launches that wait beside the others, and prints the output of each when it ends; `run`'s, by name.
+
+    A lane that has ended takes the last launch of the other.
+    """
+    results, turn = {}, Lock()
+    lanes = [deque(launch for launch in chosen if (launch.name in WAITING) is waits) for waits in (True, False)]
+
+    def run_lane(own, other):
+        while own or other:
+            with turn:
+                launch = own.popleft() if own else other.pop() if other else None
+            if launch:
+                name, output, *results[name] = run(launch)
+                print(output, end="", flush=True)
+
     try:
-        for future in as_completed([lanes[launch.name in WAITING].submit(run, launch) for launch in chosen]):
-            name, output, *results[name] = future.result()
-            print(output, end="", flush=True)
+        with ThreadPoolExecutor(len(lanes)) as threads:
+            list(threads.map(run_lane, lanes, reversed(lanes)))
     finally:
         for lane in lanes:
-            lane.shutdown(cancel_futures=True)
+            lane.clear()
     return results
 
 
 def launches():
-    """All launches, the quickest first."""
+    """All launches, in the order in which each lane takes them: the longest are not the last."""
     doctests = ["--doctest-modules", "mpishare", "-W", "ignore:private"]
     chosen = [pytest("unit", "tests/unit"), pytest("docstrings", *doctests)]
+    untraced = ignored("tests/faults/test_syscalls.py", missing_strace())
+    untraced += ignored("tests/faults/test_situations.py", [*missing_strace(), *missing_namespaces()])
+    chosen.append(pytest("faults", "tests/faults", *untraced))
     for size, nodes, without in LAYOUTS:
         name = f"mpi-{size}-{nodes}".rstrip("-")
         chosen.append(mpi(name, size, {"MPISHARE_NODES": nodes}, without=without))
@@ -126,9 +140,6 @@ def launches():
         chosen.append(hdf5_through_mpi())
     chosen += [mpi(f"large-{size}", size, {"MPISHARE_NODES": nodes}, "large") for size, nodes in LARGE.items()]
     chosen.append(pytest("blackbox", "tests/blackbox"))
-    untraced = ignored("tests/faults/test_syscalls.py", missing_strace())
-    untraced += ignored("tests/faults/test_situations.py", [*missing_strace(), *missing_namespaces()])
-    chosen.append(pytest("faults", "tests/faults", *untraced))
     if not missing(slurm=False):
         slurm = ignored("tests/cluster/test_slurm.py", missing(slurm=True))
         chosen.append(pytest("cluster", "tests/cluster", *slurm))

@@ -1,6 +1,6 @@
 """Delays what a host sends, as netem does, which not every kernel has: the kernel queues the packets for this process.
 
-    python -m tests.cluster.delay SECONDS
+    python tests/cluster/delay.py SECONDS
 
 It runs on the host until it is ended. A chain of nf_tables sends each IPv4 packet that leaves the host to an NFQUEUE,
 and each gets its verdict when its time has come, in the order of leaving. Only their numbers pass through here, not

@@ -68,7 +68,7 @@ def make_host(spec, number):
         sh(f"tc qdisc add dev {host} {shape} && {inside} tc qdisc add dev eth0 {shape}")
     if spec.delay:
         seconds = seconds_of(spec.delay)
-        line = [*inside.split(), sys.executable, "-m", "tests.cluster.delay", str(seconds)]
+        line = [*inside.split(), sys.executable, str(Path(__file__).with_name("delay.py")), str(seconds)]
         delaying = subprocess.Popen(line, stdout=subprocess.PIPE)
         if delaying.stdout.readline() != b"ready\n":
             raise RuntimeError(f"{host}: its packets cannot be delayed; it needs root and a kernel with NFQUEUE")

@@ -68,7 +68,7 @@ def test_calls_on_different_communicators():
 
     Outcome: StallError: which rank waits in which call, its file and line.
     """
-    lines = errors(run("call_on_another_communicator", timeout_s="1"), "StallError")
+    lines = errors(run("call_on_another_communicator", timeout_s="2"), "StallError")
     assert any("rank 2 on host" in line and "on another communicator" in line for line in lines)
     assert any("waits in zeros at " in line and "calls.py:" in line for line in lines)
 

@@ -237,6 +237,7 @@ def test_a_call_within_a_call_is_refused_and_leaves_the_outer_one_whole(duplicat
     assert ms.zeros(1, comm=duplicate)[0] == 0
 
 
+@pytest.mark.two_launches
 @pytest.mark.ranks(2)
 def test_a_communicator_whose_first_call_stalled_stays_refused(duplicate, comm, monkeypatch):
     monkeypatch.setenv("MPISHARE_TIMEOUT", "0.5")
@@ -248,6 +249,7 @@ def test_a_communicator_whose_first_call_stalled_stays_refused(duplicate, comm, 
         comm.Barrier()
 
 
+@pytest.mark.two_launches
 @pytest.mark.ranks(2)
 def test_a_communicator_whose_first_call_failed_answers_no_ranks_that_wait(configured):
     with pytest.raises(ms.ArgumentError, match="MPISHARE_NODES") as failed:  # whose frames live as long
@@ -258,6 +260,7 @@ def test_a_communicator_whose_first_call_failed_answers_no_ranks_that_wait(confi
     assert "rows:2" in str(failed.value)
 
 
+@pytest.mark.two_launches
 @pytest.mark.ranks(2)
 def test_a_question_that_comes_late_reaches_no_later_communicator(configured, comm):
     """MPI gives later communicators the numbers of those that were freed."""
