@@ -108,12 +108,12 @@ def in_two_lanes(chosen):
                 name, output, *results[name] = run(launch)
                 print(output, end="", flush=True)
 
-    try:
-        with ThreadPoolExecutor(len(lanes)) as threads:
+    with ThreadPoolExecutor(len(lanes)) as threads:
+        try:
             list(threads.map(run_lane, lanes, reversed(lanes)))
-    finally:
-        for lane in lanes:
-            lane.clear()
+        finally:  # also when a user stops them
+            for lane in lanes:
+                lane.clear()
     return results
 
 

@@ -10,8 +10,8 @@ import mpishare as ms
 from tests.arrays import REPRESENTATIVES, bits
 from tests.mpi.messages.exchange import LEFT, RIGHT, pattern, wait_all
 
-SIZES = [0, 1, 5, 3967, 3968, 3969, 4096, 65_536, 1_000_003]
-SIZES += [pytest.param((64 << 20) + 1, marks=pytest.mark.two_launches)]
+LARGE = pytest.param((64 << 20) + 1, marks=pytest.mark.two_launches)
+SIZES = [0, 1, 5, 3967, 3968, 3969, 4096, 65_536, 1_000_003, LARGE]
 """Bytes around the limits of mpishare's messages and of MPI's own protocols."""
 
 
