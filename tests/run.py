@@ -6,11 +6,10 @@ import re
 import subprocess
 import sys
 import time
-from collections import Counter, deque
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
 from fnmatch import fnmatch
 from tempfile import TemporaryDirectory, gettempdir
-from threading import Lock, Timer
+from threading import Timer
 from typing import NamedTuple
 
 from tests import coverage
@@ -50,9 +49,6 @@ MEMORY = {
 
 PYTEST = ["-m", "pytest", "-q", "--color=no"]
 
-WAITING = ["blackbox", "cluster"]
-"""Launches that mostly wait for programs to start and end. They run in turn beside the others, which run in turn."""
-
 
 class Launch(NamedTuple):
     """One process tree: its name for `--only`, the command, and what is added to the environment."""
@@ -80,8 +76,7 @@ def main():
 def run_all(chosen, *, is_whole):
     """Runs these and prints the summary; `is_whole` also reports what is left out."""
     coverage.begin()
-    results = in_two_lanes(chosen)
-    lines, *numbers = zip(*(results[launch.name] for launch in chosen), strict=True)
+    lines, *numbers = zip(*(run(launch) for launch in chosen), strict=True)
     print("\n== summary", *lines, sep="\n")
     passed, failed, skipped = map(sum, numbers)
     lacking = left_out() if is_whole else []
@@ -92,33 +87,8 @@ def run_all(chosen, *, is_whole):
     return int(failed > 0 or is_incomplete or "fell" in covered)
 
 
-def in_two_lanes(chosen):
-    """Runs the launches that wait beside the others, and prints the output of each when it ends; `run`'s, by name.
-
-    A lane that has ended takes the last launch of the other.
-    """
-    results, turn = {}, Lock()
-    lanes = [deque(launch for launch in chosen if (launch.name in WAITING) is waits) for waits in (True, False)]
-
-    def run_lane(own, other):
-        while own or other:
-            with turn:
-                launch = own.popleft() if own else other.pop() if other else None
-            if launch:
-                name, output, *results[name] = run(launch)
-                print(output, end="", flush=True)
-
-    with ThreadPoolExecutor(len(lanes)) as threads:
-        try:
-            list(threads.map(run_lane, lanes, reversed(lanes)))
-        finally:  # also when a user stops them
-            for lane in lanes:
-                lane.clear()
-    return results
-
-
 def launches():
-    """All launches, in the order in which each lane takes them: the longest are not the last."""
+    """All launches."""
     doctests = ["--doctest-modules", "mpishare", "-W", "ignore:private"]
     chosen = [pytest("unit", "tests/unit"), pytest("docstrings", *doctests)]
     untraced = ignored("tests/faults/test_syscalls.py", missing_strace())
@@ -202,12 +172,13 @@ def with_python(name, python, folders, args):
 
 
 def run(launch):
-    """Runs one launch within the time limit; its name, its output, its line of the summary, and three numbers.
+    """Runs one launch within the time limit, and prints its output; its line of the summary, and three numbers.
 
     It has a temporary folder of its own: Open MPI names a job's folder by the launcher's process number alone, and no
     launcher begins where a killed one of the same number, which comes around, has left its folder.
     """
     settings = [f"{name}={value}" for name, value in launch.environ.items() if name != "PATH"]
+    print(f"\n== {launch.name}\n{' '.join([*settings, *launch.command])}", flush=True)
     start = time.monotonic()
     with TemporaryDirectory(prefix="tests-", ignore_cleanup_errors=True) as folder:
         environ = environment({**coverage.settings(launch.name), "TMPDIR": folder, **launch.environ})
@@ -226,8 +197,8 @@ def run(launch):
     times = f"{time.monotonic() - start:6.1f} s {usage.ru_utime + usage.ru_stime:6.1f} s of CPU"
     end = f"  exit status {process.returncode}" if process.returncode else ""
     line = f"{launch.name:20} {passed:5} passed {failed:3} failed {skipped:3} skipped {times}{end}"
-    shown = f"\n== {launch.name}\n{' '.join([*settings, *launch.command])}\n{output}"
-    return launch.name, shown, line, passed, failed, skipped
+    print(output, end="", flush=True)
+    return line, passed, failed, skipped
 
 
 if __name__ == "__main__":
