@@ -13,8 +13,9 @@ MPIO_READY := $(VENV)-mpio/ready
 MPIO_H5PY := $(wildcard /usr/lib/python3/dist-packages/h5py/_debian_h5py_mpi)
 FLIGHTS := build/flights.npy
 
-# $(call install,PYTHON,WHAT) installs by uv, in a sixth of pip's time. uv does not read pip's settings, so they give it
-# its index and certificates here. Where it fails, for another setting or as there is none for this machine, pip installs.
+# $(call install,PYTHON,WHAT) installs by uv, which takes less time than pip. It does not read pip's settings, so they
+# give it its index and certificates here. Where it fails, for another setting or as there is none for this machine,
+# pip installs.
 setting = $$(echo "$$settings" | sed -n "s/^.*\.$(1)='\(.*\)'$$/\1/p" | head -n 1)
 install = \
   settings="$$($(PY) -m pip config list)"; index="$(call setting,index-url)"; cert="$(call setting,cert)"; \

@@ -2,12 +2,12 @@
 
 `WatchedComm` has the same calls, with an end to the waiting. All ranks of a communicator have one of the two kinds.
 
-Every call orders memory, on any CPU: what a rank of a node read and wrote in node memory before it comes before what
-the ranks that get data from it do there afterwards. For MPI itself must bring its data in order. It publishes them by a
-release and takes them by an acquire, as Open MPI does with opal_atomic_wmb and opal_atomic_rmb (btl/sm) and MPICH with
-MPL_atomic_release_store and MPL_atomic_acquire_load; or the kernel or a network brings them, which orders no less. A
-release waits for all that its rank has done before, not for MPI's data alone. No rank polls node memory that another
-one writes, so that it needs no other fence.
+Every call but `barrier_asleep` orders memory, on any CPU: what a rank of a node read and wrote in node memory before it
+comes before what the ranks that get data from it do there afterwards. For MPI itself must bring its data in order. It
+publishes them by a release and takes them by an acquire, as Open MPI does with opal_atomic_wmb and opal_atomic_rmb
+(btl/sm) and MPICH with MPL_atomic_release_store and MPL_atomic_acquire_load; or the kernel or a network brings them,
+which orders no less. A release waits for all that its rank has done before, not for MPI's data alone. No rank polls
+node memory that another one writes, so that it needs no other fence.
 
 Source:
     The ARM architecture reference manual, B2.3, "barrier-ordered-before"; MPI 3.1, section 11.7.
@@ -94,7 +94,10 @@ class CollectiveComm:
         """Waits for what a `begin_...` has returned: None here, as they have waited."""
 
     def barrier_asleep(self) -> None:
-        """Like `barrier`, but leaves the cores to the threads of a rank that works before it comes."""
+        """Like `barrier`, but leaves the cores to the threads of a rank that works before it comes.
+
+        It orders no memory where MPI_Barrier does not: an agreement follows.
+        """
         request = self._comm.Ibarrier()
         while not request.Test():
             progress.advance_all()

@@ -1,4 +1,4 @@
-"""What a message between nodes costs: measured once for each communicator, within some 5 ms."""
+"""What a message between nodes costs: measured once for each communicator, in some milliseconds."""
 
 from __future__ import annotations
 
