@@ -61,13 +61,10 @@ if rank == 0: print(*speeds.items())
 
 
 def test_compressed_messages_over_a_slow_link(make):
-    speeds = []
-    for _ in range(3):  # where the sender had to wait for a core, the link lets more pass at once
-        ended = make(2, rate="400mbit").mpiexec([sys.executable, "-c", COMPRESSED])
-        [(node, speed)] = map(ast.literal_eval, ended.stdout.splitlines())
-        assert node == 1
-        speeds.append(speed)
-    assert 1e7 < min(speeds) < 9e7  # bytes a second as measured
+    ended = make(2, rate="400mbit").mpiexec([sys.executable, "-c", COMPRESSED])
+    [(node, speed)] = map(ast.literal_eval, ended.stdout.splitlines())
+    assert node == 1
+    assert 1e7 < speed < 9e7  # bytes a second as measured
 
 
 PROGRAM = [sys.executable, "-m", "tests.cluster.programs.links"]
