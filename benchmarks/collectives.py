@@ -23,6 +23,7 @@ import argparse
 import gc
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -110,21 +111,19 @@ def _ways(comm: Any, nbytes: int) -> dict[str, Call]:
     parts = [array[: array.size // comm.size].copy() for array in arrays]
     reduced, gathered = np.zeros(nbytes // 8), np.zeros(parts[0].size * comm.size)
 
-    def allreduce(used: Any) -> Call:
+    def mpi_way(begin: Callable[..., object], sources: list[NDArray[np.float64]], result: NDArray[np.float64]) -> Call:
         def call(number: int) -> NDArray[np.float64]:
-            used.Allreduce(arrays[number % count], reduced)
+            begin(sources[number % count], result)
             comm.Barrier()
-            return reduced
+            return result
 
         return call
+
+    def allreduce(used: Any) -> Call:
+        return mpi_way(used.Allreduce, arrays, reduced)
 
     def allgather(used: Any) -> Call:
-        def call(number: int) -> NDArray[np.float64]:
-            used.Allgather(parts[number % count], gathered)
-            comm.Barrier()
-            return gathered
-
-        return call
+        return mpi_way(used.Allgather, parts, gathered)
 
     ways: dict[str, Call] = {
         REDUCE: lambda number: ms.allreduce(arrays[number % count]),
