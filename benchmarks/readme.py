@@ -1,15 +1,15 @@
-"""Writes what the kept results say into README.md, between its markers.
+"""Writes what the kept results say into README.md and the manual, between their markers.
 
     python -m benchmarks.readme
 
-`tests/unit/test_documents.py` compares the README with it, so that nothing is quoted that was not measured and kept.
+`tests/unit/test_documents.py` compares both with it, so that nothing is quoted that was not measured and kept.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from benchmarks.messages import AUTO, KNOWN, OURS, OURS_OUT, PICKLED
 from benchmarks.nodes import OF_THE_BEST, OF_THE_EXPERT, OF_THE_SOCKET, best_rival
 from benchmarks.rivals import SHARE
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
 _BLOCK = re.compile(r"(?<=<!-- results -->\n).*(?=<!-- end of results -->)", re.DOTALL)
 _LARGE, _SMALL, _LINK = "268,435,456 bytes", "1,024 bytes", "33,554,432 bytes"
 _MEMCPY, _FILL = "one memcpy, warm", "fill of a private warm array"
@@ -39,18 +39,63 @@ _LINKS = {
 
 
 def main() -> None:
-    """Rewrites the block."""
-    README.write_text(_BLOCK.sub(lambda _: written(), README.read_text()))
+    """Rewrites the blocks."""
+    for page, block in BLOCKS.items():
+        page.write_text(_BLOCK.sub(block().replace("\\", r"\\"), page.read_text()))
 
 
-def shown() -> str:
-    """What the README has now."""
-    figure = _BLOCK.search(README.read_text())
+def shown(page: Path) -> str:
+    """What a page has now."""
+    figure = _BLOCK.search(page.read_text())
     return "" if figure is None else figure[0]
 
 
+def front() -> str:
+    """What README.md should have: six rows, of which two are lost."""
+    share, nodes, files = (_kept(name)["figures"] for name in ("share-2", "nodes", "files"))
+    messages, tasks = _kept("messages")["figures"]["65,536 bytes"], _kept("pool")["figures"]["ways"]
+    large, link = share[_LARGE], nodes["8 hosts of 1, 400mbit"][_LINK]
+    small = nodes["2 pretend nodes of 1"][_SMALL]
+
+    def ms(way: str) -> str:
+        return f"{large[way]['median, us'] / 1e3:.0f} ms"
+
+    def s(way: str) -> str:
+        return f"{link[way]['median, ms'] / 1e3:.2f} s"
+
+    def us(figure: float) -> str:
+        return f"{figure:.1f} us"
+
+    windows = f"a hand-written window {ms('hand-written window')}, `comm.bcast` {ms('bcast, pickled')}"
+    read = {way: f"{files[CONTIGUOUS][way]['seconds'] * 1e3:.0f} ms" for way in (FRESH, EACH)}
+    task = {way: f"{tasks[way]['seconds']:.1f} s" for way in tasks}
+    broadcast = "MPI_Bcast, a rank a host"
+    rows = [
+        ("256 MiB to 2 ranks of one node", ms("mpishare, window, fresh"), windows),
+        ("32 MiB to 8 hosts, links of 400 Mbit/s", s(SHARE), f"`MPI_Bcast` to one rank per host {s(broadcast)}"),
+        ("1 GiB of HDF5, in the page cache, to 4 ranks", read[FRESH], f"every rank reads by h5py {read[EACH]}"),
+        (
+            "a million calls of a method with a cache of a million strings, 2 ranks",
+            task["mpishare.map, bound method"],
+            f"`multiprocessing.Pool` {task['multiprocessing.Pool, bound method']}",
+        ),
+        (
+            "a message of 64 KiB within a node",
+            us(messages[OURS]["median, us"]),
+            f"`Send` and `Recv` into known buffers {us(messages[KNOWN]['median, us'])}",
+        ),
+        (
+            "1 KiB to 2 nodes, link as fast as memory",
+            us(small[SHARE]["median, ms"] * 1e3),
+            f"`MPI_Bcast` {us(small[broadcast]['median, ms'] * 1e3)}",
+        ),
+    ]
+    table = ["| what | mpishare | others, in the same run |", "|---|---|---|"]
+    return "\n".join([*table, *(f"| {what} | {ours} | {others} |" for what, ours, others in rows)]) + "\n"
+
+
 def written() -> str:
-    """What it should have."""
+    """What the page of the manual should have."""
     rows = ["| what | measured | bound |", "|---|---|---|"]
     parts = [*within(), *between(), *results(), *messages(), *files(), *tables(), *tasks(), *additions()]
     rows += [f"| {what} | {measured} | {bound} |" for what, measured, bound in parts]
@@ -313,6 +358,11 @@ def _kept(name: str) -> dict[str, Any]:
     figure: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
     return figure
 
+
+BLOCKS: dict[Path, Callable[[], str]] = {
+    ROOT / "README.md": front,
+    ROOT / "docs/explanation/measurement.md": written,
+}
 
 if __name__ == "__main__":
     main()

@@ -19,12 +19,12 @@ from tests.blackbox.launch import COPY, ROOT, environment, run, run_code, run_ra
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```console\n(.*?)```", README + (ROOT / "jobs/README.md").read_text(), re.DOTALL)
 COMMANDS = [line[2:] for block in BLOCKS for line in block.splitlines() if line.startswith("$ ")]
-ELSEWHERE = ("make test", "sbatch ")  # below, and in tests/cluster
+ELSEWHERE = ("make test", "mpishare run -n 4 example.py", "sbatch ")  # below, and in tests/cluster
+SET_UP = ("python3 -m venv", ". ", "pip install")  # what `make demo` does, and tests/blackbox/test_packaging.py
 
 
-def test_the_readme_opens_with_the_two_commands():
-    """The second would run itself; the runner of all tests is what it starts."""
-    assert COMMANDS[:2] == ["make demo", "make test"]
+def test_make_test_starts_the_runner_of_all_tests():
+    assert "make test" in COMMANDS
     assert "-m tests.run" in run(["make", "--dry-run", "test"]).stdout
 
 
@@ -35,28 +35,28 @@ def result_of(command):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("command", [command for command in COMMANDS if not command.startswith(ELSEWHERE)])
+@pytest.mark.parametrize("command", [command for command in COMMANDS if not command.startswith(ELSEWHERE + SET_UP)])
 def test_readme_command(command):
     assert result_of(command).stdout
 
 
 @pytest.mark.timeout(600)
-def test_the_readme_shows_the_demos_real_output():
-    shown = next(block for block in BLOCKS if block.startswith("$ make demo"))
-    output = result_of("make demo").stdout
-    output = output[output.index("mpishare: jobs/broadcast.py") :]  # after the lines of the set-up, the first time
-    assert without_times(output) in without_times(shown)
+def test_the_readme_shows_lines_of_the_demos_output():
+    shown = next(block for block in BLOCKS if block.startswith("$ make demo")).splitlines()[1:]
+    assert shown
+    assert set(map(without_host, shown)) <= set(without_host(result_of("make demo").stdout).splitlines())
 
 
-def without_times(text):
-    """The text without times and the host's name."""
-    return re.sub(r"\(\S+~(\d)\)", r"(host~\1)", re.sub(r"\d+\.\d+ (ms|times)", r"# \1", text))
+def without_host(text):
+    return re.sub(r"\(\S+~(\d)\)", r"(host~\1)", text)
 
 
-def test_the_readme_example():
-    code, shown = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0], "60.0 576 bytes saved"
-    assert shown in README
-    assert run_code(4, code).stdout == shown + "\n"
+def test_the_readme_examples():
+    """By hand, the same by one call, and the first program."""
+    by_hand, by_call, program = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    check = "assert table.tolist() == np.arange(12.0).reshape(3, 4).tolist()\n"
+    run_code(4, by_hand + check + by_call + check + "assert not table.flags.writeable\n")
+    assert f"$ mpishare run -n 4 example.py\n{run_code(4, program).stdout}```" in README
 
 
 def test_info_as_json_under_mpiexec():

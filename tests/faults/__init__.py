@@ -1,1 +1,1 @@
-"""Each fault injected for real; its outcome is a row of the table in CONTRIBUTING.md."""
+"""Each fault injected for real; its outcome is a row of the table in docs/explanation/failures.md."""

@@ -1,23 +1,23 @@
-"""Writes the table of faults into CONTRIBUTING.md, from the docstrings of the tests: `python -m tests.faults.table`."""
+"""Writes the table of faults into the manual, from the docstrings of the tests: `python -m tests.faults.table`."""
 
 import ast
 import re
 from pathlib import Path
 
 TESTS = Path(__file__).parent.parent
-CONTRIBUTING = TESTS.parent / "CONTRIBUTING.md"
+PAGE = TESTS.parent / "docs/explanation/failures.md"
 _TABLE = re.compile(r"(?<=<!-- faults -->\n).*(?=<!-- end of faults -->)", re.DOTALL)
 _ROW = re.compile(r"(.*)\.  Outcome: (.*)\.")
 
 
 def main():
     """Rewrites the table."""
-    CONTRIBUTING.write_text(_TABLE.sub(lambda _: table(), CONTRIBUTING.read_text()))
+    PAGE.write_text(_TABLE.sub(lambda _: table(), PAGE.read_text()))
 
 
 def shown():
-    """The table in CONTRIBUTING.md."""
-    return _TABLE.findall(CONTRIBUTING.read_text())[0]
+    """The table in the manual."""
+    return _TABLE.findall(PAGE.read_text())[0]
 
 
 def table():

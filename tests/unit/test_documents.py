@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 import mpishare as ms
 from benchmarks import readme
 from mpishare import config, kernels
@@ -11,13 +13,41 @@ from tests.run import LAYOUTS, launches
 
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def output_of_make_test(text):
+    return text.partition("$ make test\n")[2].partition("```")[0].splitlines()
 
 
 def test_the_summary_names_every_launch():
-    block = README.partition("$ make test\n")[2].partition("```")[0]
-    shown = [re.split(r"\s{2,}", line)[0] for line in block.splitlines() if " passed " in line and " failed " in line]
+    lines = output_of_make_test(CONTRIBUTING)
+    shown = [re.split(r"\s{2,}", line)[0] for line in lines if " passed " in line and " failed " in line]
     assert set(shown) >= {launch.name for launch in launches()}
-    assert re.search(r"^\d+ passed, 0 failed, 0 skipped$", block, re.MULTILINE)
+    assert re.fullmatch(r"\d+ passed, 0 failed, 0 skipped", lines[-1])
+    assert output_of_make_test(README) == lines[-1:]
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 160
+
+
+LINKED = [file for form in ("*.md", "jobs/**/*.md", "slurm/*.md") for file in ROOT.glob(form)]
+
+
+@pytest.mark.parametrize("file", LINKED, ids=lambda file: str(file.relative_to(ROOT)))
+def test_links_lead_somewhere(file):
+    """To files of the project and, behind "#", to a heading there."""
+    text = re.sub(r"```.*?```", "", file.read_text(), flags=re.DOTALL)
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", text):
+        page = file.parent / target if target else file
+        assert page.exists(), target
+        assert not anchor or anchor in anchors_of(page.read_text()), anchor
+
+
+def anchors_of(text):
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def test_the_launches_cover_every_size_and_placement():
@@ -25,19 +55,13 @@ def test_the_launches_cover_every_size_and_placement():
     assert {nodes.partition(":")[0] for _, nodes, _ in LAYOUTS} == {"", "block", "cyclic", "sizes"}
 
 
-def test_the_results_are_those_that_are_kept():
-    assert readme.shown() == readme.written()
+@pytest.mark.parametrize("page", readme.BLOCKS, ids=lambda page: page.name)
+def test_the_results_are_those_that_are_kept(page):
+    assert readme.shown(page) == readme.BLOCKS[page]()
 
 
 def test_the_table_of_faults_is_that_of_the_tests():
     assert table.shown() == table.table()
-
-
-def test_the_pictures_are_there():
-    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
-    assert pictures
-    for picture in pictures:
-        assert (ROOT / picture).is_file()
 
 
 def manual(page):
