@@ -21,6 +21,7 @@ html_show_sourcelink = False
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
+autodoc_mock_imports = ["cloudpickle", "joblib"]
 default_role = "py:obj"  # single backquotes in docstrings: a link where the name is ours, else code
 nitpicky = True
 nitpick_ignore_regex = [

@@ -37,7 +37,7 @@ _lock = threading.Lock()
 
 
 def register(*arrays: NDArray[Any], comm: MPI.Intracomm | None = None) -> ms.Pool:
-    """Lets `parallel_backend("mpishare")` run the tasks of joblib on the ranks of `comm`.
+    """Registers a backend: within `parallel_backend("mpishare")`, tasks of joblib run on the ranks of `comm`.
 
     On rank 0 it returns, and the program goes on. The other ranks run tasks until rank 0 closes the pool or ends, and
     then end themselves, by SystemExit: what follows this call is rank 0's alone.
@@ -56,7 +56,9 @@ def register(*arrays: NDArray[Any], comm: MPI.Intracomm | None = None) -> ms.Poo
         The pool.
 
     Raises:
-        As `mpishare.Pool`.
+        ArgumentError: This is called within a task.
+        MismatchError: The ranks made different calls.
+        PeerError: Another rank raised one of these.
 
     Collective:
         Over `comm`.
