@@ -58,31 +58,13 @@ docs: $(DOCS_READY)
 	PYTHONPATH=. $(VENV)-docs/bin/python -m sphinx --quiet --fail-on-warning docs build/docs
 
 BENCH_READY := $(VENV)/bench-ready
-RUN := $(PY) -m mpishare run
 
 $(BENCH_READY): $(READY)
 	$(call install,$(PY),--editable '.[bench]')
 	@touch $@
 
-# One after the other: two at once would measure each other.
 bench: $(BENCH_READY) $(MPICH_READY)
-	$(RUN) -n 4 -m benchmarks.ground
-	$(RUN) -n 2 -m benchmarks.share
-	$(RUN) -n 4 -m benchmarks.share
-	$(RUN) -n 4 -m benchmarks.memory
-	$(PY) -m benchmarks.situations
-	$(PY) -m benchmarks.nodes
-	$(PY) -m benchmarks.nodes --add --links 400mbit,free --delays 0 --hosts 4,8 --ranks 4 --powers 25
-	$(PY) -m benchmarks.nodes --chunks --links 400mbit,free --delays 0 --powers 20,22,25
-	$(PY) -m benchmarks.growth
-	$(PY) -m benchmarks.collectives
-	$(RUN) -n 2 -m benchmarks.messages
-	$(PY) -m benchmarks.messages --hosts
-	$(PY) -m benchmarks.ways
-	$(PY) -m benchmarks.pool
-	$(PY) -m benchmarks.table
-	$(RUN) -n 4 -m benchmarks.kernels
-	$(PY) -m benchmarks.files
+	$(PY) -m benchmarks.run
 
 # The only target that touches the system. libpmix-dev because Slurm opens libpmix.so by that name; python3-h5py-mpi for
 # HDF5 that writes through MPI.

@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.keep import RESULTS, keep
+from benchmarks.keep import keep, kept_figures
 from benchmarks.picture import lines
 from benchmarks.places import FREE, PRETEND, PRETEND_NODES, on_cluster, on_pretend_nodes, title_of
 from benchmarks.rivals import (
@@ -75,8 +75,7 @@ def main() -> None:
     name = "nodes-chunks" if options.chunks else "nodes"
     args = ["benchmarks.nodes", "--inside", "--powers", options.powers, "--rounds", str(options.rounds)]
     args += ["--rivals", options.rivals, *(["--chunks"] if options.chunks else [])]
-    file = RESULTS / f"{name}.json"
-    figures: dict[str, Any] = json.loads(file.read_text())["figures"] if options.add and file.exists() else {}
+    figures = kept_figures(name) if options.add else {}
     ground: dict[str, Any] = {}
     for title, run in places(options):
         result = run(args)
@@ -97,7 +96,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--powers", default="10,16,20,22,25", help="sizes, as powers of two (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--rivals", default=",".join(RIVALS), help="which of them (default: %(default)s)")
-    parser.add_argument("--add", action="store_true", help="keep what results/ has of other links")
+    parser.add_argument("--add", action="store_true", help="keep what results/ has of other links and of the same code")
     parser.add_argument("--chunks", action="store_true", help="try sizes of chunks instead of rivals")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -1,0 +1,40 @@
+"""The list of benchmarks, and what is kept with a result."""
+
+import json
+
+import pytest
+
+from benchmarks import keep
+from benchmarks.run import LAUNCHES, ROOT, Launch
+
+
+@pytest.mark.parametrize("launch", LAUNCHES, ids=lambda launch: launch.name)
+def test_each_launch_has_a_script_and_a_short_run(launch):
+    command = launch.command(short=False)
+    module = command[-len(launch.args.split())]
+    assert (ROOT / f"{module.replace('.', '/')}.py").is_file()
+    assert launch.command(short=True) == [*command, *launch.short.split()]
+
+
+def test_no_two_launches_have_one_name():
+    assert len({launch.name for launch in LAUNCHES}) == len(LAUNCHES)
+
+
+def test_ranks_are_started_by_mpishare_run():
+    assert Launch("a", 3, "share --rounds 9", "").command(short=False) == (
+        ["-m", "mpishare", "run", "-n", "3", "-m", "benchmarks.share", "--rounds", "9"]
+    )
+
+
+def test_a_result_has_the_facts_and_is_added_to_only_by_the_same_code(tmp_path, monkeypatch):
+    monkeypatch.setattr(keep, "RESULTS", tmp_path / "results")
+    monkeypatch.setenv(keep.FACTS, json.dumps({"code": "a tree"}))
+    keep.keep("name", {"a": 1})
+    assert json.loads((tmp_path / "results" / "name.json").read_text()) == {
+        "facts": {"code": "a tree"},
+        "figures": {"a": 1},
+    }
+    assert keep.kept_figures("name") == {"a": 1}
+    monkeypatch.setenv(keep.FACTS, json.dumps({"code": "another tree"}))
+    assert keep.kept_figures("name") == {}
+    assert keep.kept_figures("no such name") == {}
