@@ -214,6 +214,6 @@ def _check_launch(config: Config) -> None:
     if config.launched > 1 and mpi.COMM_WORLD.size == 1 and not config.singletons:
         raise LaunchError(
             f"{config.launched} processes were started together, but MPI sees each of them alone, because the launcher "
-            "is not that of this MPI library: use srun --mpi=pmix (srun --mpi=list tells what there is) or the "
+            "is not that of this MPI library: use srun --mpi=pmix (srun --mpi=list lists the choices) or the "
             "library's own mpiexec, or set MPISHARE_SINGLETONS=1 if each is meant to be alone."
         )

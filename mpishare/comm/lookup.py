@@ -13,7 +13,7 @@ from mpishare.errors import ArgumentError, StallError
 
 
 def topology(comm: mpi.Comm | None = None) -> Topology:
-    """Tells which ranks of `comm` share a node. Asks MPI once for each communicator, then remembers.
+    """Returns which ranks of `comm` share a node. MPI is asked once for each communicator.
 
     Args:
         comm: An intracommunicator; MPI_COMM_WORLD when None.

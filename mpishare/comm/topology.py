@@ -34,8 +34,8 @@ class Topology:
         rail: Communicator of the ranks that have this node rank on their nodes, in the order of the nodes.
             Nodes with fewer ranks are missing from the higher rails. mpishare runs only collectives on it.
         numa_comm: Communicator of the ranks of this node that are bound to the NUMA node of this rank, for one copy in
-            the memory of each; see SHARP_BITS.md. Ranks that may use the CPUs of several have one together. Where it
-            would have all ranks of the node, it is `node_comm` itself. mpishare runs nothing on another.
+            the memory of each. Ranks that may use the CPUs of several have one together. Where it would have all ranks
+            of the node, it is `node_comm` itself. mpishare runs nothing on another.
         placement: The ranks of each node, as plain data.
     """
 

@@ -72,7 +72,7 @@ def checksum(array: NDArray[Any], *, comm: mpi.Comm | None = None) -> int:
     The bytes are read in the order of memory, as words of 8 bytes; zeros fill up the last word. A constant times its
     position is added to each word, which is then mixed as in SplitMix64. The result is the sum of these words and of
     the number of bytes, modulo 2**64. So it depends neither on the number of ranks nor on the part that each reads. A
-    change within one word always changes it, any other with a probability of 1 - 2**-64. It finds errors, no forgery.
+    change within one word always changes it, any other with a probability of 1 - 2**-64. It finds errors, not forgery.
 
     It includes what the ranks of the node wrote before they called.
 

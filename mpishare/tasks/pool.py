@@ -49,7 +49,7 @@ class Pool(TaskExecutor):
     - `submit`, `apply`, `imap` and their like leave the root free; they run on the other ranks. Where MPI allows no
       threads (it does by MPI_THREAD_MULTIPLE, the default of mpi4py), the root makes each call itself, at once.
     - `with` waits for all calls, as in concurrent.futures. `close` does so too; multiprocessing's returns at once.
-      `terminate` and an exception cancel the calls that have not begun; none can be stopped in its midst.
+      `terminate` and an exception cancel the calls that have not begun; a call that has begun goes on to its end.
     - `size` and `_processes` count the root; `_max_workers` and `workers`, which is schwimmbad's, do not.
     - `wait` is schwimmbad's: the worker serves the root. concurrent.futures.wait takes the futures of `submit`.
     - A call on a closed pool is an ArgumentError, a ValueError as in multiprocessing.
