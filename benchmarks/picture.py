@@ -1,13 +1,24 @@
-"""Draws a kept result."""
+"""Draws a kept result: one question a picture, ours in one colour everywhere, at most six lines, named at the end."""
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.keep import RESULTS
 
 __all__ = ["bars", "lines"]
+
+_OURS = "#d55e00"
+_RIVALS = ("#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#666666")
+"""Colours that the colour-blind can tell apart: M. Okabe, K. Ito, "Color universal design", 2008, and a grey."""
+_MARKERS = "so^vDP"
+_MAX_LINES = 6
+_APART = 0.055
+"""How far apart two names are at least, as a part of the height."""
+_PREFIXES = ("", "Ki", "Mi", "Gi", "Ti")
 
 
 def lines(
@@ -21,41 +32,101 @@ def lines(
     log: bool = True,
 ) -> None:
     """A line for each of `series`, on logarithmic axes or plain ones, as results/NAME.png; needs matplotlib."""
-    figure = _figure()
+    figure = _figure(9, 5)
     if figure is None:
         return
-    scale = "log" if log else "linear"
-    axes = figure.add_subplot(xscale=scale, yscale=scale, xlabel=x_label, ylabel=y_label, title=title)
-    for label, y in series.items():
-        axes.plot(x, y, marker="o", label=label, linewidth=2.5 if label.startswith("mpishare") else 1.2)
+    axes = figure.add_subplot(xlabel=x_label, ylabel=y_label)
+    if log:
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+    axes.set_title(title, loc="left")
+    ends, rivals = dict[str, tuple[float, str]](), iter(_RIVALS)
+    for number, (label, y) in enumerate(_chosen(series).items()):
+        is_ours = _is_ours(label)
+        colour = _OURS if is_ours else next(rivals)
+        style = "--" if is_ours and _OURS in [colour for _, colour in ends.values()] else "-"
+        width = 2.5 if is_ours else 1.5
+        axes.plot(x, y, style, marker=_MARKERS[number], color=colour, linewidth=width, markersize=5)
+        ends[label] = y[-1], colour
+    ticks = [_size(value) for value in x] if "bytes" in x_label else [f"{value:g}" for value in x]
+    axes.set_xticks(x, ticks)
+    axes.minorticks_off()
+    if x[0] > x[-1]:
+        axes.invert_xaxis()
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
+    for label, place in _places(axes, {label: y for label, (y, _) in ends.items()}, log=log).items():
+        end, colour = ends[label]
+        leader = {"arrowstyle": "-", "color": colour, "alpha": 0.5}
+        text = {"textcoords": axes.transAxes, "color": colour, "va": "center"}
+        axes.annotate(label, (x[-1], end), (1.04, place), arrowprops=leader, **text)
     figure.savefig(RESULTS / f"{name}.png", dpi=110)
 
 
 def bars(name: str, series: Mapping[str, Mapping[str, float]], x_label: str, title: str) -> None:
-    """For each name in each of `series` a bar, as results/NAME.png; needs matplotlib."""
-    figure = _figure()
+    """For each of `series` a panel with a bar for each of its names, as results/NAME.png; needs matplotlib."""
+    most = max(len(values) for values in series.values())
+    figure = _figure(9, 1.2 + 0.32 * most)
     if figure is None:
         return
-    axes = figure.add_subplot(xlabel=x_label, title=title)
-    names = list(next(iter(series.values())))
-    height = 0.8 / len(series)
-    for number, (label, values) in enumerate(series.items()):
-        places = [place + number * height for place in range(len(names))]
-        axes.barh(places, [values[item] for item in names], height, label=label)
-    axes.set_yticks([place + 0.4 - height / 2 for place in range(len(names))], names)
-    axes.invert_yaxis()
-    axes.grid(alpha=0.3, axis="x")
-    axes.legend(fontsize="small")
+    figure.suptitle(title, x=0.01, ha="left")
+    panels = figure.subplots(1, len(series), squeeze=False)[0]
+    is_shared = len({frozenset(values) for values in series.values()}) == 1
+    for number, (axes, (label, values)) in enumerate(zip(panels, series.items(), strict=True)):
+        first = next(iter(series.values())) if is_shared else values
+        names = sorted(values, key=first.__getitem__)
+        if len(series) > 1:
+            axes.set_title(label, loc="left", fontsize=10)
+        colours = [_OURS if _is_ours(item) else _RIVALS[0] for item in names]
+        drawn = axes.barh(names, [values[item] for item in names], 0.7, color=colours)
+        axes.bar_label(drawn, fmt=_figure_of, padding=3, fontsize=9)
+        axes.margins(x=0.2)
+        axes.set_xlabel(x_label)
+        axes.invert_yaxis()
+        axes.tick_params(labelleft=number == 0 or not is_shared)
+        axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(RESULTS / f"{name}.png", dpi=110)
 
 
-def _figure() -> Any:
-    """A new figure, None without matplotlib."""
+def _is_ours(label: str) -> bool:
+    return label.startswith(("mpishare", "kernels"))
+
+
+def _chosen(series: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
+    """Ours, and of the others those with the least values, so that there are six at most."""
+    others = sorted((label for label in series if not _is_ours(label)), key=lambda label: _mean(series[label]))
+    room = _MAX_LINES - (len(series) - len(others))
+    return {label: y for label, y in series.items() if _is_ours(label) or label in others[: max(room, 0)]}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return statistics.fmean(math.log(max(value, 1e-9)) for value in values)
+
+
+def _places(axes: Any, ends: Mapping[str, float], *, log: bool) -> dict[str, float]:
+    """Where the names stand beside the ends of their lines, as parts of the height, none on another."""
+    low, high = (math.log(limit) if log else limit for limit in axes.get_ylim())
+    height = {label: ((math.log(y) if log else y) - low) / (high - low) for label, y in ends.items()}
+    result: dict[str, float] = {}
+    for label in sorted(height, key=lambda label: height[label]):
+        result[label] = max(height[label], max(result.values(), default=-1.0) + _APART)
+    over = max(result.values()) - 1.0
+    return {label: place - max(over, 0.0) for label, place in result.items()}
+
+
+def _figure_of(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _size(nbytes: float) -> str:
+    power = int(math.log2(nbytes)) // 10 if nbytes >= 1 else 0
+    return f"{nbytes / 1024**power:g} {_PREFIXES[power]}B"
+
+
+def _figure(width: float, height: float) -> Any:
+    """A new figure on white, which a dark page shows too; None without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         print("no picture: matplotlib is not installed; pip install '.[bench]' brings it")
         return None
-    return Figure(figsize=(8, 5), layout="constrained")
+    return Figure(figsize=(width, height), layout="constrained", facecolor="white")

@@ -20,11 +20,13 @@ from benchmarks.keep import RESULTS
 from benchmarks.messages import AUTO, KNOWN, OURS, OURS_OUT, PICKLED
 from benchmarks.nodes import OF_THE_BEST, OF_THE_EXPERT, OF_THE_SOCKET, best_rival
 from benchmarks.rivals import SHARE
+from benchmarks.rounds import MEDIAN
 
 ROOT = Path(__file__).parent.parent
 _BLOCK = re.compile(r"(?<=<!-- results -->\n).*(?=<!-- end of results -->)", re.DOTALL)
 _LARGE, _SMALL, _LINK = "268,435,456 bytes", "1,024 bytes", "33,554,432 bytes"
 _MEMCPY, _FILL = "one memcpy, warm", "fill of a private warm array"
+_FIRST_READ = "first read, ms"
 _LINKS = {
     "2 pretend nodes of 1": {
         _SMALL: "-; 4",
@@ -58,7 +60,7 @@ def front() -> str:
     small = nodes["2 pretend nodes of 1"][_SMALL]
 
     def ms(way: str) -> str:
-        return f"{large[way]['median, us'] / 1e3:.0f} ms"
+        return f"{large[way][MEDIAN]:.0f} ms"
 
     def s(way: str) -> str:
         return f"{link[way]['median, ms'] / 1e3:.2f} s"
@@ -119,13 +121,13 @@ def within() -> list[tuple[str, str, str]]:
     two, four = (_kept(f"share-{ranks}")["figures"] for ranks in (2, 4))
     large = two[_LARGE]
 
-    def ratio(way: str, reference: str, what: str = "median, us") -> str:
+    def ratio(way: str, reference: str, what: str = MEDIAN) -> str:
         figure = [large[f"mpishare, {kind}, {way}"][what] / large[reference][what] for kind in ("memmap", "window")]
         return _listed(figure)
 
     def small(figures: Any) -> str:
-        ours = [figures[_SMALL][f"mpishare, {kind}, recycled"]["median, us"] for kind in ("memmap", "window")]
-        pickle = figures[_SMALL]["bcast, pickled"]["median, us"]
+        ours = [figures[_SMALL][f"mpishare, {kind}, recycled"][MEDIAN] * 1e3 for kind in ("memmap", "window")]
+        pickle = figures[_SMALL]["bcast, pickled"][MEDIAN] * 1e3
         return f"{ours[0]:.1f}, {ours[1]:.1f} us; a pickle {pickle:.1f} us"
 
     private = "Bcast, a copy a rank"
@@ -134,7 +136,7 @@ def within() -> list[tuple[str, str, str]]:
         ("the same over a hand-written window", ratio("fresh", "hand-written window"), "0.25"),
         ("the same over a pickled bcast", ratio("fresh", "bcast, pickled"), "0.08"),
         ("256 MiB, memory used again, over one warm memcpy", ratio("recycled", _MEMCPY), "1.0"),
-        ("first full read, over that of private arrays", ratio("fresh", private, "first read, us"), "1.3"),
+        ("first full read, over that of private arrays", ratio("fresh", private, _FIRST_READ), "1.3"),
         ("`empty`, fill, `fence`, over filling a private array", ratio("in place", _FILL), "1.1"),
         ("1 KiB, 2 ranks", small(two), "12 us"),
         ("1 KiB, 4 ranks on 2 cores", small(four), "30 us"),
@@ -142,7 +144,7 @@ def within() -> list[tuple[str, str, str]]:
     again = "window used again"
     if again in two[_SMALL]:
         ratios = [
-            two[_SMALL][f"mpishare, {kind}, recycled"]["median, us"] / two[_SMALL][again]["median, us"]
+            two[_SMALL][f"mpishare, {kind}, recycled"][MEDIAN] / two[_SMALL][again][MEDIAN]
             for kind in ("memmap", "window")
         ]
         rows.insert(7, (f"the same over a copy into a {again} and a barrier", _listed(ratios), "3"))

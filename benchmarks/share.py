@@ -1,13 +1,13 @@
 """What it costs to give every rank of a node the root's array: our share beside what else people use.
 
-    mpishare run -n 2 -m benchmarks.share [--powers 10,13,16,20,24,28,30] [--rounds 7] [--name share]
+    mpishare run -n 2 -m benchmarks.share [--powers 10,13,16,20,24,28,30] [--rounds 9] [--name share-2]
 
-Each round times every way once, one after the other and each time from another one on, so that all see the same
-weather; a ratio is of medians of one run. The same for many arrays that live at the same time, as they come and in
-nameless files: in memory that is new, and in what the arrays before them had. Prints a table and keeps it as
-results/share-RANKS.json, with a picture beside it where matplotlib is installed.
+Each round times every way, in an order that changes, so that all see the same weather; a ratio is of medians of one
+run. A call gets another array than the call before it, and ends when a barrier after it has ended on the last rank.
+Ways that take new memory stand beside ways that use theirs again, ours and those of others. The same for many arrays
+that live at the same time. Prints a table and keeps it as results/share-RANKS.json, with a picture beside it.
 
-Bounds on 2 ranks of 2 cores, of medians: at 256 MiB fresh memory 2.0 of one warm memcpy, 0.25 of a hand-written window
+Goals on 2 ranks of 2 cores, of medians: at 256 MiB fresh memory 2.0 of one warm memcpy, 0.25 of a hand-written window
 and of pshmem, 0.08 of a pickled bcast; recycled memory 1.0 of one warm memcpy; a first full read 1.3 of that of private
 arrays; empty + fill + fence 1.1 of filling a private warm array. At 1 KiB recycled 12 us, on 4 ranks 30 us, and less
 than a pickled bcast; 3 of an expert's program, a copy into a window that is used again and a barrier.
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -28,8 +27,10 @@ from mpi4py.util import pkl5
 from numpy.typing import NDArray
 
 import mpishare as ms
-from benchmarks.keep import keep, pss_bytes
+from benchmarks.keep import keep
 from benchmarks.picture import lines
+from benchmarks.rivals import Sources
+from benchmarks.rounds import MEDIAN, Row, order, row
 
 Source = NDArray[np.uint8] | None
 Way = Callable[[Source, int], NDArray[np.uint8]]
@@ -96,34 +97,43 @@ def by_buffer(source: Source, nbytes: int) -> NDArray[np.uint8]:
     return array
 
 
+def by_buffer_again(room: NDArray[np.uint8]) -> Way:
+    """comm.Bcast into an array a rank that is there."""
+
+    def way(source: Source, nbytes: int) -> NDArray[np.uint8]:
+        array = room if source is None else source
+        comm.Bcast(array)
+        return array
+
+    return way
+
+
 def by_window(source: Source, nbytes: int) -> NDArray[np.uint8]:
-    """The thirty lines that everybody writes: MPI_Win_allocate_shared, the root copies."""
-    window = MPI.Win.Allocate_shared(nbytes if comm.rank == 0 else 0, 1, comm=comm)
+    """The thirty lines that everybody writes: MPI_Win_allocate_shared, the root copies, and the barrier."""
+    window, array = _window(nbytes)
     _kept.append(window)
-    memory: Any = window.Shared_query(0)[0]
-    array: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
     if source is not None:
-        array[:] = source
-    comm.Barrier()
+        np.copyto(array, source)
     return array
 
 
-def by_window_again() -> Way:
-    """What an expert writes: a window that is made once for a size, into which the root copies, and a barrier."""
-    windows: dict[int, NDArray[np.uint8]] = {}
+def by_window_again(nbytes: int) -> Way:
+    """What an expert writes: a window that is made once for a size, into which the root copies, and the barrier."""
+    window, array = _window(nbytes)
+    _kept_for_size.append(window)
 
     def way(source: Source, nbytes: int) -> NDArray[np.uint8]:
-        if nbytes not in windows:
-            window = MPI.Win.Allocate_shared(nbytes if comm.rank == 0 else 0, 1, comm=comm)
-            _kept_for_size.append(window)
-            memory: Any = window.Shared_query(0)[0]
-            windows[nbytes] = np.frombuffer(memory, np.uint8)
         if source is not None:
-            np.copyto(windows[nbytes], source)
-        comm.Barrier()
-        return windows[nbytes]
+            np.copyto(array, source)
+        return array
 
     return way
+
+
+def _window(nbytes: int) -> tuple[MPI.Win, NDArray[np.uint8]]:
+    window = MPI.Win.Allocate_shared(nbytes if comm.rank == 0 else 0, 1, comm=comm)
+    memory: Any = window.Shared_query(0)[0]
+    return window, np.frombuffer(memory, np.uint8)
 
 
 def by_pshmem(source: Source, nbytes: int) -> NDArray[np.uint8]:
@@ -135,6 +145,21 @@ def by_pshmem(source: Source, nbytes: int) -> NDArray[np.uint8]:
     shared.set(source, (0,), fromrank=0)
     array: NDArray[np.uint8] = shared[:]
     return array
+
+
+def by_pshmem_again(nbytes: int) -> Way:
+    """The same array of pshmem, set again."""
+    from pshmem import MPIShared
+
+    shared = MPIShared((nbytes,), np.uint8, comm)
+    _kept_for_size.append(shared)
+
+    def way(source: Source, nbytes: int) -> NDArray[np.uint8]:
+        shared.set(source, (0,), fromrank=0)
+        array: NDArray[np.uint8] = shared[:]
+        return array
+
+    return way
 
 
 def memcpy(warm: NDArray[np.uint8]) -> Way:
@@ -163,6 +188,15 @@ _LARGE_BYTES = 1 << 20
 MANY = ((100, 8 << 20), (1000, 1 << 10))
 """Numbers of arrays that live at the same time, and the bytes of each."""
 MEMCPY, FILL = "one memcpy, warm", "fill of a private warm array"
+OF_MEMCPY, FIRST_READ = "of one memcpy", "first read, ms"
+DRAWN = (
+    "mpishare, window, fresh",
+    "mpishare, window, recycled",
+    "hand-written window",
+    "window used again",
+    "Bcast, copies used again",
+    "bcast, pickled",
+)
 
 
 def ways(nbytes: int, *, ours: bool) -> dict[str, Way]:
@@ -176,12 +210,13 @@ def ways(nbytes: int, *, ours: bool) -> dict[str, Way]:
     if ours:
         return result
     result["Bcast, a copy a rank"] = by_buffer
+    result["Bcast, copies used again"] = by_buffer_again(np.ones(nbytes, np.uint8))
     result["bcast, pickled"] = by_pickle
     result["pkl5 bcast"] = by_pkl5
     result["hand-written window"] = by_window
-    result["window used again"] = by_window_again()
-    if comm.allreduce(_has_pshmem(), MPI.LAND):
-        result["pshmem"] = by_pshmem
+    result["window used again"] = by_window_again(nbytes)
+    result["pshmem"] = by_pshmem
+    result["pshmem, used again"] = by_pshmem_again(nbytes)
     return result
 
 
@@ -189,7 +224,7 @@ def main() -> None:
     """Measures every size; rank 0 prints and keeps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--powers", default="10,13,16,20,24,28,30", help="sizes, powers of two (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--name", default=f"share-{comm.size}")
     parser.add_argument("--ours", action="store_true", help="leave out what others use")
     options = parser.parse_args()
@@ -200,37 +235,40 @@ def main() -> None:
     info = ms.info()
     if comm.rank == 0:
         keep(options.name, {**figures, **alive}, info)
-        names = list(figures[f"{sizes[0]:,} bytes"])
-        times = {way: [figures[size][way]["median, us"] for size in figures] for way in names}
-        lines(options.name, sizes, times, "bytes", "until all ranks have it, us", f"{comm.size} ranks of one node")
+        draw(options.name, sizes, figures)
 
 
-def measure(nbytes: int, rounds: int, *, ours: bool) -> dict[str, dict[str, float]]:
-    """Each way's time, its ratio to one memcpy, the time of a first full read, and the memory it takes."""
-    source = np.random.default_rng(1).integers(0, 255, nbytes, np.uint8) if comm.rank == 0 else None
-    result = ways(nbytes, ours=ours)
-    repeats = max(1, min(1000, (1 << 20) // nbytes))
+def draw(name: str, sizes: list[int], figures: dict[str, dict[str, Row]]) -> None:
+    """Ours beside what else brings every rank the array, over one memcpy."""
+    tables = list(figures.values())
+    ways = [way for way in DRAWN if way in tables[0]]
+    series = {way.replace(", window", ""): [table[way][OF_MEMCPY] for table in tables] for way in ways}
+    title = f"An array for {comm.size} ranks of one node"
+    lines(name, sizes, series, "bytes", "until all ranks have it, over one warm memcpy", title)
+
+
+def measure(nbytes: int, rounds: int, *, ours: bool) -> dict[str, Row]:
+    """Each way's time, its ratio to one memcpy, and the time of a first full read."""
+    sources, result = Sources(comm.rank, nbytes), ways(nbytes, ours=ours)
+    repeats = max(1, min(1000, (16 << 20) // nbytes))  # from the ninth on small arrays use memory again
     times: dict[str, list[float]] = {name: [] for name in result}
     reads: dict[str, list[float]] = {name: [] for name in result}
-    names = list(result)
     for number in range(rounds + 1):  # the first round, in which everything is new, is left out
-        first = number * 5 % len(names)  # what one way leaves behind, the next one meets; so each has each before it
-        for name in names[first:] + names[:first]:
-            taken, read = timed(result[name], source, nbytes, repeats)
+        for name in order(result, number):
+            taken, read = timed(name, result[name], sources, nbytes, number * repeats, repeats)
             times[name].append(taken)
             reads[name].append(read)
-    memory = {name: gained(way, source, nbytes) for name, way in result.items()} if nbytes >= 1 << 20 else {}
     _give_back(_kept_for_size)
-    reference = statistics.median(times[MEMCPY][1:])
-    table = {name: row(times[name][1:], reads[name][1:], reference) for name in result}
-    for name, share in memory.items():
-        table[name]["memory of all ranks, arrays"] = share
+    table = {name: row(taken[1:]) for name, taken in times.items()}
+    for name, figures in table.items():
+        figures[OF_MEMCPY] = round(figures[MEDIAN] / table[MEMCPY][MEDIAN], 3)
+        figures[FIRST_READ] = row(reads[name][1:])[MEDIAN]
     if comm.rank == 0:
         show(f"{nbytes:,} bytes, {comm.size} ranks, {rounds} rounds of {repeats}", table)
     return table
 
 
-def many(count: int, nbytes: int, rounds: int) -> dict[str, dict[str, float]]:
+def many(count: int, nbytes: int, rounds: int) -> dict[str, Row]:
     """The time of each of `count` arrays that live at the same time, in new memory and in that of the arrays before."""
     source = np.ones(nbytes, np.uint8) if comm.rank == 0 else None
     times: dict[str, list[float]] = {}
@@ -247,60 +285,41 @@ def many(count: int, nbytes: int, rounds: int) -> dict[str, dict[str, float]]:
                 del arrays
             comm.Barrier()
             used.Free()
-    table = {name: spread(taken[1:]) for name, taken in times.items()}
+    table = {name: row(taken[1:]) for name, taken in times.items()}
     if comm.rank == 0:
         show(f"{count:,} arrays of {nbytes:,} bytes, {comm.size} ranks, {rounds} rounds, each array", table)
     return table
 
 
-def row(times: list[float], reads: list[float], reference: float) -> dict[str, float]:
-    """The figures of one way."""
-    of_memcpy, read = statistics.median(times) / reference, statistics.median(reads) * 1e6
-    return {**spread(times), "of one memcpy": round(of_memcpy, 3), "first read, us": round(read, 3)}
-
-
-def spread(times: list[float]) -> dict[str, float]:
-    """Median, least and most of times in seconds."""
-    figures = {"median, us": statistics.median(times), "least, us": min(times), "most, us": max(times)}
-    return {what: round(value * 1e6, 3) for what, value in figures.items()}
-
-
-def show(title: str, table: dict[str, dict[str, float]]) -> None:
+def show(title: str, table: dict[str, Row]) -> None:
     """Prints the figures of all ways."""
     print(f"\n{title}")
     for name, figures in table.items():
-        print(f"  {name:34} " + "  ".join(f"{value:11,.2f} {what}" for what, value in figures.items()))
+        print(
+            f"  {name:34} "
+            + "  ".join(f"{value:11,.4f} {what}" for what, value in figures.items() if "quartile" not in what)
+        )
 
 
-def timed(way: Way, source: Source, nbytes: int, repeats: int) -> tuple[float, float]:
+def timed(name: str, way: Way, sources: Sources, nbytes: int, first: int, repeats: int) -> tuple[float, float]:
     """The time until the last rank has the array, and the time of a first full read on all ranks at once."""
     if nbytes >= _LARGE_BYTES:
         np.ones(nbytes, np.uint8)  # a virtual machine's host takes back memory that was free for a while
     comm.Barrier()
     start = time.perf_counter()
-    for _ in range(repeats):
-        array = way(source, nbytes)
+    for number in range(first, first + repeats):
+        array = way(sources.get(number), nbytes)
+        comm.Barrier()
     taken = float(comm.allreduce(time.perf_counter() - start, MPI.MAX)) / repeats
     comm.Barrier()
     start = time.perf_counter()
     array.max()
     read = float(comm.allreduce(time.perf_counter() - start, MPI.MAX))
+    if name not in (MEMCPY, FILL) and not name.endswith("in place"):
+        sources.check(name, array, first + repeats - 1)
     del array
     _give_back()
     return taken, read
-
-
-def gained(way: Way, source: Source, nbytes: int) -> float:
-    """What the ranks together hold more (PSS) once all have read the array, as a multiple of it."""
-    comm.Barrier()
-    before = comm.allreduce(pss_bytes())
-    array = way(source, nbytes)
-    array.max()
-    comm.Barrier()
-    share = (comm.allreduce(pss_bytes()) - before) / nbytes
-    del array
-    _give_back()
-    return round(float(share), 2)
 
 
 def _give_back(kept: list[Any] = _kept) -> None:
@@ -308,14 +327,6 @@ def _give_back(kept: list[Any] = _kept) -> None:
     for item in kept:
         item.Free() if isinstance(item, MPI.Win) else item.close()
     kept.clear()
-
-
-def _has_pshmem() -> bool:
-    try:
-        import pshmem  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 if __name__ == "__main__":
