@@ -7,7 +7,8 @@ from sklearn.model_selection import GridSearchCV
 
 from mpishare.compat.joblib import register
 
-with register(), parallel_backend("mpishare"):  # rank 0 goes on; the other ranks run its tasks, and end here
+with register(), parallel_backend("mpishare"):
+    # Rank 0 alone: the other ranks run its tasks within register(), and end there.
     x, y = make_regression(2000, 50, noise=5.0, random_state=1)
     search = GridSearchCV(Ridge(), {"alpha": [0.01, 1.0, 100.0]}, cv=5)
     search.fit(x, y)
