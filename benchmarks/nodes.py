@@ -1,10 +1,12 @@
 """What it costs to bring an array to every node: our share beside MPI's broadcast at its best and the bare link.
 
-    python -m benchmarks.nodes [--links pretend,free,400mbit,1gbit,4gbit,10gbit] [--delays 0,50us,1ms] [--hosts 2,4,8]
-        [--ranks 1] [--powers 10,16,20,22,25] [--rounds 9] [--rivals default,all,forced,han,expert] [--add]
+    python -m benchmarks.nodes [--links pretend,mpich,free,400mbit,1gbit,4gbit,10gbit] [--delays 0,50us,1ms]
+        [--hosts 2,4,8] [--ranks 1] [--powers 10,16,20,22,25] [--rounds 9]
+        [--rivals default,all,forced,han,expert] [--add]
     python -m benchmarks.nodes --chunks    compares sizes of the chunks with the choice of the model in plan.py
 
 "pretend" is MPI through shared memory, a link as fast as memory: 2 pretend nodes of 1 and of 2 ranks of this machine.
+"mpich" is the same with MPICH, which takes a broadcast's algorithm for a whole job, so that each has a job of its own.
 All others are clusters of several hosts on this machine (tests/cluster; root, or a user allowed user namespaces), whose
 links are held to a rate, or are as fast as the machine is ("free"); a delay is that of the path, on each way. The limit
 is what one raw TCP socket between two hosts needs for the same bytes in the same run, its answer of a byte included.
@@ -35,7 +37,7 @@ import numpy as np
 
 from benchmarks.keep import keep, kept_figures
 from benchmarks.picture import lines
-from benchmarks.places import FREE, PRETEND, PRETEND_NODES, on_cluster, on_pretend_nodes, title_of
+from benchmarks.places import FREE, MPICH, PRETEND, PRETEND_NODES, on_cluster, on_pretend_nodes, title_of
 from benchmarks.rivals import (
     ALL,
     BCAST,
@@ -59,6 +61,13 @@ OF_THE_SOCKET, OF_THE_BEST, OF_THE_EXPERT = "of the socket", "over the best riva
 ROUND_TRIP = "round trip, ms"
 CHUNKS = ["", "16K", "32K", "60K", "64K", "128K", "256K", "1M", "4M"]
 RIVALS = {"default": BCAST, "all": ALL, "forced": FORCED, "han": HAN, "expert": EXPERT}
+MPICH_ALGORITHMS = (
+    "binomial",
+    "scatter_recursive_doubling_allgather",
+    "scatter_ring_allgather",
+    "pipelined_tree",
+    "tree",
+)
 _WARM_UP, _WARM_UP_BYTES = 16, 2 << 20
 """Shares before the first round, of up to so many bytes: small arrays use their memory again from the ninth on."""
 _PRUNED_BYTES = 1 << 20
@@ -89,7 +98,7 @@ def main() -> None:
 def parsed() -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--links", default="pretend,free,400mbit,1gbit,4gbit,10gbit")
+    parser.add_argument("--links", default="pretend,mpich,free,400mbit,1gbit,4gbit,10gbit")
     parser.add_argument("--delays", default="0,50us,1ms", help="of the path, on each way (default: %(default)s)")
     parser.add_argument("--hosts", default="2,4,8")
     parser.add_argument("--ranks", default="1", help="ranks a host (default: %(default)s)")
@@ -108,11 +117,27 @@ def places(options: argparse.Namespace) -> Iterable[tuple[str, Callable[[list[st
         if link == PRETEND:
             yield from ((title, partial(on_pretend_nodes, title)) for title in PRETEND_NODES)
             continue
+        if link == MPICH:
+            yield from ((f"{title}, MPICH", partial(on_mpich, title)) for title in PRETEND_NODES)
+            continue
         for delay in options.delays.split(","):
             for hosts in options.hosts.split(","):
                 for ranks in options.ranks.split(","):
                     title = title_of(hosts, ranks, link, delay)
                     yield title, partial(on_cluster, int(hosts), ranks, link, delay=delay)
+
+
+def on_mpich(title: str, args: list[str]) -> dict[str, Any]:
+    """The figures of pretend nodes by MPICH, those with a forced algorithm from a job of each."""
+    result = on_pretend_nodes(title, args, {})
+    for name in MPICH_ALGORITHMS:
+        settings = {"MPIR_CVAR_DEVICE_COLLECTIVES": "none", "MPIR_CVAR_BCAST_INTRA_ALGORITHM": name}
+        forced = on_pretend_nodes(title, [*args, "--rivals", "default"], settings)["figures"]
+        for size, rows in forced.items():
+            result["figures"][size][f"{FORCED}{name}"] = rows[BCAST]
+    for rows in result["figures"].values():
+        compared(rows)
+    return result
 
 
 def inside(sizes: list[int], rounds: int, rivals: str, *, chunks: bool) -> None:
@@ -218,7 +243,7 @@ def show(title: str, figures: Figures) -> None:
 
 def draw(figures: dict[str, Figures], size: str, hosts: list[str], ranks: str, links: str) -> None:
     """Time over that of the raw socket against the number of hosts, at the first link that has a socket."""
-    link = next((link for link in links.split(",") if link not in (PRETEND, FREE)), FREE)
+    link = next((link for link in links.split(",") if link not in (PRETEND, MPICH, FREE)), FREE)
     columns = [
         figures[title_of(count, ranks, link)][size] for count in hosts if title_of(count, ranks, link) in figures
     ]

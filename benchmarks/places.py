@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 PRETEND_NODES = {"2 pretend nodes of 1": ("2", "block:1"), "2 pretend nodes of 2": ("4", "block:2")}
 """Ranks and MPISHARE_NODES by title. Such nodes talk through shared memory, a link as fast as memory."""
 
-PRETEND, FREE, NO_DELAY = "pretend", "free", "0"
+PRETEND, FREE, NO_DELAY, MPICH = "pretend", "free", "0", "mpich"
+_MPICH_PYTHON = Path(__file__).parents[1] / ".venv-mpich/bin/python"
 _PATIENCE_S = 1200
 
 
@@ -20,11 +23,12 @@ def title_of(hosts: int | str, ranks: int | str, link: str, delay: str = NO_DELA
     return f"{hosts} hosts of {ranks}, {link}" + (f", {delay}" if delay != NO_DELAY else "")
 
 
-def on_pretend_nodes(title: str, program: list[str]) -> dict[str, Any]:
-    """What a program told as JSON that runs on pretend nodes of this machine."""
+def on_pretend_nodes(title: str, program: list[str], settings: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """What a program told as JSON that runs on pretend nodes of this machine, by MPICH where it has settings."""
     ranks, nodes = PRETEND_NODES[title]
-    command = [sys.executable, "-m", "mpishare", "run", "-n", ranks, "-m", *program]
-    environ = {**os.environ, "MPISHARE_NODES": nodes}
+    python = sys.executable if settings is None else str(_MPICH_PYTHON)
+    command = [python, "-m", "mpishare", "run", "-n", ranks, "-m", *program]
+    environ = {**os.environ, "MPISHARE_NODES": nodes, **(settings or {})}
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=_PATIENCE_S)
     if ended.returncode:
         raise SystemExit(ended.stderr)

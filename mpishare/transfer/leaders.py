@@ -17,14 +17,9 @@ from mpishare.comm.agreement import agree
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.pending import keep_alive
-from mpishare.memory.slab import LARGEST_SLOT_BYTES
+from mpishare.transfer import plan
 from mpishare.transfer.link import measure_link
 from mpishare.transfer.pipeline import broadcast_chunks
-
-_MAX_BCAST_BYTES, _MAX_BCAST_BYTES_OF_TWO = 8 << 10, LARGEST_SLOT_BYTES
-"""Up to here MPI's broadcast takes no longer than chunks, with more than two nodes, and with two. Measured with Open
-MPI on links of 400 Mbit/s: two hosts, 1 KiB in 13 us where chunks take 22, and the same time from 16 KiB on; four
-hosts, 4 KiB in 31 us where chunks take 36, and 16 KiB in 0.9 ms where they take 0.4."""
 
 
 def broadcast_filled(context: Context, root: int, block: Any, *, is_final: bool) -> None:
@@ -42,7 +37,7 @@ def broadcast_filled(context: Context, root: int, block: Any, *, is_final: bool)
     """
     topology = context.topology
     root_node = topology.node_of(root)
-    if not _is_small(context, block.nbytes):
+    if not plan.is_by_mpi(block.nbytes, topology.n_nodes, context.config.chunk_bytes):
         measure_link(context, block.nbytes)
         with agree(context.node_collective_comm):  # its other ranks wait for the one that receives
             broadcast_chunks(context, root, np.asarray(block))
@@ -67,9 +62,3 @@ def broadcast_filled(context: Context, root: int, block: Any, *, is_final: bool)
                 comm.finish(begun[number])  # the barrier tells the node that the bytes are there
         keep_alive([block, begun])
         raise
-
-
-def _is_small(context: Context, nbytes: int) -> bool:
-    """Whether MPI's own broadcast brings the bytes, at once, and not a chain or a tree in chunks."""
-    limit = _MAX_BCAST_BYTES if context.topology.n_nodes > 2 else _MAX_BCAST_BYTES_OF_TWO
-    return nbytes <= limit and context.config.chunk_bytes is None

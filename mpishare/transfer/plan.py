@@ -32,10 +32,20 @@ EAGER_BYTES = 60 << 10
 """Open MPI over TCP sends a message up to this size at once; its limit is 64 KiB with its own header. For a larger one
 it first asks the receiver, which stalls a chain."""
 
+_MAX_BCAST_BYTES, _MAX_BCAST_BYTES_OF_TWO = 8 << 10, 2 << 20
+"""Up to here MPI's broadcast takes no longer than chunks, with more than two nodes, and with two. Measured with Open
+MPI on links of 400 Mbit/s: two hosts, 1 KiB in 13 us where chunks take 22, and the same time from 16 KiB on; four
+hosts, 4 KiB in 31 us where chunks take 36, and 16 KiB in 0.9 ms where they take 0.4."""
+
 _MIN_CHUNK_BYTES, _MAX_CHUNK_BYTES = 4 << 10, 256 << 10
 """Of the largest several fit in a core's cache, until the root has copied them to the memory of its node, and another
 leader has sent them on. Measured where links are as fast as cores, 32 MiB: 2 hosts 13.4 ms with 256 KiB, 15 ms with 60
 KiB, 13 to 19 ms with 320 KiB, 17 to 18 ms with 1 to 16 MiB; 4 hosts at 10 Gbit/s 35 ms with 256 KiB, 42 with 1 MiB."""
+
+_FAST_BYTE_S = 1 / 4e9
+"""Where a byte takes less, at most one core copies it, from memory to memory, and chunks may be of any size. Measured
+through shared memory, 2 nodes of 1, 32 MiB: 5.5 ms with 256 KiB, 5.2 ms with 4 MiB, 5.0 ms as one message; 2 nodes of
+2: 11.3, 8.1 and 7.4 ms."""
 
 _WORTHWHILE = 0.9
 """A chain keeps links busy more evenly than ways in which a place sends to several others. Measured on 8 hosts at 400
@@ -169,7 +179,7 @@ def _chain(nbytes: int, count: int, link: Link) -> Choice:
     choices = []
     for besides_s, least, most in (
         (link.eager_s, _MIN_CHUNK_BYTES, EAGER_BYTES),
-        (link.large_s, EAGER_BYTES, _MAX_CHUNK_BYTES),
+        (link.large_s, EAGER_BYTES, _largest_chunk(link)),
     ):
         best = math.isqrt(int(nbytes * besides_s / link.byte_s) // fill_steps)
         chunk = _even_chunk(nbytes, min(max(best, least), most), most)
@@ -179,9 +189,14 @@ def _chain(nbytes: int, count: int, link: Link) -> Choice:
 
 def _to_one_node(nbytes: int, link: Link) -> Choice:
     """A chain of two places, with no pipeline to fill. Larger chunks ask the receiver while others are on their way."""
-    eager, large = (_even_chunk(nbytes, most, most) for most in (EAGER_BYTES, _MAX_CHUNK_BYTES))
+    eager, large = (_even_chunk(nbytes, most, most) for most in (EAGER_BYTES, _largest_chunk(link)))
     seconds = _chain_s(nbytes, 0, eager, link), nbytes * link.byte_s + link.large_s
     return Choice(Way.CHAIN, *((eager, seconds[0]) if seconds[0] <= seconds[1] else (large, seconds[1])))
+
+
+def _largest_chunk(link: Link) -> int:
+    """The most bytes of a chunk."""
+    return LARGEST_MESSAGE_BYTES if link.byte_s < _FAST_BYTE_S else _MAX_CHUNK_BYTES
 
 
 def _chain_s(nbytes: int, fill_steps: int, chunk: int, link: Link) -> float:
@@ -199,11 +214,11 @@ def _graph(nbytes: int, count: int, link: Link) -> Choice:
     """
     levels, choices = (count - 1).bit_length(), list[Choice]()
     fill_rounds = _LAG * (levels - 1)
-    if nbytes <= _MAX_CHUNK_BYTES:
+    if nbytes <= _largest_chunk(link):
         choices.append(Choice(Way.CIRCULANT_GRAPH, max(nbytes, 1), levels * link.message_s(nbytes)))
     for besides_s, least, most in (
         (link.eager_s, _MIN_CHUNK_BYTES, EAGER_BYTES),
-        (link.large_s, EAGER_BYTES + LINE_BYTES, _MAX_CHUNK_BYTES),
+        (link.large_s, EAGER_BYTES + LINE_BYTES, _largest_chunk(link)),
     ):
         best = max(int(2 * besides_s / link.byte_s), nbytes // (_FILL_PART * max(fill_rounds, 1)))
         chunk = _even_chunk(nbytes, min(max(best, least), most), most)
@@ -244,6 +259,17 @@ def steps(nbytes: int, count: int, place: int, choice: Choice) -> Sequence[Step]
     """
     chunks = list(slices.chunks(nbytes, choice.chunk_bytes))
     return (_in_chain if choice.way is Way.CHAIN else _in_rounds)(chunks, count, place)
+
+
+def is_by_mpi(nbytes: int, n_nodes: int, configured: int | None) -> bool:
+    """Whether bytes that are in node memory already go to the other nodes by one MPI_Bcast of the leaders.
+
+    Args:
+        nbytes: The bytes.
+        n_nodes: Nodes, at least 2.
+        configured: MPISHARE_CHUNK, which asks for messages of that size; else None.
+    """
+    return configured is None and nbytes <= (_MAX_BCAST_BYTES if n_nodes > 2 else _MAX_BCAST_BYTES_OF_TWO)
 
 
 def ring_chunk_bytes(nbytes: int, configured: int | None) -> int:

@@ -113,15 +113,15 @@ CHOICES = [
     (64 << 10, 2, SLOW, Way.CHAIN, 32 << 10),  # two eager messages rather than a larger one
     (MIB, 2, SLOW, Way.CHAIN, 58_304),
     (32 * MIB, 2, SLOW, Way.CHAIN, 256 << 10),  # no pipeline to fill
-    (32 * MIB, 2, QUICK, Way.CHAIN, 256 << 10),
+    (32 * MIB, 2, QUICK, Way.CHAIN, 32 * MIB),  # one message, as no cache matters
     (32 * MIB, 4, SLOW, Way.CHAIN, 61_376),
-    (32 * MIB, 4, QUICK, Way.CHAIN, 256 << 10),
+    (32 * MIB, 4, QUICK, Way.CHAIN, 1_290_560),
     (MIB, 4, QUICK, Way.CHAIN, 58_304),
     (32 << 10, 8, QUICK, Way.CIRCULANT_GRAPH, 32 << 10),
     (32 * MIB, 16, SLOW, Way.CHAIN, 36_352),  # the graph saves little
     (32 * MIB, 512, QUICK, Way.CIRCULANT_GRAPH, 199_744),  # twice what a message takes besides
     (1024 * MIB, 33, SLOW, Way.CIRCULANT_GRAPH, 60 << 10),  # no chain of so many nodes
-    (1024 * MIB, 1024, QUICK, Way.CIRCULANT_GRAPH, 256 << 10),
+    (1024 * MIB, 1024, QUICK, Way.CIRCULANT_GRAPH, 1_242_816),
 ]
 
 
