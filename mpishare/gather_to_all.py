@@ -17,15 +17,12 @@ from mpishare.transfer import plan
 from mpishare.transfer.link import link_of, measure_link
 from mpishare.transfer.node_fill import broadcast_in_node
 from mpishare.transfer.ring import circulate, gather_runs
-from mpishare.transfer.ring_plan import gather_ring, joined_runs, run_bytes, swap_chunk_bytes
+from mpishare.transfer.ring_plan import MAX_SWAP_BYTES, gather_ring, joined_runs, run_bytes, swap_chunk_bytes
 from mpishare.transfer.rows import describe_row, note_rows, rows_of, stack_rows
 
 _MAX_CALL_BYTES = 64 << 10
 """Up to here, over all nodes, one MPI_Allgatherv of the leaders takes less time than a ring of chunks. For 256 KiB over
 4 hosts at 400 Mbit/s it took twice as long."""
-
-_MAX_SWAP_BYTES = 2 << 20
-"""Up to here the chunks of two nodes follow from the link: 1 MiB through shared memory 289 to 190 us."""
 
 
 def allgather(local: NDArray[Any], *, comm: mpi.Comm | None = None, backend: str | None = None) -> NDArray[Any]:
@@ -88,7 +85,7 @@ def _allgather(call: collective, local: NDArray[Any], backend: str | None) -> ND
         if not segment.origin.is_shared:
             for other in context.topology.ranks_of(context.topology.node):
                 broadcast_in_node(context, other, block[byte_starts[other] : byte_starts[other + 1]])
-        if context.topology.n_nodes == 2 and whole.nbytes <= _MAX_SWAP_BYTES:
+        if context.topology.n_nodes == 2 and whole.nbytes <= MAX_SWAP_BYTES:
             measure_link(context, whole.nbytes)
         if context.topology.n_nodes > 1:
             _gather_nodes(context, block, byte_starts, is_shared=segment.origin.is_shared)
@@ -107,7 +104,7 @@ def _gather_nodes(context: Context, block: Block, starts: Sequence[int], *, is_s
             gather_runs(context.leader_comm, block, runs)
         else:
             largest, configured = max(map(run_bytes, runs)), context.config.chunk_bytes
-            if len(runs) == 2 and block.nbytes <= _MAX_SWAP_BYTES:
+            if len(runs) == 2 and block.nbytes <= MAX_SWAP_BYTES:
                 chunk_bytes = swap_chunk_bytes(largest, link_of(context), configured)
             else:
                 chunk_bytes = plan.ring_chunk_bytes(largest, configured)

@@ -60,26 +60,22 @@ class SegmentReport:
 
 
 @dataclass(frozen=True)
-class LinkReport:
+class LinkReport(Link):
     """What messages between the nodes of one communicator cost, as measured before its first large array.
 
     Attributes:
-        size: Ranks of the communicator.
-        n_nodes: Its nodes.
         byte_s: Seconds that each byte takes.
         eager_s: Seconds that a message of up to 60 KiB takes besides.
         large_s: The same for a larger one.
+        size: Ranks of the communicator.
+        n_nodes: Its nodes.
     """
 
     size: int
     n_nodes: int
-    byte_s: float
-    eager_s: float
-    large_s: float
 
     def __str__(self) -> str:
-        link = Link(self.byte_s, self.eager_s, self.large_s)
-        return f"  link between {self.n_nodes} nodes of {self.size} ranks: {link}"
+        return f"  link between {self.n_nodes} nodes of {self.size} ranks: {super().__str__()}"
 
 
 @dataclass(frozen=True)
@@ -132,8 +128,7 @@ def report() -> Report:
     areas = huge_areas()
     segments = [_report_of(segment, areas) for segment in live_segments() if segment.key is not None]
     links = [
-        LinkReport(measured.size, measured.n_nodes, link.byte_s, link.eager_s, link.large_s)
-        for measured, link in measured_links()
+        LinkReport(**vars(link), size=measured.size, n_nodes=measured.n_nodes) for measured, link in measured_links()
     ]
     return Report(tuple(sorted(segments, key=lambda segment: segment.nbytes, reverse=True)), tuple(links))
 

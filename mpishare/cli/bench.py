@@ -86,12 +86,15 @@ def _table(medians: dict[tuple[int, str], float], names: list[str]) -> str:
 def _verdict(medians: dict[tuple[int, str], float], nbytes: int) -> str:
     topology, share = ms.topology(), medians[nbytes, _SHARE]
     copies, pickles = share / medians[nbytes, _COPY], medians[nbytes, _PICKLE] / share
+    cost = f"verdict: sharing {nbytes >> 20} MiB costs {copies:.1f} copies of it"
+    if topology.size == 1:
+        return f"{cost}. There is one rank, so there is nothing to share: measure on as many as the job has."
     saved = (topology.size - topology.n_nodes) * nbytes
     faster = f"{pickles:.1f} times as fast as" if pickles >= 1 else f"{1 / pickles:.1f} times as slow as"
     small = medians[_SMALL_BYTES, _SHARE] / medians[_SMALL_BYTES, _PICKLE]
-    is_gain = pickles >= 1 or saved > 0
-    advice = "Share it." if is_gain else "One rank a node, and a pickle is faster: there is nothing to gain."
+    saving = f"saves {saved:,} bytes of memory" if saved else "saves no memory, as each node has one rank"
+    advice = "Share it." if pickles >= 1 or saved else "A pickle is faster: there is nothing to gain."
     return (
-        f"verdict: sharing {nbytes >> 20} MiB costs {copies:.1f} copies of it, is {faster} a pickle a rank, and saves "
-        f"{saved:,} bytes of memory. A small array takes {small:.1f} times as long as a pickle. {advice}"
+        f"{cost}, is {faster} a pickle a rank, and {saving}. A small array takes {small:.1f} times as long as a "
+        f"pickle. {advice}"
     )

@@ -33,10 +33,6 @@ _MAX_SCRATCH_BYTES = 32 << 20
 _MAX_LEADER_BYTES = 64 << 10
 """Up to here, over all ranks of a node, the leader reduces alone: it takes no longer than a barrier."""
 
-_MAX_SWAP_BYTES = 2 << 20
-"""Up to here the leaders of two nodes swap their bytes by as few messages as the link allows, and not in a ring. Gain
-through shared memory: 64 KiB 117 to 30 us, 1 MiB 0.99 to 0.16 ms; at 400 Mbit/s a tenth up to 1 MiB."""
-
 _MAX_WHOLE_BYTES = 64 << 10
 """Up to here they swap all, and both reduce it. Of more bytes each reduces its half: as many cross the link, in two
 messages. Gain through shared memory: 1 MiB 0.18 to 0.16 ms, 2 MiB 0.52 to 0.39; a loss of 4 % at 64 KiB."""
@@ -116,7 +112,7 @@ def _plan(
         f"allreduce({spec.dtype.str}{list(spec.shape)}, {name}, backend={backend})",
         is_ordered,
         is_small,
-        is_swapped=topology.n_nodes == 2 and is_deterministic and nbytes <= _MAX_SWAP_BYTES,
+        is_swapped=topology.n_nodes == 2 and is_deterministic and nbytes <= ring_plan.MAX_SWAP_BYTES,
         halves=(slice(0, middle), slice(middle, nbytes // dtype.itemsize)),
         leader_reduces=leader_reduces,
         can_repeat=is_on_one_node and is_deterministic and leader_reduces,
