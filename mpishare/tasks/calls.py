@@ -1,11 +1,12 @@
-"""Single calls for other ranks, and their results in the shape of multiprocessing.pool.AsyncResult."""
+"""Single calls for other ranks, and their results in the shape of multiprocessing's AsyncResult and IMapIterator."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, wait
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import TimeoutError as LateError
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from mpishare.errors import ArgumentError
@@ -81,6 +82,61 @@ class AsyncResult:
         if not self.ready():
             raise ArgumentError("the call has not ended. Call wait() first.")
         return not self._future.cancelled() and self._future.exception() is None
+
+
+class ResultIterator(Iterator[Any]):
+    """The results of calls that return lists, one after the other, as multiprocessing has them. An error ends it."""
+
+    def __init__(self, calls: Iterator[Future[list[Any]]], n_ahead: int, *, is_ordered: bool) -> None:
+        """Begins the first `n_ahead` of `calls`, and one more with each that has ended."""
+        self._calls = calls
+        self._pending: list[Future[list[Any]]] = []
+        self._is_ordered = is_ordered
+        self._values: Iterator[Any] = iter(())
+        self._pending += islice(calls, n_ahead)
+
+    def __next__(self) -> Any:
+        return self.within(None)
+
+    def next(self, timeout: float | None = None) -> Any:
+        """The next result. After a TimeoutError it can still be asked for.
+
+        Raises:
+            StopIteration: There is none.
+            multiprocessing.TimeoutError: It was not there within `timeout` seconds.
+        """
+        try:
+            return self.within(timeout)
+        except LateError as error:
+            from multiprocessing import TimeoutError as NotReadyError
+
+            raise NotReadyError from error
+
+    def within(self, timeout: float | None) -> Any:
+        """The same, which raises concurrent.futures.TimeoutError."""
+        for value in self._values:
+            return value
+        if not self._pending:
+            raise StopIteration
+        ended, _ = wait(self._pending[:1] if self._is_ordered else self._pending, timeout, FIRST_COMPLETED)
+        if not ended:
+            raise LateError
+        future = ended.pop()
+        self._pending.remove(future)
+        try:
+            self._values = iter(future.result())
+            self._pending += islice(self._calls, 1)
+        except BaseException:
+            self.close()
+            raise
+        return next(self._values)
+
+    def close(self) -> None:
+        """Cancels the calls that have not begun; no result follows."""
+        cancel(self._pending)
+        self._pending = []
+
+    __del__ = close
 
 
 def joined(futures: Sequence[Future[list[Any]]]) -> Future[list[Any]]:

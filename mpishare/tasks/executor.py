@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import Executor, Future
+from contextlib import closing
 from functools import partial
 from itertools import count, islice
 from typing import Any
 
 from mpishare.errors import checked_integer
-from mpishare.tasks.calls import AsyncResult, Call, cancel, joined
+from mpishare.tasks.calls import AsyncResult, Call, ResultIterator, joined
 from mpishare.tasks.errors import apply_to_items, cause_of
 
 _AHEAD = 2
@@ -117,12 +117,16 @@ class TaskExecutor(Executor):
             func, iterable = partial(_call_with, func), _rows(iterable, *iterables)
         if timeout is None and callback is None:
             return self._map(func, iterable, chunksize, progress)
-        results = []
-        for result in self._in_order(self._chunks(func, iterable, 1 if chunksize is None else chunksize), timeout):
-            if callback is not None:
-                callback(result)
-            results.append(result)
-        return results
+        end = None if timeout is None else time.monotonic() + timeout
+        results: list[Any] = []
+        with closing(self.imap(func, iterable, 1 if chunksize is None else chunksize)) as coming:
+            while True:
+                try:
+                    results.append(coming.within(None if end is None else end - time.monotonic()))
+                except StopIteration:
+                    return results
+                if callback is not None:
+                    callback(results[-1])
 
     def starmap(
         self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
@@ -140,17 +144,17 @@ class TaskExecutor(Executor):
         """
         return self._submit(Call(next(self._call_numbers), func, args, kwargs))
 
-    def imap(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
+    def imap(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1) -> ResultIterator:
         """Yields the results in order, computed by the other ranks while the root uses them.
 
         Items are read a few chunks ahead. A call costs some hundred microseconds, so that chunks should take longer.
+        `next(timeout)` of what it returns is that of multiprocessing.
         """
-        return self._in_order(self._chunks(func, iterable, chunksize))
+        return ResultIterator(self._chunks(func, iterable, chunksize), self._n_ahead, is_ordered=True)
 
-    def imap_unordered(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
+    def imap_unordered(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1) -> ResultIterator:
         """Like `imap`, but yields each result as soon as it is known."""
-        chunks = self._chunks(func, iterable, chunksize)
-        return _as_completed(chunks, set(islice(chunks, self._n_ahead)))
+        return ResultIterator(self._chunks(func, iterable, chunksize), self._n_ahead, is_ordered=False)
 
     def apply(self, func: Callable[..., Any], args: Iterable[Any] = (), kwds: Mapping[str, Any] | None = None) -> Any:
         """What `func(*args, **kwds)` returns on one of the other ranks."""
@@ -218,36 +222,6 @@ class TaskExecutor(Executor):
             failed: Future[list[Any]] = Future()
             failed.set_exception(error)
             yield failed
-
-    def _in_order(self, chunks: Iterator[Future[list[Any]]], timeout: float | None = None) -> Iterator[Any]:
-        end = None if timeout is None else time.monotonic() + timeout
-        return _results(chunks, deque(islice(chunks, self._n_ahead)), end)
-
-
-def _results(
-    chunks: Iterator[Future[list[Any]]], pending: deque[Future[list[Any]]], end: float | None
-) -> Iterator[Any]:
-    """The results of `pending` and then of `chunks`, in order, until the clock shows `end`."""
-    try:
-        while pending:
-            values = pending[0].result(None if end is None else end - time.monotonic())
-            pending.popleft()
-            pending.extend(islice(chunks, 1))
-            yield from values
-    finally:
-        cancel(pending)
-
-
-def _as_completed(chunks: Iterator[Future[list[Any]]], pending: set[Future[list[Any]]]) -> Iterator[Any]:
-    """The same as they come."""
-    try:
-        while pending:
-            done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            pending |= set(islice(chunks, len(done)))
-            for future in done:
-                yield from future.result()
-    finally:
-        cancel(pending)
 
 
 def _rows(*iterables: Iterable[Any]) -> Iterable[tuple[Any, ...]]:

@@ -98,6 +98,27 @@ def test_imap(pool):
 
 
 @on_the_root
+def test_imap_with_a_timeout(pool, shared_folder):
+    """A result that comes late can be asked for again, as in multiprocessing."""
+    ended = shared_folder / "ended"
+    for imap in (pool.imap, pool.imap_unordered):
+        ended.touch()
+        results = imap(partial(until, ended), [1])
+        assert results.next(60) == 1
+        for call in (results.next, results.__next__):
+            with pytest.raises(StopIteration):
+                call()
+        ended.unlink()
+        if pool.size == 1:
+            return  # the root would wait for itself
+        results = imap(partial(until, ended), [2])
+        with pytest.raises(multiprocessing.TimeoutError):
+            results.next(0)
+        ended.touch()
+        assert results.next() == 2
+
+
+@on_the_root
 def test_imap_yields_what_there_is_before_an_error(pool):
     results = []
     with pytest.raises(ZeroDivisionError, match="of 3"):
