@@ -16,6 +16,7 @@ from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag
 from mpishare.errors import MpishareError, SpecError, text_of_error
+from mpishare.messages.wire import Message
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import pickle_object
 from mpishare.tasks.errors import ItemFailed
@@ -79,9 +80,7 @@ def stack(values: list[Any]) -> Values:
     return np.array(values, dtype)
 
 
-def gather_results(
-    context: Context, root: int, count: int, results: RankResults, pickled: PickledObject
-) -> Values | None:
+def gather_results(context: Context, root: int, count: int, results: RankResults, message: Message) -> Values | None:
     """Brings the results of all ranks to the root.
 
     Args:
@@ -89,7 +88,7 @@ def gather_results(
         root: Where they go.
         count: Number of items.
         results: This rank's.
-        pickled: The same, pickled.
+        message: The same, as it is sent.
 
     Returns:
         On the root, the results in the order of the items; None elsewhere.
@@ -104,7 +103,7 @@ def gather_results(
     """
     comm, gathered, errors = context.collective_comm, None, []
     if comm.rank != root:
-        send_object(context, comm, pickled, root, Tag.MAP_RESULT)
+        send_object(comm, message, root, Tag.MAP_RESULT)
     with agree(comm):
         for rank in range(comm.size) if comm.rank == root else ():
             try:  # from all ranks, also after an error, since each of them sends
