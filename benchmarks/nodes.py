@@ -59,7 +59,7 @@ Figures = dict[str, dict[str, Row]]
 """Rows of ways, by size."""
 OF_THE_SOCKET, OF_THE_BEST, OF_THE_EXPERT = "of the socket", "over the best rival", "over the expert"
 ROUND_TRIP = "round trip, ms"
-CHUNKS = ["", "16K", "32K", "60K", "64K", "128K", "256K", "1M", "4M"]
+CHUNKS = ["", "32K", "60K", "128K", "256K", "1M"]
 RIVALS = {"default": BCAST, "all": ALL, "forced": FORCED, "han": HAN, "expert": EXPERT}
 MPICH_ALGORITHMS = (
     "binomial",

@@ -188,10 +188,14 @@ def _chain(nbytes: int, count: int, link: Link) -> Choice:
 
 
 def _to_one_node(nbytes: int, link: Link) -> Choice:
-    """A chain of two places, with no pipeline to fill. Larger chunks ask the receiver while others are on their way."""
-    eager, large = (_even_chunk(nbytes, most, most) for most in (EAGER_BYTES, _largest_chunk(link)))
-    seconds = _chain_s(nbytes, 0, eager, link), nbytes * link.byte_s + link.large_s
-    return Choice(Way.CHAIN, *((eager, seconds[0]) if seconds[0] <= seconds[1] else (large, seconds[1])))
+    """A chain of two places, with no pipeline to fill: messages are eager, or one takes all.
+
+    Measured on 2 hosts, 4 MiB as fast as the cores are: 1.8 ms with 60 KiB, 3.0 ms with 256 KiB; 32 MiB at 4 Gbit/s
+    with 1 ms of delay: 75 and 104 ms; at 4 and at 10 Gbit/s without delay the same time.
+    """
+    most = LARGEST_MESSAGE_BYTES if link.byte_s < _FAST_BYTE_S else EAGER_BYTES
+    chunk = _even_chunk(nbytes, most, most)
+    return Choice(Way.CHAIN, chunk, _chain_s(nbytes, 0, chunk, link))
 
 
 def _largest_chunk(link: Link) -> int:

@@ -112,7 +112,7 @@ CHOICES = [
     (1000, 8, SLOW, Way.CIRCULANT_GRAPH, 1000),  # one chunk: a binomial tree
     (64 << 10, 2, SLOW, Way.CHAIN, 32 << 10),  # two eager messages rather than a larger one
     (MIB, 2, SLOW, Way.CHAIN, 58_304),
-    (32 * MIB, 2, SLOW, Way.CHAIN, 256 << 10),  # no pipeline to fill
+    (32 * MIB, 2, SLOW, Way.CHAIN, 61_376),
     (32 * MIB, 2, QUICK, Way.CHAIN, 32 * MIB),  # one message, as no cache matters
     (32 * MIB, 4, SLOW, Way.CHAIN, 61_376),
     (32 * MIB, 4, QUICK, Way.CHAIN, 1_290_560),
