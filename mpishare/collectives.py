@@ -13,6 +13,8 @@ from mpishare.arrays.spec import Spec
 from mpishare.comm import mpi
 from mpishare.comm.agreement import NOTE_BYTES, agree, is_known
 from mpishare.comm.collective import collective
+from mpishare.comm.collective_comm import CollectiveComm
+from mpishare.comm.context import Context
 from mpishare.comm.lookup import context_of
 from mpishare.errors import ArgumentError, MpishareError, SpecError, checked_integer
 from mpishare.memory.segment import segment_of
@@ -102,7 +104,7 @@ def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:
     with collective("fence", comm) as call:
         context = call.context
         has_nodes = context.topology.n_nodes > 1
-        agreement = call.begin(context.node_collective_comm)
+        agreement = call.begin(node_comm_of(context))
         if scope == "all":
             agreement.note = _ALL_NODES
         try:
@@ -153,6 +155,11 @@ def partition(n: int, *, comm: mpi.Comm | None = None, scope: str = "all") -> sl
 def _check_scope(scope: str) -> None:
     if not isinstance(scope, str) or scope not in _FENCES:
         raise ArgumentError(f"scope {scope!r} is unknown. Use 'node' or 'all'.")
+
+
+def node_comm_of(context: Context) -> CollectiveComm:
+    """The communicator for collectives of a node. On a single node it is that of all ranks, so their calls compare."""
+    return context.node_collective_comm if context.topology.n_nodes > 1 else context.collective_comm
 
 
 def shared_name(array: NDArray[Any], *, writes: bool, is_contiguous: bool = True) -> str:

@@ -12,7 +12,6 @@ from mpishare.arrays.raw import copy_bytes, scalar, zero
 from mpishare.arrays.slices import balanced_slice
 from mpishare.arrays.spec import ShapeLike, Spec
 from mpishare.comm import mpi
-from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.memory.allocation import allocate
 from mpishare.memory.selection import check_backend
@@ -173,7 +172,7 @@ def _make(
             agreement.call = f"{name}({spec}{value}, backend={backend})"
         array = allocate(context, spec.nbytes, backend=backend, made_by=name, writable=True).view(spec)
         if item is not None:
-            with agree(context.node_collective_comm):  # its other ranks wait for the one that writes
-                part = array.ravel(order="K")[balanced_slice(array.size, topology.node_size, topology.node_rank)]
-                copy_bytes(part, np.broadcast_to(item, part.shape))
+            part = array.ravel(order="K")[balanced_slice(array.size, topology.node_size, topology.node_rank)]
+            copy_bytes(part, np.broadcast_to(item, part.shape))
+            context.node_collective_comm.barrier()
         return array

@@ -47,8 +47,6 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
     raised raises that same error; every other rank raises `PeerError`, or `PeerCapacityError`, with its text. So no
     rank waits in a later collective for one that does not come.
 
-    An exception of a signal handler that came while this rank waited is an error of the block; see `CollectiveComm`.
-
     When the block sets `call` to a text, the texts of all ranks must be equal, or all ranks raise `MismatchError`. It
     names `where` too, the file and line of the call, if that is set. When the block sets `note`, to `NOTE_BYTES` bytes,
     then after it `note` is the bitwise OR of the notes of all ranks.
@@ -71,17 +69,12 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        interrupts = self._comm.interrupts
-        interrupt = interrupts.pop() if interrupts and error is None and self._comm.is_whole else None
-        own = error if interrupt is None else interrupt
-        flags = _flags(self.call) if own is None else _flags(self.call, has_failed=True)
+        flags = _flags(self.call) if error is None else _flags(self.call, has_failed=True)
         result = self._comm.allreduce_or(flags + self.note)
         self.note = result[_FLAGS_BYTES:]
-        if own is not None or not result.startswith(flags):
+        if error is not None or not result.startswith(flags):
             if _FLAGS.unpack_from(result)[0]:
-                _exchange_failures(self._comm, own)
-                if interrupt is not None:
-                    raise interrupt
+                _exchange_failures(self._comm, error)
             else:
                 calls = self._comm.allgather_obj(f"{self.call} at {self.where}" if self.where else self.call)
                 raise mark_known(self._comm, MismatchError(dict(enumerate(calls))))
@@ -91,17 +84,12 @@ class refuse(agree):  # noqa: N801 - as above
     """An agreement in which this rank fails at once, because it is out of step; see `comm.collective`."""
 
     def __enter__(self) -> agree:
-        refusal = out_of_step()
+        refusal = MpishareError(
+            "an exception from outside, such as a signal handler's, ended an earlier call on this rank before the call "
+            "had ended. The ranks are out of step on this communicator: end the job, or use a new one."
+        )
         self.__exit__(type(refusal), refusal, None)
         raise refusal
-
-
-def out_of_step() -> MpishareError:
-    """The error of a rank that does not know which memory and which messages the others took."""
-    return MpishareError(
-        "an exception from outside, such as a signal handler's, ended an earlier call on this rank before the call "
-        "had ended. The ranks are out of step on this communicator: end the job, or use a new one."
-    )
 
 
 def any_rank(comm: CollectiveComm, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:

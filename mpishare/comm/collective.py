@@ -54,7 +54,6 @@ class collective:  # noqa: N801 - used as `with collective("share", comm) as cal
             agreement.where = comm.enter(self._name)
         self._comm = comm
         context.current_call = self._name
-        context.n_open_calls += 1
         return agreement
 
     def release(self) -> None:
@@ -66,10 +65,7 @@ class collective:  # noqa: N801 - used as `with collective("share", comm) as cal
     ) -> None:
         if self._comm is not None:
             self.context.current_call = ""
-            self.context.n_open_calls -= 1
             if isinstance(self._comm, WatchedComm):
                 self._comm.leave()
             if error is not None and not is_known(error, self._comm.size):
                 self.context.is_out_of_step = True
-            if self._comm.interrupts and not self.context.n_open_calls:
-                raise self._comm.interrupts.pop()

@@ -9,10 +9,6 @@ publishes them by a release and takes them by an acquire, as Open MPI does with 
 which orders no less. A release waits for all that its rank has done before, not for MPI's data alone. No rank polls
 node memory that another one writes, so that it needs no other fence.
 
-A signal that comes while a rank waits inside MPI runs its handler when MPI returns. If the handler raises, the other
-ranks go on, and wait for this one in what follows. So it goes on as well: `interrupts` has the exception until the next
-agreement, which makes it every rank's error, or until the call ends.
-
 Source:
     The ARM architecture reference manual, B2.3, "barrier-ordered-before"; MPI 3.1, section 11.7.
 """
@@ -50,14 +46,10 @@ class CollectiveComm:
         irecv: Begins to receive, as in mpi4py.
         begin_bcast: A broadcast, as Bcast or Ibcast of mpi4py; see `finish`.
         begin_barrier: A barrier, in the same way.
-        interrupts: What signal handlers raised while this rank waited.
-        is_whole: Whether its agreements raise that, since they are of all ranks of the user's communicator.
     """
 
-    def __init__(self, comm: mpi.Intracomm, interrupts: list[BaseException] | None = None) -> None:
+    def __init__(self, comm: mpi.Intracomm) -> None:
         self._comm = comm
-        self.interrupts = [] if interrupts is None else interrupts
-        self.is_whole = False
         self.rank: int = comm.rank
         self.size: int = comm.size
         self.isend: Callable[..., mpi.Request] = comm.Isend
@@ -73,46 +65,35 @@ class CollectiveComm:
         """Whether a rank gave up waiting for the others, so that no rank uses the communicator any more."""
         return False
 
-    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """What MPI's `function` returns, also where a signal handler raises when it has returned."""
-        results: list[Any] = []
-        try:
-            results.extend(starmap(function, (args,)))  # in one call of C: no handler runs between the two
-        except BaseException as error:
-            if not results:
-                raise
-            self.interrupts.append(error)
-        return results[0]
-
     def allreduce(self, array: Any, op: mpi.Op) -> None:
         """Reduces `array` of all ranks in place."""
-        self._call(self._allreduce, mpi.IN_PLACE, array, op)
+        self._allreduce(mpi.IN_PLACE, array, op)
 
     def allreduce_or(self, data: bytes) -> bytes:
         """The bitwise OR of the same number of bytes from each rank. Receives that have begun go on meanwhile."""
         result = bytearray(data)
         if progress.pending:
-            progress.run_blocking(self._call, self._allreduce, mpi.IN_PLACE, [result, mpi.BYTE], mpi.BOR)
+            progress.run_blocking(self._allreduce, mpi.IN_PLACE, [result, mpi.BYTE], mpi.BOR)
         else:
-            self._call(self._allreduce, mpi.IN_PLACE, [result, mpi.BYTE], mpi.BOR)
+            self._allreduce(mpi.IN_PLACE, [result, mpi.BYTE], mpi.BOR)
         return bytes(result)
 
     def bcast(self, block: Any, root: int) -> None:
         """Fills `block` on all ranks from that of `root`."""
-        self.finish(self._call(self.begin_bcast, [block, mpi.BYTE], root))
+        self.finish(self.begin_bcast([block, mpi.BYTE], root))
 
     def allgather(self, block: Any, blocks: Any) -> None:
         """Fills `blocks` with the blocks of all ranks, which have one length, in the order of the ranks."""
-        self._call(self._allgather, [block, mpi.BYTE], [blocks, mpi.BYTE])
+        self._allgather([block, mpi.BYTE], [blocks, mpi.BYTE])
 
     def allgather_parts(self, block: Any, parts: Sequence[slice]) -> None:
         """Fills `block` on all ranks, where each rank has filled its own part."""
         sizes, starts = [part.stop - part.start for part in parts], [part.start for part in parts]
-        self._call(self._allgatherv, mpi.IN_PLACE, [block, sizes, starts, mpi.BYTE])
+        self._allgatherv(mpi.IN_PLACE, [block, sizes, starts, mpi.BYTE])
 
     def barrier(self) -> None:
         """Returns when all ranks have come."""
-        self.finish(self._call(self.begin_barrier))
+        self.finish(self.begin_barrier())
 
     def finish(self, request: mpi.Request | None) -> None:
         """Waits for what a `begin_...` has returned: None here, as they have waited."""
@@ -147,24 +128,23 @@ class CollectiveComm:
 
     def bcast_obj(self, obj: Any, root: int) -> Any:
         """The object of `root`, pickled."""
-        return self._call(self._comm.bcast, obj, root)
+        return self._comm.bcast(obj, root)
 
     def allgather_obj(self, obj: Any) -> list[Any]:
         """The objects of all ranks, pickled, by rank."""
-        gathered: list[Any] = self._call(self._comm.allgather, obj)
-        return gathered
+        return self._comm.allgather(obj)
 
     def gather_obj(self, obj: Any, root: int) -> list[Any]:
         """On `root`, the objects of all ranks, pickled, by rank; elsewhere nothing."""
-        return self._call(self._comm.gather, obj, root) or []
+        return self._comm.gather(obj, root) or []
 
     def sendrecv(self, sent: Any, received: Any, rank: int, tag: int) -> None:
         """Sends a block to `rank`, and fills another by one from there. Not on a `WatchedComm`, as nothing ends it."""
-        self._call(self._comm.Sendrecv, [sent, mpi.BYTE], rank, tag, [received, mpi.BYTE], rank, tag)
+        self._comm.Sendrecv([sent, mpi.BYTE], rank, tag, [received, mpi.BYTE], rank, tag)
 
     def wait(self, request: mpi.Request, rank: int, status: mpi.Status | None = None) -> None:
         """Waits for a message to or from `rank`."""
-        self._call(request.Wait, status)
+        request.Wait(status)
 
 
 def barrier_of(barrier: Callable[..., Any], allreduce: Callable[..., Any]) -> Callable[..., Any]:

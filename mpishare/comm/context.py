@@ -38,8 +38,8 @@ class Context:
         mpi_nodes: How many nodes MPI sees in the ranks of this node; where it is not 1, it makes no windows here.
         config: The settings read from the environment when the communicator was first used.
         collective_comm: mpishare's own duplicate of the communicator, for collectives; see `comm.tags`.
-        node_collective_comm: The same for the ranks of this node; of several nodes, what users see as
-            `topology.node_comm`, so only collectives run on it.
+        node_collective_comm: The same for the ranks of this node. It is what users see as `topology.node_comm`, so
+            only collectives run on it.
         leader_comm: The same for the leaders of all nodes, which users see as `topology.leaders`; None on other ranks.
         head_comm: Another duplicate, for the heads of users' messages alone, as a receive with any tag takes any.
         data_comm: The duplicate of `collective_comm` as mpi4py has it, for what follows a head.
@@ -55,7 +55,6 @@ class Context:
         is_refused_for_messages: Whether an exception from outside ended a message of a user; see `messages.requests`.
         has_fast_messages: Whether users' messages are neither watched nor refused, and take the fewest steps.
         current_call: The public call that this rank is in; "" if it is in none.
-        n_open_calls: How many public calls this rank is in, each within the one before.
     """
 
     def __init__(self, comm: mpi.Intracomm) -> None:
@@ -99,36 +98,30 @@ class Context:
         self.segment_count = 0
         self.is_out_of_step = False
         self.current_call = ""
-        self.n_open_calls = 0
         self._kept: dict[Callable[[Context], Any], Any] = {}
         self.is_watched = self.config.check or self.config.timeout_s is not None
         self.is_refused_for_messages = False
         self.has_fast_messages = not self.is_watched
         self._watchdog = watchdog if self.is_watched else None
         self._set_collective_comms(watchdog)
-        self.collective_comm.is_whole = True
 
     def _set_collective_comms(self, watchdog: Watchdog) -> None:
         """Chooses the communicators of collectives: watched where calls are compared or waits end."""
-        facts, interrupts = self.topology, list[BaseException]()
+        facts = self.topology
         if not self.is_watched:
             watchdog.close()
-            self.collective_comm = CollectiveComm(self.data_comm, interrupts)
-            self.node_collective_comm = self.collective_comm
-            if facts.n_nodes > 1:
-                self.node_collective_comm = CollectiveComm(facts.node_comm, interrupts)
-            self.leader_comm = CollectiveComm(facts.leaders, interrupts) if facts.is_leader else None
+            self.node_collective_comm = CollectiveComm(facts.node_comm)
+            self.collective_comm = CollectiveComm(self.data_comm)
+            self.leader_comm = CollectiveComm(facts.leaders) if facts.is_leader else None
             return
         watchdog.compares = self.config.check
         watchdog.hosts = [facts.hosts[facts.node_of(rank)] for rank in range(facts.size)]
-        node_comm = None
-        if facts.n_nodes > 1:
-            node_comm = WatchedComm(facts.node_comm, watchdog, facts.ranks_of(facts.node), interrupts)
-        self.collective_comm = WatchedComm(self.data_comm, watchdog, range(facts.size), interrupts, node_comm)
-        self.node_collective_comm = node_comm or self.collective_comm
+        node_comm = WatchedComm(facts.node_comm, watchdog, facts.ranks_of(facts.node))
+        self.node_collective_comm = node_comm
+        self.collective_comm = WatchedComm(self.data_comm, watchdog, range(facts.size), node_comm)
         watchdog.outer = self.collective_comm
         leaders = [facts.placement.leader(node) for node in range(facts.n_nodes)]
-        self.leader_comm = WatchedComm(facts.leaders, watchdog, leaders, interrupts) if facts.is_leader else None
+        self.leader_comm = WatchedComm(facts.leaders, watchdog, leaders) if facts.is_leader else None
 
     def keep(self, make: Callable[[Context], _T]) -> _T:
         """What `make(context)` returns, made once for this communicator and kept until it is freed.

@@ -10,22 +10,16 @@ from typing import Any
 import numpy as np
 
 from mpishare.comm import mpi
-from mpishare.comm.agreement import NOTE_BYTES, agree
 from mpishare.comm.collective_comm import CollectiveComm, barrier_of
 from mpishare.comm.watchdog import Watchdog
-from mpishare.errors import MismatchError, MpishareError, StallError
+from mpishare.errors import MismatchError
 
 
 class WatchedComm(CollectiveComm):
     """Makes each blocking call in its nonblocking form and waits under a watchdog."""
 
     def __init__(
-        self,
-        comm: mpi.Intracomm,
-        watchdog: Watchdog,
-        ranks: Sequence[int],
-        interrupts: list[BaseException] | None = None,
-        node_comm: WatchedComm | None = None,
+        self, comm: mpi.Intracomm, watchdog: Watchdog, ranks: Sequence[int], node_comm: WatchedComm | None = None
     ) -> None:
         """Watches `comm`.
 
@@ -33,10 +27,9 @@ class WatchedComm(CollectiveComm):
             comm: The communicator.
             watchdog: That of the communicator over all nodes.
             ranks: For each rank of `comm`, its rank on the communicator over all nodes.
-            interrupts: See `CollectiveComm`.
-            node_comm: Where `comm` is over several nodes, that of this node, whose ranks are compared first.
+            node_comm: Where `comm` is over all nodes, that of this node, whose ranks are compared first.
         """
-        super().__init__(comm, interrupts)
+        super().__init__(comm)
         self._watchdog = watchdog
         self._ranks = tuple(ranks)
         self._node_comm = node_comm
@@ -48,25 +41,12 @@ class WatchedComm(CollectiveComm):
 
     def _watched(self, begin: Callable[..., mpi.Request]) -> Callable[..., None]:
         """A function that begins a nonblocking collective call of MPI, and waits for all ranks."""
-        return lambda *args: self._finish(self._call(begin, *args), self._ranks, meets=True)
+        return lambda *args: self._watchdog.wait(begin(*args), self._ranks, meets=True)
 
     def finish(self, request: mpi.Request | None) -> None:
         """See `CollectiveComm.finish`."""
         if request is not None:
-            self._finish(request, self._ranks)
-
-    def _finish(
-        self, request: mpi.Request, ranks: Sequence[int], status: mpi.Status | None = None, *, meets: bool = False
-    ) -> None:
-        """Waits; see `Watchdog.wait`. What a signal handler raises ends no wait."""
-        while True:
-            try:
-                self._watchdog.wait(request, ranks, status, meets=meets)
-                return
-            except (StallError, mpi.Exception):
-                raise
-            except BaseException as error:
-                self.interrupts.append(error)
+            self._watchdog.wait(request, self._ranks)
 
     def enter(self, call: str) -> str:
         """Notes that a public call begins on this communicator; returns where it was called, for errors.
@@ -78,10 +58,10 @@ class WatchedComm(CollectiveComm):
         where = self._watchdog.enter(call)
         if self._watchdog.compares:
             try:
-                is_for_all = self._watchdog.outer is self
+                is_for_all = self._node_comm is not None
                 if self._node_comm is not None:
-                    self._node_comm._compare(where, is_for_all)
-                self._compare(where, is_for_all)
+                    self._node_comm._compare(call, is_for_all)
+                self._compare(call, is_for_all)
             except BaseException:
                 self.leave()
                 raise
@@ -91,24 +71,17 @@ class WatchedComm(CollectiveComm):
         """Notes that the public call that `enter` noted last has ended."""
         self._watchdog.leave()
 
-    def _compare(self, where: str, is_for_all: bool, mark: str = "") -> None:
-        """Raises where the ranks differ in their call, which is for all nodes or for this one.
+    def _compare(self, call: str, is_for_all: bool) -> None:
+        """Raises where the ranks differ in `call`, which is for all nodes or for this one.
 
         A node whose ranks differ still meets the other nodes if one of its ranks calls for all nodes: they would wait.
         """
-        agreement = agree(self)
-        agreement.call, agreement.where = mark + self._watchdog.call.removesuffix(f" at {where}"), where
-        agreement.note = bytes([is_for_all]).ljust(NOTE_BYTES, b"\0")
-        try:
-            with agreement:
-                pass
-        except MpishareError as error:
+        calls = self.allgather_obj((call, self._watchdog.call, is_for_all))
+        if len({name for name, _, _ in calls}) > 1:
             outer = self._watchdog.outer
-            if isinstance(outer, WatchedComm) and outer is not self and agreement.note[0]:
-                outer._compare(where, is_for_all, "another call than its node, ")
-            if isinstance(error, MismatchError):
-                raise MismatchError({self._ranks[rank]: call for rank, call in error.calls.items()}) from None
-            raise
+            if outer is not None and outer is not self and any(for_all for _, _, for_all in calls):
+                outer.allgather_obj((f"!{call}", self._watchdog.call, False))
+            raise MismatchError({rank: where for rank, (_, where, _) in zip(self._ranks, calls, strict=True)})
 
     def _wait_asleep(self, request: mpi.Request, *, has_limit: bool) -> None:
         self._watchdog.wait(request, self._ranks, has_limit=has_limit)  # which sleeps between its looks
@@ -142,4 +115,4 @@ class WatchedComm(CollectiveComm):
 
     def wait(self, request: mpi.Request, rank: int, status: mpi.Status | None = None) -> None:
         """See `CollectiveComm.wait`."""
-        self._finish(request, [self._ranks[rank]], status)
+        self._watchdog.wait(request, [self._ranks[rank]], status)

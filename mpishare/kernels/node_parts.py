@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mpishare.arrays import slices
 from mpishare.arrays.raw import bytes_of, scalar
-from mpishare.collectives import shared_name
+from mpishare.collectives import node_comm_of, shared_name
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
@@ -57,13 +57,13 @@ def fill(array: NDArray[Any], value: ArrayLike, *, comm: mpi.Comm | None = None)
     """
     with collective("fill", comm) as call:
         context = call.context
-        with call.begin(context.node_collective_comm) as agreement:
+        with call.begin(node_comm_of(context)) as agreement:
             name = shared_name(array, writes=True)
             item = scalar(value, array.dtype)
             agreement.call = f"fill({name}, {item.tolist()!r})"
-        with agree(context.node_collective_comm):  # its other ranks wait for the one that writes
-            part = slices.balanced_slice(array.size, context.topology.node_size, context.topology.node_rank)
-            array.ravel(order="K")[part] = item
+        part = slices.balanced_slice(array.size, context.topology.node_size, context.topology.node_rank)
+        array.ravel(order="K")[part] = item
+        context.node_collective_comm.barrier()
 
 
 def checksum(array: NDArray[Any], *, comm: mpi.Comm | None = None) -> int:
@@ -108,13 +108,13 @@ def checksum(array: NDArray[Any], *, comm: mpi.Comm | None = None) -> int:
     """
     with collective("checksum", comm) as call:
         context = call.context
-        node_comm = context.node_collective_comm
+        node_comm = node_comm_of(context)
         with call.begin(node_comm) as agreement:
             agreement.call = f"checksum({shared_name(array, writes=False)})"
         with agree(node_comm):  # the first call compiles, which may fail
             part = part_sum(bytes_of(array), context.topology.node_size, context.topology.node_rank)
         total = np.array(part % 2**64, np.uint64)
-        node_comm.allreduce(total, mpi.SUM)
+        context.node_collective_comm.allreduce(total, mpi.SUM)
         return (int(total) + array.nbytes) % 2**64
 
 

@@ -6,26 +6,23 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from itertools import repeat
 from typing import Any
 
 from mpishare.comm import mpi
-from mpishare.comm.agreement import out_of_step
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag
 from mpishare.errors import MpishareError, StallError
-from mpishare.messages.wire import encode
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import pickle_object
 from mpishare.tasks.calls import Call
 from mpishare.tasks.errors import Failure, call_as_task
 from mpishare.tasks.object_transport import backoff, receive_object, send_object
 
-MAP, CALL, INITIALIZE, REFUSE, CLOSE = b"M", b"S", b"I", b"R", b"C"
+MAP, CALL, INITIALIZE, CLOSE = b"M", b"S", b"I", b"C"
 
 _COMMAND = struct.Struct("<cQ")
 """One of these, and the number of the pool."""
@@ -71,8 +68,6 @@ class Dispatcher:
         with self._lock:
             if self._error is not None:
                 raise MpishareError("the pool makes no more calls, since its thread has ended") from self._error
-            if self._context.is_out_of_step:  # the workers may wait, and hear no command
-                raise out_of_step()
             self._waiting.append((future, call))
         self._wake.set()
         return future
@@ -81,11 +76,6 @@ class Dispatcher:
         """Cancels the calls that have not begun."""
         for future, _ in list(self._waiting):
             future.cancel()
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the thread has ended by an error."""
-        return self._error is not None
 
     def is_this_thread(self) -> bool:
         """Whether this thread, which runs the callbacks of futures, is the one that makes calls and so cannot wait."""
@@ -131,14 +121,13 @@ class Dispatcher:
         has_function = self._functions.pop(rank, self) is call.func  # noted again when the call has been made
         try:
             pickled = pickle_object((has_function, None if has_function else call.func, call.args, call.kwargs))
-            message = encode(self._context, pickled)
         except BaseException as error:  # of a class that is pickled; the pool goes on
             future.set_exception(error)
             return True
         self._idle.pop()
         self._running[rank] = future, call, time.monotonic()
-        send_command(self._context, self._pool, CALL, [rank])
-        send_object(self._comm, message, rank, Tag.POOL_CALL)
+        send_command(self._context, self._pool, CALL, rank)
+        send_object(self._context, self._comm, pickled, rank, Tag.POOL_CALL)
         return True
 
     def _receive_next(self) -> bool:
@@ -174,13 +163,9 @@ class Dispatcher:
             raise StallError("Pool.submit", limit_s, {rank: f"on host {host} {doing}" for rank, host in hosts.items()})
 
 
-def send_command(context: Context, pool: int, command: bytes, ranks: Iterable[int]) -> None:
-    """On the root: sends a command to workers of the pool with number `pool`.
-
-    In one call of C: no signal handler runs when some of them have it and others have not.
-    """
-    message = [_COMMAND.pack(command, pool), mpi.BYTE]
-    deque(map(context.data_comm.Send, repeat(message), ranks, repeat(Tag.POOL_COMMAND)), maxlen=0)
+def send_command(context: Context, pool: int, command: bytes, rank: int) -> None:
+    """On the root: tells a worker of the pool with number `pool`, by rank."""
+    context.data_comm.Send([_COMMAND.pack(command, pool), mpi.BYTE], rank, Tag.POOL_COMMAND)
 
 
 def next_command(context: Context, root: int, pool: int) -> bytes:
@@ -216,9 +201,7 @@ def serve_call(context: Context, root: int, kept: Any) -> Any:
         answer = _answer(kept, args, kwargs)
     except (Exception, SystemExit) as error:  # an argument's, which cannot be unpickled
         answer = pickle_object((Failure.of(error), None))
-    send_object(comm, encode(context, answer), root, Tag.POOL_RESULT)
-    if comm.interrupts:
-        raise comm.interrupts.pop()
+    send_object(context, comm, answer, root, Tag.POOL_RESULT)
     return kept
 
 

@@ -94,17 +94,12 @@ def error_of(context: Context, error: BaseException | None, failures: Sequence[F
     if error is not None and own is not None and own.item is None:
         return error
     failed = {rank: failure for rank, failure in enumerate(failures) if failure is not None}
-    first = first_failed(failures)
-    if first is None:
+    items = [(failure.item, rank) for rank, failure in failed.items() if failure.item is not None]
+    if not items:
         lowest = min(failed)
         return PeerError(lowest, _host(context, lowest), failed[lowest].reason, len(failed) - 1)
+    first = min(items)[1]
     return failed[first].task_error(context, first, error=error if first == rank else None)
-
-
-def first_failed(failures: Sequence[Failure | None]) -> int | None:
-    """The rank on which the first item failed; None if no task did."""
-    items = [(failure.item, rank) for rank, failure in enumerate(failures) if failure and failure.item is not None]
-    return min(items)[1] if items else None
 
 
 def _host(context: Context, rank: int) -> str:

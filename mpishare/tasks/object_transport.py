@@ -14,7 +14,8 @@ from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.pending import InFlight
 from mpishare.comm.watchdog import answer_everywhere
-from mpishare.messages.wire import HEAD_BYTES, Message, decode, pieces
+from mpishare.messages.wire import HEAD_BYTES, decode, encode, pieces
+from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import unpickle_object
 
 _YIELDS = 1000
@@ -37,8 +38,12 @@ def backoff(sleep_s: float = _SLEEP_S) -> Iterator[None]:
         yield
 
 
-def send_object(comm: CollectiveComm, message: Message, dest: int, tag: int) -> None:
-    """Sends an object to `receive_object` on rank `dest`. Returns when its arrays may be changed."""
+def send_object(context: Context, comm: CollectiveComm, pickled: PickledObject, dest: int, tag: int) -> None:
+    """Sends an object to `receive_object` on rank `dest`. Returns when its arrays may be changed.
+
+    First comes the head of a message (`messages.wire`), then its parts.
+    """
+    message = encode(context, pickled)
     with InFlight(comm, tag) as in_flight:
         for block in (np.frombuffer(message.head, np.uint8), *message.parts):
             for piece in pieces(block):

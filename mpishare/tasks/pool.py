@@ -14,9 +14,8 @@ from itertools import count
 from typing import Any
 
 from mpishare.comm import mpi
-from mpishare.comm.agreement import NOTE_BYTES, agree, is_known, out_of_step, refuse
+from mpishare.comm.agreement import NOTE_BYTES, is_known
 from mpishare.comm.collective import collective
-from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, MpishareError, SpecError, TaskError, checked_integer
 from mpishare.tasks import dispatcher
 from mpishare.tasks.calls import Call
@@ -90,8 +89,6 @@ class Pool(TaskExecutor):
         [1, 2, 3]
     """
 
-    is_root = False
-
     def __init__(
         self,
         comm: mpi.Comm | None = None,
@@ -102,13 +99,20 @@ class Pool(TaskExecutor):
         per: str = "rank",
     ) -> None:
         refuse_within_task(comm)
-        try:
-            context = self._agree(comm, root, initializer, initargs, per)
-        except BaseException as error:
-            if self.is_root and not is_known(error, self._context.topology.size):
-                others = set(range(self._context.topology.size)) - {self._root}
-                dispatcher.send_command(self._context, self._number, dispatcher.CLOSE, others)
-            raise
+        with collective("Pool", comm) as call:
+            self._context = context = call.context
+            with call.begin() as agreement:
+                self._root = checked_integer("root", root, largest=context.topology.size - 1)
+                Options(per=per).check()
+                agreement.call = f"Pool(root={self._root}, per={per!r})"
+                self.is_root = context.topology.rank == self._root
+                if self.is_root:
+                    note = _NOTE.pack(initializer is not None, next(_pool_numbers))
+                    agreement.note = note.ljust(NOTE_BYTES, b"\0")
+            call.release()  # what follows shares arrays in calls of its own
+            has_initializer, self._number = _NOTE.unpack_from(agreement.note)
+            if has_initializer:
+                initialize(context, self._root, per, initializer, initargs)
         self.rank, self.size = context.topology.rank, context.topology.size
         self.workers = frozenset(range(self.size)) - {self._root}
         self._per = per
@@ -120,31 +124,6 @@ class Pool(TaskExecutor):
         self._call_numbers = count()  # of `submit`
         if self.is_root:
             atexit.register(self.close)  # without it, a root that ends would leave the others waiting
-
-    def _agree(
-        self,
-        comm: mpi.Comm | None,
-        root: int,
-        initializer: Callable[..., Any] | None,
-        initargs: tuple[Any, ...],
-        per: str,
-    ) -> Context:
-        """What all ranks do to make a pool; the context of the communicator."""
-        with collective("Pool", comm) as call:
-            self._context = context = call.context
-            with call.begin() as agreement:
-                self._root = checked_integer("root", root, largest=context.topology.size - 1)
-                Options(per=per).check()
-                agreement.call = f"Pool(root={self._root}, per={per!r})"
-                if context.topology.rank == self._root:
-                    self._number = next(_pool_numbers)
-                    agreement.note = _NOTE.pack(initializer is not None, self._number).ljust(NOTE_BYTES, b"\0")
-                self.is_root = context.topology.rank == self._root
-            call.release()  # what follows shares arrays in calls of its own
-            has_initializer, self._number = _NOTE.unpack_from(agreement.note)
-            if has_initializer:
-                initialize(context, self._root, per, initializer, initargs)
-        return context
 
     @property
     def comm(self) -> mpi.Comm:
@@ -180,8 +159,6 @@ class Pool(TaskExecutor):
                 func = dispatcher.serve_call(self._context, self._root, func)
             elif command == dispatcher.CLOSE:
                 self._is_open = False
-            elif command == dispatcher.REFUSE:
-                self._end_waits()
             else:
                 try:
                     if command == dispatcher.MAP:
@@ -248,53 +225,27 @@ class Pool(TaskExecutor):
             self._end_service()
 
     def _end_service(self) -> None:
-        calls = self._dispatcher
-        has_ended = calls is not None and calls.has_ended
-        if calls is not None and has_ended:
-            calls.close()  # a rank may wait until its result has been received
-        if self._context.is_out_of_step:
-            self._end_waits()
-        if calls is not None and not has_ended:
-            calls.close()
+        if self._dispatcher is not None:
+            self._dispatcher.close()
         self._command(dispatcher.CLOSE)
-
-    def _end_waits(self) -> None:
-        """Has the others leave a call in which an exception from outside has left them: an agreement that fails.
-
-        Those that have ended the call come to it by a command, which the others get afterwards. So all of them agree
-        again until no rank fails.
-        """
-        comm = self._context.collective_comm
-        if self.is_root:
-            self._command(dispatcher.REFUSE)
-            with suppress(MpishareError), refuse(comm):
-                pass
-        while not comm.is_given_up:
-            with suppress(MpishareError), agree(comm):
-                return
 
     @contextmanager
     def _all_ranks(self, command: bytes) -> Iterator[None]:
         """Has the others come to what all ranks do in the block. A call that waits for its end is not late."""
         refuse_within_task(self._context.topology.comm)
-        if self._context.is_out_of_step:  # the others may wait, and hear no command
-            raise out_of_step()
+        self._command(command)
         calls = self._dispatcher
         if calls is not None:
             calls.watched_from = math.inf
         try:
-            self._command(command)
             yield
-        except BaseException as error:
-            # The others may wait for this rank, in a call that it has not begun: `_end_service` ends that.
-            self._context.is_out_of_step |= not is_known(error, self.size)
-            raise
         finally:
             if calls is not None:
                 calls.watched_from = time.monotonic()
 
     def _command(self, command: bytes) -> None:
-        dispatcher.send_command(self._context, self._number, command, self.workers)
+        for rank in self.workers:
+            dispatcher.send_command(self._context, self._number, command, rank)
 
     def _map(
         self, func: Callable[[Any], Any], items: Iterable[Any], chunksize: int | None, progress: bool

@@ -16,7 +16,6 @@ from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag
 from mpishare.errors import MpishareError, SpecError, text_of_error
-from mpishare.messages.wire import Message
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import pickle_object
 from mpishare.tasks.errors import ItemFailed
@@ -80,7 +79,9 @@ def stack(values: list[Any]) -> Values:
     return np.array(values, dtype)
 
 
-def gather_results(context: Context, root: int, count: int, results: RankResults, message: Message) -> Values | None:
+def gather_results(
+    context: Context, root: int, count: int, results: RankResults, pickled: PickledObject
+) -> Values | None:
     """Brings the results of all ranks to the root.
 
     Args:
@@ -88,7 +89,7 @@ def gather_results(context: Context, root: int, count: int, results: RankResults
         root: Where they go.
         count: Number of items.
         results: This rank's.
-        message: The same, as it is sent.
+        pickled: The same, pickled.
 
     Returns:
         On the root, the results in the order of the items; None elsewhere.
@@ -103,7 +104,7 @@ def gather_results(context: Context, root: int, count: int, results: RankResults
     """
     comm, gathered, errors = context.collective_comm, None, []
     if comm.rank != root:
-        send_object(comm, message, root, Tag.MAP_RESULT)
+        send_object(context, comm, pickled, root, Tag.MAP_RESULT)
     with agree(comm):
         for rank in range(comm.size) if comm.rank == root else ():
             try:  # from all ranks, also after an error, since each of them sends

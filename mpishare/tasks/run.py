@@ -5,20 +5,17 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from itertools import starmap
 from typing import Any
 
 from mpishare.comm import mpi
 from mpishare.comm.agreement import NOTE_BYTES, agree, mark_known
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
-from mpishare.errors import ArgumentError, MpishareError, SpecError, checked_integer
-from mpishare.messages.wire import encode
+from mpishare.errors import ArgumentError, SpecError, checked_integer
 from mpishare.progress_bar import Bar, check_tqdm
 from mpishare.sharing import share
-from mpishare.tasks.errors import Failure, apply_to_items, call_as_task, error_of, first_failed
+from mpishare.tasks.errors import Failure, apply_to_items, call_as_task, error_of
 from mpishare.tasks.functions import SharedFunction
 from mpishare.tasks.item_source import ItemSource
 from mpishare.tasks.items import Items
@@ -201,15 +198,14 @@ class _Run:
         An exception from outside, such as a signal handler's, cancels the tasks; the wait goes on. Where waits are
         watched, the ranks meet in the next collective instead, which a stall ends.
         """
-        barrier: list[mpi.Request] = []
+        request = None
         while True:
             try:
                 pauses = backoff()
                 self._queue.finish()
-                if not barrier and not self._context.is_watched:
-                    # In one call of C: no signal handler runs between the two, so that there is one barrier.
-                    barrier.extend(starmap(self._context.data_comm.Ibarrier, ((),)))
-                while barrier and not barrier[0].Test():
+                if request is None and not self._context.is_watched:
+                    request = self._context.data_comm.Ibarrier()
+                while request is not None and not request.Test():
                     next(pauses)
                 return
             except mpi.Exception:
@@ -219,24 +215,19 @@ class _Run:
 
     def _gathered(self, count: int, results: RankResults) -> list[Any]:
         """The results of one batch, on the ranks that get them. Raises on all ranks if one failed."""
-        context, message = self._context, None
+        context, pickled = self._context, None
         if self._error is None and self._gather != "none":
             try:
-                message = encode(context, results.pickled())
-            except BaseException as error:
+                pickled = results.pickled()
+            except Exception as error:
                 self._error = error
         failure = None if self._error is None else Failure.of(self._error, self._first)
-        failures = context.collective_comm.allgather_obj(failure and failure._replace(state=None))
+        failures = context.collective_comm.allgather_obj(failure)
         if any(failures):
-            first = first_failed(failures)
-            if first is not None:
-                with suppress(MpishareError):  # no memory for it
-                    state = _share_from(context, first, None if failure is None else failure.state)
-                    failures[first] = failures[first]._replace(state=state)
             raise mark_known(context.collective_comm, error_of(context, self._error, failures))
-        if message is None:
+        if pickled is None:
             return []
-        values = gather_results(context, self._root, count, results, message)
+        values = gather_results(context, self._root, count, results, pickled)
         if self._gather == "all":
             (values,) = share((values,), root=self._root, comm=context.topology.comm)  # `share` refuses None
         return [] if values is None else list(values)

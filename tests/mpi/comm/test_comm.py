@@ -1,13 +1,10 @@
 """What is kept of a communicator: its nodes, the entry of every collective, and one rank's error made every rank's."""
 
-import ctypes
 import pickle
 import signal
 import time
 from contextlib import suppress
 from dataclasses import FrozenInstanceError
-from functools import partial
-from itertools import chain, starmap
 
 import numpy as np
 import pytest
@@ -357,32 +354,3 @@ def test_objects_gathered_for_the_root_are_on_no_other_rank(ours):
     for root in range(ours.size):
         gathered = ours.gather_obj(np.arange(ours.rank), root)
         assert [array.size for array in gathered] == (list(range(ours.size)) if ours.rank == root else [])
-
-
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("settings", [{"check": "0"}, {"check": "1"}, {"timeout": "60"}])
-def test_a_handler_that_raises_while_mpi_waits(comm, configured, monkeypatch, settings):
-    """The call goes on to its end on all ranks, or the next agreement fails with the exception; the next call works."""
-    own, last, c_raise = configured(**settings), comm.size - 1, ctypes.CDLL(None)["raise"]
-    usual = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    grid = ms.zeros(3, comm=own)
-    for call in (lambda: ms.fence(comm=own), lambda: ms.bcast(grid, comm=own), lambda: ms.zeros(3, comm=own)):
-        numbers = iter([signal.SIGALRM])
-        with monkeypatch.context() as patch:
-            if comm.rank == last:  # the signal comes in C: its handler runs when the call of MPI has returned
-                calls_of_mpi = partial(chain_with, starmap, partial(map, c_raise, numbers))
-                patch.setattr(collective_comm, "starmap", calls_of_mpi)
-            try:
-                call()
-                assert comm.rank != last
-            except KeyboardInterrupt:
-                assert comm.rank == last
-            except ms.PeerError as error:
-                assert "KeyboardInterrupt" in str(error)  # noqa: PT017 - it comes with the settings that compare calls
-        assert ms.zeros(3, comm=own).tolist() == [0, 0, 0]
-    signal.signal(signal.SIGALRM, usual)
-
-
-def chain_with(starmap, more, function, args):
-    """What `starmap` yields, and then what `more` does, all in C."""
-    return chain(starmap(function, args), more())

@@ -97,22 +97,25 @@ def test_imap(pool):
     assert next(read) <= 5 + 2 * max(1, pool.size - 1)
 
 
-@pytest.mark.ranks(2)
-def test_imap_with_a_timeout(comm, shared_folder):
+@on_the_root
+def test_imap_with_a_timeout(pool, shared_folder):
     """A result that comes late can be asked for again, as in multiprocessing."""
-
-    def body(pool):
-        for number, imap in enumerate((pool.imap, pool.imap_unordered)):
-            ended = shared_folder / str(number)
-            results = imap(partial(until, ended), [1])
-            with pytest.raises(multiprocessing.TimeoutError):
-                results.next(0)
-            ended.touch()
-            assert results.next() == 1
+    ended = shared_folder / "ended"
+    for imap in (pool.imap, pool.imap_unordered):
+        ended.touch()
+        results = imap(partial(until, ended), [1])
+        assert results.next(60) == 1
+        for call in (results.next, results.__next__):
             with pytest.raises(StopIteration):
-                results.next(0)
-
-    with_pool(body)
+                call()
+        ended.unlink()
+        if pool.size == 1:
+            return  # the root would wait for itself
+        results = imap(partial(until, ended), [2])
+        with pytest.raises(multiprocessing.TimeoutError):
+            results.next(0)
+        ended.touch()
+        assert results.next() == 2
 
 
 @on_the_root
@@ -549,26 +552,5 @@ def test_an_interrupted_initializer(configured, monkeypatch):
             pool.initialize(abs, (1,))
         with pytest.raises(ms.MpishareError, match="out of step"):
             ms.zeros(3, comm=own)
-
-    with_pool(body, comm=own)
-
-
-@pytest.mark.parametrize("settings", [{"check": "0"}, {"check": "1", "nodes": "block:9"}])
-def test_an_interrupt_between_a_command_and_its_call(configured, monkeypatch, settings):
-    """The others wait in a call that the root has not begun. The end of the pool ends their wait."""
-    own = configured(**settings)
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    def body(pool):
-        monkeypatch.setattr(pool, "_run_map", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            pool.map(abs, [-1])
-        with pytest.raises(ms.MpishareError, match="out of step"):
-            pool.map(abs, [-1])
-        if pool.size > 1:
-            with pytest.raises(ms.MpishareError, match="out of step"):
-                pool.submit(abs, -1)
 
     with_pool(body, comm=own)
