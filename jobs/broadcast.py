@@ -1,13 +1,12 @@
-"""Shares an array with every rank, one copy per node; each rank computes its 2-norm, and all must agree to the bit.
+"""Shares an array with every rank, one copy per node. Each rank computes its 2-norm, and all must agree to the bit.
 
     mpiexec -n 4 python jobs/broadcast.py --data table.npy
     mpiexec -n 4 python jobs/broadcast.py --shape 512,512
 
-Prints what each node holds, what one copy per rank would take, and the time beside mpi4py's two broadcasts. To share
-an array of your own, read it in `read`, which only rank 0 calls.
-"""
+Prints what each node holds, what one copy per rank would take, and the time beside mpi4py's two broadcasts.
 
-from __future__ import annotations
+Your own data: --data takes a .npy file; read another format in `read`, which only rank 0 calls.
+"""
 
 import argparse
 import math
@@ -26,8 +25,8 @@ BLOCK_ITEMS = 1 << 20  # summed at a time, so that no rank makes a temporary cop
 comm = MPI.COMM_WORLD
 
 
-def main(args: Sequence[str] | None = None) -> int:
-    """Returns 0; it ends the job where ranks differ."""
+def main(args: Sequence[str] | None = None) -> None:
+    """The job. An error on any rank ends it, also where the ranks differ."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--data", metavar="FILE.npy", help="the array to share; only rank 0 reads the file")
@@ -41,7 +40,6 @@ def main(args: Sequence[str] | None = None) -> int:
         describe(shared)
         print(f"2-norm {float.fromhex(norms[0])!r}: all {comm.size} ranks agree bit for bit")
     compare(shared)
-    return 0
 
 
 def read(options: argparse.Namespace) -> np.ndarray[Any, Any]:
@@ -98,4 +96,4 @@ def seconds(way: Callable[[], Any]) -> float:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -2,10 +2,10 @@
 
     python jobs/flights.py build/flights.npy
 
-336,776 rows of float64; a missing value is stored as 0, so that a norm of the table is a number.
-"""
+336,776 rows of float64; a missing value is stored as 0, so that a norm of the table is a number. It runs without MPI.
 
-from __future__ import annotations
+Your own data: save a table by np.save, and give its file to the other jobs.
+"""
 
 import argparse
 import csv
@@ -55,7 +55,7 @@ def _number(text: str) -> float:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Reads the table and writes the file that `words` name, in place of the command line."""
+    """Reads the table and writes the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="where to write, e.g. build/flights.npy")
     file = parser.parse_args(args).file

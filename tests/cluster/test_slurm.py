@@ -109,7 +109,7 @@ def assert_checked(name, output):
 
 
 def test_a_job_that_is_told_to_stop_is_requeued_and_goes_on(slurm, tmp_path):
-    heat = {"SIZE": "61,50", "STEPS": "3000", "FOLDER": f"{tmp_path}/run", "OUTPUT": f"{tmp_path}/heat.h5"}
+    heat = {"ROWS": "61", "COLUMNS": "50", "STEPS": "3000", "FOLDER": f"{tmp_path}/run"}
     environ = tuple(f"HEAT_{name}={value}" for name, value in heat.items())
     output = tmp_path / "out"
     options = [f"--export=ALL,VIRTUAL_ENV={sys.prefix}", f"--output={output}", alone("resume", tmp_path)]
