@@ -3,10 +3,12 @@
     mpishare run -n 2 -m benchmarks.messages [--powers 3,6,10,13,16,20,22,24,26,28] [--rounds 15] [--gib 1]
     python -m benchmarks.messages --hosts    the same between two hosts, and compression on links of 400 Mbit/s
 
-Rank 0 sends to rank 1, which sends back; half of that is the time of one message. Each round times every way once.
-Prints a table and keeps it as results/messages.json, or messages-hosts.json, with a picture beside it.
+Rank 0 sends to rank 1, which sends back; half of that is the time of one message. Each round times every way, in an
+order that changes, and each message is another array. Where the receiver does not know what comes, as with ours, MPI's
+own means are Mprobe, a new array, and Recv; both stand beside ours. Prints a table and keeps it as
+results/messages.json, or messages-hosts.json, with a picture beside it.
 
-Bounds on 2 ranks of 2 cores, of medians: 8 B to 1 KiB in 2.5 us, and in 0.3 of lower-case send and recv; 64 KiB in 1.25
+Goals on 2 ranks of 2 cores, of medians: 8 B to 1 KiB in 2.5 us, and in 0.3 of lower-case send and recv; 64 KiB in 1.25
 of Send and Recv; from 1 MiB on in 1.05 of that; the peak memory of a 1 GiB recv 8 MiB over the array.
 """
 
@@ -14,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -24,20 +25,23 @@ from numpy.typing import NDArray
 
 from benchmarks.keep import keep, peak_bytes
 from benchmarks.picture import lines
+from benchmarks.rounds import MEDIAN, order, row
 
 Figures = dict[str, dict[str, float]]
 Way = tuple[Callable[[NDArray[Any]], object], Callable[[NDArray[Any]], object]]
 """How an array is sent, and how one is received where there is room for it."""
 
-KNOWN, OURS, OURS_OUT, PICKLED, PKL5 = (
+KNOWN, PROBED, OURS, OURS_OUT, PICKLED, PKL5 = (
     "Send, Recv, known buffers",
+    "Send, Mprobe, Recv, new array",
     "mpishare",
     "mpishare, out=",
     "send, recv, pickled",
     "pkl5",
 )
-AUTO = "compress='auto'"
-_PATIENCE_S = 900
+OVER_KNOWN = f"of {KNOWN}"
+AUTO, AS_THEY_ARE, OF_PLAIN = "compress='auto'", "as they are", "of as they are"
+_ARRAYS = 3
 _SLOW = "400mbit"
 _TAG = 7
 
@@ -82,7 +86,7 @@ def on_one_node(sizes: list[int], rounds: int, gib: float) -> None:
         for name in list(figures)[len(sizes) :]:
             show(name, figures[name])
         keep("messages", figures, info)
-        draw("messages", sizes, figures, "2 ranks of one node")
+        draw("messages", sizes, figures, "A message from rank to rank of one node")
 
 
 def between_hosts(options: argparse.Namespace) -> None:
@@ -92,13 +96,15 @@ def between_hosts(options: argparse.Namespace) -> None:
     args = ["--powers", options.powers.replace(",28", ""), "--rounds", str(options.rounds)]
     figures, ground = {}, {}
     for rate in ("", _SLOW):
-        rounds = args if not rate else ["--powers", "10,16,20,22", "--rounds", "5"]
+        rounds = args if not rate else ["--powers", "10,16,20,22", "--rounds", str(min(options.rounds, 9))]
         result = on_cluster(2, "1", rate, ["benchmarks.messages", "--inside", "messages", *rounds])
         ground = result["ground"]
         figures[rate or "free"] = result["figures"]
         for name, table in result["figures"].items():
             show(f"2 hosts, {rate or 'free'}, {name}", table)
-    result = on_cluster(2, "1", _SLOW, ["benchmarks.messages", "--inside", "compression", "--rounds", "5"])
+    result = on_cluster(
+        2, "1", _SLOW, ["benchmarks.messages", "--inside", "compression", "--rounds", str(min(options.rounds, 9))]
+    )
     figures["compression"] = result["figures"]
     for name, table in result["figures"].items():
         show(name, table)
@@ -116,7 +122,7 @@ def tell(figures: Any) -> None:
         print(json.dumps({"figures": figures, "ground": ground}))
 
 
-def ways(nbytes: int) -> dict[str, Way]:
+def ways() -> dict[str, Way]:
     """All ways, by name."""
     from mpi4py import MPI
     from mpi4py.util import pkl5
@@ -126,8 +132,17 @@ def ways(nbytes: int) -> dict[str, Way]:
     comm = MPI.COMM_WORLD
     peer = 1 - comm.rank
     buffered = pkl5.Intracomm(comm)
+
+    def probed(_: Any) -> NDArray[Any]:
+        status = MPI.Status()
+        message = comm.Mprobe(peer, _TAG, status)
+        array = np.empty(status.Get_count(MPI.BYTE) // 8)
+        message.Recv(array)
+        return array
+
     return {
         KNOWN: (lambda array: comm.Send(array, peer, _TAG), lambda room: comm.Recv(room, peer, _TAG)),
+        PROBED: (lambda array: comm.Send(array, peer, _TAG), probed),
         OURS: (lambda array: ms.send(array, peer), lambda room: ms.recv(peer)),
         OURS_OUT: (lambda array: ms.send(array, peer), lambda room: ms.recv(peer, out=room)),
         PICKLED: (lambda array: comm.send(array, peer, _TAG), lambda room: comm.recv(None, peer, _TAG)),
@@ -139,10 +154,10 @@ def measure(nbytes: int, rounds: int) -> Figures:
     """The time of one message by each way, over that with known buffers, and the bytes a second."""
     from mpi4py import MPI
 
-    array, room = np.ones(nbytes // 8), np.ones(nbytes // 8)
-    matches = ways(nbytes)
+    room = np.ones(nbytes // 8)
+    arrays = [np.full(nbytes // 8, float(number)) for number in range(_ARRAYS)]
     repeats = max(2, min(2000, (16 << 20) // nbytes))
-    return table(MPI.COMM_WORLD, {name: (way, array, room) for name, way in matches.items()}, rounds, repeats, KNOWN)
+    return table(MPI.COMM_WORLD, {name: (way, arrays, room) for name, way in ways().items()}, rounds, repeats, KNOWN)
 
 
 def strided(rounds: int) -> Figures:
@@ -159,39 +174,35 @@ def strided(rounds: int) -> Figures:
     base = array.base
     by_type: Way = (lambda _: comm.Send([base, 1, vector], peer, _TAG), lambda room: comm.Recv(room, peer, _TAG))
     ours: Way = (lambda array: ms.send(array, peer), lambda _: ms.recv(peer))
-    matches = table(comm, {OURS: (ours, array, room), "derived datatype": (by_type, array, room)}, rounds, 5, OURS)
+    matches = table(comm, {OURS: (ours, [array], room), "derived datatype": (by_type, [array], room)}, rounds, 5, OURS)
     vector.Free()
     return matches
 
 
 def table(
-    comm: Any, matches: dict[str, tuple[Way, NDArray[Any], NDArray[Any]]], rounds: int, repeats: int, limit: str
+    comm: Any, matches: dict[str, tuple[Way, list[NDArray[Any]], NDArray[Any]]], rounds: int, repeats: int, limit: str
 ) -> Figures:
-    """Times every way; rank 0 and 1 play, others watch."""
+    """Times every way between rank 0 and rank 1."""
     times: dict[str, list[float]] = {name: [] for name in matches}
-    for _ in range(rounds + 1):  # the first round, in which everything is new, is left out
-        for name, ((send, receive), array, room) in matches.items():
+    for number in range(rounds + 1):  # the first round, in which everything is new, is left out
+        for name in order(matches, number):
+            (send, receive), arrays, room = matches[name]
             comm.Barrier()
             start = time.perf_counter()
-            for _ in range(repeats):
+            for turn in range(repeats):
                 if comm.rank == 0:
-                    send(array)
+                    send(arrays[turn % len(arrays)])
                     receive(room)
                 else:
                     receive(room)
-                    send(array)
-            times[name].append((time.perf_counter() - start) / repeats / 2)
-    medians = {name: statistics.median(taken[1:]) for name, taken in times.items()}
-    nbytes = next(iter(matches.values()))[1].nbytes
-    return {
-        name: {
-            "median, us": round(median * 1e6, 3),
-            "least, us": round(min(times[name]) * 1e6, 3),
-            "of " + limit: round(median / medians[limit], 3),
-            "GB/s": round(nbytes / median / 1e9, 3),
-        }
-        for name, median in medians.items()
-    }
+                    send(arrays[turn % len(arrays)])
+            times[name].append(comm.allreduce(time.perf_counter() - start, max) / repeats / 2)
+    rows = {name: row(taken[1:]) for name, taken in times.items()}
+    nbytes = matches[limit][2].nbytes
+    for figures in rows.values():
+        figures[f"of {limit}"] = round(figures[MEDIAN] / rows[limit][MEDIAN], 3)
+        figures["GB/s"] = round(nbytes / figures[MEDIAN] / 1e6, 3)
+    return rows
 
 
 def memory(nbytes: int) -> float:
@@ -228,27 +239,22 @@ def compression(rounds: int) -> dict[str, Any]:
     }
     figures: dict[str, Any] = {}
     for name, array in arrays.items():
-        times: dict[str | None, list[float]] = {None: [], "auto": []}
-        for _ in range(rounds + 1):
-            for compress, taken in times.items():
+        times: dict[str, list[float]] = {AS_THEY_ARE: [], AUTO: []}
+        for number in range(rounds + 1):
+            for way in order(times, number):
                 comm.Barrier()
                 start = time.perf_counter()
                 if comm.rank == 0:
-                    ms.send(array, 1, compress=compress)
+                    ms.send(array, 1, compress="auto" if way == AUTO else None)
                     comm.recv(None, 1)
                 else:
                     ms.recv(0)
                     comm.send(None, 0)
-                taken.append(time.perf_counter() - start)
-        plain, auto = (statistics.median(taken[1:]) for taken in times.values())
-        figures[f"32 MiB, {name}"] = {
-            "as they are": {"median, us": round(plain * 1e6)},
-            AUTO: {
-                "median, us": round(auto * 1e6),
-                "of as they are": round(auto / plain, 3),
-                "lz4's ratio": round(_shrunk(array), 3),
-            },
-        }
+                times[way].append(time.perf_counter() - start)
+        rows = {way: row(taken[1:]) for way, taken in times.items()}
+        rows[AUTO][OF_PLAIN] = round(rows[AUTO][MEDIAN] / rows[AS_THEY_ARE][MEDIAN], 3)
+        rows[AUTO]["lz4's ratio"] = round(_shrunk(array), 3)
+        figures[f"32 MiB, {name}"] = rows
     return figures
 
 
@@ -261,15 +267,19 @@ def _shrunk(array: NDArray[Any]) -> float:
 def show(name: str, figures: Figures) -> None:
     """Prints one table."""
     print(f"\n{name}")
-    for way, row in figures.items():
-        print(f"  {way:28} " + "  ".join(f"{value:13,.2f} {what}" for what, value in row.items()), flush=True)
+    for way, values in figures.items():
+        print(
+            f"  {way:30} "
+            + "  ".join(f"{value:13,.4f} {what}" for what, value in values.items() if "quartile" not in what),
+            flush=True,
+        )
 
 
 def draw(name: str, sizes: list[int], figures: dict[str, Figures], title: str) -> None:
     """Time against bytes."""
     tables = [figures[f"{nbytes:,} bytes"] for nbytes in sizes]
-    series = {way: [table[way]["median, us"] for table in tables] for way in tables[0]}
-    lines(name, sizes, series, "bytes", "one message, one way, us", title)
+    series = {way: [table[way][OVER_KNOWN] for table in tables] for way in tables[0] if way != KNOWN}
+    lines(name, sizes, series, "bytes", "time of a message over that into known buffers", title)
 
 
 if __name__ == "__main__":

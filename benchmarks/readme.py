@@ -83,8 +83,8 @@ def front() -> str:
         ),
         (
             "a message of 64 KiB within a node",
-            us(messages[OURS]["median, us"]),
-            f"`Send` and `Recv` into known buffers {us(messages[KNOWN]['median, us'])}",
+            us(messages[OURS][MEDIAN] * 1e3),
+            f"`Send` and `Recv` into known buffers {us(messages[KNOWN][MEDIAN] * 1e3)}",
         ),
         (
             "1 KiB to 2 nodes, link as fast as memory",
@@ -224,7 +224,7 @@ def messages() -> list[tuple[str, str, str]]:
     figures, links = _kept("messages")["figures"], _kept("messages-hosts")["figures"]["compression"]
 
     def us(size: str, way: str) -> float:
-        figure: float = figures[size][way]["median, us"]
+        figure: float = figures[size][way][MEDIAN] * 1e3
         return figure
 
     def over(size: str) -> str:
