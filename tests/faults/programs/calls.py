@@ -119,8 +119,10 @@ def take_long(name, folder, number="1"):
 
 
 def call_on_another_communicator():
-    """The last rank waits on another communicator."""
+    """The last rank waits on another communicator, and for longer, so that it still answers when the others give up."""
     other = comm.Dup()
+    ms.topology(comm)
+    os.environ["MPISHARE_TIMEOUT"] = "5"
     ms.topology(other)
     with printed():
         ms.zeros(3, comm=other if rank == 2 else comm)

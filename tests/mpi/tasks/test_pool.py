@@ -97,25 +97,22 @@ def test_imap(pool):
     assert next(read) <= 5 + 2 * max(1, pool.size - 1)
 
 
-@on_the_root
-def test_imap_with_a_timeout(pool, shared_folder):
+@pytest.mark.ranks(2)
+def test_imap_with_a_timeout(comm, shared_folder):
     """A result that comes late can be asked for again, as in multiprocessing."""
-    ended = shared_folder / "ended"
-    for imap in (pool.imap, pool.imap_unordered):
-        ended.touch()
-        results = imap(partial(until, ended), [1])
-        assert results.next(60) == 1
-        for call in (results.next, results.__next__):
+
+    def body(pool):
+        for number, imap in enumerate((pool.imap, pool.imap_unordered)):
+            ended = shared_folder / str(number)
+            results = imap(partial(until, ended), [1])
+            with pytest.raises(multiprocessing.TimeoutError):
+                results.next(0)
+            ended.touch()
+            assert results.next() == 1
             with pytest.raises(StopIteration):
-                call()
-        ended.unlink()
-        if pool.size == 1:
-            return  # the root would wait for itself
-        results = imap(partial(until, ended), [2])
-        with pytest.raises(multiprocessing.TimeoutError):
-            results.next(0)
-        ended.touch()
-        assert results.next() == 2
+                results.next(0)
+
+    with_pool(body)
 
 
 @on_the_root
