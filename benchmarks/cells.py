@@ -1,0 +1,195 @@
+"""Compares our time with that of the best rival in each cell of the kept results: each question, place and size."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.collectives import GATHER, MPI_GATHER, MPI_REDUCE, REDUCE
+from benchmarks.files import FRESH, LIMIT, RECYCLED
+from benchmarks.messages import OURS, OURS_OUT
+from benchmarks.nodes import best_rival
+from benchmarks.rivals import SHARE
+from benchmarks.rounds import MEDIAN
+
+NEW_WAYS = ("hand-written window", "Bcast, a copy a rank", "bcast, pickled", "pkl5 bcast", "pshmem")
+AGAIN_WAYS = (*NEW_WAYS, "window used again", "Bcast, copies used again", "pshmem, used again")
+_UNITS = ("B", "KiB", "MiB", "GiB")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One comparison, times in seconds."""
+
+    place: str
+    size: str
+    ours_s: float
+    rival: str
+    rival_s: float
+
+    @property
+    def ratio(self) -> float:
+        """Ours over the best rival's: below 1 ours takes less time."""
+        return self.ours_s / self.rival_s
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is compared.
+
+    Attributes:
+        cells: Of all places, in each by size.
+        place: That whose sizes a short table shows; the worst cell may be of any place.
+    """
+
+    title: str
+    place: str
+    cells: tuple[Cell, ...]
+
+    @property
+    def shown(self) -> tuple[Cell, Cell, Cell]:
+        """The smallest size of the place, the one in the middle, and the largest."""
+        cells = [cell for cell in self.cells if cell.place == self.place]
+        return cells[0], cells[len(cells) // 2], cells[-1]
+
+    @property
+    def worst(self) -> Cell:
+        """Where we are slowest, beside the best rival."""
+        return max(self.cells, key=lambda cell: cell.ratio)
+
+
+def questions(figures: Mapping[str, Any]) -> list[Question]:
+    """All of them, from the figures of the kept results by name. The README shows the first six."""
+    return [
+        _shares(figures, "an array to the ranks of one node, new memory", "fresh", NEW_WAYS),
+        _shares(figures, "the same, memory used again", "recycled", AGAIN_WAYS),
+        _nodes(figures["nodes"]),
+        _messages(figures),
+        _files(figures["files"]),
+        _tasks(figures["pool"]),
+        _collective(figures["collectives"], "the sum of an array of each rank, on all ranks", REDUCE, MPI_REDUCE),
+        _collective(figures["collectives"], "the arrays of all ranks, on all ranks", GATHER, MPI_GATHER),
+        _records(figures["table"]),
+        _processes(figures["ways"]),
+    ]
+
+
+def size_name(nbytes: int) -> str:
+    """1024 as "1 KiB"."""
+    power = 0
+    while nbytes >= 1024 and nbytes % 1024 == 0 and power + 1 < len(_UNITS):
+        nbytes, power = nbytes // 1024, power + 1
+    return f"{nbytes:,} {_UNITS[power]}"
+
+
+def time_name(seconds: float) -> str:
+    """Three digits, with the unit that suits."""
+    scales = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+    unit = next((unit for unit, scale in scales.items() if seconds >= scale), "us")
+    value = seconds / scales[unit]
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+
+
+def _cell(place: str, size: str, ways: Mapping[str, float], ours: str, rivals: Callable[[str], bool]) -> Cell:
+    """The cell with the fastest of the rivals among `ways`, which are seconds by name."""
+    best = min((name for name in ways if name != ours and rivals(name)), key=lambda name: ways[name])
+    return Cell(place, size, ways[ours], best, ways[best])
+
+
+def _by_size(figures: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """The seconds of tables whose names are sizes, by name of size and of way."""
+    sized = {name: re.fullmatch(r"([\d,]+) bytes", name) for name in figures}
+    return {
+        size_name(int(match[1].replace(",", ""))): {
+            way: row[MEDIAN] / 1e3 for way, row in figures[name].items() if MEDIAN in row
+        }
+        for name, match in sized.items()
+        if match is not None
+    }
+
+
+def _shares(figures: Mapping[str, Any], title: str, memory: str, rivals: tuple[str, ...]) -> Question:
+    cells = [
+        _cell(f"{ranks} ranks", size, ways, f"mpishare, window, {memory}", rivals.__contains__)
+        for ranks in (2, 4)
+        for size, ways in _by_size(figures[f"share-{ranks}"]).items()
+    ]
+    return Question(title, "2 ranks", tuple(cells))
+
+
+def _nodes(figures: Mapping[str, Any]) -> Question:
+    cells = []
+    for place, tables in figures.items():
+        for size, ways in _by_size(tables).items():
+            best = best_rival({name: {MEDIAN: taken} for name, taken in ways.items()})
+            if best is not None and SHARE in ways:
+                cells.append(Cell(place, size, ways[SHARE], best, ways[best]))
+    return Question("an array to every host", "8 hosts of 1, 400mbit", tuple(cells))
+
+
+def _messages(figures: Mapping[str, Any]) -> Question:
+    places = {"one node": figures["messages"]}
+    places |= {f"2 hosts, {link}": figures["messages-hosts"][link] for link in ("free", "400mbit")}
+    cells = [
+        _cell(place, size, ways, OURS, lambda name: name != OURS_OUT)
+        for place, tables in places.items()
+        for size, ways in _by_size(tables).items()
+    ]
+    return Question("a message from rank to rank", "one node", tuple(cells))
+
+
+def _files(figures: Mapping[str, Any]) -> Question:
+    cells = [
+        _cell(
+            name.partition(",")[0],
+            size_name(nbytes),
+            {way: row["seconds"] for way, row in figures[name].items()},
+            FRESH,
+            lambda name: name not in (LIMIT, RECYCLED),
+        )
+        for name, nbytes in figures["bytes"].items()
+    ]
+    return Question("an array from a file to 4 ranks", cells[0].place, tuple(cells))
+
+
+def _tasks(figures: Mapping[str, Any]) -> Question:
+    tables = figures.get("sizes") or {"": figures["ways"]}
+    cells = [
+        _cell(
+            "2 ranks",
+            name or f"{figures['items']:,} tasks",
+            {way: row["seconds"] for way, row in ways.items()},
+            "mpishare.map, bound method",
+            lambda name: not name.startswith("mpishare"),
+        )
+        for name, ways in tables.items()
+    ]
+    return Question("tasks through a method of an object", "2 ranks", tuple(cells))
+
+
+def _collective(figures: Mapping[str, Any], title: str, ours: str, rivals: str) -> Question:
+    cells = [
+        _cell(place, size, ways, ours, lambda name: name.startswith(rivals))
+        for place, tables in figures.items()
+        for size, ways in _by_size(tables).items()
+    ]
+    return Question(title, cells[0].place, tuple(cells))
+
+
+def _records(figures: Mapping[str, Any]) -> Question:
+    ways = {way: row["seconds"] for way, row in figures["ways"].items()}
+    size = f"{figures['records, bytes'] // 10**6} MB"
+    cell = _cell("4 processes", size, ways, "mpishare.share", lambda name: True)
+    return Question("records to the processes of one machine", "4 processes", (cell,))
+
+
+def _processes(figures: Mapping[str, Any]) -> Question:
+    ways = {way: row["there, ms"] / 1e3 for way, row in figures["ways"].items()}
+    size = f"{figures['bytes'] // 10**6} MB"
+    cells = [
+        _cell(ours.partition(", ")[2], size, ways, ours, lambda name: not name.startswith("mpishare"))
+        for ours in ("mpishare, share", "mpishare, send and recv")
+    ]
+    return Question("an array to another process", cells[0].place, tuple(cells))

@@ -1,0 +1,234 @@
+"""What was measured beside the goals that the authors set, from the kept results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.collectives import GATHER, HELD, LEAST, MPI_GATHER, MPI_REDUCE, PRETENDED, REDUCE
+from benchmarks.files import CHUNKED, CONTIGUOUS, FRESH, RECYCLED
+from benchmarks.growth import FABRIC, GOAL, GOAL_NODES, OF_MEASURED, OVER_BOUND, TOLERANCE
+from benchmarks.messages import AUTO, KNOWN, OF_PLAIN, OURS, OURS_OUT, PICKLED
+from benchmarks.nodes import OF_THE_EXPERT, OF_THE_SOCKET
+from benchmarks.rivals import BCAST, SHARE
+from benchmarks.rounds import MEDIAN
+
+Figures = Mapping[str, Any]
+_LARGE, _MIDDLE, _SMALL = "268,435,456 bytes", "1,048,576 bytes", "1,024 bytes"
+_LINK = "33,554,432 bytes"
+_AGAIN = "window used again"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure with its goal.
+
+    Attributes:
+        values: All of them have to reach the goal.
+        goal: The most that a value may be, or the least.
+        beside: What else was measured.
+    """
+
+    what: str
+    values: tuple[float, ...]
+    goal: float
+    unit: str = ""
+    beside: str = ""
+    is_least: bool = False
+
+    @property
+    def is_met(self) -> bool:
+        """Whether all values reach the goal."""
+        return all(value >= self.goal if self.is_least else value <= self.goal for value in self.values)
+
+    @property
+    def shown(self) -> tuple[str, str, str, str]:
+        """What, measured, goal, and whether it is met."""
+        unit = f" {self.unit}" if self.unit else ""
+        measured = ", ".join(f"{value:,.3g}" for value in self.values) + unit
+        goal = f"{'at least ' if self.is_least else ''}{self.goal:g}{unit}"
+        beside = f"; {self.beside}" if self.beside else ""
+        return self.what, measured + beside, goal, "met" if self.is_met else "**missed**"
+
+
+def rows(figures: Figures) -> list[Row]:
+    """All goals, from the figures of the kept results by name."""
+    return [
+        *_within(figures["share-2"], figures["share-4"]),
+        *_between(figures["nodes"]),
+        *_growth(figures["growth"]),
+        *_collectives(figures["collectives"]),
+        *_messages(figures["messages"], figures["messages-hosts"]["compression"]),
+        *_files(figures["files"]),
+        *_tables(figures["table"]),
+        *_tasks(figures["pool"]),
+        *_additions(figures["kernels"]),
+        *_ground(figures["ground"]),
+    ]
+
+
+def _within(two: Figures, four: Figures) -> Iterator[Row]:
+    """On one node; in memmap, then in windows."""
+
+    def over(size: str, way: str, reference: str, what: str = MEDIAN) -> tuple[float, ...]:
+        figures = two[size]
+        return tuple(figures[f"mpishare, {kind}, {way}"][what] / figures[reference][what] for kind in _KINDS)
+
+    memcpy, private = "one memcpy, warm", "Bcast, a copy a rank"
+    yield Row("256 MiB to 2 ranks, new memory, over one warm memcpy", over(_LARGE, "fresh", memcpy), 2.0)
+    yield Row("the same over a hand-written window", over(_LARGE, "fresh", "hand-written window"), 0.25)
+    yield Row("the same over pshmem", over(_LARGE, "fresh", "pshmem"), 0.25)
+    yield Row("the same over a pickled bcast", over(_LARGE, "fresh", "bcast, pickled"), 0.08)
+    yield Row("256 MiB to 2 ranks, memory used again, over one warm memcpy", over(_LARGE, "recycled", memcpy), 1.0)
+    yield Row("first full read, over that of private arrays", over(_LARGE, "fresh", private, "first read, ms"), 1.3)
+    fill = over(_LARGE, "in place", "fill of a private warm array")
+    yield Row("`empty`, fill, `fence`, over filling a private array", fill, 1.1)
+    yield Row(f"1 KiB to 2 ranks over a {_AGAIN}", over(_SMALL, "recycled", _AGAIN), 3.0)
+    for ranks, figures, goal_us in ((2, two, 12.0), (4, four, 30.0)):
+        taken = tuple(figures[_SMALL][f"mpishare, {kind}, recycled"][MEDIAN] * 1e3 for kind in _KINDS)
+        pickle = f"a pickle {figures[_SMALL]['bcast, pickled'][MEDIAN] * 1e3:.3g} us"
+        yield Row(f"1 KiB to {ranks} ranks", taken, goal_us, "us", pickle)
+
+
+_KINDS = ("memmap", "window")
+
+
+def _between(figures: Figures) -> Iterator[Row]:
+    """Over several hosts."""
+    bare_ms = (32 << 20) * 8 / 400e6 * 1e3
+    alone = {hosts: figures[f"{hosts} hosts of 1, 400mbit"][_LINK] for hosts in (4, 8)}
+    for hosts, goal in ((4, 1.10), (8, 1.15)):
+        beside = f"MPI_Bcast {alone[hosts][BCAST][MEDIAN] / bare_ms:.3g}"
+        value = alone[hosts][SHARE][MEDIAN] / bare_ms
+        yield Row(f"32 MiB to {hosts} hosts, over bytes / 400 Mbit/s", (value,), goal, beside=beside)
+    for hosts, ways in alone.items():
+        title = f"{hosts} hosts of 4, 400mbit"
+        if title in figures:
+            ratio = figures[title][_LINK][SHARE][MEDIAN] / ways[SHARE][MEDIAN]
+            yield Row(f"the same to {hosts} hosts of 4 ranks, over 1 rank", (ratio,), 1.05)
+    for title, tables in figures.items():
+        near = title == "2 pretend nodes of 1"
+        for size, goal in ((_SMALL, 4.0), (_MIDDLE, 1.1), (_LINK, 0.7)) if near else ():
+            value = tables[size][SHARE][OF_THE_EXPERT]
+            yield Row(f"{size}, {title}, over an expert's window and MPI_Bcast", (value,), goal)
+        ways = tables.get(_LINK, {})
+        if "free" not in title and OF_THE_SOCKET in ways.get(SHARE, {}):
+            yield Row(f"32 MiB, {title}, over one raw socket", (ways[SHARE][OF_THE_SOCKET],), 1.10)
+
+
+def _growth(figures: Figures) -> Iterator[Row]:
+    """More hosts than this machine can be, simulated, and how far the simulation is from what was measured."""
+    for row in figures["several nodes"].get("hosts", []):
+        what = f"simulated time of {row['bytes'] >> 20} MiB to {row['hosts']} hosts, over the measured one: off by"
+        yield Row(what, (abs(row[OF_MEASURED] - 1),), TOLERANCE)
+    if FABRIC in figures:
+        ratio = figures[FABRIC][OVER_BOUND][str(GOAL_NODES)]
+        what = f"simulated, not measured: 32 MiB to {GOAL_NODES} nodes of 200 Gbit/s, over the least time possible"
+        yield Row(what, (ratio,), GOAL)
+
+
+def _collectives(figures: Figures) -> Iterator[Row]:
+    """Results of all ranks, one a node."""
+    for ours, theirs, goal in ((REDUCE, MPI_REDUCE, 1.15), (GATHER, MPI_GATHER, 1.1)):
+        call = ours.partition(".")[2]
+        near, far = ([*figures[place].items()][-1] for place in (PRETENDED, "4 hosts of 2, 400mbit"))
+        size, ways = near
+        over = ways[ours][MEDIAN] / ways[theirs][MEDIAN]
+        yield Row(f"{call} of {size}, 4 ranks on {PRETENDED}, over MPI's default", (over,), 1.0)
+        held = f"MPI's {ways[theirs][HELD]:.3g}"
+        yield Row("the same, results that all ranks hold", (ways[ours][HELD],), 2.0, beside=held)
+        size, ways = far
+        least = f"MPI's default {ways[theirs][LEAST]:.3g}"
+        what = f"{call} of {size} over 4 hosts, over the least that 400 Mbit/s allow"
+        yield Row(what, (ways[ours][LEAST],), goal, beside=least)
+
+
+def _messages(figures: Figures, compressed: Figures) -> Iterator[Row]:
+    """From one rank to another of the same node, and over a link of 400 Mbit/s."""
+    for name, size in (("8 B", "8 bytes"), ("1 KiB", _SMALL)):
+        ways = figures[size]
+        yield Row(f"a message of {name}", (ways[OURS][MEDIAN] * 1e3,), 2.5, "us")
+        yield Row("the same over a pickled one", (ways[OURS][MEDIAN] / ways[PICKLED][MEDIAN],), 0.3)
+    for name, size, goal in (("64 KiB", "65,536 bytes", 1.25), ("1 MiB", _MIDDLE, 1.05), ("256 MiB", _LARGE, 1.05)):
+        ways = figures[size]
+        over = tuple(ways[way][MEDIAN] / ways[KNOWN][MEDIAN] for way in (OURS, OURS_OUT))
+        yield Row(f"a message of {name}, and with `out=`, over `Send` and `Recv` into known buffers", over, goal)
+    memory = figures["memory of a recv of 1 GiB"][OURS]["over the array, MiB"]
+    yield Row("what a `recv` of 1 GiB takes besides the array", (memory,), 8.0, "MiB")
+    shrinks, stays = (compressed[f"32 MiB, {kind}"][AUTO] for kind in ("compressible", "incompressible"))
+    what = '32 MiB between hosts with `compress="auto"`, over without'
+    by_lz4 = shrinks["lz4's ratio"]
+    yield Row(f"{what}: what shrinks", (shrinks[OF_PLAIN],), 0.15, beside=f"lz4 makes {by_lz4:.3g} of the bytes")
+    yield Row(f"{what}: what does not", (stays[OF_PLAIN],), 1.03)
+
+
+def _files(figures: Figures) -> Iterator[Row]:
+    """From a file in the page cache, on one node and over hosts."""
+    for name, goal in ((CONTIGUOUS, 1.3), (CHUNKED, 1.3)):
+        ways, mib = figures[name], figures["bytes"][name] >> 20
+        again = f"{ways[RECYCLED]['of the limit']:.3g} in memory used again"
+        what = f"{mib} MiB of HDF5, {name}, to {figures['ranks']} ranks, over one process with h5py and a warm array"
+        yield Row(what, (ways[FRESH]["of the limit"],), goal, beside=again)
+    ways = figures[CONTIGUOUS]
+    yield Row("most memory held, over the bytes of a contiguous dataset", (ways[FRESH]["peak, of the bytes"],), 1.05)
+    hosts = figures["over hosts"]
+    links = tuple(hosts[f"{FRESH}, {name}"]["over bytes over bandwidth"] for name in (CONTIGUOUS, CHUNKED))
+    mib = hosts["bytes"] >> 20
+    what = f"{mib} MiB from a file to {hosts['hosts']} hosts, contiguous and chunked, over bytes / {hosts['rate']}"
+    yield Row(what, links, 1.15)
+
+
+def _tables(figures: Figures) -> Iterator[Row]:
+    """A table of real records."""
+    over = tuple(row["gained less objects, over zero-copy"] for row in figures["flights"].values())
+    what = "memory of 4 ranks for a table of flights, over its bytes: strings in Arrow; strings as objects, less these"
+    yield Row(what, over, 1.1)
+
+
+def _tasks(figures: Figures) -> Iterator[Row]:
+    """A map on two ranks."""
+    seconds = {name: row["seconds"] for name, row in figures["ways"].items()}
+    ours, pool, own = (
+        seconds[name]
+        for name in (
+            "mpishare.map, bound method",
+            "multiprocessing.Pool, bound method",
+            "multiprocessing.Pool, initializer",
+        )
+    )
+    what = f"times as fast as multiprocessing.Pool with a bound method, {figures['items']:,} tasks, 2 ranks"
+    yield Row(what, (pool / ours,), 10.0, beside=f"with an initializer {own / ours:.3g}", is_least=True)
+    overhead = figures["overhead"]
+    for name, goal_us in (("one at a time", 15.0), ("by chunks", 1.0)):
+        yield Row(f"what a task costs besides its work, {name}", (overhead[f"{name}, us"],), goal_us, "us")
+    gain = figures["work"]["over a loop"]
+    yield Row("times as fast as a loop, 2 ranks on 2 cores, 20 us a task", (gain,), 1.6, is_least=True)
+    apart = figures["uneven"]["apart, longest tasks"]
+    yield Row("how far apart ranks end, over the longest task, where tasks are uneven", (apart,), 1.0)
+
+
+def _additions(figures: Figures) -> Iterator[Row]:
+    """Of all ranks of a node into one histogram."""
+    ways = figures["ways"]
+    ours, own = ways["kernels.atomic_add"], ways["a histogram a rank, += and Reduce"]
+    what = f"additions lost of {ours['additions']:,} atomic ones by {figures['ranks']} ranks"
+    yield Row(what, (ours["lost"],), 0.0, beside=f"by plain `+=` {ways['plain +=']['lost']:,}")
+    rate, best = ours["millions a second"], own["millions a second"]
+    what = f"atomic additions a second over those into a histogram a rank, {figures['bins']:,} bins"
+    beside = f"{rate:,.3g} million a second; by `MPI_Fetch_and_op` from Python "
+    beside += f"{ways['MPI_Fetch_and_op, from Python']['millions a second']:.3g}"
+    yield Row(what, (rate / best,), 1.0, beside=beside, is_least=True)
+
+
+def _ground(figures: Figures) -> Iterator[Row]:
+    """What it costs before it does anything fast."""
+    memory = figures["memory over the array"]
+    yield Row("memory of a node for 256 MiB that 4 ranks see, over the array (PSS)", (memory,), 1.05)
+    shares = figures["live shares"]
+    what = f"descriptors and communicators that {shares['count']:,} live shares add"
+    yield Row(what, (shares["descriptors grown"], shares["communicators grown"]), 0.0)
+    refused = max(figures["refusals until the last rank has raised, ms"].values())
+    yield Row("bad input on any rank, until the last of 4 ranks has raised, at most", (refused,), 1000.0, "ms")
+    own, numpy = (figures["import"][name]["median, ms"] for name in ("mpishare", "NumPy"))
+    yield Row("`import mpishare` over `import numpy`", (own / numpy,), 0.3)
