@@ -102,10 +102,10 @@ $(READY): $(DEMO_READY)
 	@$(call install,$(PY),--editable '.[test]')
 	@touch $@
 
-# Tests of other libraries that their packages do not hold.
+# Tests that a package does not hold, and a package of which one file is enough.
 $(ORIGINALS): $(READY) tests/originals.txt
-	@$(PY) -m pip download --quiet --disable-pip-version-check --no-deps --no-binary schwimmbad --require-hashes \
-	  --dest $(@D) --requirement tests/originals.txt
+	@$(PY) -m pip download --quiet --disable-pip-version-check --no-deps --ignore-requires-python \
+	  --no-binary schwimmbad --require-hashes --dest $(@D) --requirement tests/originals.txt
 	@touch $@
 
 # The same on a second MPI. Both have a mpiexec, so each needs a folder of its own.

@@ -1,9 +1,17 @@
-"""Tests of other libraries, out of their own packages, with the imports changed to those of mpishare.compat."""
+"""Files of other libraries, out of their own packages: their tests, with the imports changed to mpishare.compat's."""
 
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+
+from tests.blackbox.launch import ROOT
+
+
+def archive_of(package):
+    """The package's archive, which `make test` fetches."""
+    [archive] = (ROOT / ".venv" / "originals").glob(f"{package}-*")
+    return archive
 
 
 def load(package, path, changes):

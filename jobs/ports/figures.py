@@ -5,6 +5,7 @@ All ranks must be of one host.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import inspect
 import json
@@ -38,21 +39,28 @@ class Way(NamedTuple):
     free: Callable[[], None] = lambda: None
 
 
-def compare(title: str, nbytes: int, ways: dict[str, Way], *, rounds: int, as_json: bool) -> int:
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """What every port takes."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="how often each is timed (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    return parser
+
+
+def compare(title: str, nbytes: int, ways: dict[str, Way], options: argparse.Namespace) -> int:
     """Measures the ways and prints the figures on rank 0; returns 0 when all gave this rank the same bits.
 
     Args:
         title: What is shared.
         nbytes: The bytes of one copy.
         ways: By name.
-        rounds: How often each way is timed, in turn.
-        as_json: Whether to print JSON.
+        options: What `arguments` parsed.
     """
     comm = MPI.COMM_WORLD
     memory = {name: held(comm, way, nbytes) for name, way in ways.items()}  # of the first call, with all that it keeps
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     checksums = set()
-    for _ in range(rounds):
+    for _ in range(options.rounds):
         for name, way in ways.items():
             comm.Barrier()
             start = time.perf_counter()
@@ -66,7 +74,7 @@ def compare(title: str, nbytes: int, ways: dict[str, Way], *, rounds: int, as_js
         {"way": name, "lines": sum(map(lines, way.functions)), **memory[name], "seconds": median(seconds[name])}
         for name, way in ways.items()
     ]
-    if comm.rank == 0 and as_json:
+    if comm.rank == 0 and options.json:
         print(json.dumps({"title": title, "bytes": nbytes, "ranks": comm.size, "ways": figures, "same": is_same}))
     elif comm.rank == 0:
         print(f"{title}: {nbytes:,} bytes, {comm.size} ranks; memory of all ranks in copies of them")

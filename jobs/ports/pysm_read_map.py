@@ -10,7 +10,6 @@ astropy. Where PySM is installed, its own function is measured as well.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +17,8 @@ from typing import Any
 
 import healpy
 import numpy as np
-from astropy import units
 from astropy.io import fits
+from astropy.units import Quantity
 from mpi4py import MPI
 from numpy.typing import NDArray
 
@@ -29,86 +28,83 @@ try:
     import pysm3
 except ImportError:
     pysm3 = None
-from jobs.ports.figures import Way, compare
+from jobs.ports.figures import Way, arguments, compare
+
+world = MPI.COMM_WORLD
 
 
-def read(path: Path, nside: int, field: int) -> tuple[NDArray[Any], str]:
-    """The map at that resolution, in RING order, and its unit. Both ways read so, on rank 0."""
-    values = healpy.read_map(path, field=field, dtype=None)
+def read(path: Path, nside: int) -> tuple[NDArray[Any], str]:
+    """The map at that resolution, in RING order, and its unit. Both ways read so, on rank 0.
+
+    With `memmap`, which PySM does not set, healpy holds one copy less of what it reads.
+    """
+    values = healpy.read_map(path, dtype=None, memmap=True)
     dtype = values.dtype.newbyteorder("=")
-    if nside < healpy.get_nside(values):
+    if nside != healpy.get_nside(values):
         values = healpy.ud_grade(values.astype(float), nside)
-    elif nside > healpy.get_nside(values):
-        values = healpy.ud_grade(values, nside)
-    return values.astype(dtype, copy=False), fits.getval(path, f"TUNIT{field + 1}", ext=1)
+    return values.astype(dtype, copy=False), fits.getval(path, "TUNIT1", ext=1)
 
 
-def by_hand(path: Path, nside: int, field: int, comm: MPI.Intracomm, pixels: NDArray[Any]) -> Any:
+def by_hand(path: Path, nside: int, pixels: NDArray[Any]) -> Any:
     """This rank's pixels of the map, which travels through a window of each node."""
     dtype, unit, shape = None, None, None
-    if comm.rank == 0:
-        values, unit = read(path, nside, field)
+    if world.rank == 0:
+        values, unit = read(path, nside)
         dtype, shape = values.dtype, values.shape
-    dtype, unit, shape = comm.bcast((dtype, unit, shape))
-    node: Any = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    leaders = comm.Split(0 if node.rank == 0 else MPI.UNDEFINED)
+    dtype, unit, shape = world.bcast((dtype, unit, shape))
+    node: Any = world.Split_type(MPI.COMM_TYPE_SHARED)
+    leaders = world.Split(0 if node.rank == 0 else MPI.UNDEFINED)
     nbytes = int(np.prod(shape)) * dtype.itemsize
     window = MPI.Win.Allocate_shared(nbytes if node.rank == 0 else 0, dtype.itemsize, comm=node)
     memory: Any = window.Shared_query(0)[0]
     shared = np.frombuffer(memory, dtype).reshape(shape)
-    if comm.rank == 0:
+    if world.rank == 0:
         shared[...] = values
     if node.rank == 0:
         leaders.Bcast(shared)
         leaders.Free()
-    comm.Barrier()
+    world.Barrier()
     own = shared[..., pixels]
     del shared, memory
     window.Free()
     node.Free()
-    return units.Quantity(own, unit, copy=False)
+    return Quantity(own, unit, copy=False)
 
 
-def by_mpishare(path: Path, nside: int, field: int, comm: MPI.Intracomm, pixels: NDArray[Any]) -> Any:
+def by_mpishare(path: Path, nside: int, pixels: NDArray[Any]) -> Any:
     """This rank's pixels of the map, which is once on each node."""
-    values, unit = ms.share(call=lambda: read(path, nside, field), comm=comm)
-    return units.Quantity(values[..., pixels], unit, copy=False)
+    return ms.share(call=lambda: Quantity(*read(path, nside), copy=False))[..., pixels]
 
 
 def by_pysm(path: Path, nside: int, pixels: NDArray[Any]) -> dict[str, Way]:
     """The way of PySM itself, if it is installed."""
     if pysm3 is None:
         return {}
-    spread = pysm3.MapDistribution(pixel_indices=pixels, mpi_comm=MPI.COMM_WORLD)
-    name, original = f"pysm3 {pysm3.__version__}", pysm3.models.template.read_map
-    return {name: Way([], lambda: original(str(path), nside, map_dist=spread))}
+    spread = pysm3.MapDistribution(pixel_indices=pixels, mpi_comm=world)
+    return {"PySM": Way([], lambda: pysm3.models.template.read_map(str(path), nside, map_dist=spread))}
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Compares both; returns 0 when they give the same bits."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path, metavar="FILE.fits", help="a HEALPix map")
     parser.add_argument("--nside", type=int, default=512, help="the resolution (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="how often each is timed (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args(args)
-    comm = MPI.COMM_WORLD
     with tempfile.TemporaryDirectory() as folder:
-        path = comm.bcast(options.data or Path(folder, "map.fits"))
-        if comm.rank == 0 and options.data is None:
-            values = np.random.default_rng(2022).standard_normal(12 * options.nside**2).astype(np.float32)
-            healpy.write_map(path, values, column_units="uK", dtype=np.float32)
-        comm.Barrier()
-        count = 12 * options.nside**2
-        part = ms.partition(count)
-        request = path, options.nside, 0, comm, np.arange(part.start, part.stop)
+        path = world.bcast(options.data or Path(folder, "map.fits"))
+        if world.rank == 0 and options.data is None:
+            values = np.random.default_rng(2022).standard_normal(12 * options.nside**2, np.float32)
+            healpy.write_map(path, values, column_units="uK", dtype=values.dtype)
+        world.Barrier()
+        part = ms.partition(12 * options.nside**2)
+        request = path, options.nside, np.arange(part.start, part.stop)
         ways = {
-            **by_pysm(path, options.nside, request[-1]),
+            **by_pysm(*request),
             "by hand": Way([by_hand], lambda: by_hand(*request)),
             "mpishare": Way([by_mpishare], lambda: by_mpishare(*request)),
         }
-        status = compare("PySM, read_map", 4 * count, ways, rounds=options.rounds, as_json=options.json)
-        comm.Barrier()
+        status = compare("PySM, read_map", 48 * options.nside**2, ways, options)
+        world.Barrier()
     return status
 
 

@@ -9,7 +9,6 @@ own function is measured as well.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,10 +19,10 @@ from numpy.typing import NDArray
 import mpishare as ms
 
 try:
-    import pyuvsim
+    from pyuvsim import mpi as original
 except ImportError:
-    pyuvsim = None
-from jobs.ports.figures import Way, compare
+    original = None
+from jobs.ports.figures import Way, arguments, compare
 
 MAX_COUNT = 2**31 - 1  # of MPI 3
 
@@ -65,20 +64,16 @@ def by_mpishare(array: NDArray[Any] | None) -> NDArray[Any]:
 
 def by_pyuvsim(array: NDArray[Any] | None) -> dict[str, Way]:
     """The way of pyuvsim itself, if it is installed."""
-    if pyuvsim is None:
+    if original is None:
         return {}
-    functions = pyuvsim.mpi
-    functions.start_mpi(block_nonroot_stdout=False)
-    share, free = functions.shared_mem_bcast, functions.free_shared
-    return {f"pyuvsim {pyuvsim.__version__}": Way([], lambda: share(array), free)}
+    original.start_mpi(block_nonroot_stdout=False)
+    return {"pyuvsim": Way([], lambda: original.shared_mem_bcast(array), original.free_shared)}
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Compares both; returns 0 when they give the same bits."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--mib", type=float, default=64, help="size of the array (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="how often each is timed (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args(args)
     count = int(options.mib * (1 << 20)) // 24
     positions = np.random.default_rng(2018).standard_normal((count, 3)) if world.rank == 0 else None
@@ -87,8 +82,7 @@ def main(args: Sequence[str] | None = None) -> int:
         "by hand": Way([by_hand, free_windows], lambda: by_hand(positions), free_windows),
         "mpishare": Way([by_mpishare], lambda: by_mpishare(positions)),
     }
-    title = "pyuvsim, shared_mem_bcast"
-    return compare(title, 24 * count, ways, rounds=options.rounds, as_json=options.json)
+    return compare("pyuvsim, shared_mem_bcast", 24 * count, ways, options)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ wavenumber, on every rank, and then moves it to a window of the node (`mpi_use_s
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,11 +23,10 @@ from numpy.typing import NDArray
 import mpishare as ms
 
 try:
-    import taurex
     from taurex.mpi import allocate_as_shared
 except ImportError:
-    taurex = None
-from jobs.ports.figures import Way, compare
+    allocate_as_shared = None
+from jobs.ports.figures import Way, arguments, compare
 
 DATASET = "xsecarr"
 PRESSURES, TEMPERATURES = 22, 27  # as the tables of ExoMolOP have
@@ -65,30 +63,26 @@ def by_mpishare(path: Path) -> Any:
 
 def by_taurex(path: Path) -> dict[str, Way]:
     """The way of TauREx itself, if it is installed."""
-    if taurex is None:
-        return {}
 
     def original() -> Any:
         with h5py.File(path) as file:
             return allocate_as_shared(file[DATASET][()], force_shared=True)
 
-    return {f"taurex {taurex.__version__}": Way([], original)}
+    return {"TauREx": Way([], original)} if allocate_as_shared else {}
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Compares both; returns 0 when they give the same bits."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path, metavar="FILE.h5", help="a table of ExoMolOP")
-    parser.add_argument(
-        "--wavenumbers", type=int, default=10_000, help="of a table that is made (default: %(default)s)"
-    )
-    parser.add_argument("--rounds", type=int, default=5, help="how often each is timed (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--wavenumbers", type=int, default=10_000, help="if it is made (default: %(default)s)")
     options = parser.parse_args(args)
     with tempfile.TemporaryDirectory() as folder:
         path = world.bcast(options.data or Path(folder, "table.h5"))
         if world.rank == 0 and options.data is None:
-            write_table(path, options.wavenumbers)
+            with h5py.File(path, "w") as file:
+                shape = PRESSURES, TEMPERATURES, options.wavenumbers
+                file[DATASET] = np.random.default_rng(2021).random(shape) * 1e-20
         world.Barrier()
         with h5py.File(path) as file:
             nbytes = file[DATASET].nbytes
@@ -97,21 +91,9 @@ def main(args: Sequence[str] | None = None) -> int:
             "by hand": Way([by_hand], lambda: by_hand(path), free_windows),
             "mpishare": Way([by_mpishare], lambda: by_mpishare(path)),
         }
-        status = compare("TauREx, xsecarr", nbytes, ways, rounds=options.rounds, as_json=options.json)
+        status = compare("TauREx, xsecarr", nbytes, ways, options)
         world.Barrier()
     return status
-
-
-def write_table(path: Path, wavenumbers: int) -> None:
-    """A table of the form that TauREx reads."""
-    rng = np.random.default_rng(2021)
-    with h5py.File(path, "w") as file:
-        file[DATASET] = rng.random((PRESSURES, TEMPERATURES, wavenumbers)) * 1e-20
-        file["bin_edges"] = np.linspace(200.0, 33_333.0, wavenumbers)
-        file["t"] = np.linspace(100.0, 3400.0, TEMPERATURES)
-        file["p"] = np.logspace(-5, 2, PRESSURES)
-        file["p"].attrs["units"] = "bar"
-        file["mol_name"] = "H2O"
 
 
 if __name__ == "__main__":

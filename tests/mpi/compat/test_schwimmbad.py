@@ -8,15 +8,14 @@ import pytest
 from mpi4py import MPI
 
 from mpishare.compat.schwimmbad import MPIPool, choose_pool
-from tests.blackbox.launch import ROOT
-from tests.originals import load_text
+from tests.originals import archive_of, load_text
 
 pytestmark = pytest.mark.ranks(2)
 
 
 def original(name):
-    """A file of tests of its source archive, which `make test` fetches."""
-    [archive] = (ROOT / ".venv" / "originals").glob("schwimmbad-*.tar.gz")
+    """A file of tests of its source archive."""
+    archive = archive_of("schwimmbad")
     with tarfile.open(archive) as files:
         text = files.extractfile(f"{archive.name.removesuffix('.tar.gz')}/tests/{name}.py").read().decode()
     changes = {"from schwimmbad.mpi": "from mpishare.compat.schwimmbad", "range(1000)": "range(100)"}
