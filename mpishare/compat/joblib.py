@@ -7,7 +7,7 @@ import math
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import nullcontext
 from itertools import count
@@ -29,8 +29,8 @@ _arrays: dict[int, NDArray[Any]] = {}
 """On each rank the arrays that tasks refer to, by key: those of `register`, below 0, and those of calls that run."""
 
 _keys = count()
-_first_key = 0
-"""On the root: no call that runs has a key from 0 up to this one."""
+_ended: set[int] = set()
+"""On the root, keys of calls that have ended, whose arrays the other ranks may still have."""
 
 _lock = threading.Lock()
 """On the root, of a change of `_arrays` on all ranks. The thread in which results arrive never takes it."""
@@ -92,14 +92,16 @@ class RanksBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
         self._max_nbytes = math.inf
         self._n_calls = 0
         self._starter: int | None = None  # the thread that begins a call
-        self._call_keys: set[int] = set()
+        self._call_keys: set[int] = set()  # of arrays that calls which run have shared
         self._futures: WeakSet[Future[Any]] = WeakSet()
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
         """How many tasks may run at once. If it is 1, joblib runs them on this rank."""
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
-        if not _has_workers(_pool):
+        from mpi4py import MPI
+
+        if not (_pool.is_master() and _pool.workers and MPI.Query_thread() == MPI.THREAD_MULTIPLE):
             return 1
         n_jobs = self.default_n_jobs if n_jobs is None else n_jobs
         return n_jobs if n_jobs > 0 else max(1, len(_pool.workers) + 1 + n_jobs)
@@ -141,13 +143,15 @@ class RanksBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
     def _pickled(self, func: Callable[[], Any], new: dict[int, NDArray[Any]] | None) -> tuple[Any, ...]:
         """The arguments of `_run`. Large arrays go to all ranks before, unless `new` is None."""
         file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
-        _TaskPickler(file, buffers, self._max_nbytes, new).dump(func)
+        pickler = _TaskPickler(file, protocol=5, buffer_callback=buffers.append)
+        pickler.max_nbytes, pickler.new = self._max_nbytes, new
+        pickler.dump(func)
         if new is not None:
             self._starter = None
         if new:
             self._call_keys.update(new)
-            _pool.initialize(_keep, (new, _first_key))
-        return file.getvalue(), [np.asarray(buffer.raw()) for buffer in buffers], _first_key
+            _keep_on_all(new)
+        return file.getvalue(), [np.asarray(buffer.raw()) for buffer in buffers]
 
     def retrieve_result_callback(self, out: Future[Any]) -> Any:
         """The results of a batch."""
@@ -159,57 +163,40 @@ class RanksBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
             future.cancel()
 
     def stop_call(self) -> None:
-        """Ends a call. Its arrays go now, or with the next batch where some of its tasks run still."""
-        global _first_key
+        """Ends a call. Its arrays go now, or as later ones are shared where some of its tasks run still."""
         self._n_calls -= 1
         if self._n_calls == 0 and self._call_keys:
             with _lock:
-                for key in self._call_keys & _arrays.keys():
-                    del _arrays[key]
-                _first_key = min((key for key in _arrays if key >= 0), default=max(self._call_keys) + 1)
+                _keep({}, self._call_keys)
+                _ended.update(self._call_keys)
                 self._call_keys.clear()
                 if all(future.done() for future in list(self._futures)):
-                    _pool.initialize(_keep, ({}, _first_key))
+                    _keep_on_all({})
 
     def terminate(self) -> None:
         """Ends what `configure` prepared."""
         self.reset_batch_stats()
 
 
-def _has_workers(pool: ms.Pool) -> bool:
-    """Whether other ranks run calls of this one."""
-    from mpi4py import MPI
-
-    return pool.is_master() and bool(pool.workers) and MPI.Query_thread() == MPI.THREAD_MULTIPLE
-
-
 class _TaskPickler(CloudPickler):  # type: ignore[misc]
     """Pickles tasks: functions of the program by value, arrays of `_arrays` and large new ones as references."""
 
-    def __init__(
-        self,
-        file: io.BytesIO,
-        buffers: list[pickle.PickleBuffer],
-        max_nbytes: float,
-        new: dict[int, NDArray[Any]] | None,
-    ) -> None:
-        super().__init__(file, protocol=5, buffer_callback=buffers.append)
-        self._max_nbytes = max_nbytes
-        self._new = new
+    max_nbytes: float
+    new: dict[int, NDArray[Any]] | None
 
     def persistent_id(self, obj: Any) -> tuple[Any, ...] | None:
-        if type(obj) is not np.ndarray or obj.nbytes < self._max_nbytes or obj.dtype.hasobject:
+        if type(obj) is not np.ndarray or obj.nbytes < self.max_nbytes or obj.dtype.hasobject:
             return None
-        for key, array in (*_arrays.items(), *(self._new or {}).items()):
+        for key, array in (*_arrays.items(), *(self.new or {}).items()):
             if obj is array:
                 return key, None
             offset = _address(obj) - _address(array)
             if array.flags.forc and 0 <= offset <= array.nbytes - _extent(obj):
                 return key, (obj.shape, obj.dtype, offset, obj.strides)
-        if self._new is None:
+        if self.new is None:
             return None
         key = next(_keys)
-        self._new[key] = obj
+        self.new[key] = obj
         return key, None
 
 
@@ -239,14 +226,19 @@ def _extent(array: NDArray[Any]) -> float:
     return steps + array.itemsize
 
 
-def _keep(new: Mapping[int, NDArray[Any]], first_key: int) -> None:
-    """On each rank: adds arrays, and drops those of calls that have ended."""
+def _keep_on_all(new: Mapping[int, NDArray[Any]]) -> None:
+    """On all ranks: adds arrays, and drops those of calls that have ended."""
+    _pool.initialize(_keep, (new, tuple(_ended)))
+    _ended.clear()
+
+
+def _keep(new: Mapping[int, NDArray[Any]], ended: Iterable[int]) -> None:
+    """On this rank: adds arrays, and drops others."""
     _arrays.update(new)
-    for key in [key for key in _arrays if 0 <= key < first_key]:
-        del _arrays[key]
+    for key in ended:
+        _arrays.pop(key, None)
 
 
-def _run(task: bytes, buffers: list[NDArray[np.uint8]], first_key: int) -> Any:
+def _run(task: bytes, buffers: list[NDArray[np.uint8]]) -> Any:
     """Runs a batch of tasks."""
-    _keep({}, first_key)
     return _TaskUnpickler(io.BytesIO(task), buffers=buffers).load()()

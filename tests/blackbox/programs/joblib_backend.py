@@ -71,8 +71,10 @@ def compare(comm):
     with register(table, shared_rows):
         expected = results_of(rows, labels)
         with parallel_backend("mpishare"):
+            before = sum(map(proportional_bytes_of, pids))
             for arrays in ([table], [table[:, number : number + 4] for number in range(4)], [own]):
                 print(round(growth(pids, arrays * 12) / own.nbytes, 2))
+            print(round((sum(map(proportional_bytes_of, pids)) - before) / own.nbytes, 2))
             assert results_of(rows, labels) == results_of(shared_rows, labels) == expected
 
 
