@@ -18,6 +18,7 @@ from mpishare.memory.selection import check_backend
 from mpishare.objects import unshared
 from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_header, replicate_object, unpack_object
 from mpishare.objects.private import make_private
+from mpishare.transfer import plan
 from mpishare.transfer.leaders import broadcast_filled
 from mpishare.transfer.link import measure_link
 from mpishare.transfer.node_fill import ArraySource, fill, replicate
@@ -164,7 +165,7 @@ def _share(entered: collective, obj: Any, call: Callable[[], Any] | None, root: 
     header: Spec | PackedHeader
     header = PackedHeader.unpack(note) if is_packed_header(note) else broadcast_spec(context, note, extension, root)
     if context.topology.rank != root:
-        slots = next_slots(context, header.nbytes, backend)
+        slots = _slots_to_fill(context, header.nbytes, backend)
     if slots is None:
         segment = allocate(context, header.nbytes, backend=backend, made_by="share", writable=False)
         measure_link(context, header.nbytes)
@@ -202,7 +203,7 @@ def _prepared(context: Context, obj: Any, root: int, backend: str | None) -> tup
     else:
         obj = _pack(obj, root)
         header = obj.header
-    slots = next_slots(context, header.nbytes, backend)
+    slots = _slots_to_fill(context, header.nbytes, backend)
     if slots is not None:
         memory = slots.next_bytes(header.nbytes)
         if isinstance(header, Spec):
@@ -230,6 +231,13 @@ def _prepared_by_call(
         if is_root:
             obj, agreement.note, extension, slots = _prepared(context, obj, root, backend)
     return obj, agreement.note, extension, slots
+
+
+def _slots_to_fill(context: Context, nbytes: int, backend: str | None) -> Slots | None:
+    """The slots of which the root fills the next one before the ranks agree; None if it sends chunks of the array."""
+    n_nodes = context.topology.n_nodes
+    is_at_once = n_nodes == 1 or plan.is_by_mpi(nbytes, n_nodes, context.config.chunk_bytes)
+    return next_slots(context, nbytes, backend) if is_at_once else None
 
 
 @lru_cache(maxsize=256)

@@ -35,7 +35,7 @@ def accounting_warning(environ: Mapping[str, str] = os.environ, *, limit_s: floa
     if config.get("JobAcctGatherType") != _RESIDENT_SUM or params & _COUNTED_ONCE:
         return None
     outcome = _ENDED if "overmemorykill" in params else _REPORTED
-    return f"Slurm counts a shared array once a rank here, {outcome}: see slurm/README.md, Memory."
+    return f'Slurm counts a shared array once a rank here, {outcome}: see "Memory that Slurm counts" in the manual.'
 
 
 def _config(limit_s: float) -> dict[str, str]:

@@ -31,8 +31,10 @@ _FIRST_SLAB_BYTES = 64 << 10
 _LARGEST_SLAB_BYTES = 2 << 20
 """The first slab of a size is small. Each further one doubles the number of slots, up to this size."""
 
-_MIN_SLOTS = 8
-"""Slabs are added until there are so many slots of a size: with one slot the ranks count for each array."""
+_MIN_SLOTS = 4
+"""Slabs are added until there are so many slots of a size: with one slot the ranks count for each array, and many do
+not stay in a core's cache. Measured on 2 nodes of 1, against 8 slots: 1 MiB 0.28 to 0.22 ms, 64 KiB the same time; with
+1 slot 64 KiB take 1.5 times as long."""
 
 _SLOTS_PER_FREE_SLOT = 4
 """A slab is added when fewer than one slot in so many is free, so that the ranks seldom count."""
