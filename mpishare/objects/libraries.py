@@ -86,16 +86,25 @@ def _reduce_frame(frame: Any) -> Any:
 
 
 def _reduce_series(series: Any) -> Any:
-    """A column of polars as an array of Arrow, where polars makes of that a column of the same dtype again."""
+    """A column of polars as an array of Arrow, where polars makes of that a column of the same dtype again.
+
+    Of an Enum it would make a Categorical: that is pickled as its numbers.
+    """
     try:
-        from polars import CompatLevel, Object, Series
+        from polars import CompatLevel, Enum, Object, Series
         from pyarrow import string_view  # noqa: F401 - older ones cannot hold polars' strings
     except ImportError:
         return NotImplemented
     if series.dtype == Object:
         return NotImplemented
+    if series.dtype == Enum and hasattr(series.cat, "to"):  # older ones copy
+        return _make_enum, (series.to_physical(), series.dtype)
     args = series.name, series.to_arrow(compat_level=CompatLevel.newest())
     return (Series, args) if Series(*args).dtype == series.dtype else NotImplemented
+
+
+def _make_enum(numbers: Any, dtype: Any) -> Any:
+    return numbers.cat.to(dtype)
 
 
 _TABLE: list[tuple[str, str, Reduce]] = [

@@ -47,7 +47,9 @@ def dataset():
 
 def frame():
     buffers = [pa.py_buffer(np.packbits(~MASK, bitorder="little")), pa.py_buffer(numbers(1))]
-    return pl.from_arrow(pa.table({"a": numbers(), "b": pa.Array.from_buffers(pa.float64(), ROWS, buffers)}))
+    table = pa.table({"a": numbers(), "b": pa.Array.from_buffers(pa.float64(), ROWS, buffers)})
+    kind = pl.Series("kind", np.arange(ROWS, dtype=np.uint8) % 3).cat.to(pl.Enum(["x", "y", "z"]))
+    return pl.from_arrow(table).with_columns(kind)
 
 
 def tensors():
@@ -66,7 +68,7 @@ def facts(obj):
         case xr.Dataset():
             return [obj.air.values, obj.x.values, f"{obj.attrs} {obj.air.attrs} {obj.indexes}"]
         case pl.DataFrame():
-            return [obj["a"].to_numpy(), obj["b"].fill_null(-1.0).to_numpy(), f"{obj.schema}"]
+            return [obj["a"].to_numpy(), obj["b"].fill_null(-1.0).to_numpy(), obj["kind"].cast(str), f"{obj.schema}"]
         case _:
             whole, part, leaf = obj.values()
             same = whole.untyped_storage().data_ptr() == part.untyped_storage().data_ptr()
