@@ -38,7 +38,7 @@ def members_of(source: Source, name: str) -> dict[str, Any]:
     """
     with file_errors(source.path, name):
         if name not in source.hdf5:
-            raise FileError(source.path, name, f"there is no such dataset or group; the file has {_names(source)}.")
+            raise FileError(source.path, name, f"there is no such dataset or group; {_as_far_as(source, name)}.")
         member = source.hdf5[name]
         if not isinstance(member, h5py.Dataset | h5py.Group):
             raise FileError(source.path, name, f"is a {type(member).__name__}, neither a dataset nor a group.")
@@ -54,8 +54,20 @@ def _walk(member: Any, name: str, parents: tuple[Any, ...]) -> Iterator[tuple[st
                 yield from _walk(inner, f"{name}/{key}".lstrip("/"), (*parents, member))
 
 
-def _names(source: Source) -> str:
-    names = list(source.hdf5)
+def _as_far_as(source: Source, name: str) -> str:
+    """What the file has as far along that name as it goes: the members of a group, or a dataset."""
+    member, path = source.hdf5, ""
+    for part in path_of(name).split("/")[1:]:
+        if not isinstance(member, h5py.Group) or part not in member:
+            break
+        member, path = member[part], f"{path}/{part}"
+    if not isinstance(member, h5py.Group):
+        return f"{path!r} is a {type(member).__name__.lower()}"
+    return f"{f'the group {path!r}' if path else 'the file'} has {_names(member)}"
+
+
+def _names(group: Any) -> str:
+    names = list(group)
     more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
     return ", ".join(map(repr, names[:_SHOWN_NAMES])) + more if names else "none"
 

@@ -249,6 +249,23 @@ def test_datasets_that_are_refused(path):
         inspected(path, "/", 1)
 
 
+ABSENT = {
+    "nowhere": "the file has 'grid', 'runs'.",
+    "/runs/first/speed": "the group '/runs/first' has 'velocity'.",
+    "runs/second/speed": "the group '/runs' has 'first'.",
+    "grid/x": "'/grid' is a dataset.",
+}
+
+
+@pytest.mark.parametrize("name", ABSENT)
+def test_a_name_that_is_not_there(path, name):
+    with h5py.File(path, "w") as file:
+        file["grid"] = file["runs/first/velocity"] = np.arange(3)
+    with pytest.raises(FileError) as caught:
+        inspected(path, name)
+    assert caught.value.reason == f"there is no such dataset or group; {ABSENT[name]}"
+
+
 def test_files_that_are_refused(path):
     with h5py.File(path, "w") as file:
         file["a"] = np.arange(10_000)
