@@ -154,7 +154,7 @@ def _measure(comm: Any, nbytes: int, rounds: int, *, is_last: bool) -> Figures:
     for ours, theirs in ((REDUCE, MPI_REDUCE), (GATHER, MPI_GATHER)):
         calls = {name: ways[name] for name in ways if name == ours or name.startswith(theirs)}
         forced = [name for name in calls if name not in plain]
-        times = measure(comm, calls, repeats_of(nbytes), rounds, forced, (ours, theirs))
+        times = measure(comm, calls, repeats_of(nbytes), rounds, forced)
         _check(comm, {name: calls[name] for name in calls if len(times[name]) > 1})
         rows = {name: row(taken[1:]) for name, taken in times.items() if len(taken) > 1}
         best = min(figure[MEDIAN] for name, figure in rows.items() if name != ours)

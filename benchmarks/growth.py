@@ -277,7 +277,7 @@ def _median_s(comm: Any, call: Call, rounds: int) -> float:
 
 
 def _times(comm: Any, call: Call, rounds: int) -> list[float]:
-    return measure(comm, {"": call}, 1, rounds, (), ("",))[""][1:]
+    return measure(comm, {"": call}, 1, rounds)[""][1:]
 
 
 def show_node(within: dict[str, Any]) -> None:

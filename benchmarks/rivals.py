@@ -24,6 +24,7 @@ _HAN_SEGMENTS = {"64K": 64 << 10, "512K": 512 << 10, "2M": 2 << 20}
 FORCED = f"{BCAST}: "
 """The beginning of the names of those with a forced algorithm."""
 EXPERT = "window used again, MPI_Bcast of leaders"
+PSHMEM = "pshmem, used again"
 SOCKET, SOCKETS = "raw socket, one link", "raw sockets, from host to host"
 _FORWARDED_BYTES = 256 << 10
 """What a host takes from its socket at a time, and sends on."""
@@ -73,7 +74,7 @@ def ways_of(comm: Any) -> dict[str, Way]:
         for segment, nbytes in _HAN_SEGMENTS.items():
             settings = {"coll_han_priority": 95, "coll_han_bcast_segsize": nbytes}
             ways[f"{HAN}, {segment}"] = _bcast_all(comm, with_settings(comm, settings))
-    ways[EXPERT] = _expert(comm, nodes)
+    ways[EXPERT], ways[PSHMEM] = _expert(comm, nodes), _pshmem(comm)
     if len(set(comm.allgather(socket.gethostname()))) == nodes.n_nodes > 1:
         ways[SOCKET] = socket_way(comm, nodes)
     if SOCKET in ways and nodes.n_nodes > 2:
@@ -141,6 +142,22 @@ def _expert(comm: Any, nodes: Any) -> Way:
         nodes.node_comm.Barrier()
         comm.Barrier()
         return array
+
+    return way
+
+
+def _pshmem(comm: Any) -> Way:
+    """Pshmem's array on each node, made once for each size, and its set, which broadcasts from node to node."""
+    arrays: dict[int, Any] = {}
+
+    def way(source: Any, room: Bytes) -> Any:
+        from pshmem import MPIShared
+
+        if room.nbytes not in arrays:
+            arrays[room.nbytes] = MPIShared(room.shape, room.dtype, comm)
+        arrays[room.nbytes].set(source, (0,), fromrank=0)
+        comm.Barrier()
+        return arrays[room.nbytes][:]
 
     return way
 

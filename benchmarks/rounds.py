@@ -15,10 +15,7 @@ Row = dict[str, float]
 MEDIAN = "median, ms"
 MAX_FINALISTS = 3
 _MAX_RATIO = 2
-_LONG_S = {1: 1.0, 3: 0.1}
-"""By rounds: from which time on a way is not timed again that is far behind."""
-_ENOUGH_S, _MIN_ROUNDS = 10.0, 3
-"""After so long there is no further round, if there were as many."""
+_BLOCKS = 3
 
 
 def finalists(medians: dict[str, float], contestants: Collection[str]) -> list[str]:
@@ -31,6 +28,11 @@ def hopeless(medians: dict[str, float], contestants: Collection[str]) -> set[str
     """The contestants that took over twice as long as the fastest of them."""
     times = {name: medians[name] for name in contestants if name in medians}
     return {name for name, taken in times.items() if taken > _MAX_RATIO * min(times.values())}
+
+
+def in_blocks(rounds: int) -> list[int]:
+    """Rounds of each of three programs of a way, started in an order that changes, besides a first that is left out."""
+    return [(rounds + number) // _BLOCKS for number in range(_BLOCKS) if rounds + number >= _BLOCKS]
 
 
 def order(names: Iterable[str], number: int) -> list[str]:
@@ -46,37 +48,34 @@ def row(times: Sequence[float]) -> Row:
     return {**{name: round(value * 1e3, 5) for name, value in zip(names, quartiles, strict=True)}, "rounds": len(times)}
 
 
+def seconds_row(times: Sequence[float]) -> Row:
+    """Median and quartiles of seconds, in seconds."""
+    quartiles = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else [times[0]] * 3
+    names = ("first quartile, s", "seconds", "third quartile, s")
+    return {**{name: round(value, 6) for name, value in zip(names, quartiles, strict=True)}, "rounds": len(times)}
+
+
 def repeats_of(nbytes: int) -> int:
     """Calls that are timed as one, so that clocks and barriers count little."""
     return max(1, min(50, (1 << 18) // nbytes))
 
 
 def measure(
-    comm: Any, calls: dict[str, Call], repeats: int, rounds: int, contestants: Collection[str], kept: Collection[str]
+    comm: Any, calls: dict[str, Call], repeats: int, rounds: int, contestants: Collection[str] = ()
 ) -> dict[str, list[float]]:
     """Seconds of a call until the last rank is done, by way and round.
 
-    The first round, in which everything is new, chooses the contestants that go on, and is left out. A way that takes
-    over twice the time of the first of `kept` has one round more if it takes over a second, three if over 0.1 s. Where
-    rounds take seconds there are fewer, three at least.
+    The first round, in which everything is new, chooses the contestants that go on, and is left out.
 
     Collective:
         Over `comm`.
     """
     names, times = list(calls), {name: list[float]() for name in calls}
-    spent_s = 0.0
     for number in range(rounds + 1):
         for name in order(names, number):
             times[name].append(_timed(comm, calls[name], number * repeats, repeats))
-            spent_s += repeats * times[name][-1] if number else 0.0
-        if number >= _MIN_ROUNDS and spent_s > _ENOUGH_S:  # alike on all ranks, as the times are
-            break
-        medians = {name: statistics.median(times[name][number > 0 :]) for name in names}
         if number == 0:
-            names = finalists(medians, contestants)
-        elif number in _LONG_S:
-            limit_s = max(_LONG_S[number], _MAX_RATIO * medians[next(iter(kept))])
-            names = [name for name in names if name in kept or medians[name] <= limit_s]
+            names = finalists({name: taken[0] for name, taken in times.items()}, contestants)
     return times
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from benchmarks import rounds
-from benchmarks.rounds import MAX_FINALISTS, MEDIAN, finalists, hopeless, measure, order, repeats_of, row
+from benchmarks.rounds import MAX_FINALISTS, MEDIAN, finalists, hopeless, in_blocks, measure, order, repeats_of, row
 
 
 def test_the_fastest_contestants_go_on_and_all_others_do():
@@ -49,18 +48,17 @@ class OneRank:
 
 def test_each_call_has_a_number_of_its_own_and_the_first_round_is_beside():
     numbers = []
-    times = measure(OneRank(), {"ours": numbers.append}, repeats=2, rounds=3, contestants=(), kept=("ours",))
+    times = measure(OneRank(), {"ours": numbers.append}, repeats=2, rounds=3)
     assert numbers == list(range(8))
     assert len(times["ours"]) == 4
 
 
-def test_rounds_that_take_long_are_fewer(monkeypatch):
-    monkeypatch.setattr(rounds, "_ENOUGH_S", 0.0)
-    times = measure(OneRank(), {"ours": lambda number: None}, repeats=1, rounds=9, contestants=(), kept=("ours",))
-    assert len(times["ours"]) == 1 + 3
+@pytest.mark.parametrize(("rounds", "blocks"), [(9, [3, 3, 3]), (1, [1]), (2, [1, 1]), (10, [3, 3, 4])])
+def test_rounds_are_divided_among_programs(rounds, blocks):
+    assert in_blocks(rounds) == blocks
 
 
 def test_only_finalists_have_all_rounds():
     calls = {name: lambda number: None for name in ("ours", "a", "b", "c", "d", "e")}
-    times = measure(OneRank(), calls, repeats=1, rounds=2, contestants=list("abcde"), kept=("ours",))
+    times = measure(OneRank(), calls, repeats=1, rounds=2, contestants=list("abcde"))
     assert sorted(map(len, times.values())) == [1, 1, 3, 3, 3, 3]
