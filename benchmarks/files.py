@@ -1,19 +1,24 @@
 """What it costs to bring a file to every rank: our load beside what else there is, on one node and over hosts.
 
-    python -m benchmarks.files [--mib 1024] [--chunked-mib 256] [--ranks 4] [--rounds 5] [--hosts 3]
+    python -m benchmarks.files [--mib 512] [--chunked-mib 128] [--ranks 4] [--rounds 9] [--hosts 3]
         [--rate 400mbit] [--link-mib 64]
 
-One dataset, contiguous, and one of compressed chunks, in files that the kernel has in its page cache. Each way is a
-program of its own, whose processes are ready before the clock starts: the time until the last rank has the array, what
-all ranks read by system calls, and, of a second run, the most that they hold more than before: looks at their memory
-take time. The limit is one process that reads with h5py into an array that it has used before. HDF5 through MPI is that
-of the system, if `make .venv-mpio/ready` has set it up: once as it is used, each rank all of it, and once each rank a
-part, into memory of the node. Then over hosts of one rank, by links that are held to a rate, from a file that is on the
-first alone, beside one raw TCP socket and bytes over bandwidth.
+Contiguous datasets of three sizes, and one of compressed chunks, in files that the kernel has in its page cache, and
+then a contiguous one that was dropped from it: read from the disk says whether it was. Each way runs in programs of its
+own, three times, in an order that changes, whose processes are ready before the clock starts: the time until the last
+rank has the array, what all ranks read by system calls, and, of one more run, the most that they hold more than before:
+looks at their memory take time. The limit is one process that reads with h5py into an array that it has used before.
+NumPy's memory map is of a .npy file with the same bytes. As a map is there before its bytes are, each rank of each way
+reads one number of each page before the clock stops. HDF5 through MPI is that of the system, if
+`make .venv-mpio/ready` has set it up: once as it is used, each rank all of it, and once each rank a part, into memory
+of the node. Then over hosts of one rank, by links that are held to a rate, from a file that is on the first alone,
+beside one raw TCP socket and bytes over bandwidth.
 Then 600 datasets of 1,000 numbers on one dimension scale, as netCDF has them, with their attributes and without.
 Prints tables and keeps them as results/files.json, with a picture beside it.
 
-Bounds: the contiguous one on 4 ranks 1.3 times the limit, 1.05 times its bytes held, each byte read once; over hosts
+What they cannot do: a map and h5py read no file that is on another host's disk, and a map reads no HDF5.
+
+Goals: the contiguous one on 4 ranks 1.3 times the limit, 1.05 times its bytes held, each byte read once; over hosts
 1.15 times bytes over bandwidth; with attributes 1.5 times the time without.
 """
 
@@ -36,17 +41,21 @@ from benchmarks.keep import keep
 from benchmarks.picture import bars
 from benchmarks.places import on_cluster
 from benchmarks.rivals import SOCKET, socket_way
+from benchmarks.rounds import in_blocks, order, seconds_row
 from benchmarks.watch import READY, watched
 
-LIMIT, EACH, BCAST, MPIO, MPIO_PARTS = (
+LIMIT, EACH, MAPPED, BCAST, MPIO, MPIO_PARTS = (
     "one process, h5py, warm array",
     "every rank reads, h5py",
+    "every rank maps, numpy.load",
     "rank 0 reads, MPI_Bcast",
     "every rank reads, h5py mpio",
     "a part each, h5py mpio, window",
 )
 FRESH, RECYCLED = "mpishare.load", "mpishare.load, memory used again"
 CONTIGUOUS, CHUNKED = "contiguous", "chunked, shuffle and lzf"
+SMALL, MIDDLE, COLD = "contiguous, 1 MiB", "contiguous, 32 MiB", "contiguous, not in the page cache"
+FROM_DISK = "read from the disk, of the bytes"
 SCALE = "600 datasets on one scale"
 Way = Callable[[str, str], Any]
 """Brings a dataset of a file."""
@@ -54,19 +63,20 @@ Way = Callable[[str, str], Any]
 _ROOT = Path(__file__).parent.parent
 _MPIO_PYTHON = _ROOT / ".venv-mpio" / "bin" / "python"
 _MPIO_ENVIRON = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_osc": "^ucx"}
-_WATCHED_ROUNDS = 3
+_PAGE_BYTES, _BETWEEN = 4096, "|"
 
 
 def main() -> None:
     """Runs each way as a program of its own, then the hosts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--mib", type=int, default=1024)
-    parser.add_argument("--chunked-mib", type=int, default=256)
+    parser.add_argument("--mib", type=int, default=512)
+    parser.add_argument("--chunked-mib", type=int, default=128)
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--hosts", type=int, default=3, help="0 for none")
     parser.add_argument("--rate", default="400mbit")
     parser.add_argument("--link-mib", type=int, default=64)
+    parser.add_argument("--name", default="files", help="of the result (default: %(default)s)")
     parser.add_argument("--way", help=argparse.SUPPRESS)
     parser.add_argument("--file", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -82,14 +92,16 @@ def main() -> None:
 
 def measure(options: argparse.Namespace) -> None:
     """All of it, printed and kept."""
-    sizes = {CONTIGUOUS: options.mib << 20, CHUNKED: options.chunked_mib << 20}
+    sizes = {SMALL: 1 << 20, MIDDLE: 32 << 20, CONTIGUOUS: options.mib << 20, CHUNKED: options.chunked_mib << 20}
+    sizes[COLD] = options.chunked_mib << 20
     figures: dict[str, Any] = {"bytes": sizes, "ranks": options.ranks, "rounds": options.rounds}
     with TemporaryDirectory() as folder:
         path = Path(folder, "file.h5")
         write(path, sizes)
-        for name, nbytes in sizes.items():
-            figures[name], ground = ways_of(path, name, nbytes, options)
-            show(f"{nbytes >> 20} MiB, {name}", figures[name])
+        tables, ground = ways_of(path, sizes, options)
+        for name, table in tables.items():
+            show(f"{sizes[name] >> 20} MiB, {name}", table)
+        figures |= tables
         args = ["-m", "benchmarks.files", "--file", str(Path(folder, "scale.h5")), "--way", SCALE]
         command = [*launch(SCALE, options.ranks), *args, "--rounds", str(options.rounds)]
         figures[SCALE], _ = watched(command, _ROOT, looks=False)
@@ -104,44 +116,68 @@ def measure(options: argparse.Namespace) -> None:
         show(f"{options.link_mib} MiB to {options.hosts} hosts, {options.rate}", result)
         asked = {"bytes": options.link_mib << 20, "hosts": options.hosts, "rate": options.rate}
         figures["over hosts"] = {**asked, **result}
-    keep("files", figures, ground)
-    series = {name: {way: row["seconds"] for way, row in figures[name].items()} for name in (CONTIGUOUS, CHUNKED)}
-    bars(
-        "files",
-        series,
-        "seconds",
-        f"{' and '.join(f'{size >> 20} MiB' for size in sizes.values())} from the page cache to {options.ranks} ranks",
-    )
+    keep(options.name, figures, ground)
+    drawn = (CONTIGUOUS, CHUNKED)
+    series = {name: {way: row["seconds"] for way, row in figures[name].items()} for name in drawn}
+    title = " and ".join(f"{sizes[name] >> 20} MiB" for name in drawn)
+    bars(options.name, series, "seconds", f"{title} from the page cache to {options.ranks} ranks")
 
 
 def write(path: Path, sizes: dict[str, int]) -> None:
-    """A file with both datasets, of so many bytes each, of numbers that can be compressed."""
+    """A file with datasets of so many bytes each, of numbers that can be compressed; beside it some for NumPy."""
     import h5py
 
-    flat, chunked = (np.arange(sizes[name] // 8).reshape(-1, 1 << 14) for name in (CONTIGUOUS, CHUNKED))
     with h5py.File(path, "w") as file:
-        file[CONTIGUOUS] = flat
-        file.create_dataset(CHUNKED, data=chunked, chunks=(8, 1 << 14), shuffle=True, compression="lzf")
+        for name, nbytes in sizes.items():
+            array = np.arange(nbytes // 8).reshape(-1, 1 << 14)
+            chunks = {"chunks": (8, 1 << 14), "shuffle": True, "compression": "lzf"} if name == CHUNKED else {}
+            file.create_dataset(name, data=array, **chunks)
+            if name != CHUNKED:
+                np.save(beside(path, name), array)
 
 
-def ways_of(path: Path, name: str, nbytes: int, options: argparse.Namespace) -> tuple[dict[str, Any], Any]:
-    """The figures of each way to bring the dataset `name`, and the ground."""
-    matches: dict[str, Any] = {}
-    ground = None
-    through_mpi = [MPIO, MPIO_PARTS] if _MPIO_PYTHON.exists() else []
-    for way in [LIMIT, EACH, BCAST, *through_mpi, FRESH, RECYCLED]:
-        ranks = 1 if way == LIMIT else options.ranks
-        args = ["-m", "benchmarks.files", "--file", f"{path}::{name}", "--way", way, "--rounds"]
-        timed = [*launch(way, ranks), *args, str(options.rounds)]
-        environ = _MPIO_ENVIRON if way in (MPIO, MPIO_PARTS) else None
-        result, _ = watched(timed, _ROOT, environ=environ, looks=False)
-        _, peak = watched([*launch(way, ranks), *args, str(_WATCHED_ROUNDS)], _ROOT, environ=environ)
-        ground = result["ground"] if way == FRESH else ground
-        seconds = statistics.median(result["seconds"])
-        matches[way] = {"seconds": round(seconds, 4), "read, of the bytes": round(result["read"] / nbytes, 3)}
-        matches[way]["peak, of the bytes"] = round(peak / nbytes, 3)
-        matches[way]["of the limit"] = round(seconds / matches[LIMIT]["seconds"], 3)
-    return matches, ground
+def beside(path: Path, name: str) -> Path:
+    """The same for NumPy."""
+    return path.with_name(f"{name}.npy")
+
+
+def drop(path: Path) -> None:
+    """Takes the files out of the page cache, once they are on the disk."""
+    for file in (path, beside(path, COLD)):
+        descriptor = os.open(file, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def ways_of(path: Path, sizes: dict[str, int], options: argparse.Namespace) -> tuple[dict[str, Any], Any]:
+    """The figures of each way to bring each dataset, and the ground."""
+    ways = [LIMIT, EACH, MAPPED, BCAST, *([MPIO, MPIO_PARTS] if _MPIO_PYTHON.exists() else []), FRESH, RECYCLED]
+    results: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
+
+    def names_of(way: str) -> list[str]:
+        return [name for name in sizes if (way, name) != (MAPPED, CHUNKED)]
+
+    def result_of(way: str, names: list[str], rounds: int, *, looks: bool) -> tuple[dict[str, Any], int]:
+        args = ["--file", f"{path}::{_BETWEEN.join(names)}", "--way", way, "--rounds", str(rounds)]
+        command = [*launch(way, 1 if way == LIMIT else options.ranks), "-m", "benchmarks.files", *args]
+        return watched(command, _ROOT, environ=_MPIO_ENVIRON if way in (MPIO, MPIO_PARTS) else None, looks=looks)
+
+    for number, rounds in enumerate(in_blocks(options.rounds)):
+        for way in order(ways, number):
+            results[way].append(result_of(way, names_of(way), rounds, looks=False)[0])
+    tables: dict[str, Any] = {name: {} for name in sizes}
+    for way in ways:
+        for name in names_of(way):
+            parts = [result[name] for result in results[way]]
+            row = seconds_row([taken for part in parts for taken in part["seconds"]])
+            row["read, of the bytes"] = round(parts[0]["read"] / sizes[name], 3)
+            row[FROM_DISK] = round(parts[0]["from disk"] / sizes[name], 3)
+            if name in (CONTIGUOUS, CHUNKED):
+                row["peak, of the bytes"] = round(result_of(way, [name], 1, looks=True)[1] / sizes[name], 3)
+            tables[name][way] = row
+            row["of the limit"] = round(row["seconds"] / tables[name][LIMIT]["seconds"], 3)
+    return tables, results[FRESH][0]["ground"]
 
 
 def launch(way: str, ranks: int) -> list[str]:
@@ -159,27 +195,36 @@ def in_program(way: str, file: str, rounds: int) -> None:
     import mpishare as ms
 
     comm = MPI.COMM_WORLD
-    path, _, name = file.partition("::")
+    path, _, names = file.partition("::")
     bring = ways(comm, ms)[way]
-    ground = ms.info().as_dict()
-    ms.load(path, name, region=np.s_[:1])  # h5py is imported where it will be used
-    bring(path, name) if way in (LIMIT, RECYCLED) else None
+    result: dict[str, Any] = {"ground": ms.info().as_dict()}
+    ms.load(path, names.split(_BETWEEN)[0], region=np.s_[:1])  # h5py is imported where it will be used
     if comm.rank == 0:
         print(READY, flush=True)
         sys.stdin.readline()
-    seconds = []
-    comm.Barrier()
-    before = read_bytes()
-    for _ in range(rounds):
+    for name in names.split(_BETWEEN):
+        result[name] = measured(comm, bring, path, name, rounds)
+    if comm.rank == 0:
+        print(json.dumps(result), flush=True)
+
+
+def measured(comm: Any, bring: Way, path: str, name: str, rounds: int) -> dict[str, Any]:
+    """The seconds of each round but the first, and what a round read."""
+    from mpi4py import MPI
+
+    seconds, before = [], read_bytes()
+    for _ in range(rounds + 1):
+        if name == COLD and comm.rank == 0:
+            drop(Path(path))
         comm.Barrier()
         start = time.perf_counter()
         matches = bring(path, name)
+        matches.reshape(-1)[:: _PAGE_BYTES // matches.itemsize].max()
         seconds.append(comm.allreduce(time.perf_counter() - start, MPI.MAX))
         assert matches[-1, -1] == matches.size - 1
         del matches
-    read = comm.allreduce(read_bytes() - before)
-    if comm.rank == 0:
-        print(json.dumps({"seconds": seconds, "read": read / rounds, "ground": ground}), flush=True)
+    read, from_disk = (comm.allreduce(float(value)) / (rounds + 1) for value in read_bytes() - before)
+    return {"seconds": seconds[1:], "read": read, "from disk": from_disk}
 
 
 def on_scale(file: str, rounds: int) -> None:
@@ -220,18 +265,21 @@ def ways(comm: Any, ms: Any) -> dict[str, Way]:
     """By name."""
     import h5py
 
-    warm: list[Any] = []
+    warm: dict[str, Any] = {}
 
     def limit(path: str, name: str) -> Any:
         with h5py.File(path) as file:
-            if not warm:
-                warm.append(np.ones(file[name].shape, file[name].dtype))
-            file[name].read_direct(warm[0])
-        return warm[0]
+            if name not in warm:
+                warm[name] = np.ones(file[name].shape, file[name].dtype)
+            file[name].read_direct(warm[name])
+        return warm[name]
 
     def each(path: str, name: str) -> Any:
         with h5py.File(path) as file:
             return file[name][...]
+
+    def mapped(path: str, name: str) -> Any:
+        return np.load(beside(Path(path), name), mmap_mode="r")
 
     def bcast(path: str, name: str) -> Any:
         matches = each(path, name) if comm.rank == 0 else None
@@ -257,6 +305,7 @@ def ways(comm: Any, ms: Any) -> dict[str, Way]:
     return {
         LIMIT: limit,
         EACH: each,
+        MAPPED: mapped,
         BCAST: bcast,
         MPIO: mpio,
         MPIO_PARTS: mpio_parts,
@@ -265,10 +314,10 @@ def ways(comm: Any, ms: Any) -> dict[str, Way]:
     }
 
 
-def read_bytes() -> int:
-    """What this process has read by system calls."""
+def read_bytes() -> Any:
+    """What this process has read by system calls, and of that, or of its maps, from a disk."""
     args = Path("/proc/self/io").read_text().split()
-    return int(args[args.index("rchar:") + 1])
+    return np.array([int(args[args.index(what) + 1]) for what in ("rchar:", "read_bytes:")])
 
 
 def over_hosts(path: Path, nbytes: int, rounds: int) -> None:
@@ -289,15 +338,14 @@ def over_hosts(path: Path, nbytes: int, rounds: int) -> None:
             f"{FRESH}, {CHUNKED}": lambda: ms.load(file, CHUNKED),
             SOCKET: lambda: by_socket(None, room),
         }
-        figures = {}
-        for name, call in tries.items():
-            seconds = []
-            for _ in range(rounds + 1):  # the first, in which everything is new, is left out
+        seconds: dict[str, list[float]] = {name: [] for name in tries}
+        for number in range(rounds + 1):  # the first, in which everything is new, is left out
+            for name in order(tries, number):
                 comm.Barrier()
                 start = time.perf_counter()
-                call()
-                seconds.append(comm.allreduce(time.perf_counter() - start, MPI.MAX))
-            figures[name] = {"seconds": round(statistics.median(seconds[1:]), 4)}
+                tries[name]()
+                seconds[name].append(comm.allreduce(time.perf_counter() - start, MPI.MAX))
+        figures = {name: seconds_row(taken[1:]) for name, taken in seconds.items()}
     if comm.rank == 0:
         print(json.dumps(figures))
 

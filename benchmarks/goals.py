@@ -16,7 +16,6 @@ from benchmarks.rounds import MEDIAN
 
 Figures = Mapping[str, Any]
 _LARGE, _MIDDLE, _SMALL = "268,435,456 bytes", "1,048,576 bytes", "1,024 bytes"
-_LINK = "33,554,432 bytes"
 _AGAIN = "window used again"
 
 
@@ -96,25 +95,32 @@ _KINDS = ("memmap", "window")
 
 def _between(figures: Figures) -> Iterator[Row]:
     """Over several hosts."""
-    bare_ms = (32 << 20) * 8 / 400e6 * 1e3
-    alone = {hosts: figures[f"{hosts} hosts of 1, 400mbit"][_LINK] for hosts in (4, 8)}
+    alone = {hosts: _last(figures[f"{hosts} hosts of 1, 400mbit"]) for hosts in (4, 8)}
     for hosts, goal in ((4, 1.10), (8, 1.15)):
-        beside = f"MPI_Bcast {alone[hosts][BCAST][MEDIAN] / bare_ms:.3g}"
-        value = alone[hosts][SHARE][MEDIAN] / bare_ms
-        yield Row(f"32 MiB to {hosts} hosts, over bytes / 400 Mbit/s", (value,), goal, beside=beside)
-    for hosts, ways in alone.items():
-        title = f"{hosts} hosts of 4, 400mbit"
-        if title in figures:
-            ratio = figures[title][_LINK][SHARE][MEDIAN] / ways[SHARE][MEDIAN]
-            yield Row(f"the same to {hosts} hosts of 4 ranks, over 1 rank", (ratio,), 1.05)
+        size, ways = alone[hosts]
+        bare_ms = int(size.split()[0].replace(",", "")) * 8 / 400e6 * 1e3
+        beside = f"MPI_Bcast {ways[BCAST][MEDIAN] / bare_ms:.3g}"
+        yield Row(
+            f"{size} to {hosts} hosts, over bytes / 400 Mbit/s", (ways[SHARE][MEDIAN] / bare_ms,), goal, "", beside
+        )
+    for hosts, (size, ways) in alone.items():
+        several = figures.get(f"{hosts} hosts of 4, 400mbit", {})
+        if size in several:
+            ratio = several[size][SHARE][MEDIAN] / ways[SHARE][MEDIAN]
+            yield Row(f"{size} to {hosts} hosts of 4 ranks, over 1 rank", (ratio,), 1.05)
+    near = figures["2 pretend nodes of 1"]
+    for size, goal in ((_SMALL, 4.0), (_MIDDLE, 1.1), (_last(near)[0], 0.7)):
+        what = f"{size} to 2 pretend nodes of 1, over an expert's window and MPI_Bcast"
+        yield Row(what, (near[size][SHARE][OF_THE_EXPERT],), goal)
     for title, tables in figures.items():
-        near = title == "2 pretend nodes of 1"
-        for size, goal in ((_SMALL, 4.0), (_MIDDLE, 1.1), (_LINK, 0.7)) if near else ():
-            value = tables[size][SHARE][OF_THE_EXPERT]
-            yield Row(f"{size}, {title}, over an expert's window and MPI_Bcast", (value,), goal)
-        ways = tables.get(_LINK, {})
+        size, ways = _last(tables)
         if "free" not in title and OF_THE_SOCKET in ways.get(SHARE, {}):
-            yield Row(f"32 MiB, {title}, over one raw socket", (ways[SHARE][OF_THE_SOCKET],), 1.10)
+            yield Row(f"{size}, {title}, over one raw socket", (ways[SHARE][OF_THE_SOCKET],), 1.10)
+
+
+def _last(tables: Figures) -> tuple[str, Figures]:
+    """The largest size of a place."""
+    return [*tables.items()][-1]
 
 
 def _growth(figures: Figures) -> Iterator[Row]:
@@ -132,7 +138,7 @@ def _collectives(figures: Figures) -> Iterator[Row]:
     """Results of all ranks, one a node."""
     for ours, theirs, goal in ((REDUCE, MPI_REDUCE, 1.15), (GATHER, MPI_GATHER, 1.1)):
         call = ours.partition(".")[2]
-        near, far = ([*figures[place].items()][-1] for place in (PRETENDED, "4 hosts of 2, 400mbit"))
+        near, far = (_last(figures[place]) for place in (PRETENDED, "4 hosts of 2, 400mbit"))
         size, ways = near
         over = ways[ours][MEDIAN] / ways[theirs][MEDIAN]
         yield Row(f"{call} of {size}, 4 ranks on {PRETENDED}, over MPI's default", (over,), 1.0)

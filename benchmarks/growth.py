@@ -1,6 +1,6 @@
 """How the cost grows: with the bytes, with the ranks of a node, with the nodes; and what that means at 1,024 nodes.
 
-    python -m benchmarks.growth [--ranks 1,2,4,8] [--hosts 2,4,8] [--rate 400mbit] [--rounds 9]
+    python -m benchmarks.growth [--ranks 1,2,4] [--hosts 2,4,8] [--rate 400mbit] [--rounds 9]
         [--only node,links,paper]
 
 Within a node: runs our share with each number of ranks, and fits t = a + b N by least squares, where N is the bytes.
@@ -43,9 +43,9 @@ from benchmarks.rounds import MEDIAN, Call, measure
 from benchmarks.simulation import Costs, Step, simulate
 from mpishare.transfer import plan
 
-POWERS = (24, 25)
-"""Links that are held to a rate let some 256 KiB pass at once, which counts in fewer bytes."""
-NODE_POWERS = (10, 16, 20, 22, 24, 26, 28)
+POWERS = (25,)
+"""A link that is held to a rate lets some 256 KiB pass at once, which counts in fewer bytes."""
+NODE_POWERS = (10, 16, 20, 24, 26)
 FRESH, RECYCLED = "mpishare, memmap, fresh", "mpishare, memmap, recycled"
 PARTS = ("node", "links", "paper")
 PAPER_NODES = [1 << power for power in range(1, 11)]
@@ -67,11 +67,12 @@ _LEAST_MESSAGE_S = 1e-6
 def main() -> None:
     """Measures, fits, plays, prints and keeps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--ranks", default="1,2,4,8")
+    parser.add_argument("--ranks", default="1,2,4")
     parser.add_argument("--hosts", default="2,4,8")
     parser.add_argument("--rate", default="400mbit")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", default=",".join(PARTS), help="parts to measure (default: %(default)s)")
+    parser.add_argument("--name", default="growth", help="of the result (default: %(default)s)")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
@@ -93,11 +94,11 @@ def main() -> None:
         show_curve(FABRIC, figures[FABRIC])
         print(f"  {BY_MESSAGE}: {figures[FABRIC][BY_MESSAGE]}")
         series[f"mpishare, played, {FABRIC}"] = [*figures[FABRIC][OVER_BOUND].values()]
-    keep("growth", figures, ground)
+    keep(options.name, figures, ground)
     if series:
         title = f"{GOAL_BYTES >> 20} MiB to every node, on paper"
         label = "over bytes / bandwidth + latency log2(nodes)"
-        lines("growth", PAPER_NODES, series, "nodes", label, title)
+        lines(options.name, PAPER_NODES, series, "nodes", label, title)
 
 
 def one_node(ranks: str, rounds: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Additions of all ranks of a node into one histogram: how many a second, and how many are lost.
 
-    mpishare run -n 4 -m benchmarks.kernels [--adds 100000000] [--bins 1000]
+    mpishare run -n 4 -m benchmarks.kernels [--adds 20000000] [--bins 1000] [--rounds 9]
 
 Each rank adds 1 to bins chosen at random, its part of the additions, in a compiled loop where it is not said otherwise.
 The ways through MPI's windows take as long for one addition as others for thousands, so they make fewer. In a table
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 import mpishare as ms
 from benchmarks.keep import keep
+from benchmarks.rounds import order
 from mpishare import kernels
 
 Array = NDArray[Any]
@@ -40,20 +41,40 @@ ROUNDS = 5
 def main() -> None:
     """Measures all; rank 0 prints and keeps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--adds", type=int, default=100_000_000)
+    parser.add_argument("--adds", type=int, default=20_000_000)
     parser.add_argument("--bins", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
     comm = MPI.COMM_WORLD
-    rows = {}
-    for name, (add, divisor, factor) in WAYS.items():
-        rows[name] = measured(comm, add, options.adds // divisor // comm.size, max(options.bins * factor, 1))
-        if comm.rank == 0:
-            print(f"{name:38} " + "  ".join(f"{what} {value:,}" for what, value in rows[name].items()), flush=True)
+    parts: dict[str, list[dict[str, Any]]] = {name: [] for name in WAYS}
+    for number in range(options.rounds + 1):  # the first, in which everything is new, is left out
+        for name in order(WAYS, number):
+            add, divisor, factor = WAYS[name]
+            count = options.adds // divisor // comm.size
+            parts[name].append(measured(comm, add, count, max(options.bins * factor, 1)))
+    rows = {name: combined(results[1:]) for name, results in parts.items()}
+    for name, row in rows.items() if comm.rank == 0 else ():
+        print(f"{name:38} " + "  ".join(f"{what} {value:,}" for what, value in row.items()), flush=True)
     sums = checksums(comm)
     info = ms.info()
     if comm.rank == 0:
         print(f"{NBYTES >> 20} MiB, GB/s: {sums}")
         keep("kernels", {"ranks": comm.size, "bins": options.bins, "ways": rows, "checksum, GB/s": sums}, info)
+
+
+def combined(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """The median and the quartiles of all rounds, and all that was lost in them."""
+    rates = sorted(result["millions a second"] for result in results)
+    low, median, high = np.percentile(rates, (25, 50, 75))
+    return {
+        "additions": sum(result["additions"] for result in results),
+        "millions a second": round(float(median), 3),
+        "first quartile": round(float(low), 3),
+        "third quartile": round(float(high), 3),
+        "rounds": len(results),
+        "lost": sum(result["lost"] for result in results),
+        "wrong": max(result["wrong"] for result in results),
+    }
 
 
 def measured(comm: MPI.Intracomm, add: Callable[[Array, int, Array], None], count: int, bins: int) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """What a message of an array costs: ours beside MPI's own with buffers that both sides know, and beside pickles.
 
-    mpishare run -n 2 -m benchmarks.messages [--powers 3,6,10,13,16,20,22,24,26,28] [--rounds 15] [--gib 1]
+    mpishare run -n 2 -m benchmarks.messages [--powers 3,6,10,13,16,20,22,24,26,28] [--rounds 9] [--gib 1]
     python -m benchmarks.messages --hosts    the same between two hosts, and compression on links of 400 Mbit/s
 
-Rank 0 sends to rank 1, which sends back; half of that is the time of one message. Each round times every way, in an
+Rank 0 sends to rank 1, which sends back; half of that is the time of one message. Of more ranks all pairs do so at once. Each round times every way, in an
 order that changes, and each message is another array. Where the receiver does not know what comes, as with ours, MPI's
 own means are Mprobe, a new array, and Recv; both stand beside ours. Prints a table and keeps it as
 results/messages.json, or messages-hosts.json, with a picture beside it.
@@ -50,9 +50,10 @@ def main() -> None:
     """Measures here, or on two hosts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--powers", default="3,6,10,13,16,20,22,24,26,28", help="sizes, powers of two")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--gib", type=float, default=1, help="of the recv whose memory is looked at")
     parser.add_argument("--hosts", action="store_true", help="between two hosts of tests/cluster")
+    parser.add_argument("--name", default="messages", help="of the result (default: %(default)s)")
     parser.add_argument("--inside", choices=["messages", "compression"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     sizes = [1 << int(power) for power in options.powers.split(",")]
@@ -63,10 +64,10 @@ def main() -> None:
     elif options.inside:
         tell({f"{nbytes:,} bytes": measure(nbytes, options.rounds) for nbytes in sizes})
     else:
-        on_one_node(sizes, options.rounds, options.gib)
+        on_one_node(sizes, options.rounds, options.gib, options.name)
 
 
-def on_one_node(sizes: list[int], rounds: int, gib: float) -> None:
+def on_one_node(sizes: list[int], rounds: int, gib: float, result: str) -> None:
     """All sizes, layouts that are not contiguous, and memory."""
     from mpi4py import MPI
 
@@ -85,8 +86,8 @@ def on_one_node(sizes: list[int], rounds: int, gib: float) -> None:
     if rank == 0:
         for name in list(figures)[len(sizes) :]:
             show(name, figures[name])
-        keep("messages", figures, info)
-        draw("messages", sizes, figures, "A message from rank to rank of one node")
+        keep(result, figures, info)
+        draw(result, sizes, figures, "A message from rank to rank of one node")
 
 
 def between_hosts(options: argparse.Namespace) -> None:
@@ -96,7 +97,7 @@ def between_hosts(options: argparse.Namespace) -> None:
     args = ["--powers", options.powers.replace(",28", ""), "--rounds", str(options.rounds)]
     figures, ground = {}, {}
     for rate in ("", _SLOW):
-        rounds = args if not rate else ["--powers", "10,16,20,22", "--rounds", str(min(options.rounds, 9))]
+        rounds = args if not rate else ["--powers", "10,20,22", "--rounds", str(min(options.rounds, 9))]
         result = on_cluster(2, "1", rate, ["benchmarks.messages", "--inside", "messages", *rounds])
         ground = result["ground"]
         figures[rate or "free"] = result["figures"]
@@ -130,7 +131,7 @@ def ways() -> dict[str, Way]:
     import mpishare as ms
 
     comm = MPI.COMM_WORLD
-    peer = 1 - comm.rank
+    peer = comm.rank ^ 1
     buffered = pkl5.Intracomm(comm)
 
     def probed(_: Any) -> NDArray[Any]:
@@ -167,7 +168,7 @@ def strided(rounds: int) -> Figures:
     import mpishare as ms
 
     comm = MPI.COMM_WORLD
-    peer = 1 - comm.rank
+    peer = comm.rank ^ 1
     count = 1 << 20
     array, room = np.ones(2 * count)[::2], np.ones(count)
     vector = MPI.DOUBLE.Create_vector(count, 1, 2).Commit()
@@ -182,7 +183,7 @@ def strided(rounds: int) -> Figures:
 def table(
     comm: Any, matches: dict[str, tuple[Way, list[NDArray[Any]], NDArray[Any]]], rounds: int, repeats: int, limit: str
 ) -> Figures:
-    """Times every way between rank 0 and rank 1."""
+    """Times every way between ranks 0 and 1, 2 and 3, and so on, at the same time."""
     times: dict[str, list[float]] = {name: [] for name in matches}
     for number in range(rounds + 1):  # the first round, in which everything is new, is left out
         for name in order(matches, number):
@@ -190,7 +191,7 @@ def table(
             comm.Barrier()
             start = time.perf_counter()
             for turn in range(repeats):
-                if comm.rank == 0:
+                if comm.rank % 2 == 0:
                     send(arrays[turn % len(arrays)])
                     receive(room)
                 else:
@@ -216,7 +217,7 @@ def memory(nbytes: int) -> float:
     if comm.rank == 0:
         ms.send(np.ones(1), 1)
         ms.send(np.ones(nbytes // 8), 1)
-    else:
+    elif comm.rank == 1:
         ms.recv(0)
         before = peak_bytes(reset=True)
         array = ms.recv(0)

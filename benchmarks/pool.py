@@ -1,12 +1,19 @@
-"""A million integers to bit arrays through an object with a large cache: in a loop, in four pools, and by ours.
+"""Integers to bit arrays through a method of an object with a cache: in a loop, in the pools of others, and by ours.
 
-    python -m benchmarks.pool [--items 1000000] [--bits 20] [--workers 2] [--rounds 3]
+    python -m benchmarks.pool [--items 100000] [--bits 8,12,16] [--workers 2] [--rounds 9]
 
 The ancestor mapped the object's bound method with multiprocessing.Pool, which pickles the object with every chunk of
-tasks. For each way: the time of one map, and the most that all processes held together (PSS, looked at ten times a
-second). Then, of ours: what a task costs besides its work, one at a time and by chunks; how much 2 ranks gain where a
-task takes 20 us; and, where one in a hundred tasks is a hundred times longer, how far apart the ranks end. Prints a
-table and keeps it as results/pool.json, with a picture beside it.
+tasks. Beside it stand the best means of each pool, by which the object is in each process before the clock starts: an
+initializer, fork, an object that was put or scattered once. Ours brings the object in each map, but for Pool's, which
+has it from the first map on. For each way and each size of the object: the time of one map. Each way runs in programs
+of its own, three times, in an order that changes, and once more for the most that all processes held together (PSS,
+looked at ten times a second). What is not installed is named in the result. Then, of ours: what a task costs besides
+its work, one at a time and by chunks; how much 2 ranks gain where a task takes 20 us; and, where one in a hundred tasks
+is a hundred times longer, how far apart the ranks end. Prints a table and keeps it as results/pool.json, with a picture
+beside it.
+
+What they cannot do: multiprocessing and joblib's processes do not reach a second node, and Ray and dask do not run on
+the ranks of an MPI job. mpi4py.futures and schwimmbad need a rank besides the workers.
 """
 
 from __future__ import annotations
@@ -19,13 +26,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from benchmarks.keep import RESULTS, keep
+from benchmarks.keep import keep
 from benchmarks.picture import bars
+from benchmarks.rounds import in_blocks, order, seconds_row
 from benchmarks.watch import held_bytes
 from jobs.task_map import Encoder
 
@@ -39,29 +49,68 @@ def main() -> None:
     if options.way:
         print(json.dumps(inside(options)))
         return
-    rows = {}
-    for name in WAYS:
-        rows[name] = measured(name, options)
-        print(f"{name:40} " + "  ".join(f"{what} {value}" for what, value in rows[name].items()), flush=True)
-    ours = {name: result(name, options) for name in ("overhead", "work", "uneven")}
+    installed = [name for name in WAYS if REQUIRED.get(name) is None or find_spec(REQUIRED[name])]
+    times: dict[str, dict[str, list[float]]] = {name: {} for name in installed}
+    for number, rounds in enumerate(in_blocks(options.rounds)):
+        for name in order(installed, number):
+            for bits, taken in json.loads(run_inside(name, options, rounds)[0]).items():
+                times[name].setdefault(bits, []).extend(taken)
+    sizes = {
+        f"an object of {1 << int(bits):,} strings": {name: seconds_row(taken[bits]) for name, taken in times.items()}
+        for bits in options.bits.split(",")
+    }
+    rows = [*sizes.values()][-1]
+    for name in installed:
+        rows[name]["MiB"] = round(run_inside(name, options, 1, looks=True)[1] / (1 << 20))
+    for title, table in sizes.items():
+        print(title)
+        for name, row in table.items():
+            print(f"  {name:44} " + "  ".join(f"{what} {value}" for what, value in row.items()), flush=True)
+    ours = {name: json.loads(run_inside(name, options, options.rounds)[0]) for name in ("overhead", "work", "uneven")}
     for name, figures in ours.items():
         print(f"{name}: {figures}")
-    ground = json.loads(run_inside("ground", options)[0])
-    keep("pool", {"items": options.items, "workers": options.workers, "ways": rows, **ours}, ground)
-    print(f"kept in {RESULTS / 'pool.json'}")
+    ground = json.loads(run_inside("ground", options, 1)[0])
+    asked = {"items": options.items, "workers": options.workers}
+    asked["not installed"] = [name for name in WAYS if name not in installed]
+    keep(options.name, {**asked, "sizes": sizes, "ways": rows, **ours}, ground)
     seconds = {"seconds": {name: row["seconds"] for name, row in rows.items()}}
-    bars("pool", seconds, "seconds", f"{options.items:,} tasks through a cache of {1 << options.bits:,} texts")
+    bars(options.name, seconds, "seconds", f"{options.items:,} tasks through {[*sizes][-1]}")
 
 
 def parse_options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--items", type=int, default=1_000_000)
-    parser.add_argument("--bits", type=int, default=20)
+    parser.add_argument("--items", type=int, default=100_000)
+    parser.add_argument("--bits", default="8,12,16", help="an object has 2 to this power strings")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--name", default="pool", help="of the result (default: %(default)s)")
     parser.add_argument("--way", default="", help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a way maps, and how often."""
+
+    bits: int
+    workers: int
+    rounds: int
+    items: list[int]
+
+    @property
+    def chunk(self) -> int:
+        """Tasks that multiprocessing sends at a time."""
+        return max(1, len(self.items) // (4 * self.workers))
+
+    @property
+    def chunks(self) -> list[list[int]]:
+        """All tasks so, for pools that have no such parameter."""
+        return [self.items[start : start + self.chunk] for start in range(0, len(self.items), self.chunk)]
+
+    def times(self, call: Callable[[], Any]) -> list[float]:
+        """Seconds of each round, without a first that warms up."""
+        return [timed(call) for _ in range(self.rounds + 1)][1:]
 
 
 def begin(bits: int) -> None:
@@ -76,6 +125,16 @@ def encode(number: int) -> Any:
     return _encoder.encode(number)
 
 
+def encode_numbers(numbers: list[int]) -> list[Any]:
+    """A chunk, by what the initializer made."""
+    return [encode(number) for number in numbers]
+
+
+def encode_chunk(encoder: Encoder, numbers: list[int]) -> list[Any]:
+    """By an object that is an argument, for pools whose objects are put once."""
+    return [encoder.encode(number) for number in numbers]
+
+
 def timed(call: Callable[[], Any]) -> float:
     """Seconds."""
     start = time.perf_counter()
@@ -85,101 +144,179 @@ def timed(call: Callable[[], Any]) -> float:
     return seconds
 
 
-def serial(options: argparse.Namespace, items: list[int]) -> list[float]:
+def serial(case: Case) -> list[float]:
     """A loop."""
-    encoder = Encoder(options.bits)
-    return [timed(lambda: [encoder.encode(item) for item in items]) for _ in range(options.rounds)]
+    encoder = Encoder(case.bits)
+    return case.times(lambda: [encoder.encode(item) for item in case.items])
 
 
-def bound(options: argparse.Namespace, items: list[int]) -> list[float]:
+def bound(case: Case) -> list[float]:
     """multiprocessing.Pool and the bound method."""
-    encoder = Encoder(options.bits)
-    with multiprocessing.Pool(options.workers) as pool:
-        return [timed(lambda: pool.map(encoder.encode, items)) for _ in range(options.rounds)]
+    encoder = Encoder(case.bits)
+    with multiprocessing.Pool(case.workers) as pool:
+        return case.times(lambda: pool.map(encoder.encode, case.items))
 
 
-def bound_small(options: argparse.Namespace, items: list[int]) -> list[float]:
-    """The same by as many chunks as Pool makes for 8 processes, once."""
-    encoder = Encoder(options.bits)
-    with multiprocessing.Pool(options.workers) as pool:
-        return [timed(lambda: pool.map(encoder.encode, items, max(1, len(items) // 32)))]
-
-
-def initialized(options: argparse.Namespace, items: list[int]) -> list[float]:
+def initialized(case: Case) -> list[float]:
     """multiprocessing.Pool and an initializer that makes the object in each process."""
-    with multiprocessing.Pool(options.workers, begin, (options.bits,)) as pool:
-        return [timed(lambda: pool.map(encode, items)) for _ in range(options.rounds)]
+    with multiprocessing.Pool(case.workers, begin, (case.bits,)) as pool:
+        return case.times(lambda: pool.map(encode, case.items))
 
 
-def joblib(options: argparse.Namespace, items: list[int]) -> list[float]:
-    """The bound method by joblib, once, by as many chunks as multiprocessing makes: its own choice is one at a time."""
+def forked(case: Case) -> list[float]:
+    """multiprocessing.Pool, forked when a global has the object."""
+    begin(case.bits)
+    with multiprocessing.get_context("fork").Pool(case.workers) as pool:
+        return case.times(lambda: pool.map(encode, case.items))
+
+
+def joblib(case: Case) -> list[float]:
+    """The bound method by joblib, by as many chunks as multiprocessing makes: its own choice is one at a time."""
     from joblib import Parallel, delayed
 
-    call, chunk = delayed(Encoder(options.bits).encode), max(1, len(items) // (4 * options.workers))
-    with Parallel(n_jobs=options.workers, batch_size=chunk) as parallel:
-        return [timed(lambda: parallel(call(item) for item in items))]
+    call = delayed(Encoder(case.bits).encode)
+    with Parallel(n_jobs=case.workers, batch_size=case.chunk) as parallel:
+        return case.times(lambda: parallel(call(item) for item in case.items))
 
 
-def futures(options: argparse.Namespace, items: list[int]) -> list[float] | None:
+def joblib_initialized(case: Case) -> list[float]:
+    """The function by joblib, whose processes have the object from the initializer, by the same chunks."""
+    from joblib import Parallel, delayed
+
+    from benchmarks import pool  # functions of __main__ would go by value, each with globals of its own
+
+    call = delayed(pool.encode)
+    with Parallel(case.workers, batch_size=case.chunk, initializer=pool.begin, initargs=(case.bits,)) as parallel:
+        return case.times(lambda: parallel(call(item) for item in case.items))
+
+
+def ray(case: Case) -> list[float]:
+    """Ray, with the object put once, by the same chunks."""
+    import ray
+
+    ray.init(num_cpus=case.workers, include_dashboard=False, log_to_driver=False, ignore_reinit_error=True)
+    put, remote = ray.put(Encoder(case.bits)), ray.remote(encode_chunk)
+    return case.times(lambda: ray.get([remote.remote(put, chunk) for chunk in case.chunks]))
+
+
+def dask(case: Case) -> list[float]:
+    """dask, with the object scattered once, by the same chunks."""
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=case.workers, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
+        Client(cluster) as client,
+    ):
+        future = client.scatter(Encoder(case.bits), broadcast=True, hash=False)
+        return case.times(
+            lambda: client.gather([client.submit(encode_chunk, future, chunk, pure=False) for chunk in case.chunks])
+        )
+
+
+def futures(case: Case) -> list[float] | None:
     """mpi4py.futures and the bound method, by as many chunks as multiprocessing makes."""
+    return _futures(case, lambda: Encoder(case.bits).encode)
+
+
+def futures_initialized(case: Case) -> list[float] | None:
+    """mpi4py.futures where each rank has made the object before, which its executor's initializer would do as well."""
+    begin(case.bits)
+    return _futures(case, lambda: encode)
+
+
+def _futures(case: Case, make: Callable[[], Callable[[int], Any]]) -> list[float] | None:
     from mpi4py.futures import MPICommExecutor
 
-    chunk = max(1, len(items) // (4 * options.workers))
     with MPICommExecutor() as executor:
         if executor is None:
             return None
-        encoder = Encoder(options.bits)
         run: Any = executor
-        return [timed(lambda: list(run.map(encoder.encode, items, chunksize=chunk))) for _ in range(options.rounds)]
+        call = make()
+        return case.times(lambda: list(run.map(call, case.items, chunksize=case.chunk)))
 
 
-def ours(options: argparse.Namespace, items: list[int]) -> list[float] | None:
+def schwimmbad(case: Case) -> list[float] | None:
+    """By MPIPool of schwimmbad, where each rank has made the object before, by the same chunks.
+
+    A worker's pool ends the program when it is closed, so here that is caught, and the next size goes on.
+    """
+    from schwimmbad import MPIPool
+
+    begin(case.bits)
+    try:
+        with MPIPool() as pool:
+            return case.times(lambda: pool.map(encode_numbers, case.chunks))
+    except SystemExit:
+        return None
+
+
+def ours(case: Case) -> list[float] | None:
     """mpishare.map and the bound method."""
     from mpi4py import MPI
 
     import mpishare as ms
 
     comm = MPI.COMM_WORLD
-    encoder = Encoder(options.bits) if comm.rank == 0 else None
+    encoder = Encoder(case.bits) if comm.rank == 0 else None
     ms.topology()
+
+    def call() -> Any:
+        return ms.map(encoder.encode if encoder else None, case.items)
+
     taken = []
-    for _ in range(options.rounds):
+    for _ in range(case.rounds + 1):
         comm.Barrier()
-        taken.append(timed(lambda: ms.map(encoder.encode if encoder else None, items)))
-    return taken if comm.rank == 0 else None
+        taken.append(timed(call))
+    return taken[1:] if comm.rank == 0 else None
 
 
-def our_pool(options: argparse.Namespace, items: list[int]) -> list[float] | None:
+def our_pool(case: Case) -> list[float] | None:
     """mpishare.Pool, which has the object from the second map on."""
     import mpishare as ms
 
     with ms.Pool() as pool:
         if pool is None:
             return None
-        encoder = Encoder(options.bits)
-        pool.map(encoder.encode, items[:100])
-        return [timed(lambda: pool.map(encoder.encode, items)) for _ in range(options.rounds)]
+        encoder = Encoder(case.bits)
+        return case.times(lambda: pool.map(encoder.encode, case.items))
 
 
-WAYS: dict[str, tuple[int, Callable[[argparse.Namespace, list[int]], list[float] | None]]] = {
+WAYS: dict[str, tuple[int, Callable[[Case], list[float] | None]]] = {
     "a loop": (0, serial),
     "multiprocessing.Pool, bound method": (0, bound),
-    "the same by the chunks of 8 processes": (0, bound_small),
     "multiprocessing.Pool, initializer": (0, initialized),
+    "multiprocessing.Pool, fork with a global": (0, forked),
     "joblib, bound method": (0, joblib),
+    "joblib, initializer": (0, joblib_initialized),
+    "Ray, object put once": (0, ray),
+    "dask, object scattered once": (0, dask),
     "mpi4py.futures, bound method": (1, futures),
+    "mpi4py.futures, initializer": (1, futures_initialized),
+    "schwimmbad.MPIPool, object on each rank": (1, schwimmbad),
     "mpishare.map, bound method": (2, ours),
     "mpishare.Pool, bound method": (2, our_pool),
 }
 """For each way whether it runs under MPI, 1 with a rank besides the workers, and what it does."""
 
+REQUIRED = {
+    "joblib, bound method": "joblib",
+    "joblib, initializer": "joblib",
+    "Ray, object put once": "ray",
+    "dask, object scattered once": "distributed",
+    "schwimmbad.MPIPool, object on each rank": "schwimmbad",
+}
+"""Packages that some ways need."""
+
 
 def inside(options: argparse.Namespace) -> Any:
-    """One way, in its own process or on its own ranks; the figures, None on ranks that have none."""
-    if options.way in WAYS:
-        items = np.random.default_rng(6).integers(0, 1 << options.bits, options.items).tolist()
-        return WAYS[options.way][1](options, items)
-    return EXTRAS[options.way](options)
+    """One way, in its own process or on its own ranks; its seconds by bits, None on ranks that have none."""
+    if options.way not in WAYS:
+        return EXTRAS[options.way](options)
+    result = {}
+    for bits in map(int, options.bits.split(",")):
+        items = np.random.default_rng(6).integers(0, 1 << bits, options.items).tolist()
+        result[bits] = WAYS[options.way][1](Case(bits, options.workers, options.rounds, items))
+    return None if None in result.values() else result
 
 
 def nothing(number: int) -> int:
@@ -208,8 +345,9 @@ def work(options: argparse.Namespace) -> dict[str, float]:
     import mpishare as ms
 
     comm = MPI.COMM_WORLD
-    items = np.random.default_rng(6).integers(0, 1 << options.bits, options.items).tolist()
-    encoder = Encoder(options.bits, 20.0) if comm.rank == 0 else None
+    bits = int(options.bits.split(",")[-1])
+    items = np.random.default_rng(6).integers(0, 1 << bits, options.items).tolist()
+    encoder = Encoder(bits, 20.0) if comm.rank == 0 else None
     alone, combined = [], []
     for _ in range(options.rounds):
         if encoder is not None:
@@ -260,35 +398,23 @@ EXTRAS: dict[str, Callable[[argparse.Namespace], Any]] = {
 }
 
 
-def result(name: str, options: argparse.Namespace) -> Any:
-    """The figures of one of `EXTRAS`."""
-    return json.loads(run_inside(name, options)[0])
-
-
-def measured(way: str, options: argparse.Namespace) -> dict[str, float]:
-    """The median time of one way, and the most that its processes held."""
-    out, held = run_inside(way, options)
-    taken = json.loads(out)
-    return {"seconds": round(statistics.median(taken), 3), "rounds": len(taken), "MiB": round(held / (1 << 20))}
-
-
-def run_inside(way: str, options: argparse.Namespace) -> tuple[str, int]:
-    """What one way says, and the most bytes that its processes held together."""
+def run_inside(way: str, options: argparse.Namespace, rounds: int, *, looks: bool = False) -> tuple[str, int]:
+    """What one way says, and the most bytes that its processes held together, 0 without looks."""
     extra = WAYS[way][0] if way in WAYS else 2
-    args = ["-m", "benchmarks.pool", "--way", way, "--items", str(options.items), "--bits", str(options.bits)]
-    args += ["--workers", str(options.workers), "--rounds", str(options.rounds)]
+    args = ["-m", "benchmarks.pool", "--way", way, "--items", str(options.items), "--bits", options.bits]
+    args += ["--workers", str(options.workers), "--rounds", str(rounds)]
     ranks = options.workers + (extra == 1)
     launcher = ["-m", "mpishare", "run", "-n", str(ranks)] if extra else []
     with subprocess.Popen([sys.executable, *launcher, *args], stdout=subprocess.PIPE, text=True) as process:
         held = 0
-        while process.poll() is None:
+        while looks and process.poll() is None:
             held = max(held, held_bytes(process.pid))
             time.sleep(_LOOK_S)
         assert process.stdout is not None
         lines = [line for line in process.stdout.read().splitlines() if line not in ("null", "{}")]
     if process.returncode:
         raise SystemExit(f"{way} ended with status {process.returncode}")
-    return lines[0], held
+    return lines[-1], held
 
 
 if __name__ == "__main__":

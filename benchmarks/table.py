@@ -1,6 +1,6 @@
 """Records for four processes: by what the standard library, NumPy, joblib, Ray, dask and MPI have, and by our share.
 
-    python -m benchmarks.table [--mb 120] [--rounds 9]
+    python -m benchmarks.table [--mb 80] [--rounds 9]
 
 Each way has its processes running before the clock starts, but for fork, whose processes can only inherit what is there
 when they start. Then a process that has the records, 5 columns of 8 bytes, brings them to all four, each of which
@@ -51,7 +51,7 @@ OURS = "mpishare.share"
 def main() -> None:
     """Runs each way as programs of its own."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--mb", type=int, default=120)
+    parser.add_argument("--mb", type=int, default=80)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--way", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -271,7 +271,8 @@ def window_in_ranks(rows: int, rounds: int) -> None:
 
     comm = MPI.COMM_WORLD
     window = MPI.Win.Allocate_shared(rows * RECORD.itemsize if comm.rank == 0 else 0, 1, comm=comm)
-    room: Records = np.frombuffer(window.Shared_query(0)[0], RECORD)
+    memory: Any = window.Shared_query(0)[0]
+    room: Records = np.frombuffer(memory, RECORD)
 
     def copied(records: Records | None) -> Records:
         if records is not None:

@@ -1,9 +1,11 @@
-"""A set of images from one process to another and back, 220 MB as float32, in ten ways.
+"""A set of images from one process to another and back, 110 MB as float32, in twelve ways.
 
-    python -m benchmarks.ways [--images 70000] [--rounds 5]
+    python -m benchmarks.ways [--images 35000] [--rounds 9]
 
 For each way: the time until the other process has the array as an array again, and the time until it is back. The
-first six are between a process and its child, the last four between two ranks. An array that is mapped or shared is
+first seven are between a process and its child, the last five between two ranks. Each runs in programs of its own,
+three times, in an order that changes; the array is another one in each round. A block of the standard library's shared
+memory and a window are made once and used again, as are MPI's known buffers. An array that is mapped or shared is
 there before its bytes have been read, so that all ways read one byte of each page before the clock stops.
 Prints a table and keeps it as results/ways.json, with a picture beside it.
 """
@@ -15,13 +17,13 @@ import json
 import multiprocessing
 import os
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from io import FileIO
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,8 @@ from numpy.typing import NDArray
 
 from benchmarks.keep import keep
 from benchmarks.picture import bars
+from benchmarks.rounds import MEDIAN, in_blocks, order
+from benchmarks.rounds import row as rounds_row
 
 PIXELS = 28 * 28
 Images = NDArray[np.float32]
@@ -41,39 +45,47 @@ _PAGE_ITEMS = 1024
 def main() -> None:
     """Measures all ways, here and in two ranks."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=int, default=70_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--images", type=int, default=35_000)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
     options = parser.parse_args()
     shape = options.images, PIXELS
     if options.inside:
-        in_ranks(shape, options.rounds)
+        in_ranks(options.inside, shape, options.rounds)
         return
-    times: Times = {}
-    for name, make in WAYS.items():
-        with tempfile.TemporaryDirectory(dir=RAM_FOLDER if name == IN_MEMORY else None) as folder:
-            times[name] = with_child(name, make, folder, shape, options.rounds)
-    arguments = ["run", "-n", "2", "-m", "benchmarks.ways", "--inside", "--images", str(options.images)]
-    command = [sys.executable, "-m", "mpishare", *arguments, "--rounds", str(options.rounds)]
-    result = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    times |= result["times"]
+    times: Times = {name: [] for name in [*WAYS, *PAIRS, WINDOW, SHARED]}
+    arguments = ["run", "-n", "2", "-m", "benchmarks.ways", "--images", str(options.images), "--inside"]
+    command = [sys.executable, "-m", "mpishare", *arguments]
+    for number, rounds in enumerate(in_blocks(options.rounds)):
+        for name in order(times, number):
+            if name in WAYS:
+                with tempfile.TemporaryDirectory(dir=RAM_FOLDER if name == IN_MEMORY else None) as folder:
+                    times[name] += with_child(name, WAYS[name], folder, shape, rounds)
+                continue
+            ended = subprocess.run([*command, name, "--rounds", str(rounds)], stdout=subprocess.PIPE, check=True)
+            result = json.loads(ended.stdout)
+            times[name] += result["times"]
     figures = {name: row(taken) for name, taken in times.items()}
     nbytes = options.images * PIXELS * 4
     print(f"{nbytes:,} bytes, medians of {options.rounds}")
     for name, figure in figures.items():
-        print(f"  {name:36} " + "  ".join(f"{value:10,.1f} {what}" for what, value in figure.items()))
+        print(
+            f"  {name:36} "
+            + "  ".join(f"{value:10,.1f} {what}" for what, value in figure.items() if "quartile" not in what)
+        )
     keep("ways", {"bytes": nbytes, "ways": figures}, result["ground"])
     legs = {what: {name: figure[what] for name, figure in figures.items()} for what in ("there, ms", "and back, ms")}
     bars("ways", legs, "ms", f"{nbytes / 1e6:.0f} MB to another process and back")
 
 
 def row(taken: list[tuple[float, float]]) -> dict[str, float]:
-    """Medians, in milliseconds."""
-    there, back = zip(*taken, strict=True)
-    return {
-        "there, ms": round(statistics.median(there) * 1e3, 1),
-        "and back, ms": round(statistics.median(back) * 1e3, 1),
-    }
+    """Medians and quartiles, in milliseconds."""
+    result: dict[str, float] = {}
+    for leg, times in zip(("there", "and back"), zip(*taken, strict=True), strict=True):
+        figures = rounds_row(times)
+        result |= {f"{leg}, ms": figures[MEDIAN]}
+        result |= {f"{leg}, {what}": value for what, value in figures.items() if "quartile" in what}
+    return {**result, "rounds": len(taken)}
 
 
 def looked_at(array: Images) -> Images:
@@ -154,6 +166,25 @@ class ThroughStreams(Ends):
         return array
 
 
+class ThroughBlocks(Ends):
+    """Two blocks of shared memory, attached once, and two pipes that tell when one is filled."""
+
+    def __init__(self, names: tuple[str, str], read: Any, write: Any, shape: tuple[int, int]) -> None:
+        self._blocks = [SharedMemory(name) for name in names]
+        self._mine, self._theirs = (np.ndarray(shape, np.float32, block.buf) for block in self._blocks)
+        self._read, self._write = read, write
+
+    def send(self, array: Images) -> None:
+        """Copies it into the block."""
+        np.copyto(self._mine, array)
+        self._write.send(None)
+
+    def recv(self) -> Images:
+        """The block of the other end."""
+        self._read.recv()
+        return looked_at(self._theirs)
+
+
 class ThroughQueue(Ends):
     """Two queues of multiprocessing, which pickle."""
 
@@ -211,6 +242,18 @@ def queue_ends(shape: tuple[int, int], stage: Any, folder: str) -> tuple[Callabl
     return (lambda: ThroughQueue(back, there)), ("queue", there, back)
 
 
+def block_ends(shape: tuple[int, int], stage: Any, folder: str) -> tuple[Callable[[], Ends], tuple[Any, ...]]:
+    """multiprocessing.shared_memory, used again."""
+    there, back = stage.Pipe(duplex=False), stage.Pipe(duplex=False)
+    blocks = [SharedMemory(create=True, size=shape[0] * shape[1] * 4) for _ in range(2)]
+    names = blocks[0].name, blocks[1].name
+    _blocks.extend(blocks)
+    return (lambda: ThroughBlocks(names, back[0], there[1], shape)), ("blocks", names[::-1], there[0], back[1])
+
+
+_blocks: list[SharedMemory] = []
+"""What is given back after a way."""
+
 IN_MEMORY = "file in memory, mapped"
 WAYS: dict[str, Callable[..., Any]] = {
     "file on disk, mapped": file_ends,
@@ -219,6 +262,7 @@ WAYS: dict[str, Callable[..., Any]] = {
     "named pipe": fifo_ends,
     "TCP": tcp_ends,
     "multiprocessing.Queue": queue_ends,
+    "multiprocessing.shared_memory": block_ends,
 }
 
 
@@ -234,6 +278,8 @@ def child_end(kind: str, arguments: tuple[Any, ...], shape: tuple[int, int]) -> 
     if kind == "tcp":
         connection = socket.create_connection(arguments[0])
         return ThroughStreams(connection.recv_into, connection.send, shape)
+    if kind == "blocks":
+        return ThroughBlocks(arguments[0], arguments[1], arguments[2], shape)
     return ThroughQueue(*arguments)
 
 
@@ -257,9 +303,9 @@ def with_child(
     other = stage.Process(target=child, args=(theirs, rounds + 1, shape, *arguments))
     other.start()
     end = parent()
-    images = np.random.default_rng(28).random(shape, np.float32)
-    taken = []
-    for _ in range(rounds + 1):
+    images, taken = made(shape), []
+    for number in range(rounds + 1):
+        images[0, 0] = number
         start = time.perf_counter()
         end.send(images)
         back = end.recv()
@@ -268,18 +314,41 @@ def with_child(
         assert (back == images).all(), name
     clock.send(None)
     other.join()
+    while _blocks:
+        _blocks.pop().unlink()
     return taken[1:]
 
 
-def in_ranks(shape: tuple[int, int], rounds: int) -> None:
-    """The ways between two ranks; rank 0 tells the times as JSON."""
+def made(shape: tuple[int, int]) -> Images:
+    """Numbers at random."""
+    return np.random.default_rng(28).random(shape, np.float32)
+
+
+PAIRS = ("MPI, pickled", "MPI, known buffers", "mpishare, send and recv")
+WINDOW, SHARED = "MPI, windows used again", "mpishare, share"
+
+
+def in_ranks(name: str, shape: tuple[int, int], rounds: int) -> None:
+    """A way between two ranks; rank 0 tells the times as JSON."""
     from mpi4py import MPI
 
     import mpishare as ms
 
     comm = MPI.COMM_WORLD
-    peer = 1 - comm.rank
-    room = np.empty(shape, np.float32)
+    if name in PAIRS:
+        times = in_turn(comm, shape, rounds, *pair(comm, ms, name, shape))
+    else:
+        times = shared(comm, shape, rounds, ms.share if name == SHARED else by_windows(comm, shape))
+    ground = ms.info().as_dict()
+    if comm.rank == 0:
+        print(json.dumps({"times": times, "ground": ground}))
+
+
+def pair(
+    comm: Any, ms: Any, name: str, shape: tuple[int, int]
+) -> tuple[Callable[[Images], object], Callable[[], Images]]:
+    """How a way sends and how it receives."""
+    peer, room = 1 - comm.rank, np.empty(shape, np.float32)
 
     def receive_known() -> Images:
         comm.Recv(room, peer)
@@ -290,20 +359,33 @@ def in_ranks(shape: tuple[int, int], rounds: int) -> None:
         "MPI, known buffers": (lambda array: comm.Send(array, peer), receive_known),
         "mpishare, send and recv": (lambda array: ms.send(array, peer), lambda: ms.recv(peer)),
     }
-    images = np.random.default_rng(28).random(shape, np.float32)
-    times: Times = {}
-    for name, (send, receive) in pairs.items():
-        times[name] = in_turn(comm, rounds, images, send, receive)
-    times["mpishare, share"] = shared(comm, rounds, images)
-    ground = ms.info().as_dict()
-    if comm.rank == 0:
-        print(json.dumps({"times": times, "ground": ground}))
+    return pairs[name]
 
 
-def in_turn(comm: Any, rounds: int, images: Images, send: Any, receive: Any) -> list[tuple[float, float]]:
+def by_windows(comm: Any, shape: tuple[int, int]) -> Callable[..., Images]:
+    """A window for each root, made once, into which it copies."""
+    from mpi4py import MPI
+
+    rooms: list[Images] = []
+    for root in range(2):
+        window = MPI.Win.Allocate_shared(shape[0] * shape[1] * 4 if comm.rank == root else 0, 4, comm=comm)
+        memory: Any = window.Shared_query(root)[0]
+        rooms.append(np.frombuffer(memory, np.float32).reshape(shape))
+
+    def share(array: Images | None, root: int = 0) -> Images:
+        if array is not None:
+            np.copyto(rooms[root], array)
+        comm.Barrier()
+        return rooms[root]
+
+    return share
+
+
+def in_turn(comm: Any, shape: tuple[int, int], rounds: int, send: Any, receive: Any) -> list[tuple[float, float]]:
     """Rank 0 sends, rank 1 tells when it has the array, and sends it back."""
-    taken = []
-    for _ in range(rounds + 1):
+    images, taken = made(shape), []
+    for number in range(rounds + 1):
+        images[0, 0] = number
         comm.Barrier()
         start = time.perf_counter()
         if comm.rank == 0:
@@ -320,17 +402,16 @@ def in_turn(comm: Any, rounds: int, images: Images, send: Any, receive: Any) -> 
     return taken[1:]
 
 
-def shared(comm: Any, rounds: int, images: Images) -> list[tuple[float, float]]:
+def shared(comm: Any, shape: tuple[int, int], rounds: int, share: Callable[..., Images]) -> list[tuple[float, float]]:
     """Rank 0 shares with rank 1, which shares it again with rank 0."""
-    import mpishare as ms
-
-    taken = []
-    for _ in range(rounds + 1):
+    images, taken = made(shape), []
+    for number in range(rounds + 1):
+        images[0, 0] = number
         comm.Barrier()
         start = time.perf_counter()
-        array = looked_at(ms.share(images if comm.rank == 0 else None))
+        array = looked_at(share(images if comm.rank == 0 else None))
         there = time.perf_counter()
-        back = looked_at(ms.share(array if comm.rank == 1 else None, root=1))
+        back = looked_at(share(array if comm.rank == 1 else None, root=1))
         stop = time.perf_counter()
         if comm.rank == 0:
             assert (back == images).all()

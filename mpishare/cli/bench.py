@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import statistics
 import time
 from collections.abc import Callable
+from datetime import datetime, timezone
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,69 +18,154 @@ from numpy.typing import NDArray
 import mpishare as ms
 
 _SMALL_BYTES = 1 << 10
-_ROUNDS = 5
+_MIDDLE_BYTES = 1 << 20
+_ROUNDS = 9
 _SMALL_REPEATS = 100
+_MAX_S = 150.0
+"""After so long there is no further round."""
 
-Way = Callable[["NDArray[np.uint8] | None", int], object]
+Bytes = NDArray[np.uint8]
+Way = Callable[["Bytes | None", int], object]
+Rounds = dict[tuple[int, str], list[float]]
+"""Seconds of each round by bytes and way."""
 
 
 def main(argv: list[str]) -> int:
     """Measures on all ranks; rank 0 prints."""
     parser = argparse.ArgumentParser(
         prog="mpishare bench",
-        description="Times ms.share beside comm.bcast and comm.Bcast, for a small array and a large one, over all "
-        "ranks. Start it as the job would be started, e.g. mpiexec -n 4 mpishare bench.",
+        description="Times ms.share beside what MPI and mpi4py have, for three sizes, over all ranks, in three minutes "
+        "at most. Start it as the job would be started, e.g. mpiexec -n 4 mpishare bench.",
     )
-    parser.add_argument("--mib", type=int, default=64, help="the large array, MiB (default: %(default)s)")
+    parser.add_argument("--mib", type=int, default=64, help="the largest array, MiB (default: %(default)s)")
+    parser.add_argument("--output", metavar="FILE", help="write all figures and facts there, as JSON, to be sent")
     options = parser.parse_args(argv)
     if options.mib < 1:
         parser.error("--mib takes 1 or more")
-    is_root, ways = ms.topology().rank == 0, _ways()
-    sources = {nbytes: np.ones(nbytes, np.uint8) if is_root else None for nbytes in (_SMALL_BYTES, options.mib << 20)}
-    seconds: dict[tuple[int, str], list[float]] = {(nbytes, name): [] for nbytes in sources for name in ways}
-    for _ in range(_ROUNDS + 1):
-        for (nbytes, name), rounds in seconds.items():
-            rounds.append(_time(ways[name], sources[nbytes], nbytes))
-    if is_root:
-        medians = {case: statistics.median(rounds[1:]) for case, rounds in seconds.items()}  # the first is a warm-up
-        print(_table(medians, list(ways)), _verdict(medians, options.mib << 20), sep="\n")
+    _check_output(options.output)
+    rounds = _measure(sorted({_SMALL_BYTES, _MIDDLE_BYTES, options.mib << 20}))
+    info = ms.info()
+    if ms.topology().rank == 0:
+        medians = {case: statistics.median(taken) for case, taken in rounds.items()}
+        names = list(dict.fromkeys(name for _, name in rounds))
+        n_rounds = min(map(len, rounds.values()))
+        print(_table(medians, names, n_rounds), _verdict(medians, options.mib << 20), sep="\n")
+        if options.output:
+            facts = {"date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), "version": ms.__version__}
+            result = {"facts": facts, "figures": _figures(rounds), "ground": info.as_dict()}
+            Path(options.output).write_text(json.dumps(result, indent=2) + "\n")
     return 0
 
 
-_COPY, _SHARE, _PICKLE, _BUFFER = "one copy on rank 0", "mpishare.share", "comm.bcast, a pickle a rank", "comm.Bcast"
+def _check_output(output: str | None) -> None:
+    """Raises on all ranks where rank 0 cannot write the file, before anything is measured."""
+    if not output:
+        return
+    problem: str | None = None
+    if ms.topology().rank == 0:
+        try:
+            os.close(os.open(output, os.O_WRONLY | os.O_CREAT, 0o666))
+        except OSError as error:
+            problem = error.strerror
+    problem = ms.topology().comm.bcast(problem)
+    if problem:
+        raise ms.FileError(output, None, problem)
+
+
+def _measure(sizes: list[int]) -> Rounds:
+    """Times all ways of all sizes, in an order that changes, after a round that warms up."""
+    topology, ways = ms.topology(), _ways()
+    sources = {nbytes: _sources(nbytes, is_root=topology.rank == 0) for nbytes in sizes}
+    cases = [(nbytes, name) for nbytes in sizes for name in ways]
+    rounds: Rounds = {case: [] for case in cases}
+    start = time.perf_counter()
+    for number in range(_ROUNDS + 1):
+        shift = number % len(cases)
+        for nbytes, name in cases[shift:] + cases[:shift]:
+            rounds[nbytes, name].append(_time(ways[name], sources[nbytes], nbytes))
+        spent_s = topology.comm.bcast(time.perf_counter() - start)
+        if number and spent_s * (number + 2) / (number + 1) > _MAX_S:
+            break
+    return {case: taken[1:] for case, taken in rounds.items()}
+
+
+def _sources(nbytes: int, *, is_root: bool) -> list[Bytes | None]:
+    """Two arrays that take turns."""
+    return [np.full(nbytes, value, np.uint8) if is_root else None for value in (1, 2)]
+
+
+_COPY, _SHARE, _PICKLE, _BUFFER, _LEADERS, _LINK = (
+    "one copy on rank 0",
+    "mpishare.share",
+    "comm.bcast, a pickle a rank",
+    "comm.Bcast, a copy a rank",
+    "comm.Bcast, a rank a node",
+    "Send to the last node, Recv",
+)
 
 
 def _ways() -> dict[str, Way]:
-    """The calls that are timed, by name: the limit, ours, and what else a code can call."""
-    comm = ms.topology().comm
+    """The calls that are timed, by name: the limits of memory and of a link, ours, and what else a code can call."""
+    topology = ms.topology()
+    comm = topology.comm
     buffer = cache(lambda nbytes: np.ones(nbytes, np.uint8))
+    far = topology.ranks_of(topology.n_nodes - 1)[0]
 
-    def copy(source: NDArray[np.uint8] | None, nbytes: int) -> None:
+    def copy(source: Bytes | None, nbytes: int) -> None:
         if source is not None:
             np.copyto(buffer(nbytes), source)
 
-    return {
+    def by_leaders(source: Bytes | None, nbytes: int) -> None:
+        if topology.is_leader:
+            topology.leaders.Bcast(buffer(nbytes) if source is None else source)
+
+    def link(source: Bytes | None, nbytes: int) -> None:
+        if source is not None:
+            comm.Send(source, far)
+            comm.recv(None, far)
+        elif comm.rank == far:
+            comm.Recv(buffer(nbytes), 0)
+            comm.send(None, 0)
+
+    ways: dict[str, Way] = {
         _COPY: copy,
         _SHARE: lambda source, _: ms.share(source),
         _PICKLE: lambda source, _: comm.bcast(source),
         _BUFFER: lambda source, nbytes: comm.Bcast(buffer(nbytes) if source is None else source),
     }
+    return {**ways, _LEADERS: by_leaders, _LINK: link} if topology.n_nodes > 1 else ways
 
 
-def _time(way: Way, source: NDArray[np.uint8] | None, nbytes: int) -> float:
-    """Seconds until the last rank has the array."""
+def _time(way: Way, sources: list[Bytes | None], nbytes: int) -> float:
+    """Seconds until the last rank has the array; a barrier over all ends each call."""
     comm = ms.topology().comm
-    repeats = _SMALL_REPEATS if nbytes <= _SMALL_BYTES else 1
+    repeats = _SMALL_REPEATS if nbytes <= _SMALL_BYTES else 2
     comm.Barrier()
     start = time.perf_counter()
-    for _ in range(repeats):
-        way(source, nbytes)
+    for number in range(repeats):
+        way(sources[number % len(sources)], nbytes)
+        comm.Barrier()
     return float(max(comm.allgather((time.perf_counter() - start) / repeats)))
 
 
-def _table(medians: dict[tuple[int, str], float], names: list[str]) -> str:
+def _figures(rounds: Rounds) -> dict[str, dict[str, dict[str, float]]]:
+    """Medians and quartiles, by size and way."""
+    figures: dict[str, dict[str, dict[str, float]]] = {}
+    for (nbytes, name), taken in rounds.items():
+        low, median, high = statistics.quantiles(taken, n=4, method="inclusive") if len(taken) > 1 else taken * 3
+        row = {"first quartile, ms": low, "median, ms": median, "third quartile, ms": high}
+        figures.setdefault(f"{nbytes:,} bytes", {})[name] = {
+            **{what: round(value * 1e3, 5) for what, value in row.items()},
+            "rounds": len(taken),
+        }
+    return figures
+
+
+def _table(medians: dict[tuple[int, str], float], names: list[str], n_rounds: int) -> str:
     topology = ms.topology()
-    lines = [f"{topology.size} ranks on {topology.n_nodes} nodes; median of {_ROUNDS} rounds, until all have the array"]
+    lines = [
+        f"{topology.size} ranks on {topology.n_nodes} nodes; median of {n_rounds} rounds, until all have the array"
+    ]
     for nbytes in dict.fromkeys(nbytes for nbytes, _ in medians):
         lines.append(f"  {nbytes:,} bytes")
         lines += [f"    {name:28} {medians[nbytes, name] * 1e6:14,.1f} us" for name in names]

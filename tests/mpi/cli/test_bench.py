@@ -1,7 +1,10 @@
 """mpishare bench on the ranks of a job."""
 
+import json
+
 import pytest
 
+import mpishare as ms
 from mpishare.cli import bench
 
 pytestmark = pytest.mark.two_launches
@@ -11,6 +14,25 @@ def test_a_table_and_a_verdict(comm, capsys):
     assert bench.main(["--mib", "1"]) == 0
     output = capsys.readouterr().out
     assert (output.count("mpishare.share"), output.count("verdict: ")) == ((2, 1) if comm.rank == 0 else (0, 0))
+
+
+def test_the_file_has_all_rounds_and_what_they_were_measured_with(comm, shared_folder, capsys):
+    file = shared_folder / "bench.json"
+    assert bench.main(["--mib", "2", "--output", str(file)]) == 0
+    if comm.rank == 0:
+        result = json.loads(file.read_text())
+        assert list(result["figures"]) == ["1,024 bytes", "1,048,576 bytes", "2,097,152 bytes"]
+        rows = [row for ways in result["figures"].values() for row in ways.values()]
+        assert all(row["first quartile, ms"] <= row["median, ms"] <= row["third quartile, ms"] for row in rows)
+        assert {row["rounds"] for row in rows} == {bench._ROUNDS}
+        assert ("Send to the last node, Recv" in result["figures"]["1,024 bytes"]) == (ms.topology().n_nodes > 1)
+        assert {"versions", "nodes"} <= set(result["ground"])
+        assert set(result["facts"]) == {"date", "version"}
+
+
+def test_a_file_that_cannot_be_written_is_an_error_on_all_ranks_before_anything_is_measured(comm):
+    with pytest.raises(ms.FileError, match="No such file or directory"):
+        bench.main(["--output", "/no/such/folder/bench.json"])
 
 
 def test_what_is_no_size(capsys):

@@ -5,10 +5,12 @@ import json
 import pytest
 
 from benchmarks import keep
-from benchmarks.run import LAUNCHES, ROOT, Launch
+from benchmarks.run import LAUNCHES, MORE, ROOT, Launch, wide
+
+ALL = [*LAUNCHES, *MORE, *wide(8)]
 
 
-@pytest.mark.parametrize("launch", LAUNCHES, ids=lambda launch: launch.name)
+@pytest.mark.parametrize("launch", ALL, ids=lambda launch: launch.name)
 def test_each_launch_has_a_script_and_a_short_run(launch):
     command = launch.command(short=False)
     module = command[-len(launch.args.split())]
@@ -17,7 +19,12 @@ def test_each_launch_has_a_script_and_a_short_run(launch):
 
 
 def test_no_two_launches_have_one_name():
-    assert len({launch.name for launch in LAUNCHES}) == len(LAUNCHES)
+    assert len({launch.name for launch in ALL}) == len(ALL)
+
+
+def test_a_wide_machine_is_measured_with_powers_of_two_up_to_its_cores():
+    counts = {int(launch.name.rpartition("-")[2]) for launch in wide(48) if launch.name != "wide-growth"}
+    assert counts == {1, 2, 4, 8, 16, 32}
 
 
 def test_ranks_are_started_by_mpishare_run():
