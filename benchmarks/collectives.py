@@ -13,8 +13,9 @@ first round go on. A barrier ends each, as the agreement of all ranks begins our
 each call, and the order of the ways changes. Prints a table and keeps it as results/collectives.json, with a picture
 beside it.
 
-Goals: for the largest size on pretend nodes no slower than MPI's call, one result a node; over 4 hosts 1.15 of the least
-for allreduce, 1.1 for allgather. On 2 pretend nodes of 1, allreduce of 1 KiB, 64 KiB and 1 MiB over MPI's: 3, 1.5, 1.0.
+Goals: for the largest size on pretend nodes no slower than MPI's call, one result a node; over 4 hosts 1.15 of the
+least for allreduce, 1.1 for allgather. On 2 pretend nodes of 1, allreduce of 1 KiB, 64 KiB and 1 MiB over MPI's: 3,
+1.5, 1.0.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     mpishare run -n 2 -m benchmarks.messages [--powers 3,6,10,13,16,20,22,24,26,28] [--rounds 9] [--gib 1]
     python -m benchmarks.messages --hosts    the same between two hosts, and compression on links of 400 Mbit/s
 
-Rank 0 sends to rank 1, which sends back; half of that is the time of one message. Of more ranks all pairs do so at once. Each round times every way, in an
-order that changes, and each message is another array. Where the receiver does not know what comes, as with ours, MPI's
-own means are Mprobe, a new array, and Recv; both stand beside ours. Prints a table and keeps it as
-results/messages.json, or messages-hosts.json, with a picture beside it.
+Rank 0 sends to rank 1, which sends back; half of that is the time of one message. Of more ranks all pairs do so at
+once. Each round times every way, in an order that changes, and each message is another array. Where the receiver does
+not know what comes, as with ours, MPI's own means are Mprobe, a new array, and Recv; both stand beside ours. Prints a
+table and keeps it as results/messages.json, or messages-hosts.json, with a picture beside it.
 
 Goals on 2 ranks of 2 cores, of medians: 8 B to 1 KiB in 2.5 us, and in 0.3 of lower-case send and recv; 64 KiB in 1.25
 of Send and Recv; from 1 MiB on in 1.05 of that; the peak memory of a 1 GiB recv 8 MiB over the array.

@@ -20,8 +20,8 @@ call. Each way receives into memory of its own that it uses again, as ours does,
 changes. Prints a table and keeps it as results/nodes.json, with a picture beside it; `--add` keeps what is there of
 other links. MPICH on several hosts is not measured.
 
-Goals, of medians, for the largest size and 400 Mbit/s: 1.10 of bytes over bandwidth on 4 hosts, 1.15 on 8; with 4 ranks a host
-1.05 of the time with 1; at no size slower than MPI_Bcast of the same bytes to one rank a host.
+Goals, of medians, for the largest size and 400 Mbit/s: 1.10 of bytes over bandwidth on 4 hosts, 1.15 on 8; with 4
+ranks a host 1.05 of the time with 1; at no size slower than MPI_Bcast of the same bytes to one rank a host.
 """
 
 from __future__ import annotations
