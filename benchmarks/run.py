@@ -3,9 +3,9 @@
     python -m benchmarks.run [--only NAME…] [--list] [--short] [--wide [--cores N]]
 
 Before each script the limits of the machine are measured, so that they are kept beside its result. `--short` makes few
-rounds of small sizes, to see that each script works; its results go to build/bench-short. `make bench` runs all of it in
-less than an hour on 2 cores. For that the largest array between hosts has 16 MiB and that of a node 256 MiB; `--list`
-names what runs only by its name. `make bench-wide` runs another set, for a machine with 8 to 128 cores.
+rounds of small sizes, to see that each script works; its results go to build/bench-short. `make bench` runs all of it
+in less than an hour on 2 cores. For that the largest array between hosts has 16 MiB and that of a node 256 MiB;
+`--list` names what runs only by its name. `make bench-wide` runs another set, for a machine with 8 to 128 cores.
 """
 
 from __future__ import annotations
@@ -156,6 +156,14 @@ def main() -> int:
     return int(any(status for status, _ in ends.values()))
 
 
+def names_for(launch: Launch) -> list[str]:
+    """The launches that make a result, in their order: those before it too, where it adds to their result."""
+    if "--add" not in launch.args.split():
+        return [launch.name]
+    script = launch.args.split()[0]
+    return [each.name for each in LAUNCHES[: LAUNCHES.index(launch) + 1] if each.args.split()[0] == script]
+
+
 def run(launch: Launch, environ: dict[str, str], *, short: bool) -> tuple[int, float]:
     """The exit status of one, and its seconds."""
     command = launch.command(short=short)
@@ -163,11 +171,8 @@ def run(launch: Launch, environ: dict[str, str], *, short: bool) -> tuple[int, f
     start = time.perf_counter()
     machine = [sys.executable, "-m", "benchmarks.machine"]
     found = subprocess.run(machine, cwd=ROOT, env=environ, stdout=subprocess.PIPE, check=True).stdout
-    facts = {
-        **json.loads(found),
-        "command": f"python -m benchmarks.run{launch.option} --only {launch.name}",
-        "runs": command,
-    }
+    again = f"python -m benchmarks.run{launch.option} --only {' '.join(names_for(launch))}"
+    facts = {**json.loads(found), "command": again, "runs": command}
     environ = {**environ, FACTS: json.dumps(facts)}
     status = subprocess.run([sys.executable, *command], cwd=ROOT, env=environ, check=False).returncode
     return status, time.perf_counter() - start

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks import keep
-from benchmarks.run import LAUNCHES, MORE, ROOT, Launch, wide
+from benchmarks.run import LAUNCHES, MORE, ROOT, Launch, names_for, wide
 
 ALL = [*LAUNCHES, *MORE, *wide(8)]
 
@@ -20,6 +20,12 @@ def test_each_launch_has_a_script_and_a_short_run(launch):
 
 def test_no_two_launches_have_one_name():
     assert len({launch.name for launch in ALL}) == len(ALL)
+
+
+def test_a_result_that_is_added_to_names_all_commands_that_make_it():
+    named = {launch.name: names_for(launch) for launch in LAUNCHES}
+    assert named["share-2"] == ["share-2"]
+    assert named["nodes-more"] == ["nodes", "nodes-delays", "nodes-more"]
 
 
 def test_a_wide_machine_is_measured_with_powers_of_two_up_to_its_cores():
