@@ -155,7 +155,7 @@ def _figures(rounds: Rounds) -> dict[str, dict[str, dict[str, float]]]:
         low, median, high = statistics.quantiles(taken, n=4, method="inclusive") if len(taken) > 1 else taken * 3
         row = {"first quartile, ms": low, "median, ms": median, "third quartile, ms": high}
         figures.setdefault(f"{nbytes:,} bytes", {})[name] = {
-            **{what: round(value * 1e3, 5) for what, value in row.items()},
+            **{label: round(value * 1e3, 5) for label, value in row.items()},
             "rounds": len(taken),
         }
     return figures
