@@ -151,11 +151,11 @@ def _time(way: Way, sources: list[Bytes | None], nbytes: int) -> float:
 def _figures(rounds: Rounds) -> dict[str, dict[str, dict[str, float]]]:
     """Medians and quartiles, by size and way."""
     figures: dict[str, dict[str, dict[str, float]]] = {}
-    for (nbytes, name), taken in rounds.items():
+    for (nbytes, way), taken in rounds.items():
         low, median, high = statistics.quantiles(taken, n=4, method="inclusive") if len(taken) > 1 else taken * 3
         row = {"first quartile, ms": low, "median, ms": median, "third quartile, ms": high}
-        figures.setdefault(f"{nbytes:,} bytes", {})[name] = {
-            **{label: round(value * 1e3, 5) for label, value in row.items()},
+        figures.setdefault(f"{nbytes:,} bytes", {})[way] = {
+            **{name: round(value * 1e3, 5) for name, value in row.items()},
             "rounds": len(taken),
         }
     return figures
