@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.collectives import GATHER, MPI_GATHER, MPI_REDUCE, REDUCE
-from benchmarks.files import FRESH, LIMIT, RECYCLED
+from benchmarks.files import CHUNKED, COLD, CONTIGUOUS, FRESH, LIMIT, RECYCLED
 from benchmarks.messages import OURS, OURS_OUT
 from benchmarks.nodes import best_rival
 from benchmarks.rivals import SHARE
@@ -143,7 +143,7 @@ def _messages(figures: Mapping[str, Any]) -> Question:
 def _files(figures: Mapping[str, Any]) -> Question:
     cells = [
         _cell(
-            name.partition(",")[0],
+            name if name in (CHUNKED, COLD) else CONTIGUOUS,
             size_name(nbytes),
             {way: row["seconds"] for way, row in figures[name].items()},
             FRESH,
