@@ -91,10 +91,11 @@ def clear() -> None:
 def _find(nbytes: int) -> tuple[int, Block] | None:
     """The newest free buffer that holds `nbytes` without too much waste, and its address."""
     largest = nbytes * MAX_SIZE_RATIO
-    for address, block in list(_free.items())[::-1]:
-        fits = nbytes <= block.nbytes <= largest
-        if fits and _free.pop(address, None) is not None:  # else another thread has taken it
-            return address, block
+    for address in list(_free)[::-1]:  # a list of items would make tuples, and the collector may run at each
+        block = _free.get(address)
+        fits = block is not None and nbytes <= block.nbytes <= largest
+        if fits and (taken := _free.pop(address, None)) is not None:  # else another thread has taken it
+            return address, taken
     return None
 
 

@@ -1,5 +1,6 @@
 """buffer_pool: memory of received arrays, used again within a limit, and never while a view of it lives."""
 
+import gc
 import random
 
 from mpishare.arrays.raw import Block, address_of
@@ -39,3 +40,26 @@ def test_the_newest_buffer_that_fits_is_used_again_and_the_oldest_is_released():
     live.clear()
     buffer_pool.clear()
     assert buffer_pool.free_bytes() == 0
+
+
+def test_the_collector_returns_a_buffer_while_another_is_sought():
+    """It runs after each number of allocations in turn, of which the tuples that Python keeps for later save none."""
+    thresholds, tuples = gc.get_threshold(), list[object]()
+    gc.disable()
+    try:
+        for allocations in range(20):
+            buffer_pool.clear()
+            views = [buffer_pool.acquire(SMALLEST, LIMIT) for _ in range(12)]
+            garbage: list[object] = [views.pop()]
+            garbage.append(garbage)
+            del views, garbage
+            tuples += [(number, number) for number in range(4000)]
+            gc.set_threshold(gc.get_count()[0] + allocations)
+            gc.enable()
+            block = buffer_pool.acquire(SMALLEST, LIMIT)
+            gc.disable()
+            gc.collect()
+            assert block.nbytes == SMALLEST
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.enable()
