@@ -20,11 +20,13 @@ COPY = 'git ls-files -z --cached --others --exclude-standard | tar -c --null -T 
 OPEN_MPI = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "OMPI_MCA_btl": "^ofi",
+    "OMPI_MCA_pml": "ob1",
     "PRTE_MCA_hwloc_default_binding_policy": "none",  # Open MPI 5
     "OMPI_MCA_hwloc_base_binding_policy": "none",  # Open MPI 4
 }
-"""Patience, as ranks share cores; no look for libfabric's networks, which takes 1 s of each MPI_Init (5.0.11); and
-ranks that are not bound, because every job on the machine binds its rank 0 to the same core."""
+"""Patience, as ranks share cores; no look for networks, which takes up to 1 s of each MPI_Init (5.0.11); and ranks that
+are not bound, because every job on the machine binds its rank 0 to the same core. `make demo` runs without all this in
+tests/blackbox/test_commands.py."""
 
 
 def environment(extra):
