@@ -92,7 +92,7 @@ def launches():
     chosen = [pytest("unit", "--numprocesses=2", "tests/unit"), pytest("docstrings", *doctests)]
     untraced = ignored("tests/faults/test_syscalls.py", missing_strace())
     untraced += ignored("tests/faults/test_situations.py", [*missing_strace(), *missing_namespaces()])
-    chosen.append(pytest("faults", "tests/faults", *untraced))
+    chosen.append(pytest("faults", "--numprocesses=2", "--dist=worksteal", "tests/faults", *untraced))
     for size, nodes, without in LAYOUTS:
         name = f"mpi-{size}-{nodes}".rstrip("-")
         chosen.append(mpi(name, size, {"MPISHARE_NODES": nodes}, without=without))

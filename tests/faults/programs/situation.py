@@ -1,8 +1,8 @@
-"""Shares 256 MiB on all ranks, first as it comes and then in a file; rank 0 prints what came of it, as JSON.
+"""Shares 64 MiB on all ranks, first as it comes and then in a file; rank 0 prints what came of it, as JSON.
 
-Every rank compares every byte. With argv[1], a number of rounds, it then times in turn, in milliseconds until the last
-rank is done: a share in fresh memory, one in memory that is used again, and one memcpy on rank 0. Then what `private`
-of 1 GiB in a nameless file takes.
+Every rank compares every byte. With argv[1], a number of rounds, it shares 256 MiB, and then times in turn, in
+milliseconds until the last rank is done: a share in fresh memory, one in memory that is used again, and one memcpy on
+rank 0. Then what `private` of 1 GiB in a nameless file takes.
 """
 
 import json
@@ -17,7 +17,7 @@ from mpi4py import MPI
 import mpishare as ms
 from tests.processes import anonymous_bytes, proportional_bytes
 
-NBYTES, BLOCK = 256 << 20, 1 << 17
+NBYTES, BLOCK = (256 if len(sys.argv) > 1 else 64) << 20, 1 << 17
 comm = MPI.COMM_WORLD
 
 
@@ -85,7 +85,7 @@ def times(rounds):
     return {name: [round(turn[name], 3) for turn in taken] for name in calls}
 
 
-outcome(None, 1 << 20)  # what is allocated once is there now
+outcome(None, 4 << 20)  # what is allocated once is there now
 outcomes = {backend or "default": outcome(backend, NBYTES) for backend in (None, "memmap")}
 result = {"nodes": ms.topology().n_nodes, "outcomes": outcomes}
 if len(sys.argv) > 1:
