@@ -9,18 +9,23 @@ import pytest
 from tests.run import ABOVE, mpi_tests
 
 BY_SLOT, BY_NODE = ["--map-by", "slot"], ["--map-by", "slot", "--rank-by", "node"]
+PLACED = ["--ignore-glob=tests/mpi/test_*.py", *(f"--ignore=tests/mpi/{name}" for name in ("comm", "transfer"))]
+"""Pytest's options to leave out the tests that depend on placement."""
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("hosts", "ranks", "placed", "without"),
-    [(2, "2", BY_SLOT, ["memory", "kernels", "objects"]), (3, "1,3,1", BY_NODE, ["memory", "compat", *ABOVE])],
+    ("hosts", "ranks", "placed", "options"),
+    [
+        (2, "2", BY_SLOT, [*mpi_tests(without=["memory", "kernels", "objects"]), *PLACED]),
+        (3, "1,3,1", BY_NODE, mpi_tests(without=["memory", "compat", *ABOVE])),
+    ],
     ids=["2 hosts even by slot", "3 hosts uneven by node"],
 )
-def test_on_hosts(make, hosts, ranks, placed, without):
-    """In one placement all that send messages, and in the other those that depend on it."""
+def test_on_hosts(make, hosts, ranks, placed, options):
+    """Uneven hosts have the tests that depend on placement, and even ones all others that send messages."""
     cluster = make(hosts, ranks=ranks)
-    ended = cluster.mpiexec([*placed, sys.executable, *mpi_tests(without=without)], limit_s=280)
+    ended = cluster.mpiexec([*placed, sys.executable, *options], limit_s=280)
     assert " passed" in ended.stdout
     assert " skipped" not in ended.stdout
     for host in cluster.spec.hosts:
