@@ -64,7 +64,7 @@ def _once(question: Question) -> list[Cell | None]:
 
 
 def _brief(cell: Cell) -> str:
-    return f"{cell.size}: {time_name(cell.ours_s)}, {_ratio(cell)} of {cell.rival}"
+    return f"{cell.size}: {time_name(cell.ours_s)}, {_ratio(cell)} times {cell.rival}"
 
 
 def _full(cell: Cell) -> str:

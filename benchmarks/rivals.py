@@ -74,9 +74,9 @@ def ways_of(comm: Any) -> dict[str, Way]:
         for segment, nbytes in _HAN_SEGMENTS.items():
             settings = {"coll_han_priority": 95, "coll_han_bcast_segsize": nbytes}
             ways[f"{HAN}, {segment}"] = _bcast_all(comm, with_settings(comm, settings))
-    ways[EXPERT], ways[PSHMEM] = _expert(comm, nodes), _pshmem(comm)
+    ways[EXPERT] = _expert(comm, nodes)
     if len(set(comm.allgather(socket.gethostname()))) == nodes.n_nodes > 1:
-        ways[SOCKET] = socket_way(comm, nodes)
+        ways[SOCKET], ways[PSHMEM] = socket_way(comm, nodes), _pshmem(comm)
     if SOCKET in ways and nodes.n_nodes > 2:
         ways[SOCKETS] = _sockets_way(comm, nodes)
     return ways
