@@ -16,8 +16,8 @@ The rivals: MPI_Bcast to one rank a host, by default and with each of Open MPI's
 fastest of the first round go on; MPI_Bcast to all ranks, by default and by HAN in segments; and what an expert writes,
 who copies into a window that is used again, broadcasts from window to window, and has a barrier on the node and one
 over all. A barrier over all ends each, as the agreement of all ranks begins ours. The source is another array in each
-call. Each way receives into memory of its own that it uses again, as ours does, and pshmem too. That sees one node where
-nodes are pretended, and is left out there. The order of the ways changes. Prints a table and keeps it as
+call. Each way receives into memory of its own that it uses again, as ours does, and pshmem too. That sees one node
+where nodes are pretended, and is left out there. The order of the ways changes. Prints a table and keeps it as
 results/nodes.json, with a picture beside it; `--add` keeps what is there of other links. MPICH on several hosts is not
 measured.
 
