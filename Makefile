@@ -64,10 +64,10 @@ $(BENCH_READY): $(READY)
 	$(call install,$(PY),--editable '.[bench]')
 	@touch $@
 
-bench: $(BENCH_READY) $(MPICH_READY)
+bench: $(BENCH_READY) $(MPICH_READY) $(if $(MPIO_H5PY),$(MPIO_READY))
 	$(PY) -m benchmarks.run
 
-bench-wide: $(BENCH_READY)
+bench-wide: $(BENCH_READY) $(if $(MPIO_H5PY),$(MPIO_READY))
 	$(PY) -m benchmarks.run --wide
 
 # The only target that touches the system. libpmix-dev because Slurm opens libpmix.so by that name; python3-h5py-mpi for

@@ -95,6 +95,7 @@ def measure(options: argparse.Namespace) -> None:
     sizes = {SMALL: 1 << 20, MIDDLE: 32 << 20, CONTIGUOUS: options.mib << 20, CHUNKED: options.chunked_mib << 20}
     sizes[COLD] = options.chunked_mib << 20
     figures: dict[str, Any] = {"bytes": sizes, "ranks": options.ranks, "rounds": options.rounds}
+    figures["not installed"] = [] if _MPIO_PYTHON.exists() else [MPIO, MPIO_PARTS]
     with TemporaryDirectory() as folder:
         path = Path(folder, "file.h5")
         write(path, sizes)
@@ -245,12 +246,12 @@ def on_scale(file: str, rounds: int) -> None:
         print(READY, flush=True)
         sys.stdin.readline()
     seconds: dict[bool, list[float]] = {False: [], True: []}
-    for _ in range(rounds + 1):
-        for attributes, times in seconds.items():
+    for number in range(rounds + 1):
+        for attributes in (False, True) if number % 2 else (True, False):
             comm.Barrier()
             start = time.perf_counter()
             ms.load(file, attributes=attributes)
-            times.append(comm.allreduce(time.perf_counter() - start, MPI.MAX))
+            seconds[attributes].append(comm.allreduce(time.perf_counter() - start, MPI.MAX))
     without, with_them = (statistics.median(times[1:]) for times in seconds.values())  # h5py is imported in the first
     figures = {
         "without attributes": {"seconds": round(without, 4)},
