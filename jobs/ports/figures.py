@@ -13,7 +13,8 @@ import os
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -97,6 +98,20 @@ def lines(function: Callable[..., Any]) -> int:
 def held(comm: MPI.Intracomm, way: Way, nbytes: int) -> dict[str, float]:
     """The most memory that all ranks hold during a call, and what they hold then: over `nbytes`, and over before."""
     pids = comm.allgather(os.getpid())
+    with watched(pids) if comm.rank == 0 else nullcontext([0]) as looks:
+        comm.Barrier()
+        array = way.call()
+        array.sum()  # a page that no rank has read belongs to none
+        comm.Barrier()
+    comm.Barrier()
+    del array
+    way.free()
+    return {"most": (max(looks) - looks[0]) / nbytes, "kept": (looks[-1] - looks[0]) / nbytes}
+
+
+@contextmanager
+def watched(pids: Sequence[int]) -> Iterator[list[int]]:
+    """Looks at the memory of processes again and again: what they use before the block, within it, and at its end."""
     looks = [used(pids)]
     has_ended = threading.Event()
 
@@ -105,20 +120,13 @@ def held(comm: MPI.Intracomm, way: Way, nbytes: int) -> dict[str, float]:
             looks.append(used(pids))
 
     watch = threading.Thread(target=look)
-    comm.Barrier()
-    if comm.rank == 0:
-        watch.start()
-    array = way.call()
-    array.sum()  # a page that no rank has read belongs to none
-    comm.Barrier()
-    has_ended.set()
-    if comm.rank == 0:
+    watch.start()
+    try:
+        yield looks
+    finally:
+        has_ended.set()
         watch.join()
-    looks.append(used(pids))
-    comm.Barrier()
-    del array
-    way.free()
-    return {"most": (max(looks) - looks[0]) / nbytes, "kept": (looks[-1] - looks[0]) / nbytes}
+        looks.append(used(pids))
 
 
 def used(pids: Sequence[int]) -> int:

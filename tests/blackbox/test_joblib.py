@@ -23,6 +23,8 @@ def test_joblibs_own_tests(size, nodes, tmp_path):
 
 
 def test_a_node_holds_an_array_once_and_results_are_the_same():
-    registered, views, own, after = map(float, run_ranks(4, PROGRAM, {"MPISHARE_RECYCLE": "0"}).stdout.split())
-    assert max(registered, views, after) < 0.1
+    ended = run_ranks(4, PROGRAM, {"MPISHARE_RECYCLE": "0"}, limit_s=100)
+    registered, views, own, after, forest, forest_of_own = map(float, ended.stdout.split())
+    assert max(registered, views, after, forest) < 0.1
     assert 0.9 < own <= 1.1
+    assert forest_of_own > 0.5  # so that memory is seen while a forest grows

@@ -10,9 +10,9 @@ from joblib import Parallel, delayed, parallel_backend
 from mpi4py import MPI
 
 import mpishare as ms
+from jobs.ports.figures import used, watched
 from mpishare.compat.joblib import register
 from tests.originals import source_of
-from tests.processes import proportional_bytes_of
 
 CHANGES = {
     'PROCESS_BACKENDS = ["multiprocessing", "loky"]': 'PROCESS_BACKENDS = ["mpishare"]',
@@ -42,40 +42,53 @@ def run_tests(comm, folder, args):
 def total_bytes(pids, array):
     """A task: what all ranks together hold, after this one has read an array."""
     array.sum()
-    return sum(map(proportional_bytes_of, pids))
+    return used(pids)
 
 
 def growth(pids, arrays):
     """The bytes by which the memory of all ranks grows by tasks that have these arrays."""
-    before = sum(map(proportional_bytes_of, pids))
+    before = used(pids)
     return max(Parallel()(delayed(total_bytes)(pids, array) for array in arrays)) - before
 
 
-def results_of(rows, labels):
-    """Scores, and what each tree of a forest says."""
+def scores_of(rows, labels):
+    """Scores of a forest."""
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.model_selection import cross_val_score
 
-    forest = RandomForestClassifier(9, max_depth=4, random_state=2)
-    scores = cross_val_score(forest, rows, labels, cv=3)
-    trees = forest.fit(rows, labels).estimators_
-    return scores.tolist(), [tree.predict_proba(rows[:50]).tolist() for tree in trees]
+    forest = RandomForestClassifier(5, max_depth=4, random_state=2)
+    return cross_val_score(forest, rows[:, :50], labels, cv=3).tolist()
+
+
+def trees_of(rows, labels):
+    """What each tree of a forest says."""
+    from sklearn.ensemble import RandomForestClassifier
+
+    forest = RandomForestClassifier(9, max_depth=4, random_state=2).fit(rows, labels)
+    return [tree.predict_proba(rows[:50]).tolist() for tree in forest.estimators_]
 
 
 def compare(comm):
-    """Prints how many copies of arrays all ranks hold together, and compares what scikit-learn computes on one rank."""
+    """Prints how many copies of arrays all ranks hold together, and compares what scikit-learn computes on one rank.
+
+    The copies are those that come on top of the one which is there before.
+    """
     pids, own = comm.allgather(os.getpid()), np.ones((1 << 21, 8))
-    rows = np.random.default_rng(1).random((8000, 50), np.float32)
+    rows = np.random.default_rng(1).random((2000, 8192), np.float32)
     labels = (rows[:, :3].sum(axis=1) > 1.5).astype(int)
     table, shared_rows = ms.share((own, rows) if comm.rank == 0 else None)
     with register(table, shared_rows):
-        expected = results_of(rows, labels)
+        scores, trees = scores_of(rows, labels), trees_of(rows, labels)
         with parallel_backend("mpishare"):
-            before = sum(map(proportional_bytes_of, pids))
+            before = used(pids)
             for arrays in ([table], [table[:, number : number + 4] for number in range(4)], [own]):
                 print(round(growth(pids, arrays * 12) / own.nbytes, 2))
-            print(round((sum(map(proportional_bytes_of, pids)) - before) / own.nbytes, 2))
-            assert results_of(rows, labels) == results_of(shared_rows, labels) == expected
+            print(round((used(pids) - before) / own.nbytes, 2))
+            assert scores_of(rows, labels) == scores_of(shared_rows, labels) == scores
+            for array in (shared_rows, rows):
+                with watched(pids) as looks:
+                    assert trees_of(array, labels) == trees
+                print(round((max(looks) - looks[0]) / rows.nbytes, 2))
 
 
 if __name__ == "__main__":
