@@ -107,13 +107,13 @@ def wide(cores: int) -> list[Launch]:
     for ranks in counts:
         name = f"wide-share-{ranks}"
         launches += [
-            Launch(name, ranks, f"share --powers 10,16,20,24,28 --name {name}", small),
+            Launch(name, ranks, f"share --powers 10,16,20,24,26 --name {name}", small),
             Launch(f"wide-steps-{ranks}", ranks, "steps", "--rounds 1"),
         ]
         for question, args, short in (
             ("messages", "--powers 3,10,16,20,24", f"{small} --gib 0.1"),
             ("pool", f"--workers {ranks}", "--items 2000 --bits 6 --rounds 1"),
-            ("files", f"--ranks {ranks} --hosts 0", "--mib 16 --chunked-mib 4 --rounds 1"),
+            ("files", f"--ranks {ranks} --hosts 0 --mib 128 --chunked-mib 32", "--mib 16 --chunked-mib 4 --rounds 1"),
         ):
             name = f"wide-{question}-{ranks}"
             if ranks > 1:
