@@ -1,6 +1,6 @@
 """Integers to bit arrays through a method of an object with a cache: in a loop, in the pools of others, and by ours.
 
-    python -m benchmarks.pool [--items 100000] [--bits 8,12,16] [--workers 2] [--rounds 9]
+    python -m benchmarks.pool [--items 50000] [--bits 8,12,16] [--workers 2] [--rounds 9]
 
 The ancestor mapped the object's bound method with multiprocessing.Pool, which pickles the object with every chunk of
 tasks. Beside it stand the best means of each pool, by which the object is in each process before the clock starts: an
@@ -80,7 +80,7 @@ def main() -> None:
 def parse_options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--items", type=int, default=100_000)
+    parser.add_argument("--items", type=int, default=50_000)
     parser.add_argument("--bits", default="8,12,16", help="an object has 2 to this power strings")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=9)
