@@ -68,14 +68,23 @@ class MPIPool(ms.Pool):
 
 
 def choose_pool(mpi: bool = False, processes: int = 1, **options: Any) -> Any:
-    """An `MPIPool` with `mpi`; without it, what schwimmbad chooses, which must be installed then.
+    """An `MPIPool` with `mpi`; without it, what schwimmbad chooses.
+
+    Where schwimmbad is not installed, that is a `Pool` of this process alone.
 
     Raises:
+        ImportError: Several processes are asked for without `mpi`, and schwimmbad is not installed.
         SystemError: There is no other rank.
     """
     if not mpi:
-        from schwimmbad import choose_pool as choose_local_pool
+        try:
+            from schwimmbad import choose_pool as choose_local_pool
+        except ImportError:
+            if processes != 1:
+                raise
+            from mpi4py import MPI
 
+            return ms.Pool(MPI.COMM_SELF)
         return choose_local_pool(processes=processes, **options)
     if not MPIPool.enabled():
         raise SystemError("mpi was asked for, but this job has one rank. Start it with mpiexec.")

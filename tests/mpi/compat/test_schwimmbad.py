@@ -1,6 +1,7 @@
 """MPIPool: schwimmbad's own tests on ranks, with the import changed."""
 
 import pickle
+import sys
 import tarfile
 from contextlib import nullcontext
 
@@ -61,3 +62,12 @@ def test_one_rank_has_no_mpi_pool(comm):
         MPIPool(MPI.COMM_SELF)
     with choose_pool() as pool:
         assert list(pool.map(abs, [-1])) == [1]
+
+
+def test_schwimmbad_is_needed_for_processes_alone(monkeypatch):
+    monkeypatch.setitem(sys.modules, "schwimmbad", None)
+    results = []
+    with choose_pool() as pool:
+        assert pool.map(abs, [-1, 2], callback=results.append) == results == [1, 2]
+    with pytest.raises(ImportError, match="schwimmbad"):
+        choose_pool(processes=2)
