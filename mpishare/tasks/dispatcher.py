@@ -144,6 +144,8 @@ class Dispatcher:
                 raise failure.task_error(self._context, rank, call.number)
         except BaseException as error:
             future.set_exception(error)
+            if self._context.is_out_of_step:
+                raise
         else:
             future.set_result(value)
             if call.has_fixed_state:
@@ -200,6 +202,8 @@ def serve_call(context: Context, root: int, kept: Any) -> Any:
         kept = kept if has_function else func
         answer = _answer(kept, args, kwargs)
     except (Exception, SystemExit) as error:  # an argument's, which cannot be unpickled
+        if context.is_out_of_step:
+            raise
         answer = pickle_object((Failure.of(error), None))
     send_object(context, comm, answer, root, Tag.POOL_RESULT)
     return kept

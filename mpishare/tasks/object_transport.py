@@ -14,6 +14,7 @@ from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.pending import InFlight
 from mpishare.comm.watchdog import answer_everywhere
+from mpishare.errors import MpishareError
 from mpishare.messages.wire import HEAD_BYTES, decode, encode, pieces
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import unpickle_object
@@ -52,7 +53,10 @@ def send_object(context: Context, comm: CollectiveComm, pickled: PickledObject, 
 
 
 def receive_object(context: Context, comm: CollectiveComm, source: int, tag: int) -> Any:
-    """Receives what `send_object` sends, to the end, also where it raises.
+    """Receives what `send_object` sends, to the end, also where it raises one of these.
+
+    After any other exception, such as a signal handler's, the communicator is refused: what is left of the message
+    would come to the next receive, and Open MPI 5.0 writes a message that is too long past the end of its buffer.
 
     Returns:
         The object, unpickled.
@@ -61,6 +65,17 @@ def receive_object(context: Context, comm: CollectiveComm, source: int, tag: int
         CapacityError: There is no memory for it.
         Exception: What the object's classes raise when they are unpickled.
     """
+    try:
+        pickled = _receive(context, comm, source, tag)
+    except MpishareError:
+        raise
+    except BaseException:
+        context.is_out_of_step = True
+        raise
+    return unpickle_object(pickled)
+
+
+def _receive(context: Context, comm: CollectiveComm, source: int, tag: int) -> PickledObject:
     head, status = np.empty(HEAD_BYTES, np.uint8), mpi.Status()
     with InFlight(comm, tag) as in_flight:
         in_flight.receive(head, source)
@@ -73,5 +88,5 @@ def receive_object(context: Context, comm: CollectiveComm, source: int, tag: int
                 in_flight.wait_oldest()
                 block, _ = steps.send(block.nbytes)
         except StopIteration as end:
-            pickled = end.value
-    return unpickle_object(pickled)
+            pickled: PickledObject = end.value
+            return pickled
