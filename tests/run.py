@@ -32,6 +32,9 @@ LAYOUTS = [
 ]
 """Numbers of ranks, placements on pretended nodes ("" is all on the real one), and folders left out. The launch
 `watched` has 3 ranks on 2 nodes."""
+ALSO_ON_HOSTS = "mpi-5-sizes:1,3,1"
+"""The launch whose tests the launch `cluster` runs on as many ranks of real hosts: it runs where there can be none, and
+where it is named."""
 LARGE = {3: "sizes:2,1"}
 """Where the tests marked `large` run."""
 TWO_LAUNCHES = ["mpi-2-block:1", "watched"]
@@ -67,9 +70,12 @@ def main():
     if options.list:
         print(*(item.name for item in chosen), sep="\n")
         return 0
+    is_whole = options.only == ["*"]
+    if is_whole and not missing(slurm=False):
+        chosen = [item for item in chosen if item.name != ALSO_ON_HOSTS]
     if not chosen:
         parser.error(f"no launch is named {options.only}; --list prints the names")
-    return run_all(chosen, is_whole=options.only == ["*"])
+    return run_all(chosen, is_whole=is_whole)
 
 
 def run_all(chosen, *, is_whole):
@@ -105,7 +111,7 @@ def launches():
         mpi("watched-block:1", 3, {"MPISHARE_NODES": "block:1", **WATCHED}, without=["memory", "compat", *ABOVE])
     )
     if MPICH.exists():
-        chosen.append(mpich())
+        chosen += mpich()
         # MPI puts each rank on a node of its own.
         alone = with_python("mpich-alone", MPICH, [MPICH.parent], [*PYTEST, "--tb=short", "tests/mpi/memory"])
         chosen.append(alone._replace(environ={**alone.environ, "MPIR_CVAR_NOLOCAL": "1"}))
@@ -148,18 +154,24 @@ def mpi(name, size, environ, marks="", *, without=()):
     """The tests of tests/mpi on `size` ranks, but for those in some folders."""
     command = [sys.executable, "-m", "mpishare", "run", "-n", str(size), "python"]
     chosen = marks or ("not large" if name in TWO_LAUNCHES else "not large and not two_launches")
-    return Launch(name, [*command, *mpi_tests(chosen, without)], environ)
+    return Launch(name, [*command, *mpi_tests(chosen, without=without)], environ)
 
 
-def mpi_tests(marks="not large and not two_launches", without=()):
-    """The arguments with which Python runs tests/mpi, on each rank."""
-    folders = [f"--ignore=tests/mpi/{folder}" for folder in without]
-    return [*PYTEST, "--durations=5", "--tb=short", "-m", marks, "tests/mpi", *folders]
+def mpi_tests(marks="not large and not two_launches", *, only=("",), without=()):
+    """The arguments with which Python runs tests/mpi, or some of its folders, on each rank."""
+    folders = [f"tests/mpi/{folder}" for folder in only] + [f"--ignore=tests/mpi/{folder}" for folder in without]
+    return [*PYTEST, "--durations=5", "--tb=short", "-m", marks, *folders]
 
 
 def mpich():
-    """tests/mpi on a second MPI, which `make test` installs in a folder of its own."""
-    return with_python("mpich", MPICH, [MPICH.parent], mpi_tests())
+    """tests/mpi on a second MPI, which `make test` installs in a folder of its own.
+
+    The folders above the others run on 2 ranks, as a rank of MPICH that waits leaves its core to no other.
+    """
+    return [
+        with_python("mpich", MPICH, [MPICH.parent], mpi_tests(without=ABOVE)),
+        with_python("mpich-2", MPICH, [MPICH.parent], mpi_tests(only=ABOVE), size=2),
+    ]
 
 
 def hdf5_through_mpi():
@@ -168,10 +180,10 @@ def hdf5_through_mpi():
     return with_python("hdf5-mpi", MPIO, [MPIO.parent, "/usr/bin"], [*PYTEST, "--tb=short", *folders])
 
 
-def with_python(name, python, folders, args):
-    """Another Python on 3 ranks, with `folders` first on PATH."""
+def with_python(name, python, folders, args, size=3):
+    """Another Python on some ranks, with `folders` first on PATH."""
     path = os.pathsep.join([*map(str, folders), os.environ.get("PATH", os.defpath)])
-    return Launch(name, [str(python), "-m", "mpishare", "run", "-n", "3", "python", *args], {"PATH": path})
+    return Launch(name, [str(python), "-m", "mpishare", "run", "-n", str(size), "python", *args], {"PATH": path})
 
 
 def run(launch):

@@ -29,13 +29,17 @@ are not bound, because every job on the machine binds its rank 0 to the same cor
 tests/blackbox/test_commands.py."""
 
 
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+"""NumPy's BLAS else starts a thread for each core on each rank, a tenth of the time of a small job."""
+
+
 def environment(extra):
     """The environment of a shell in which this Python's folder comes first on PATH.
 
     Bytecode is kept, so that pytest does not read and rewrite its plugins and the tests on each rank of each launch.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    return {**OPEN_MPI, **os.environ, "PATH": path, "PYTHONDONTWRITEBYTECODE": "", **extra}
+    return {**OPEN_MPI, **ONE_THREAD, **os.environ, "PATH": path, "PYTHONDONTWRITEBYTECODE": "", **extra}
 
 
 PLAIN = ["--", "env", sys.executable]

@@ -46,7 +46,7 @@ def outcomes(tmp_path_factory):
     """The outcomes of those that leave the ranks in step, in one job."""
     file = tmp_path_factory.mktemp("blocks") / "blocks.json"
     file.write_text(json.dumps([[block.code] for block in IN_STEP]))
-    settings = {"MPISHARE_NODES": NODES, "MPISHARE_TIMEOUT": "30"}
+    settings = {"MPISHARE_NODES": NODES, "MPISHARE_TIMEOUT": "30", "OPENBLAS_NUM_THREADS": ""}
     with pytest.MonkeyPatch.context() as patch:
         for name in ONE_THREAD_EACH:
             patch.delenv(name, raising=False)
