@@ -50,6 +50,11 @@ def lines(
         ends[label] = y[-1], colour
     ticks = [_size(value) for value in x] if "bytes" in x_label else [f"{value:g}" for value in x]
     axes.set_xticks(x, ticks)
+    if log:
+        from matplotlib.ticker import FuncFormatter, LogLocator
+
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.minorticks_off()
     if x[0] > x[-1]:
         axes.invert_xaxis()

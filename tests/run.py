@@ -105,7 +105,9 @@ def launches():
     chosen += [
         mpi(name, 3, environ, without=["comm", "transfer", "compat", *ABOVE]) for name, environ in MEMORY.items()
     ]
-    chosen.append(mpi("watched", 3, {"MPISHARE_NODES": "block:2", **WATCHED}, without=["memory", "kernels"]))
+    chosen.append(
+        mpi("watched", 3, {"MPISHARE_NODES": "block:2", **WATCHED}, without=["memory", "objects", "kernels", "cli"])
+    )
     # A node in the middle of a chain.
     chosen.append(
         mpi("watched-block:1", 3, {"MPISHARE_NODES": "block:1", **WATCHED}, without=["memory", "compat", *ABOVE])
