@@ -53,12 +53,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--mb", type=int, default=80)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=[*WAYS], metavar="WAY", help="some of them")
     parser.add_argument("--way", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.way:
         in_program(options.way, options.mb * 10**6 // RECORD.itemsize, options.rounds)
         return
-    installed = [name for name in WAYS if REQUIRED.get(name) is None or find_spec(REQUIRED[name])]
+    installed = [name for name in options.ways if REQUIRED.get(name) is None or find_spec(REQUIRED[name])]
     seconds: dict[str, list[float]] = {name: [] for name in installed}
     for number, rounds in enumerate(in_blocks(options.rounds)):
         for name in order(installed, number):
@@ -73,7 +74,7 @@ def main() -> None:
     for name, figure in flights["tables"].items():
         print(f"  {name:38} " + "  ".join(f"{what} {value:,}" for what, value in figure.items()))
     asked = {"records, bytes": options.mb * 10**6, "processes": len(COLUMNS), "rounds": options.rounds}
-    missing = [name for name in WAYS if name not in installed]
+    missing = [name for name in options.ways if name not in installed]
     kept = {**asked, "not installed": missing, "ways": figures, "flights": flights["tables"]}
     keep("table", kept, flights["ground"])
     for what, unit in (("seconds", "s"), ("peak, MB", "MB")):

@@ -47,7 +47,8 @@ MEMORY = {
     # An MPI that refuses windows.
     "memory-refused": {"MPISHARE_NODES": "sizes:1,2", "OMPI_MCA_osc": "^ucx,sm"},
 }
-"""Launches with other memory: of the tests of arrays in the root of tests/mpi, and of tests/mpi/memory."""
+"""Launches with other memory, on 2 ranks or on those of the nodes that they name: of the tests of arrays in the root of
+tests/mpi, and of tests/mpi/memory."""
 
 PYTEST = ["-m", "pytest", "-q", "--color=no"]
 
@@ -102,9 +103,9 @@ def launches():
     for size, nodes, without in LAYOUTS:
         name = f"mpi-{size}-{nodes}".rstrip("-")
         chosen.append(mpi(name, size, {"MPISHARE_NODES": nodes}, without=without))
-    chosen += [
-        mpi(name, 3, environ, without=["comm", "transfer", "compat", *ABOVE]) for name, environ in MEMORY.items()
-    ]
+    for name, environ in MEMORY.items():
+        size = 3 if "MPISHARE_NODES" in environ else 2
+        chosen.append(mpi(name, size, environ, without=["comm", "transfer", "compat", *ABOVE]))
     chosen.append(
         mpi("watched", 3, {"MPISHARE_NODES": "block:2", **WATCHED}, without=["memory", "objects", "kernels", "cli"])
     )
