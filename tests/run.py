@@ -107,7 +107,7 @@ def launches():
         size = 3 if "MPISHARE_NODES" in environ else 2
         chosen.append(mpi(name, size, environ, without=["comm", "transfer", "compat", *ABOVE]))
     chosen.append(
-        mpi("watched", 3, {"MPISHARE_NODES": "block:2", **WATCHED}, without=["memory", "objects", "kernels", "cli"])
+        mpi("watched", 3, {"MPISHARE_NODES": "block:2", **WATCHED}, without=["memory", "kernels"])
     )
     # A node in the middle of a chain.
     chosen.append(
