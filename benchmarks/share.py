@@ -1,6 +1,6 @@
 """What it costs to give every rank of a node the root's array: our share beside what else people use.
 
-    mpishare run -n 2 -m benchmarks.share [--powers 10,13,16,20,24,28] [--rounds 9] [--name share-2]
+    mpishare run -n 2 -m benchmarks.share [--powers 10,13,16,20,24,28,30] [--rounds 9] [--name share-2]
 
 Each round times every way, in an order that changes, so that all see the same weather; a ratio is of medians of one
 run. A call gets another array than the call before it, and ends when a barrier after it has ended on the last rank.
@@ -223,7 +223,7 @@ def ways(nbytes: int, *, ours: bool) -> dict[str, Way]:
 def main() -> None:
     """Measures every size; rank 0 prints and keeps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--powers", default="10,13,16,20,24,28", help="sizes, powers of two (default: %(default)s)")
+    parser.add_argument("--powers", default="10,13,16,20,24,28,30", help="sizes, powers of two (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--name", default=f"share-{comm.size}")
     parser.add_argument("--ours", action="store_true", help="leave out what others use")
