@@ -4,7 +4,7 @@
 
 Before each script the limits of the machine are measured, so that they are kept beside its result. `--short` makes few
 rounds of small sizes, to see that each script works; its results go to build/bench-short. `make bench` runs all of it
-in less than an hour on 2 cores. For that the largest array between hosts has 16 MiB and that of a node 256 MiB;
+in less than an hour on 2 cores. For that the largest array between hosts has 16 MiB and that of a node 1 GiB;
 `--list` names what runs only by its name. `make bench-wide` runs another set, for a machine with 8 to 128 cores.
 """
 
