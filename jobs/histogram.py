@@ -4,9 +4,9 @@
     mpiexec -n 4 python jobs/histogram.py --data build/flights.npy --columns 5 8 10 --bins 256 --output bins.npz
 
 The bins of 3 columns take more memory than most tables, and few of them are filled: 256 x 256 x 256 bins of 8 bytes are
-134 MB. There atomic additions to one histogram win over a histogram per rank, which MPI sums up: on 4 ranks they were
-twelve times as fast or more, in a quarter of the memory. With 1000 bins it is the other way round: a histogram per rank
-was 28 times as fast (benchmarks/kernels.py).
+134 MB. There atomic additions to one histogram win over a histogram per rank, which MPI sums up, in a quarter of the
+memory. With 1000 bins it is the other way round: a histogram per rank is many times as fast, as the table of
+docs/explanation/measurement.md says (benchmarks/kernels.py).
 
 Your own data: --data takes a .npy file with the rows of a table. With --check, rank 0 counts all rows by NumPy, and the
 job fails where a bin differs. Needs numba.
