@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks.collectives import GATHER, MPI_GATHER, MPI_REDUCE, REDUCE
+from benchmarks.collective_ways import GATHER, REDUCE, RIVALS
 from benchmarks.files import CHUNKED, COLD, CONTIGUOUS, FRESH, LIMIT, RECYCLED
 from benchmarks.messages import OURS, OURS_OUT
 from benchmarks.nodes import best_rival
@@ -19,20 +19,28 @@ AGAIN_WAYS = (*NEW_WAYS, "window used again", "Bcast, copies used again", "pshme
 _UNITS = ("B", "KiB", "MiB", "GiB")
 
 
+class Times(NamedTuple):
+    """Quartiles in seconds."""
+
+    first_s: float
+    median_s: float
+    third_s: float
+
+
 @dataclass(frozen=True)
 class Cell:
-    """One comparison, times in seconds."""
+    """One comparison."""
 
     place: str
     size: str
-    ours_s: float
+    ours: Times
     rival: str
-    rival_s: float
+    rivals: Times
 
     @property
     def ratio(self) -> float:
-        """Ours over the best rival's: below 1 ours takes less time."""
-        return self.ours_s / self.rival_s
+        """Our median over the best rival's: below 1 ours takes less time."""
+        return self.ours.median_s / self.rivals.median_s
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,7 @@ class Question:
 
     Attributes:
         cells: Of all places, in each by size.
-        place: That whose sizes a short table shows; the worst cell may be of any place.
+        place: That whose sizes a short table shows, picked by hand; the worst cell may be of any place.
     """
 
     title: str
@@ -50,9 +58,9 @@ class Question:
 
     @property
     def shown(self) -> tuple[Cell, Cell, Cell]:
-        """The smallest size of the place, the one in the middle, and the largest."""
+        """The smallest size of the place, the one in the middle, of two the smaller one, and the largest."""
         cells = [cell for cell in self.cells if cell.place == self.place]
-        return cells[0], cells[len(cells) // 2], cells[-1]
+        return cells[0], cells[(len(cells) - 1) // 2], cells[-1]
 
     @property
     def worst(self) -> Cell:
@@ -61,17 +69,17 @@ class Question:
 
 
 def questions(figures: Mapping[str, Any]) -> list[Question]:
-    """All of them, from the figures of the kept results by name. The README shows the first seven."""
+    """All of them, from the figures of the kept results by name. The README shows the first nine."""
     return [
         _shares(figures, "an array to the ranks of one node, new memory (MPISHARE_RECYCLE=0)", "fresh", NEW_WAYS),
-        _shares(figures, "the same, memory used again", "recycled", AGAIN_WAYS),
+        _shares(figures, "the same, memory used again (MPISHARE_RECYCLE=50%)", "recycled", AGAIN_WAYS),
         _nodes(figures["nodes"], "an array to every host, links as fast as the machine", "4 hosts of 1, free"),
         _nodes(figures["nodes"], "the same, links held to a rate", "8 hosts of 1, 400mbit"),
         _messages(figures),
         _files(figures["files"]),
         _tasks(figures["pool"]),
-        _collective(figures["collectives"], "the sum of an array of each rank, on all ranks", REDUCE, MPI_REDUCE),
-        _collective(figures["collectives"], "the arrays of all ranks, on all ranks", GATHER, MPI_GATHER),
+        _collective(figures["collectives"], "the sum of an array of each rank, on all ranks", REDUCE),
+        _collective(figures["collectives"], "the arrays of all ranks, on all ranks", GATHER),
         _records(figures["table"]),
         _processes(figures["ways"]),
     ]
@@ -93,18 +101,26 @@ def time_name(seconds: float) -> str:
     return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
 
 
-def _cell(place: str, size: str, ways: Mapping[str, float], ours: str, rivals: Callable[[str], bool]) -> Cell:
-    """The cell with the fastest of the rivals among `ways`, which are seconds by name."""
-    best = min((name for name in ways if name != ours and rivals(name)), key=lambda name: ways[name])
+def _cell(place: str, size: str, ways: Mapping[str, Times], ours: str, rivals: Callable[[str], bool]) -> Cell:
+    """The cell with the fastest of the rivals among `ways`, which are times by name."""
+    best = min((name for name in ways if name != ours and rivals(name)), key=lambda name: ways[name].median_s)
     return Cell(place, size, ways[ours], best, ways[best])
 
 
-def _by_size(figures: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """The seconds of tables whose names are sizes, by name of size and of way."""
+def _times(row: Mapping[str, float], median: str = MEDIAN) -> Times:
+    """The quartiles of a row, beside whose median they are named."""
+    start, unit = ("there, ", "ms") if median.startswith("there") else ("", "s" if median == "seconds" else "ms")
+    scale = 1e3 if unit == "ms" else 1.0
+    first, third = (row[f"{start}{which} quartile, {unit}"] / scale for which in ("first", "third"))
+    return Times(first, row[median] / scale, third)
+
+
+def _by_size(figures: Mapping[str, Any]) -> dict[str, dict[str, Times]]:
+    """The times of tables whose names are sizes, by name of size and of way."""
     sized = {name: re.fullmatch(r"([\d,]+) bytes", name) for name in figures}
     return {
         size_name(int(match[1].replace(",", ""))): {
-            way: row[MEDIAN] / 1e3 for way, row in figures[name].items() if MEDIAN in row
+            way: _times(row) for way, row in figures[name].items() if MEDIAN in row
         }
         for name, match in sized.items()
         if match is not None
@@ -112,9 +128,11 @@ def _by_size(figures: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def _shares(figures: Mapping[str, Any], title: str, memory: str, rivals: tuple[str, ...]) -> Question:
+    """In windows, which is what a plain job has, and in memmap."""
     cells = [
-        _cell(f"{ranks} ranks", size, ways, f"mpishare, window, {memory}", rivals.__contains__)
+        _cell(f"{ranks} ranks{place}", size, ways, f"mpishare, {kind}, {memory}", rivals.__contains__)
         for ranks in (2, 4)
+        for kind, place in (("window", ""), ("memmap", ", memmap"))
         for size, ways in _by_size(figures[f"share-{ranks}"]).items()
     ]
     return Question(title, "2 ranks", tuple(cells))
@@ -127,7 +145,7 @@ def _nodes(figures: Mapping[str, Any], title: str, shown: str) -> Question:
         if ("bit" in place) != ("bit" in shown):
             continue
         for size, ways in _by_size(tables).items():
-            best = best_rival({name: {MEDIAN: taken} for name, taken in ways.items()})
+            best = best_rival({name: {MEDIAN: times.median_s} for name, times in ways.items()})
             if best is not None and SHARE in ways:
                 cells.append(Cell(place, size, ways[SHARE], best, ways[best]))
     return Question(title, shown, tuple(cells))
@@ -149,7 +167,7 @@ def _files(figures: Mapping[str, Any]) -> Question:
         _cell(
             name if name in (CHUNKED, COLD) else CONTIGUOUS,
             size_name(nbytes),
-            {way: row["seconds"] for way, row in figures[name].items()},
+            {way: _times(row, "seconds") for way, row in figures[name].items()},
             FRESH,
             lambda name: name not in (LIMIT, RECYCLED),
         )
@@ -164,7 +182,7 @@ def _tasks(figures: Mapping[str, Any]) -> Question:
         _cell(
             "2 ranks",
             name or f"{figures['items']:,} tasks",
-            {way: row["seconds"] for way, row in ways.items()},
+            {way: _times(row, "seconds") for way, row in ways.items()},
             "mpishare.map, bound method",
             lambda name: not name.startswith("mpishare"),
         )
@@ -173,9 +191,9 @@ def _tasks(figures: Mapping[str, Any]) -> Question:
     return Question("tasks through a method of an object", "2 ranks", tuple(cells))
 
 
-def _collective(figures: Mapping[str, Any], title: str, ours: str, rivals: str) -> Question:
+def _collective(figures: Mapping[str, Any], title: str, ours: str) -> Question:
     cells = [
-        _cell(place, size, ways, ours, lambda name: name.startswith(rivals))
+        _cell(place, size, ways, ours, lambda name: name.startswith(RIVALS[ours]))
         for place, tables in figures.items()
         for size, ways in _by_size(tables).items()
     ]
@@ -183,14 +201,14 @@ def _collective(figures: Mapping[str, Any], title: str, ours: str, rivals: str) 
 
 
 def _records(figures: Mapping[str, Any]) -> Question:
-    ways = {way: row["seconds"] for way, row in figures["ways"].items()}
+    ways = {way: _times(row, "seconds") for way, row in figures["ways"].items()}
     size = f"{figures['records, bytes'] // 10**6} MB"
     cell = _cell("4 processes", size, ways, "mpishare.share", lambda name: True)
     return Question("records to the processes of one machine", "4 processes", (cell,))
 
 
 def _processes(figures: Mapping[str, Any]) -> Question:
-    ways = {way: row["there, ms"] / 1e3 for way, row in figures["ways"].items()}
+    ways = {way: _times(row, "there, ms") for way, row in figures["ways"].items()}
     size = f"{figures['bytes'] // 10**6} MB"
     cells = [
         _cell(ours.partition(", ")[2], size, ways, ours, lambda name: not name.startswith("mpishare"))

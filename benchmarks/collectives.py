@@ -8,10 +8,11 @@ done; for the largest size also what all ranks together hold of the result, over
 link received meanwhile. Between hosts, times are over the least that the rate allows: 2 (M - 1) / M times the bytes for
 a reduction over M hosts, (M - 1) / M times the bytes for gathering.
 
-The rivals are MPI's calls by default and with each of Open MPI's algorithms forced, of which the three fastest of the
-first round go on. A barrier ends each, as the agreement of all ranks begins ours; what is reduced is another array in
-each call, and the order of the ways changes. Prints a table and keeps it as results/collectives.json, with a picture
-beside it.
+The rivals are MPI's calls into an array of each rank, by default, by HAN between hosts, and with each of Open MPI's
+algorithms forced; and an expert's, with one result a node: the ranks of a node reduce or write into a window that is
+used again, whose leaders make MPI's call, with each algorithm, too. Of those that are forced the three fastest of the
+first round go on. What is reduced is another array in each call, and the order of the ways changes. Prints a table and
+keeps it as results/collectives.json, with a picture beside it.
 
 Goals: for the largest size on pretend nodes no slower than MPI's call, one result a node; over 4 hosts 1.15 of the
 least for allreduce, 1.1 for allgather. On 2 pretend nodes of 1, allreduce of 1 KiB, 64 KiB and 1 MiB over MPI's: 3,
@@ -24,14 +25,13 @@ import argparse
 import gc
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.forced import ForcedComms, choices
+from benchmarks.collective_ways import RIVALS, ways_of
 from benchmarks.keep import keep, pss_bytes
 from benchmarks.picture import lines
 from benchmarks.places import FREE, PRETEND_NODES, on_cluster, on_pretend_nodes, title_of
@@ -39,13 +39,10 @@ from benchmarks.rounds import MEDIAN, Call, measure, repeats_of, row
 
 Figures = dict[str, dict[str, float]]
 
-REDUCE, MPI_REDUCE = "mpishare.allreduce", "MPI_Allreduce, an array a rank"
-GATHER, MPI_GATHER = "mpishare.allgather", "MPI_Allgather, an array a rank"
 PRETENDED = "2 pretend nodes of 2"
 HELD, LEAST = "held, results", "of the least"
 OF_THE_BEST = "over the best of MPI's"
 _RATES = {"400mbit": 400e6, "1gbit": 1e9, "4gbit": 4e9, "10gbit": 10e9, FREE: 0.0}
-_MAX_SOURCES, _MAX_SOURCE_BYTES = 4, 256 << 20
 
 
 def main() -> None:
@@ -103,48 +100,9 @@ def inside(sizes: list[int], rounds: int) -> None:
         print(json.dumps({"figures": figures, "ground": ground}))
 
 
-def _ways(comm: Any, nbytes: int) -> dict[str, Call]:
-    """Each gives a result of `nbytes`; MPI's calls write to arrays that are there and warm."""
-    import mpishare as ms
-
-    count = max(2, min(_MAX_SOURCES, _MAX_SOURCE_BYTES // nbytes))
-    arrays = [np.arange(first, first + nbytes // 8, dtype=float) for first in range(count)]
-    parts = [array[: array.size // comm.size].copy() for array in arrays]
-    reduced, gathered = np.zeros(nbytes // 8), np.zeros(parts[0].size * comm.size)
-
-    def mpi_way(begin: Callable[..., object], sources: list[NDArray[np.float64]], result: NDArray[np.float64]) -> Call:
-        def call(number: int) -> NDArray[np.float64]:
-            begin(sources[number % count], result)
-            comm.Barrier()
-            return result
-
-        return call
-
-    def allreduce(used: Any) -> Call:
-        return mpi_way(used.Allreduce, arrays, reduced)
-
-    def allgather(used: Any) -> Call:
-        return mpi_way(used.Allgather, parts, gathered)
-
-    ways: dict[str, Call] = {
-        REDUCE: lambda number: ms.allreduce(arrays[number % count]),
-        MPI_REDUCE: allreduce(comm),
-        GATHER: lambda number: ms.allgather(parts[number % count]),
-        MPI_GATHER: allgather(comm),
-    }
-    for collective, name, make in (("allreduce", MPI_REDUCE, allreduce), ("allgather", MPI_GATHER, allgather)):
-        comms = _forced.setdefault(collective, ForcedComms(comm, collective))
-        chosen = choices(collective, nbytes) if comms.is_possible else {}
-        ways |= {f"{name}: {algorithm}": make(comms.get(*choice)) for algorithm, choice in chosen.items()}
-    return ways
-
-
-_forced: dict[str, ForcedComms] = {}
-
-
 def _measure(comm: Any, nbytes: int, rounds: int, *, is_last: bool) -> Figures:
     """Each way's median; with the largest size its memory, and what a link received."""
-    ways = _ways(comm, nbytes)
+    ways = ways_of(comm, nbytes)
     plain = [name for name in ways if ":" not in name]
     memory: Figures = {}
     if is_last:
@@ -152,7 +110,7 @@ def _measure(comm: Any, nbytes: int, rounds: int, *, is_last: bool) -> Figures:
         memory = {name: _once(comm, ways[name], nbytes, kept) for name in plain}
         del kept
     figures: Figures = {}
-    for ours, theirs in ((REDUCE, MPI_REDUCE), (GATHER, MPI_GATHER)):
+    for ours, theirs in RIVALS.items():
         calls = {name: ways[name] for name in ways if name == ours or name.startswith(theirs)}
         forced = [name for name in calls if name not in plain]
         times = measure(comm, calls, repeats_of(nbytes), rounds, forced)

@@ -26,10 +26,10 @@ def keep(name: str, figures: dict[str, Any], info: ms.Info | dict[str, Any] | No
 
 
 def kept_figures(name: str) -> dict[str, Any]:
-    """What NAME.json has, to be added to, if it is of the same code; nothing otherwise."""
+    """What NAME.json has, to be added to, if it is of the same code and commit; nothing otherwise."""
     file = RESULTS / f"{name}.json"
     kept = json.loads(file.read_text()) if file.exists() else {}
-    is_same = kept.get("facts", {}).get("code") == _facts().get("code")
+    is_same = all(kept.get("facts", {}).get(what) == _facts().get(what) for what in ("code", "commit"))
     figures: dict[str, Any] = kept["figures"] if kept and is_same else {}
     return figures
 

@@ -72,4 +72,4 @@ def read(names: tuple[str, ...] = QUOTED) -> Kept:
         versions["MPI library"].split(",")[0],
         *(f"{what} {versions[what]}" for what in ("mpi4py", "NumPy", "Python")),
     ]
-    return Kept(figures, ", ".join(origin) + ". No machine with more cores was measured.")
+    return Kept(figures, ", ".join(origin) + ". No table has figures of a machine with more cores.")

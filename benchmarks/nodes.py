@@ -71,7 +71,7 @@ MPICH_ALGORITHMS = (
     "tree",
 )
 _WARM_UP, _WARM_UP_BYTES = 16, 2 << 20
-"""Shares before the first round, of up to so many bytes: small arrays use their memory again from the ninth on."""
+"""Calls of each way after the first round, of up to so many bytes: ours use memory again from the ninth on."""
 _PRUNED_BYTES = 1 << 20
 """From here on an algorithm that is far behind for fewer bytes is not tried for more."""
 
@@ -107,7 +107,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--powers", default="10,16,20,24", help="sizes, as powers of two (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--rivals", default=",".join(RIVALS), help="which of them (default: %(default)s)")
-    parser.add_argument("--add", action="store_true", help="keep what results/ has of other links and of the same code")
+    parser.add_argument("--add", action="store_true", help="keep what results/ has of other links at this commit")
     parser.add_argument("--chunks", action="store_true", help="try sizes of chunks instead of rivals")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -181,9 +181,8 @@ def measured(
     """A row for each way, and the seconds that each took in the first round."""
     sources = Sources(comm.rank, nbytes)
     calls = {name: _call(way, sources, np.ones(nbytes, np.uint8)) for name, way in ways.items()}
-    for number in range(_WARM_UP if SHARE in calls and nbytes <= _WARM_UP_BYTES else 0):
-        calls[SHARE](number)
-    times = measure(comm, calls, repeats_of(nbytes), rounds, forced)
+    warm_up = _WARM_UP if nbytes <= _WARM_UP_BYTES else 0
+    times = measure(comm, calls, repeats_of(nbytes), rounds, forced, warm_up)
     for name, call in calls.items():
         if len(times[name]) > 1 and name != SOCKET:  # a socket goes to one host
             sources.check(name, call(1), 1)
@@ -198,7 +197,7 @@ def _call(way: Way, sources: Sources, room: Bytes) -> Call:
 
 def best_rival(rows: dict[str, Row]) -> str | None:
     """The fastest of those that bring all of it to each host; None where there was none."""
-    rivals = [name for name in rows if name not in (SHARE, SOCKET, SOCKETS) and not name.startswith("chunks")]
+    rivals = [name for name in rows if name not in (SHARE, SOCKET) and not name.startswith("chunks")]
     return min(rivals, key=lambda name: rows[name][MEDIAN], default=None)
 
 

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import goals, kept
-from benchmarks.cells import Cell, Question, questions, time_name
+from benchmarks.cells import Cell, Question, Times, questions, time_name
 
 ROOT = Path(__file__).parent.parent
 _BLOCK = re.compile(r"(?<=<!-- results -->\n).*(?=<!-- end of results -->)", re.DOTALL)
-_ON_FRONT = 7
+_ON_FRONT = 9
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def shown(page: Path) -> str:
 
 
 def front() -> str:
-    """What README.md should have: seven questions, each with sizes that a rule chooses and with its worst cell."""
+    """What README.md should have: nine questions, each with sizes that a rule chooses and with its worst cell."""
     results = kept.read()
     columns = ("what", "small", "middle", "large", "worst of all cells", "missed")
     lines = [results.origin, "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
@@ -49,10 +49,11 @@ def written() -> str:
     results = kept.read()
     lines = [results.origin, "", "| what | measured | goal | |", "|---|---|---|---|"]
     lines += [f"| {' | '.join(row.shown)} |" for row in goals.rows(results.figures)]
-    lines += ["", "| what | where | size | ours | best rival | its time | ratio |", "|---|---|---|---|---|---|---|"]
+    lines += ["", "| what | where | size | ours, quartiles | best rival | its, quartiles | ratio of medians |"]
+    lines += ["|---|---|---|---|---|---|---|"]
     for question in questions(results.figures):
         for cell in question.cells:
-            times = f"{time_name(cell.ours_s)} | {cell.rival} | {time_name(cell.rival_s)} | {_ratio(cell)}"
+            times = f"{_quartiles(cell.ours)} | {cell.rival} | {_quartiles(cell.rivals)} | {_ratio(cell)}"
             lines.append(f"| {question.title} | {cell.place} | {cell.size} | {times} |")
     return "\n".join(lines) + "\n"
 
@@ -63,8 +64,12 @@ def _once(question: Question) -> list[Cell | None]:
     return [cell if cell not in cells[:number] else None for number, cell in enumerate(cells)]
 
 
+def _quartiles(times: Times) -> str:
+    return f"**{time_name(times.median_s)}**, {time_name(times.first_s)} to {time_name(times.third_s)}"
+
+
 def _brief(cell: Cell) -> str:
-    return f"{cell.size}: {time_name(cell.ours_s)}, {_ratio(cell)} times {cell.rival}"
+    return f"{cell.size}: {time_name(cell.ours.median_s)}, {_ratio(cell)} times {cell.rival}"
 
 
 def _full(cell: Cell) -> str:

@@ -61,11 +61,12 @@ def repeats_of(nbytes: int) -> int:
 
 
 def measure(
-    comm: Any, calls: dict[str, Call], repeats: int, rounds: int, contestants: Collection[str] = ()
+    comm: Any, calls: dict[str, Call], repeats: int, rounds: int, contestants: Collection[str] = (), warm_up: int = 0
 ) -> dict[str, list[float]]:
     """Seconds of a call until the last rank is done, by way and round.
 
-    The first round, in which everything is new, chooses the contestants that go on, and is left out.
+    The first round, in which everything is new, chooses the contestants that go on, and is left out. Each way that goes
+    on is then called `warm_up` times more.
 
     Collective:
         Over `comm`.
@@ -76,6 +77,8 @@ def measure(
             times[name].append(_timed(comm, calls[name], number * repeats, repeats))
         if number == 0:
             names = finalists({name: taken[0] for name, taken in times.items()}, contestants)
+            for name in names:
+                _timed(comm, calls[name], 0, warm_up)
     return times
 
 
@@ -85,4 +88,4 @@ def _timed(comm: Any, call: Call, first: int, repeats: int) -> float:
     for number in range(first, first + repeats):
         call(number)  # what it returns goes before the next, so ours has its memory back, as a rival has its buffer
     taken = time.perf_counter() - start
-    return float(max(comm.allgather(taken))) / repeats
+    return float(max(comm.allgather(taken))) / max(1, repeats)

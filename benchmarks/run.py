@@ -62,7 +62,7 @@ LAUNCHES = [
     Launch(
         "nodes-more",
         0,
-        "nodes --add --links 400mbit,free --hosts 4 --ranks 4 --powers 10,20,24 --rivals default,all,forced,expert",
+        "nodes --add --links 400mbit,free --hosts 4 --ranks 4",
         "--links 400mbit --powers 20,21 --rounds 1",
     ),
     Launch("growth", 0, "growth", "--ranks 1,2 --hosts 2 --rounds 1"),

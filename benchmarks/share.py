@@ -195,7 +195,7 @@ DRAWN = (
     "hand-written window",
     "window used again",
     "Bcast, copies used again",
-    "bcast, pickled",
+    "Bcast, a copy a rank",
 )
 
 

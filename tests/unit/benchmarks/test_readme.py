@@ -6,7 +6,7 @@ import re
 import pytest
 
 from benchmarks import keep, kept, readme
-from benchmarks.cells import Cell, Question, size_name, time_name
+from benchmarks.cells import Cell, Question, Times, size_name, time_name
 from benchmarks.goals import Row
 
 FACTS = {"code": "a tree", "commit": "abc", "date": "2026-11-23 14:00 UTC", "CPU": "a CPU", "cores": 2}
@@ -58,7 +58,11 @@ def test_each_table_says_at_which_commit_its_rows_were_measured(page):
 
 
 def question(*ratios):
-    cells = [Cell(place, f"{number} B", ratio, "a rival", 1.0) for number, (place, ratio) in enumerate(ratios)]
+    one = Times(1.0, 1.0, 1.0)
+    cells = [
+        Cell(place, f"{number} B", Times(0.0, ratio, 10.0), "a rival", one)
+        for number, (place, ratio) in enumerate(ratios)
+    ]
     return Question("a question", "near", tuple(cells))
 
 
@@ -66,6 +70,7 @@ def test_sizes_are_chosen_by_their_place_in_the_list_and_the_worst_by_its_ratio(
     asked = question(("near", 0.1), ("near", 3.0), ("near", 0.5), ("near", 0.2), ("near", 0.3), ("far", 9.0))
     assert [cell.size for cell in asked.shown] == ["0 B", "2 B", "4 B"]
     assert (asked.worst.place, asked.worst.ratio) == ("far", 9.0)
+    assert [cell.size for cell in question(*[("near", 1.0)] * 4).shown] == ["0 B", "1 B", "3 B"]
 
 
 def test_a_single_size_is_shown_once():
