@@ -30,6 +30,7 @@ class Plan(NamedTuple):
         shm: The size of its /dev/shm; 0 without one.
         ranks_a_node: The ranks of the fullest node.
         shared: The bytes that the fullest node holds with one copy of the data.
+        shared_from_root: The same where the root holds the data for itself as well, as in ms.share(np.load(file)).
         copied: The bytes that it holds with one copy a rank.
         fits: Whether one copy a node fits.
         sbatch: The lines of a batch script that ask for it.
@@ -44,6 +45,7 @@ class Plan(NamedTuple):
     shm: int
     ranks_a_node: int
     shared: int
+    shared_from_root: int
     copied: int
     fits: bool
     sbatch: list[str]
@@ -54,10 +56,14 @@ def make_plan(*, data: int, ranks: int, nodes: int, each: int, memory: int, limi
     ranks_a_node = -(-ranks // nodes)
     shared, copied = data + ranks_a_node * each, ranks_a_node * (data + each)
     ntasks = f"--ntasks={ranks}" if ranks % nodes else f"--ntasks-per-node={ranks_a_node}"
-    mem = f"--mem={-(-shared // _MEM_STEP_BYTES) * (_MEM_STEP_BYTES >> 20)}M"
-    sbatch = [f"#SBATCH {option}" for option in (f"--nodes={nodes}", ntasks, mem)]
+    sbatch = [f"#SBATCH {option}" for option in (f"--nodes={nodes}", ntasks, _mem(shared))]
     fits = shared <= _room(memory, limit)
-    return Plan(data, ranks, nodes, each, memory, limit, shm, ranks_a_node, shared, copied, fits, sbatch)
+    return Plan(data, ranks, nodes, each, memory, limit, shm, ranks_a_node, shared, shared + data, copied, fits, sbatch)
+
+
+def _mem(nbytes: int) -> str:
+    """The option that asks Slurm for so many bytes a node."""
+    return f"--mem={-(-nbytes // _MEM_STEP_BYTES) * (_MEM_STEP_BYTES >> 20)}M"
 
 
 def _room(memory: int, limit: int | None) -> int:
@@ -149,6 +155,7 @@ def _table(plan: Plan, node: str) -> list[str]:
         "",
         f"  {'bytes on a node':22} {'data':>18} {'and the ranks':>18}",
         f"  {'one copy, shared':22} {plan.data:18,} {plan.shared:18,}",
+        f"  {'and the root has one':22} {2 * plan.data:18,} {plan.shared_from_root:18,}",
         f"  {'one copy a rank':22} {plan.data * ranks:18,} {plan.copied:18,}",
         "",
         f"  memory of {node} {plan.memory:,} bytes{allowed}:",
@@ -157,6 +164,7 @@ def _table(plan: Plan, node: str) -> list[str]:
         f"  /dev/shm {plan.shm:,} bytes:",
         f"    MPI's windows {windows}",
         "",
+        f"For load(file). For share(np.load(file)), as the root has a copy of its own, {_mem(plan.shared_from_root)}:",
     ]
 
 

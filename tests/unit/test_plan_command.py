@@ -24,6 +24,7 @@ def test_the_fullest_node_counts():
     plan = make_plan(data=10 * GIB, ranks=66, nodes=4, each=GIB, memory=64 * GIB, limit=32 * GIB, shm=0)
     assert (plan.ranks_a_node, plan.shared, plan.copied) == (17, 27 * GIB, 187 * GIB)
     assert plan.fits
+    assert plan.shared_from_root == 37 * GIB
     assert plan.sbatch == ["#SBATCH --nodes=4", "#SBATCH --ntasks=66", "#SBATCH --mem=27648M"]
 
 
@@ -44,6 +45,7 @@ def test_one_dataset(file, capsys):
     lines = {line.split("  ")[1]: line.split()[-2:] for line in output.splitlines() if line.startswith("  one copy")}
     each = 128 << 20
     assert lines["one copy, shared"] == [f"{1 << 23:,}", f"{(1 << 23) + 4 * each:,}"]
+    assert "as the root has a copy of its own, --mem=768M:" in output
     assert lines["one copy a rank"] == [f"{4 << 23:,}", f"{4 * ((1 << 23) + each):,}"]
     assert output.endswith("#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n#SBATCH --mem=768M\n")
 
