@@ -155,7 +155,7 @@ class StallError(MpishareError, TimeoutError):
 
     def __str__(self) -> str:
         missing = "; ".join(f"rank {rank} {doing}" for rank, doing in self.missing.items())
-        unknown = "which ones is known from the second call on a communicator on"
+        unknown = "begin the program by topology(), and an error in a later call names them"
         head = f"{self.call} has waited {self.seconds:g} s (MPISHARE_TIMEOUT) for ranks that have not come"
         return f"{head}: {missing or unknown}"
 

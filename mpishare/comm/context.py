@@ -17,10 +17,11 @@ from mpishare.comm.pending import kept_alive_on_error
 from mpishare.comm.placement import pretend_node
 from mpishare.comm.progress import Pending
 from mpishare.comm.topology import make_topology
-from mpishare.comm.watchdog import Watchdog
+from mpishare.comm.watchdog import Watchdog, first_call
 from mpishare.comm.watched_comm import WatchedComm
 from mpishare.config import Config
-from mpishare.errors import LaunchError, StallError
+from mpishare.errors import ArgumentError, LaunchError, StallError
+from mpishare.host import filesystems
 from mpishare.host import memory as host_memory
 from mpishare.host.leftovers import remove_leftovers
 
@@ -70,6 +71,7 @@ class Context:
                 self.config = Config.read()
                 agreement.call = self.config.common
                 _check_launch(self.config)
+                _check_folder(self.config)
                 # A pretend node follows MPI_COMM_WORLD, as a real node would.
                 world, rule = mpi.COMM_WORLD, self.config.nodes
                 pretend = None if rule is None else pretend_node(rule, world.rank, world.size)
@@ -199,7 +201,7 @@ def _duplicate(comm: mpi.Intracomm, timeout_s: float | None) -> mpi.Intracomm:
     end = time.monotonic() + timeout_s
     while not request.Test():
         if time.monotonic() > end:
-            raise StallError("the first call on a communicator", timeout_s, {})
+            raise StallError(first_call(), timeout_s, {})
         progress.advance_all()
         time.sleep(_LOOK_S)
     return duplicate
@@ -216,4 +218,17 @@ def _check_launch(config: Config) -> None:
             f"{config.launched} processes were started together, but MPI sees each of them alone, because the launcher "
             "is not that of this MPI library: use srun --mpi=pmix (srun --mpi=list lists the choices) or the "
             "library's own mpiexec, or set MPISHARE_SINGLETONS=1 if each is meant to be alone."
+        )
+
+
+def _check_folder(config: Config) -> None:
+    """Refuses a folder that the user names and that takes no file, rather than pass it over.
+
+    Raises:
+        ArgumentError: MPISHARE_DIR cannot be used on this host.
+    """
+    if config.directory is not None and (refusal := filesystems.refusal_of(config.directory)):
+        raise ArgumentError(
+            f"MPISHARE_DIR={config.directory!r} cannot be used: {refusal}. Use a folder on this node's own disk, or "
+            "unset it."
         )

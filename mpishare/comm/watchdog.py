@@ -85,7 +85,7 @@ class Watchdog:
         self._sent: list[mpi.Request] = []
         self.compares = False
         self.hosts: Sequence[str] = ()
-        self.call = "the first call on a communicator"
+        self.call = first_call()
         self.stalled: StallError | None = None
         self.outer: CollectiveComm | None = None
         _watchdogs.add(self)
@@ -290,6 +290,11 @@ class Watchdog:
         status = mpi.Status()
         while (message := self._comm.improbe(mpi.ANY_SOURCE, tag, status)) is not None:
             yield status.Get_source(), message.recv()
+
+
+def first_call() -> str:
+    """The call in which this rank first uses a communicator, for errors: its hosts are not known yet."""
+    return f"the first call on a communicator, at {call_site()},"
 
 
 @contextmanager

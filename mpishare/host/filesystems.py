@@ -47,6 +47,28 @@ def is_node_local(directory: str, mounts: Path = Path("/proc/self/mountinfo")) -
     return type_of(directory, mounts) in _NODE_LOCAL
 
 
+def refusal_of(directory: str) -> str:
+    """Why no nameless file of this host alone can be made in `directory`; "" if one was made, without bytes.
+
+    Source:
+        open(2), O_TMPFILE.
+    """
+    if room(directory) is None:
+        return f"there is no folder {directory}"
+    if not is_node_local(directory):
+        return f"{directory} is on {type_of(directory)}, which other hosts may share"
+    try:
+        os.close(nameless_file(directory))
+    except OSError as error:
+        return f"no nameless file can be created in {directory}: {error.strerror}"
+    return ""
+
+
+def nameless_file(directory: str) -> int:
+    """The descriptor of a new file in `directory` that has no name."""
+    return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+
+
 def type_of(directory: str, mounts: Path = Path("/proc/self/mountinfo")) -> str:
     """The type of the file system that holds `directory`, such as "tmpfs" or "nfs4"; "unknown" if no mount is known.
 

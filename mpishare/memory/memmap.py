@@ -19,7 +19,7 @@ from mpishare.memory.shared_file import memory_file, open_shared
 def _check_memory(context: Context, nbytes: int) -> int:
     """Compares with the free memory, within the control groups and the limits of this process."""
     if context.config.directory is not None:
-        raise BackendError(f"MPISHARE_DIR={context.config.directory} names another place")
+        raise BackendError(f"MPISHARE_DIR={context.config.directory} names another place; unset it to allow this one")
     host_memory.check_limits(context.topology.host, nbytes, map_bytes=aligned_bytes(nbytes), file_bytes=nbytes)
     return host_memory.check_memory(context.topology.host, nbytes)
 
@@ -45,13 +45,10 @@ def _check_folder(context: Context, nbytes: int) -> int:
     A folder on a file system in memory takes memory as well.
     """
     folder = context.config.folder
+    if refusal := filesystems.refusal_of(folder):
+        raise BackendError(f"{refusal}. Set MPISHARE_DIR to a folder on this node's own disk.")
     space = filesystems.room(folder)
-    if space is None:
-        raise BackendError(f"there is no folder {folder}. Set MPISHARE_DIR to one on this node's own disk.")
-    if not filesystems.is_node_local(folder):
-        system = filesystems.type_of(folder)
-        raise BackendError(f"{folder} is on {system}, which other hosts may share. Set MPISHARE_DIR to a local folder.")
-    if nbytes > space.free:
+    if space is None or nbytes > space.free:
         raise _no_room(context, nbytes)
     host_memory.check_limits(context.topology.host, nbytes, map_bytes=aligned_bytes(nbytes), file_bytes=nbytes)
     return host_memory.check_memory(context.topology.host, nbytes) if _is_in_memory(folder) else 1
@@ -67,11 +64,7 @@ def _allocate_in_folder(context: Context, nbytes: int) -> Mapping:
 
 
 MEMMAP_IN_FOLDER = Kind("memmap", "memmap in a folder", True, _check_folder, _allocate_in_folder)
-"""A nameless file in MPISHARE_DIR or the temporary folder, if its file system belongs to this node alone.
-
-Source:
-    open(2), O_TMPFILE.
-"""
+"""A nameless file in MPISHARE_DIR or the temporary folder, if its file system belongs to this node alone."""
 
 
 def _map_shared(context: Context, nbytes: int, create: Callable[[], int], mapping: type[Mapping]) -> Mapping:
@@ -88,11 +81,7 @@ def _map_shared(context: Context, nbytes: int, create: Callable[[], int], mappin
 
 def _file_in_folder(context: Context, nbytes: int, mapping: type[Mapping]) -> int:
     """The descriptor of a new nameless file of `nbytes`; on a disk, with its blocks allocated."""
-    folder = context.config.folder
-    try:
-        descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise BackendError(f"no nameless file can be created in {folder}: {error.strerror}") from error
+    descriptor = filesystems.nameless_file(context.config.folder)
     try:
         if mapping is _MappingOnDisk:
             os.posix_fallocate(descriptor, 0, nbytes)

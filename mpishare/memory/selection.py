@@ -141,6 +141,8 @@ def obtain(context: Context, nbytes: int, backend: str | None, writable: bool) -
             if lack is None and isinstance(error, CapacityError):
                 lack, lacking = error.alone(), kind.title
     others = "; ".join(f"{title}: {text}" for title, text in refusals.items() if text != refusals.get(lacking))
+    if backend is not None:
+        others = f"{others}{'; ' * bool(others)}MPISHARE_BACKEND or backend= allows {backend} alone; leave it out"
     if lack is None:
         raise BackendError(f"no segment kind can be used on host {context.topology.host}: {others}")
     cure = f"{lack.cure} No other segment kind can be used either. {others}" if others else lack.cure

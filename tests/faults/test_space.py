@@ -117,17 +117,6 @@ def test_limits_of_a_process(option, place):
     assert output.count(f"CapacityError 3,221,225,472 bytes do not fit in {place} of host") == 2
 
 
-@pytest.mark.parametrize(("backend", "count"), [("memmap", 2), ("", 0)])
-def test_read_only_folder(tmp_path, backend, count):
-    """MPISHARE_DIR or TMPDIR read-only.
-
-    Outcome: BackendError or PeerError on all ranks; without MPISHARE_BACKEND, the next kind.
-    """
-    environ = {"MPISHARE_DIR": str(tmp_path / "fixed"), **({"MPISHARE_BACKEND": backend} if backend else {})}
-    output = run_with(FOLDER.format(tmp_path / "fixed", ",ro"), "make", "3", **environ)
-    assert output.count("Read-only file system") == count
-
-
 def test_no_open_files():
     """No open file left.
 

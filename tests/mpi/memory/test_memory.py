@@ -311,15 +311,25 @@ def test_where_no_kind_fits_the_error_names_each(configured):
     )
 
 
-@pytest.mark.parametrize(("folder", "reason"), [("/none", "there is no folder"), ("/proc", "/proc is on proc")])
-def test_folders_that_cannot_be_used(folder, reason, configured):
-    """MPISHARE_DIR on a network file system, for which /proc stands; tests/unit/host has their list.
+FOLDERS = [("/none", "there is no folder"), ("/proc", "/proc is on proc"), ("/bin/sh", "/bin/sh: Not a directory")]
 
-    Outcome: BackendError: which folder, on what; never used.
+
+@pytest.mark.two_launches
+@pytest.mark.parametrize(("folder", "reason"), FOLDERS)
+def test_folders_that_cannot_be_used(folder, reason, configured, comm):
+    """MPISHARE_DIR missing, or in which no file can be made, or on a network file system (here /proc).
+
+    Outcome: ArgumentError on all ranks at the first call: which folder, and why; never used.
     """
-    comm = configured(dir=folder)
-    with pytest.raises((ms.BackendError, ms.PeerError), match=reason):
-        ms.zeros(1000, comm=comm, backend="memmap")
+    is_last = comm.rank == comm.size - 1
+    with pytest.raises(ms.ArgumentError if is_last else ms.PeerError, match=f"MPISHARE_DIR='{folder}' .*{reason}"):
+        configured(dir=folder if is_last else "")
+
+
+def test_a_temporary_folder_that_cannot_be_used(configured, monkeypatch):
+    monkeypatch.setenv("TMPDIR", "/proc")
+    nodes = ms.info(comm=configured(dir="", backend="")).nodes
+    assert all("does not fit: /proc is on proc" in node.segments["memmap in a folder"] for node in nodes)
 
 
 @pytest.mark.parametrize(
