@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays import slices
 from mpishare.arrays.raw import address_of, bytes_of
-from mpishare.arrays.spec import Spec
+from mpishare.arrays.spec import Spec, describe
 from mpishare.comm import mpi
 from mpishare.comm.agreement import NOTE_BYTES, agree, is_known
 from mpishare.comm.collective import collective
@@ -175,11 +175,12 @@ def shared_name(array: NDArray[Any], *, writes: bool, is_contiguous: bool = True
     """
     segment = segment_of(array) if isinstance(array, np.ndarray) else None
     if segment is None or segment.key is None:
-        raise SpecError("this array cannot be traced to node-shared memory. Use one from empty, zeros or full.")
+        given = f"array is {describe(array)}, which cannot be traced to node-shared memory"
+        raise SpecError(f"{given}. Pass one from empty, zeros or full.")
     if writes and not array.flags.writeable:
-        raise SpecError("this array is read-only, as those of share are. Use one from empty, zeros or full.")
+        raise SpecError("array is read-only, as those of share are. Pass one from empty, zeros or full.")
     if is_contiguous and not array.flags.forc:
-        raise SpecError("this part of an array is not contiguous. Pass the whole array, or a contiguous part of it.")
+        raise SpecError("array is a part that is not contiguous. Pass the whole array, or a contiguous part of it.")
     offset = address_of(array) - segment.memory.address
     strides = "" if array.flags.forc else f", strides={array.strides}"
     return f"array {segment.key:x} from byte {offset}, {Spec.of(array)}{strides}"

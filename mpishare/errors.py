@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Mapping
 
 
@@ -212,6 +213,21 @@ def checked_integer(name: str, value: object, *also: int, least: int = 0, larges
     raise ArgumentError(f"{name} is {value!r}; expected an integer from {least} to {end}.")
 
 
+def checked_path(path: object) -> str:
+    """The argument `path` as a string.
+
+    Raises:
+        ArgumentError: It is not a path, or has a null byte.
+    """
+    try:
+        name = os.fsdecode(path)  # type: ignore[arg-type]
+    except TypeError:
+        name = "\0"
+    if "\0" in name:
+        raise ArgumentError(f"path is {path!r}; expected a str or a pathlib.Path without null bytes.")
+    return name
+
+
 def place_in(path: str, dataset: str | None) -> str:
     """A file, or a dataset in it, for error messages."""
     return path if dataset is None else f"dataset {dataset!r} of {path}"
@@ -225,9 +241,13 @@ def text_of_error(error: BaseException) -> str:
         return f"{type(error).__name__}, whose text cannot be made"
 
 
-def _name_ranks(ranks: list[int], most: int = 8) -> str:
+_MOST_NAMED_RANKS = 8
+
+
+def _name_ranks(ranks: list[int]) -> str:
     """Ranks for error messages: 'rank 3', 'ranks 0, 2', 'ranks 0, 1, 2 and 509 more'."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
-    named = ", ".join(str(rank) for rank in ranks[:most])
-    return f"ranks {named}" + (f" and {len(ranks) - most} more" if len(ranks) > most else "")
+    named = ", ".join(str(rank) for rank in ranks[:_MOST_NAMED_RANKS])
+    unnamed = len(ranks) - _MOST_NAMED_RANKS
+    return f"ranks {named}" + (f" and {unnamed} more" if unnamed > 0 else "")

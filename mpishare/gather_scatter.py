@@ -17,7 +17,7 @@ from mpishare.comm.context import Context
 from mpishare.errors import checked_integer
 from mpishare.memory.buffer_pool import acquire_for
 from mpishare.transfer.pipeline import broadcast_spec
-from mpishare.transfer.rows import describe_row, note_rows, receive_blocks, rows_of, send_blocks, stack_rows
+from mpishare.transfer.rows import describe_rows, note_rows, receive_blocks, rows_of, send_blocks, stack_rows
 
 
 def gather(local: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -> NDArray[Any] | None:
@@ -101,7 +101,7 @@ def _gather(call: collective, local: NDArray[Any], root: int) -> NDArray[Any] | 
     with call.begin() as agreement:
         root = checked_integer("root", root, largest=topology.size - 1)
         spec = rows_of(local)
-        agreement.call = f"gather(rows of {describe_row(spec)}, root={root})"
+        agreement.call = f"gather(rows of {describe_rows(spec)}, root={root})"
         agreement.note = note_rows(context, spec.shape[0])
         stage = _allocate(context, 0 if topology.rank == root or local.flags.c_contiguous else spec.nbytes)
     starts, whole = stack_rows(context, agreement.note, spec)

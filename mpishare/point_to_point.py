@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays.spec import PLAIN_CLASSES
+from mpishare.arrays.spec import PLAIN_CLASSES, describe
 from mpishare.comm import mpi
 from mpishare.comm.context import Context
 from mpishare.comm.lookup import context_of
@@ -285,11 +285,11 @@ def _checked_receive(
     if out is None and status is None:  # as mostly
         return source, wanted_tag
     if out is not None and (type(out) not in PLAIN_CLASSES or not out.flags.writeable):
-        given = "a read-only array" if type(out) in PLAIN_CLASSES else f"a {type(out).__name__}"
+        given = "a read-only array" if type(out) in PLAIN_CLASSES else describe(out)
         raise SpecError(f"out is {given}; expected a writable numpy.ndarray, such as numpy.empty(shape, dtype).")
     if status is not None:
         if not isinstance(status, mpi.Status):
-            raise ArgumentError(f"status is a {type(status).__name__}; expected an mpi4py.MPI.Status.")
+            raise ArgumentError(f"status is {describe(status)}; expected an mpi4py.MPI.Status.")
         if source == mpi.PROC_NULL:  # MPI 3.1, section 3.11
             context.head_comm.Probe(source, status=status)
     return source, wanted_tag

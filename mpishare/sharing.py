@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from mpishare.arrays.spec import PLAIN_CLASSES, Spec
+from mpishare.arrays.spec import PLAIN_CLASSES, Spec, describe
 from mpishare.comm import callsite, mpi
 from mpishare.comm.agreement import NOTE_BYTES, agree
 from mpishare.comm.collective import collective
@@ -185,9 +185,9 @@ def _share(entered: collective, obj: Any, call: Callable[[], Any] | None, root: 
 def _check_call(obj: Any, call: Any) -> None:
     """Raises an `ArgumentError` for arguments that `share` does not take."""
     if obj is not None:
-        raise ArgumentError(f"both obj, a {type(obj).__name__}, and call were given. Give one of them.")
+        raise ArgumentError(f"both obj, {describe(obj)}, and call were given. Give one of them.")
     if not callable(call):
-        raise ArgumentError(f"call is a {type(call).__name__}; expected a function that returns what is shared.")
+        raise ArgumentError(f"call is {describe(call)}; expected a function that returns what is shared.")
 
 
 def _prepared(context: Context, obj: Any, root: int, backend: str | None) -> tuple[Any, bytes, bytes, Slots | None]:

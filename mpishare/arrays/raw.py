@@ -68,10 +68,11 @@ def scalar(value: ArrayLike, dtype: DTypeLike | None) -> NDArray[Any]:
     """One value as a 0-d array of `dtype`, or of its own dtype if that is None.
 
     Raises:
-        SpecError: `value` is not a single item of `dtype`.
+        SpecError: NumPy does not know the dtype, or `value` is not a single item of it.
     """
+    item_dtype = None if dtype is None else empty_array(dtype).dtype
     try:
-        item = np.array(value, None if dtype is None else empty_array(dtype).dtype)
+        item = np.array(value, item_dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise SpecError(f"fill value {value!r} is not an item of dtype {dtype}: {error}") from error
     if item.ndim:

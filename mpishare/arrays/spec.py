@@ -150,13 +150,22 @@ _plain_spec = lru_cache(maxsize=256)(_spec_of)
 """A spec that is checked and made once, so that its cached properties are too."""
 
 
+def describe(value: Any) -> str:
+    """What a caller passed, for error messages."""
+    if type(value) in PLAIN_CLASSES:
+        return f"an array of shape {value.shape}"
+    return "None" if value is None else f"an object of type {type(value).__name__}"
+
+
 def _not_plain(array: object) -> SpecError:
     """The error for what is not a plain ndarray."""
+    if array is None:
+        return SpecError("None was given; expected a numpy.ndarray. Pass the array on this rank.")
     kind = f"{type(array).__module__}.{type(array).__name__}"
     if not isinstance(array, np.ndarray):
-        return SpecError(f"{kind} cannot be shared: it is not a numpy.ndarray. Pass numpy.asarray(…) of it.")
-    cure = "Pass numpy.asarray(…) of it, or its parts one by one."
-    return SpecError(f"{kind} cannot be shared: as a plain array it would lose what its class adds. {cure}")
+        return SpecError(f"{kind} was given; expected a numpy.ndarray. Pass numpy.asarray(…) of it.")
+    reason = "as its bytes alone would lose what the class adds"
+    return SpecError(f"{kind} was given; expected a plain numpy.ndarray, {reason}. Pass numpy.asarray(…) of it.")
 
 
 def _lengths(shape: ShapeLike) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
@@ -16,12 +17,12 @@ from mpishare.checkpoints.folder import FILES, CheckpointFolder
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
-from mpishare.errors import ArgumentError, checked_integer
+from mpishare.errors import ArgumentError, checked_integer, checked_path
 from mpishare.files.errors import stall_errors
 from mpishare.files.parallel_read import read_parts
 from mpishare.files.replace_file import Replacement, gather_row_blocks
 from mpishare.files.row_blocks import ROOT
-from mpishare.files.save import checked_target, names_in, specs_of
+from mpishare.files.save import names_in, specs_of
 from mpishare.files.source import Source
 from mpishare.memory.selection import check_backend
 from mpishare.progress_bar import check_tqdm
@@ -60,7 +61,7 @@ class Checkpoint:
     def __init__(self, path: str | os.PathLike[str], *, keep: int = 2, comm: mpi.Comm | None = None) -> None:
         self._comm = comm
         with collective("Checkpoint", comm) as call, call.begin() as agreement:
-            self.path = checked_target(path).absolute()
+            self.path = Path(checked_path(path)).absolute()
             self._folder = CheckpointFolder(self.path)
             self.keep = checked_integer("keep", keep, least=1)
             agreement.call = f"Checkpoint({self.path}, keep={self.keep})"

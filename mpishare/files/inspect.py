@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from numpy.lib import format as npy_format
 
-from mpishare.errors import ArgumentError, FileError
+from mpishare.errors import ArgumentError, FileError, checked_path
 from mpishare.files import hdf5_read, npy
 from mpishare.files.errors import file_errors
 from mpishare.files.hdf5_attributes import attributes_of
@@ -163,7 +163,4 @@ def checked(path: Any, dataset: Any) -> tuple[str, str | None]:
     """
     if dataset is not None and not isinstance(dataset, str):
         raise ArgumentError(f"dataset {dataset!r} is not a name. Use a str such as 'group/name', or None for the file.")
-    try:
-        return os.fsdecode(path), dataset
-    except TypeError as error:
-        raise ArgumentError(f"path {path!r} is not a path. Use a str or a pathlib.Path.") from error
+    return checked_path(path), dataset

@@ -44,9 +44,9 @@ def _expanded(region: Any, ndim: int) -> list[Any]:
     dots = [number for number, item in enumerate(items) if item is Ellipsis]
     given = sum(item is not None for item in items) - len(dots)
     if len(dots) > 1:
-        raise ArgumentError(f"region {region!r} has more than one Ellipsis.")
+        raise ArgumentError(f"region {region!r} has {len(dots)} Ellipses; expected at most one.")
     if given > ndim:
-        raise ArgumentError(f"region {region!r} has {given} indices, but the stored array has {ndim} axes.")
+        raise ArgumentError(f"region {region!r} has {given} indices; expected at most {ndim}, one for each axis.")
     at = dots[0] if dots else len(items)
     return [*items[:at], *[slice(None)] * (ndim - given), *items[at + 1 :]]
 
@@ -63,6 +63,6 @@ def _selected(item: Any, axis: int, length: int) -> range:
     except IndexError as error:
         raise ArgumentError(f"region: index {item} is outside of axis {axis}, which has {length} items.") from error
     except (TypeError, ValueError) as error:
-        cure = "Use integers, slices, Ellipsis and None, or index the loaded array."
+        cure = "Use integers, slices, Ellipsis and None."
         raise ArgumentError(f"region: {item!r} is not a basic index: {error}. {cure}") from error
     return range(first, first + 1)

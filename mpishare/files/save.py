@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mpishare.arrays.spec import Spec
 from mpishare.comm import mpi
 from mpishare.comm.collective import collective
-from mpishare.errors import ArgumentError
+from mpishare.errors import ArgumentError, checked_path
 from mpishare.files.atomic_file import AtomicFile, write_exactly
 from mpishare.files.errors import file_errors
 from mpishare.files.hdf5_write import METADATA_BYTES, lay_out, stored_type
@@ -22,7 +22,7 @@ from mpishare.files.npy import header_of
 from mpishare.files.replace_file import Replacement, gather_row_blocks
 from mpishare.files.row_blocks import ROOT
 from mpishare.progress_bar import check_tqdm
-from mpishare.transfer.rows import rows_of
+from mpishare.transfer.rows import describe_rows, rows_of
 
 _NPY = ".npy"
 _NPY_NAME = ""
@@ -141,7 +141,7 @@ def save(
         context = call.context
         is_root = context.topology.rank == ROOT
         with call.begin() as agreement:
-            file = checked_target(path)
+            file = Path(checked_path(path))
             arrays = _by_dataset(file, array, dataset)
             if isinstance(distributed, bool) or not isinstance(array, Mapping):
                 rows = list(arrays) if distributed else []
@@ -151,8 +151,8 @@ def save(
             if progress and is_root:
                 check_tqdm()
             names = [name for name in arrays if name != _NPY_NAME]
-            kinds = [f"{name} {specs[name].shape[1:]} {specs[name].dtype}".strip() for name in rows]
-            agreement.call = f"save({file}, {names}, distributed={kinds}, {progress=})"
+            kinds = [f"{name}: {describe_rows(specs[name])}".removeprefix(": ") for name in rows]
+            agreement.call = f"save({file}, {names or '…'}, distributed={kinds}, {progress=})"
         blocks = gather_row_blocks(context, specs, rows)
         way = Replacement(
             context=context,
@@ -166,21 +166,6 @@ def save(
         ).run()
     saved = [Saved(file, name or None, array.spec.shape, array.spec.nbytes, way) for name, array in blocks.items()]
     return dict(zip(array, saved, strict=True)) if isinstance(array, Mapping) else saved[0]
-
-
-def checked_target(path: str | os.PathLike[str]) -> Path:
-    """The path of a file or a folder to make.
-
-    Raises:
-        ArgumentError: It is not a path.
-    """
-    try:
-        target = Path(path)
-    except TypeError as error:
-        raise ArgumentError(f"path {path!r} is not a path: {error}") from error
-    if "\0" in str(target):
-        raise ArgumentError(f"path {str(target)!r} has a null byte in it.")
-    return target
 
 
 def _by_dataset(file: Path, array: Any, dataset: str | None) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from mpishare.errors import BackendError, FileError
 from mpishare.files.errors import file_errors
 
@@ -18,6 +20,9 @@ class Stamp(NamedTuple):
     inode: int
     nbytes: int
     written_ns: int
+
+    def __str__(self) -> str:
+        return f"inode {self.inode}, {self.nbytes:,} bytes and the time {np.datetime64(self.written_ns, 'ns')} (UTC)"
 
     @classmethod
     def of(cls, file: int | os.PathLike[str]) -> Stamp:
@@ -113,10 +118,20 @@ class Source(ExitStack):
             The h5py documentation, "File locking".
         """
         with file_errors(self.path):
-            file = h5py.File(self.path, "r", locking="best-effort")
+            try:
+                file = h5py.File(self.path, "r", locking="best-effort")
+            except OSError as error:
+                if error.errno is not None or h5py.is_hdf5(self.path):
+                    raise
+                raise FileError(self.path, None, self._unknown_format()) from error
             self.callback(file.close)
             self._add(file.id.get_vfd_handle())
         return file
+
+    def _unknown_format(self) -> str:
+        nbytes = self.stamp.nbytes
+        reason = f"its {nbytes:,} bytes begin with {self.read_bytes(0, min(nbytes, 8))!r}"
+        return f"is neither a .npy nor an HDF5 file: {reason}. Read it with the library of its format, and share that."
 
     def _add(self, descriptor: int) -> None:
         self._descriptors.append(descriptor)

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from mpishare.arrays.spec import PLAIN_CLASSES
+from mpishare.arrays.spec import PLAIN_CLASSES, describe
 from mpishare.comm import callsite
 from mpishare.errors import SpecError
 from mpishare.memory.kept_files import MAX_KEPT
@@ -24,17 +24,17 @@ def make_private(obj: Any) -> Any:
         SpecError: It has no array in node-shared memory.
     """
     if type(obj) in PLAIN_CLASSES:
-        return _private_views([obj])[0]
+        return _private_views(obj, [obj])[0]
     pickled = pickle_object(obj)
-    return unpickle_object(PickledObject(pickled.skeleton, _private_views(pickled.arrays)))
+    return unpickle_object(PickledObject(pickled.skeleton, _private_views(obj, pickled.arrays)))
 
 
-def _private_views(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+def _private_views(obj: Any, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     """Copy-on-write views of those that are node-shared, where the kernel has them; copies of the others."""
     segments = [segment_of(array) or segment_at(array) for array in arrays]
     shared = {id(segment): segment for segment in segments if segment is not None and segment.key is not None}
     if not shared:
-        raise _not_shared(segments)
+        raise _not_shared(obj, segments)
     twins = {number: segment.private() for number, segment in shared.items()}
     views, copied = [], Counter[str]()
     for array, segment in zip(arrays, segments, strict=True):
@@ -57,7 +57,10 @@ def _reason_of_copy(kind: str) -> str:
     return f'this process may not map memory of kind {kind!r} again; that of backend="memmap" it may'
 
 
-def _not_shared(segments: Sequence[Segment | None]) -> SpecError:
+def _not_shared(obj: Any, segments: Sequence[Segment | None]) -> SpecError:
     if any(segments):
-        return SpecError("this array is private to this rank already. Use array.copy() for another.")
-    return SpecError("this array cannot be traced to node-shared memory. Use one from share, empty, zeros or full.")
+        return SpecError(
+            f"array is {describe(obj)}, which is private to this rank already. Use array.copy() for another."
+        )
+    given = f"array is {describe(obj)}, which cannot be traced to node-shared memory"
+    return SpecError(f"{given}. Pass one from share, load, empty, zeros or full.")

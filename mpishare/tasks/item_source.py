@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from mpishare.arrays.spec import describe
 from mpishare.errors import ArgumentError
 from mpishare.tasks.items import Items, Packer, pack
 
@@ -41,9 +42,8 @@ class ItemSource:
         try:
             self._iterator: Iterator[Any] = iter(() if self._is_over else items)
         except TypeError as error:
-            given = "None" if items is None else f"a {type(items).__name__}"
             cure = "Give a list, an array, a generator."
-            raise ArgumentError(f"items is {given}, which cannot be iterated. {cure}") from error
+            raise ArgumentError(f"items is {describe(items)}, which cannot be iterated. {cure}") from error
         self._least = self._most = _FIRST_PER_RANK * n_ranks
         self._read_count = 0
         self._ready: tuple[bool, Items] | None = None

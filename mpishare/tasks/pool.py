@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any
 
+from mpishare.arrays.spec import describe
 from mpishare.comm import mpi
 from mpishare.comm.agreement import NOTE_BYTES, is_known
 from mpishare.comm.collective import collective
@@ -178,7 +179,7 @@ class Pool(TaskExecutor):
         """
         self._check_usable()
         if not callable(initializer):
-            raise SpecError(f"initializer is a {type(initializer).__name__}, which cannot be called. Pass a function.")
+            raise SpecError(f"initializer is {describe(initializer)}, which cannot be called. Pass a function.")
         with self._all_ranks(dispatcher.INITIALIZE):
             self._run_initializer(initializer, initargs)
 

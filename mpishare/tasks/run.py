@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from mpishare.arrays.spec import describe
 from mpishare.comm import mpi
 from mpishare.comm.agreement import NOTE_BYTES, agree, mark_known
 from mpishare.comm.collective import collective
@@ -86,9 +87,8 @@ def run_map(
             agreement.call = f"map(…, root={root}, chunk={options.chunk}, {gather=}, {per=})"
         if context.topology.rank == root:
             if not callable(func):
-                given = "None" if func is None else f"a {type(func).__name__}"
                 cure = "Pass a function on that rank."
-                raise SpecError(f"root {root} passed {given} as func, which cannot be called. {cure}")
+                raise SpecError(f"root {root} passed {describe(func)} as func, which cannot be called. {cure}")
             if options.progress:
                 check_tqdm()
             source = ItemSource(items, context.topology.size)

@@ -37,9 +37,10 @@ def rows_of(array: object) -> Spec:
     return spec
 
 
-def describe_row(spec: Spec) -> str:
-    """The shape and dtype of one row, which must be equal on all ranks."""
-    return f"shape {list(spec.shape[1:])}, {spec.dtype.str if spec.dtype.names is None else spec.dtype}"
+def describe_rows(spec: Spec) -> str:
+    """What must be equal on all ranks of an array of n rows."""
+    shape = str(("n", *spec.shape[1:])).replace("'", "")
+    return f"shape {shape}, {spec.dtype.str if spec.dtype.names is None else spec.dtype}"
 
 
 def note_rows(context: Context, count: int) -> bytes:

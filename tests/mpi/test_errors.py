@@ -44,10 +44,10 @@ BAD_ON_ONE_RANK = [
     (PUT, ([[1], [1, 2]],), "SpecError: data cannot be cast to float64"),
     (lambda lengths: ms.empty(len(lengths) - 1), ([],), "SpecError: shape"),
     (ANY.gather, (np.array(3.0),), "SpecError: an array without dimensions has no rows"),
-    (ANY.allgather, ([1.0, 2.0],), "SpecError: list cannot be shared"),
+    (ANY.allgather, ([1.0, 2.0],), "SpecError: builtins.list was given; expected a numpy.ndarray. Pass"),
     (SCATTER, (np.array([None, 1]),), "SpecError: dtype object cannot be shared"),
-    (SCATTER, (None,), "SpecError: NoneType cannot be shared"),
-    (ANY.allreduce, (1.0,), "SpecError: float cannot be shared"),
+    (SCATTER, (None,), "SpecError: None was given; expected a numpy.ndarray"),
+    (ANY.allreduce, (1.0,), "SpecError: builtins.float was given; expected"),
     (ANY.allreduce, (np.ones(2), MPI.BAND), "SpecError: MPI.BAND does not fit dtype float64: it takes bool, integers"),
     (ANY.allreduce, (np.ones(2, "?"), MPI.SUM), "SpecError: MPI.SUM does not fit dtype bool"),
     (ANY.allreduce, (np.ones(2, "c8"), MPI.MAX), "SpecError: MPI.MAX does not fit dtype complex64"),
@@ -63,50 +63,75 @@ BAD_ON_ONE_RANK = [
 def test_an_error_on_one_rank_is_every_ranks_error(comm, raised, call, args, message):
     errors = raised(lambda: call(*args) if comm.rank == LAST else call(np.ones(2)))
     assert_refused(errors, LAST, *message.split(": ", 1))
+    assert errors[LAST][1].startswith(message.split(": ", 1)[1])
 
 
 BAD_ARGUMENTS = {
-    "empty": (lambda: ms.empty((2**40, 2**40)), "SpecError", "exceed the address space"),
+    "empty": (lambda: ms.empty((2**40, 2**40)), "SpecError", "shape (1099511627776, 1099511627776) of float64 cannot"),
     "zeros": (lambda: ms.zeros(3, object), "SpecError", "dtype object cannot be shared"),
-    "zeros of what": (lambda: ms.zeros(3, "no such"), "SpecError", "not understood by NumPy"),
+    "zeros of what": (lambda: ms.zeros(3, "no such"), "SpecError", "dtype 'no such' is not understood by NumPy"),
     "full: no shape": (lambda: ANY.full(None, 0), "SpecError", "shape None is not understood"),
-    "full: two": (lambda: ms.full(3, [1, 2]), "SpecError", "not one item"),
-    "full: None": (lambda: ANY.full(3, None), "SpecError", "holds Python objects"),
-    "full: infinity": (lambda: ms.full(3, 1e400, "i4"), "SpecError", "not an item of dtype"),
+    "full: two": (lambda: ms.full(3, [1, 2]), "SpecError", "fill value of shape (2,) is not one item"),
+    "full: None": (lambda: ANY.full(3, None), "SpecError", "dtype object cannot be shared"),
+    "full: infinity": (lambda: ms.full(3, 1e400, "i4"), "SpecError", "fill value inf is not an item of dtype i4"),
+    "full of what": (lambda: ms.full(3, 1, "S3x"), "SpecError", "dtype 'S3x' is not understood by NumPy"),
     **{
         f"root is {root!r} of {call.__name__}": (partial(call, array, root=root), "ArgumentError", f"root is {root!r}")
         for root in (-1, 99, "0", 0.0)
         for call, array in ((ANY.share, np.ones(3)), (ANY.bcast, None), (ANY.gather, np.ones(3)), (ANY.scatter, None))
     },
-    "fence": (lambda: ms.fence(scope="job"), "ArgumentError", "'job'"),
-    "partition": (lambda: ms.partition(3, scope="job"), "ArgumentError", "'job'"),
-    "partition -1": (lambda: ms.partition(-1), "ArgumentError", "-1"),
-    "partition 2.5": (lambda: ANY.partition(2.5), "ArgumentError", "2.5"),
+    "fence": (lambda: ms.fence(scope="job"), "ArgumentError", "scope 'job' is unknown"),
+    "partition": (lambda: ms.partition(3, scope="job"), "ArgumentError", "scope 'job' is unknown"),
+    "partition -1": (lambda: ms.partition(-1), "ArgumentError", "n is -1; expected an integer from 0"),
+    "partition 2.5": (lambda: ANY.partition(2.5), "ArgumentError", "n is 2.5; expected"),
     **{
-        f"backend of {call.__name__}": (partial(call, np.ones(3), backend="pigeon"), "ArgumentError", "pigeon")
+        f"backend of {call.__name__}": (
+            partial(call, np.ones(3), backend="pigeon"),
+            "ArgumentError",
+            "backend 'pigeon'",
+        )
         for call in (ms.share, ms.allreduce, ms.allgather)
     },
-    "backends in a list": (lambda: ANY.zeros(3, backend=["window"]), "ArgumentError", "['window']"),
-    "order": (lambda: ms.zeros(3, order="K"), "ArgumentError", "'K'"),
-    "bcast of a private array": (lambda: ms.bcast(np.zeros(3)), "SpecError", "cannot be traced to node-shared memory"),
-    "bcast of a list": (lambda: ANY.bcast([1, 2]), "SpecError", "cannot be traced to node-shared memory"),
-    "bcast of a read-only array": (lambda: ms.bcast(ms.share(np.arange(3))), "SpecError", "read-only"),
-    "bcast of a column": (lambda: ms.bcast(ms.zeros((4, 4))[:, 1]), "SpecError", "not contiguous"),
+    "backends in a list": (lambda: ANY.zeros(3, backend=["window"]), "ArgumentError", "backend ['window'] is unknown"),
+    "order": (lambda: ms.zeros(3, order="K"), "ArgumentError", "order 'K' is unknown"),
+    "bcast of a private array": (lambda: ms.bcast(np.zeros(3)), "SpecError", "array is an array of shape (3,), which"),
+    "bcast of None": (lambda: ANY.bcast(None), "SpecError", "array is None, which cannot be traced to node-shared"),
+    "bcast of a read-only array": (lambda: ms.bcast(ms.share(np.arange(3))), "SpecError", "array is read-only"),
+    "bcast of a column": (
+        lambda: ms.bcast(ms.zeros((4, 4))[:, 1]),
+        "SpecError",
+        "array is a part that is not contiguous",
+    ),
     "put: root": (lambda: ms.put(ms.zeros(3), 0, 0, root=99), "ArgumentError", "root is 99"),
-    "put to a private array": (lambda: ms.put(np.zeros(3), 0, 0), "SpecError", "cannot be traced to node-shared"),
-    "put to a list": (lambda: ANY.put([1, 2], 0, 0), "SpecError", "cannot be traced to node-shared memory"),
-    "put to a read-only array": (lambda: ms.put(ms.share(np.arange(3)), 0, 0), "SpecError", "read-only"),
-    "put outside": (lambda: ms.put(ms.zeros((2, 3)), np.s_[:, 3], 0), "ArgumentError", "3 is outside of axis 1"),
-    "put by a mask": (lambda: ms.put(ms.zeros(3), np.ones(3, "?"), 0), "ArgumentError", "is not a basic index"),
-    "obj and call": (lambda: ms.share(1, call=int), "ArgumentError", "both obj, a int, and call were given"),
-    "call": (lambda: ANY.share(call=3), "ArgumentError", "call is a int; expected a function"),
+    "put to a private array": (lambda: ms.put(np.zeros(3), 0, 0), "SpecError", "array is an array of shape ()"),
+    "put to a list": (lambda: ANY.put([1, 2], 0, 0), "SpecError", "array is an object of type list, which"),
+    "put to a read-only array": (lambda: ms.put(ms.share(np.arange(3)), 0, 0), "SpecError", "array is read-only"),
+    "put outside": (
+        lambda: ms.put(ms.zeros((2, 3)), np.s_[:, 3], 0),
+        "ArgumentError",
+        "region: index 3 is outside of axis 1",
+    ),
+    "put by a mask": (lambda: ms.put(ms.zeros(3), np.ones(3, "?"), 0), "ArgumentError", "region: array([ True"),
+    "put: indices": (
+        lambda: ms.put(ms.zeros(3), (0, 0), 0),
+        "ArgumentError",
+        "region (0, 0) has 2 indices; expected at",
+    ),
+    "obj and call": (
+        lambda: ms.share(1, call=int),
+        "ArgumentError",
+        "both obj, an object of type int, and call were given",
+    ),
+    "call": (lambda: ANY.share(call=3), "ArgumentError", "call is an object of type int; expected a function"),
 }
 
 
 @pytest.mark.parametrize("name", BAD_ARGUMENTS)
 def test_bad_arguments(raised, name):
     call, error, message = BAD_ARGUMENTS[name]
-    assert_refused_alike(raised(call), error, message)
+    errors = raised(call)
+    assert_refused_alike(errors, error, message)
+    assert errors[0][1].startswith(message)  # a text within it may stand in an error for something else
 
 
 # For each kind of difference, the call of the last rank and that of the others, given two arrays of four items.

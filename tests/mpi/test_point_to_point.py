@@ -157,9 +157,11 @@ BAD = {
     "SpecError: dtype object cannot be shared": lambda comm: ms.send(np.array([None]), 0),
     "SpecError: dict cannot be pickled": lambda comm: ms.send({"rows": np.nditer(ARRAY)}, 0),
     "SpecError: out is a read-only array": lambda comm: ms.recv(0, out=np.broadcast_to(0.0, 3)),
-    "SpecError: out is a recarray": lambda comm: ms.recv(0, out=np.zeros(1).view(np.recarray)),
-    "SpecError: out is a list": lambda comm: ms.irecv(0, out=cast("Any", [1])),
-    "ArgumentError: status is a list; expected an mpi4py": lambda comm: ms.recv(0, status=cast("Any", [])),
+    "SpecError: out is an object of type recarray": lambda comm: ms.recv(0, out=np.zeros(1).view(np.recarray)),
+    "SpecError: out is an object of type list": lambda comm: ms.irecv(0, out=cast("Any", [1])),
+    "ArgumentError: status is an object of type list; expected an mpi4py": lambda comm: ms.recv(
+        0, status=cast("Any", [])
+    ),
     "ArgumentError: compress 'zip' is unknown": lambda comm: ms.send(ARRAY, 0, compress="zip"),
 }
 

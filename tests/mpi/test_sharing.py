@@ -195,3 +195,5 @@ def test_an_array_of_this_rank_alone_has_no_private_view():
         ms.private(view)
     with pytest.raises(ms.SpecError, match="cannot be traced to node-shared memory"):
         ms.private(np.arange(3))
+    with pytest.raises(ms.SpecError, match="array is an object of type int, which cannot be traced"):
+        ms.private(3)

@@ -35,7 +35,7 @@ def test_what_cannot_be_saved_or_loaded(shared_folder, raised):
         "has no array 'y'; it has x, scalar": lambda: found.load("y"),
         "ArgumentError: region is 3": lambda: found.load("x", region=3),
         "ArgumentError: region is slice(0, 4, 2)": lambda: found.load("x", region=slice(0, 4, 2)),
-        "has 1 indices, but the stored array has 0 axes": lambda: found.load("scalar", region=two),
+        "has 1 indices; expected at most 0, one for each axis": lambda: found.load("scalar", region=two),
         "ArgumentError: out has (2, 3)": lambda: found.load("x", region=two, out=np.empty((2, 3))),
         "ArgumentError: out has (2, 2), float32": lambda: found.load("x", region=two, out=np.empty((2, 2), "f4")),
         "ArgumentError: out must be": lambda: found.load("x", region=two, out=np.empty((2, 2), order="F")),

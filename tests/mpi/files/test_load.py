@@ -196,7 +196,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "file per node": ({"path": "none.npy", "read": "node"}, "FileError", "none.npy: No such file", ON_LEADERS),
     "region": ({"region": 3}, "ArgumentError", "index 3 is outside of axis 0", ON_ROOT),
     "map": ({"path": "a.h5", "dataset": "chunked", "map": True}, "FileError", "cannot be mapped", ON_ALL),
-    "no path": ({"path": 3}, "ArgumentError", "path 3 is not a path", ON_ALL),
+    "no path": ({"path": 3}, "ArgumentError", "path is 3; expected a str or a pathlib.Path", ON_ALL),
     "no name": ({"dataset": 3}, "ArgumentError", "dataset 3 is not a name", ON_ALL),
     "read": ({"read": "all"}, "ArgumentError", "read 'all' is unknown", ON_ALL),
     "list for read": ({"read": []}, "ArgumentError", "read [] is unknown", ON_ALL),

@@ -1,13 +1,42 @@
-"""Bytes are copied whole by any number of threads."""
+"""The bytes of an array are viewed, and copied whole by any number of threads; one value becomes an item."""
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 
-from mpishare.arrays.raw import copy_by_threads
+from mpishare.arrays.raw import address_of, bytes_of, copy_by_threads, scalar, zero
+from mpishare.errors import SpecError
 
 SIZES = [0, 1, 4 << 20, (12 << 20) + 5]
+
+
+def test_bytes_of_is_no_copy():
+    for array in (np.zeros((3, 4)), np.zeros((3, 4), order="F"), np.zeros(()), np.zeros((2, 3), "M8[s]")):
+        bytes_of(array)[0] = 1
+        assert array.tobytes().count(1) == 1
+        assert address_of(bytes_of(array)) == address_of(array) == array.ctypes.data
+
+
+def test_one_item():
+    assert zero("M8[s]") == np.datetime64(0, "s")
+    assert [item.dtype.str for item in (zero("U"), scalar(3, "<f4"), scalar("ab", None))] == ["<U1", "<f4", "<U2"]
+
+
+def test_what_is_not_one_item_is_refused():
+    refused: dict[str, tuple[Any, Any]] = {
+        "fill value 'a' is not an item of dtype f8: ": ("a", "f8"),
+        "fill value of shape (1,) is not one item": ([1], "f8"),
+        "dtype 'S3x' is not understood by NumPy: ": (1, "S3x"),
+        "fill value inf is not an item of dtype i4: ": (1e400, "i4"),
+    }
+    if np.lib.NumpyVersion(np.__version__) >= "2.0.0":  # before, NumPy warned and cut the number
+        refused["fill value 300 is not an item of dtype [('a', 'u1')]: "] = 300, np.dtype([("a", "u1")])
+    for message, (value, dtype) in refused.items():
+        with pytest.raises(SpecError) as caught:
+            scalar(value, dtype)
+        assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize("count", [1, 2, 8])

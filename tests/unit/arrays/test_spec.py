@@ -3,63 +3,15 @@
 import random
 import struct
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
 
-from mpishare.arrays.dtypes import check_dtype, is_native_number, rebuild
 from mpishare.arrays.header import HEADER_BYTES, extension_bytes
-from mpishare.arrays.raw import address_of, bytes_of, copy_bytes, scalar, zero
+from mpishare.arrays.raw import bytes_of, copy_bytes
 from mpishare.arrays.spec import MAX_DIMS, Spec
 from mpishare.errors import ArgumentError, SpecError
 from tests.arrays import DTYPES, assert_same, every_array, filled
-
-BAD = [
-    (object, "it holds Python objects"),
-    ([("a", "i4"), ("b", "O")], "column 'b' holds Python objects"),
-    ([("a", [("b", "O")])], "column 'a' holds Python objects"),
-    ({"names": ["a"], "formats": ["f8"], "titles": [b"x"]}, "title of a column is not a string"),
-]
-if np.lib.NumpyVersion(np.__version__) >= "2.0.0":  # strings of any length came with NumPy 2
-    BAD.append(("T", "strings live outside the array"))
-
-
-@pytest.mark.parametrize(("dtype", "message"), BAD)
-def test_dtypes_that_are_not_bytes(dtype, message):
-    with pytest.raises(SpecError, match=message):
-        check_dtype(np.dtype(dtype))
-
-
-def test_native_numbers():
-    assert [name for name in ("f8", "?", ">f8", "S0", "O") if is_native_number(np.dtype(name))] == ["f8", "?"]
-
-
-@pytest.mark.parametrize("description", ["O", "f8,f8", "(2,)f8", "T", "f12345678901", "", "|V8[s"])
-def test_strings_that_numpy_would_evaluate_are_refused(description):
-    with pytest.raises(ValueError, match="not a dtype of a fixed size"):
-        rebuild(description)
-
-
-def test_bytes_of_is_no_copy():
-    for array in (np.zeros((3, 4)), np.zeros((3, 4), order="F"), np.zeros(()), np.zeros((2, 3), "M8[s]")):
-        bytes_of(array)[0] = 1
-        assert array.tobytes().count(1) == 1
-        assert address_of(bytes_of(array)) == address_of(array) == array.ctypes.data
-
-
-def test_one_item():
-    assert zero("M8[s]") == np.datetime64(0, "s")
-    assert [item.dtype.str for item in (zero("U"), scalar(3, "<f4"), scalar("ab", None))] == ["<U1", "<f4", "<U2"]
-
-
-def test_what_is_not_one_item_is_refused():
-    refused: list[Any] = [("a", "f8"), ([1], "f8"), (1, "nothing"), (1e400, "i4")]
-    if np.lib.NumpyVersion(np.__version__) >= "2.0.0":  # before, NumPy warned and cut the number
-        refused.append((300, np.dtype([("a", "u1")])))
-    for value, dtype in refused:
-        with pytest.raises(SpecError):
-            scalar(value, dtype)
 
 
 def test_arrays_come_back_from_their_headers_and_bytes():
@@ -131,7 +83,7 @@ def test_bad_dtypes_and_orders():
 
 @pytest.mark.parametrize("array", [[1], np.zeros(1).view(np.matrix), np.zeros(1).view(np.recarray), np.ma.zeros(1)])
 def test_what_is_not_a_plain_array_is_refused(array):
-    with pytest.raises(SpecError, match=rf"{type(array).__name__} cannot be shared"):
+    with pytest.raises(SpecError, match=rf"{type(array).__name__} was given; expected a (plain )?numpy.ndarray"):
         Spec.of(array)
 
 

@@ -140,7 +140,9 @@ def test_an_error_of_the_iterator_comes_after_its_items():
         source.next()
 
 
-@pytest.mark.parametrize(("items", "text"), [(None, "items is None"), (3, "a int, which"), (np.array(3), "iterated")])
+@pytest.mark.parametrize(
+    ("items", "text"), [(None, "items is None"), (3, "of type int, which"), (np.array(3), "iterated")]
+)
 def test_what_cannot_be_iterated(items, text):
     with pytest.raises(ArgumentError, match=text):
         ItemSource(items, 2)

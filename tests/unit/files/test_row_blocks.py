@@ -1,0 +1,66 @@
+"""Row blocks say which bytes each rank has, which ranks write, and in which way."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from mpishare.arrays.spec import Spec
+from mpishare.comm.placement import Placement
+from mpishare.files.row_blocks import BLOCK_BYTES, RowBlocks, Run, choose_way, writers
+
+PLACEMENTS = [Placement.from_labels(labels) for labels in ("a", "aaa", "aabb", "abab", "abbbc", "aabbbbb")]
+
+
+ITEMS = [1, 7, BLOCK_BYTES - 1, BLOCK_BYTES, 3 * BLOCK_BYTES + 1]
+LENGTHS = [[0], [3], [2, 0, 1], [0, 0, 0, 5], [700_000, 1, 699_999]]
+
+
+@pytest.mark.parametrize(("itemsize", "lengths"), [(8, own) for own in LENGTHS] + [(size, [5, 2]) for size in ITEMS])
+@pytest.mark.parametrize("shape", [(), (5,), (2, 0)])
+def test_the_runs_of_all_ranks_are_the_whole_array_once(itemsize, lengths, shape):
+    blocks = RowBlocks.of_rows(Spec(np.dtype(f"V{itemsize}"), (7, *shape), "F"), lengths)
+    assert blocks.spec == Spec(np.dtype(f"V{itemsize}"), (sum(lengths), *shape))
+    row_bytes, runs = int(np.prod(shape)) * itemsize, [list(blocks.runs(rank)) for rank in range(len(lengths))]
+    assert [sum(run.nbytes for run in own) for own in runs] == [length * row_bytes for length in lengths]
+    everything = list(blocks.all_runs())
+    assert everything == [run for own in runs for run in own]
+    assert all(run.offset + run.nbytes == after.offset for run, after in pairwise([Run(0, 0), *everything]))
+    assert all(run.nbytes % itemsize == 0 < run.nbytes <= max(itemsize, BLOCK_BYTES) for run in everything)
+    assert RowBlocks.of_root(blocks.spec, 3).starts == (0, *(blocks.spec.nbytes,) * 3)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("way", ["root", "node", "hosts", "streams", "mpio"])
+def test_each_rank_has_one_writer_and_writers_write_their_own(placement, way):
+    writer_of = writers(placement, way)
+    assert len(writer_of) == len(placement.node_of)
+    assert all(writer_of[writer] == writer for writer in writer_of)
+    if way == "streams":
+        assert set(writer_of) == set(placement.nodes[0])
+        shares = [writer_of.count(rank) for rank in placement.nodes[0]]
+        assert max(shares) - min(shares) <= 1
+    else:
+        assert set(writer_of) == ({0} if way == "root" else set(placement.node_of))
+
+
+WAYS = """
+    aab lustre mpio root
+    aaa ext4 rows node
+    aaa ext4 rows+mpio mpio
+    aaa nfs4 rows+mpio node
+    aab lustre rows+mpio mpio
+    aab nfs4 rows+mpio streams
+    aab beegfs rows+mpio streams
+    aab ext4 rows+mpio streams
+    aab nfs4 rows streams
+    aab beegfs rows streams
+    aab lustre rows hosts
+"""
+
+
+@pytest.mark.parametrize("line", WAYS.strip().splitlines())
+def test_choose_way(line):
+    labels, filesystem, options, way = line.split()
+    placement = Placement.from_labels(labels)
+    assert choose_way(placement, filesystem, distributed="rows" in options, has_mpio="mpio" in options) == way
