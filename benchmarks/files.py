@@ -10,11 +10,11 @@ rank has the array, what all ranks read by system calls, and, of one more run, t
 looks at their memory take time. The limit is one process that reads with h5py into an array that it has used before.
 NumPy's memory map is of a .npy file with the same bytes. As a map is there before its bytes are, each rank of each way
 reads one number of each page before the clock stops. HDF5 through MPI is that of the system, if
-`make .venv-mpio/ready` has set it up: once as it is used, each rank all of it, and once each rank a part, into memory
-of the node. Then over hosts of one rank, by links that are held to a rate, from a file that is on the first alone,
-beside one raw TCP socket and bytes over bandwidth.
-Then 600 datasets of 1,000 numbers on one dimension scale, as netCDF has them, with their attributes and without.
-Prints tables and keeps them as results/files.json, with a picture beside it.
+`make .venv-mpio/ready` has set it up: once as it is used, each rank all of it, and once each rank a part, into a
+hand-written window of the node, as by plain h5py, too. Then over hosts of one rank, by links that are held to a rate,
+from a file that is on the first alone, beside one raw TCP socket and bytes over bandwidth. Then 600
+datasets of 1,000 numbers on one dimension scale, as netCDF has them, with their attributes and without. Prints tables
+and keeps them as results/files.json, with a picture beside it.
 
 What they cannot do: a map and h5py read no file that is on another host's disk, and a map reads no HDF5.
 
@@ -44,11 +44,12 @@ from benchmarks.rivals import SOCKET, socket_way
 from benchmarks.rounds import in_blocks, order, seconds_row
 from benchmarks.watch import READY, watched
 
-LIMIT, EACH, MAPPED, BCAST, MPIO, MPIO_PARTS = (
+LIMIT, EACH, MAPPED, BCAST, PARTS, MPIO, MPIO_PARTS = (
     "one process, h5py, warm array",
     "every rank reads, h5py",
     "every rank maps, numpy.load",
     "rank 0 reads, MPI_Bcast",
+    "a part each, h5py, window",
     "every rank reads, h5py mpio",
     "a part each, h5py mpio, window",
 )
@@ -153,7 +154,7 @@ def drop(path: Path) -> None:
 
 def ways_of(path: Path, sizes: dict[str, int], options: argparse.Namespace) -> tuple[dict[str, Any], Any]:
     """The figures of each way to bring each dataset, and the ground."""
-    ways = [LIMIT, EACH, MAPPED, BCAST, *([MPIO, MPIO_PARTS] if _MPIO_PYTHON.exists() else []), FRESH, RECYCLED]
+    ways = [LIMIT, EACH, MAPPED, BCAST, PARTS, *([MPIO, MPIO_PARTS] if _MPIO_PYTHON.exists() else []), FRESH, RECYCLED]
     results: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
 
     def names_of(way: str) -> list[str]:
@@ -224,6 +225,9 @@ def measured(comm: Any, bring: Way, path: str, name: str, rounds: int) -> dict[s
         seconds.append(comm.allreduce(time.perf_counter() - start, MPI.MAX))
         assert matches[-1, -1] == matches.size - 1
         del matches
+        comm.Barrier()
+        while _windows:
+            _windows.pop().Free()
     read, from_disk = (comm.allreduce(float(value)) / (rounds + 1) for value in read_bytes() - before)
     return {"seconds": seconds[1:], "read": read, "from disk": from_disk}
 
@@ -293,14 +297,22 @@ def ways(comm: Any, ms: Any) -> dict[str, Way]:
         with h5py.File(path, driver="mpio", comm=comm) as file, file[name].collective:
             return file[name][...]
 
+    def own_part(dataset: Any) -> Any:
+        array = _window(comm, dataset)
+        own = np.s_[comm.rank * len(array) // comm.size : (comm.rank + 1) * len(array) // comm.size]
+        dataset.read_direct(array, own, own)
+        return array
+
+    def parts(path: str, name: str) -> Any:
+        with h5py.File(path) as file:
+            array = own_part(file[name])
+        comm.Barrier()
+        return array
+
     def mpio_parts(path: str, name: str) -> Any:
-        with h5py.File(path, driver="mpio", comm=comm) as file:
-            dataset = file[name]
-            array = ms.empty(dataset.shape, dataset.dtype)
-            own = ms.partition(len(array), scope="node")
-            with dataset.collective:
-                dataset.read_direct(array, own, own)
-            ms.fence()
+        with h5py.File(path, driver="mpio", comm=comm) as file, file[name].collective:
+            array = own_part(file[name])
+        comm.Barrier()
         return array
 
     return {
@@ -308,11 +320,24 @@ def ways(comm: Any, ms: Any) -> dict[str, Way]:
         EACH: each,
         MAPPED: mapped,
         BCAST: bcast,
+        PARTS: parts,
         MPIO: mpio,
         MPIO_PARTS: mpio_parts,
         FRESH: ms.load,
         RECYCLED: ms.load,
     }
+
+
+_windows: list[Any] = []
+"""Of one call, freed when the clock has stopped."""
+
+
+def _window(comm: Any, dataset: Any) -> Any:
+    """A new array in a window of all ranks, which are those of one node."""
+    from mpi4py import MPI
+
+    _windows.append(MPI.Win.Allocate_shared(0 if comm.rank else dataset.nbytes, 1, comm=comm))
+    return np.ndarray(dataset.shape, dataset.dtype, _windows[-1].Shared_query(0)[0])
 
 
 def read_bytes() -> Any:

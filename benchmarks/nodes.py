@@ -10,14 +10,16 @@
 All others are clusters of several hosts on this machine (tests/cluster; root, or a user allowed user namespaces), whose
 links are held to a rate, or are as fast as the machine is ("free"); a delay is that of the path, on each way. The limit
 is what one raw TCP socket between two hosts needs for the same bytes in the same run, its answer of a byte included.
-Where that is more than the cores of this machine carry for all hosts at once, sockets from host to host say so.
+Where that is more than the cores of this machine carry for all hosts at once, sockets from host to host say so. They
+bring the bytes to every host, so they are a rival, too.
 
 The rivals: MPI_Bcast to one rank a host, by default and with each of Open MPI's algorithms forced, of which the three
 fastest of the first round go on; MPI_Bcast to all ranks, by default and by HAN in segments; and what an expert writes,
 who copies into a window that is used again, broadcasts from window to window, and has a barrier on the node and one
 over all. A barrier over all ends each, as the agreement of all ranks begins ours. The source is another array in each
 call. Each way receives into memory of its own that it uses again, as ours does, and pshmem too. That sees one node
-where nodes are pretended, and is left out there. The order of the ways changes. Prints a table and keeps it as
+where nodes are pretended, and is left out there. After the first round each way is called some times more, as our
+small arrays then use memory again. The order of the ways changes. Prints a table and keeps it as
 results/nodes.json, with a picture beside it; `--add` keeps what is there of other links. MPICH on several hosts is not
 measured.
 

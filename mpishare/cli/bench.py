@@ -174,16 +174,17 @@ def _table(medians: dict[tuple[int, str], float], names: list[str], n_rounds: in
 
 def _verdict(medians: dict[tuple[int, str], float], nbytes: int) -> str:
     topology, share = ms.topology(), medians[nbytes, _SHARE]
-    copies, pickles = share / medians[nbytes, _COPY], medians[nbytes, _PICKLE] / share
+    copies = share / medians[nbytes, _COPY]
     cost = f"verdict: sharing {nbytes >> 20} MiB costs {copies:.1f} copies of it"
     if topology.size == 1:
         return f"{cost}. There is one rank, so there is nothing to share: measure on as many as the job has."
     saved = (topology.size - topology.n_nodes) * nbytes
-    faster = f"{pickles:.1f} times as fast as" if pickles >= 1 else f"{1 / pickles:.1f} times as slow as"
-    small = medians[_SMALL_BYTES, _SHARE] / medians[_SMALL_BYTES, _PICKLE]
     saving = f"saves {saved:,} bytes of memory" if saved else "saves no memory, as each node has one rank"
-    advice = "Share it." if pickles >= 1 or saved else "A pickle is faster: there is nothing to gain."
-    return (
-        f"{cost}, is {faster} a pickle a rank, and {saving}. A small array takes {small:.1f} times as long as a "
-        f"pickle. {advice}"
+    rivals = dict.fromkeys(name for _, name in medians if name not in (_COPY, _SHARE, _LINK))
+    large, small = (
+        ", ".join(f"{medians[size, _SHARE] / medians[size, name]:.2f} of that of `{name}`" for name in rivals)
+        for size in (nbytes, _SMALL_BYTES)
     )
+    is_fastest = all(share <= medians[nbytes, name] for name in rivals)
+    advice = "Share it." if is_fastest or saved else "Another way is faster: there is nothing to gain."
+    return f"{cost} and {saving}. Its time is {large}. The time of a small array is {small}. {advice}"

@@ -82,6 +82,7 @@ def test_bench_ends_in_a_verdict(size, nodes, saving):
     assert output.count("mpishare.share") == 2
     assert output.splitlines()[-1].startswith("verdict: sharing 1 MiB costs ")
     assert saving in output
+    assert ("of that of `comm.Bcast, a copy a rank`" in output.splitlines()[-1]) == (size > 1)
 
 
 USAGE = [
