@@ -114,6 +114,7 @@ CHOICES = [
     (MIB, 2, SLOW, Way.CHAIN, 58_304),
     (32 * MIB, 2, SLOW, Way.CHAIN, 61_376),
     (32 * MIB, 2, QUICK, Way.CHAIN, 32 * MIB),  # one message, as no cache matters
+    (16 * MIB, 2, Link(0.29e-9, 7.4e-6, 19.6e-6), Way.CHAIN, 61_248),  # rendezvous stalls more than the model says
     (32 * MIB, 4, SLOW, Way.CHAIN, 61_376),
     (32 * MIB, 4, QUICK, Way.CHAIN, 1_290_560),
     (MIB, 4, QUICK, Way.CHAIN, 58_304),
