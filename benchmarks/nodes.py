@@ -2,7 +2,7 @@
 
     python -m benchmarks.nodes [--links pretend,mpich,free,400mbit] [--delays 0]
         [--hosts 2,4,8] [--ranks 1] [--powers 10,16,20,24] [--rounds 9]
-        [--rivals default,all,forced,han,expert,pshmem] [--add]
+        [--rivals default,all,forced,han,expert,pshmem] [--add] [--name nodes]
     python -m benchmarks.nodes --chunks    compares sizes of the chunks with the choice of the model in plan.py
 
 "pretend" is MPI through shared memory, a link as fast as memory: 2 pretend nodes of 1 and of 2 ranks of this machine.
@@ -85,7 +85,7 @@ def main() -> None:
     if options.inside:
         inside(sizes, options.rounds, options.rivals, chunks=options.chunks)
         return
-    name = "nodes-chunks" if options.chunks else "nodes"
+    name = "nodes-chunks" if options.chunks else options.name
     args = ["benchmarks.nodes", "--inside", "--powers", options.powers, "--rounds", str(options.rounds)]
     args += ["--rivals", options.rivals, *(["--chunks"] if options.chunks else [])]
     figures = kept_figures(name) if options.add else {}
@@ -95,7 +95,7 @@ def main() -> None:
         figures[title], ground = result["figures"], result["ground"]
         show(title, figures[title])
         keep(name, figures, ground)
-    if not options.chunks:
+    if name == "nodes":
         draw(figures, f"{sizes[-1]:,} bytes", options.hosts.split(","), options.ranks.split(",")[0], options.links)
 
 
@@ -110,6 +110,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--rivals", default=",".join(RIVALS), help="which of them (default: %(default)s)")
     parser.add_argument("--add", action="store_true", help="keep what results/ has of other links at this commit")
+    parser.add_argument("--name", default="nodes", help="of the result (default: %(default)s)")
     parser.add_argument("--chunks", action="store_true", help="try sizes of chunks instead of rivals")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -4,7 +4,7 @@
 
 Before each script the limits of the machine are measured, so that they are kept beside its result. `--short` makes few
 rounds of small sizes, to see that each script works; its results go to build/bench-short. `make bench` runs all of it
-in less than an hour on 2 cores. For that the largest array between hosts has 16 MiB and that of a node 1 GiB;
+in less than an hour on 2 cores. For that the largest array between hosts has 16 MiB, and 32 MiB without rivals;
 `--list` names what runs only by its name. `make bench-wide` runs another set, for a machine with 8 to 128 cores.
 """
 
@@ -64,6 +64,12 @@ LAUNCHES = [
         0,
         "nodes --add --links 400mbit,free --hosts 4 --ranks 4",
         "--links 400mbit --powers 20,21 --rounds 1",
+    ),
+    Launch(
+        "nodes-links",
+        0,
+        "nodes --name nodes-links --links 400mbit,1gbit,4gbit,10gbit --delays 0,50us,1ms --powers 25 --rivals=",
+        "--links 10gbit --hosts 2 --powers 20 --rounds 1",
     ),
     Launch("growth", 0, "growth", "--ranks 1,2 --hosts 2 --rounds 1"),
     Launch("collectives", 0, "collectives", "--hosts 4 --powers 10,20 --rounds 1"),
