@@ -152,8 +152,8 @@ class Choice(NamedTuple):
 def choose(nbytes: int, count: int, link: Link, configured: int | None = None) -> Choice:
     """The way that takes the least time by its model; of few nodes a chain, if the other is not faster by a tenth.
 
-    To one other node there is a chain alone: where the models differ by a tenth, 16 MiB between two hosts took 6.6 ms in
-    chunks of 60 KiB, and 10 to 22 ms in chunks of 256 KiB.
+    To one other node there is a chain alone. Where the models differ by a tenth, 16 MiB between two hosts took 6.6 ms
+    in chunks of 60 KiB, and 10 to 22 ms in chunks of 256 KiB.
 
     A binomial tree (R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in
     MPICH", Int. J. High Perform. Comput. Appl. 19 (2005)) is the circulant graph for one chunk. Two trees (P. Sanders,
