@@ -83,9 +83,9 @@ def _within(two: Figures, four: Figures) -> Iterator[Row]:
     yield Row("256 MiB to 2 ranks, memory used again, over one warm memcpy", over(_LARGE, "recycled", memcpy), 1.0)
     reads = {size: over(size, "fresh", private, "first read, ms") for size in (_LARGE, _SMALL, "65,536 bytes", _MIDDLE)}
     small = ", ".join(f"of {size} {values[-1]:.3g}" for size, values in reads.items() if size != _LARGE)
-    yield Row("first full read of 256 MiB, over that of private arrays", reads[_LARGE], 1.3, beside=small)
+    yield Row("first full read of 256 MiB of new memory, over that of private arrays", reads[_LARGE], 1.3, beside=small)
     fill = over(_LARGE, "in place", "fill of a private warm array")
-    yield Row("`empty`, fill, `fence`, over filling a private array", fill, 1.1)
+    yield Row("`empty`, fill, `fence`, memory used again, over filling a private array", fill, 1.1)
     yield Row(f"1 KiB to 2 ranks over a {_AGAIN}", over(_SMALL, "recycled", _AGAIN), 3.0)
     for ranks, figures, goal_us in ((2, two, 12.0), (4, four, 30.0)):
         taken = tuple(figures[_SMALL][f"mpishare, {kind}, recycled"][MEDIAN] * 1e3 for kind in _KINDS)
