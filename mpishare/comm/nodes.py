@@ -149,7 +149,7 @@ def _refusal(comm: CollectiveComm, owner: int) -> str:
     try:
         if comm.rank == owner:
             try:
-                page = memfd_create("mpishare")
+                page = memfd_create()
                 os.write(page, token)
             except OSError as error:
                 failure = f"no file can be created in memory: {error.strerror}"

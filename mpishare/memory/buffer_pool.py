@@ -65,13 +65,15 @@ def acquire(nbytes: int, limit: int) -> Block:
     return np.asarray(_Buffer(address, block, nbytes, limit))
 
 
-def acquire_for(context: Context, nbytes: int, cure: str) -> Block:
-    """Like `acquire`, within what the ranks of `context` may keep.
+def acquire_for(context: Context, nbytes: int, cure: str, *, before: Callable[[], object] | None = None) -> Block:
+    """Like `acquire`, within what the ranks of `context` may keep. Calls `before` first, for which it needs memory too.
 
     Raises:
         CapacityError: There is no memory. It names the `cure`.
     """
     try:
+        if before is not None:
+            before()
         return acquire(nbytes, context.buffer_pool_bytes)
     except (MemoryError, ValueError, OverflowError) as error:
         free = host_memory.memory_room().free

@@ -28,8 +28,8 @@ MPI's own shared memory comes first. Nameless files serve where MPI makes no win
 second time, and where /dev/shm, which limits windows, is small. A window that stays holds its memory and a communicator
 until MPI_Finalize, so that it comes after all that goes with its last view.
 
-Where MPISHARE_DIR names a folder, that comes before all. A nameless file in memory does where MPI would print an error
-for each window.
+`_first_kind` puts another one first: the folder that MPISHARE_DIR names; and a nameless file in memory, where MPI would
+print an error for each window.
 """
 
 _PRINTS_ERRORS = (
@@ -224,22 +224,22 @@ def _allocate(kind: Kind, context: Context, nbytes: int, writable: bool) -> Mapp
         agreement.note = ((1 << kind.check(context, nbytes)) - 1).to_bytes(NOTE_BYTES, "little")
     steps = int.from_bytes(agreement.note, "little").bit_length()  # the most that a rank has counted
     part = fill_slice(nbytes, topology.node_size, topology.node_rank) if kind.is_shared else slice(0, nbytes)
-    first, *pieces = _pieces(part, steps)
+    first, *others = _slices(part, steps)
     with agree(comm), _kernel_errors(kind, context, nbytes):
         memory = kind.allocate(context, nbytes)
         memory.reserve(first)
-    for step, piece in enumerate(pieces, start=1):
+    for step, other in enumerate(others, start=1):
         with agree(comm):  # while no rank reserves
             host_memory.check_memory(topology.host, nbytes, allocated=nbytes * step // steps)
         with agree(comm), _kernel_errors(kind, context, nbytes):
-            memory.reserve(piece)
+            memory.reserve(other)
     return memory
 
 
-def _pieces(part: slice, count: int) -> list[slice]:
+def _slices(part: slice, count: int) -> list[slice]:
     """`part` in `count` slices, which end at huge pages where it is large enough."""
-    pieces = [fill_slice(part.stop - part.start, count, number) for number in range(count)]
-    return [slice(part.start + piece.start, part.start + piece.stop) for piece in pieces]
+    steps = [fill_slice(part.stop - part.start, count, number) for number in range(count)]
+    return [slice(part.start + step.start, part.start + step.stop) for step in steps]
 
 
 @contextmanager

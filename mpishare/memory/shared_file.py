@@ -58,7 +58,7 @@ def memory_file(nbytes: int) -> int:
     """
     descriptor = -1
     try:
-        descriptor = memfd_create("mpishare")
+        descriptor = memfd_create()
         os.truncate(descriptor, nbytes)
     except OSError as error:
         if descriptor >= 0:

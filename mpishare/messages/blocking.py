@@ -24,8 +24,8 @@ from mpishare.messages.wire import (
     FIRST_TAG,
     HEAD_BYTES,
     INLINE_BYTES,
+    LARGEST_CHUNK_BYTES,
     PARTS_FOLLOW,
-    PIECE_BYTES,
     decode,
     memory_for,
     new_tag,
@@ -82,7 +82,7 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ..
         return None
     flags = np.lib.stride_tricks.as_strided(np.empty(1, dtype), shape, strides).flags
     spec = Spec(dtype, shape, "F" if flags.fnc else "C")
-    if spec.nbytes > (PIECE_BYTES if flags.forc else INLINE_BYTES):
+    if spec.nbytes > (LARGEST_CHUNK_BYTES if flags.forc else INLINE_BYTES):
         return None
     header, extension = spec.packed
     return None if extension else (header, spec.nbytes)
@@ -109,7 +109,7 @@ class _Head:
         spec = None
         with suppress(MpishareError):  # of an object, or not of a message of mpishare
             spec = None if extension_bytes(header) else Spec.unpack(header)
-        if spec is None or not is_native_number(spec.dtype) or spec.nbytes > PIECE_BYTES:
+        if spec is None or not is_native_number(spec.dtype) or spec.nbytes > LARGEST_CHUNK_BYTES:
             return 0, None, None
         length, inside = HEADER_BYTES + PARTS_FOLLOW.size, None
         if spec.nbytes <= INLINE_BYTES:

@@ -21,20 +21,20 @@ from mpishare.comm.context import Context
 from mpishare.comm.pending import keep_alive, start
 from mpishare.errors import MpishareError
 from mpishare.messages.compression import FRAME_BYTES, MEASURED_FRAMES, compress_frame, pays
-from mpishare.messages.wire import HEAD_BYTES, Decoding, Message, decode, pieces, travels_in_frames
+from mpishare.messages.wire import HEAD_BYTES, Decoding, Message, chunks_of, decode, travels_in_frames
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import unpickle_object
 
 _FRAMES_AHEAD = 4
 """Frames under way while a blocking send compresses the next."""
 
-_dropped: list[list[mpi.Request]] = []
-"""What MPI still reads of send requests that the user dropped."""
-
 _REFUSED = (
     "an exception from outside, such as a signal handler's, ended an earlier message on this rank before it was "
     "complete. Messages on this communicator may be lost: end the job, or use a new communicator."
 )
+
+_dropped: list[list[mpi.Request]] = []
+"""What MPI still reads of send requests that the user dropped."""
 
 _releasing = threading.RLock()
 """Held by the thread that looks which of these have ended."""
@@ -122,8 +122,8 @@ class SendRequest(Request):
                 if travels_in_frames(part.nbytes, message.has_frames):
                     self._send_frames(part, is_blocking)
                 else:
-                    for piece in pieces(part):
-                        self._send(piece)
+                    for chunk in chunks_of(part):
+                        self._send(chunk)
         except BaseException as error:
             refuse_if_interrupted(context, error)
             raise

@@ -1,7 +1,7 @@
 """The format of a message: a head that describes it, and the bytes of each array in parts.
 
 The head of a small array is its header with the bytes behind it. Every other head names a tag, which no other message
-between the two ranks has at the time; the parts follow with that tag, cut into messages of up to `PIECE_BYTES`. Small
+between the two ranks has at the time; the parts follow with that tag, in chunks of up to `LARGEST_CHUNK_BYTES`. Small
 arrays of an object share a part.
 
 What does not fit on the receiver is received all the same and lost, so that the next message is not disturbed. Only
@@ -26,9 +26,8 @@ from mpishare.arrays.slices import chunks, round_up
 from mpishare.arrays.spec import Spec
 from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag
-from mpishare.errors import ArgumentError, CapacityError, MpishareError, SpecError
-from mpishare.host import memory as host_memory
-from mpishare.memory.buffer_pool import acquire
+from mpishare.errors import ArgumentError, MpishareError, SpecError
+from mpishare.memory.buffer_pool import acquire, acquire_for
 from mpishare.messages.compression import FRAME_BYTES, SMALLEST_BYTES, expand_frame
 from mpishare.objects.pickled import PickledObject, check_length, pack_specs, unpack_specs
 
@@ -37,7 +36,7 @@ HEAD_BYTES = 4096 - 64
 
 INLINE_BYTES = HEAD_BYTES - HEADER_BYTES
 
-PIECE_BYTES = 64 << 20
+LARGEST_CHUNK_BYTES = 64 << 20
 """The largest message. One that is lost takes a buffer of this size."""
 
 FIRST_TAG = int(Tag.FIRST_OF_MESSAGES)
@@ -82,9 +81,9 @@ class Message(NamedTuple):
     has_frames: bool = False
 
 
-def pieces(block: Block) -> Iterator[Block]:
+def chunks_of(block: Block) -> Iterator[Block]:
     """The bytes of `block` as messages."""
-    return (block[piece] for piece in chunks(block.nbytes, PIECE_BYTES))
+    return (block[chunk] for chunk in chunks(block.nbytes, LARGEST_CHUNK_BYTES))
 
 
 def travels_in_frames(nbytes: int, has_frames: bool) -> bool:
@@ -261,8 +260,8 @@ class _IncomingParts:
         except MpishareError as error:
             self.error = error
         has_frames = travels_in_frames(nbytes, self._has_frames)
-        for piece in chunks(nbytes, FRAME_BYTES if has_frames else PIECE_BYTES):
-            buffer = _sink()[: piece.stop - piece.start] if block is None else block[piece]
+        for chunk in chunks(nbytes, FRAME_BYTES if has_frames else LARGEST_CHUNK_BYTES):
+            buffer = _sink()[: chunk.stop - chunk.start] if block is None else block[chunk]
             length = yield buffer, self._tag
             if has_frames and length != buffer.nbytes and self.error is None:
                 try:
@@ -297,13 +296,8 @@ def memory_for(context: Context, nbytes: int) -> Block:
     Raises:
         CapacityError: There is none.
     """
-    try:
-        _sink()  # reserved while there is memory
-        return acquire(nbytes, context.buffer_pool_bytes)
-    except (MemoryError, ValueError, OverflowError) as error:
-        cure = "The message is lost; the next one is not. Send less at a time."
-        free = host_memory.memory_room().free
-        raise CapacityError(context.topology.host, "the memory of this process", nbytes, free, cure) from error
+    cure = "The message is lost; the next one is not. Send less at a time."
+    return acquire_for(context, nbytes, cure, before=_sink)  # reserved while there is memory
 
 
 @cache
@@ -312,4 +306,4 @@ def _sink() -> Block:
 
     It is reserved before the memory of the first large array, and takes none until it is used.
     """
-    return np.empty(PIECE_BYTES, np.uint8)
+    return np.empty(LARGEST_CHUNK_BYTES, np.uint8)

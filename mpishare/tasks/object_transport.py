@@ -15,7 +15,7 @@ from mpishare.comm.context import Context
 from mpishare.comm.pending import InFlight
 from mpishare.comm.watchdog import answer_everywhere
 from mpishare.errors import MpishareError
-from mpishare.messages.wire import HEAD_BYTES, decode, encode, pieces
+from mpishare.messages.wire import HEAD_BYTES, chunks_of, decode, encode
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import unpickle_object
 
@@ -47,8 +47,8 @@ def send_object(context: Context, comm: CollectiveComm, pickled: PickledObject, 
     message = encode(context, pickled)
     with InFlight(comm, tag) as in_flight:
         for block in (np.frombuffer(message.head, np.uint8), *message.parts):
-            for piece in pieces(block):
-                in_flight.send(piece, dest)
+            for chunk in chunks_of(block):
+                in_flight.send(chunk, dest)
                 in_flight.wait_until(_MOST_IN_FLIGHT)
 
 

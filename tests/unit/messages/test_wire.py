@@ -13,7 +13,15 @@ from mpishare.comm.tags import Tag
 from mpishare.errors import ArgumentError, BackendError, MpishareError, SpecError
 from mpishare.messages import compression, wire
 from mpishare.messages.compression import FRAME_BYTES, compress_frame, expand_frame, pays
-from mpishare.messages.wire import HEAD_BYTES, PIECE_BYTES, Message, decode, encode, pieces, travels_in_frames
+from mpishare.messages.wire import (
+    HEAD_BYTES,
+    LARGEST_CHUNK_BYTES,
+    Message,
+    chunks_of,
+    decode,
+    encode,
+    travels_in_frames,
+)
 from mpishare.objects.pickling import pickle_object, unpickle_object
 from tests.arrays import DTYPES, REPRESENTATIVES, bits
 
@@ -29,7 +37,7 @@ def messages_of(message):
             frames = [part[start : start + FRAME_BYTES] for start in range(0, part.nbytes, FRAME_BYTES)]
             sent += [np.frombuffer(compress_frame(frame), np.uint8) for frame in frames]
         else:
-            sent += pieces(part)
+            sent += chunks_of(part)
     return sent
 
 
@@ -73,10 +81,10 @@ def test_where_the_bytes_are(nbytes, has_frames):
     assert (received(message) == array).all()
 
 
-def test_large_parts_travel_in_pieces():
-    block = np.empty(2 * PIECE_BYTES + 1, np.uint8)
-    assert [piece.nbytes for piece in pieces(block)] == [64 << 20, 64 << 20, 1]
-    assert next(pieces(block)).base is not None
+def test_large_parts_travel_in_chunks():
+    block = np.empty(2 * LARGEST_CHUNK_BYTES + 1, np.uint8)
+    assert [chunk.nbytes for chunk in chunks_of(block)] == [64 << 20, 64 << 20, 1]
+    assert next(chunks_of(block)).base is not None
     assert [travels_in_frames(nbytes, True) for nbytes in (9999, 10_000)] == [False, True]
     assert not travels_in_frames(10_000, False)
 
