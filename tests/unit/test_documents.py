@@ -8,6 +8,7 @@ import pytest
 import mpishare as ms
 from benchmarks import readme
 from mpishare import config, kernels
+from mpishare.memory.selection import KINDS
 from tests.faults import table
 from tests.run import ALSO_ON_HOSTS, LAYOUTS, launches
 
@@ -77,6 +78,11 @@ def test_the_manual_has_every_public_name():
 def test_the_manual_says_what_to_do_about_every_error():
     page = manual("troubleshooting/messages.md")
     assert {name for name in ms.__all__ if name.endswith("Error") and f"`{name}" not in page} == set()
+
+
+def test_the_manual_has_every_segment_kind():
+    rows = manual("explanation/segments.md").replace("`", "")
+    assert {kind.title for kind in KINDS if f"\n| {kind.title} |" not in rows} == set()
 
 
 def test_the_manual_has_every_setting():
