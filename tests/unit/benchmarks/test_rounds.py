@@ -58,6 +58,14 @@ def test_rounds_are_divided_among_programs(rounds, blocks):
     assert in_blocks(rounds) == blocks
 
 
+def test_all_ways_that_go_on_are_warmed_alike():
+    numbers = {name: [] for name in ("ours", "a", "b", "c", "d")}
+    calls = {name: taken.append for name, taken in numbers.items()}
+    times = measure(OneRank(), calls, repeats=1, rounds=1, contestants=list("abcd"), warm_up=3)
+    assert sorted(map(len, numbers.values())) == [1, 5, 5, 5, 5]
+    assert {len(times[name]) for name, taken in numbers.items() if len(taken) == 5} == {2}
+
+
 def test_only_finalists_have_all_rounds():
     calls = {name: lambda number: None for name in ("ours", "a", "b", "c", "d", "e")}
     times = measure(OneRank(), calls, repeats=1, rounds=2, contestants=list("abcde"))

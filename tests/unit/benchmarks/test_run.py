@@ -39,7 +39,7 @@ def test_ranks_are_started_by_mpishare_run():
     )
 
 
-def test_a_result_has_the_facts_and_is_added_to_only_by_the_same_code(tmp_path, monkeypatch):
+def test_a_result_has_the_facts_and_is_added_to_only_by_the_same_commit(tmp_path, monkeypatch):
     monkeypatch.setattr(keep, "RESULTS", tmp_path / "results")
     monkeypatch.setenv(keep.FACTS, json.dumps({"code": "a tree"}))
     keep.keep("name", {"a": 1})
@@ -48,6 +48,7 @@ def test_a_result_has_the_facts_and_is_added_to_only_by_the_same_code(tmp_path, 
         "figures": {"a": 1},
     }
     assert keep.kept_figures("name") == {"a": 1}
-    monkeypatch.setenv(keep.FACTS, json.dumps({"code": "another tree"}))
-    assert keep.kept_figures("name") == {}
+    for others in ({"code": "another tree"}, {"code": "a tree", "commit": "another"}):
+        monkeypatch.setenv(keep.FACTS, json.dumps(others))
+        assert keep.kept_figures("name") == {}
     assert keep.kept_figures("no such name") == {}
