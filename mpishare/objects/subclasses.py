@@ -1,12 +1,13 @@
 """Arrays of subclasses of ndarray: a plain array of the items, and apart from it what their class adds.
 
 What a class adds is what it pickles itself, but of an array without items, so that no item is pickled. A class that
-does not define how it is pickled adds its attributes.
+does not define how it is pickled adds its attributes and slots.
 """
 
 from __future__ import annotations
 
 import copy
+import copyreg
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,7 +34,9 @@ def reduce_subclass(array: NDArray[Any]) -> tuple[Any, ...]:
     kind = type(array)
     items = np.ndarray.view(array, np.ndarray)  # not by a method that the class may have replaced
     if not _pickles_itself(kind):
-        return np.ndarray.view, (items, kind), _attributes(array) or None, None, None, _set_attributes
+        names = [name for name in copyreg._slotnames(kind) if hasattr(array, name)]  # type: ignore[attr-defined]
+        state = _attributes(array), {name: getattr(array, name) for name in names}
+        return np.ndarray.view, (items, kind), state if any(state) else None, None, None, _set_state
     try:
         template, parts = _Template(_without_items(array)), _mask_attributes(array)
         _check_template(array, template)
@@ -127,6 +130,14 @@ def _pickles_itself(kind: type[np.ndarray[Any, Any]]) -> bool:
 def _attributes(array: Any) -> dict[str, Any]:
     attributes: dict[str, Any] = getattr(array, "__dict__", {})
     return attributes
+
+
+def _set_state(array: NDArray[Any], state: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    """Sets the attributes and the slots of an array whose class does not define how it is pickled."""
+    attributes, slots = state
+    _set_attributes(array, attributes)
+    for name, value in slots.items():
+        object.__setattr__(array, name, value)
 
 
 def _set_attributes(array: NDArray[Any], attributes: dict[str, Any]) -> None:

@@ -59,6 +59,22 @@ def test_arrays_with_attributes_that_refer_back():
 Own = type("Own", (np.ndarray,), {"__reduce__": lambda self: "own"})
 
 
+class Labelled(np.ndarray):
+    """An array with an attribute in a slot, and another slot that is empty."""
+
+    __slots__ = ("empty", "label")
+
+
+@pytest.mark.parametrize("kind", [Labelled, type("WithDict", (Labelled,), {}), type("Both", (Labelled, Field), {})])
+def test_arrays_with_attributes_in_slots(kind, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], kind.__name__, kind, raising=False)
+    array = np.ones(3).view(kind)
+    array.label = [array]
+    result = unpickle_object(pickle_object(array))
+    assert (type(result), result.tolist(), hasattr(result, "empty")) == (kind, [1, 1, 1], False)
+    assert result.label[0] is result
+
+
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
 def test_masked_arrays_and_records():
     hard = np.ma.array([1, 2], mask=[True, False], fill_value=7).harden_mask()
