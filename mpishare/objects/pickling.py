@@ -9,7 +9,7 @@ from __future__ import annotations
 import array
 import pickle
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from io import BytesIO
 from typing import Any
 
@@ -52,8 +52,13 @@ def pickle_object(obj: object, unshared: UnsharedParts | None = None) -> Pickled
     except SpecError:
         raise
     except _PICKLE_ERRORS as error:
-        cure = "" if cloud_pickler else " Lambdas and local classes need cloudpickle: pip install cloudpickle."
-        raise SpecError(f"{type(obj).__name__} cannot be pickled: {error}.{cure}") from error
+        parts = (obj.func, *obj.args) if isinstance(obj, partial) else obj if type(obj) is tuple else ()
+        for part in () if isinstance(error, RecursionError) else parts:  # names the part, not a tuple of ours
+            pickle_object(part)
+        needs_cloudpickle = cloud_pickler is None and not isinstance(error, TypeError)
+        cure = " Lambdas and local classes need cloudpickle: pip install cloudpickle." if needs_cloudpickle else ""
+        name = getattr(obj, "__qualname__", type(obj).__name__)
+        raise SpecError(f"{name} cannot be pickled: {error}.{cure}") from error
 
 
 def _pickled_by(pickler_class: type[_Pickler], obj: object, unshared: UnsharedParts | None) -> PickledObject:
@@ -66,8 +71,19 @@ def _pickled_by(pickler_class: type[_Pickler], obj: object, unshared: UnsharedPa
 
 
 def unpickle_object(pickled: PickledObject) -> Any:
-    """The object, with the arrays of `pickled` in it; no copy."""
-    return pickle.loads(pickled.skeleton, buffers=pickled.arrays)  # noqa: S301 - from a rank of this job
+    """The object, with the arrays of `pickled` in it; no copy.
+
+    Raises:
+        AttributeError: The script or module does not define one of its functions or classes on this rank.
+        Exception: What its classes raise when they are unpickled.
+    """
+    try:
+        return pickle.loads(pickled.skeleton, buffers=pickled.arrays)  # noqa: S301 - from a rank of this job
+    except AttributeError as error:
+        text = str(error)
+        if "module '__main__'" not in text and not text.startswith("Can't get attribute"):  # Python 3.14, and older
+            raise
+        raise AttributeError(f"{text}. Define it at the top level of the script or module, on all ranks.") from error
 
 
 class _Pickler(pickle.Pickler):

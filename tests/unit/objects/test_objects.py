@@ -2,7 +2,9 @@
 
 import pickle
 import sys
+import threading
 from array import array
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from mpishare.arrays.spec import Spec
 from mpishare.errors import SpecError
+from mpishare.objects import pickling
 from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_header, lay_out
 from mpishare.objects.pickled import pack_specs, unpack_specs
 from mpishare.objects.pickling import pickle_object, unpickle_object
@@ -56,9 +59,6 @@ def test_arrays_with_attributes_that_refer_back():
     assert result.mesh["fields"][0] is result
 
 
-Own = type("Own", (np.ndarray,), {"__reduce__": lambda self: "own"})
-
-
 class Labelled(np.ndarray):
     """An array with an attribute in a slot, and another slot that is empty."""
 
@@ -73,6 +73,9 @@ def test_arrays_with_attributes_in_slots(kind, monkeypatch):
     result = unpickle_object(pickle_object(array))
     assert (type(result), result.tolist(), hasattr(result, "empty")) == (kind, [1, 1, 1], False)
     assert result.label[0] is result
+
+
+Own = type("Own", (np.ndarray,), {"__reduce__": lambda self: "own"})
 
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
@@ -92,6 +95,43 @@ def test_masked_arrays_and_records():
 def test_what_cannot_be_pickled():
     with pytest.raises(SpecError, match="list cannot be pickled: cannot pickle 'generator' object"):
         pickle_object([1, (number for number in range(3))])
+    deep: tuple = ()
+    for _ in range(100_000):
+        deep = (deep,)
+    with pytest.raises(SpecError, match="tuple cannot be pickled"):
+        pickle_object(deep)
+
+
+class Locked:
+    """An object whose methods cannot be pickled."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def look(self, x):
+        return x
+
+
+@pytest.mark.parametrize("whole", [(Locked().look,), (1, partial(partial, Locked().look)), partial(Locked().look, 2)])
+def test_the_function_that_cannot_be_pickled_is_named(whole, monkeypatch):
+    monkeypatch.setattr(pickling, "_cloud_pickler", lambda: None)
+    with pytest.raises(SpecError) as raised:
+        pickle_object(whole)
+    assert str(raised.value) == "Locked.look cannot be pickled: cannot pickle '_thread.lock' object."
+    with pytest.raises(SpecError, match=r"<lambda> cannot be pickled: .*: pip install cloudpickle\."):
+        pickle_object((abs, lambda: 0))
+
+
+def test_a_function_that_the_script_defines_on_the_root_alone(monkeypatch):
+    def local():
+        pass
+
+    local.__module__, local.__qualname__ = "__main__", "local"
+    monkeypatch.setattr(sys.modules["__main__"], "local", local, raising=False)
+    pickled = pickle_object([local])
+    monkeypatch.undo()
+    with pytest.raises(AttributeError, match=r"'local'.*Define it at the top level of the script or module, on all"):
+        unpickle_object(pickled)
 
 
 def unshared(obj):
