@@ -188,7 +188,7 @@ class TaskError(MpishareError):
 
     def __str__(self) -> str:
         head = f"item {self.item} failed on rank {self.rank} of host {self.host}: {self.reason}"
-        return f"{head}\n\nThere:\n{self.traceback}" if self.traceback else head
+        return f"{head}\n\nOn that rank:\n{self.traceback}" if self.traceback else head
 
 
 _LARGEST_INTEGER = 2**63 - 1

@@ -222,6 +222,6 @@ def call_now(context: Context, call: Call) -> Future[Any]:
     future: Future[Any] = Future()
     try:
         future.set_result(call_as_task(call.func, *call.args, **call.kwargs))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         future.set_exception(Failure.of(error).task_error(context, context.topology.rank, call.number, error))
     return future

@@ -122,7 +122,7 @@ def apply_to_items(func: Callable[[Any], Any], items: Iterable[Any], first: int 
     try:
         for item in items:
             append(func(item))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ItemFailed(first + len(results)) from error
     return results
 
