@@ -33,6 +33,8 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
     The values that any rank of `root`'s node wrote before the call are sent; those that ranks of other nodes wrote are
     overwritten. Whole items are sent: for a view of some columns, such as `array[["a", "c"]]`, all columns.
 
+    The other ranks may still read when it returns. Call `fence(scope="all")` before the next write.
+
     Args:
         array: On each rank its view of the same array from `empty`, `zeros` or `full`, or of the same contiguous part.
         root: A rank of the node whose values all nodes get.

@@ -127,9 +127,10 @@ def _versions() -> dict[str, str]:
 def _machine_lines(machine: Machine) -> list[str]:
     shm = machine.shm
     limit = machine.memory_limit
+    huge = f"{machine.huge_pages}, of shared memory {machine.shm_huge_pages}"
     return [
         f"Linux {machine.kernel}, {machine.cores} cores, {machine.memory_bytes:,} bytes of memory, "
         + (f"limited to {limit:,} by its control group" if limit is not None else "not limited by a control group"),
         f"{shm.directory}: {shm.total:,} bytes, {shm.free:,} free" if shm is not None else "no /dev/shm",
-        f"pages of {machine.page_bytes:,}; huge pages {machine.huge_pages}, of shared memory {machine.shm_huge_pages}",
+        f"pages of {machine.page_bytes:,}; the kernel's setting for huge pages {huge}",
     ]

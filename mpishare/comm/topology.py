@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class Topology:
     """The nodes of a communicator. Nodes are numbered by their lowest rank, which is their leader.
 
+    You may use its communicators for calls of your own, but may not free them.
+
     Attributes:
         comm: The communicator that it describes, as the caller gave it.
         rank: This process's rank in `comm`.

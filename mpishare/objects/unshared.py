@@ -23,7 +23,7 @@ _MAX_NAMED = 5
 _OBJECTS = np.dtype(object)
 
 _CURE_ARRAY = ".astype('S8') or .astype('f8')"
-_CURE_FRAME = ".astype('category'), or .astype('string[pyarrow]')"
+_CURE_FRAME = ".astype('category'), or, with PyArrow, .astype('string[pyarrow]')"
 
 
 class UnsharedPart(NamedTuple):

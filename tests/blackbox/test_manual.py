@@ -29,7 +29,7 @@ NOT_RUN = {
     "sbatch ": "tests/cluster/test_slurm.py submits the scripts",
     "srun ": "the same",
     "scontrol ": "needs Slurm",
-    "python -m venv": "sets up an environment",
+    "python3 -m venv": "sets up an environment",
     "python -m pip": "changes the environment of these tests",
     "apptainer ": "is not installed here",
     "docker ": "is not installed here",

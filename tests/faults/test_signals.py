@@ -56,8 +56,8 @@ def test_sigterm_of_the_launcher(tmp_path):
 def test_sigkill_of_the_launcher(tmp_path):
     """SIGKILL of mpiexec.
 
-    Outcome: its ranks go on, as MPI leaves them; nothing of ours is left, and `mpishare clean` removes what is left of
-    MPI's.
+    Outcome: its ranks end at once (MPICH), or go on until they call MPI (Open MPI); nothing of ours is left, and
+    `mpishare clean` removes what is left of MPI's.
     """
     with nothing_left() as settings:
         with started(UNSIGNALLED, environment({"TMPDIR": str(tmp_path), **settings}), "sharing") as job:
