@@ -69,12 +69,13 @@ class Question:
 
 
 def questions(figures: Mapping[str, Any]) -> list[Question]:
-    """All of them, from the figures of the kept results by name. The README shows the first nine."""
+    """All of them, from the figures of the kept results by name. The README shows the first ten."""
     return [
         _shares(figures, "an array to the ranks of one node, new memory (MPISHARE_RECYCLE=0)", "fresh", NEW_WAYS),
         _shares(figures, "the same, memory used again (MPISHARE_RECYCLE=50%)", "recycled", AGAIN_WAYS),
         _nodes(figures["nodes"], "an array to every host, links as fast as the machine", "4 hosts of 1, free"),
-        _nodes(figures["nodes"], "the same, links held to a rate", "8 hosts of 1, 400mbit"),
+        _nodes(figures["nodes"], "the same, links of some Gbit/s", "4 hosts of 1, 4gbit, 1ms"),
+        _nodes(figures["nodes"], "the same, slow links", "8 hosts of 1, 400mbit"),
         _messages(figures),
         _files(figures["files"]),
         _tasks(figures["pool"]),
@@ -139,16 +140,21 @@ def _shares(figures: Mapping[str, Any], title: str, memory: str, rivals: tuple[s
 
 
 def _nodes(figures: Mapping[str, Any], title: str, shown: str) -> Question:
-    """Of the places whose links are held to a rate, as that of `shown` is; or of the others."""
-    cells = []
+    """Of the places whose links are held to a rate of the same unit as that of `shown`, or to none as there."""
+    cells, unit = [], _unit_of_rate(shown)
     for place, tables in figures.items():
-        if ("bit" in place) != ("bit" in shown):
+        if _unit_of_rate(place) != unit:
             continue
         for size, ways in _by_size(tables).items():
             best = best_rival({name: {MEDIAN: times.median_s} for name, times in ways.items()})
             if best is not None and SHARE in ways:
                 cells.append(Cell(place, size, ways[SHARE], best, ways[best]))
     return Question(title, shown, tuple(cells))
+
+
+def _unit_of_rate(place: str) -> str:
+    """That of the links of a place; "" where they are as fast as the machine."""
+    return next((unit for unit in ("gbit", "mbit") if unit in place), "")
 
 
 def _messages(figures: Mapping[str, Any]) -> Question:
