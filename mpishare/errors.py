@@ -241,13 +241,9 @@ def text_of_error(error: BaseException) -> str:
         return f"{type(error).__name__}, whose text cannot be made"
 
 
-_MOST_NAMED_RANKS = 8
-
-
 def _name_ranks(ranks: list[int]) -> str:
     """Ranks for error messages: 'rank 3', 'ranks 0, 2', 'ranks 0, 1, 2 and 509 more'."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
-    named = ", ".join(str(rank) for rank in ranks[:_MOST_NAMED_RANKS])
-    unnamed = len(ranks) - _MOST_NAMED_RANKS
+    named, unnamed = ", ".join(map(str, ranks[:8])), len(ranks) - 8
     return f"ranks {named}" + (f" and {unnamed} more" if unnamed > 0 else "")

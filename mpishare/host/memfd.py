@@ -10,9 +10,6 @@ _MFD_CLOEXEC = 1  # these two from uapi/linux/memfd.h
 _MFD_NOEXEC_SEAL = 8  # since Linux 6.3
 _NUMBERS = {"x86_64": 319, "aarch64": 279}  # arch/x86/entry/syscalls/syscall_64.tbl; uapi/asm-generic/unistd.h
 
-_NAME = "mpishare"
-"""What /proc shows for its maps."""
-
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
@@ -30,11 +27,11 @@ def memfd_create() -> int:
     """
     create = getattr(os, "memfd_create", _memfd_create_by_number)
     try:
-        return int(create(_NAME, _MFD_CLOEXEC | _MFD_NOEXEC_SEAL))
+        return int(create("mpishare", _MFD_CLOEXEC | _MFD_NOEXEC_SEAL))
     except OSError as error:
         if error.errno != EINVAL:
             raise
-        return int(create(_NAME, _MFD_CLOEXEC))
+        return int(create("mpishare", _MFD_CLOEXEC))
 
 
 def _memfd_create_by_number(name: str, flags: int) -> int:

@@ -58,9 +58,9 @@ def _reason_of_copy(kind: str) -> str:
 
 
 def _not_shared(obj: Any, segments: Sequence[Segment | None]) -> SpecError:
+    given = f"array is {describe(obj)}, which"
     if any(segments):
-        return SpecError(
-            f"array is {describe(obj)}, which is private to this rank already. Use array.copy() for another."
-        )
-    given = f"array is {describe(obj)}, which cannot be traced to node-shared memory"
-    return SpecError(f"{given}. Pass one from share, load, empty, zeros or full.")
+        return SpecError(f"{given} is private to this rank already. Use array.copy() for another.")
+    return SpecError(
+        f"{given} cannot be traced to node-shared memory. Pass one from share, load, empty, zeros or full."
+    )
