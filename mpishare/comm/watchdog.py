@@ -55,7 +55,7 @@ class _Answer(NamedTuple):
     text: str
 
 
-_SILENT = _Answer((0, ""), "does not answer: it is in no call of mpishare, or works within one, or does not run")
+_SILENT = _Answer((0, ""), "does not answer: it is in no call of mpishare, works in one, has ended, or does not run")
 _BUSY = _Answer((0, ""), "is in this call and does not answer: it computes, reads or writes, or does not run")
 
 _waits: set[_Wait] = set()

@@ -83,4 +83,4 @@ def test_sigstop():
     ended = run_until_signalled(3, "SIGSTOP", "before", MPISHARE_TIMEOUT="5")  # more than a share takes when others run
     missing = r"StallError: .* has waited 5 s \(MPISHARE_TIMEOUT\) for ranks that have not come: (.*; )?rank 3 on host"
     assert re.search(missing, ended.stderr), ended.stderr
-    assert "does not answer: it is in no call of mpishare, or works within one, or does not run" in ended.stderr
+    assert "does not answer: it is in no call of mpishare, works in one, has ended, or does not run" in ended.stderr
