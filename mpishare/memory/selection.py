@@ -144,8 +144,7 @@ def obtain(context: Context, nbytes: int, backend: str | None, writable: bool) -
     if backend is not None:
         others = f"{others}{'; ' * bool(others)}MPISHARE_BACKEND or backend= allows {backend} alone; leave it out"
     if lack is None:
-        cure = "`mpishare info` shows which kinds fit."
-        raise BackendError(f"no segment kind can be used on host {context.topology.host}: {others}. {cure}")
+        raise BackendError(f"no segment kind can be used on host {context.topology.host}: {others}")
     cure = f"{lack.cure} No other segment kind can be used either. {others}" if others else lack.cure
     raise CapacityError(lack.host, lack.where, lack.wanted, lack.free, cure)
 
@@ -219,8 +218,7 @@ def _allocate(kind: Kind, context: Context, nbytes: int, writable: bool) -> Mapp
     topology, comm = context.topology, context.node_collective_comm
     with agree(comm) as agreement:
         if writable and not kind.is_shared and topology.node_size > 1:
-            reason = "each rank would write to a copy of its own, and the others would not see it"
-            raise BackendError(f"{reason}; private copies serve read-only arrays alone")
+            raise BackendError("each rank would write to a copy of its own, and the others would not see it")
         agreement.note = ((1 << kind.check(context, nbytes)) - 1).to_bytes(NOTE_BYTES, "little")
     steps = int.from_bytes(agreement.note, "little").bit_length()  # the most that a rank has counted
     part = fill_slice(nbytes, topology.node_size, topology.node_rank) if kind.is_shared else slice(0, nbytes)
