@@ -107,10 +107,6 @@ def launches():
         size = 3 if "MPISHARE_NODES" in environ else 2
         chosen.append(mpi(name, size, environ, without=["comm", "transfer", "compat", *ABOVE]))
     chosen.append(mpi("watched", 3, {"MPISHARE_NODES": "block:2", **WATCHED}, without=["memory", "kernels"]))
-    # A node in the middle of a chain.
-    chosen.append(
-        mpi("watched-block:1", 3, {"MPISHARE_NODES": "block:1", **WATCHED}, without=["memory", "compat", *ABOVE])
-    )
     if MPICH.exists():
         chosen += mpich()
         # MPI puts each rank on a node of its own.
