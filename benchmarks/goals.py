@@ -57,6 +57,7 @@ def rows(figures: Figures) -> list[Row]:
     return [
         *_within(figures["share-2"], figures["share-4"]),
         *_between(figures["nodes"]),
+        *_links(figures["nodes-links"]),
         *_growth(figures["growth"]),
         *_collectives(figures["collectives"]),
         *_messages(figures["messages"], figures["messages-hosts"]["compression"]),
@@ -137,6 +138,18 @@ def _best(ways: Figures, start: str) -> Any:
 def _last(tables: Figures) -> tuple[str, Figures]:
     """The largest size of a place."""
     return [*tables.items()][-1]
+
+
+def _links(figures: Figures) -> Iterator[Row]:
+    """Over 2, 4 and 8 hosts, on links of each rate and delay."""
+    kinds = dict.fromkeys(title.partition(", ")[2] for title in figures)
+    for kind in kinds:
+        size, _ = _last(figures[f"2 hosts of 1, {kind}"])
+        places = [figures[f"{hosts} hosts of 1, {kind}"][size] for hosts in (2, 4, 8)]
+        sockets = ", ".join(f"{place[SOCKETS][OF_THE_SOCKET]:.3g}" for place in places[1:])
+        values = tuple(place[SHARE][OF_THE_SOCKET] for place in places)
+        what = f"{size} to 2, 4, 8 hosts, {kind}, over one raw socket"
+        yield Row(what, values, 1.10, beside=f"raw sockets from host to host, 4 and 8 hosts: {sockets}")
 
 
 def _growth(figures: Figures) -> Iterator[Row]:

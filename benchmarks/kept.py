@@ -17,6 +17,7 @@ QUOTED = (
     "messages",
     "messages-hosts",
     "nodes",
+    "nodes-links",
     "pool",
     "share-2",
     "share-4",
