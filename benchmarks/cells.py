@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.collective_ways import GATHER, REDUCE, RIVALS
 from benchmarks.files import CHUNKED, COLD, CONTIGUOUS, FRESH, LIMIT, RECYCLED
-from benchmarks.messages import OURS, OURS_OUT
+from benchmarks.messages import OURS, OURS_OUT, STRIDED
 from benchmarks.nodes import best_rival
 from benchmarks.rivals import SHARE
 from benchmarks.rounds import MEDIAN
@@ -73,9 +73,9 @@ def questions(figures: Mapping[str, Any]) -> list[Question]:
     return [
         _shares(figures, "an array to the ranks of one node, new memory (MPISHARE_RECYCLE=0)", "fresh", NEW_WAYS),
         _shares(figures, "the same, memory used again (MPISHARE_RECYCLE=50%)", "recycled", AGAIN_WAYS),
-        _nodes(figures["nodes"], "an array to every host, links as fast as the machine", "4 hosts of 1, free"),
-        _nodes(figures["nodes"], "the same, links of some Gbit/s", "4 hosts of 1, 4gbit, 1ms"),
-        _nodes(figures["nodes"], "the same, slow links", "8 hosts of 1, 400mbit"),
+        _nodes(figures, "an array to every host, links as fast as the machine", "4 hosts of 1, free"),
+        _nodes(figures, "the same, links of some Gbit/s", "4 hosts of 1, 4gbit, 1ms"),
+        _nodes(figures, "the same, slow links", "8 hosts of 1, 400mbit"),
         _messages(figures),
         _files(figures["files"]),
         _tasks(figures["pool"]),
@@ -141,10 +141,11 @@ def _shares(figures: Mapping[str, Any], title: str, memory: str, rivals: tuple[s
 
 def _nodes(figures: Mapping[str, Any], title: str, shown: str) -> Question:
     """Of the places whose links are held to a rate of the same unit as that of `shown`, or to none as there."""
-    cells, unit = [], _unit_of_rate(shown)
-    for place, tables in figures.items():
-        if _unit_of_rate(place) != unit:
+    cells, nodes, links = [], figures["nodes"], figures["nodes-links"]
+    for place in dict.fromkeys((*nodes, *links)):
+        if _unit_of_rate(place) != _unit_of_rate(shown):
             continue
+        tables = {**nodes.get(place, {}), **links.get(place, {})}
         for size, ways in _by_size(tables).items():
             best = best_rival({name: {MEDIAN: times.median_s} for name, times in ways.items()})
             if best is not None and SHARE in ways:
@@ -165,6 +166,8 @@ def _messages(figures: Mapping[str, Any]) -> Question:
         for place, tables in places.items()
         for size, ways in _by_size(tables).items()
     ]
+    strided = {way: _times(row) for way, row in figures["messages"][STRIDED].items()}
+    cells.append(_cell("one node, every second float64", "8 MiB", strided, OURS, lambda name: True))
     return Question("a message from rank to rank", "one node", tuple(cells))
 
 

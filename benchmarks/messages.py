@@ -40,6 +40,7 @@ KNOWN, PROBED, OURS, OURS_OUT, PICKLED, PKL5 = (
     "pkl5",
 )
 OVER_KNOWN = f"of {KNOWN}"
+STRIDED = "every second of 1,048,576 float64"
 AUTO, AS_THEY_ARE, OF_PLAIN = "compress='auto'", "as they are", "of as they are"
 _ARRAYS = 3
 _SLOW = "400mbit"
@@ -80,7 +81,7 @@ def on_one_node(sizes: list[int], rounds: int, gib: float, result: str) -> None:
         figures[name] = measure(nbytes, rounds)
         if rank == 0:
             show(name, figures[name])
-    figures["every second of 1,048,576 float64"] = strided(rounds)
+    figures[STRIDED] = strided(rounds)
     figures[f"memory of a recv of {gib:g} GiB"] = {OURS: {"over the array, MiB": memory(int(gib * (1 << 30)))}}
     info = ms.info()
     if rank == 0:
