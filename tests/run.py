@@ -22,7 +22,7 @@ TIME_LIMIT_S = 900  # a launch that takes longer hangs
 ABOVE = ["objects", "messages", "files", "checkpoints", "tasks", "kernels"]
 """Folders of tests/mpi that stand on the others and know little of placement: they run once for a number of ranks."""
 LAYOUTS = [
-    (1, "", []),
+    (1, "", ["kernels"]),
     (2, "", ABOVE),
     (2, "block:1", []),
     (3, "", ["memory", *ABOVE]),
@@ -163,11 +163,13 @@ def mpi_tests(marks="not large and not two_launches", *, only=("",), without=())
 def mpich():
     """tests/mpi on a second MPI, which `make test` installs in a folder of its own.
 
-    The folders above the others run on 2 ranks, as a rank of MPICH that waits leaves its core to no other.
+    The folders above the others run on 2 ranks, as a rank of MPICH that waits leaves its core to no other. Kernels
+    call no MPI, and are left out.
     """
+    above = [name for name in ABOVE if name != "kernels"]
     return [
         with_python("mpich", MPICH, [MPICH.parent], mpi_tests(without=ABOVE)),
-        with_python("mpich-2", MPICH, [MPICH.parent], mpi_tests(only=ABOVE), size=2),
+        with_python("mpich-2", MPICH, [MPICH.parent], mpi_tests(only=above), size=2),
     ]
 
 

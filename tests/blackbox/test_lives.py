@@ -15,7 +15,7 @@ def test_one_copy_per_node_in_proportional_memory(nodes, copies, tmp_path):
     run_ranks(4, ["-m", "benchmarks.memory", "--mib", "128"], environ)
     figures = json.loads((tmp_path / "memory-4.json").read_text())["figures"]
     for way in ("mpishare.share", "mpishare.share, memmap"):
-        assert 0.99 * copies < figures[way]["all ranks"] <= 1.05 * copies  # MPI's own pages come and go
+        assert 0.9 * copies < figures[way]["all ranks"] <= 1.05 * copies  # MPI's own pages come and go
 
 
 @pytest.mark.timeout(600)
