@@ -163,13 +163,11 @@ def mpi_tests(marks="not large and not two_launches", *, only=("",), without=())
 def mpich():
     """tests/mpi on a second MPI, which `make test` installs in a folder of its own.
 
-    The folders above the others run on 2 ranks, as a rank of MPICH that waits leaves its core to no other. Kernels
-    call no MPI, and are left out.
+    The folders above the others run on 2 ranks, as a rank of MPICH that waits leaves its core to no other.
     """
-    above = [name for name in ABOVE if name != "kernels"]
     return [
         with_python("mpich", MPICH, [MPICH.parent], mpi_tests(without=ABOVE)),
-        with_python("mpich-2", MPICH, [MPICH.parent], mpi_tests(only=above), size=2),
+        with_python("mpich-2", MPICH, [MPICH.parent], mpi_tests(only=ABOVE), size=2),
     ]
 
 
