@@ -219,11 +219,12 @@ def checked_path(path: object) -> str:
     Raises:
         ArgumentError: It is not a path, or has a null byte.
     """
+    name: str | None
     try:
         name = os.fsdecode(path)  # type: ignore[arg-type]
     except TypeError:
-        name = "\0"
-    if "\0" in name:
+        name = None
+    if name is None or "\0" in name:
         raise ArgumentError(f"path is {path!r}; expected a str or a pathlib.Path without null bytes.")
     return name
 
