@@ -51,6 +51,8 @@ MEMORY = {
 tests/mpi, and of tests/mpi/memory."""
 
 PYTEST = ["-m", "pytest", "-q", "--color=no"]
+FAILURE = r"^(?:FAILED |ERROR |\[rank \d+\] tests/).*"
+"""A line of a launch's output that is repeated in the summary: pytest's, and those of the ranks of tests/mpi."""
 
 
 class Launch(NamedTuple):
@@ -184,7 +186,7 @@ def with_python(name, python, folders, args, size=3):
 
 
 def run(launch):
-    """Runs one launch within the time limit, and prints its output; its line of the summary, and three numbers.
+    """Runs one launch within the time limit, and prints its output; its part of the summary, and three numbers.
 
     It has a temporary folder of its own: Open MPI names a job's folder by the launcher's process number alone, and no
     launcher begins where a killed one of the same number, which comes around, has left its folder.
@@ -194,7 +196,15 @@ def run(launch):
     start = time.monotonic()
     with TemporaryDirectory(prefix="tests-", ignore_cleanup_errors=True) as folder:
         environ = environment({**coverage.settings(launch.name), "TMPDIR": folder, **launch.environ})
-        process = subprocess.Popen(launch.command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            launch.command,
+            cwd=ROOT,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
         limit = Timer(TIME_LIMIT_S, process.terminate)  # mpiexec ends its ranks
         limit.start()
         with process.stdout:
@@ -202,15 +212,16 @@ def run(launch):
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         limit.cancel()
-    last = output[output.rfind("\n", 0, len(output) - 1) :]
-    counts = Counter({name: int(number) for number, name in re.findall(r"(\d+) (passed|failed|error|skipped)", last)})
+    last = re.findall(r"^.*\d+ (?:passed|failed|error|skipped).* in [\d.]+s.*$", output, re.MULTILINE)[-1:]
+    outcomes = re.findall(r"(\d+) (passed|failed|error|skipped)", "".join(last))
+    counts = Counter({name: int(number) for number, name in outcomes})
     passed, skipped = counts["passed"], counts["skipped"]
     failed = counts["failed"] + counts["error"] or int(process.returncode != 0)  # a launch may fail without a test
     times = f"{time.monotonic() - start:6.1f} s {usage.ru_utime + usage.ru_stime:6.1f} s of CPU"
     end = f"  exit status {process.returncode}" if process.returncode else ""
     line = f"{launch.name:20} {passed:5} passed {failed:3} failed {skipped:3} skipped {times}{end}"
     print(output, end="", flush=True)
-    return line, passed, failed, skipped
+    return "\n    ".join([line, *re.findall(FAILURE, output, re.MULTILINE)]), passed, failed, skipped
 
 
 if __name__ == "__main__":

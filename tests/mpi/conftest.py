@@ -61,7 +61,8 @@ def pytest_unconfigure():
 def pytest_runtest_logreport(report):
     """Reports a failure at once: the other ranks may wait for this one for ever."""
     if report.failed:
-        _print(f"{report.nodeid} failed in {report.when}\n{report.longreprtext}")
+        error = report.longreprtext.partition("\nE ")[2].partition("\n")[0].strip()
+        _print(f"{report.nodeid} failed in {report.when}: {error}\n{report.longreprtext}")
 
 
 def pytest_collectreport(report):
