@@ -16,6 +16,7 @@ import mpishare as ms
 from mpishare.comm.lookup import context_of
 from mpishare.messages.wire import encode
 from tests.mpi.messages.exchange import LEFT, RIGHT, pattern, wait_all
+from tests.signals import outside_coverage
 
 
 @pytest.mark.parametrize("nbytes", [8, 3_000_000])
@@ -216,7 +217,7 @@ def test_what_never_comes_is_given_up(comm, configured):
 @contextmanager
 def interrupted():
     """Within a moment a signal comes, the handler of which raises."""
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    before = signal.signal(signal.SIGALRM, outside_coverage(signal.default_int_handler))
     signal.setitimer(signal.ITIMER_REAL, 0.1)
     try:
         with pytest.raises(KeyboardInterrupt):

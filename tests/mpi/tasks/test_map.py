@@ -22,6 +22,7 @@ import mpishare as ms
 from mpishare.comm import mpi
 from tests.mpi.tasks.objects import NotPicklable, NotUnpicklable, State, fail_at, made, make, memory_of, with_made
 from tests.mpi.test_errors import assert_refused, assert_refused_alike
+from tests.signals import outside_coverage
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -242,6 +243,7 @@ def test_an_interrupt_while_the_others_have_tasks(comm, configured, monkeypatch)
     monkeypatch.delenv("MPISHARE_CHECK", raising=False)
     unwatched, looks = configured(timeout=""), itertools.count()
 
+    @outside_coverage
     def interrupt(*_):
         """The second time that the last rank is found at work, this one has ended its own tasks."""
         if _begun[0].Test() and next(looks):

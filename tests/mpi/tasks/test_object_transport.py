@@ -14,6 +14,7 @@ from mpishare.comm.lookup import context_of
 from mpishare.comm.pending import InFlight
 from mpishare.objects.pickling import pickle_object
 from mpishare.tasks.object_transport import receive_object, send_object
+from tests.signals import is_coverage, outside_coverage
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -40,6 +41,7 @@ def test_after_an_exception_in_the_middle_of_a_message_the_communicator_is_refus
         ms.zeros(3, comm=own)
 
 
+@outside_coverage
 def interrupt(*_):
     raise ValueError("of a handler")
 
@@ -49,6 +51,8 @@ def signal_within(code, comm):
     main, is_within = threading.main_thread().ident or 0, False
     while not is_within:
         frame: FrameType | None = sys._current_frames()[main]
+        if is_coverage(frame):
+            continue
         while frame is not None and not is_within:
             is_within, frame = frame.f_code is code, frame.f_back
     signal.pthread_kill(main, signal.SIGALRM)

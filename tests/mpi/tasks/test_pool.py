@@ -30,6 +30,7 @@ from tests.mpi.tasks.objects import (
     make,
     with_made,
 )
+from tests.signals import outside_coverage
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -351,6 +352,7 @@ def test_terminate(comm, shared_folder):
 def test_an_interrupt_while_the_root_waits(comm, shared_folder, waits):
     file = shared_folder / "end"
 
+    @outside_coverage
     def interrupt(*_):
         raise KeyboardInterrupt
 
