@@ -7,6 +7,7 @@ import time
 from array import array
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any, TypeVar, cast
 
 from mpishare.comm import mpi, progress
@@ -29,6 +30,8 @@ _T = TypeVar("_T")
 
 _LOOK_S = 0.0005
 """How often the first call on a communicator looks whether the other ranks have come, under MPISHARE_TIMEOUT."""
+_FREE_WITHIN_S = 1
+"""How long to free a communicator waits for the ranks that came too late to its first call."""
 
 
 class Context:
@@ -201,10 +204,27 @@ def _duplicate(comm: mpi.Intracomm, timeout_s: float | None) -> mpi.Intracomm:
     end = time.monotonic() + timeout_s
     while not request.Test():
         if time.monotonic() > end:
+            comm.Set_attr(_duplication_keyval(), request)
             raise StallError(first_call(), timeout_s, {})
         progress.advance_all()
         time.sleep(_LOOK_S)
     return duplicate
+
+
+@cache
+def _duplication_keyval() -> int:
+    """The key of a duplication that was given up, on the communicator that is duplicated.
+
+    To free that waits a moment for the ranks that came late, as Open MPI 5 ends a process that frees a communicator
+    while a collective goes on.
+    """
+
+    def wait(_comm: mpi.Comm, _keyval: int, request: mpi.Request) -> None:
+        end = time.monotonic() + _FREE_WITHIN_S
+        while not request.Test() and time.monotonic() < end:
+            time.sleep(_LOOK_S)
+
+    return mpi.Comm.Create_keyval(delete_fn=wait)
 
 
 def _check_launch(config: Config) -> None:

@@ -254,6 +254,20 @@ def test_a_communicator_whose_first_call_stalled_stays_refused(duplicate, comm, 
 
 @pytest.mark.two_launches
 @pytest.mark.ranks(2)
+def test_a_communicator_whose_first_call_stalled_can_be_freed(duplicate, comm, monkeypatch):
+    monkeypatch.setenv("MPISHARE_TIMEOUT", "0.5")
+    late = comm.size - 1
+    for rank in range(late) if comm.rank == late else ():
+        comm.recv(source=rank)
+    with pytest.raises(ms.StallError):
+        ms.topology(duplicate)
+    if comm.rank != late:
+        comm.send(None, late)
+    duplicate.Free()
+
+
+@pytest.mark.two_launches
+@pytest.mark.ranks(2)
 def test_a_communicator_whose_first_call_failed_answers_no_ranks_that_wait(configured):
     with pytest.raises(ms.ArgumentError, match="MPISHARE_NODES") as failed:  # whose frames live as long
         configured(nodes="rows:2")
