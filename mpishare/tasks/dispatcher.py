@@ -15,6 +15,7 @@ from mpishare.comm import mpi
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag
+from mpishare.comm.watchdog import LONGEST_LOOK_S
 from mpishare.errors import MpishareError, StallError
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import pickle_object
@@ -53,7 +54,7 @@ class Dispatcher:
         self._error: BaseException | None = None
         self._lock = threading.RLock()  # of `_waiting` and `_error`, so that no call waits for a thread that has ended
         self._is_closing = False
-        self.watched_from = 0.0
+        self.watched_from = self._looked = 0.0
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -157,7 +158,11 @@ class Dispatcher:
         limit_s, facts = self._context.config.timeout_s, self._context.topology
         if limit_s is None:
             return
-        latest = time.monotonic() - limit_s
+        now = time.monotonic()
+        if now - self._looked > LONGEST_LOOK_S:
+            self.watched_from = max(self.watched_from, now)
+        self._looked = now
+        latest = now - limit_s
         late = [rank for rank, (_, _, since) in self._running.items() if max(since, self.watched_from) < latest]
         if late:
             hosts = {rank: facts.hosts[facts.node_of(rank)] for rank in late}

@@ -5,6 +5,7 @@ import re
 import select
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,22 @@ def test_sigstop():
     missing = r"StallError: .* has waited 5 s \(MPISHARE_TIMEOUT\) for ranks that have not come: (.*; )?rank 3 on host"
     assert re.search(missing, ended.stderr), ended.stderr
     assert "does not answer: it is in no call of mpishare, works in one, has ended, or does not run" in ended.stderr
+
+
+@pytest.mark.parametrize("name", ["fence", "Pool.submit"])
+def test_a_job_that_is_suspended(name, tmp_path):
+    """SIGSTOP of all ranks and SIGCONT later, as a batch system suspends a job, with MPISHARE_TIMEOUT.
+
+    Outcome: nothing: the time between does not count.
+    """
+    program = [sys.executable, "-m", "tests.faults.programs.calls", "be_suspended", name, str(tmp_path / "resumed")]
+    command = [sys.executable, "-m", "mpishare", "run", "-n", "3", *program]
+    with started(command, environment({"MPISHARE_TIMEOUT": "3"}), "waiting") as job:
+        ranks = children_of(job.pid)
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for rank in ranks:
+                os.kill(rank, number)
+            time.sleep(5 if number == signal.SIGSTOP else 0)
+        (tmp_path / "resumed").touch()
+        output = job.stdout.read()
+        assert output.count("done") == 3, output

@@ -24,6 +24,7 @@ from tests.faults.strace import injected
 
 comm = MPI.COMM_WORLD
 rank = comm.rank
+comm.Barrier()  # a rank may import for longer than a call may wait
 ms.topology()
 
 
@@ -116,6 +117,24 @@ def take_long(name, folder, number="1"):
         print("done", flush=True)
     ended.touch()
     comm.Barrier()
+
+
+def be_suspended(name, file):
+    """The others wait for a rank that waits for a file, and the job is suspended meanwhile."""
+    if name == "Pool.submit":
+        submit_to_a_pool(partial(wait_for_resume, Path(file)))
+    else:
+        if rank == 2:
+            wait_for_resume(Path(file), 0)
+        ms.fence()
+    print("done", flush=True)
+
+
+def wait_for_resume(file, item):
+    """Waits until there is a file, and says so once the other ranks wait for this one."""
+    time.sleep(0.5)
+    print("waiting", flush=True)
+    wait_for(file, item)
 
 
 def call_on_another_communicator():
