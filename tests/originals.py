@@ -10,8 +10,9 @@ from tests.blackbox.launch import ROOT
 
 def archive_of(package):
     """The package's archive, which `make test` fetches."""
-    [archive] = (ROOT / ".venv" / "originals").glob(f"{package}-*")
-    return archive
+    archives = [*(ROOT / ".venv" / "originals").glob(f"{package}-*")]
+    assert len(archives) == 1, f"{archives} for {package}: `make .venv/originals/ready` fetches one."
+    return archives[0]
 
 
 def load(package, path, changes):
