@@ -65,14 +65,12 @@ def describe(shared: np.ndarray[Any, Any]) -> None:
     print(f"{shared.shape} {shared.dtype}, {shared.nbytes:,} bytes, shared from rank 0")
     for node, host in enumerate(nodes.hosts):
         ranks = nodes.ranks_of(node)
-        print(
-            f"  node {node} ({host}), ranks {', '.join(map(str, ranks))}: {shared.nbytes:,} bytes held once, "
-            f"{shared.nbytes * len(ranks):,} with one copy per rank"
-        )
+        held = f"{shared.nbytes:,} bytes held once, {shared.nbytes * len(ranks):,} with one copy per rank"
+        print(f"  node {node} ({host}), ranks {', '.join(map(str, ranks))}: {held}")
 
 
 def compare(shared: np.ndarray[Any, Any]) -> None:
-    """Times three ways to give every rank the array, one after the other in each round, after a round to warm up."""
+    """Times three ways to give every rank the array. Each round begins with the next way; the first is to warm up."""
     array = np.array(shared)
     ways: dict[str, Callable[[], Any]] = {
         "share, one copy per node": lambda: ms.share(array),
@@ -80,7 +78,8 @@ def compare(shared: np.ndarray[Any, Any]) -> None:
     }
     if shared.nbytes < 2**31 - 1:  # the largest message of MPI 3
         ways["comm.bcast, pickled"] = lambda: comm.bcast(array)
-    rounds = [{name: seconds(way) for name, way in ways.items()} for _ in range(8)][1:]
+    order = [*ways] * 7
+    rounds = [{name: seconds(ways[name]) for name in order[turn : turn + len(ways)]} for turn in range(7)][1:]
     if comm.rank == 0:
         print(f"until every rank has it, median of {len(rounds)}:")
         for name in ways:

@@ -62,8 +62,8 @@ def send_and_receive(array: NDArray[Any], options: argparse.Namespace) -> None:
         seconds = middle - start, time.perf_counter() - middle
         if (back.dtype, back.shape, back.tobytes()) != (array.dtype, array.shape, array.tobytes()):
             raise AssertionError("the bits that came back differ")
-        there, here = (f"{each * 1e3:.1f} ms, {array.nbytes / each / 1e9:.2f} GB/s" for each in seconds)
-        print(f"  {number + 1}: there {there}; back {here}: all bits are the same")
+        forth, backward = (f"{each * 1e3:.1f} ms, {array.nbytes / each / 1e9:.2f} GB/s" for each in seconds)
+        print(f"  {number + 1}: there {forth}; back {backward}: all bits are the same")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ class Encoder:
 
     def __init__(self, bits: int = BITS, work_us: float = 0.0) -> None:
         """`work_us` is how long each call computes besides, in microseconds."""
-        self.texts = {number: format(number, f"0{bits}b") for number in range(1 << bits)}
+        self.strings = {number: format(number, f"0{bits}b") for number in range(1 << bits)}
         self.work_s = work_us * 1e-6
 
     def encode(self, number: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -39,7 +39,7 @@ class Encoder:
             end = time.thread_time() + self.work_s
             while time.thread_time() < end:
                 pass
-        return np.frombuffer(self.texts[number].encode(), np.uint8) - ord("0")
+        return np.frombuffer(self.strings[number].encode(), np.uint8) - ord("0")
 
 
 def main(args: Sequence[str] | None = None) -> None:

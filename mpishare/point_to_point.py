@@ -271,7 +271,7 @@ def _send(context: Context, array: Any, dest: int, tag: int, compress: str | Non
 def _checked_receive(
     context: Context, source: int | None, tag: int | None, out: NDArray[Any] | None, status: mpi.Status | None
 ) -> tuple[int, int]:
-    """The rank and the tag to receive from. Fills in `status` if that is no rank.
+    """The rank and the tag to receive from. Fills in `status` if that is not a rank.
 
     Raises:
         ArgumentError, SpecError: See `recv`.

@@ -16,11 +16,11 @@ signal.signal(signal.SIGUSR1, lambda *_: signals.append(1))
 n = 10_000
 rows = ms.partition(n)  # the walkers of this rank
 checkpoint = ms.Checkpoint(folder, keep=2)
-found = checkpoint.latest()
-if found is None:
+snapshot = checkpoint.latest()
+if snapshot is None:
     step, places = 0, np.zeros(rows.stop - rows.start, int)
 else:
-    step, places = found.step, found.load("places", region=rows)
+    step, places = snapshot.step, snapshot.load("places", region=rows)
 if comm.rank == 0:
     print(f"{comm.size} ranks begin at step {step}")
 

@@ -24,7 +24,7 @@ from mpishare.files.row_blocks import RowBlocks
 from mpishare.files.source import Source, read_bytes
 
 DAMAGE = (OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""What reading a damaged file raises. An OSError that has an errno is no damage: the file may be good."""
+"""What reading a damaged file raises. An OSError that has an errno is not damage: the file may be good."""
 
 _SMALLEST_USER_BLOCK_BYTES = 512
 """HDF5 wants a power of two from here on (H5Pset_userblock)."""

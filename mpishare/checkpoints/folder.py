@@ -202,7 +202,7 @@ class CheckpointFolder:
         Args:
             step: The step that has been saved.
             keep: How many files up to that of `step` stay.
-            sets_aside: Whether files of later steps get another name; otherwise they stay as they are.
+            sets_aside: Whether files of later steps get another name; otherwise they keep theirs.
 
         Raises:
             FileError: A file cannot be removed or renamed.

@@ -33,7 +33,7 @@ options:
   --dry-run     print the command line and do not run it
   -h, --help    print this
 
-All other options go to mpiexec as they are.
+All other options go to mpiexec unchanged.
 """
 
 _ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE")

@@ -22,7 +22,7 @@ def abort_on_exception() -> None:
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         previous_hook(kind, error, traceback)
-        if os.getpid() == parent:  # a forked child is no rank
+        if os.getpid() == parent:  # a forked child is not a rank
             atexit.register(_abort, kind.__name__)
 
     sys.excepthook = hook

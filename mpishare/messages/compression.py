@@ -21,7 +21,7 @@ FRAME_BYTES = 1 << 20
 """Compressed at a time, while earlier frames travel."""
 
 MEASURED_FRAMES = 2
-"""The first frames to a node, which are sent as they are: the time of the last one is the speed of the link."""
+"""The first frames to a node, which are sent without compression: the time of the last one is the speed of the link."""
 
 _SAMPLES = 5
 _SAMPLE_BYTES = 10_000

@@ -50,6 +50,12 @@ FILES = {
     for file in sorted(PACKAGE.rglob("*.py"))
 }
 
+PROGRAMS = {
+    ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts): file
+    for folder in ("jobs", "docs/examples")
+    for file in sorted((PACKAGE.parent / folder).rglob("*.py"))
+}
+
 
 def imports_of(tree):
     """The full names that a file imports at run time, anywhere in it."""
@@ -150,9 +156,9 @@ def names_in(tree):
                 yield node.attr
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_names_are_the_fields(name):
-    given = {*names_in(source_of(FILES[name])), *name.split(".")}
+@pytest.mark.parametrize(("name", "file"), (FILES | PROGRAMS).items())
+def test_names_are_the_fields(name, file):
+    given = {*names_in(source_of(file)), *name.split(".")}
     parts = {part for item in given for part in re.findall(r"[A-Z]?[a-z]+", item)}
     wrong = {part.lower() for part in parts} & set(WORDS.split())
     assert wrong | ({item.strip("_") for item in given} & set(NAMES.split())) == set()
