@@ -8,8 +8,6 @@ each node, which is freed when each rank has copied its pixels. Without --data a
 astropy. Where PySM is installed, its own function is measured as well.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,11 +32,8 @@ world = MPI.COMM_WORLD
 
 
 def read(path: Path, nside: int) -> tuple[NDArray[Any], str]:
-    """The map at that resolution, in RING order, and its unit. Both ways read so, on rank 0.
-
-    With `memmap`, which PySM does not set, healpy holds one copy less of what it reads.
-    """
-    values = healpy.read_map(path, dtype=None, memmap=True)
+    """The map at that resolution, in RING order, and its unit. Both ways read so, on rank 0."""
+    values = healpy.read_map(path, dtype=None, memmap=True)  # one copy less in healpy than PySM, without `memmap`, has
     dtype = values.dtype.newbyteorder("=")
     if nside != healpy.get_nside(values):
         values = healpy.ud_grade(values.astype(float), nside)
@@ -76,14 +71,6 @@ def by_mpishare(path: Path, nside: int, pixels: NDArray[Any]) -> Any:
     return ms.share(call=lambda: Quantity(*read(path, nside), copy=False))[..., pixels]
 
 
-def by_pysm(path: Path, nside: int, pixels: NDArray[Any]) -> dict[str, Way]:
-    """The way of PySM itself, if it is installed."""
-    if pysm3 is None:
-        return {}
-    spread = pysm3.MapDistribution(pixel_indices=pixels, mpi_comm=world)
-    return {"PySM": Way([], lambda: pysm3.models.template.read_map(str(path), nside, map_dist=spread))}
-
-
 def main(args: Sequence[str] | None = None) -> int:
     """Compares both; returns 0 when they give the same bits."""
     parser = arguments(__doc__)
@@ -96,13 +83,13 @@ def main(args: Sequence[str] | None = None) -> int:
             values = np.random.default_rng(2022).standard_normal(12 * options.nside**2, np.float32)
             healpy.write_map(path, values, column_units="uK", dtype=values.dtype)
         world.Barrier()
-        part = ms.partition(12 * options.nside**2)
-        request = path, options.nside, np.arange(part.start, part.stop)
-        ways = {
-            **by_pysm(*request),
-            "by hand": Way([by_hand], lambda: by_hand(*request)),
-            "mpishare": Way([by_mpishare], lambda: by_mpishare(*request)),
-        }
+        request = path, options.nside, np.r_[ms.partition(12 * options.nside**2)]
+        ways: dict[str, Way] = {}
+        if pysm3 is not None:
+            spread = pysm3.MapDistribution(pixel_indices=request[2], mpi_comm=world)
+            ways["PySM"] = Way([], lambda: pysm3.models.template.read_map(str(path), options.nside, map_dist=spread))
+        ways["by hand"] = Way([by_hand], lambda: by_hand(*request))
+        ways["mpishare"] = Way([by_mpishare], lambda: by_mpishare(*request))
         status = compare("PySM, read_map", 48 * options.nside**2, ways, options)
         world.Barrier()
     return status

@@ -8,8 +8,6 @@ wavenumber, on every rank, and then moves it to a window of the node (`mpi_use_s
 --data a file of that shape is made. Needs h5py. Where TauREx is installed, its own function is measured as well.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
