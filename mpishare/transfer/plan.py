@@ -111,7 +111,7 @@ class Link:
 
 
 UNMEASURED = Link(1 / 50e6, 11e-6, 270e-6)
-"""A link of 400 Mbit/s, as benchmarks/results/nodes-chunks.json has it: for arrays that are too small for a probe."""
+"""A link of 400 Mbit/s, as it was measured once: for arrays that are too small for a probe."""
 
 
 class Way(Enum):
