@@ -2,7 +2,7 @@
 
     mpishare run -n 4 -m benchmarks.ground
 
-Prints a table and keeps it as results/ground.json. Bounds: import at most 0.3 of NumPy's; proportional memory (PSS) of
+Prints a table and keeps it as results/ground.json. Goals: import at most 0.3 of NumPy's; proportional memory (PSS) of
 all ranks at most 1.05 times the array, once the root dropped its source; descriptors and communicators flat; bad input
 refused on all ranks within a second.
 """
@@ -21,6 +21,7 @@ from mpi4py import MPI
 
 import mpishare as ms
 from benchmarks.keep import keep, pss_bytes
+from benchmarks.rounds import order, row
 
 NBYTES = 256 << 20
 SHARES = 10_000
@@ -36,7 +37,7 @@ def count(event, args):
 if {counts}: sys.addaudithook(count)
 start = time.perf_counter()
 {code}
-print(opened if {counts} else (time.perf_counter() - start) * 1e3)
+print(opened if {counts} else time.perf_counter() - start)
 """
 _CODES = {
     "mpishare": "import mpishare",
@@ -118,23 +119,17 @@ def timed_refusal(comm: MPI.Intracomm, call: Callable[[], object]) -> float:
 
 
 def imports() -> dict[str, dict[str, float]]:
-    """The time of imports in fresh processes, in turn and compiled once before, and the files that they open."""
+    """The time of imports in fresh processes, in an order that changes, and the files that they open."""
 
     def run(code: str, *, counts: bool) -> float:
         line = [sys.executable, "-c", _IMPORT.format(code=code, counts=counts)]
         return float(subprocess.run(line, capture_output=True, check=True).stdout)
 
-    rounds = [{name: run(code, counts=False) for name, code in _CODES.items()} for _ in range(IMPORTS + 1)][1:]
-    figures = {}
-    for name, code in _CODES.items():
-        times = [times[name] for times in rounds]
-        figures[name] = {
-            "median, ms": round(statistics.median(times), 1),
-            "least, ms": round(min(times), 1),
-            "most, ms": round(max(times), 1),
-            "files opened": run(code, counts=True),
-        }
-    return figures
+    times: dict[str, list[float]] = {name: [] for name in _CODES}
+    for number in range(IMPORTS + 1):  # the first round, in which modules are compiled, is left out
+        for name in order(_CODES, number):
+            times[name].append(run(_CODES[name], counts=False))
+    return {name: {**row(times[name][1:]), "files opened": run(code, counts=True)} for name, code in _CODES.items()}
 
 
 def wait_asleep(comm: MPI.Intracomm) -> None:

@@ -114,8 +114,9 @@ def one_node(ranks: str, rounds: int) -> dict[str, Any]:
         (RESULTS / f"{name}.{suffix}").unlink(missing_ok=True)
     matches: dict[str, Any] = {"ground": kept["ground"]}
     for way in (FRESH, RECYCLED):
-        points = {1 << power: kept["figures"][f"{1 << power:,} bytes"][way][MEDIAN] * 1e3 for power in NODE_POWERS}
-        matches[way] = {"us": points, "law: us, us per MiB": fit_line(points)}
+        rows = {1 << power: kept["figures"][f"{1 << power:,} bytes"][way] for power in NODE_POWERS}
+        points = {nbytes: row[MEDIAN] * 1e3 for nbytes, row in rows.items()}
+        matches[way] = {"times": rows, "law: us, us per MiB": fit_line(points)}
     return matches
 
 

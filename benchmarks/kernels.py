@@ -6,7 +6,8 @@ Each rank adds 1 to bins chosen at random, its part of the additions, in a compi
 The ways through MPI's windows take as long for one addition as others for thousands, so they make fewer. In a table
 that is SPARSER times as large, most bins stay empty, and fewer additions are made, too. Lost is what is missing in the
 sum of all bins; wrong is the number of bins that differ from numpy.bincount's. Then the checksum of 256 MiB by all
-ranks beside crc32 and BLAKE2 on one. Prints a table and keeps it as results/kernels.json.
+ranks beside crc32 and BLAKE2 on one. The order of the ways changes from round to round. Prints a table and keeps it as
+results/kernels.json.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 
 import mpishare as ms
 from benchmarks.keep import keep
-from benchmarks.rounds import order
+from benchmarks.rounds import MEDIAN, Call, Row, measure, order, row
 from mpishare import kernels
 
 Array = NDArray[Any]
@@ -35,7 +36,6 @@ CYCLE = 1 << 20  # numbers that a rank goes through again and again: 8 MiB, what
 FEWER = 1000  # how many times fewer additions go through windows
 SPARSER = 1 << 14  # times as many bins: 131 MB for 1000
 NBYTES = 256 << 20
-ROUNDS = 5
 
 
 def main() -> None:
@@ -53,13 +53,16 @@ def main() -> None:
             count = options.adds // divisor // comm.size
             parts[name].append(measured(comm, add, count, max(options.bins * factor, 1)))
     rows = {name: combined(results[1:]) for name, results in parts.items()}
-    for name, row in rows.items() if comm.rank == 0 else ():
-        print(f"{name:38} " + "  ".join(f"{what} {value:,}" for what, value in row.items()), flush=True)
-    sums = checksums(comm)
+    sums = checksums(comm, options.rounds)
     info = ms.info()
     if comm.rank == 0:
-        print(f"{NBYTES >> 20} MiB, GB/s: {sums}")
-        keep("kernels", {"ranks": comm.size, "bins": options.bins, "ways": rows, "checksum, GB/s": sums}, info)
+        for name, figures in {**rows, **sums}.items():
+            print(f"{name:38} " + "  ".join(f"{what} {value:,}" for what, value in figures.items()), flush=True)
+        keep(
+            "kernels",
+            {"ranks": comm.size, "bins": options.bins, "ways": rows, f"checksum of {NBYTES >> 20} MiB": sums},
+            info,
+        )
 
 
 def combined(results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -199,33 +202,21 @@ WAYS: dict[str, tuple[Callable[[Array, int, Array], None], int, int]] = {
 """What adds, how many times fewer additions it makes, and how many times more bins it has; 0 for a single one."""
 
 
-def checksums(comm: MPI.Intracomm) -> dict[str, float]:
-    """Billions of bytes a second: all ranks together, and what one rank does alone."""
+def checksums(comm: MPI.Intracomm, rounds: int) -> dict[str, Row]:
+    """Times, and billions of bytes a second by their medians: all ranks together, and what rank 0 does alone."""
     array = ms.zeros(NBYTES // 8)
     kernels.fill(array, 1.5)
-    result = {f"kernels.checksum, {comm.size} ranks": _speed(comm, lambda: kernels.checksum(array))}
-    alone: dict[str, Callable[[], object]] = {
-        "numpy.sum, 1 rank": array.sum,
-        "zlib.crc32, 1 rank": lambda: zlib.crc32(array.data.cast("B")),
-        "BLAKE2, 1 rank": lambda: hashlib.blake2b(array.data.cast("B")).digest(),
+    alone: dict[str, Call] = {
+        "numpy.sum, 1 rank": lambda _: array.sum(),
+        "zlib.crc32, 1 rank": lambda _: zlib.crc32(array.data.cast("B")),
+        "BLAKE2, 1 rank": lambda _: hashlib.blake2b(array.data.cast("B")).digest(),
     }
-    for name, call in alone.items():
-        speed = _speed(MPI.COMM_SELF, call) if comm.rank == 0 else 0.0
-        result[name] = comm.bcast(speed)
+    calls: dict[str, Call] = {f"kernels.checksum, {comm.size} ranks": lambda _: kernels.checksum(array)}
+    calls |= {name: call if comm.rank == 0 else lambda _: None for name, call in alone.items()}
+    result = {name: row(taken[1:]) for name, taken in measure(comm, calls, 1, rounds).items()}
+    for figures in result.values():
+        figures["GB/s"] = round(NBYTES / figures[MEDIAN] / 1e6, 2)
     return result
-
-
-def _speed(comm: MPI.Intracomm, call: Callable[[], object]) -> float:
-    """Of the median of some calls after a first one."""
-    call()
-    taken = []
-    for _ in range(ROUNDS):
-        comm.Barrier()
-        start = time.perf_counter()
-        call()
-        comm.Barrier()
-        taken.append(time.perf_counter() - start)
-    return round(NBYTES / float(np.median(taken)) / 1e9, 2)
 
 
 if __name__ == "__main__":

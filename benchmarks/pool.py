@@ -35,11 +35,12 @@ import numpy as np
 
 from benchmarks.keep import keep
 from benchmarks.picture import bars
-from benchmarks.rounds import in_blocks, order, seconds_row
+from benchmarks.rounds import Call, in_blocks, measure, order, row, seconds_row
 from benchmarks.watch import held_bytes
 from jobs.task_map import Encoder
 
 _LOOK_S = 0.1
+_LOOP, _OURS = "a loop", "mpishare.map, bound method"
 _encoder: Encoder | None = None
 
 
@@ -64,8 +65,8 @@ def main() -> None:
         rows[name]["MiB"] = round(run_inside(name, options, 1, looks=True)[1] / (1 << 20))
     for title, table in sizes.items():
         print(title)
-        for name, row in table.items():
-            print(f"  {name:44} " + "  ".join(f"{what} {value}" for what, value in row.items()), flush=True)
+        for name, taken in table.items():
+            print(f"  {name:44} " + "  ".join(f"{what} {value}" for what, value in taken.items()), flush=True)
     ours = {name: json.loads(run_inside(name, options, options.rounds)[0]) for name in ("overhead", "work", "uneven")}
     for name, figures in ours.items():
         print(f"{name}: {figures}")
@@ -73,7 +74,7 @@ def main() -> None:
     asked = {"items": options.items, "workers": options.workers}
     asked["not installed"] = [name for name in WAYS if name not in installed]
     keep(options.name, {**asked, "sizes": sizes, "ways": rows, **ours}, ground)
-    seconds = {"seconds": {name: row["seconds"] for name, row in rows.items()}}
+    seconds = {"seconds": {name: taken["seconds"] for name, taken in rows.items()}}
     bars(options.name, seconds, "seconds", f"{options.items:,} tasks through {[*sizes][-1]}")
 
 
@@ -282,7 +283,7 @@ def our_pool(case: Case) -> list[float] | None:
 
 
 WAYS: dict[str, tuple[int, Callable[[Case], list[float] | None]]] = {
-    "a loop": (0, serial),
+    _LOOP: (0, serial),
     "multiprocessing.Pool, bound method": (0, bound),
     "multiprocessing.Pool, initializer": (0, initialized),
     "multiprocessing.Pool, fork with a global": (0, forked),
@@ -293,7 +294,7 @@ WAYS: dict[str, tuple[int, Callable[[Case], list[float] | None]]] = {
     "mpi4py.futures, bound method": (1, futures),
     "mpi4py.futures, initializer": (1, futures_initialized),
     "schwimmbad.MPIPool, object on each rank": (1, schwimmbad),
-    "mpishare.map, bound method": (2, ours),
+    _OURS: (2, ours),
     "mpishare.Pool, bound method": (2, our_pool),
 }
 """For each way whether it runs under MPI, 1 with a rank besides the workers, and what it does."""
@@ -319,26 +320,36 @@ def inside(options: argparse.Namespace) -> Any:
     return None if None in result.values() else result
 
 
+def _map_nothing(count: int, chunk: int | None, _: int) -> None:
+    import mpishare as ms
+
+    ms.map(nothing, range(count), chunk=chunk)
+
+
 def nothing(number: int) -> int:
     """A task without work."""
     return number
 
 
-def overhead(options: argparse.Namespace) -> dict[str, float]:
+def overhead(options: argparse.Namespace) -> dict[str, Any]:
     """Microseconds of all ranks for a task that does nothing, less what a loop takes for it."""
-    import mpishare as ms
+    from mpi4py import MPI
 
     count = min(options.items, 200_000)
-    loop = statistics.median([timed(lambda: [nothing(number) for number in range(count)]) for _ in range(5)]) / count
-    figures = {}
-    for name, chunk, number in (("one at a time, us", 1, count // 4), ("by chunks, us", None, count)):
-        call = partial(ms.map, nothing, range(number), chunk=chunk)
-        taken = [timed(call) for _ in range(options.rounds + 2)]
-        figures[name] = round((statistics.median(taken[2:]) / number - loop) * 1e6, 2)
-    return figures
+    kinds = {"one at a time": (1, count // 4), "by chunks": (None, count)}
+    calls: dict[str, Call] = {_LOOP: lambda _: [nothing(number) for number in range(count)]}
+    for name, (chunk, number) in kinds.items():
+        calls[name] = partial(_map_nothing, number, chunk)
+    times = {name: taken[1:] for name, taken in measure(MPI.COMM_WORLD, calls, 1, options.rounds, warm_up=1).items()}
+    loop_s = statistics.median(times[_LOOP]) / count
+    figures: dict[str, Any] = {
+        f"{name}, us": round((statistics.median(times[name]) / number - loop_s) * 1e6, 2)
+        for name, (_, number) in kinds.items()
+    }
+    return {**figures, "times": {name: row(taken) for name, taken in times.items()}}
 
 
-def work(options: argparse.Namespace) -> dict[str, float]:
+def work(options: argparse.Namespace) -> dict[str, Any]:
     """How much faster than a loop where a task takes 20 us of a core, the object's way to the ranks included."""
     from mpi4py import MPI
 
@@ -348,16 +359,18 @@ def work(options: argparse.Namespace) -> dict[str, float]:
     bits = int(options.bits.split(",")[-1])
     items = np.random.default_rng(6).integers(0, 1 << bits, options.items).tolist()
     encoder = Encoder(bits, 20.0) if comm.rank == 0 else None
-    alone, combined = [], []
-    for _ in range(options.rounds):
-        if encoder is not None:
-            alone.append(timed(lambda: [encoder.encode(item) for item in items]))
-        comm.Barrier()
-        combined.append(timed(lambda: ms.map(encoder.encode if encoder else None, items)))
-    if not alone:
-        return {}
-    gain = [entry / other for entry, other in zip(alone, combined, strict=True)]
-    return {"loop, s": round(statistics.median(alone), 3), "over a loop": round(statistics.median(gain), 2)}
+    calls: dict[str, Call] = {
+        _LOOP: lambda _: [encoder.encode(item) for item in items] if encoder else None,
+        _OURS: lambda _: ms.map(encoder.encode if encoder else None, items),
+    }
+    times = {name: taken[1:] for name, taken in measure(comm, calls, 1, options.rounds).items()}
+    gain = [alone / combined for alone, combined in zip(times[_LOOP], times[_OURS], strict=True)]
+    rows = {name: row(taken) for name, taken in times.items()}
+    return {
+        "loop, s": round(statistics.median(times[_LOOP]), 3),
+        "over a loop": round(statistics.median(gain), 2),
+        "times": rows,
+    }
 
 
 def uneven_task(number: int) -> float:

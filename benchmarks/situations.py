@@ -1,25 +1,25 @@
 """What a share takes where ranks of a host share a kernel, but not all that a plain job has: over a plain job's time.
 
-    python -m benchmarks.situations [--rounds 5] [--shares 5]
+    python -m benchmarks.situations [--rounds 9] [--shares 5]
 
 4 ranks and 256 MiB, in the situations that `tests/faults/situations.py` launches: user or PID namespaces, other
-Pythons, MPIs, /dev/shm and kernels. Each round launches all of them in turn, and a plain job on MPICH, with which those
-on MPICH are compared. Medians of the rounds' medians and of their ratios, as a machine changes more between rounds than
-within one. Prints a table and keeps it as results/situations.json. Bounds: proportional memory (PSS) 1.02 of the array;
-a share in fresh memory 1.1 of the plain job's, and where madvise fails 5 of one memcpy; `private` of 1 GiB in a
-nameless file, also in a user namespace, where it may not open its maps again, 1 ms and 1 MiB.
+Pythons, MPIs, /dev/shm and kernels. Each round launches all of them, and a plain job on MPICH, with which those on
+MPICH are compared, in an order that changes. Medians of the rounds' medians and of their ratios, as a machine changes
+more between rounds than within one. Prints a table and keeps it as results/situations.json. Goals: proportional memory
+(PSS) 1.02 of the array; a share in fresh memory 1.1 of the plain job's, and where madvise fails 5 of one memcpy;
+`private` of 1 GiB in a nameless file, also in a user namespace, where it may not open its maps again, 1 ms and 1 MiB.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import random
 import statistics
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.keep import keep
+from benchmarks.rounds import order
 from tests.faults.situations import PLAIN, PLAIN_MPICH, SITUATIONS
 
 MPICH = "plain, MPICH"
@@ -28,7 +28,7 @@ MPICH = "plain, MPICH"
 def main() -> None:
     """Measures, prints and keeps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--shares", type=int, default=5)
     options = parser.parse_args()
     situations = {**SITUATIONS, MPICH: PLAIN_MPICH}
@@ -37,9 +37,7 @@ def main() -> None:
     with TemporaryDirectory(prefix="situations-") as folder:
         os.environ["TMPDIR"] = folder
         for number in range(options.rounds):
-            names = [*situations]
-            random.shuffle(names)
-            rounds.append({name: situations[name].run(str(options.shares))[0] for name in names})
+            rounds.append({name: situations[name].run(str(options.shares))[0] for name in order(situations, number)})
             print(f"round {number + 1} of {options.rounds}", flush=True)
     figures = {name: row(rounds, name, MPICH if kind.is_mpich else PLAIN) for name, kind in situations.items()}
     for name, values in figures.items():

@@ -23,6 +23,8 @@ from zlib import crc32
 import numpy as np
 from mpi4py import MPI
 
+from benchmarks.rounds import order
+
 LOOK_S = 0.004  # between two looks at the memory of the ranks
 
 
@@ -43,7 +45,7 @@ class Way(NamedTuple):
 def arguments(description: str | None) -> argparse.ArgumentParser:
     """What every port takes."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="how often each is timed (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=9, help="how often each is timed (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     return parser
 
@@ -61,8 +63,9 @@ def compare(title: str, nbytes: int, ways: dict[str, Way], options: argparse.Nam
     memory = {name: held(comm, way, nbytes) for name, way in ways.items()}  # of the first call, with all that it keeps
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     checksums = set()
-    for _ in range(options.rounds):
-        for name, way in ways.items():
+    for number in range(options.rounds):
+        for name in order(ways, number):
+            way = ways[name]
             comm.Barrier()
             start = time.perf_counter()
             array = way.call()
