@@ -95,8 +95,8 @@ def main() -> None:
         figures[title], ground = result["figures"], result["ground"]
         show(title, figures[title])
         keep(name, figures, ground)
-    if name == "nodes":
-        draw(figures, f"{sizes[-1]:,} bytes", options.hosts.split(","), options.ranks.split(",")[0], options.links)
+    if name == "nodes" and not options.add:
+        draw(figures, sizes, options.hosts.split(",")[-1], options.ranks.split(",")[0], options.links)
 
 
 def parsed() -> argparse.Namespace:
@@ -245,19 +245,22 @@ def show(title: str, figures: Figures) -> None:
             print(f"    {way:50} " + "  ".join(result), flush=True)
 
 
-def draw(figures: dict[str, Figures], size: str, hosts: list[str], ranks: str, links: str) -> None:
-    """Time over that of the raw socket against the number of hosts, at the first link that has a socket."""
+def draw(figures: dict[str, Figures], sizes: list[int], hosts: str, ranks: str, links: str) -> None:
+    """Time over that of the raw socket against bytes, to the most hosts, at the first link held to a rate, or free.
+
+    pshmem and the expert call MPI_Bcast by default, and are left out.
+    """
     link = next((link for link in links.split(",") if link not in (PRETEND, MPICH, FREE)), FREE)
-    columns = [
-        figures[title_of(count, ranks, link)][size] for count in hosts if title_of(count, ranks, link) in figures
-    ]
-    if len(columns) < 2:
+    tables = [*figures.get(title_of(hosts, ranks, link), {}).values()]
+    if not tables:
         return
-    columns = [{**column, "best rival": column[best_rival(column) or SHARE]} for column in columns]
-    common = [way for way in columns[0] if all(way in column for column in columns)]
-    series = {way: [column[way][OF_THE_SOCKET] for column in columns] for way in common if not way.startswith(FORCED)}
-    title = f"{size} to every host, links of {link}"
-    lines("nodes", [int(count) for count in hosts], series, "hosts", "time over that of one raw socket", title)
+    ways = [way for way in (SHARE, BCAST, SOCKETS) if way in tables[0]]
+    series = {way: [table[way][OF_THE_SOCKET] for table in tables] for way in ways}
+    forced = [[row[OF_THE_SOCKET] for way, row in table.items() if way.startswith(FORCED)] for table in tables]
+    if all(forced):
+        series[f"{FORCED}the best algorithm"] = [min(ratios) for ratios in forced]
+    title = f"An array to {hosts} hosts, links of {link}"
+    lines("nodes", sizes, series, "bytes", "time over that of one raw socket", title)
 
 
 if __name__ == "__main__":

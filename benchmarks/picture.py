@@ -18,6 +18,10 @@ _MARKERS = "so^vDP"
 _MAX_LINES = 6
 _APART = 0.055
 """How far apart two names are at least, as a part of the height."""
+_ROOM = 0.09
+"""How far apart the names of two sizes are at least, as a part of the width."""
+_FEW = 3
+"""Up to so many times the least value, a plain axis has more ticks than a logarithmic one."""
 _PREFIXES = ("", "Ki", "Mi", "Gi", "Ti")
 
 
@@ -31,26 +35,36 @@ def lines(
     *,
     log: bool = True,
 ) -> None:
-    """A line for each of `series`, on logarithmic axes or plain ones, as results/NAME.png; needs matplotlib."""
+    """A line for each of `series`, as results/NAME.png; needs matplotlib.
+
+    The axes are plain, or logarithmic, but for y where the largest value is less than a few times the least one.
+    """
     figure = _figure(9, 5)
     if figure is None:
         return
     axes = figure.add_subplot(xlabel=x_label, ylabel=y_label)
+    series = {label: y for label, y in series.items() if any(map(math.isfinite, y))}
+    finite = [value for y in series.values() for value in y if math.isfinite(value)]
+    log_y = log and max(finite) > _FEW * min(finite)
     if log:
         axes.set_xscale("log", base=2)
+    if log_y:
         axes.set_yscale("log")
     axes.set_title(title, loc="left")
-    ends, rivals = dict[str, tuple[float, str]](), iter(_RIVALS)
+    ends, rivals = dict[str, tuple[float, float, str]](), iter(_RIVALS)
     for number, (label, y) in enumerate(_chosen(series).items()):
         is_ours = _is_ours(label)
         colour = _OURS if is_ours else next(rivals)
-        style = "--" if is_ours and _OURS in [colour for _, colour in ends.values()] else "-"
+        is_whole = all(map(math.isfinite, y))  # else points alone, which may lie on a line
+        style = ("--" if is_ours and _OURS in [colour for *_, colour in ends.values()] else "-") if is_whole else ""
+        marks = {"marker": _MARKERS[number], "markersize": 5 if is_whole else 11}
         width = 2.5 if is_ours else 1.5
-        axes.plot(x, y, style, marker=_MARKERS[number], color=colour, linewidth=width, markersize=5)
-        ends[label] = y[-1], colour
-    ticks = [_size(value) for value in x] if "bytes" in x_label else [f"{value:g}" for value in x]
-    axes.set_xticks(x, ticks)
-    if log:
+        axes.plot(x, y, style, color=colour, linewidth=width, fillstyle="full" if is_whole else "none", **marks)
+        ends[label] = *[point for point in zip(x, y, strict=True) if math.isfinite(point[1])][-1], colour
+    shown = _spaced(x) if log else x
+    names = {value: _size(value) if "bytes" in x_label else f"{value:g}" for value in shown}
+    axes.set_xticks(x, [names.get(value, "") for value in x])
+    if log_y:
         from matplotlib.ticker import FuncFormatter, LogLocator
 
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -59,11 +73,11 @@ def lines(
     if x[0] > x[-1]:
         axes.invert_xaxis()
     axes.grid(alpha=0.3)
-    for label, place in _places(axes, {label: y for label, (y, _) in ends.items()}, log=log).items():
-        end, colour = ends[label]
+    for label, place in _places(axes, {label: y for label, (_, y, _) in ends.items()}, log=log_y).items():
+        *end, colour = ends[label]
         leader = {"arrowstyle": "-", "color": colour, "alpha": 0.5}
         text = {"textcoords": axes.transAxes, "color": colour, "va": "center"}
-        axes.annotate(label, (x[-1], end), (1.04, place), arrowprops=leader, **text)
+        axes.annotate(label, end, (1.04, place), arrowprops=leader, **text)
     figure.savefig(RESULTS / f"{name}.png", dpi=110)
 
 
@@ -104,7 +118,16 @@ def _chosen(series: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]
 
 
 def _mean(values: Sequence[float]) -> float:
-    return statistics.fmean(math.log(max(value, 1e-9)) for value in values)
+    return statistics.fmean(math.log(max(value, 1e-9)) for value in values if math.isfinite(value))
+
+
+def _spaced(x: Sequence[float]) -> list[float]:
+    """The last of `x`, and those before it whose names have room on a logarithmic axis."""
+    result = [x[-1]]
+    for value in reversed(x):
+        if abs(math.log(result[-1] / value)) > _ROOM * abs(math.log(x[-1] / x[0])):
+            result.append(value)
+    return result
 
 
 def _places(axes: Any, ends: Mapping[str, float], *, log: bool) -> dict[str, float]:
