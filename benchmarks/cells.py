@@ -69,7 +69,7 @@ class Question:
 
 
 def questions(figures: Mapping[str, Any]) -> list[Question]:
-    """All of them, from the figures of the kept results by name. The README shows the first ten."""
+    """All of them, from the figures of the kept results by name. The README shows six."""
     return [
         _shares(figures, "an array to the ranks of one node, new memory (MPISHARE_RECYCLE=0)", "fresh", NEW_WAYS),
         _shares(figures, "the same, memory used again (MPISHARE_RECYCLE=50%)", "recycled", AGAIN_WAYS),
