@@ -1,7 +1,10 @@
 """Handlers of signals that raise, in tests whose coverage is measured."""
 
 import signal
+from contextlib import contextmanager
 from functools import wraps
+
+import pytest
 
 PAUSE_S = 0.001
 
@@ -26,3 +29,16 @@ def outside_coverage(handler):
 def is_coverage(frame):
     """Whether a frame runs code of coverage."""
     return frame.f_globals["__name__"].partition(".")[0] == "coverage"
+
+
+@contextmanager
+def interrupted():
+    """Within a moment a signal comes, the handler of which raises."""
+    before = signal.signal(signal.SIGALRM, outside_coverage(signal.default_int_handler))
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -17,6 +17,7 @@ from mpishare.comm.nodes import find_nodes
 from mpishare.comm.pending import kept_alive_on_error
 from mpishare.comm.placement import pretend_node
 from mpishare.comm.progress import Pending
+from mpishare.comm.stopwatch import Stopwatch
 from mpishare.comm.topology import make_topology
 from mpishare.comm.watchdog import Watchdog, first_call
 from mpishare.comm.watched_comm import WatchedComm
@@ -198,16 +199,19 @@ def _duplicate(comm: mpi.Intracomm, timeout_s: float | None) -> mpi.Intracomm:
         StallError: The other ranks did not come within `timeout_s`.
     """
     duplicate, request = comm.Idup()
-    if timeout_s is None:
-        progress.wait(request)
-        return duplicate
-    end = time.monotonic() + timeout_s
-    while not request.Test():
-        if time.monotonic() > end:
-            comm.Set_attr(_duplication_keyval(), request)
-            raise StallError(first_call(), timeout_s, {})
-        progress.advance_all()
-        time.sleep(_LOOK_S)
+    try:
+        if timeout_s is None:
+            progress.wait(request)
+            return duplicate
+        stopwatch = Stopwatch()
+        while not request.Test():
+            if stopwatch.seconds() > timeout_s:
+                raise StallError(first_call(), timeout_s, {})
+            progress.advance_all()
+            time.sleep(_LOOK_S)
+    except BaseException:  # such as KeyboardInterrupt
+        comm.Set_attr(_duplication_keyval(), request)
+        raise
     return duplicate
 
 
@@ -220,8 +224,8 @@ def _duplication_keyval() -> int:
     """
 
     def wait(_comm: mpi.Comm, _keyval: int, request: mpi.Request) -> None:
-        end = time.monotonic() + _FREE_WITHIN_S
-        while not request.Test() and time.monotonic() < end:
+        stopwatch = Stopwatch()
+        while not request.Test() and stopwatch.seconds() < _FREE_WITHIN_S:
             time.sleep(_LOOK_S)
 
     return mpi.Comm.Create_keyval(delete_fn=wait)

@@ -18,6 +18,7 @@ from mpishare.comm import mpi, progress
 from mpishare.comm.callsite import call_site
 from mpishare.comm.pending import kept_alive_on_error
 from mpishare.comm.progress import Pending
+from mpishare.comm.stopwatch import Stopwatch
 from mpishare.comm.tags import Tag
 from mpishare.errors import StallError
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 _ANSWER_WITHIN_S = 0.5
 """A rank that waits looks for questions every `_LOOK_S`, so that an answer comes well within this."""
 _LOOK_S = 0.01
-LONGEST_LOOK_S = 1
-"""A wait counts no more than this between two looks: a batch system may suspend the whole job for hours."""
 _SPIN_S = 0.01
 _SLEEP_S = 0.0001
 """A wait yields the core for `_SPIN_S`; after that it sleeps `_SLEEP_S` between looks."""
@@ -183,17 +182,16 @@ class Watchdog:
         excluded: Pending | None = None,
     ) -> bool:
         """Waits for `request`; False after `limit_s`."""
-        looked, waited_s = wait.since, 0.0
+        stopwatch, looked_s = Stopwatch(), 0.0
         while not request.Test(status):
             progress.advance_all(excluded)
-            now = time.monotonic()
-            if now - wait.since < _SPIN_S:
+            waited_s = stopwatch.seconds()
+            if waited_s < _SPIN_S:
                 os.sched_yield()
                 continue
             time.sleep(_SLEEP_S)
-            if now - looked > _LOOK_S:
-                waited_s += min(now - looked, LONGEST_LOOK_S)
-                looked = now
+            if waited_s - looked_s > _LOOK_S:
+                looked_s = waited_s
                 answer_everywhere()
                 if self.stalled is not None:
                     raise self.stalled.again()
@@ -253,7 +251,7 @@ class Watchdog:
             T. Hoefler, C. Siebert and A. Lumsdaine, "Scalable communication protocols for dynamic sparse data
             exchange", PPoPP 2010: the algorithm NBX.
         """
-        end = time.monotonic() + self._timeout_s
+        stopwatch = Stopwatch()
         barrier: mpi.Request | None = None
         while barrier is None or not barrier.Test():
             for tag in (Tag.STALL_QUESTION, Tag.STALL_ANSWER, Tag.STALLED):
@@ -261,7 +259,7 @@ class Watchdog:
                     pass
             if barrier is None and all(request.Test() for request in self._sent):
                 barrier = idle.Ibarrier()
-            if time.monotonic() > end:
+            if stopwatch.seconds() > self._timeout_s:
                 return False
             time.sleep(_SLEEP_S)
         return True

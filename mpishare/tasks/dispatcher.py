@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import threading
 import time
@@ -14,8 +15,8 @@ from typing import Any
 from mpishare.comm import mpi
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
+from mpishare.comm.stopwatch import Stopwatch
 from mpishare.comm.tags import Tag
-from mpishare.comm.watchdog import LONGEST_LOOK_S
 from mpishare.errors import MpishareError, StallError
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import pickle_object
@@ -31,16 +32,15 @@ _COMMAND = struct.Struct("<cQ")
 _SLEEP_S = 0.0002
 """How long the root's thread sleeps between looks while calls are running."""
 
+_LONGEST_RECEIVE_S = 1
+"""A result that takes longer to receive counts as much of the time of the other calls; see `Stopwatch`."""
+
 _IDLE_SLEEP_S = 0.0005
 """How long a worker without work sleeps between looks, so that the root has the machine to itself meanwhile."""
 
 
 class Dispatcher:
-    """On the root: a thread that sends calls and receives results. Needs MPI_THREAD_MULTIPLE.
-
-    Attributes:
-        watched_from: From when on a call that has been sent must end within MPISHARE_TIMEOUT; of time.monotonic.
-    """
+    """On the root: a thread that sends calls and receives results. Needs MPI_THREAD_MULTIPLE."""
 
     def __init__(self, context: Context, pool: int) -> None:
         """Starts the thread, for the pool of that number."""
@@ -52,9 +52,11 @@ class Dispatcher:
         self._idle = [rank for rank in range(self._comm.size) if rank != self._comm.rank]
         self._functions: dict[int, Any] = {}  # that each worker keeps
         self._error: BaseException | None = None
-        self._lock = threading.RLock()  # of `_waiting` and `_error`, so that no call waits for a thread that has ended
+        # Of the time, and of `_waiting` and `_error`, so that no call waits for a thread that has ended.
+        self._lock = threading.RLock()
         self._is_closing = False
-        self.watched_from = self._looked = 0.0
+        self._stopwatch = Stopwatch(_LONGEST_RECEIVE_S)
+        self._watched_from = 0.0  # inf while calls may take any time
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -78,6 +80,11 @@ class Dispatcher:
         for future, _ in list(self._waiting):
             future.cancel()
 
+    def watch(self, is_watched: bool) -> None:
+        """Whether the calls that have been sent, and those to come, must end within MPISHARE_TIMEOUT from now on."""
+        with self._lock:
+            self._watched_from = self._stopwatch.seconds() if is_watched else math.inf
+
     def is_this_thread(self) -> bool:
         """Whether this thread, which runs the callbacks of futures, is the one that makes calls and so cannot wait."""
         return self._thread is threading.current_thread()
@@ -98,6 +105,7 @@ class Dispatcher:
                 self._wake.wait()
                 self._wake.clear()
                 while self._waiting or self._running:
+                    self._seconds()  # a look
                     if not self._send_next() and not self._receive_next():
                         self._check_time()
                         time.sleep(_SLEEP_S)
@@ -126,7 +134,7 @@ class Dispatcher:
             future.set_exception(error)
             return True
         self._idle.pop()
-        self._running[rank] = future, call, time.monotonic()
+        self._running[rank] = future, call, self._seconds()
         send_command(self._context, self._pool, CALL, rank)
         send_object(self._context, self._comm, pickled, rank, Tag.POOL_CALL)
         return True
@@ -158,16 +166,17 @@ class Dispatcher:
         limit_s, facts = self._context.config.timeout_s, self._context.topology
         if limit_s is None:
             return
-        now = time.monotonic()
-        if now - self._looked > LONGEST_LOOK_S:
-            self.watched_from = max(self.watched_from, now)
-        self._looked = now
-        latest = now - limit_s
-        late = [rank for rank, (_, _, since) in self._running.items() if max(since, self.watched_from) < latest]
+        latest = self._seconds() - limit_s
+        late = [rank for rank, (_, _, since) in self._running.items() if max(since, self._watched_from) < latest]
         if late:
             hosts = {rank: facts.hosts[facts.node_of(rank)] for rank in late}
             doing = "is in a call of a pool: it computes, or does not run"
             raise StallError("Pool.submit", limit_s, {rank: f"on host {host} {doing}" for rank, host in hosts.items()})
+
+    def _seconds(self) -> float:
+        """The time of `_running`."""
+        with self._lock:
+            return self._stopwatch.seconds()
 
 
 def send_command(context: Context, pool: int, command: bytes, rank: int) -> None:

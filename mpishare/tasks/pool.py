@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import math
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -237,12 +235,12 @@ class Pool(TaskExecutor):
         self._command(command)
         calls = self._dispatcher
         if calls is not None:
-            calls.watched_from = math.inf
+            calls.watch(False)
         try:
             yield
         finally:
             if calls is not None:
-                calls.watched_from = time.monotonic()
+                calls.watch(True)
 
     def _command(self, command: bytes) -> None:
         for rank in self.workers:

@@ -87,7 +87,7 @@ def test_sigstop():
     assert "does not answer: it is in no call of mpishare, works in one, has ended, or does not run" in ended.stderr
 
 
-@pytest.mark.parametrize("name", ["fence", "Pool.submit"])
+@pytest.mark.parametrize("name", ["a first call", "fence", "Pool.submit"])
 def test_a_job_that_is_suspended(name, tmp_path):
     """SIGSTOP of all ranks and SIGCONT later, as a batch system suspends a job, with MPISHARE_TIMEOUT.
 

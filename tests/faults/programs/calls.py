@@ -124,9 +124,10 @@ def be_suspended(name, file):
     if name == "Pool.submit":
         submit_to_a_pool(partial(wait_for_resume, Path(file)))
     else:
+        used = comm.Dup() if name == "a first call" else comm
         if rank == 2:
             wait_for_resume(Path(file), 0)
-        ms.fence()
+        ms.fence(comm=used)
     print("done", flush=True)
 
 

@@ -21,6 +21,7 @@ from mpishare.comm.nodes import join_nodes
 from mpishare.comm.placement import Placement, pretend_node
 from mpishare.comm.watched_comm import WatchedComm
 from mpishare.host.numa import numa_node
+from tests.signals import interrupted
 
 
 @pytest.mark.parametrize("is_reversed", [False, True])
@@ -263,6 +264,22 @@ def test_a_communicator_whose_first_call_stalled_can_be_freed(duplicate, comm, m
         ms.topology(duplicate)
     if comm.rank != late:
         comm.send(None, late)
+    duplicate.Free()
+
+
+@pytest.mark.two_launches
+@pytest.mark.ranks(2)
+def test_a_communicator_whose_first_call_was_interrupted_can_be_freed(duplicate, comm, monkeypatch):
+    monkeypatch.setenv("MPISHARE_TIMEOUT", "2")
+    if comm.rank == 0:
+        with interrupted():
+            ms.topology(duplicate)
+        for rank in range(1, comm.size):
+            comm.send(None, rank)
+    else:
+        comm.recv(source=0)
+        with pytest.raises(ms.StallError):
+            ms.topology(duplicate)
     duplicate.Free()
 
 

@@ -2,10 +2,8 @@
 
 import gc
 import resource
-import signal
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,7 @@ import mpishare as ms
 from mpishare.comm.lookup import context_of
 from mpishare.messages.wire import encode
 from tests.mpi.messages.exchange import LEFT, RIGHT, pattern, wait_all
-from tests.signals import outside_coverage
+from tests.signals import interrupted
 
 
 @pytest.mark.parametrize("nbytes", [8, 3_000_000])
@@ -212,19 +210,6 @@ def test_what_never_comes_is_given_up(comm, configured):
     comm.Barrier()
     assert ms.sendrecv(np.arange(70_000), RIGHT, source=LEFT, comm=duplicate).size == 70_000
     assert ms.share(np.arange(3), comm=duplicate).size == 3
-
-
-@contextmanager
-def interrupted():
-    """Within a moment a signal comes, the handler of which raises."""
-    before = signal.signal(signal.SIGALRM, outside_coverage(signal.default_int_handler))
-    signal.setitimer(signal.ITIMER_REAL, 0.1)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture
