@@ -1,5 +1,6 @@
 """The documents show what `make test` really runs, what benchmarks measured, all faults, names, errors and settings."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -78,6 +79,27 @@ def test_the_manual_has_every_public_name():
 def test_the_manual_says_what_to_do_about_every_error():
     page = manual("troubleshooting/messages.md")
     assert {name for name in ms.__all__ if name.endswith("Error") and f"`{name}" not in page} == set()
+
+
+def strings_of(tree):
+    """The strings of a file but docstrings, with "…" for what is filled in."""
+    docstrings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in {*ast.walk(tree)} - docstrings:
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_the_messages_in_the_manual_are_those_of_the_code():
+    """Each part of a message between "…", without the error or the call in front."""
+    text = "\n".join(part for file in ROOT.glob("mpishare/**/*.py") for part in strings_of(ast.parse(file.read_text())))
+    page = manual("troubleshooting/messages.md").partition("\n## Messages of the system")[0]
+    messages = [message for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for message in row.split("`")[1::2]]
+    assert messages
+    for message in messages:
+        parts = re.sub(r"^(\w+Error(\[\w+\])?|\w+\(\)): ", "", message).split("…")
+        assert all(part.strip(" ,") in text for part in parts) or "read-only" in message, message  # which is NumPy's
 
 
 def test_the_manual_has_every_segment_kind():
