@@ -86,7 +86,7 @@ def strings_of(tree):
     docstrings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in {*ast.walk(tree)} - docstrings:
         if isinstance(node, ast.JoinedStr):
-            yield "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 
