@@ -1,6 +1,7 @@
 """Runs a program under mpiexec, with a limit on its time, and looks at what it left."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,9 +15,6 @@ ROOT = Path(__file__).parent.parent.parent
 MPICH = ROOT / ".venv-mpich" / "bin" / "python"  # make test installs it
 PROGRAMS = "tests.blackbox.programs"
 
-COPY = 'git ls-files -z --cached --others --exclude-standard | tar -c --null -T - | tar -x -C "$0"'
-"""A line for sh, which copies the project's files to a folder."""
-
 OPEN_MPI = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "OMPI_MCA_btl": "^ofi",
@@ -27,6 +25,27 @@ OPEN_MPI = {
 """Patience, as ranks share cores; no look for networks, which takes up to 1 s of each MPI_Init (5.0.11); and ranks that
 are not bound, because every job on the machine binds its rank 0 to the same core. `make demo` runs without all this in
 tests/blackbox/test_commands.py."""
+
+
+MADE_BY_BUILD = {"PKG-INFO", "setup.cfg"}
+"""What a source distribution has besides the project's files and its own list of them."""
+
+
+def project_files():
+    """The names of the project's files: as git knows them, or the source distribution that this is."""
+    if (ROOT / ".git").exists():
+        line = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+        return set(subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines())
+    names = (ROOT / "mpishare.egg-info" / "SOURCES.txt").read_text().splitlines()
+    return {name for name in names if not name.startswith("mpishare.egg-info/")} - MADE_BY_BUILD
+
+
+def copy_project(folder):
+    """Copies the project's files to a folder."""
+    for name in project_files():
+        copied = Path(folder, name)
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, copied)
 
 
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}

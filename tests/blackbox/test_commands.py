@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 import mpishare as ms
-from tests.blackbox.launch import COPY, ROOT, environment, run, run_code, run_ranks
+from tests.blackbox.launch import ROOT, copy_project, environment, run, run_code, run_ranks
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```console\n(.*?)```", README + (ROOT / "jobs/README.md").read_text(), re.DOTALL)
@@ -126,7 +126,7 @@ def test_set_up_from_nothing_as_an_ordinary_user_in_a_path_with_a_space():
     The demo sets up no more than it needs: the packages of the tests take most of the time.
     """
     with TemporaryDirectory(prefix="mpishare test ", dir="/tmp") as folder:
-        run(["sh", "-c", COPY, folder])
+        copy_project(folder)
         if os.geteuid() == 0:
             run(["chown", "-R", "65534:65534", folder])
         settings = [f"{name}={value}" for name, value in os.environ.items() if name.startswith(INDEX)]

@@ -4,7 +4,6 @@ Built without isolation, and so without a network.
 """
 
 import re
-import subprocess
 import sys
 import zipfile
 from email import message_from_string
@@ -12,15 +11,7 @@ from email import message_from_string
 import pytest
 
 from mpishare import __version__
-from tests.blackbox.launch import COPY, ROOT, run
-
-MADE_BY_BUILD = {"PKG-INFO", "setup.cfg"}
-
-
-def tracked():
-    """The files of the project, as git knows them."""
-    line = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    return set(subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines())
+from tests.blackbox.launch import MADE_BY_BUILD, copy_project, project_files, run
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +20,7 @@ def dist(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dist")
     source = folder / "source"
     source.mkdir()
-    run(["sh", "-c", COPY, str(source)])
+    copy_project(source)
     run([sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(source)])
     [archive], [wheel] = folder.glob("*.tar.gz"), folder.glob("*.whl")
     checked = run([sys.executable, "-m", "twine", "check", "--strict", str(archive), str(wheel)])
@@ -40,15 +31,15 @@ def dist(tmp_path_factory):
 
 def test_the_sdist_has_every_file_of_the_project(dist):
     files = {str(file.relative_to(dist[0])) for file in dist[0].rglob("*") if file.is_file()}
-    extra = {name for name in files - tracked() if not name.startswith("mpishare.egg-info/")}
-    assert (tracked() - files, extra) == (set(), MADE_BY_BUILD)
+    extra = {name for name in files - project_files() if not name.startswith("mpishare.egg-info/")}
+    assert (project_files() - files, extra) == (set(), MADE_BY_BUILD)
 
 
 def test_the_wheel_has_the_package_and_the_licence_alone(dist):
     with zipfile.ZipFile(dist[1]) as wheel:
         names = wheel.namelist()
         metadata = message_from_string(wheel.read(f"mpishare-{__version__}.dist-info/METADATA").decode())
-    package = {name for name in tracked() if name.startswith("mpishare/")}
+    package = {name for name in project_files() if name.startswith("mpishare/")}
     assert {name for name in names if ".dist-info/" not in name} == package
     assert any(name.endswith("/LICENSE") for name in names)
     assert metadata["License-Expression"] == "BSD-3-Clause"
