@@ -32,7 +32,7 @@ LAYOUTS = [
 ]
 """Numbers of ranks, placements on pretended nodes ("" is all on the real one), and folders left out. The launch
 `watched` has 3 ranks on 2 nodes."""
-COMPAT = [(2, "block:1"), (4, ""), (4, "block:2"), (4, "cyclic:2")]
+COMPAT = [(4, "block:2"), (4, "cyclic:2")]
 """Numbers of ranks and placements on which a second MPI runs tests/mpi/compat alone."""
 ALSO_ON_HOSTS = "mpi-5-sizes:1,3,1"
 """The launch whose tests the launch `cluster` runs on as many ranks of real hosts: it runs where there can be none, and
@@ -107,7 +107,6 @@ def launches():
     for size, nodes, without in LAYOUTS:
         name = f"mpi-{size}-{nodes}".rstrip("-")
         chosen.append(mpi(name, size, {"MPISHARE_NODES": nodes}, without=without))
-    chosen.append(mpi("compat-4", 4, {"MPISHARE_NODES": ""}, only=["compat"]))
     for name, environ in MEMORY.items():
         size = 3 if "MPISHARE_NODES" in environ else 2
         chosen.append(mpi(name, size, environ, without=["comm", "transfer", "compat", *ABOVE]))
@@ -152,11 +151,11 @@ def ignored(path, reasons):
     return [f"--ignore={path}"] if reasons else []
 
 
-def mpi(name, size, environ, marks="", *, only=("",), without=()):
-    """The tests of tests/mpi on `size` ranks, or those of some folders."""
+def mpi(name, size, environ, marks="", *, without=()):
+    """The tests of tests/mpi on `size` ranks, but for those in some folders."""
     command = [sys.executable, "-m", "mpishare", "run", "-n", str(size), "python"]
     chosen = marks or ("not large" if name in TWO_LAUNCHES else "not large and not two_launches")
-    return Launch(name, [*command, *mpi_tests(chosen, only=only, without=without)], environ)
+    return Launch(name, [*command, *mpi_tests(chosen, without=without)], environ)
 
 
 def mpi_tests(marks="not large and not two_launches", *, only=("",), without=()):

@@ -100,7 +100,7 @@ def test_a_job_that_is_suspended(name, tmp_path):
         for number in (signal.SIGSTOP, signal.SIGCONT):
             for rank in ranks:
                 os.kill(rank, number)
-            time.sleep(5 if number == signal.SIGSTOP else 0)
+            time.sleep(3 if number == signal.SIGSTOP else 0)
         (tmp_path / "resumed").touch()
         output = job.stdout.read()
         assert output.count("done") == 3, output
