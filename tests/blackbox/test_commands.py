@@ -1,4 +1,4 @@
-"""The commands that a user types: those of the READMEs, the set-up from nothing."""
+"""The commands that a user types: those of the README, the set-up from nothing."""
 
 import json
 import os
@@ -17,9 +17,9 @@ import mpishare as ms
 from tests.blackbox.launch import ROOT, copy_project, environment, run, run_code, run_ranks
 
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```console\n(.*?)```", README + (ROOT / "jobs/README.md").read_text(), re.DOTALL)
+BLOCKS = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line[2:] for block in BLOCKS for line in block.splitlines() if line.startswith("$ ")]
-ELSEWHERE = ("make test", "mpishare run -n 4 example.py", "sbatch ")  # below, and in tests/cluster
+ELSEWHERE = ("make test", "mpishare run -n 4 example.py")  # below
 SET_UP = ("python3 -m venv", ". ", "pip install")  # what `make demo` does, and tests/blackbox/test_packaging.py
 
 

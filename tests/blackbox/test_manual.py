@@ -1,4 +1,4 @@
-"""The manual: each block of Python in docs/ runs and prints what is shown, and so does each command.
+"""The manual: each block of Python in docs/ and in READMEs runs and prints what is shown, and so does each command.
 
 The blocks of a page are one program, which runs on 4 ranks, as 2 pretend nodes of 2. A block of text right after a
 block prints what it prints, on all ranks in their order; "..." stands for anything. An error that it raises is
@@ -15,6 +15,9 @@ from tests.blackbox.test_commands import result_of
 
 DOCS = ROOT / "docs"
 PAGES = {str(file.relative_to(DOCS)): file.read_text() for file in sorted(DOCS.rglob("*.md"))}
+OTHERS = ["CONTRIBUTING.md", "jobs/README.md", "jobs/ports/README.md", "slurm/README.md"]
+"""Besides README.md, which has test_commands.py, and SHARP_BITS.md, which has test_sharp_bits.py."""
+PAGES |= {name: (ROOT / name).read_text() for name in OTHERS}
 FENCE = re.compile(r"^```(\S*).*\n((?s:.*?))^```$", re.MULTILINE)
 CODE = re.compile(r"^```python\n((?s:.*?))^```\n(?:\n```text\n((?s:.*?))^```\n)?", re.MULTILINE)
 RANKS, NODES = 4, "block:2"
@@ -23,8 +26,12 @@ LANGUAGES = {"python", "console", "text"}
 NOT_RUN = {
     "make ": "tests/unit/test_documents.py and test_commands.py look at the commands that set up and run all",
     "python -m tests.": "starts tests",
+    ".venv/bin/python -m tests.cluster": "tests/cluster/test_slurm.py runs these commands",
     "python -m pytest": "starts tests",
     "mpishare run -n 2 python -m pytest": "starts tests",
+    "mpishare run -n 3 python -m pytest": "starts tests",
+    "MPISHARE_NODES=sizes:1,3 mpishare run -n 4 python -m pytest": "starts tests",
+    "mpishare run -n 4 -m jobs.ports.": "test_ports.py runs these programs on less data",
     "git ": "changes the project's folder",
     "sbatch ": "tests/cluster/test_slurm.py submits the scripts",
     "srun ": "the same",
