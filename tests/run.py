@@ -17,7 +17,7 @@ from tests.blackbox.launch import MPICH, ROOT, environment
 from tests.cluster.missing import missing, missing_namespaces, missing_strace
 
 MPIO = ROOT / ".venv-mpio" / "bin" / "python"
-TIME_LIMIT_S = 900  # a launch that takes longer hangs
+TIME_LIMIT_S = 1800  # a launch that takes longer hangs
 
 ABOVE = ["objects", "messages", "files", "checkpoints", "tasks", "kernels"]
 """Folders of tests/mpi that stand on the others and know little of placement: they run once for a number of ranks."""

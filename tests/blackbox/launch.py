@@ -65,7 +65,7 @@ PLAIN = ["--", "env", sys.executable]
 """Plain python, which `mpishare run` does not take for Python and so runs without `-m mpi4py`."""
 
 
-def run(command, environ=None, *, status=0, limit_s=60, is_cleaned=False):
+def run(command, environ=None, *, status=0, limit_s=300, is_cleaned=False):
     """Runs `command` in the project's folder, and demands that it leaves nothing and ends with exit status `status`.
 
     The status "failure" is any but 0; "any" demands nothing. Past `limit_s` it is killed with all it started, and the

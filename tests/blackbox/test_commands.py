@@ -34,13 +34,11 @@ def result_of(command):
     return run(shlex.split(command), {"MAKEFLAGS": "--no-print-directory"}, limit_s=500, is_cleaned=True)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("command", [command for command in COMMANDS if not command.startswith(ELSEWHERE + SET_UP)])
 def test_readme_command(command):
     assert result_of(command).stdout
 
 
-@pytest.mark.timeout(600)
 def test_the_readme_shows_lines_of_the_demos_output():
     shown = next(block for block in BLOCKS if block.startswith("$ make demo")).splitlines()[1:]
     assert shown
@@ -119,7 +117,6 @@ AS_NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--b
 INDEX = ("PIP_", "SSL_", "REQUESTS_")  # the settings by which this machine's pip reaches its index
 
 
-@pytest.mark.timeout(600)
 def test_set_up_from_nothing_as_an_ordinary_user_in_a_path_with_a_space():
     """A copy of the tracked files, an empty environment, and the system's user "nobody" where we are root.
 

@@ -23,7 +23,7 @@ def test_joblibs_own_tests(size, nodes, tmp_path):
 
 
 def test_a_node_holds_an_array_once_and_results_are_the_same():
-    ended = run_ranks(4, PROGRAM, {"MPISHARE_RECYCLE": "0"}, limit_s=100)
+    ended = run_ranks(4, PROGRAM, {"MPISHARE_RECYCLE": "0"})
     registered, views, own, after, forest, forest_of_own = map(float, ended.stdout.split())
     assert max(registered, views, after, forest) < 0.1  # of a copy, on top of the one that is there before
     assert 0.9 < own < 1.4

@@ -62,7 +62,7 @@ def outcomes(tmp_path_factory):
     file = tmp_path_factory.mktemp("manual") / "blocks.json"
     file.write_text(json.dumps([[code for code, _ in blocks] for blocks in BLOCKS.values()]))
     settings = {"MPISHARE_NODES": NODES, "MPISHARE_TIMEOUT": "60", "OMP_NUM_THREADS": "1"}
-    ended = run_ranks(RANKS, ["-m", f"{PROGRAMS}.blocks", str(file)], settings, limit_s=100)
+    ended = run_ranks(RANKS, ["-m", f"{PROGRAMS}.blocks", str(file)], settings)
     return dict(zip(BLOCKS, json.loads(ended.stdout.splitlines()[-1]), strict=True))
 
 

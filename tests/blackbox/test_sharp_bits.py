@@ -50,7 +50,7 @@ def outcomes(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         for name in ONE_THREAD_EACH:
             patch.delenv(name, raising=False)
-        ended = run_ranks(RANKS, ["-m", f"{PROGRAMS}.blocks", str(file)], settings, limit_s=300)
+        ended = run_ranks(RANKS, ["-m", f"{PROGRAMS}.blocks", str(file)], settings)
     return [result for [result] in json.loads(ended.stdout.splitlines()[-1])]
 
 

@@ -62,10 +62,10 @@ class Cluster:
         return {**kept, **_OPEN_MPI, **slurm, "PATH": path}
 
     def exec(self, host, command, *, status=0):
-        """Runs `command` on `host` and waits for the exit status `status`, for 60 s at most."""
-        return self._run(self.line(host, command), status, 60)
+        """Runs `command` on `host` and waits for the exit status `status`, for 300 s at most."""
+        return self._run(self.line(host, command), status, 300)
 
-    def mpiexec(self, args, *, status=0, limit_s=60):
+    def mpiexec(self, args, *, status=0, limit_s=300):
         """Runs mpiexec over all hosts and waits for the exit status `status`.
 
         Raises:

@@ -68,7 +68,7 @@ def start(spec):
     _start("slurmctld", "-D")
     for host in spec.hosts:
         _start(AGENT, host, f"exec slurmd -D -N {host}")
-    wait_until(lambda: _idle_hosts() == len(spec.hosts), 30, _logs)
+    wait_until(lambda: _idle_hosts() == len(spec.hosts), 120, _logs)
 
 
 def _start(*command):

@@ -62,7 +62,7 @@ def wait(slurm, job, wanted=ENDED):
 
 def wait_for(text, file):
     """Waits until a job has written `text`."""
-    wait_until(lambda: file.exists() and text in file.read_text(), 120)
+    wait_until(lambda: file.exists() and text in file.read_text(), 300)
 
 
 def test_the_commands_of_contributing(tmp_path):
@@ -153,7 +153,7 @@ def only_slurm_runs(slurm, host):
 def assert_nothing_left(slurm):
     """Slurm says that a job has ended before its processes have; then nothing of it may remain."""
     for host in slurm.spec.hosts:
-        wait_until(partial(only_slurm_runs, slurm, host), 60)
+        wait_until(partial(only_slurm_runs, slurm, host), 300)
         assert [file for file in slurm.shared_files(host) if "osc_sm" in file or "mpishare" in file] == []
 
 
@@ -220,7 +220,7 @@ def counted_mib(slurm, job):
 def test_shared_memory_counts_once_with_usepss_and_once_a_rank_without(slurm, tmp_path):
     assert warnings_of_info(slurm) == []
     job = submit_one_copy(slurm, tmp_path / "once")
-    wait_until(lambda: counted_mib(slurm, job) >= 256, 60, partial(shown, slurm, job))
+    wait_until(lambda: counted_mib(slurm, job) >= 256, 300, partial(shown, slurm, job))
     slurm.exec(HEAD, ["scancel", "--signal=USR1", job])
     assert wait(slurm, job) == ["COMPLETED"], (tmp_path / "once").read_text()
     with counting(slurm, "OverMemoryKill"):

@@ -19,7 +19,7 @@ import mpishare as ms
 from mpishare.comm.lookup import context_of
 from mpishare.memory.segment import live_segments
 
-TIME_LIMIT_S = 60
+TIME_LIMIT_S = 300
 PRINT_S = 3  # in which the other ranks print their stacks, before the first of them ends the job
 
 _stderr = 2

@@ -5,7 +5,7 @@ import pytest
 
 import mpishare as ms
 
-pytestmark = [pytest.mark.large, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.large
 
 COUNT = 2**31 + 123
 PERIOD = 251 * 4099  # two primes: no chunk and no page begins with the same bytes as another

@@ -24,8 +24,6 @@ from tests.mpi.tasks.objects import NotPicklable, NotUnpicklable, State, fail_at
 from tests.mpi.test_errors import assert_refused, assert_refused_alike
 from tests.signals import outside_coverage
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Unlike:
     """An item of a class of its own."""

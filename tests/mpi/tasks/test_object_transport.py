@@ -16,8 +16,6 @@ from mpishare.objects.pickling import pickle_object
 from mpishare.tasks.object_transport import receive_object, send_object
 from tests.signals import is_coverage, outside_coverage
 
-pytestmark = pytest.mark.timeout(60)
-
 TAG = 1
 
 

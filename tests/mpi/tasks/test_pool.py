@@ -32,8 +32,6 @@ from tests.mpi.tasks.objects import (
 )
 from tests.signals import outside_coverage
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def with_pool(body, **kwargs):
     """Calls `body` on the root of a pool, which the other ranks serve."""
