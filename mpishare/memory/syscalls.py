@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from errno import EFAULT, EINVAL
+from errno import EFAULT, EINVAL, ENOSYS
 
 # Numbers from the kernel's uapi/asm-generic/mman-common.h and uapi/linux/mman.h.
 MADV_POPULATE_WRITE = 23  # since Linux 5.14
@@ -14,6 +14,7 @@ _MAP_FIXED = 0x10
 MAP_NORESERVE = 0x4000
 _MREMAP_MAYMOVE = 1
 _MREMAP_FIXED = 2
+_SYS_MREMAP = {"x86_64": 25, "aarch64": 216, "riscv64": 216, "ppc64le": 163, "s390x": 163}  # asm/unistd.h
 NO_ACCESS = 0  # PROT_NONE
 READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _IOV_MAX = 1024  # linux/uio.h; so many bytes fit in any pipe at once
@@ -30,10 +31,11 @@ def _checked(result: int, *_: object) -> int:
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _address, _size = ctypes.c_void_p, ctypes.c_size_t
-_libc.mmap.restype = _libc.mremap.restype = _address
+_libc.mmap.restype = _address
 _libc.mmap.argtypes = [_address, _size, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-_libc.mremap.argtypes = [_address, _size, _size, ctypes.c_int, _address]
-_libc.mmap.errcheck = _libc.mremap.errcheck = _libc.mprotect.errcheck = _checked  # type: ignore[assignment]
+_libc.syscall.restype = ctypes.c_long
+_libc.syscall.argtypes = [ctypes.c_long, _address, _size, _size, ctypes.c_int, _address]
+_libc.mmap.errcheck = _libc.syscall.errcheck = _libc.mprotect.errcheck = _checked  # type: ignore[assignment]
 _libc.munmap.argtypes = [_address, _size]
 _libc.mprotect.argtypes = _libc.madvise.argtypes = [_address, _size, ctypes.c_int]
 
@@ -82,13 +84,17 @@ def mremap_copy(start: int, length: int, target: int | None) -> int:
 
     Source:
         mremap(2): "If the value of old_size is zero, and old_address refers to a shareable mapping, then mremap() will
-        create a new mapping of the same pages."
+        create a new mapping of the same pages." It is not called as a function of the C library: where Intel MPI
+        uses libfabric, it puts its own function in that place, which passes on another target than it was given.
 
     Raises:
         OSError: The pages are private memory of the process (EINVAL), or there are too many maps (ENOMEM).
     """
     flags = _MREMAP_MAYMOVE | (_MREMAP_FIXED if target is not None else 0)
-    return int(_libc.mremap(start, 0, length, flags, target))
+    number = _SYS_MREMAP.get(os.uname().machine)
+    if number is None:
+        raise OSError(ENOSYS, os.strerror(ENOSYS))
+    return int(_libc.syscall(number, start, 0, length, flags, target))
 
 
 def read_process(pid: int, source: int, target: int, length: int) -> None:
