@@ -39,8 +39,10 @@ ALSO_ON_HOSTS = "mpi-5-sizes:1,3,1"
 where it is named."""
 LARGE = {3: "sizes:2,1"}
 """Where the tests marked `large` run."""
-TWO_LAUNCHES = ["mpi-2-block:1", "watched"]
-"""Where the tests marked `two_launches` run."""
+EVERYWHERE = "not large and not one_launch and not two_launches"
+SELECTED = {"mpi-2-block:1": "not large and not one_launch", "watched": "not large"}
+"""Which tests of tests/mpi a launch runs, by their marks: those of `two_launches` run in these two, and those of
+`one_launch`, which wait for a time limit, in the second."""
 
 WATCHED = {"MPISHARE_CHECK": "1", "MPISHARE_TIMEOUT": "30"}
 MEMORY = {
@@ -154,11 +156,10 @@ def ignored(path, reasons):
 def mpi(name, size, environ, marks="", *, without=()):
     """The tests of tests/mpi on `size` ranks, but for those in some folders."""
     command = [sys.executable, "-m", "mpishare", "run", "-n", str(size), "python"]
-    chosen = marks or ("not large" if name in TWO_LAUNCHES else "not large and not two_launches")
-    return Launch(name, [*command, *mpi_tests(chosen, without=without)], environ)
+    return Launch(name, [*command, *mpi_tests(marks or SELECTED.get(name, EVERYWHERE), without=without)], environ)
 
 
-def mpi_tests(marks="not large and not two_launches", *, only=("",), without=()):
+def mpi_tests(marks=EVERYWHERE, *, only=("",), without=()):
     """The arguments with which Python runs tests/mpi, or some of its folders, on each rank."""
     folders = [f"tests/mpi/{folder}" for folder in only] + [f"--ignore=tests/mpi/{folder}" for folder in without]
     return [*PYTEST, "--durations=5", "--tb=short", "-m", marks, *folders]

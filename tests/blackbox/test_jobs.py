@@ -47,7 +47,7 @@ def run_jobs(size, nodes, calls):
     return run_code(size, "\n".join(lines), environ).stdout
 
 
-@pytest.mark.parametrize(("size", "nodes"), [(1, ""), (5, "cyclic:2")])
+@pytest.mark.parametrize(("size", "nodes"), [(1, ""), (3, "cyclic:2")])
 def test_the_answers_of_others(size, nodes, data, tmp_path):
     """Each job, with its check against one rank; and what they write, against other libraries."""
     calls = [

@@ -96,7 +96,7 @@ def test_a_handler_that_raises_on_a_rank_that_waits_for_the_function(comm, monke
     assert ms.share(call=lambda: 7) == 7
 
 
-@pytest.mark.two_launches
+@pytest.mark.one_launch
 @pytest.mark.ranks(2)
 def test_ranks_sleep_while_the_function_runs_and_do_not_take_it_for_a_stall(comm, configured):
     watched = configured(timeout="2")

@@ -267,7 +267,7 @@ def test_a_communicator_whose_first_call_stalled_can_be_freed(duplicate, comm, m
     duplicate.Free()
 
 
-@pytest.mark.two_launches
+@pytest.mark.one_launch
 @pytest.mark.ranks(2)
 def test_a_communicator_whose_first_call_was_interrupted_can_be_freed(duplicate, comm, monkeypatch):
     monkeypatch.setenv("MPISHARE_TIMEOUT", "2")
@@ -283,7 +283,7 @@ def test_a_communicator_whose_first_call_was_interrupted_can_be_freed(duplicate,
     duplicate.Free()
 
 
-@pytest.mark.two_launches
+@pytest.mark.one_launch
 @pytest.mark.ranks(2)
 def test_a_communicator_whose_first_call_failed_answers_no_ranks_that_wait(configured):
     with pytest.raises(ms.ArgumentError, match="MPISHARE_NODES") as failed:  # whose frames live as long
@@ -294,7 +294,7 @@ def test_a_communicator_whose_first_call_failed_answers_no_ranks_that_wait(confi
     assert "rows:2" in str(failed.value)
 
 
-@pytest.mark.two_launches
+@pytest.mark.one_launch
 @pytest.mark.ranks(2)
 def test_a_question_that_comes_late_reaches_no_later_communicator(configured, comm):
     """MPI gives later communicators the numbers of those that were freed."""
