@@ -20,7 +20,7 @@ from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_heade
 from mpishare.objects.private import make_private
 from mpishare.transfer import plan
 from mpishare.transfer.leaders import broadcast_filled
-from mpishare.transfer.link import measure_link
+from mpishare.transfer.link import link_of, measure_link
 from mpishare.transfer.node_fill import ArraySource, fill, replicate
 from mpishare.transfer.pipeline import broadcast_spec
 
@@ -236,7 +236,7 @@ def _prepared_by_call(
 def _slots_to_fill(context: Context, nbytes: int, backend: str | None) -> Slots | None:
     """The slots of which the root fills the next one before the ranks agree; None if it sends chunks of the array."""
     n_nodes = context.topology.n_nodes
-    is_at_once = n_nodes == 1 or plan.is_by_mpi(nbytes, n_nodes, context.config.chunk_bytes)
+    is_at_once = n_nodes == 1 or plan.is_by_mpi(nbytes, n_nodes, link_of(context), context.config.chunk_bytes)
     return next_slots(context, nbytes, backend) if is_at_once else None
 
 

@@ -18,7 +18,7 @@ from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.pending import keep_alive
 from mpishare.transfer import plan
-from mpishare.transfer.link import measure_link
+from mpishare.transfer.link import link_of, measure_link
 from mpishare.transfer.pipeline import broadcast_chunks
 
 
@@ -37,7 +37,7 @@ def broadcast_filled(context: Context, root: int, block: Any, *, is_final: bool)
     """
     topology = context.topology
     root_node = topology.node_of(root)
-    if not plan.is_by_mpi(block.nbytes, topology.n_nodes, context.config.chunk_bytes):
+    if not plan.is_by_mpi(block.nbytes, topology.n_nodes, link_of(context), context.config.chunk_bytes):
         measure_link(context, block.nbytes)
         with agree(context.node_collective_comm):  # its other ranks wait for the one that receives
             broadcast_chunks(context, root, np.asarray(block))

@@ -33,11 +33,15 @@ EAGER_BYTES = 60 << 10
 it first asks the receiver, which stalls a chain."""
 
 _MAX_BCAST_BYTES, _MAX_BCAST_BYTES_OF_TWO = 8 << 10, 256 << 10
-"""Up to here MPI's broadcast takes no longer than chunks, with more than two nodes, and with two. Measured with Open
-MPI on links of 400 Mbit/s: two hosts, 1 KiB in 13 us where chunks take 22, and the same time from 16 KiB on; four
-hosts, 4 KiB in 31 us where chunks take 36, and 16 KiB in 0.9 ms where they take 0.4. Through shared memory, two nodes,
-where the root of a share copies the array to its node while chunks travel: 1 MiB 0.22 to 0.20 ms, 2 MiB 0.43 to 0.35,
-256 KiB the same time."""
+"""Up to here MPI's broadcast takes no longer than chunks on any link, with more than two nodes, and with two. Measured
+with Open MPI on links of 400 Mbit/s: two hosts, 1 KiB in 13 us where chunks take 22, and the same time from 16 KiB on;
+four hosts, 4 KiB in 31 us where chunks take 36, and 16 KiB in 0.9 ms where they take 0.4. Through shared memory, two
+nodes, where the root of a share copies the array to its node while chunks travel: 1 MiB 0.22 to 0.20 ms, 2 MiB 0.43 to
+0.35, 256 KiB the same time."""
+
+_MAX_BCAST_S = 0.3e-3
+"""Seconds that the bytes of a broadcast of MPI may take down its binomial tree. Below, the work of the ranks with
+chunks takes longer than what chunks save."""
 
 _MIN_CHUNK_BYTES, _MAX_CHUNK_BYTES = 4 << 10, 256 << 10
 """Of the largest several fit in a core's cache, until the root has copied them to the memory of its node, and another
@@ -270,15 +274,21 @@ def steps(nbytes: int, count: int, place: int, choice: Choice) -> Sequence[Step]
     return (_in_chain if choice.way is Way.CHAIN else _in_rounds)(chunks, count, place)
 
 
-def is_by_mpi(nbytes: int, n_nodes: int, configured: int | None) -> bool:
+def is_by_mpi(nbytes: int, n_nodes: int, link: Link, configured: int | None) -> bool:
     """Whether bytes that are in node memory already go to the other nodes by one MPI_Bcast of the leaders.
 
     Args:
         nbytes: The bytes.
         n_nodes: Nodes, at least 2.
+        link: That between two nodes.
         configured: MPISHARE_CHUNK, which asks for messages of that size; else None.
     """
-    return configured is None and nbytes <= (_MAX_BCAST_BYTES if n_nodes > 2 else _MAX_BCAST_BYTES_OF_TWO)
+    if configured is not None:
+        return False
+    if n_nodes == 2:
+        return nbytes <= _MAX_BCAST_BYTES_OF_TWO
+    levels = (n_nodes - 1).bit_length()
+    return nbytes <= _MAX_BCAST_BYTES or levels * nbytes * link.byte_s <= _MAX_BCAST_S
 
 
 def ring_chunk_bytes(nbytes: int, configured: int | None) -> int:

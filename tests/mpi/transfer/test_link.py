@@ -42,6 +42,13 @@ def test_it_is_measured_before_the_first_large_array(name, duplicate):
     assert measured_link(context) is first
 
 
+def test_many_smaller_arrays_have_it_measured_where_they_travel_in_chunks(duplicate):
+    context = context_of(duplicate)
+    for is_measured in [False] * 16 + [context.topology.n_nodes > 2]:
+        share_bytes(duplicate, MIN_BYTES - 1)
+        assert (measured_link(context) is not None) == is_measured
+
+
 def test_it_stands_in_info_and_report(duplicate):
     facts = ms.info(comm=duplicate)
     nodes = ms.topology(duplicate)

@@ -132,6 +132,19 @@ def test_the_models_decide(nbytes, count, link, way, chunk_bytes):
     assert (choice.way, choice.chunk_bytes) == (way, chunk_bytes)
 
 
+MIDDLE = Link(0.4e-9, 7e-6, 20e-6)
+
+
+@pytest.mark.parametrize(
+    ("n_nodes", "link", "most_bytes"),
+    [(2, SLOW, 256 << 10), (3, SLOW, 8 << 10), (512, SLOW, 8 << 10), (4, MIDDLE, 374_999), (8, MIDDLE, 249_999)],
+)
+def test_mpi_brings_what_takes_little_time_down_a_binomial_tree(n_nodes, link, most_bytes):
+    assert plan.is_by_mpi(most_bytes, n_nodes, link, None)
+    assert not plan.is_by_mpi(most_bytes + 2, n_nodes, link, None)
+    assert not plan.is_by_mpi(1, n_nodes, link, 4096)
+
+
 def test_a_given_size_of_chunks_goes_along_a_chain():
     choice = plan.choose(1000, 3, SLOW, 300)
     assert (choice.way, choice.chunk_bytes) == (Way.CHAIN, 300)
