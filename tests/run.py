@@ -23,7 +23,7 @@ ABOVE = ["objects", "messages", "files", "checkpoints", "tasks", "kernels"]
 """Folders of tests/mpi that stand on the others and know little of placement: they run once for a number of ranks."""
 LAYOUTS = [
     (1, "", ["kernels"]),
-    (2, "", ABOVE),
+    (2, "", ["memory", *ABOVE]),
     (2, "block:1", []),
     (3, "", ["memory", *ABOVE]),
     (4, "block:2", ABOVE),
@@ -105,7 +105,7 @@ def launches():
     chosen = [pytest("unit", "--numprocesses=2", "tests/unit"), pytest("docstrings", *doctests)]
     untraced = ignored("tests/faults/test_syscalls.py", missing_strace())
     untraced += ignored("tests/faults/test_situations.py", [*missing_strace(), *missing_namespaces()])
-    chosen.append(pytest("faults", "--numprocesses=2", "--dist=worksteal", "tests/faults", *untraced))
+    chosen.append(pytest("faults", "--numprocesses=3", "--dist=worksteal", "tests/faults", *untraced))
     for size, nodes, without in LAYOUTS:
         name = f"mpi-{size}-{nodes}".rstrip("-")
         chosen.append(mpi(name, size, {"MPISHARE_NODES": nodes}, without=without))
@@ -121,7 +121,7 @@ def launches():
     if MPIO.exists():
         chosen.append(hdf5_through_mpi())
     chosen += [mpi(f"large-{size}", size, {"MPISHARE_NODES": nodes}, "large") for size, nodes in LARGE.items()]
-    chosen.append(pytest("blackbox", "tests/blackbox"))
+    chosen.append(pytest("blackbox", "--numprocesses=2", "--dist=loadfile", "tests/blackbox"))
     if not missing(slurm=False):
         slurm = ignored("tests/cluster/test_slurm.py", missing(slurm=True))
         chosen.append(pytest("cluster", "tests/cluster", *slurm))
