@@ -58,14 +58,16 @@ class Sources:
 def ways_of(comm: Any) -> dict[str, Way]:
     """All but those with a forced algorithm; those to all ranks where a node has several.
 
-    Each rival ends with a barrier, as our agreement begins with one.
+    Each ends with a barrier over all ranks, ours too; but for the raw socket, which ends with an answer of a byte.
     """
     import mpishare as ms
 
     nodes = ms.topology()
 
     def share(source: Any, room: Bytes) -> Any:
-        return ms.share(source)
+        array = ms.share(source)
+        comm.Barrier()
+        return array
 
     ways = {SHARE: share, BCAST: _leaders_bcast(comm, nodes, nodes.leaders)}
     if comm.size > nodes.n_nodes:
