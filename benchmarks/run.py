@@ -66,6 +66,12 @@ LAUNCHES = [
         "--links 400mbit --powers 20,21 --rounds 1",
     ),
     Launch(
+        "nodes-many",
+        0,
+        "nodes --add --links 400mbit --hosts 8 --ranks 4 --powers 24 --rivals default,forced",
+        "--hosts 2 --powers 20 --rounds 1",
+    ),
+    Launch(
         "nodes-links",
         0,
         "nodes --name nodes-links --links 400mbit,1gbit,4gbit,10gbit --delays 0,50us,1ms --powers 25 --rivals=",
