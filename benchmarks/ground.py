@@ -1,4 +1,4 @@
-"""What the library costs before it does anything fast: import, memory, and ten thousand live shares.
+"""What the library costs before it does anything fast: import, first calls, memory, and ten thousand live shares.
 
     mpishare run -n 4 -m benchmarks.ground
 
@@ -9,6 +9,7 @@ refused on all ranks within a second.
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -27,6 +28,9 @@ NBYTES = 256 << 20
 SHARES = 10_000
 IMPORTS = 15
 REFUSALS = 20
+FIRST_CALLS = 9
+PLACES = {"one node": "", "2 pretend nodes": "block:2"}
+"""MPISHARE_NODES of the places of the first calls."""
 
 _IMPORT = """
 import sys, time
@@ -49,8 +53,10 @@ _CODES = {
 def main() -> None:
     """Measures all; rank 0 prints and keeps."""
     comm = MPI.COMM_WORLD
-    ms.share(np.arange(10) if comm.rank == 0 else None)  # what MPI and we allocate once is there now
+    in_job = first_call(comm)  # what MPI and we allocate once is there then
+    calls = {place: first_calls(comm, nodes) for place, nodes in PLACES.items()}
     figures = {
+        "first calls": {"of the job, ms": round(in_job * 1e3, 3), **calls},
         "memory over the array": memory(comm),
         "live shares": live_shares(comm),
         "refusals until the last rank has raised, ms": refusals(comm),
@@ -62,6 +68,28 @@ def main() -> None:
         for name, figure in figures.items():
             print(f"{name}: {figure}")
         keep("ground", figures, info)
+
+
+def first_calls(comm: MPI.Intracomm, nodes: str) -> dict[str, dict[str, float]]:
+    """The time of the first share of 1 KiB on a new communicator, until the last rank has it, and of the second."""
+    os.environ["MPISHARE_NODES"] = nodes
+    times: dict[str, list[float]] = {"first": [], "second": []}
+    for _ in range(FIRST_CALLS + 1):  # the first round, in which modules are imported, is left out
+        duplicate = comm.Dup()
+        for taken in times.values():
+            taken.append(first_call(duplicate))
+        duplicate.Free()
+    del os.environ["MPISHARE_NODES"]
+    return {name: row(taken[1:]) for name, taken in times.items()}
+
+
+def first_call(comm: MPI.Intracomm) -> float:
+    """Seconds of a share on a communicator, of the slowest rank."""
+    source = np.zeros(1 << 10, np.uint8) if comm.rank == 0 else None
+    comm.Barrier()
+    start = time.perf_counter()
+    ms.share(source, comm=comm)
+    return float(comm.allreduce(time.perf_counter() - start, MPI.MAX))
 
 
 def memory(comm: MPI.Intracomm) -> float:

@@ -8,7 +8,9 @@ Within a node: runs our share with each number of ranks, and fits t = a + b N by
 Between nodes: measures what messages cost over a cluster of 2 hosts (tests/cluster), and plays on paper
 (`benchmarks/simulation.py`) what `transfer/plan.py` chooses for 2 to 1,024 nodes with such links, whose ranks are late
 by an exponential law with a fixed seed. The play of each number of hosts is compared with our share there, which is to
-be within a tenth; the time of a share of 1 KiB there counts for what a call takes besides. Then the same for a fabric
+be within a tenth; the time of a share of 1 KiB there counts for what a call takes besides. Each kind of link in
+nodes-links.json, if that is kept of this commit, is played likewise, and compared with the times that stand there; a
+delay of what a call takes besides is not in the play. Then the same for a fabric
 of 200 Gbit/s, with this machine's time of a message through shared memory and with ranks as late: no such fabric was
 measured. The bound is bytes over bandwidth, and the latency times log2 of the nodes; the goal is 1.15 of it at 512
 nodes and 32 MiB. The same is played with other times of a message, as Python's decides whether the goal is met. Prints
@@ -35,10 +37,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.keep import keep
+from benchmarks.keep import RESULTS, keep, kept_figures
 from benchmarks.picture import lines
-from benchmarks.places import on_cluster, on_pretend_nodes
-from benchmarks.rivals import SHARE, Way, socket_way
+from benchmarks.places import NO_DELAY, on_cluster, on_pretend_nodes
+from benchmarks.rivals import AGAIN, NEW, SHARE, Way, socket_way
 from benchmarks.rounds import MEDIAN, Call, measure
 from benchmarks.simulation import Costs, Step, simulate
 from mpishare.transfer import plan
@@ -46,13 +48,14 @@ from mpishare.transfer import plan
 POWERS = (25,)
 """A link that is held to a rate lets some 256 KiB pass at once, which counts in fewer bytes."""
 NODE_POWERS = (10, 16, 20, 24, 26)
-FRESH, RECYCLED = "mpishare, memmap, fresh", "mpishare, memmap, recycled"
+_NEW, _AGAIN = (f"mpishare, memmap, {memory}" for memory in (NEW, AGAIN))
 PARTS = ("node", "links", "paper")
 PAPER_NODES = [1 << power for power in range(1, 11)]
 GOAL_NODES, GOAL_BYTES, GOAL = 512, 32 << 20, 1.15
 TOLERANCE = 0.1
 FABRIC_BYTE_S, FABRIC_LATENCY_S = 8 / 200e9, 4 * 350e-9
 OVER_BOUND, OF_MEASURED = "over the bound", "played over measured"
+OTHER_LINKS, SMALL_SHARE = "other links", "share of 1 KiB, s"
 BY_MESSAGE, MESSAGES_US = f"over the bound on {GOAL_NODES} nodes, by us of a message", (0.5, 1.0, 2.0, 4.0)
 FABRIC, PRETENDED = "a fabric of 200 Gbit/s", "2 pretend nodes of 1"
 _STREAM, _IN_FLIGHT, _PINGS = 64, 4, 20
@@ -86,6 +89,8 @@ def main() -> None:
     if "links" in parts:
         figures["several nodes"], ground = several_nodes(options.hosts.split(","), options.rate, options.rounds)
         show_links(figures["several nodes"])
+        figures[OTHER_LINKS] = other_links(figures["several nodes"], options.rounds)
+        show_others(figures[OTHER_LINKS])
     if "paper" in parts:
         figures[FABRIC], ground = fabric(options.rounds)
         show_curve(FABRIC, figures[FABRIC])
@@ -100,13 +105,11 @@ def one_node(ranks: str, rounds: int) -> dict[str, Any]:
     powers = ",".join(map(str, NODE_POWERS))
     args = ["--powers", powers, "--rounds", str(rounds), "--name", name, "--ours"]
     subprocess.run([sys.executable, "-m", "mpishare", "run", "-n", ranks, "-m", "benchmarks.share", *args], check=True)
-    from benchmarks.keep import RESULTS
-
     kept = json.loads((RESULTS / f"{name}.json").read_text())
     for suffix in ("json", "png"):
         (RESULTS / f"{name}.{suffix}").unlink(missing_ok=True)
     matches: dict[str, Any] = {"ground": kept["ground"]}
-    for way in (FRESH, RECYCLED):
+    for way in (_NEW, _AGAIN):
         rows = {1 << power: kept["figures"][f"{1 << power:,} bytes"][way] for power in NODE_POWERS}
         points = {nbytes: row[MEDIAN] * 1e3 for nbytes, row in rows.items()}
         matches[way] = {"times": rows, "law: us, us per MiB": fit_line(points)}
@@ -135,12 +138,38 @@ def several_nodes(hosts: list[str], rate: str, rounds: int) -> tuple[dict[str, A
         result = on_cluster(int(count), "1", rate, args)
         medians = {size: ways[SHARE][MEDIAN] / 1e3 for size, ways in result["figures"].items()}
         for nbytes in (1 << power for power in POWERS):
-            taken_s = medians[f"{nbytes:,} bytes"]
-            played_s = medians["1,024 bytes"] + simulate(schedule(nbytes, int(count), costs), costs)
-            figures = {"hosts": int(count), "bytes": nbytes, "measured, s": taken_s, "played, s": round(played_s, 5)}
-            rows.append({**figures, OF_MEASURED: round(played_s / taken_s, 3)})
+            taken_s, small_s = medians[f"{nbytes:,} bytes"], medians["1,024 bytes"]
+            rows.append(compared(int(count), nbytes, taken_s, small_s, costs))
         ground = result["ground"]
     return {"rate": rate, "costs": asdict(costs), "hosts": rows, OVER_BOUND: over_bound(costs)}, ground
+
+
+def compared(count: int, nbytes: int, taken_s: float, small_s: float, costs: Costs) -> dict[str, float]:
+    """The play of so many bytes to so many hosts beside the measured time; `small_s` is that of a share of 1 KiB."""
+    played_s = small_s + simulate(schedule(nbytes, count, costs), costs)
+    figures = {"hosts": count, "bytes": nbytes, "measured, s": taken_s, "played, s": round(played_s, 5)}
+    return {**figures, SMALL_SHARE: small_s, OF_MEASURED: round(played_s / taken_s, 3)}
+
+
+def other_links(between: dict[str, Any], rounds: int) -> dict[str, list[dict[str, float]]]:
+    """By kind of link, the plays beside the times in nodes-links.json; none where that is of another commit."""
+    small = {row["hosts"]: row[SMALL_SHARE] for row in between["hosts"]}
+    message = {name: between["costs"][name] for name in ("message_s", "late_s")}
+    kept: dict[str, list[tuple[int, int, float]]] = {}
+    for title, tables in kept_figures("nodes-links").items():
+        place, _, kind = title.partition(", ")
+        size, ways = [*tables.items()][-1]
+        row = int(place.split()[0]), int(size.split()[0].replace(",", "")), ways[SHARE][MEDIAN] / 1e3
+        kept.setdefault(kind, []).append(row)
+    result = {}
+    for kind, rows in kept.items():
+        rate, _, delay = kind.partition(", ")
+        program = ["benchmarks.growth", "--inside", "link", "--rounds", str(rounds)]
+        costs = Costs(**message, **on_cluster(2, "1", rate, program, delay=delay or NO_DELAY)["costs"])
+        result[kind] = [
+            compared(count, nbytes, taken_s, small[count], costs) for count, nbytes, taken_s in rows if count in small
+        ]
+    return result
 
 
 def measured_points(between: dict[str, Any]) -> list[float]:
@@ -278,7 +307,7 @@ def _times(comm: Any, call: Call, rounds: int) -> list[float]:
 def show_node(within: dict[str, Any]) -> None:
     """Prints the laws of one node."""
     for ranks, matches in within.items():
-        for way in (FRESH, RECYCLED):
+        for way in (_NEW, _AGAIN):
             start, slope = matches[way]["law: us, us per MiB"]
             print(f"one node, {ranks} ranks, {way}: {start:.0f} us + {slope:.0f} us per MiB")
 
@@ -290,6 +319,13 @@ def show_links(between: dict[str, Any]) -> None:
         word = "within" if abs(row[OF_MEASURED] - 1) <= TOLERANCE else "NOT within"
         print(f"{row['hosts']} hosts, {row['bytes']:,} bytes, {between['rate']}: {result}, {word} {TOLERANCE:.0%}")
     show_curve(between["rate"], between)
+
+
+def show_others(links: dict[str, list[dict[str, float]]]) -> None:
+    """Prints how far the play is from what was measured, by kind of link."""
+    for kind, rows in links.items():
+        ratios = ", ".join(f"{row['hosts']} hosts {row[OF_MEASURED]:.3f}" for row in rows)
+        print(f"{kind}: {OF_MEASURED}: {ratios}", flush=True)
 
 
 def show_curve(name: str, played: dict[str, Any]) -> None:

@@ -16,6 +16,9 @@ Way = Callable[[Any, Bytes], Any]
 """Brings the first array, which rank 0 has, to the others, which may receive into the second. Returns what this rank
 then has of it; None on ranks to which nothing comes."""
 
+NEW, AGAIN = "new memory", "memory used again"
+"""Of ours on one node, in the names of ways: of MPISHARE_RECYCLE=0, and of a part so large that nothing is new."""
+BY_DEFAULT = "mpishare, settings by default"
 SHARE = "mpishare.share"
 BCAST, ALL = "MPI_Bcast, a rank a host", "MPI_Bcast, all ranks"
 HAN = f"{ALL}, HAN"

@@ -4,13 +4,14 @@
 
 Each round times every way, in an order that changes, so that all see the same weather; a ratio is of medians of one
 run. A call gets another array than the call before it, and ends when a barrier after it has ended on the last rank.
-Ways that take new memory stand beside ways that use theirs again, ours and those of others. The same for many arrays
-that live at the same time. Prints a table and keeps it as results/share-RANKS.json, with a picture beside it.
+Ways that take new memory stand beside ways that use theirs again, ours and those of others, and ours with the settings
+that a job has by default. The same for many arrays that live at the same time. Prints a table and keeps it as
+results/share-RANKS.json, with a picture beside it.
 
-Goals on 2 ranks of 2 cores, of medians: at 256 MiB fresh memory 2.0 of one warm memcpy, 0.25 of a hand-written window
-and of pshmem, 0.08 of a pickled bcast; recycled memory 1.0 of one warm memcpy; a first full read 1.3 of that of private
-arrays; empty + fill + fence 1.1 of filling a private warm array. At 1 KiB recycled 12 us, on 4 ranks 30 us, and less
-than a pickled bcast; 3 of an expert's program, a copy into a window that is used again and a barrier.
+Goals on 2 ranks of 2 cores, of medians: at 256 MiB new memory 2.0 of one warm memcpy, 0.25 of a hand-written window
+and of pshmem, 0.08 of a pickled bcast; memory used again 1.0 of one warm memcpy; a first full read 1.3 of that of
+private arrays; empty + fill + fence 1.1 of filling a private warm array. At 1 KiB, memory used again, 12 us, on 4 ranks
+30 us, and less than a pickled bcast; 3 of an expert's program, a copy into a window that is used again and a barrier.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from numpy.typing import NDArray
 import mpishare as ms
 from benchmarks.keep import keep
 from benchmarks.picture import lines
-from benchmarks.rivals import Sources
+from benchmarks.rivals import AGAIN, BY_DEFAULT, NEW, Sources
 from benchmarks.rounds import MEDIAN, Row, order, row
 
 Source = NDArray[np.uint8] | None
@@ -44,20 +45,21 @@ _kept_for_size: list[Any] = []
 """The same for a way that uses its memory again."""
 
 
-def recycling(size: str) -> MPI.Intracomm:
-    """The same ranks with another MPISHARE_RECYCLE, which is read when a communicator is first used."""
-    before = os.environ.get("MPISHARE_RECYCLE")
-    os.environ["MPISHARE_RECYCLE"] = size
+def recycling(size: str | None) -> MPI.Intracomm:
+    """The same ranks with another MPISHARE_RECYCLE, which is read when a communicator is first used; None: unset."""
+    before = os.environ.pop("MPISHARE_RECYCLE", None)
+    if size is not None:
+        os.environ["MPISHARE_RECYCLE"] = size
     duplicate = comm.Dup()
     ms.topology(duplicate)
-    del os.environ["MPISHARE_RECYCLE"]
+    os.environ.pop("MPISHARE_RECYCLE", None)
     if before is not None:
         os.environ["MPISHARE_RECYCLE"] = before
     return duplicate
 
 
-def by_share(used: MPI.Intracomm, backend: str) -> Way:
-    """Our share, over a communicator that recycles memory or does not."""
+def by_share(used: MPI.Intracomm, backend: str | None) -> Way:
+    """Our share, over a communicator that uses memory again or does not."""
 
     def way(source: Source, nbytes: int) -> NDArray[np.uint8]:
         return ms.share(source, comm=used, backend=backend)
@@ -91,7 +93,7 @@ def by_pkl5(source: Source, nbytes: int) -> NDArray[np.uint8]:
 
 
 def by_buffer(source: Source, nbytes: int) -> NDArray[np.uint8]:
-    """comm.Bcast into a fresh array a rank."""
+    """comm.Bcast into a new array a rank."""
     array = np.empty(nbytes, np.uint8) if source is None else source
     comm.Bcast(array)
     return array
@@ -190,8 +192,8 @@ MANY = ((100, 8 << 20), (1000, 1 << 10))
 MEMCPY, FILL = "one memcpy, warm", "fill of a private warm array"
 OF_MEMCPY, FIRST_READ = "of one memcpy", "first read, ms"
 DRAWN = (
-    "mpishare, window, fresh",
-    "mpishare, window, recycled",
+    f"mpishare, window, {NEW}",
+    f"mpishare, window, {AGAIN}",
     "hand-written window",
     "window used again",
     "Bcast, copies used again",
@@ -201,14 +203,15 @@ DRAWN = (
 
 def ways(nbytes: int, *, ours: bool) -> dict[str, Way]:
     """All ways, by name. Collective."""
-    fresh, recycled = recycling("0"), recycling("50%")
+    new, again = recycling("0"), recycling("50%")
     result: dict[str, Way] = {MEMCPY: memcpy(np.ones(nbytes, np.uint8)), FILL: fill(np.ones(nbytes, np.uint8))}
     for backend in ("memmap", "window"):
-        result[f"mpishare, {backend}, fresh"] = by_share(fresh, backend)
-        result[f"mpishare, {backend}, recycled"] = by_share(recycled, backend)
-        result[f"mpishare, {backend}, in place"] = in_place(recycled, backend)
+        result[f"mpishare, {backend}, {NEW}"] = by_share(new, backend)
+        result[f"mpishare, {backend}, {AGAIN}"] = by_share(again, backend)
+        result[f"mpishare, {backend}, in place"] = in_place(again, backend)
     if ours:
         return result
+    result[BY_DEFAULT] = by_share(recycling(None), None)
     result["Bcast, a copy a rank"] = by_buffer
     result["Bcast, copies used again"] = by_buffer_again(np.ones(nbytes, np.uint8))
     result["bcast, pickled"] = by_pickle
@@ -244,7 +247,7 @@ def draw(name: str, sizes: list[int], figures: dict[str, dict[str, Row]]) -> Non
     ways = [way for way in DRAWN if way in tables[0]]
     series = {way.replace(", window", ""): [table[way][OF_MEMCPY] for table in tables] for way in ways}
     title = f"An array for {comm.size} ranks of one node"
-    lines(name, sizes, series, "bytes", "until all ranks have it, over one warm memcpy", title)
+    lines(name, sizes, series, "bytes", "time until all ranks have it, over that of one warm memcpy", title)
 
 
 def measure(nbytes: int, rounds: int, *, ours: bool) -> dict[str, Row]:
@@ -270,18 +273,21 @@ def measure(nbytes: int, rounds: int, *, ours: bool) -> dict[str, Row]:
 
 def many(count: int, nbytes: int, rounds: int) -> dict[str, Row]:
     """The time of each of `count` arrays that live at the same time, in new memory and in that of the arrays before."""
-    source = np.ones(nbytes, np.uint8) if comm.rank == 0 else None
+    sources = Sources(comm.rank, nbytes)
     times: dict[str, list[float]] = {}
     for number in range(rounds + 1):  # the first round, in which everything is new, is left out
-        for backend in (None, "memmap") if number % 2 else ("memmap", None):
+        for backend in order(("memmap", ""), number):
             used = recycling("50%")
-            for memory in ("fresh", "recycled"):
+            for first, memory in enumerate((NEW, AGAIN), 2 * number):
                 comm.Barrier()
                 start = time.perf_counter()
-                arrays = [ms.share(source, comm=used, backend=backend) for _ in range(count)]
+                numbers = range(first, first + count)
+                arrays = [ms.share(sources.get(number), comm=used, backend=backend or None) for number in numbers]
                 taken = float(comm.allreduce(time.perf_counter() - start, MPI.MAX)) / count
-                kind = "memmap" if backend else f"default, {ms.report().segments[0].backend}"
-                times.setdefault(f"mpishare, {kind}, {memory}", []).append(taken)
+                kind = backend or f"default, {ms.report().segments[0].backend}"
+                way = f"mpishare, {kind}, {memory}"
+                times.setdefault(way, []).append(taken)
+                sources.check(way, arrays[-1], numbers[-1])
                 del arrays
             comm.Barrier()
             used.Free()
