@@ -26,7 +26,7 @@ QUOTED = (
 )
 """Names of the results."""
 
-_ALIKE = ("code", "CPU", "cores", "memory, bytes")
+_ALIKE = ("code", "CPU", "cores", "memory, bytes", "kernel", "versions")
 _NO_COMMIT = "a commit that was not kept"
 
 

@@ -47,9 +47,7 @@ def main(argv: list[str]) -> int:
     info = ms.info()
     if ms.topology().rank == 0:
         medians = {case: statistics.median(taken) for case, taken in rounds.items()}
-        names = list(dict.fromkeys(name for _, name in rounds))
-        n_rounds = min(map(len, rounds.values()))
-        print(_table(medians, names, n_rounds), _verdict(medians, options.mib << 20), sep="\n")
+        print(_table(rounds), _verdict(medians, options.mib << 20), sep="\n")
         if options.output:
             facts = {"date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), "version": ms.__version__}
             result = {"facts": facts, "figures": _figures(rounds), "ground": info.as_dict()}
@@ -73,15 +71,15 @@ def _check_output(output: str | None) -> None:
 
 
 def _measure(sizes: list[int]) -> Rounds:
-    """Times all ways of all sizes, in an order that changes, after a round that warms up."""
+    """Times all ways of all sizes, in an order by chance that all ranks share, after a round that warms up."""
     topology, ways = ms.topology(), _ways()
     sources = {nbytes: _sources(nbytes, is_root=topology.rank == 0) for nbytes in sizes}
     cases = [(nbytes, name) for nbytes in sizes for name in ways]
     rounds: Rounds = {case: [] for case in cases}
     start = time.perf_counter()
     for number in range(_ROUNDS + 1):
-        shift = number % len(cases)
-        for nbytes, name in cases[shift:] + cases[:shift]:
+        for place in np.random.default_rng(number).permutation(len(cases)):
+            nbytes, name = cases[place]
             rounds[nbytes, name].append(_time(ways[name], sources[nbytes], nbytes))
         spent_s = topology.comm.bcast(time.perf_counter() - start)
         if number and spent_s * (number + 2) / (number + 1) > _MAX_S:
@@ -152,7 +150,7 @@ def _figures(rounds: Rounds) -> dict[str, dict[str, dict[str, float]]]:
     """Medians and quartiles, by size and way."""
     figures: dict[str, dict[str, dict[str, float]]] = {}
     for (nbytes, way), taken in rounds.items():
-        low, median, high = statistics.quantiles(taken, n=4, method="inclusive") if len(taken) > 1 else taken * 3
+        low, median, high = _quartiles(taken)
         row = {"first quartile, ms": low, "median, ms": median, "third quartile, ms": high}
         figures.setdefault(f"{nbytes:,} bytes", {})[way] = {
             **{name: round(value * 1e3, 5) for name, value in row.items()},
@@ -161,14 +159,22 @@ def _figures(rounds: Rounds) -> dict[str, dict[str, dict[str, float]]]:
     return figures
 
 
-def _table(medians: dict[tuple[int, str], float], names: list[str], n_rounds: int) -> str:
-    topology = ms.topology()
+def _quartiles(taken: list[float]) -> list[float]:
+    return statistics.quantiles(taken, n=4, method="inclusive") if len(taken) > 1 else taken * 3
+
+
+def _table(rounds: Rounds) -> str:
+    """Quartiles and medians, in us."""
+    topology, n_rounds = ms.topology(), min(map(len, rounds.values()))
     lines = [
-        f"{topology.size} ranks on {topology.n_nodes} nodes; median of {n_rounds} rounds, until all have the array"
+        f"{topology.size} ranks on {topology.n_nodes} nodes; until all have the array; of {n_rounds} rounds, in us:",
+        f"    {'':28} {'first quartile':>16} {'median':>16} {'third quartile':>16}",
     ]
-    for nbytes in dict.fromkeys(nbytes for nbytes, _ in medians):
+    for nbytes in dict.fromkeys(nbytes for nbytes, _ in rounds):
         lines.append(f"  {nbytes:,} bytes")
-        lines += [f"    {name:28} {medians[nbytes, name] * 1e6:14,.1f} us" for name in names]
+        for (size, name), taken in rounds.items():
+            if size == nbytes:
+                lines.append(f"    {name:28} " + " ".join(f"{value * 1e6:16,.1f}" for value in _quartiles(taken)))
     return "\n".join(lines)
 
 

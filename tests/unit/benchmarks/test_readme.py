@@ -35,7 +35,10 @@ def test_results_of_one_code_are_read_with_all_their_commits(results):
     assert read.origin.startswith("Measured at commit `abc` and commit `def`, on 2026-11-23, a CPU, 2 cores, ")
 
 
-@pytest.mark.parametrize("what", [{"code": "another tree"}, {"CPU": "another CPU"}, {"cores": 4}])
+@pytest.mark.parametrize(
+    "what",
+    [{"code": "another tree"}, {"CPU": "another CPU"}, {"cores": 4}, {"kernel": "7"}, {"versions": {"numpy": "3"}}],
+)
 def test_results_of_two_codes_or_machines_are_refused(results, what):
     write(results, nodes={}, pool=what)
     with pytest.raises(SystemExit, match=f"pool: {next(iter(what))} differs from that of nodes"):
