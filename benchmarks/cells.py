@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from benchmarks.collective_ways import GATHER, REDUCE, RIVALS
-from benchmarks.files import CHUNKED, COLD, CONTIGUOUS, FRESH, LIMIT, RECYCLED
+from benchmarks.files import CHUNKED, COLD, CONTIGUOUS, LIMIT, LOADED, LOADED_AGAIN
 from benchmarks.messages import OURS, OURS_OUT, STRIDED
 from benchmarks.nodes import best_rival
-from benchmarks.rivals import SHARE
+from benchmarks.rivals import AGAIN, BY_DEFAULT, NEW, SHARE
 from benchmarks.rounds import MEDIAN
 
 NEW_WAYS = ("hand-written window", "Bcast, a copy a rank", "bcast, pickled", "pkl5 bcast", "pshmem")
 AGAIN_WAYS = (*NEW_WAYS, "window used again", "Bcast, copies used again", "pshmem, used again")
+ON_NODE, TO_HOSTS = "an array to the ranks of one node", "an array to every host"
 _UNITS = ("B", "KiB", "MiB", "GiB")
 
 
@@ -69,17 +70,18 @@ class Question:
 
 
 def questions(figures: Mapping[str, Any]) -> list[Question]:
-    """All of them, from the figures of the kept results by name. The README shows six."""
+    """All of them, from the figures of the kept results by name. The README shows the first ones."""
     return [
-        _shares(figures, "an array to the ranks of one node, new memory (MPISHARE_RECYCLE=0)", "fresh", NEW_WAYS),
-        _shares(figures, "the same, memory used again (MPISHARE_RECYCLE=50%)", "recycled", AGAIN_WAYS),
-        _nodes(figures, "an array to every host, links as fast as the machine", "4 hosts of 1, free"),
-        _nodes(figures, "the same, links of some Gbit/s", "4 hosts of 1, 4gbit, 1ms"),
-        _nodes(figures, "the same, slow links", "8 hosts of 1, 400mbit"),
+        _shares(figures, f"{ON_NODE}, {NEW} (MPISHARE_RECYCLE=0)", NEW, NEW_WAYS),
+        _shares(figures, f"{ON_NODE}, {AGAIN} (MPISHARE_RECYCLE=50%)", AGAIN, AGAIN_WAYS),
+        _nodes(figures, f"{TO_HOSTS}, links as fast as the machine", "4 hosts of 1, free"),
+        _nodes(figures, f"{TO_HOSTS}, slow links", "8 hosts of 1, 400mbit"),
         _messages(figures),
+        _collective(figures["collectives"], "the sum of an array of each rank, on all ranks", REDUCE),
+        _shares_by_default(figures, f"{ON_NODE}, settings by default (MPISHARE_RECYCLE=5%)"),
+        _nodes(figures, f"{TO_HOSTS}, links of some Gbit/s", "4 hosts of 1, 4gbit, 1ms"),
         _files(figures["files"]),
         _tasks(figures["pool"]),
-        _collective(figures["collectives"], "the sum of an array of each rank, on all ranks", REDUCE),
         _collective(figures["collectives"], "the arrays of all ranks, on all ranks", GATHER),
         _records(figures["table"]),
         _processes(figures["ways"]),
@@ -92,6 +94,18 @@ def size_name(nbytes: int) -> str:
     while nbytes >= 1024 and nbytes % 1024 == 0 and power + 1 < len(_UNITS):
         nbytes, power = nbytes // 1024, power + 1
     return f"{nbytes:,} {_UNITS[power]}"
+
+
+def size_of(title: str) -> int | None:
+    """1024 of "1,024 bytes"; None where the title of a table is no size."""
+    sized = re.fullmatch(r"([\d,]+) bytes", title)
+    return None if sized is None else int(sized[1].replace(",", ""))
+
+
+def name_of(title: str) -> str:
+    """The name of the size that the title of a table has, "1 KiB" of "1,024 bytes"; any other title as it is."""
+    nbytes = size_of(title)
+    return title if nbytes is None else size_name(nbytes)
 
 
 def time_name(seconds: float) -> str:
@@ -118,13 +132,10 @@ def _times(row: Mapping[str, float], median: str = MEDIAN) -> Times:
 
 def _by_size(figures: Mapping[str, Any]) -> dict[str, dict[str, Times]]:
     """The times of tables whose names are sizes, by name of size and of way."""
-    sized = {name: re.fullmatch(r"([\d,]+) bytes", name) for name in figures}
     return {
-        size_name(int(match[1].replace(",", ""))): {
-            way: _times(row) for way, row in figures[name].items() if MEDIAN in row
-        }
-        for name, match in sized.items()
-        if match is not None
+        name_of(title): {way: _times(row) for way, row in figures[title].items() if MEDIAN in row}
+        for title in figures
+        if size_of(title) is not None
     }
 
 
@@ -134,6 +145,16 @@ def _shares(figures: Mapping[str, Any], title: str, memory: str, rivals: tuple[s
         _cell(f"{ranks} ranks{place}", size, ways, f"mpishare, {kind}, {memory}", rivals.__contains__)
         for ranks in (2, 4)
         for kind, place in (("window", ""), ("memmap", ", memmap"))
+        for size, ways in _by_size(figures[f"share-{ranks}"]).items()
+    ]
+    return Question(title, "2 ranks", tuple(cells))
+
+
+def _shares_by_default(figures: Mapping[str, Any], title: str) -> Question:
+    """With no variable set; beside rivals that use their memory again."""
+    cells = [
+        _cell(f"{ranks} ranks", size, ways, BY_DEFAULT, AGAIN_WAYS.__contains__)
+        for ranks in (2, 4)
         for size, ways in _by_size(figures[f"share-{ranks}"]).items()
     ]
     return Question(title, "2 ranks", tuple(cells))
@@ -177,8 +198,8 @@ def _files(figures: Mapping[str, Any]) -> Question:
             name if name in (CHUNKED, COLD) else CONTIGUOUS,
             size_name(nbytes),
             {way: _times(row, "seconds") for way, row in figures[name].items()},
-            FRESH,
-            lambda name: name not in (LIMIT, RECYCLED),
+            LOADED,
+            lambda name: name not in (LIMIT, LOADED_AGAIN),
         )
         for name, nbytes in figures["bytes"].items()
     ]

@@ -53,10 +53,11 @@ LIMIT, EACH, MAPPED, BCAST, PARTS, MPIO, MPIO_PARTS = (
     "every rank reads, h5py mpio",
     "a part each, h5py mpio, window",
 )
-FRESH, RECYCLED = "mpishare.load", "mpishare.load, memory used again"
+LOADED, LOADED_AGAIN = "mpishare.load", "mpishare.load, memory used again"
 CONTIGUOUS, CHUNKED = "contiguous", "chunked, shuffle and lzf"
 SMALL, MIDDLE, COLD = "contiguous, 1 MiB", "contiguous, 32 MiB", "contiguous, not in the page cache"
 FROM_DISK = "read from the disk, of the bytes"
+STORED = "chunked, stored over bytes"
 SCALE = "600 datasets on one scale"
 Way = Callable[[str, str], Any]
 """Brings a dataset of a file."""
@@ -99,7 +100,7 @@ def measure(options: argparse.Namespace) -> None:
     figures["not installed"] = [] if _MPIO_PYTHON.exists() else [MPIO, MPIO_PARTS]
     with TemporaryDirectory() as folder:
         path = Path(folder, "file.h5")
-        write(path, sizes)
+        figures[STORED] = write(path, sizes)
         tables, ground = ways_of(path, sizes, options)
         for name, table in tables.items():
             show(f"{sizes[name] >> 20} MiB, {name}", table)
@@ -125,8 +126,12 @@ def measure(options: argparse.Namespace) -> None:
     bars(options.name, series, "seconds", f"{title} from the page cache to {options.ranks} ranks")
 
 
-def write(path: Path, sizes: dict[str, int]) -> None:
-    """A file with datasets of so many bytes each, of numbers that can be compressed; beside it some for NumPy."""
+def write(path: Path, sizes: dict[str, int]) -> float:
+    """A file with datasets of so many bytes each, of numbers one after the other; beside it some for NumPy.
+
+    Returns:
+        What the compressed dataset takes in the file, over its bytes.
+    """
     import h5py
 
     with h5py.File(path, "w") as file:
@@ -136,6 +141,7 @@ def write(path: Path, sizes: dict[str, int]) -> None:
             file.create_dataset(name, data=array, **chunks)
             if name != CHUNKED:
                 np.save(beside(path, name), array)
+        return round(float(file[CHUNKED].id.get_storage_size()) / sizes[CHUNKED], 4)
 
 
 def beside(path: Path, name: str) -> Path:
@@ -154,7 +160,16 @@ def drop(path: Path) -> None:
 
 def ways_of(path: Path, sizes: dict[str, int], options: argparse.Namespace) -> tuple[dict[str, Any], Any]:
     """The figures of each way to bring each dataset, and the ground."""
-    ways = [LIMIT, EACH, MAPPED, BCAST, PARTS, *([MPIO, MPIO_PARTS] if _MPIO_PYTHON.exists() else []), FRESH, RECYCLED]
+    ways = [
+        LIMIT,
+        EACH,
+        MAPPED,
+        BCAST,
+        PARTS,
+        *([MPIO, MPIO_PARTS] if _MPIO_PYTHON.exists() else []),
+        LOADED,
+        LOADED_AGAIN,
+    ]
     results: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
 
     def names_of(way: str) -> list[str]:
@@ -179,7 +194,7 @@ def ways_of(path: Path, sizes: dict[str, int], options: argparse.Namespace) -> t
                 row["peak, of the bytes"] = round(result_of(way, [name], 1, looks=True)[1] / sizes[name], 3)
             tables[name][way] = row
             row["of the limit"] = round(row["seconds"] / tables[name][LIMIT]["seconds"], 3)
-    return tables, results[FRESH][0]["ground"]
+    return tables, results[LOADED][0]["ground"]
 
 
 def launch(way: str, ranks: int) -> list[str]:
@@ -191,7 +206,7 @@ def launch(way: str, ranks: int) -> list[str]:
 
 def in_program(way: str, file: str, rounds: int) -> None:
     """One way; rank 0 prints the seconds of each round, and what a round read."""
-    os.environ["MPISHARE_RECYCLE"] = "90%" if way == RECYCLED else "0"
+    os.environ["MPISHARE_RECYCLE"] = "90%" if way == LOADED_AGAIN else "0"
     from mpi4py import MPI
 
     import mpishare as ms
@@ -323,8 +338,8 @@ def ways(comm: Any, ms: Any) -> dict[str, Way]:
         PARTS: parts,
         MPIO: mpio,
         MPIO_PARTS: mpio_parts,
-        FRESH: ms.load,
-        RECYCLED: ms.load,
+        LOADED: ms.load,
+        LOADED_AGAIN: ms.load,
     }
 
 
@@ -360,8 +375,8 @@ def over_hosts(path: Path, nbytes: int, rounds: int) -> None:
         room = np.ones(nbytes, np.uint8)
         by_socket = socket_way(comm, ms.topology())
         tries: dict[str, Callable[[], object]] = {
-            f"{FRESH}, {CONTIGUOUS}": lambda: ms.load(file, CONTIGUOUS),
-            f"{FRESH}, {CHUNKED}": lambda: ms.load(file, CHUNKED),
+            f"{LOADED}, {CONTIGUOUS}": lambda: ms.load(file, CONTIGUOUS),
+            f"{LOADED}, {CHUNKED}": lambda: ms.load(file, CHUNKED),
             SOCKET: lambda: by_socket(None, room),
         }
         seconds: dict[str, list[float]] = {name: [] for name in tries}

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.cells import name_of, size_of
 from benchmarks.collective_ways import GATHER, MPI_GATHER, MPI_REDUCE, REDUCE
 from benchmarks.collectives import HELD, LEAST, OF_THE_BEST, PRETENDED
-from benchmarks.files import CHUNKED, CONTIGUOUS, FRESH, RECYCLED
-from benchmarks.growth import FABRIC, GOAL, GOAL_NODES, OF_MEASURED, OVER_BOUND, TOLERANCE
+from benchmarks.files import CHUNKED, CONTIGUOUS, LOADED, LOADED_AGAIN, STORED
+from benchmarks.growth import FABRIC, GOAL, GOAL_NODES, OF_MEASURED, OTHER_LINKS, OVER_BOUND, TOLERANCE
 from benchmarks.messages import AUTO, KNOWN, OF_PLAIN, OURS, OURS_OUT, PICKLED
 from benchmarks.nodes import OF_THE_BEST as OF_THE_BEST_BCAST
 from benchmarks.nodes import OF_THE_EXPERT, OF_THE_SOCKET
-from benchmarks.rivals import BCAST, SHARE, SOCKETS
+from benchmarks.rivals import AGAIN, BCAST, NEW, SHARE, SOCKETS
 from benchmarks.rounds import MEDIAN
 
 Figures = Mapping[str, Any]
 _LARGE, _MIDDLE, _SMALL = "268,435,456 bytes", "1,048,576 bytes", "1,024 bytes"
-_AGAIN = "window used again"
+_64_KIB = "65,536 bytes"
+_WINDOW, _WINDOW_AGAIN = "hand-written window", "window used again"
 
 
 @dataclass(frozen=True)
@@ -78,21 +80,24 @@ def _within(two: Figures, four: Figures) -> Iterator[Row]:
         return tuple(figures[f"mpishare, {kind}, {way}"][what] / figures[reference][what] for kind in _KINDS)
 
     memcpy, private = "one memcpy, warm", "Bcast, a copy a rank"
-    yield Row("256 MiB to 2 ranks, new memory, over one warm memcpy", over(_LARGE, "fresh", memcpy), 2.0)
-    yield Row("the same over a hand-written window", over(_LARGE, "fresh", "hand-written window"), 0.25)
-    yield Row("the same over pshmem", over(_LARGE, "fresh", "pshmem"), 0.25)
-    yield Row("the same over a pickled bcast", over(_LARGE, "fresh", "bcast, pickled"), 0.08)
-    yield Row("256 MiB to 2 ranks, memory used again, over one warm memcpy", over(_LARGE, "recycled", memcpy), 1.0)
-    reads = {size: over(size, "fresh", private, "first read, ms") for size in (_LARGE, _SMALL, "65,536 bytes", _MIDDLE)}
-    small = ", ".join(f"of {size} {values[-1]:.3g}" for size, values in reads.items() if size != _LARGE)
+    yield Row("256 MiB to 2 ranks, new memory, over one warm memcpy", over(_LARGE, NEW, memcpy), 2.0)
+    yield Row("the same over a new hand-written window", over(_LARGE, NEW, _WINDOW), 0.25)
+    yield Row("the same over pshmem", over(_LARGE, NEW, "pshmem"), 0.25)
+    yield Row("the same over a pickled bcast", over(_LARGE, NEW, "bcast, pickled"), 0.08)
+    yield Row("256 MiB to 2 ranks, memory used again, over one warm memcpy", over(_LARGE, AGAIN, memcpy), 1.0)
+    new = {size: over(size, NEW, _WINDOW)[-1] for size, ways in two.items() if _WINDOW in ways}
+    what = f"{_listed(new)} to 2 ranks, new memory by a window, over a new hand-written window"
+    yield Row(what, tuple(new.values()), 1.0)
+    reads = {size: over(size, NEW, private, "first read, ms") for size in (_LARGE, _SMALL, _64_KIB, _MIDDLE)}
+    small = ", ".join(f"of {name_of(size)} {values[-1]:.3g}" for size, values in reads.items() if size != _LARGE)
     yield Row("first full read of 256 MiB of new memory, over that of private arrays", reads[_LARGE], 1.3, beside=small)
     fill = over(_LARGE, "in place", "fill of a private warm array")
     yield Row("`empty`, fill, `fence`, memory used again, over filling a private array", fill, 1.1)
-    yield Row(f"1 KiB to 2 ranks over a {_AGAIN}", over(_SMALL, "recycled", _AGAIN), 3.0)
+    yield Row(f"1 KiB to 2 ranks, memory used again, over a {_WINDOW_AGAIN}", over(_SMALL, AGAIN, _WINDOW_AGAIN), 3.0)
     for ranks, figures, goal_us in ((2, two, 12.0), (4, four, 30.0)):
-        taken = tuple(figures[_SMALL][f"mpishare, {kind}, recycled"][MEDIAN] * 1e3 for kind in _KINDS)
+        taken = tuple(figures[_SMALL][f"mpishare, {kind}, {AGAIN}"][MEDIAN] * 1e3 for kind in _KINDS)
         pickle_us = figures[_SMALL]["bcast, pickled"][MEDIAN] * 1e3
-        yield Row(f"1 KiB to {ranks} ranks", taken, goal_us, "us")
+        yield Row(f"1 KiB to {ranks} ranks, memory used again", taken, goal_us, "us")
         yield Row("the same over a pickled bcast", tuple(taken_us / pickle_us for taken_us in taken), 1.0)
 
 
@@ -108,7 +113,11 @@ def _between(figures: Figures) -> Iterator[Row]:
         best = _best(ways, BCAST)[MEDIAN] / bare_ms
         beside = f"MPI_Bcast by default {ways[BCAST][MEDIAN] / bare_ms:.3g}, by its best algorithm {best:.3g}"
         yield Row(
-            f"{size} to {hosts} hosts, over bytes / 400 Mbit/s", (ways[SHARE][MEDIAN] / bare_ms,), goal, "", beside
+            f"{name_of(size)} to {hosts} hosts, over bytes / 400 Mbit/s",
+            (ways[SHARE][MEDIAN] / bare_ms,),
+            goal,
+            "",
+            beside,
         )
     for hosts in alone:
         tables = figures[f"{hosts} hosts of 1, 400mbit"].values()
@@ -118,18 +127,30 @@ def _between(figures: Figures) -> Iterator[Row]:
         several = figures.get(f"{hosts} hosts of 4, 400mbit", {})
         if size in several:
             ratio = several[size][SHARE][MEDIAN] / ways[SHARE][MEDIAN]
-            yield Row(f"{size} to {hosts} hosts of 4 ranks, over 1 rank in another run", (ratio,), 1.05)
+            yield Row(f"{name_of(size)} to {hosts} hosts of 4 ranks, over 1 rank in another run", (ratio,), 1.05)
     near = figures["2 pretend nodes of 1"]
-    for size, goal in ((_SMALL, 4.0), (_MIDDLE, 1.1), (_last(near)[0], 0.7)):
-        what = f"{size} to 2 pretend nodes of 1, over an expert's window and MPI_Bcast"
+    for size, goal in ((_SMALL, 4.0), (_64_KIB, 2.0), (_MIDDLE, 1.1), (_last(near)[0], 0.7)):
+        what = f"{name_of(size)} to 2 pretend nodes of 1, over an expert's window and MPI_Bcast"
         beside = f"over the best rival {near[size][SHARE][OF_THE_BEST_BCAST]:.3g}"
         yield Row(what, (near[size][SHARE][OF_THE_EXPERT],), goal, beside=beside)
+    for hosts in (2, 4):
+        free = figures[f"{hosts} hosts of 1, free"]
+        large = {size: free[size][SHARE][OF_THE_BEST_BCAST] for size in free if (size_of(size) or 0) >= 1 << 20}
+        what = f"{_listed(large)} to {hosts} hosts of 1, links as fast as the machine, over the best rival"
+        yield Row(what, tuple(large.values()), 1.0)
     for title, tables in figures.items():
         size, ways = _last(tables)
         if OF_THE_SOCKET in ways.get(SHARE, {}):
             beside = f"MPI_Bcast's best algorithm {_best(ways, BCAST)[OF_THE_SOCKET]:.3g}"
             beside += f", sockets from host to host {ways[SOCKETS][OF_THE_SOCKET]:.3g}" if SOCKETS in ways else ""
-            yield Row(f"{size}, {title}, over one raw socket", (ways[SHARE][OF_THE_SOCKET],), 1.10, beside=beside)
+            yield Row(
+                f"{name_of(size)}, {title}, over one raw socket", (ways[SHARE][OF_THE_SOCKET],), 1.10, beside=beside
+            )
+
+
+def _listed(sizes: Iterable[str]) -> str:
+    """The sizes that titles of tables have."""
+    return ", ".join(map(name_of, sizes))
 
 
 def _best(ways: Figures, start: str) -> Any:
@@ -150,7 +171,7 @@ def _links(figures: Figures) -> Iterator[Row]:
         places = [figures[f"{hosts} hosts of 1, {kind}"][size] for hosts in (2, 4, 8)]
         sockets = ", ".join(f"{place[SOCKETS][OF_THE_SOCKET]:.3g}" for place in places[1:])
         values = tuple(place[SHARE][OF_THE_SOCKET] for place in places)
-        what = f"{size} to 2, 4, 8 hosts, {kind}, over one raw socket"
+        what = f"{name_of(size)} to 2, 4, 8 hosts, {kind}, over one raw socket"
         yield Row(what, values, 1.10, beside=f"raw sockets from host to host, 4 and 8 hosts: {sockets}")
 
 
@@ -159,6 +180,11 @@ def _growth(figures: Figures) -> Iterator[Row]:
     for row in figures["several nodes"].get("hosts", []):
         what = f"simulated time of {row['bytes'] >> 20} MiB to {row['hosts']} hosts, over the measured one: off by"
         yield Row(what, (abs(row[OF_MEASURED] - 1),), TOLERANCE)
+    for kind, rows in figures[OTHER_LINKS].items():
+        ratios = ", ".join(f"{row[OF_MEASURED]:.3g}" for row in rows)
+        hosts, off = ", ".join(str(row["hosts"]) for row in rows), tuple(abs(row[OF_MEASURED] - 1) for row in rows)
+        what = f"simulated time of 32 MiB to {hosts} hosts, {kind}, over that in the row of such links above: off by"
+        yield Row(what, off, TOLERANCE, beside=f"the ratios are {ratios}")
     if FABRIC in figures:
         ratio = figures[FABRIC][OVER_BOUND][str(GOAL_NODES)]
         what = f"simulated, not measured: 32 MiB to {GOAL_NODES} nodes of 200 Gbit/s, over the least time possible"
@@ -168,37 +194,40 @@ def _growth(figures: Figures) -> Iterator[Row]:
 def _collectives(figures: Figures) -> Iterator[Row]:
     """Results of all ranks, one a node."""
     two = figures["2 pretend nodes of 1"]
-    for size, goal in ((_SMALL, 3.0), ("65,536 bytes", 1.5), (_MIDDLE, 1.0)):
+    for size, goal in ((_SMALL, 3.0), (_64_KIB, 1.5), (_MIDDLE, 1.0)):
         ours, default = two[size][REDUCE][MEDIAN], two[size][MPI_REDUCE][MEDIAN]
         best = f"over the best rival {two[size][REDUCE][OF_THE_BEST]:.3g}"
-        yield Row(f"allreduce of {size}, 2 pretend nodes of 1, over MPI's default", (ours / default,), goal, "", best)
+        what = f"allreduce of {name_of(size)}, 2 pretend nodes of 1, over MPI's default"
+        yield Row(what, (ours / default,), goal, beside=best)
     for ours, theirs, goal in ((REDUCE, MPI_REDUCE, 1.15), (GATHER, MPI_GATHER, 1.1)):
         call = ours.partition(".")[2]
         near, far = (_last(figures[place]) for place in (PRETENDED, "4 hosts of 2, 400mbit"))
         size, ways = near
         over = ways[ours][MEDIAN] / ways[theirs][MEDIAN]
         best = f"over the best rival {ways[ours][OF_THE_BEST]:.3g}"
-        yield Row(f"{call} of {size}, 4 ranks on {PRETENDED}, over MPI's default", (over,), 1.0, "", best)
+        yield Row(f"{call} of {name_of(size)}, 4 ranks on {PRETENDED}, over MPI's default", (over,), 1.0, "", best)
         held = f"MPI's {ways[theirs][HELD]:.3g}"
         yield Row("the same, results that all ranks hold", (ways[ours][HELD],), 2.0, beside=held)
         size, ways = far
         best = f"the best rival {ways[ours][LEAST] / ways[ours][OF_THE_BEST]:.3g}"
         least = f"MPI's default {ways[theirs][LEAST]:.3g}, {best}"
-        what = f"{call} of {size} over 4 hosts, over the least that 400 Mbit/s allow"
+        what = f"{call} of {name_of(size)} over 4 hosts, over the least that 400 Mbit/s allow"
         yield Row(what, (ways[ours][LEAST],), goal, beside=least)
 
 
 def _messages(figures: Figures, compressed: Figures) -> Iterator[Row]:
     """From one rank to another of the same node, and over a link of 400 Mbit/s."""
-    for name, size in (("8 B", "8 bytes"), ("1 KiB", _SMALL)):
+    for size, goal in (("8 bytes", 0.25), (_SMALL, 0.3)):
         ways = figures[size]
-        yield Row(f"a message of {name}", (ways[OURS][MEDIAN] * 1e3,), 2.5, "us")
-        yield Row("the same over a pickled one", (ways[OURS][MEDIAN] / ways[PICKLED][MEDIAN],), 0.3)
-    large = [("1 MiB", _MIDDLE), ("4 MiB", "4,194,304 bytes"), ("16 MiB", "16,777,216 bytes"), ("256 MiB", _LARGE)]
-    for name, size, goal in (("64 KiB", "65,536 bytes", 1.25), *((name, size, 1.05) for name, size in large)):
+        yield Row(f"a message of {name_of(size)}", (ways[OURS][MEDIAN] * 1e3,), 2.5, "us")
+        yield Row("the same over a pickled one", (ways[OURS][MEDIAN] / ways[PICKLED][MEDIAN],), goal)
+    large = (_MIDDLE, "4,194,304 bytes", "16,777,216 bytes", _LARGE)
+    for size, goal in ((_64_KIB, 1.25), *((size, 1.05) for size in large)):
         ways = figures[size]
         over = tuple(ways[way][MEDIAN] / ways[KNOWN][MEDIAN] for way in (OURS, OURS_OUT))
-        yield Row(f"a message of {name}, and with `out=`, over `Send` and `Recv` into known buffers", over, goal)
+        yield Row(
+            f"a message of {name_of(size)}, and with `out=`, over `Send` and `Recv` into known buffers", over, goal
+        )
     memory = figures["memory of a recv of 1 GiB"][OURS]["over the array, MiB"]
     yield Row("what a `recv` of 1 GiB takes besides the array", (memory,), 8.0, "MiB")
     shrinks, stays = (compressed[f"32 MiB, {kind}"][AUTO] for kind in ("compressible", "incompressible"))
@@ -217,13 +246,14 @@ def _files(figures: Figures) -> Iterator[Row]:
     """From a file in the page cache, on one node and over hosts."""
     for name, goal in ((CONTIGUOUS, 1.3), (CHUNKED, 1.3)):
         ways, mib = figures[name], figures["bytes"][name] >> 20
-        again = f"{ways[RECYCLED]['of the limit']:.3g} in memory used again"
+        again = f"{ways[LOADED_AGAIN]['of the limit']:.3g} in memory used again"
+        again += f"; stored in {figures[STORED]:.1%} of the bytes" if name == CHUNKED else ""
         what = f"{mib} MiB of HDF5, {name}, to {figures['ranks']} ranks, over one process with h5py and a warm array"
-        yield Row(what, (ways[FRESH]["of the limit"],), goal, beside=again)
+        yield Row(what, (ways[LOADED]["of the limit"],), goal, beside=again)
     ways = figures[CONTIGUOUS]
-    yield Row("most memory held, over the bytes of a contiguous dataset", (ways[FRESH]["peak, of the bytes"],), 1.05)
+    yield Row("most memory held, over the bytes of a contiguous dataset", (ways[LOADED]["peak, of the bytes"],), 1.05)
     hosts = figures["over hosts"]
-    links = tuple(hosts[f"{FRESH}, {name}"]["over bytes over bandwidth"] for name in (CONTIGUOUS, CHUNKED))
+    links = tuple(hosts[f"{LOADED}, {name}"]["over bytes over bandwidth"] for name in (CONTIGUOUS, CHUNKED))
     mib = hosts["bytes"] >> 20
     what = f"{mib} MiB from a file to {hosts['hosts']} hosts, contiguous and chunked, over bytes / {hosts['rate']}"
     yield Row(what, links, 1.15)

@@ -56,7 +56,8 @@ def main() -> None:
     in_job = first_call(comm)  # what MPI and we allocate once is there then
     calls = {place: first_calls(comm, nodes) for place, nodes in PLACES.items()}
     figures = {
-        "first calls": {"of the job, ms": round(in_job * 1e3, 3), **calls},
+        "first call of the job, ms": round(in_job * 1e3, 3),
+        "first calls": calls,
         "memory over the array": memory(comm),
         "live shares": live_shares(comm),
         "refusals until the last rank has raised, ms": refusals(comm),

@@ -9,16 +9,18 @@ both pages with it, so that nothing is quoted that was not measured and kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from benchmarks import goals, kept
 from benchmarks.cells import Cell, Question, Times, questions, time_name
+from benchmarks.rounds import MEDIAN
 
 ROOT = Path(__file__).parent.parent
 _BLOCK = re.compile(r"(?<=<!-- results -->\n).*(?=<!-- end of results -->)", re.DOTALL)
-_ON_FRONT = (0, 1, 2, 4, 5, 8)
-"""Places in the list of questions: two of memory, two of links, a message, a sum."""
+_ON_FRONT = 6
+"""So many questions, from the first on: two of memory, two of links, a message, a sum."""
 
 
 def main() -> None:
@@ -34,30 +36,44 @@ def shown(page: Path) -> str:
 
 
 def front() -> str:
-    """What README.md should have: six questions, each with sizes that a rule chooses and with its worst cell."""
+    """What README.md should have: six questions, each with sizes that a rule chooses; the worst cell of each of all."""
     results = kept.read()
     columns = ("what", "small", "middle", "large", "worst of all cells", "missed")
     lines = [results.origin, "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     asked = questions(results.figures)
-    for question in (asked[number] for number in _ON_FRONT):
+    for question in asked[:_ON_FRONT]:
         shown = [_brief(cell) if cell else "" for cell in _once(question)]
         place = f"{question.title}: {question.place}"
         lines.append(f"| {' | '.join([place, *shown, _full(question.worst), _missed(question)])} |")
+    left_out = (f"{question.title}: {_full(question.worst)} ({_missed(question)})" for question in asked[_ON_FRONT:])
+    lines += ["", f"The worst cells of the questions left out, and how many are missed: {'; '.join(left_out)}."]
     return "\n".join(lines) + "\n"
 
 
 def written() -> str:
     """What the page of the manual should have: every goal, then every cell."""
     results = kept.read()
-    lines = [results.origin, "", "| what | measured | goal | |", "|---|---|---|---|"]
+    lines = [results.origin, "", "### Goals", "", "| what | measured | goal | |", "|---|---|---|---|"]
     lines += [f"| {' | '.join(row.shown)} |" for row in goals.rows(results.figures)]
-    lines += ["", "| what | where | size | ours, quartiles | best rival | its, quartiles | ratio of medians |"]
-    lines += ["|---|---|---|---|---|---|---|"]
+    lines += ["", *_first_calls(results.figures["ground"])]
+    columns = ("where", "size", "ours, quartiles", "best rival", "its, quartiles", "ratio of medians")
     for question in questions(results.figures):
+        title = f"{question.title[0].upper()}{question.title[1:]}"
+        lines += ["", f"### {title}", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
         for cell in question.cells:
             times = f"{_quartiles(cell.ours)} | {cell.rival} | {_quartiles(cell.rivals)} | {_ratio(cell)}"
-            lines.append(f"| {question.title} | {cell.place} | {cell.size} | {times} |")
+            lines.append(f"| {cell.place} | {cell.size} | {times} |")
     return "\n".join(lines) + "\n"
+
+
+def _first_calls(figures: Mapping[str, Any]) -> list[str]:
+    """The first share of a job, and those of further communicators, beside the second one there."""
+    taken = time_name(figures["first call of the job, ms"] / 1e3)
+    lines = [f"The first `share` of a job of 4 ranks takes {taken}, measured once, with what it imports."]
+    for place, calls in figures["first calls"].items():
+        first, second = (time_name(calls[which][MEDIAN] / 1e3) for which in ("first", "second"))
+        lines.append(f"The first one on a further communicator, 1 KiB, {place}, takes {first}, and the next {second}.")
+    return lines
 
 
 def _once(question: Question) -> list[Cell | None]:

@@ -139,7 +139,7 @@ class ThroughPipe(Ends):
         self._write.send_bytes(array)
 
     def recv(self) -> Images:
-        """Reads them into fresh memory."""
+        """Reads them into new memory."""
         array = np.empty(self._shape, np.float32)
         self._read.recv_bytes_into(array.reshape(-1))
         return array
@@ -158,7 +158,7 @@ class ThroughStreams(Ends):
             view = view[self._write(view[: 1 << 20]) :]
 
     def recv(self) -> Images:
-        """Reads them into fresh memory."""
+        """Reads them into new memory."""
         array = np.empty(self._shape, np.float32)
         view = array.data.cast("B")
         while view:
