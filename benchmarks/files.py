@@ -123,7 +123,7 @@ def measure(options: argparse.Namespace) -> None:
     drawn = (CONTIGUOUS, CHUNKED)
     series = {name: {way: row["seconds"] for way, row in figures[name].items()} for name in drawn}
     title = " and ".join(f"{sizes[name] >> 20} MiB" for name in drawn)
-    bars(options.name, series, "seconds", f"{title} from the page cache to {options.ranks} ranks")
+    bars(options.name, series, "time, s", f"{title} from the page cache to {options.ranks} ranks")
 
 
 def write(path: Path, sizes: dict[str, int]) -> float:

@@ -349,7 +349,7 @@ def draw(name: str, figures: dict[str, Any]) -> None:
         series[f"mpishare, simulated, {FABRIC}"] = [*figures[FABRIC][OVER_BOUND].values()]
     if series:
         title = f"{GOAL_BYTES >> 20} MiB to every node: simulated, and measured on few"
-        lines(name, PAPER_NODES, series, "nodes", "over bytes / bandwidth + latency log2(nodes)", title)
+        lines(name, PAPER_NODES, series, "nodes", "time over bytes / bandwidth + latency x log2(nodes)", title)
 
 
 if __name__ == "__main__":

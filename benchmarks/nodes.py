@@ -19,7 +19,7 @@ who copies into a window that is used again, broadcasts from window to window, a
 over all. A barrier over all ends each call, ours too. The source is another array in each call. Each way receives into
 memory of its own that it uses again, as ours does, and pshmem too. That sees one node where nodes are pretended, and is
 left out there. After the first round each way is called some times more, as our small arrays then use memory again. The
-order of the ways changes. Prints a table and keeps it as results/nodes.json, with a picture beside it; `--add` keeps
+order of the ways changes. Prints a table and keeps it as results/nodes.json, with pictures beside it; `--add` keeps
 what is there of other links. MPICH on several hosts is not measured.
 
 Goals, of medians, for the largest size and 400 Mbit/s: 1.10 of bytes over bandwidth on 4 hosts, 1.15 on 8; with 4
@@ -95,7 +95,10 @@ def main() -> None:
         show(title, figures[title])
         keep(name, figures, ground)
     if name == "nodes" and not options.add:
-        draw(figures, sizes, options.hosts.split(",")[-1], options.ranks.split(",")[0], options.links)
+        links = [link for link in options.links.split(",") if link not in (PRETEND, MPICH)]
+        held = next((link for link in links if link != FREE), FREE)
+        for link, picture in ((held, "nodes"), (FREE, "nodes-free")):
+            draw(figures, sizes, title_of(options.hosts.split(",")[-1], options.ranks.split(",")[0], link), picture)
 
 
 def parsed() -> argparse.Namespace:
@@ -246,22 +249,21 @@ def show(title: str, figures: Figures) -> None:
             print(f"    {way:50} " + "  ".join(result), flush=True)
 
 
-def draw(figures: dict[str, Figures], sizes: list[int], hosts: str, ranks: str, links: str) -> None:
-    """Time over that of the raw socket against bytes, to the most hosts, at the first link held to a rate, or free.
+def draw(figures: dict[str, Figures], sizes: list[int], place: str, picture: str) -> None:
+    """Time over that of the raw socket against bytes, at a place, if that was measured.
 
     pshmem and the expert call MPI_Bcast by default, and are left out.
     """
-    link = next((link for link in links.split(",") if link not in (PRETEND, MPICH, FREE)), FREE)
-    tables = [*figures.get(title_of(hosts, ranks, link), {}).values()]
+    tables = [*figures.get(place, {}).values()]
     if not tables:
         return
     ways = [way for way in (SHARE, BCAST, SOCKETS) if way in tables[0]]
     series = {way: [table[way][OF_THE_SOCKET] for table in tables] for way in ways}
     forced = [[row[OF_THE_SOCKET] for way, row in table.items() if way.startswith(FORCED)] for table in tables]
     if all(forced):
-        series[f"{FORCED}the best algorithm"] = [min(ratios) for ratios in forced]
-    title = f"An array to {hosts} hosts, links of {link}"
-    lines("nodes", sizes, series, "bytes", "time over that of one raw socket", title)
+        series[f"{FORCED}the best forced algorithm"] = [min(ratios) for ratios in forced]
+    title = f"An array to {place}".replace(FREE, "links as fast as the machine")
+    lines(picture, sizes, series, "bytes", "time over that of one raw socket", title)
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def lines(
     axes.grid(alpha=0.3)
     for label, place in _places(axes, {label: y for label, (_, y, _) in ends.items()}, log=log_y).items():
         *end, colour = ends[label]
-        leader = {"arrowstyle": "-", "color": colour, "alpha": 0.5}
+        leader = {"arrowstyle": "-", "color": colour, "alpha": 0.5, "relpos": (0, 0.5)}  # to its left end, across none
         text = {"textcoords": axes.transAxes, "color": colour, "va": "center"}
         axes.annotate(label, end, (1.04, place), arrowprops=leader, **text)
     figure.savefig(RESULTS / f"{name}.png", dpi=110)

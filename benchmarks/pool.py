@@ -75,7 +75,7 @@ def main() -> None:
     asked["not installed"] = [name for name in WAYS if name not in installed]
     keep(options.name, {**asked, "sizes": sizes, "ways": rows, **ours}, ground)
     seconds = {"seconds": {name: taken["seconds"] for name, taken in rows.items()}}
-    bars(options.name, seconds, "seconds", f"{options.items:,} tasks through {[*sizes][-1]}")
+    bars(options.name, seconds, "time, s", f"{options.items:,} tasks through {[*sizes][-1]}")
 
 
 def parse_options() -> argparse.Namespace:

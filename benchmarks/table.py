@@ -77,10 +77,11 @@ def main() -> None:
     missing = [name for name in options.ways if name not in installed]
     kept = {**asked, "not installed": missing, "ways": figures, "flights": flights["tables"]}
     keep("table", kept, flights["ground"])
-    for what, unit in (("seconds", "s"), ("peak, MB", "MB")):
+    labels = {"seconds": "time until all processes have them, s", "peak, MB": "most memory of all processes, MB"}
+    for what, label in labels.items():
         series = {what: {name: figure[what] for name, figure in figures.items()}}
         title = f"{options.mb} MB of records for {len(COLUMNS)} processes"
-        bars(f"table-{what.partition(',')[0]}", series, unit, title)
+        bars(f"table-{what.partition(',')[0]}", series, label, title)
 
 
 def command(way: str, mb: int, rounds: int) -> list[str]:
