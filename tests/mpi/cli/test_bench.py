@@ -1,5 +1,6 @@
 """mpishare bench on the ranks of a job."""
 
+import itertools
 import json
 
 import pytest
@@ -14,6 +15,27 @@ def test_a_table_and_a_verdict(comm, capsys):
     assert bench.main(["--mib", "1"]) == 0
     output = capsys.readouterr().out
     assert (output.count("mpishare.share"), output.count("verdict: ")) == ((2, 1) if comm.rank == 0 else (0, 0))
+    if comm.rank == 0:
+        shares = [line.split()[-3:] for line in output.splitlines() if line.lstrip().startswith("mpishare.share")]
+        assert all(sorted(map(as_us, quartiles)) == [*map(as_us, quartiles)] for quartiles in shares)
+
+
+def as_us(text):
+    return float(text.replace(",", ""))
+
+
+def test_no_way_keeps_its_predecessor(comm, monkeypatch):
+    called = []
+
+    def time(way, sources, nbytes):
+        called.append((way, nbytes))
+        return 0.0
+
+    monkeypatch.setattr(bench, "_time", time)
+    cases = len(bench._measure([8, 16]))
+    rounds = [called[first : first + cases] for first in range(0, len(called), cases)]
+    pairs = {pair for turn in rounds for pair in itertools.pairwise(turn)}
+    assert all(len({first for first, second in pairs if second == case}) > 2 for case in rounds[0])
 
 
 def test_the_file_has_all_rounds_and_what_they_were_measured_with(comm, shared_folder, capsys):

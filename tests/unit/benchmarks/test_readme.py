@@ -2,11 +2,12 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from benchmarks import keep, kept, readme
-from benchmarks.cells import Cell, Question, Times, size_name, time_name
+from benchmarks.cells import Cell, Question, Times, name_of, size_name, time_name
 from benchmarks.goals import Row
 
 FACTS = {"code": "a tree", "commit": "abc", "date": "2026-11-23 14:00 UTC", "CPU": "a CPU", "cores": 2}
@@ -99,6 +100,25 @@ def test_a_goal_is_met_by_all_values_or_missed(row, is_met):
 @pytest.mark.parametrize(("nbytes", "name"), [(8, "8 B"), (1024, "1 KiB"), (1000, "1,000 B"), (1 << 31, "2 GiB")])
 def test_sizes_have_names(nbytes, name):
     assert size_name(nbytes) == name
+
+
+@pytest.mark.parametrize(
+    ("title", "name"), [("1,048,576 bytes", "1 MiB"), ("8 bytes", "8 B"), ("100 of 1,024 bytes", "100 of 1,024 bytes")]
+)
+def test_tables_are_named_by_their_size_if_their_title_is_one(title, name):
+    assert name_of(title) == name
+
+
+def test_the_front_has_the_worst_cell_of_each_question(monkeypatch):
+    asked = [question((f"place {number}", 1.0), ("far", 2.0 + number)) for number in range(8)]
+    monkeypatch.setattr(kept, "read", lambda: kept.Kept({}, "origin"))
+    monkeypatch.setattr(
+        readme, "questions", lambda figures: [replace(each, place=each.cells[0].place) for each in asked]
+    )
+    *table, _, left_out = readme.front().splitlines()
+    assert len([line for line in table if line.startswith("| a question")]) == readme._ON_FRONT
+    assert all(f"{2.0 + number:.2f} times a rival" in "\n".join(table) for number in range(readme._ON_FRONT))
+    assert all(f"{2.0 + number:.2f} times a rival (1 of 2)" in left_out for number in range(readme._ON_FRONT, 8))
 
 
 @pytest.mark.parametrize(

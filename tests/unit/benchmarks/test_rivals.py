@@ -1,10 +1,13 @@
 """Rivals: which forced algorithms there are for so many bytes, and contents that differ from call to call."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+import mpishare as ms
 from benchmarks.forced import ALGORITHMS, choices
-from benchmarks.rivals import Sources
+from benchmarks.rivals import BCAST, SHARE, Sources, ways_of
 
 
 @pytest.mark.parametrize("collective", ALGORITHMS)
@@ -37,3 +40,16 @@ def test_other_ranks_have_no_source_but_know_the_contents():
     assert sources.get(0) is None
     sources.check("a way", Sources(0, 10).get(3), 3)
     sources.check("a way", None, 3)
+
+
+def test_one_barrier_over_all_ranks_ends_ours_and_a_rival(monkeypatch):
+    done = []
+    comm = SimpleNamespace(size=2, allgather=lambda value: [value] * 2, Barrier=lambda: done.append("barrier"))
+    nodes = SimpleNamespace(n_nodes=2, is_leader=True, leaders=SimpleNamespace(Bcast=lambda array: done.append("call")))
+    monkeypatch.setattr(ms, "topology", lambda: nodes)
+    monkeypatch.setattr(ms, "share", lambda source: done.append("call"))
+    ways = ways_of(comm)
+    for name in (SHARE, BCAST):
+        ways[name](None, np.empty(1, np.uint8))
+        assert done == ["call", "barrier"]
+        done.clear()
