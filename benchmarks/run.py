@@ -68,7 +68,7 @@ LAUNCHES = [
     Launch(
         "nodes-many",
         0,
-        "nodes --add --links 400mbit --hosts 8 --ranks 4 --powers 24 --rivals default,forced",
+        "nodes --add --links 400mbit --hosts 8 --ranks 4 --powers 24 --rivals forced",
         "--hosts 2 --powers 20 --rounds 1",
     ),
     Launch(
