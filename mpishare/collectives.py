@@ -72,7 +72,7 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
         if context.topology.n_nodes == 1:
             context.collective_comm.barrier()
         else:
-            broadcast_filled(context, rank, bytes_of(array), is_final=False)
+            broadcast_filled(context, rank, bytes_of(array))
     return array
 
 

@@ -19,7 +19,7 @@ from mpishare.objects import unshared
 from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_header, replicate_object, unpack_object
 from mpishare.objects.private import make_private
 from mpishare.transfer import plan
-from mpishare.transfer.leaders import broadcast_filled
+from mpishare.transfer.leaders import broadcast_by_mpi
 from mpishare.transfer.link import link_of, measure_link
 from mpishare.transfer.node_fill import ArraySource, fill, replicate
 from mpishare.transfer.pipeline import broadcast_spec
@@ -172,7 +172,7 @@ def _share(entered: collective, obj: Any, call: Callable[[], Any] | None, root: 
         _fill(context, segment, header, obj, root)
     else:  # the root has filled it on its node
         if context.topology.n_nodes > 1:
-            broadcast_filled(context, root, slots.next_bytes(header.nbytes), is_final=True)
+            broadcast_by_mpi(context, root, slots.next_bytes(header.nbytes), is_final=True)
         segment = allocate_known(context, slots, header.nbytes, "share")
     if isinstance(header, Spec):
         return segment.view(header)

@@ -22,26 +22,40 @@ from mpishare.transfer.link import link_of, measure_link
 from mpishare.transfer.pipeline import broadcast_chunks
 
 
-def broadcast_filled(context: Context, root: int, block: Any, *, is_final: bool) -> None:
+def broadcast_filled(context: Context, root: int, block: Any) -> None:
     """Brings a block of node memory, which is filled on the node of `root`, to the other nodes.
 
     Args:
         context: The context of the communicator.
         root: A rank of the node whose block is filled. All its ranks see the bytes, as after an agreement.
         block: The bytes on this node: a uint8 array, or a memoryview.
-        is_final: Whether no rank writes to the block after the call, so that a rank of the root's node need not wait
-            for the one that sends it.
 
     Collective:
         Over the communicator, but a rank may return before others have come.
     """
+    if plan.is_by_mpi(block.nbytes, context.topology.n_nodes, link_of(context), context.config.chunk_bytes):
+        broadcast_by_mpi(context, root, block, is_final=False)
+        return
+    measure_link(context, block.nbytes)
+    with agree(context.node_collective_comm):  # its other ranks wait for the one that receives
+        broadcast_chunks(context, root, np.asarray(block))
+
+
+def broadcast_by_mpi(context: Context, root: int, block: Any, *, is_final: bool) -> None:
+    """Does the same for bytes of which `plan.is_by_mpi` says that they go by one MPI_Bcast of the leaders.
+
+    Args:
+        context: See `broadcast_filled`.
+        root: See there.
+        block: See there.
+        is_final: Whether no rank writes to the block after the call, so that a rank of the root's node need not wait
+            for the one that sends it.
+
+    Collective:
+        See there.
+    """
     topology = context.topology
     root_node = topology.node_of(root)
-    if not plan.is_by_mpi(block.nbytes, topology.n_nodes, link_of(context), context.config.chunk_bytes):
-        measure_link(context, block.nbytes)
-        with agree(context.node_collective_comm):  # its other ranks wait for the one that receives
-            broadcast_chunks(context, root, np.asarray(block))
-        return
     calls: list[tuple[CollectiveComm, Any, tuple[Any, ...]]] = []
     if context.leader_comm is not None:
         calls.append((context.leader_comm, context.leader_comm.begin_bcast, ([block, mpi.BYTE], root_node)))
