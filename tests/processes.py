@@ -14,7 +14,7 @@ def anonymous_bytes():
 def proportional_bytes_of(pid):
     """Proportional set size of a process, less that of files: other jobs that end leave more of these to us."""
     lines = map(str.split, Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines())
-    return sum(int(words[1]) << 10 for words in lines if words[0] in ("Pss_Anon:", "Pss_Shmem:"))
+    return sum(int(fields[1]) << 10 for fields in lines if fields[0] in ("Pss_Anon:", "Pss_Shmem:"))
 
 
 def proportional_bytes(comm):

@@ -149,8 +149,8 @@ def test_heat_is_stopped_by_a_signal_and_resumed_on_other_ranks(tmp_path):
     assert stopped.returncode == TRY_AGAIN, output
     first = int(re.findall(r"^first 0, step (\d+)$", output, re.MULTILINE)[0])
     assert first > 0
-    words = [*PLAIN, "-c", RESUMED, str(tmp_path), str(first + 73)]
-    resumed = run_ranks(4, words, {"MPISHARE_NODES": "sizes:3,1"}).stdout
+    args = [*PLAIN, "-c", RESUMED, str(tmp_path), str(first + 73)]
+    resumed = run_ranks(4, args, {"MPISHARE_NODES": "sizes:3,1"}).stdout
     assert f"first {first}, step {first + 73}: as on one rank" in resumed
     assert resumed.count("heat: --size 21 20: fewer rows than ranks, or not that of the checkpoint") == 4
 

@@ -78,13 +78,13 @@ class Cluster:
         ended = subprocess.run(line, env=environ, capture_output=True, text=True, timeout=limit_s, check=False)
         return checked(ended, status)
 
-    def cut(self, host):
+    def disconnect(self, host):
         """Takes the host off the network, as a pulled cable does."""
         self.exec(HEAD, ["ip", "link", "set", host, "down"])
 
     def kill(self, host):
         """Ends every process of the host at once, as a power failure does, and takes it off the network."""
-        self.cut(host)
+        self.disconnect(host)
         for pid in self._processes(host):
             os.kill(pid, signal.SIGKILL)
 

@@ -35,7 +35,7 @@ def test_lost_host(fault):
     with cluster(make_spec(3, rate="400mbit")) as hosts:
         line = hosts.mpiexec_line(["--timeout", str(TIME_LIMIT_S), *NOTICE_SOON, *PROGRAM, "9", "SIGKILL", "never"])
         with started(line, hosts.environment(), "sharing") as job:
-            {"killed": hosts.kill, "cut off": hosts.cut}[fault]("h3")
+            {"killed": hosts.kill, "cut off": hosts.disconnect}[fault]("h3")
             output = job.communicate(timeout=6 * TIME_LIMIT_S)[0]
         # The exit status says nothing: Open MPI 5.0's mpiexec returns 0 when it lost a daemon.
         assert "daemon" in output

@@ -109,7 +109,7 @@ def assert_checked(name, output):
         assert output.count("bytes are right on 4 of 4 ranks") == (4 if name == "acceptance" else 0)
 
 
-def test_a_job_that_is_told_to_stop_is_requeued_and_goes_on(slurm, tmp_path):
+def test_a_job_that_is_signalled_to_stop_is_requeued_and_goes_on(slurm, tmp_path):
     heat = {"ROWS": "61", "COLUMNS": "50", "STEPS": "3000", "FOLDER": f"{tmp_path}/run"}
     environ = tuple(f"HEAT_{name}={value}" for name, value in heat.items())
     output = tmp_path / "out"

@@ -103,7 +103,7 @@ def test_two_jobs_in_one_group(limited, tmp_path):
 
     Outcome: CapacityError on all ranks of a job, or of both; the kernel kills none.
     """
-    output = run_with(limited, "make_beside", str(tmp_path), str(400 << 20), jobs=2, TMPDIR="/dev/shm")
+    output = run_with(limited, "make_in_step", str(tmp_path), str(400 << 20), jobs=2, TMPDIR="/dev/shm")
     assert output.count("CapacityError 419,430,400 bytes do not fit in memory of host") in (2, 4)
 
 

@@ -86,7 +86,7 @@ def test_files_stay_where_their_use_cannot_be_known(case, folder, clean, monkeyp
 
 
 @pytest.mark.parametrize("options", [[], ["--dry-run"]])
-def test_files_may_vanish_meanwhile(folder, options, monkeypatch):
+def test_files_may_vanish(folder, options, monkeypatch):
     class Output(io.StringIO):
         """As soon as the first file is named, the jobs of the others end."""
 

@@ -70,7 +70,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("variable", "text"), [(name, text) for name, texts in BAD.items() for text in texts])
+@pytest.mark.parametrize(("variable", "text"), [(name, text) for name, values in BAD.items() for text in values])
 def test_values_that_are_not_allowed(variable, text):
     with pytest.raises(ArgumentError, match=f"{variable}='{text}'"):
         Config.read({variable: text})

@@ -45,22 +45,22 @@ def test_arguments_without_a_program_or_a_number(args, message):
 
 
 @pytest.mark.parametrize("args", ["-n 1 --bind-to none ./tool", "--oversubscribe ./tool"])
-def test_a_program_that_cannot_be_told_from_options(args):
+def test_a_program_that_may_be_an_argument_of_an_option(args):
     with pytest.raises(ValueError, match=f"no PROGRAM to run in '{args}'. Write -- before it"):
         parse(args.split())
     assert parse(args.replace("./tool", "-- ./tool").split()).program == ["./tool"]
 
 
-@pytest.mark.parametrize(("folder", "is_beside"), [("/usr/bin", False), ("venv/bin", True)])
-def test_mpiexec(folder, is_beside, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("folder", "is_own"), [("/usr/bin", False), ("venv/bin", True)])
+def test_mpiexec(folder, is_own, tmp_path, monkeypatch):
     """That of a loaded module, and not the system's; but that beside a Python which is not the system's."""
-    beside, module = tmp_path / folder, tmp_path / "module"
+    own, module = tmp_path / folder, tmp_path / "module"
     for path in (tmp_path / "venv/bin", module):
         path.mkdir(parents=True)
         (path / "mpiexec").touch(0o700)
-    monkeypatch.setattr(sys, "executable", str(beside / "python3"))
+    monkeypatch.setattr(sys, "executable", str(own / "python3"))
     monkeypatch.setenv("PATH", f"{module}:/usr/bin")
-    assert find_mpiexec() == str((beside if is_beside else module) / "mpiexec")
+    assert find_mpiexec() == str((own if is_own else module) / "mpiexec")
 
 
 ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

@@ -28,7 +28,8 @@ MAX_ROOT_MODULES = 16
 OPTIONAL = {"numba", "h5py", "pandas", "lz4", "matplotlib", "tqdm", "cloudpickle"}
 OPTIONAL |= {"astropy", "polars", "pyarrow", "torch"}
 
-# DESIGN.md, "One word for one thing", its left column: no name of ours, nor a part of a name between underscores.
+# DESIGN.md, "One word for one thing", its left column: no name of ours, nor a part of a name between underscores. Of it
+# `slots`, `recycle`, `parts` and `piece` are kept, which are in CONTRIBUTING.md's glossary or in public names.
 WORDS = """
     letter letters parcel parcels crate crates loan loans borrow borrowed lookout meanwhile abandoned callers
     board boards bridge bridges lent dealing wish stock beside looking stacks overlay filing
@@ -52,7 +53,7 @@ FILES = {
 
 PROGRAMS = {
     ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts): file
-    for folder in ("jobs", "docs/examples")
+    for folder in ("jobs", "docs/examples", "tests")
     for file in sorted((PACKAGE.parent / folder).rglob("*.py"))
 }
 

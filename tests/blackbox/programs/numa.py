@@ -11,18 +11,18 @@ os.sched_setaffinity(0, map(int, sys.argv[comm.rank + 1].split(",")))  # as the 
 
 import mpishare as ms  # noqa: E402
 
-here = ms.topology()
-own = [rank for rank in here.ranks_of(here.node) if sys.argv[rank + 1] == sys.argv[comm.rank + 1]]
-near = here.numa_comm
+topology = ms.topology()
+own = [rank for rank in topology.ranks_of(topology.node) if sys.argv[rank + 1] == sys.argv[comm.rank + 1]]
+near = topology.numa_comm
 assert near.allgather(comm.rank) == own
-assert (near == here.node_comm) == (len(own) == here.node_size)
+assert (near == topology.node_comm) == (len(own) == topology.node_size)
 
 table = ms.share(np.arange(1e6) if comm.rank == 0 else None)
 copy = ms.share(table if near.rank == 0 else None, comm=near)
 assert (copy == table).all()
-assert sorted(item.node_size for item in ms.report().segments) == sorted([here.node_size, near.size])
+assert sorted(item.node_size for item in ms.report().segments) == sorted([topology.node_size, near.size])
 assert all(item.copies == 1 for item in ms.report().segments)
-assert near == here.node_comm or not np.shares_memory(copy, table)
+assert near == topology.node_comm or not np.shares_memory(copy, table)
 
 for _ in range(3):
     duplicate = comm.Dup()

@@ -150,16 +150,16 @@ def call_on_another_communicator():
 
 def receive_after_a_stall():
     """Rank 0 sends chunks of an array when the others have given up and dropped it."""
-    other, channel = comm.Dup(), context_of().collective_comm
-    isend = channel.isend
+    other, own_comm = comm.Dup(), context_of().collective_comm
+    isend = own_comm.isend
 
     def send_late(*args):
-        channel.isend = isend
+        own_comm.isend = isend
         wait_for_the_others()
         return isend(*args)
 
     if rank == 0:
-        channel.isend = send_late
+        own_comm.isend = send_late
     with printed():
         ms.share(np.ones(1 << 21) if rank == 0 else None)
     gc.collect()
@@ -203,9 +203,9 @@ def interrupt(folder):
     }
     for name, first, victim in product(calls, (1, 3), range(comm.size)):
         own, left = comm.Dup(), [first]
-        grid, channel = ms.full(table.shape, 5, "u1", comm=own), context_of(own).collective_comm
+        grid, own_comm = ms.full(table.shape, 5, "u1", comm=own), context_of(own).collective_comm
         if rank == victim:
-            channel.isend, channel.irecv = (partial(begun, begin, left) for begin in (channel.isend, channel.irecv))
+            own_comm.isend, own_comm.irecv = (partial(begun, begin, left) for begin in (own_comm.isend, own_comm.irecv))
         outcomes = attempts(calls[name], own)
         if rank == victim and left[0] <= 0:
             print(name, outcomes[0])
@@ -234,9 +234,9 @@ def interrupt_leaders():
         grid = ms.full(table.shape, 5, comm=own)
         ms.share(table, comm=own)  # from now on slots are known
         context = context_of(own)
-        for channel in (context.leader_comm, context.node_collective_comm):
-            if rank == victim and channel is not None:
-                setattr(channel, begin, partial(begun, getattr(channel, begin), [1]))
+        for own_comm in (context.leader_comm, context.node_collective_comm):
+            if rank == victim and own_comm is not None:
+                setattr(own_comm, begin, partial(begun, getattr(own_comm, begin), [1]))
         outcomes = attempts(calls[name], own)
         every = comm.allgather(outcomes)
         is_interrupted = every[victim][0] == "KeyboardInterrupt"
@@ -364,7 +364,7 @@ def make(nbytes):
     assert ms.zeros(9).sum() == 0
 
 
-def make_beside(folder, nbytes):
+def make_in_step(folder, nbytes):
     """Makes an array while another job does the same; both end when both have tried."""
     kept = []
     for moment in ("start", "end"):

@@ -71,9 +71,9 @@ def failed(call, fault, number):
     own = comm.Dup()  # which keeps no memory from before
     ms.share(np.arange(3), comm=own)  # what is made once is there
     with tempfile.NamedTemporaryFile() as log:
-        what = "retval=0" if fault == "0" else f"{'signal' if fault.startswith('SIG') else 'error'}={fault}"
+        result = "retval=0" if fault == "0" else f"{'signal' if fault.startswith('SIG') else 'error'}={fault}"
         when = f"{number}+" if fault == "EROFS" else str(number)
-        with injected(call, f"{what}:when={when}", log.name) if comm.rank == victim else nullcontext():
+        with injected(call, f"{result}:when={when}", log.name) if comm.rank == victim else nullcontext():
             comm.Barrier()
             outcomes = attempt(value, own)
             comm.Barrier()

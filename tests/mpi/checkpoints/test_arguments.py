@@ -15,7 +15,7 @@ X = {"x": np.ones(3)}
 def test_what_cannot_be_saved_or_loaded(shared_folder, raised):
     checkpoint: Any = ms.Checkpoint(shared_folder)
     checkpoint.save(2**63 - 1, {"x": np.ones((4, 2)), "scalar": np.array(2.5)})
-    found, two = checkpoint.latest(), slice(0, 2)
+    snapshot, two = checkpoint.latest(), slice(0, 2)
     refused = {
         "ArgumentError: keep is 0; expected an integer from 1 to 2**63 - 1": lambda: ms.Checkpoint(
             shared_folder, keep=0
@@ -32,21 +32,21 @@ def test_what_cannot_be_saved_or_loaded(shared_folder, raised):
         "SpecError: dataset 'x' of": lambda: checkpoint.save(1, {"x": np.array([None])}),
         "SpecError: values cannot be saved": lambda: checkpoint.save(1, X, values={"a": X["x"]}),
         "the name 1 is not a string": lambda: checkpoint.save(1, X, values={"a": [{1: 2}]}),
-        "has no array 'y'; it has x, scalar": lambda: found.load("y"),
-        "ArgumentError: region is 3": lambda: found.load("x", region=3),
-        "ArgumentError: region is slice(0, 4, 2)": lambda: found.load("x", region=slice(0, 4, 2)),
-        "has 1 indices; expected at most 0, one for each axis": lambda: found.load("scalar", region=two),
-        "ArgumentError: out has (2, 3)": lambda: found.load("x", region=two, out=np.empty((2, 3))),
-        "ArgumentError: out has (2, 2), float32": lambda: found.load("x", region=two, out=np.empty((2, 2), "f4")),
-        "ArgumentError: out must be": lambda: found.load("x", region=two, out=np.empty((2, 2), order="F")),
-        "ArgumentError: out is for rows": lambda: found.load("x", out=np.empty((4, 2))),
+        "has no array 'y'; it has x, scalar": lambda: snapshot.load("y"),
+        "ArgumentError: region is 3": lambda: snapshot.load("x", region=3),
+        "ArgumentError: region is slice(0, 4, 2)": lambda: snapshot.load("x", region=slice(0, 4, 2)),
+        "has 1 indices; expected at most 0, one for each axis": lambda: snapshot.load("scalar", region=two),
+        "ArgumentError: out has (2, 3)": lambda: snapshot.load("x", region=two, out=np.empty((2, 3))),
+        "ArgumentError: out has (2, 2), float32": lambda: snapshot.load("x", region=two, out=np.empty((2, 2), "f4")),
+        "ArgumentError: out must be": lambda: snapshot.load("x", region=two, out=np.empty((2, 2), order="F")),
+        "ArgumentError: out is for rows": lambda: snapshot.load("x", out=np.empty((4, 2))),
     }
     for message, call in refused.items():
         outcomes = raised(call)
         assert outcomes[0][0] in ("ArgumentError", "SpecError")
         assert all(message in f"{error}: {text}" for error, text in outcomes), (message, outcomes)
-    found = checkpoint.latest()
-    assert (found.step, found.names, found.load("scalar")[()]) == (2**63 - 1, ("x", "scalar"), 2.5)
+    snapshot = checkpoint.latest()
+    assert (snapshot.step, snapshot.names, snapshot.load("scalar")[()]) == (2**63 - 1, ("x", "scalar"), 2.5)
 
 
 @pytest.mark.ranks(2)

@@ -157,7 +157,7 @@ def test_later_ones_are_not_removed(checkpoint, raised):
     assert restart.latest().step == 0
 
 
-def test_later_ones_that_another_job_saves_meanwhile_stay(checkpoint, shared_folder):
+def test_later_ones_that_another_job_saves_stay(checkpoint, shared_folder):
     """And the save is not refused, also where the folder was empty."""
     others: list[Any] = [ms.Checkpoint(checkpoint.path), ms.Checkpoint(shared_folder / "new")]
     assert [other.latest() and other.latest().step for other in others] == [2, None]
@@ -186,7 +186,7 @@ def test_a_damaged_one_is_left_out(checkpoint):
     assert checkpoint.latest().step == 2
 
 
-def test_one_that_is_altered_after_it_was_found(checkpoint, raised):
+def test_one_that_is_altered_after_it_was_read(checkpoint, raised):
     snapshot = checkpoint.latest()
     first = offset_of_x(snapshot.path)
     for rank in range(COMM.size):
@@ -237,7 +237,7 @@ def test_one_that_cannot_be_read_is_not_taken_for_a_damaged_one(checkpoint, rais
 
 @pytest.mark.parametrize("opening", [1, 2])
 @pytest.mark.parametrize("step", [2, 3])
-def test_one_that_another_job_replaces_meanwhile(checkpoint, opening, step):
+def test_one_that_another_job_replaces(checkpoint, opening, step):
     """The other job saves the same step, or a later one and removes this one: before it is opened, or between looks."""
     second, other = str(checkpoint.path / SECOND), checkpoint.path.parent / "other"
     ms.Checkpoint(other).save(step, {"x": np.full(40, 3)})

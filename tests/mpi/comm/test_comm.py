@@ -73,7 +73,7 @@ def test_each_communicator_is_asked_once_and_has_its_own_freed_with_it(comm):
     last.Free()
 
 
-def test_errors_of_mpi_are_raised_whatever_the_callers_handler(duplicate):
+def test_errors_of_mpi_are_raised_whatever_the_handler(duplicate):
     duplicate.Set_errhandler(MPI.ERRORS_ARE_FATAL)
     assert context_of(duplicate).data_comm.Get_errhandler() == MPI.ERRORS_RETURN
 

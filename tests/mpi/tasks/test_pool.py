@@ -228,8 +228,8 @@ def test_a_freed_communicator_is_refused(duplicate):
     for call in (*of_pool, partial(ms.Pool, duplicate), partial(ms.map, abs, [1], comm=duplicate)):
         with pytest.raises(ms.ArgumentError, match=r"freed|MPI_COMM_NULL"):
             call()
-    with ms.Pool(MPI.COMM_SELF) as one:
-        assert "ArgumentError: comm is MPI_COMM_NULL" in str(one.submit(ms.map, abs, [1], comm=duplicate).exception())
+    with ms.Pool(MPI.COMM_SELF) as alone:
+        assert "ArgumentError: comm is MPI_COMM_NULL" in str(alone.submit(ms.map, abs, [1], comm=duplicate).exception())
     pool.close()
 
 
@@ -332,7 +332,7 @@ def test_terminate(comm, shared_folder):
 
     def body(pool):
         result = pool.map_async(partial(until, file), range(100 * comm.size), 1)
-        one = pool.apply_async(abs, (-1,))
+        single = pool.apply_async(abs, (-1,))
         pool.shutdown(wait=False, cancel_futures=True)
         file.touch()
         pool.terminate()
@@ -340,7 +340,7 @@ def test_terminate(comm, shared_folder):
         with pytest.raises(CancelledError):
             result.get()
         with pytest.raises(CancelledError):
-            one.get()
+            single.get()
 
     with_pool(body)
 

@@ -74,8 +74,8 @@ def test_an_exception_in_the_probe_is_every_ranks_and_leaves_no_message(number, 
     context = context_of(duplicate)
     if context.topology.n_nodes == 1:
         return
-    victim, channel = context.topology.placement.leader(1), context.collective_comm
-    begin, left = channel.isend, [number]
+    victim, own_comm = context.topology.placement.leader(1), context.collective_comm
+    begin, left = own_comm.isend, [number]
 
     def interrupted(*args):
         left[0] -= 1
@@ -84,7 +84,7 @@ def test_an_exception_in_the_probe_is_every_ranks_and_leaves_no_message(number, 
         return begin(*args)
 
     if duplicate.rank == victim:
-        monkeypatch.setattr(channel, "isend", interrupted)
+        monkeypatch.setattr(own_comm, "isend", interrupted)
     errors = [error for error, _ in raised(lambda: measure_link(context, MIN_BYTES))]
     assert errors == ["ArgumentError" if rank == victim else "PeerError" for rank in range(duplicate.size)]
     assert measured_link(context) is None

@@ -145,7 +145,7 @@ HOSTILE = [b"[[[", b'{"dtype": "O", "shape": [1]}', b'{"dtype": "f8", "shape": [
 
 
 def test_hostile_bytes_are_refused():
-    for extension in (*HOSTILE, *(EXTENSION[:cut] for cut in range(len(EXTENSION)))):
+    for extension in (*HOSTILE, *(EXTENSION[:length] for length in range(len(EXTENSION)))):
         assert unpacked(LONG_HEADER, extension) is None
     for flags, ndim in ((2, 1), (0, 5), (255, 1)):
         assert unpacked(HEADER[:4] + bytes([flags, ndim]) + HEADER[6:]) is None

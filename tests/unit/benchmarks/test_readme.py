@@ -37,12 +37,12 @@ def test_results_of_one_code_are_read_with_all_their_commits(results):
 
 
 @pytest.mark.parametrize(
-    "what",
+    "facts",
     [{"code": "another tree"}, {"CPU": "another CPU"}, {"cores": 4}, {"kernel": "7"}, {"versions": {"numpy": "3"}}],
 )
-def test_results_of_two_codes_or_machines_are_refused(results, what):
-    write(results, nodes={}, pool=what)
-    with pytest.raises(SystemExit, match=f"pool: {next(iter(what))} differs from that of nodes"):
+def test_results_of_two_codes_or_machines_are_refused(results, facts):
+    write(results, nodes={}, pool=facts)
+    with pytest.raises(SystemExit, match=f"pool: {next(iter(facts))} differs from that of nodes"):
         kept.read(("nodes", "pool"))
 
 
@@ -62,9 +62,9 @@ def test_each_table_says_at_which_commit_its_rows_were_measured(page):
 
 
 def question(*ratios):
-    one = Times(1.0, 1.0, 1.0)
+    rival = Times(1.0, 1.0, 1.0)
     cells = [
-        Cell(place, f"{number} B", Times(0.0, ratio, 10.0), "a rival", one)
+        Cell(place, f"{number} B", Times(0.0, ratio, 10.0), "a rival", rival)
         for number, (place, ratio) in enumerate(ratios)
     ]
     return Question("a question", "near", tuple(cells))

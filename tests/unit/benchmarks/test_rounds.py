@@ -46,7 +46,7 @@ class OneRank:
         return [value]
 
 
-def test_each_call_has_a_number_of_its_own_and_the_first_round_is_beside():
+def test_each_call_has_a_number_of_its_own_and_the_first_round_is_left_out():
     numbers = []
     times = measure(OneRank(), {"ours": numbers.append}, repeats=2, rounds=3)
     assert numbers == list(range(8))

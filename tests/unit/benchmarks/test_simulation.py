@@ -43,10 +43,10 @@ def test_a_chain_takes_its_chunks_and_one_more_for_each_further_place(places, co
 
 @pytest.mark.parametrize("places", [8, 13, 100])
 def test_a_circulant_graph_hides_latency_and_the_work_of_the_ranks(places):
-    costs = Costs(latency_s=0.5, byte_s=1e-3, eager_s=0.0, large_s=0.0, message_s=0.3, eager_bytes=0)
+    link = Costs(latency_s=0.5, byte_s=1e-3, eager_s=0.0, large_s=0.0, message_s=0.3, eager_bytes=0)
     choice = plan.Choice(plan.Way.CIRCULANT_GRAPH, CHUNK, 0.0)
     schedule = [plan.steps(200 * CHUNK, places, place, choice) for place in range(places)]
-    assert simulate(schedule, costs) < 1.15 * (200 + 3 * places.bit_length())
+    assert simulate(schedule, link) < 1.15 * (200 + 3 * places.bit_length())
 
 
 @pytest.mark.parametrize("places", [2, 3, 9])
@@ -61,8 +61,8 @@ def test_latency_is_added_for_each_hop_and_not_for_each_chunk():
 
 def test_a_message_costs_the_link_more_if_it_is_large():
     for eager_bytes, besides in ((CHUNK, 0.5), (CHUNK - 1, 2.0)):
-        costs = Costs(0.0, 1e-3, 0.5, 2.0, 0.0, eager_bytes=eager_bytes)
-        assert simulate(chain(3, 10), costs) == pytest.approx((1 + 10) * (1 + besides))
+        link = Costs(0.0, 1e-3, 0.5, 2.0, 0.0, eager_bytes=eager_bytes)
+        assert simulate(chain(3, 10), link) == pytest.approx((1 + 10) * (1 + besides))
 
 
 def test_ranks_are_busy_while_links_carry_other_messages():

@@ -46,10 +46,10 @@ def test_it_takes_the_name_when_it_is_whole_and_leftovers_of_that_name_go(tmp_pa
     others = [path, *(tmp_path / f"{other}01234567" for other in (f"{stem}x", f"x{stem}"))]
     for file in [*others, tmp_path / f"{stem}01234567"]:
         file.write_bytes(b"old")
-    with path.open("rb") as opened, AtomicFile(path) as new, AtomicFile(path) as meanwhile:
+    with path.open("rb") as opened, AtomicFile(path) as new, AtomicFile(path) as unfinished:
         os.write(new.fd, b"new")
         assert path.read_bytes() == b"old"
-        assert set(tmp_path.iterdir()) == {new.temporary, meanwhile.temporary, *others}
+        assert set(tmp_path.iterdir()) == {new.temporary, unfinished.temporary, *others}
         new.sync()
         new.commit()
         assert (path.read_bytes(), opened.read()) == (b"new", b"old")
@@ -268,7 +268,7 @@ def test_a_copy_that_ends_early_is_an_error(old, call, code, monkeypatch):
 
 
 @pytest.mark.parametrize("change", [lambda old: old.write_bytes(b"other"), lambda old: commit(old, OLD), Path.unlink])
-def test_what_another_process_writes_meanwhile_is_not_lost(old, change):
+def test_what_another_process_writes_is_not_lost(old, change):
     with pytest.raises(OSError, match=r"another process has changed the file|No such file"), AtomicFile(old) as new:
         new.copy_old()
         change(old)

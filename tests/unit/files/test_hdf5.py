@@ -101,11 +101,11 @@ def test_stored(path):
     with h5py.File(path, "w", userblock_size=1024) as file:
         file.create_dataset("a", (9, 4), "f8", chunks=(3, 2), compression="gzip", shuffle=True)
         file["b/c"] = np.arange(3)
-    found = stored(path)
-    assert list(found) == ["/a", "/b/c"]
-    array = found["/a"]
+    datasets = stored(path)
+    assert list(datasets) == ["/a", "/b/c"]
+    array = datasets["/a"]
     assert (array.chunks, array.filters, array.offset, array.nbytes) == ((3, 2), ("shuffle", "deflate"), None, 288)
-    assert (found["/b/c"].chunks, found["/b/c"].filters, found["/b/c"].is_text) == (None, (), False)
+    assert (datasets["/b/c"].chunks, datasets["/b/c"].filters, datasets["/b/c"].is_text) == (None, (), False)
     assert loaded(path, "b/c").tolist() == [0, 1, 2]  # with HDF5's own offsets behind the user block
     assert is_contiguous(path, "b/c")
 
@@ -140,12 +140,12 @@ def test_strings_of_variable_length(path):
         file.create_dataset("chunked", data=strings, dtype=STRING, chunks=(1, 2))
         file.create_dataset("scalar", data="single", dtype=STRING)
         file.create_dataset("empty", (2,), dtype=STRING)
-    found = loaded(path, piece_bytes=8)
+    arrays = loaded(path, piece_bytes=8)
     for name in ("a", "chunked"):
-        assert found[name].dtype == "S8"
-        assert (np.char.decode(found[name], "utf-8") == strings).all()
-    assert_same(found["scalar"], np.array(b"single"))
-    assert_same(found["empty"], np.zeros(2, "S1"))
+        assert arrays[name].dtype == "S8"
+        assert (np.char.decode(arrays[name], "utf-8") == strings).all()
+    assert_same(arrays["scalar"], np.array(b"single"))
+    assert_same(arrays["empty"], np.zeros(2, "S1"))
     assert_same(loaded(path, "a", np.s_[::-1, 0]), np.array([b"", b"a"], "S1"))
     assert stored(path, "a")["/a"].is_text
 
@@ -158,10 +158,10 @@ def test_attributes(path):
         values = {"range": np.array([1.0, 2.0]), "names": ["x", "yy"], "nothing": h5py.Empty("f8"), "unit": "km"}
         file["group/a"].attrs.update({**values, "see": see, "sees": sees, "enum": enum})
         file.attrs["title"] = "all"
-    found = dict(inspected(path, "group/a", attributes=True).attributes)
-    assert found.pop("range").tolist() == [1.0, 2.0]
-    assert found.pop("sees") == ["/group", "/group/a"]
-    assert found == {"names": ["x", "yy"], "nothing": None, "unit": "km", "see": "/group", "enum": 1}
+    attributes = dict(inspected(path, "group/a", attributes=True).attributes)
+    assert attributes.pop("range").tolist() == [1.0, 2.0]
+    assert attributes.pop("sees") == ["/group", "/group/a"]
+    assert attributes == {"names": ["x", "yy"], "nothing": None, "unit": "km", "see": "/group", "enum": 1}
     members = inspected(path, attributes=True).attributes
     assert (list(members), members[""]) == (["", "group", "group/a"], {"title": "all"})
     assert inspected(path).attributes == inspected(path, "group/a").attributes == {}
@@ -184,9 +184,9 @@ def test_references_are_resolved_by_one_visit_of_the_file(path, monkeypatch):
         file["a"].attrs.update(refs)
     visit = Mock(wraps=h5py.h5o.visit)
     monkeypatch.setattr(h5py.h5o, "visit", visit)
-    found = inspected(path, "far", attributes=True).attributes
+    attributes = inspected(path, "far", attributes=True).attributes
     backward = inspected(path.with_name("other.h5"), "x", attributes=True).attributes["REFERENCE_LIST"]
-    assert [found[name]["DIMENSION_LIST"] for name in map(str, range(9))] == [[["/x"]]] * 9
+    assert [attributes[name]["DIMENSION_LIST"] for name in map(str, range(9))] == [[["/x"]]] * 9
     assert backward == [(name, 0) for name in names]
     assert inspected(path, "a", attributes=True).attributes == {"again": "/a", "part": "/a", "root": "/"}
     assert visit.call_count == 3
@@ -327,9 +327,9 @@ def test_netcdf(tmp_path):
         file.createVariable("heat", "f4", ("time", "place"), zlib=True, fill_value=-1)[:] = heat
         file.createVariable("names", str, ("place",))[:] = np.array([f"place {n}" for n in range(6)], object)
         file["heat"].units = "K"
-    found = loaded(path)
-    assert found["heat"].tolist() == heat.tolist()
-    assert found["names"].tolist() == [b"place %d" % n for n in range(6)]
+    arrays = loaded(path)
+    assert arrays["heat"].tolist() == heat.tolist()
+    assert arrays["names"].tolist() == [b"place %d" % n for n in range(6)]
     attributes = inspected(path, "heat", attributes=True).attributes
     assert attributes["units"] == b"K"
     assert attributes["DIMENSION_LIST"] == [["/time"], ["/place"]]

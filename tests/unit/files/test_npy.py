@@ -34,9 +34,9 @@ def test_numpy_and_mpishare_read_what_either_writes(tmp_path, name):
         assert stored(tmp_path / file)[""].nbytes == expected.nbytes
 
 
-@pytest.mark.parametrize(("letter", "count", "version"), [("a", 3, 1), ("a", 3000, 2), ("é", 3, 1), ("名", 3, 3)])
-def test_the_oldest_version_is_written(tmp_path, letter, count, version):
-    array = filled(np.dtype([(f"{letter * 10}{number}", "f8") for number in range(count)]), (2,))
+@pytest.mark.parametrize(("character", "count", "version"), [("a", 3, 1), ("a", 3000, 2), ("é", 3, 1), ("名", 3, 3)])
+def test_the_oldest_version_is_written(tmp_path, character, count, version):
+    array = filled(np.dtype([(f"{character * 10}{number}", "f8") for number in range(count)]), (2,))
     header = header_of(Spec.of(array))
     assert header[6] == version
     (tmp_path / "a.npy").write_bytes(header + array.tobytes())

@@ -190,8 +190,8 @@ def test_add_at_of_indices_and_values_that_it_changes():
 
 def sum_in_numpy(block):
     """The checksum, less the number of bytes, as its docstring says it."""
-    words = np.frombuffer(block.tobytes() + bytes(-block.size % 8), np.uint64)
-    mixed = words + np.arange(1, words.size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    numbers = np.frombuffer(block.tobytes() + bytes(-block.size % 8), np.uint64)
+    mixed = numbers + np.arange(1, numbers.size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return int((mixed ^ (mixed >> np.uint64(31))).sum(dtype=np.uint64))

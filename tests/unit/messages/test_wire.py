@@ -121,7 +121,7 @@ def test_objects(name):
         assert str(unpickle_object(received(message))) == str(obj)
 
 
-def test_small_arrays_travel_together_and_large_ones_uncopied():
+def test_small_arrays_travel_joined_and_large_ones_uncopied():
     arrays = [np.full(size, number) for number, size in enumerate([*[3] * 50_000, 0, 9000, 0, 5, 5000, 5000, 1])]
     message = encode(CONTEXT, pickle_object(arrays))
     assert len(message.parts) < 100

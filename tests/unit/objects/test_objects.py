@@ -62,17 +62,17 @@ def test_arrays_with_attributes_that_refer_back():
 class Labelled(np.ndarray):
     """An array with an attribute in a slot, and another slot that is empty."""
 
-    __slots__ = ("empty", "label")
+    __slots__ = ("empty", "unit")
 
 
 @pytest.mark.parametrize("kind", [Labelled, type("WithDict", (Labelled,), {}), type("Both", (Labelled, Field), {})])
 def test_arrays_with_attributes_in_slots(kind, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], kind.__name__, kind, raising=False)
     array = np.ones(3).view(kind)
-    array.label = [array]
+    array.unit = [array]
     result = unpickle_object(pickle_object(array))
     assert (type(result), result.tolist(), hasattr(result, "empty")) == (kind, [1, 1, 1], False)
-    assert result.label[0] is result
+    assert result.unit[0] is result
 
 
 Own = type("Own", (np.ndarray,), {"__reduce__": lambda self: "own"})
@@ -187,7 +187,7 @@ def test_only_the_most_expensive_are_named():
     assert "more" not in describe(parts[:5])
 
 
-def test_a_cost_that_cannot_be_found_does_not_keep_an_object_from_being_shared():
+def test_a_cost_that_is_unknown_does_not_keep_an_object_from_being_shared():
     class Broken(UnsharedParts):
         def note(self, obj):
             raise ValueError
