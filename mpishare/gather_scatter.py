@@ -56,7 +56,24 @@ def gather(local: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) 
         True
     """
     with collective("gather", comm) as call:
-        return _gather(call, local, root)
+        context, topology = call.context, call.context.topology
+        with call.begin() as agreement:
+            root = checked_integer("root", root, largest=topology.size - 1)
+            spec = rows_of(local)
+            agreement.call = f"gather(rows of {describe_rows(spec)}, root={root})"
+            agreement.note = note_rows(context, spec.shape[0])
+            stage = _allocate(context, 0 if topology.rank == root or local.flags.c_contiguous else spec.nbytes)
+        starts, whole = stack_rows(context, agreement.note, spec)
+        with agree(context.collective_comm):
+            block = _allocate(context, whole.nbytes if topology.rank == root else 0)
+        if topology.rank != root:
+            send_blocks(context, [(root, _bytes_in_c_order(local, stage))])
+            return None
+        array = whole.view(block)
+        rows = [array[start:stop] for start, stop in pairwise(starts)]
+        receive_blocks(context, [(rank, bytes_of(part)) for rank, part in enumerate(rows) if rank != root])
+        copy_bytes(rows[root], local)
+        return array
 
 
 def scatter(array: NDArray[Any] | None, *, root: int = 0, comm: mpi.Comm | None = None) -> NDArray[Any]:
@@ -93,56 +110,32 @@ def scatter(array: NDArray[Any] | None, *, root: int = 0, comm: mpi.Comm | None 
         True
     """
     with collective("scatter", comm) as call:
-        return _scatter(call, array, root)
-
-
-def _gather(call: collective, local: NDArray[Any], root: int) -> NDArray[Any] | None:
-    context, topology = call.context, call.context.topology
-    with call.begin() as agreement:
-        root = checked_integer("root", root, largest=topology.size - 1)
-        spec = rows_of(local)
-        agreement.call = f"gather(rows of {describe_rows(spec)}, root={root})"
-        agreement.note = note_rows(context, spec.shape[0])
-        stage = _allocate(context, 0 if topology.rank == root or local.flags.c_contiguous else spec.nbytes)
-    starts, whole = stack_rows(context, agreement.note, spec)
-    with agree(context.collective_comm):
-        block = _allocate(context, whole.nbytes if topology.rank == root else 0)
-    if topology.rank != root:
-        send_blocks(context, [(root, _bytes_in_c_order(local, stage))])
-        return None
-    array = whole.view(block)
-    rows = [array[start:stop] for start, stop in pairwise(starts)]
-    receive_blocks(context, [(rank, bytes_of(part)) for rank, part in enumerate(rows) if rank != root])
-    copy_bytes(rows[root], local)
-    return array
-
-
-def _scatter(call: collective, array: NDArray[Any] | None, root: int) -> NDArray[Any]:
-    context, topology = call.context, call.context.topology
-    extension = b""
-    with call.begin() as agreement:
-        root = checked_integer("root", root, largest=topology.size - 1)
-        agreement.call = f"scatter(…, root={root})"
-        if topology.rank == root:
-            agreement.note, extension = rows_of(array).packed
-    spec = broadcast_spec(context, agreement.note, extension, root)
-    parts = [slices.balanced_slice(spec.shape[0], topology.size, rank) for rank in range(topology.size)]
-    own = parts[topology.rank]
-    own_spec = Spec(spec.dtype, (own.stop - own.start, *spec.shape[1:]))
-    with agree(context.collective_comm):
-        block = _allocate(context, own_spec.nbytes)
-        is_copied = topology.rank == root and array is not None and not array.flags.c_contiguous
-        row_bytes = spec.nbytes // max(spec.shape[0], 1)
-        stage = _allocate(context, own_spec.nbytes + row_bytes if is_copied else 0)  # no part has more than a row more
-    rows = own_spec.view(block)
-    if topology.rank != root or array is None:
-        receive_blocks(context, [(root, block)])
-    else:
-        others = [rank for rank in range(topology.size) if rank != root]
-        blocks = ((rank, _bytes_in_c_order(array[parts[rank]], stage)) for rank in others)
-        send_blocks(context, blocks, reuses_memory=is_copied)
-        copy_bytes(rows, array[own])
-    return rows
+        context, topology = call.context, call.context.topology
+        extension = b""
+        with call.begin() as agreement:
+            root = checked_integer("root", root, largest=topology.size - 1)
+            agreement.call = f"scatter(…, root={root})"
+            if topology.rank == root:
+                agreement.note, extension = rows_of(array).packed
+        spec = broadcast_spec(context, agreement.note, extension, root)
+        parts = [slices.balanced_slice(spec.shape[0], topology.size, rank) for rank in range(topology.size)]
+        own = parts[topology.rank]
+        own_spec = Spec(spec.dtype, (own.stop - own.start, *spec.shape[1:]))
+        with agree(context.collective_comm):
+            block = _allocate(context, own_spec.nbytes)
+            is_copied = topology.rank == root and array is not None and not array.flags.c_contiguous
+            row_bytes = spec.nbytes // max(spec.shape[0], 1)
+            # no part has more than a row more
+            stage = _allocate(context, own_spec.nbytes + row_bytes if is_copied else 0)
+        rows = own_spec.view(block)
+        if topology.rank != root or array is None:
+            receive_blocks(context, [(root, block)])
+        else:
+            others = [rank for rank in range(topology.size) if rank != root]
+            blocks = ((rank, _bytes_in_c_order(array[parts[rank]], stage)) for rank in others)
+            send_blocks(context, blocks, reuses_memory=is_copied)
+            copy_bytes(rows, array[own])
+        return rows
 
 
 def _bytes_in_c_order(rows: NDArray[Any], stage: Block) -> Block:

@@ -65,32 +65,28 @@ def allgather(local: NDArray[Any], *, comm: mpi.Comm | None = None, backend: str
         ([0, 0], False)
     """
     with collective("allgather", comm) as call:
-        return _allgather(call, local, backend)
-
-
-def _allgather(call: collective, local: NDArray[Any], backend: str | None) -> NDArray[Any]:
-    context = call.context
-    rank = context.topology.rank
-    with call.begin() as agreement:
-        spec = rows_of(local)
-        kind = check_backend(backend, context)
-        agreement.call = f"allgather(rows of {describe_rows(spec)}, backend={kind})"
-        agreement.note = note_rows(context, spec.shape[0])
-    starts, whole = stack_rows(context, agreement.note, spec)
-    segment, block = allocate_block(context, whole.nbytes, backend=kind, made_by="allgather")
-    copy_bytes(whole.view(block)[starts[rank] : starts[rank + 1]], local)
-    if whole.nbytes:
-        row_bytes = whole.nbytes // starts[-1]
-        byte_starts = [start * row_bytes for start in starts]
-        if not segment.origin.is_shared:
-            for other in context.topology.ranks_of(context.topology.node):
-                broadcast_in_node(context, other, block[byte_starts[other] : byte_starts[other + 1]])
-        if context.topology.n_nodes == 2 and whole.nbytes <= MAX_SWAP_BYTES:
-            measure_link(context, whole.nbytes)
-        if context.topology.n_nodes > 1:
-            _gather_nodes(context, block, byte_starts, is_shared=segment.origin.is_shared)
-    seal(context, segment)
-    return segment.view(whole)
+        context = call.context
+        rank = context.topology.rank
+        with call.begin() as agreement:
+            spec = rows_of(local)
+            kind = check_backend(backend, context)
+            agreement.call = f"allgather(rows of {describe_rows(spec)}, backend={kind})"
+            agreement.note = note_rows(context, spec.shape[0])
+        starts, whole = stack_rows(context, agreement.note, spec)
+        segment, block = allocate_block(context, whole.nbytes, backend=kind, made_by="allgather")
+        copy_bytes(whole.view(block)[starts[rank] : starts[rank + 1]], local)
+        if whole.nbytes:
+            row_bytes = whole.nbytes // starts[-1]
+            byte_starts = [start * row_bytes for start in starts]
+            if not segment.origin.is_shared:
+                for other in context.topology.ranks_of(context.topology.node):
+                    broadcast_in_node(context, other, block[byte_starts[other] : byte_starts[other + 1]])
+            if context.topology.n_nodes == 2 and whole.nbytes <= MAX_SWAP_BYTES:
+                measure_link(context, whole.nbytes)
+            if context.topology.n_nodes > 1:
+                _gather_nodes(context, block, byte_starts, is_shared=segment.origin.is_shared)
+        seal(context, segment)
+        return segment.view(whole)
 
 
 def _gather_nodes(context: Context, block: Block, starts: Sequence[int], *, is_shared: bool) -> None:

@@ -21,6 +21,10 @@ from mpishare.transfer.link import measure_link
 from mpishare.transfer.node_reduce import Reduction, plan_of
 from mpishare.transfer.operations import operation_of
 
+_NOTES = {(first, second): bytes((first, second)).ljust(NOTE_BYTES, b"\0") for first in (0, 1) for second in (0, 1)}
+"""The notes with two flags, each set for all ranks if one rank sets it: the result is in C order; items are not shown
+yet."""
+
 
 def allreduce(
     local: NDArray[Any], op: mpi.Op | None = None, *, comm: mpi.Comm | None = None, backend: str | None = None
@@ -72,43 +76,34 @@ def allreduce(
         (True, False)
     """
     with collective("allreduce", comm) as call:
-        return _allreduce(call, local, op, backend)
-
-
-_NOTES = {(first, second): bytes((first, second)).ljust(NOTE_BYTES, b"\0") for first in (0, 1) for second in (0, 1)}
-"""The notes with two flags, each set for all ranks if one rank sets it: the result is in C order; items are not shown
-yet."""
-
-
-def _allreduce(call: collective, local: NDArray[Any], op: mpi.Op | None, backend: str | None) -> NDArray[Any]:
-    context = call.context
-    with call.begin() as agreement:
-        operation = operation_of(mpi.SUM if op is None else op)
-        spec = Spec.of(local)
-        operation.check(spec.dtype)
-        kind = check_backend(backend, context)
-        plan = plan_of(context, operation, spec, kind)
-        agreement.call = plan.call
-        reduction = Reduction(context, plan, operation, local)
-        slots = next_slots(context, plan.scratch_bytes, kind) if plan.can_show_early else None
-        if slots is not None:
-            reduction.show(local, slots.next_bytes(plan.scratch_bytes))
-        agreement.note = _NOTES[spec.order == "C" or plan.is_ordered, slots is None]
-    is_in_c_order, is_late = agreement.note[:2]
-    if plan.is_swapped and not plan.is_small:
-        measure_link(context, spec.nbytes)
-    scratch, rows = _allocate_scratch(context, plan.scratch_bytes, kind)
-    segment, block = allocate_block(context, spec.nbytes, backend=kind, made_by="allreduce")
-    if plan.scratch_bytes and scratch is None:
-        with agree(context.collective_comm):
-            reduction.allocate_rows()
-    reduction.is_shown = not is_late
-    if is_in_c_order and spec.order == "F":
-        spec = reduction.spec = replace(spec, order="C")
-    if spec.nbytes:
-        reduction.run(local, block, segment.origin.is_shared, rows)
-    seal(context, segment, is_filled=reduction.is_repeated)
-    return segment.view(spec)
+        context = call.context
+        with call.begin() as agreement:
+            operation = operation_of(mpi.SUM if op is None else op)
+            spec = Spec.of(local)
+            operation.check(spec.dtype)
+            kind = check_backend(backend, context)
+            plan = plan_of(context, operation, spec, kind)
+            agreement.call = plan.call
+            reduction = Reduction(context, plan, operation, local)
+            slots = next_slots(context, plan.scratch_bytes, kind) if plan.can_show_early else None
+            if slots is not None:
+                reduction.show(local, slots.next_bytes(plan.scratch_bytes))
+            agreement.note = _NOTES[spec.order == "C" or plan.is_ordered, slots is None]
+        is_in_c_order, is_late = agreement.note[:2]
+        if plan.is_swapped and not plan.is_small:
+            measure_link(context, spec.nbytes)
+        scratch, rows = _allocate_scratch(context, plan.scratch_bytes, kind)
+        segment, block = allocate_block(context, spec.nbytes, backend=kind, made_by="allreduce")
+        if plan.scratch_bytes and scratch is None:
+            with agree(context.collective_comm):
+                reduction.allocate_rows()
+        reduction.is_shown = not is_late
+        if is_in_c_order and spec.order == "F":
+            spec = reduction.spec = replace(spec, order="C")
+        if spec.nbytes:
+            reduction.run(local, block, segment.origin.is_shared, rows)
+        seal(context, segment, is_filled=reduction.is_repeated)
+        return segment.view(spec)
 
 
 def _allocate_scratch(context: Context, nbytes: int, kind: str | None) -> tuple[Segment | None, Block | None]:
