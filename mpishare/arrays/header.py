@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import struct
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -60,7 +59,6 @@ def unpack(header: bytes, extension: bytes) -> tuple[np.dtype[Any], Any, bool]:
     return rebuild(description["dtype"]), description["shape"], bool(flags)
 
 
-@lru_cache(maxsize=256)
 def extension_bytes(header: bytes) -> int:
     """How many bytes of extension follow `header`.
 
