@@ -22,7 +22,7 @@ from mpishare.memory.allocation import allocate, seal
 from mpishare.progress_bar import Bar
 from mpishare.transfer.link import measure_link
 from mpishare.transfer.node_fill import broadcast_in_node
-from mpishare.transfer.pipeline import MAX_IN_FLIGHT, broadcast_chunks
+from mpishare.transfer.pipeline import broadcast_chunks
 
 ROOT = 0
 """The rank that inspects the file. Its node reads a file that is read once per job."""
@@ -140,7 +140,7 @@ def _read(
         InFlight(comm, Tag.PIECE_READY, dests) as sent,
         InFlight(comm, Tag.PIECE_READY, buffers=others if rank == leader else ()) as receiving,
     ):
-        notices = receiving.receive_all(MAX_IN_FLIGHT)
+        notices = receiving.receive_all()
         for (_, part, items, target), reader, end in zip(pieces, dealt, ends[: len(pieces)], strict=True):
             if reader == rank and not errors:
                 try:

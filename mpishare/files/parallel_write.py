@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.raw import bytes_of
 from mpishare.comm.context import Context
-from mpishare.comm.pending import InFlight
+from mpishare.comm.pending import MAX_IN_FLIGHT, InFlight
 from mpishare.comm.tags import Tag
 from mpishare.files.atomic_file import write_exactly
 from mpishare.files.row_blocks import RowBlocks, Run
 from mpishare.progress_bar import Bar
-from mpishare.transfer.pipeline import MAX_IN_FLIGHT
 
 
 @dataclass
@@ -82,7 +81,7 @@ class ParallelWrite:
         comm, writer = self.context.collective_comm, self.writers[self._rank]
         if writer == self._rank:
             with InFlight(comm, Tag.ROW_BLOCK, buffers=self._places) as receiving:
-                messages = receiving.receive_all(MAX_IN_FLIGHT)
+                messages = receiving.receive_all()
                 received = ((run, block.data) for (_, run), block in zip(self._received, messages, strict=True))
                 for run, data in chain(self._own_runs(), received):
                     self._write(run, data)

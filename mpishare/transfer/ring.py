@@ -13,9 +13,8 @@ from mpishare.arrays import slices
 from mpishare.arrays.raw import Block
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
-from mpishare.comm.pending import InFlight
+from mpishare.comm.pending import MAX_IN_FLIGHT, InFlight
 from mpishare.comm.tags import Tag
-from mpishare.transfer.pipeline import MAX_IN_FLIGHT
 from mpishare.transfer.ring_plan import Ring, run_bytes
 
 Combine: TypeAlias = Callable[[Block, Block], None]

@@ -14,10 +14,9 @@ from mpishare.arrays.spec import Spec
 from mpishare.comm import mpi
 from mpishare.comm.agreement import NOTE_BYTES, mark_known
 from mpishare.comm.context import Context
-from mpishare.comm.pending import InFlight
+from mpishare.comm.pending import MAX_IN_FLIGHT, InFlight
 from mpishare.comm.tags import Tag
 from mpishare.errors import SpecError
-from mpishare.transfer.pipeline import MAX_IN_FLIGHT
 from mpishare.transfer.plan import LARGEST_MESSAGE_BYTES
 
 _COUNT = struct.Struct("<q")
@@ -100,7 +99,7 @@ def send_blocks(context: Context, blocks: Iterable[tuple[int, Block]], *, reuses
 def receive_blocks(context: Context, blocks: Iterable[tuple[int, Block]]) -> None:
     """Fills each block with the bytes that the rank given with it sends by `send_blocks`."""
     with InFlight(context.collective_comm, Tag.ROWS, buffers=list(_messages(blocks))) as receiving:
-        for _ in receiving.receive_all(MAX_IN_FLIGHT):
+        for _ in receiving.receive_all():
             pass
 
 
