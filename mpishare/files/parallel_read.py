@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Block
-from mpishare.arrays.slices import round_up
+from mpishare.arrays.slices import LINE_BYTES, round_up
 from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
 from mpishare.comm.pending import InFlight
@@ -26,9 +26,6 @@ from mpishare.transfer.pipeline import broadcast_chunks
 
 ROOT = 0
 """The rank that inspects the file. Its node reads a file that is read once per job."""
-
-_ALIGNED_BYTES = 64
-"""A cache line, and the widest vector registers."""
 
 
 def read_parts(
@@ -100,7 +97,7 @@ def layout_of(parts: Sequence[Part]) -> tuple[list[int], int]:
     """Where each array begins in a block for all of them, and the bytes of the block."""
     offsets, end = [], 0
     for part in parts:
-        offsets.append(round_up(end, _ALIGNED_BYTES) if part.spec.nbytes else end)
+        offsets.append(round_up(end, LINE_BYTES) if part.spec.nbytes else end)
         end = offsets[-1] + part.spec.nbytes
     return offsets, end
 

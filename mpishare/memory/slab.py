@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from mpishare.arrays.slices import round_up
+from mpishare.arrays.slices import LINE_BYTES, round_up
 from mpishare.comm.agreement import any_rank
 from mpishare.comm.context import Context
 from mpishare.memory.kinds import NodeMemory
@@ -26,7 +26,6 @@ LARGEST_SLOT_BYTES = 2 << 20
 """A larger array has a segment of its own, whose pages become read-only and writable again each time it is used. Up to
 this size that costs more than a copy: each small page that becomes writable again takes a page fault."""
 
-_CACHE_LINE_BYTES = 64
 _FIRST_SLAB_BYTES = 64 << 10
 _LARGEST_SLAB_BYTES = 2 << 20
 """The first slab of a size is small. Each further one doubles the number of slots, up to this size."""
@@ -52,7 +51,7 @@ _Segment = TypeVar("_Segment")
 @lru_cache(maxsize=1024)
 def slot_bytes(nbytes: int) -> int:
     """The size of the slot for an array of `nbytes`: whole cache lines, at most 63 bytes or a quarter too large."""
-    return round_up(nbytes, max(_CACHE_LINE_BYTES, 1 << max(nbytes - 1, 1).bit_length() >> 3))
+    return round_up(nbytes, max(LINE_BYTES, 1 << max(nbytes - 1, 1).bit_length() >> 3))
 
 
 class SlotPool(Generic[_Segment]):

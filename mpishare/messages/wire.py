@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.header import HEADER_BYTES, extension_bytes
 from mpishare.arrays.raw import Block, bytes_of, copy_bytes
-from mpishare.arrays.slices import chunks, round_up
+from mpishare.arrays.slices import LINE_BYTES, chunks, round_up
 from mpishare.arrays.spec import Spec
 from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag
@@ -52,9 +52,6 @@ _OBJECT_MAGIC = b"MSP1"
 _JOINED_BYTES = 64 << 10
 """Small arrays of an object travel together in parts of up to so many bytes. As 100,000 messages they take 27 s between
 two ranks of a node, as MPI looks through all that wait; together they take less than 2 s."""
-
-_ALIGNED_BYTES = 64
-"""A cache line, and what the widest vector instructions want."""
 
 _message_numbers = count()
 
@@ -135,7 +132,7 @@ def _parts_of(specs: Sequence[Spec]) -> Iterator[tuple[slice, list[int], int]]:
     """For each part with arrays of an object, which arrays it has, where each begins there, and the bytes of it."""
     first, end, offsets = 0, 0, list[int]()
     for number, spec in enumerate(specs):
-        start = round_up(end, _ALIGNED_BYTES)
+        start = round_up(end, LINE_BYTES)
         if offsets and start + spec.nbytes > _JOINED_BYTES:
             yield slice(first, number), offsets, end
             first, start, offsets = number, 0, []

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mpishare.arrays.raw import Block
-from mpishare.arrays.slices import PAGE_BYTES, round_up
+from mpishare.arrays.slices import LINE_BYTES, PAGE_BYTES, round_up
 from mpishare.arrays.spec import Spec
 from mpishare.comm.context import Context
 from mpishare.memory.segment import Segment
@@ -20,9 +20,6 @@ from mpishare.objects.pickling import pickle_object, unpickle_object
 from mpishare.objects.unshared import UnsharedPart, UnsharedParts
 from mpishare.transfer import plan
 from mpishare.transfer.node_fill import ArraySource, fill, replicate
-
-_ALIGNED_BYTES = 64
-"""A cache line, and what the widest vector instructions want."""
 
 _LARGE_BYTES = plan.MIN_CMA_BYTES
 """From here on an array is large: all ranks of a node fill it."""
@@ -109,9 +106,9 @@ def lay_out(text_bytes: int, specs: Sequence[Spec]) -> tuple[list[int], int, int
     offsets, end = [0] * len(specs), text_bytes
     for number, spec in enumerate(specs):
         if spec.nbytes < _LARGE_BYTES:
-            offsets[number] = round_up(end, _ALIGNED_BYTES)
+            offsets[number] = round_up(end, LINE_BYTES)
             end = offsets[number] + spec.nbytes
-    prefix_bytes = end = round_up(end, _ALIGNED_BYTES)
+    prefix_bytes = end = round_up(end, LINE_BYTES)
     for number, spec in enumerate(specs):
         if spec.nbytes >= _LARGE_BYTES:
             offsets[number] = round_up(end, PAGE_BYTES)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Block, copy_bytes
+from mpishare.arrays.slices import LINE_BYTES, round_up
 from mpishare.arrays.spec import PLAIN_CLASSES, Spec
 from mpishare.errors import SpecError
 from mpishare.objects.pickled import PickledObject
@@ -27,7 +28,6 @@ _GROUP = 32
 _SHORT = 256
 """Strings up to this length are plain."""
 
-_LINE_BYTES = 64
 _SCALARS = frozenset({int, float, complex, bool, type(None)})
 _STRINGS = frozenset({str, bytes})
 
@@ -158,7 +158,7 @@ class Packer:
             return self._placed[id(array)]
         spec, offset = self._placed[id(array)] = Spec.of(array), self._array_bytes
         self._arrays.append((spec, array.copy(order="K") if self._copies else array, offset))
-        self._array_bytes += -(-spec.nbytes // _LINE_BYTES) * _LINE_BYTES
+        self._array_bytes += round_up(spec.nbytes, LINE_BYTES)
         self.nbytes += spec.nbytes
         return spec, offset
 
