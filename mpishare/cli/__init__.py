@@ -1,4 +1,9 @@
-"""The command line: `mpishare` or `python -m mpishare`."""
+"""The command line: `mpishare` or `python -m mpishare`.
+
+One module a command. It answers which command runs (`main`), how a command reads its options and prints its results,
+and what exit status it has. Only the shell calls it, by the script `mpishare` or by `python -m mpishare`. It must never
+use more than the public names of mpishare, `config` and `host`, nor print one result on several ranks.
+"""
 
 from __future__ import annotations
 
