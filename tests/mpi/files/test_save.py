@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.files import row_blocks
-from tests.arrays import DTYPES, assert_same, filled, layouts
+from tests.arrays import DTYPES, REPRESENTATIVES, assert_same, filled
 
 COMM = MPI.COMM_WORLD
 ONES = np.ones(3)
@@ -52,7 +52,7 @@ def test_an_array_of_all_ranks_is_written_by_the_root(shared_folder, name, datas
     shared = ms.share(np.arange(12.0).reshape(3, 4) if COMM.rank == 0 else None)
     assert ms.save(shared_folder / name, shared, dataset) == ms.Saved(shared_folder / name, dataset, (3, 4), 96, "root")
     assert_saved(shared_folder / name, dataset, shared)
-    for array in layouts(DTYPES["nested" if dataset is None else "struct"]).values():
+    for array in (each for each in REPRESENTATIVES.values() if dataset is None or each.dtype.kind != "M"):
         ms.save(shared_folder / name, array if COMM.rank == 0 else None, dataset)
         assert_saved(shared_folder / name, dataset, array)
 

@@ -125,55 +125,6 @@ def test_columns_of_python_objects_are_copied_with_a_warning(comm):
     assert segment_of(result["delay"].to_numpy()) is not None
 
 
-class Kelvin(np.ndarray):
-    """An array with a note, which pickles itself."""
-
-    note = ""
-
-    def __reduce__(self):
-        function, args, state = tuple(super().__reduce__())
-        return function, args, (state, self.note)
-
-    def __setstate__(self, state):
-        super().__setstate__(state[0])
-        self.note = state[1]
-
-
-def kelvin(n=LARGE + 1):
-    array = np.arange(float(n)).view(Kelvin)
-    array.note = "of today"
-    return array
-
-
-def assert_kelvin(array, items):
-    assert (type(array), array.note, array.tolist()) == (Kelvin, "of today", items)
-
-
-def test_arrays_of_a_class_that_pickles_itself(comm):
-    """Nodes hold one copy, and every way of an object keeps the class."""
-    items, (left, right) = list(range(LARGE + 1)), ((comm.rank + step) % comm.size for step in (-1, 1))
-    result = shared(comm, kelvin)
-    assert_kelvin(result, items)
-    assert segment_of(result).nbytes < result.nbytes + 8192
-    assert not result.flags.writeable
-    received = ms.sendrecv(result, right, source=left)
-    received[0] += 1
-    assert_kelvin(received, [1, *items[1:]])
-    results = ms.map(with_note, map(kelvin, range(3, 6)), gather="all")
-    assert results is not None
-    for number, (array, note) in enumerate(results, 3):
-        assert_kelvin(array, items[:number])
-        assert note == "of today"
-    view = private(result)
-    view[0] += comm.rank
-    assert_kelvin(view, [comm.rank, *items[1:]])
-    assert_kelvin(result, items)
-
-
-def with_note(array):
-    return array, array.note
-
-
 def private(obj):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "private.* were copied")

@@ -506,26 +506,6 @@ def test_workers_sleep_while_the_root_computes(comm):
     assert time.process_time() - before < (0.25 if comm.rank else 2)
 
 
-def log_normal(x):
-    """A density for emcee."""
-    return float(-0.5 * np.sum(x**2))
-
-
-@on_the_root
-def test_emcee_unchanged(pool):
-    import emcee
-
-    start = np.random.default_rng(1).standard_normal((16, 3))
-
-    def chain(**kwargs):
-        sampler = emcee.EnsembleSampler(16, 3, log_normal, **kwargs)
-        sampler._random = np.random.RandomState(2)
-        sampler.run_mcmc(start, 20)
-        return sampler.get_chain().tolist()
-
-    assert chain(pool=pool) == chain()
-
-
 @on_the_root
 def test_scipy_passes_on_what_map_raises(pool):
     from scipy.optimize import differential_evolution

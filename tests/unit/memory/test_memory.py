@@ -12,7 +12,6 @@ import pytest
 
 from mpishare.arrays.raw import address_of
 from mpishare.errors import BackendError
-from mpishare.host.memfd import memfd_create
 from mpishare.memory import syscalls
 from mpishare.memory.hugepages import huge_areas, huge_bytes
 from mpishare.memory.kinds import NodeMemory, Origin
@@ -156,24 +155,6 @@ def test_a_file_in_memory_has_its_size_and_no_name_and_leaves_no_descriptor_wher
     os.close(descriptor)
     assert (status.st_size, status.st_nlink) == (1000, 0)
     assert open_files() == before
-
-
-@pytest.mark.parametrize("is_old", [False, True])
-def test_a_file_in_memory_cannot_become_executable_where_the_kernel_can_promise_that(is_old, monkeypatch):
-    """Kernels before 6.3 do not know the flag, which those of 6.3 to 6.5 demand where vm.memfd_noexec is 2."""
-    create = os.memfd_create
-
-    def refuse_flag(name, flags):
-        if flags & 8:
-            raise OSError(errno.EINVAL, "unknown flag")
-        return create(name, flags)
-
-    if is_old:
-        monkeypatch.setattr(os, "memfd_create", refuse_flag)
-    descriptor = memfd_create()
-    assert not os.get_inheritable(descriptor)
-    assert bool(os.fstat(descriptor).st_mode & 0o111) == (is_old or KERNEL < (6, 3))
-    os.close(descriptor)
 
 
 KIB = 1 << 10
