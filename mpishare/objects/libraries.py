@@ -85,17 +85,21 @@ def _reduce_frame(frame: Any) -> Any:
     return (type(frame), (frame.get_columns(),)) if frame.width else NotImplemented
 
 
+_FIRST_POLARS = (1, 38)
+"""Earlier versions store items into memory that is not their own. On read-only pages that ends by SIGSEGV."""
+
+
 def _reduce_series(series: Any) -> Any:
     """A column of polars as an array of Arrow, where polars makes of that a column of the same dtype again.
 
     Of an Enum it would make a Categorical: that is pickled as its numbers.
     """
     try:
-        from polars import CompatLevel, Enum, Object, Series
+        from polars import CompatLevel, Enum, Object, Series, __version__
         from pyarrow import string_view  # noqa: F401 - older ones cannot hold polars' strings
     except ImportError:
         return NotImplemented
-    if series.dtype == Object:
+    if series.dtype == Object or tuple(map(int, __version__.split(".")[:2])) < _FIRST_POLARS:
         return NotImplemented
     if series.dtype == Enum and hasattr(series.cat, "to"):  # older ones copy
         return _make_enum, (series.to_physical(), series.dtype)
