@@ -92,7 +92,7 @@ class MismatchError(MpishareError):
         for rank, call in self.calls.items():
             ranks_of.setdefault(call, []).append(rank)
         calls = "; ".join(f"{_name_ranks(ranks)}: {call}" for call, ranks in ranks_of.items())
-        return f"all ranks of the communicator must make the same call, but came with {calls}"
+        return f"ranks made different calls; expected the same call on all ranks: {calls}"
 
 
 class PeerError(MpishareError):
@@ -156,7 +156,7 @@ class StallError(MpishareError, TimeoutError):
 
     def __str__(self) -> str:
         missing = "; ".join(f"rank {rank} {doing}" for rank, doing in self.missing.items())
-        unknown = "begin the program by topology(), and an error in a later call names them"
+        unknown = "they are unknown in a first call. Call topology() at program start; later errors name them."
         head = f"{self.call} has waited {self.seconds:g} s (MPISHARE_TIMEOUT) for ranks that have not come"
         return f"{head}: {missing or unknown}"
 

@@ -20,7 +20,7 @@ class SegmentReport:
         backend: Its segment kind.
         nbytes: Bytes of the array, or of all arrays of an object.
         node_size: Ranks on the node.
-        copies: How many times the node holds the bytes: once, or once a rank.
+        copies: How many times the node holds the bytes: once, or once per rank.
         page_bytes: Size of its memory pages, as far as this rank has used them.
         refusals: For each segment kind that was tried before, the reason why it was not used.
         bytes_copied: Bytes that each rank holds for itself of the object that was shared, such as Python objects in

@@ -34,10 +34,10 @@ def allreduce(
     The result has the same bits on all ranks, and in each run with the same ranks on the same nodes. The order:
 
     - Within a node the ranks are taken in rising order: ((a0 + a1) + a2) + a3.
-    - Between nodes up to 16 KiB, over all nodes, are taken in the order of the nodes. More bytes are cut into as many
-      equal parts as there are nodes, and part k is taken from node k on, and round.
-    - An operation made by MPI.Op.Create is taken from the last rank of a node to the first: a0 + (a1 + (a2 + a3)). If
-      it does not commute, it is taken strictly in the order of the ranks.
+    - Between nodes, arrays of up to 16 KiB over all nodes are reduced in the order of the nodes. Larger arrays are
+      split into one part per node. Part k is reduced in the order k, k+1, ..., k-1.
+    - An operation made by MPI.Op.Create is applied from the last rank of a node to the first: a0 + (a1 + (a2 + a3)).
+      If it does not commute, it is applied strictly in the order of the ranks.
 
     Args:
         local: This rank's array of numbers, of the same shape and dtype on all ranks, any strides. NumPy reduces, so

@@ -44,8 +44,8 @@ def share(
     pickled once, without its arrays. The arrays go into the memory of the node, and each rank unpickles an object of
     its own around views of them. An array that is in several places of the object stays one array.
 
-    Arrays of a subclass of ndarray, such as astropy's Quantity, keep their class. It pickles what it adds to an array,
-    without the items. PyTorch has no read-only tensors: to change a shared one in place ends the process.
+    Arrays of a subclass of ndarray, such as astropy's Quantity, keep their class. The class's extra attributes are
+    pickled; the items are not. PyTorch has no read-only tensors: to change a shared one in place ends the process.
 
     Columns of Python objects cannot be views. They travel in the pickle, so that each rank has its own. A
     `RuntimeWarning` on `root` names such a column, the memory that it takes on each rank, and what to use instead.

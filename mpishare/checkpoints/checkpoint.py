@@ -79,13 +79,13 @@ class Checkpoint:
         """Saves a checkpoint, and then removes those before the last `keep`, counted up to this step.
 
         A checkpoint of a later step is never removed, and neither is a damaged one that `latest` left out: "damaged-"
-        comes before its name, so that no later job removes it either. A step before one that the folder has is refused:
-        the job would go on from the later one when it is restarted. It is saved in these cases:
+        comes before its name, so that no later job removes it either. `save` refuses a step earlier than one in the
+        folder, because a restart would continue from the later one. Exceptions:
 
         - The last step that this object found by `latest`, or saved, is not later. So the later one was left out as
           damaged, or is another job's. It stays, and `latest` prefers it if it is good.
-        - `overwrite` is set. All later ones are set aside: "superseded-" comes before their names, in place of files
-          that have these names already, and `latest` no longer finds them.
+        - `overwrite` is set. All later ones are set aside: their names get the prefix "superseded-", files that have
+          these names already are replaced, and `latest` no longer finds them.
 
         Args:
             step: The step of the computation, an integer >= 0.

@@ -85,7 +85,7 @@ class CheckpointFolder:
                 return contents
         with agree(context.collective_comm):
             if self.damaged:
-                reason = f"none of {len(self.damaged)} checkpoints is as it was saved. Remove them to begin anew."
+                reason = f"all {len(self.damaged)} checkpoints are damaged. Remove them to start again."
                 raise FileError(str(self.path), None, reason)
         self.last = -1
         return None

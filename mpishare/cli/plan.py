@@ -31,8 +31,8 @@ class Plan(NamedTuple):
         ranks_a_node: The ranks of the fullest node.
         shared: The bytes that the fullest node holds with one copy of the data.
         shared_from_root: The same where the root holds the data for itself as well, as in ms.share(np.load(file)).
-        copied: The bytes that it holds with one copy a rank.
-        fits: Whether one copy a node fits.
+        copied: The bytes that it holds with one copy per rank.
+        fits: Whether one copy per node fits.
         sbatch: The lines of a batch script that ask for it.
     """
 
@@ -62,7 +62,7 @@ def make_plan(*, data: int, ranks: int, nodes: int, each: int, memory: int, limi
 
 
 def _mem(nbytes: int) -> str:
-    """The option that asks Slurm for so many bytes a node."""
+    """The option that asks Slurm for so many bytes per node."""
     return f"--mem={-(-nbytes // _MEM_STEP_BYTES) * (_MEM_STEP_BYTES >> 20)}M"
 
 
@@ -92,8 +92,8 @@ def _options(argv: list[str]) -> argparse.Namespace:
     """The options; a wrong one ends the program with exit status 2."""
     parser = argparse.ArgumentParser(
         prog="mpishare plan",
-        description="Tells what the data in a file take on each node of a job, with one copy a node and with one a "
-        "rank, whether that fits, and the lines of a batch script that ask for it. Reads the head of the file only.",
+        description="Prints what the data in a file take on each node of a job, with one copy per node and with one copy "
+        "per rank, whether that fits, and lines of a batch script that ask for it. Reads the head of the file only.",
     )
     add = parser.add_argument
     add("file", metavar="FILE[:DATASET]", help="a .npy file, or an HDF5 file, with a dataset or group in it")
@@ -151,16 +151,16 @@ def _table(plan: Plan, node: str) -> list[str]:
     allowed = "" if room == plan.memory else f", of which control groups allow {room:,}"
     windows = "fit" if 2 * plan.data <= plan.shm else "may not all fit; the rest are nameless files in memory"
     return [
-        f"{plan.ranks} ranks on {plan.nodes} nodes, up to {ranks} a node, each with {plan.each:,} bytes for itself",
+        f"{plan.ranks} ranks on {plan.nodes} nodes, up to {ranks} per node, each with {plan.each:,} bytes for itself",
         "",
         f"  {'bytes on a node':22} {'data':>18} {'and the ranks':>18}",
         f"  {'one copy, shared':22} {plan.data:18,} {plan.shared:18,}",
         f"  {'and the root has one':22} {2 * plan.data:18,} {plan.shared_from_root:18,}",
-        f"  {'one copy a rank':22} {plan.data * ranks:18,} {plan.copied:18,}",
+        f"  {'one copy per rank':22} {plan.data * ranks:18,} {plan.copied:18,}",
         "",
         f"  memory of {node} {plan.memory:,} bytes{allowed}:",
         f"    one copy {_verdict(plan.fits, (room - plan.data) // plan.each)}",
-        f"    one copy a rank {_verdict(plan.copied <= room, room // (plan.data + plan.each))}",
+        f"    one copy per rank {_verdict(plan.copied <= room, room // (plan.data + plan.each))}",
         f"  /dev/shm {plan.shm:,} bytes:",
         f"    MPI's windows {windows}",
         "",
@@ -171,4 +171,4 @@ def _table(plan: Plan, node: str) -> list[str]:
 def _verdict(fits: bool, most_ranks: int) -> str:
     if fits:
         return "fits"
-    return f"does not fit, but with {most_ranks} ranks a node" if most_ranks > 0 else "does not fit with any rank"
+    return f"does not fit, but with {most_ranks} ranks per node" if most_ranks > 0 else "does not fit with any rank"

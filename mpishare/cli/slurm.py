@@ -11,17 +11,17 @@ _RESIDENT_SUM = "jobacct_gather/linux"
 """The value of JobAcctGatherType with which Slurm adds the resident memory of all tasks on a node."""
 
 _COUNTED_ONCE = {"usepss", "noshared"}
-"""The values of JobAcctGatherParams, in lower case, with which it does not count an array once a rank."""
+"""The values of JobAcctGatherParams, in lower case, with which it does not count an array once per rank."""
 
 _REPORTED = "in what sstat and sacct report, but ends no job for it"
 _ENDED = (
-    "and ends a job of which that is over --mem (OverMemoryKill). Ask for --mem with each array once a rank, or ask "
+    "and ends a job of which that is over --mem (OverMemoryKill). Ask for --mem with each array once per rank, or ask "
     "the site for UsePss"
 )
 
 
 def accounting_warning(environ: Mapping[str, str] = os.environ, *, limit_s: float = 2) -> str | None:
-    """The warning for a job of which Slurm counts shared memory once a rank; None elsewhere.
+    """The warning for a job of which Slurm counts shared memory once per rank; None elsewhere.
 
     None also where scontrol is missing, fails, or takes longer than `limit_s`.
 
@@ -35,7 +35,7 @@ def accounting_warning(environ: Mapping[str, str] = os.environ, *, limit_s: floa
     if config.get("JobAcctGatherType") != _RESIDENT_SUM or params & _COUNTED_ONCE:
         return None
     outcome = _ENDED if "overmemorykill" in params else _REPORTED
-    return f'Slurm counts a shared array once a rank here, {outcome}: see "Memory that Slurm counts" in the manual.'
+    return f'Slurm counts a shared array once per rank here, {outcome}: see "Memory that Slurm counts" in the manual.'
 
 
 def _config(limit_s: float) -> dict[str, str]:

@@ -41,7 +41,7 @@ def pretend_node(rule: str, rank: int, size: int) -> int:
     """The pretend node of a rank of MPI_COMM_WORLD, for tests and debugging on one machine.
 
     Args:
-        rule: "block:K", K ranks a node in order; "cyclic:K", ranks dealt round K nodes;
+        rule: "block:K", K ranks per node in order; "cyclic:K", ranks dealt round K nodes;
             "sizes:A,B,…", nodes of A, B, … ranks.
         rank: A rank of MPI_COMM_WORLD.
         size: Its number of ranks.

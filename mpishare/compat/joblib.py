@@ -1,4 +1,4 @@
-"""A backend of joblib: scikit-learn's `n_jobs` over the ranks of the job, with the arrays of its tasks once a node."""
+"""A backend of joblib: scikit-learn's `n_jobs` over the ranks of the job, with the tasks' arrays once per node."""
 
 from __future__ import annotations
 

@@ -64,10 +64,10 @@ def load(
     Returns:
         For one array a read-only `numpy.ndarray` in node memory, in Fortran order if the file has that. For a group a
         dict of such arrays and of dicts, by name; their memory is released with the last of them, and soft and external
-        links are left out. With `attributes`, a pair of that and a dict: for an array its attributes by name; for a
-        group such dicts by the names of its members, such as "a/b", its own under "". A reference in an attribute
-        becomes the name of what it leads to, None if that is gone; an attribute that h5py cannot read is left out, with
-        a warning.
+        links are left out. With `attributes`, returns `(data, attributes)`. For an array, `attributes` maps names to
+        values; for a group, it maps member paths such as "a/b" to such dicts, and "" to that of the group. A reference
+        in an attribute becomes the name of its target, or None if there is none. An attribute that h5py cannot read is
+        left out, with a warning.
 
     Raises:
         FileError: There is no such file or dataset; it cannot be read, is truncated or damaged, or changes meanwhile;

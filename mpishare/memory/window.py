@@ -19,7 +19,7 @@ from mpishare.memory.kinds import Kind
 from mpishare.memory.mapping import Mapping, file_offset
 
 _SLACK_BYTES = mmap.PAGESIZE + (60 << 10)
-"""What an MPI adds to a window for itself. Open MPI 5.0: a page, and 128 bytes a rank."""
+"""What an MPI adds to a window for itself. Open MPI 5.0: a page, and 128 bytes per rank."""
 
 _MARGIN_BYTES, _MARGIN_PART = 16 << 20, 16
 """Free space required besides a window: its own size, these bytes, or this part of /dev/shm, whichever is the most. In

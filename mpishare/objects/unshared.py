@@ -32,7 +32,7 @@ class UnsharedPart(NamedTuple):
     Attributes:
         description: Its name, what it is a column of, and why it is copied.
         nbytes: What it costs on each rank, in bytes.
-        cure: How to have one copy a node.
+        cure: How to have one copy per node.
     """
 
     description: str

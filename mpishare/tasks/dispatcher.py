@@ -70,7 +70,8 @@ class Dispatcher:
         future: Future[Any] = Future()
         with self._lock:
             if self._error is not None:
-                raise MpishareError("the pool makes no more calls, since its thread has ended") from self._error
+                text = "the pool's thread has ended, by the error that caused this one. Make a new pool on all ranks."
+                raise MpishareError(text) from self._error
             self._waiting.append((future, call))
         self._wake.set()
         return future

@@ -29,7 +29,9 @@ class RankResults:
     """What the tasks of this rank returned."""
 
     def __init__(self) -> None:
-        self._chunks = array("q")  # where each begins and ends: 16 bytes a chunk, which tuples of numbers take 8 times
+        self._chunks = array(
+            "q"
+        )  # where each begins and ends: 16 bytes per chunk, which tuples of numbers take 8 times
         self._values: list[Any] = []
 
     def add(self, chunk: range, values: list[Any]) -> None:

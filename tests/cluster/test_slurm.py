@@ -225,7 +225,7 @@ def test_shared_memory_counts_once_with_usepss_and_once_a_rank_without(slurm, tm
     assert wait(slurm, job) == ["COMPLETED"], (tmp_path / "once").read_text()
     with counting(slurm, "OverMemoryKill"):
         [warning] = warnings_of_info(slurm)
-        assert "once a rank here, and ends a job" in warning
+        assert "once per rank here, and ends a job" in warning
         assert wait(slurm, submit_one_copy(slurm, tmp_path / "ranks")) == ["FAILED"]
         assert re.search(r"exceeded memory limit \(\d+ > 629145600\)", (tmp_path / "ranks").read_text())
     assert_nothing_left(slurm)

@@ -46,13 +46,13 @@ def test_one_dataset(file, capsys):
     each = 128 << 20
     assert lines["one copy, shared"] == [f"{1 << 23:,}", f"{(1 << 23) + 4 * each:,}"]
     assert "as the root has a copy of its own, --mem=768M:" in output
-    assert lines["one copy a rank"] == [f"{4 << 23:,}", f"{4 * ((1 << 23) + each):,}"]
+    assert lines["one copy per rank"] == [f"{4 << 23:,}", f"{4 * ((1 << 23) + each):,}"]
     assert output.endswith("#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n#SBATCH --mem=768M\n")
 
 
 def test_a_whole_file_that_does_not_fit(file, capsys):
     args = [str(file), "-n", "4", "-N", "1"]  # 4 ranks of 256 MiB fill 1 GiB
-    assert "one copy does not fit, but with 3 ranks a node" in plan_of(capsys, *args)[1]
+    assert "one copy does not fit, but with 3 ranks per node" in plan_of(capsys, *args)[1]
     status, output = plan_of(capsys, *args, "--json")
     result = json.loads(output)
     assert [array["name"] for array in result["arrays"]] == ["/deep/packed", "/grid"]

@@ -1,4 +1,4 @@
-"""`mpishare info` in a job of Slurm: the warning where shared memory counts once a rank."""
+"""`mpishare info` in a job of Slurm: the warning where shared memory counts once per rank."""
 
 import pytest
 

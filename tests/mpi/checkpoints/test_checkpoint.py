@@ -215,7 +215,7 @@ def test_a_damaged_one_neither_counts_nor_goes(checkpoint, raised):
     flip(checkpoint.path / SECOND, 20)
     outcomes = raised(checkpoint.latest)
     assert {error for error, _ in outcomes} == {"FileError"}
-    assert all("none of 1 checkpoints is as it was saved" in text for _, text in outcomes)
+    assert all("all 1 checkpoints are damaged" in text for _, text in outcomes)
 
 
 @pytest.mark.parametrize("victim", [0, -1])
