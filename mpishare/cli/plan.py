@@ -92,8 +92,8 @@ def _options(argv: list[str]) -> argparse.Namespace:
     """The options; a wrong one ends the program with exit status 2."""
     parser = argparse.ArgumentParser(
         prog="mpishare plan",
-        description="Prints what the data in a file take on each node of a job, with one copy per node and with one copy "
-        "per rank, whether that fits, and lines of a batch script that ask for it. Reads the head of the file only.",
+        description="Prints what the data in a file take on each node of a job, with one copy per node or one copy per "
+        "rank, whether that fits, and lines of a batch script that ask for it. Reads the head of the file only.",
     )
     add = parser.add_argument
     add("file", metavar="FILE[:DATASET]", help="a .npy file, or an HDF5 file, with a dataset or group in it")

@@ -91,15 +91,59 @@ def strings_of(tree):
             yield node.value
 
 
-def test_the_messages_in_the_manual_are_those_of_the_code():
-    """Each part of a message between "…", without the error or the call in front."""
-    text = "\n".join(part for file in ROOT.glob("mpishare/**/*.py") for part in strings_of(ast.parse(file.read_text())))
+def messages_of_the_manual():
+    """The messages that have a row, each as its parts between "…", without the error or the call in front."""
     page = manual("troubleshooting/messages.md").partition("\n## Messages of the system")[0]
-    messages = [message for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for message in row.split("`")[1::2]]
+    for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE):
+        for message in row.split("`")[1::2]:
+            parts = re.sub(r"^(\w+Error(\[\w+\])?|\w+\(\)): ", "", message).split("…")
+            yield [part.strip(" ,") for part in parts]
+
+
+def test_the_messages_in_the_manual_are_those_of_the_code():
+    text = "\n".join(part for file in ROOT.glob("mpishare/**/*.py") for part in strings_of(ast.parse(file.read_text())))
+    messages = [*messages_of_the_manual()]
     assert messages
-    for message in messages:
-        parts = re.sub(r"^(\w+Error(\[\w+\])?|\w+\(\)): ", "", message).split("…")
-        assert all(part.strip(" ,") in text for part in parts) or "read-only" in message, message  # which is NumPy's
+    for parts in messages:
+        assert all(part in text for part in parts) or "read-only" in parts[0], parts  # which is NumPy's
+
+
+ERRORS = {"ArgumentError", "BackendError", "FileError", "LaunchError", "MpishareError", "SpecError"}
+"""Errors whose text is written where they are raised. The text of each other class has a row."""
+ALLOWED = r"; expected | must be | are allowed|; NumPy allows |, not …"
+CURE = (
+    r"[.:;,] (Use|Give|Pass|Save|Call|Load|Leave|Omit|Make|Set|Receive|Continue|See|name|give|use|see|unset)\b"
+    r"|pip install|\. …$"
+)
+NO_ROW = {
+    "the reason of a refused segment kind, which has a row": (
+        r"windows that stay|copy of its own|can be created|can be opened|read-only: …|no shared-memory|kernel reports"
+    ),
+    "another text, with the dataset or the item": r"^(item )?…[:;.] ?…?$",
+    "an argument, with what it was compared with": (
+        r"(data|out) has|not an item|be added|integers; |too large|name twice|not fit|dataset is|is a group|no array"
+    ),
+    "a file or a dtype, with what is wrong": r"^(it|is) |cannot be stored|not understood by NumPy|counters cannot",
+}
+"""Why other texts have no row, and parts of them."""
+
+
+def errors_of(tree):
+    """The texts of the errors that a file makes; of a name, what the file assigns to it."""
+    nodes = [*ast.walk(tree)]
+    assigned = {ast.unparse(node.targets[0]): node.value for node in nodes if isinstance(node, ast.Assign)}
+    for node in nodes:
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ERRORS:
+            for arg in node.args:
+                yield max(strings_of(assigned.get(ast.unparse(arg), arg)), key=len, default="")
+
+
+def test_every_error_has_a_row_or_says_what_to_do():
+    texts = {text for file in ROOT.glob("mpishare/**/*.py") for text in errors_of(ast.parse(file.read_text()))} - {""}
+    assert len(texts) > 100
+    rows = [".*".join(map(re.escape, parts)) for parts in messages_of_the_manual() if any(parts)]
+    known = "|".join([*rows, ALLOWED, CURE, *NO_ROW.values()])
+    assert {text for text in texts if not re.search(known, text)} == set()
 
 
 def test_the_manual_has_every_segment_kind():
