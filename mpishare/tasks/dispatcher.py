@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any
 
@@ -48,6 +48,7 @@ class Dispatcher:
         self._pool = pool
         self._comm = CollectiveComm(context.data_comm)
         self._waiting: deque[tuple[Future[Any], Call]] = deque()
+        self._unended: set[Future[Any]] = set()
         self._running: dict[int, tuple[Future[Any], Call, float]] = {}
         self._idle = [rank for rank in range(self._comm.size) if rank != self._comm.rank]
         self._functions: dict[int, Any] = {}  # that each worker keeps
@@ -72,9 +73,15 @@ class Dispatcher:
             if self._error is not None:
                 text = "the pool's thread has ended, by the error that caused this one. Make a new pool on all ranks."
                 raise MpishareError(text) from self._error
+            self._unended.add(future)
+            future.add_done_callback(self._unended.discard)
             self._waiting.append((future, call))
         self._wake.set()
         return future
+
+    def wait(self) -> None:
+        """Returns when the calls that have been submitted have ended."""
+        wait(list(self._unended))
 
     def cancel(self) -> None:
         """Cancels the calls that have not begun."""

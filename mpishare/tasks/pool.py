@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -54,7 +54,9 @@ class Pool(TaskExecutor):
     - A call on a closed pool is an ArgumentError, a ValueError as in multiprocessing.
 
     A task's own error arrives with its class: see `TaskError`. A pool that is pickled, as a part of an object that a
-    task needs, runs its tasks serially where it arrives; so does the root's own, within a task.
+    task needs, runs its tasks serially where it arrives. So does the root's own where the other ranks cannot come:
+    within a task, in an iterator whose items `map` reads, and, of `map`, in a callback of a future. Several threads may
+    use the pool; their maps run one after the other.
 
     Attributes:
         is_root: Whether this rank is the root.
@@ -118,7 +120,9 @@ class Pool(TaskExecutor):
         self._function = SharedFunction()
         self._dispatcher: dispatcher.Dispatcher | None = None
         self._is_open = True
-        self._lock = threading.RLock()  # of both
+        self._lock = threading.RLock()  # of both, and of the commands
+        self._turn = threading.Lock()  # of a call that all ranks make
+        self._caller: int | None = None  # the thread whose turn it is
         self._end: threading.Thread | None = None
         self._call_numbers = count()  # of `submit`
         if self.is_root:
@@ -173,9 +177,15 @@ class Pool(TaskExecutor):
 
         Raises:
             SpecError: It cannot be called, or it or an argument cannot be pickled.
+            ArgumentError: This is called within a task, by the items of a map or by a callback; or as for `map`.
             PeerError: It raised on another rank.
         """
         self._check_usable()
+        if self._is_busy() or self._is_in_callback():
+            raise ArgumentError(
+                "initialize was called within a task, by the items of a map, or by a callback, where the other ranks "
+                "do not come. Call it before."
+            )
         if not callable(initializer):
             raise SpecError(f"initializer is {describe(initializer)}, which cannot be called. Pass a function.")
         with self._all_ranks(dispatcher.INITIALIZE):
@@ -195,8 +205,13 @@ class Pool(TaskExecutor):
                 atexit.unregister(self.close)
                 if not self._has_no_comm():
                     self._close(is_cancelled=cancel_futures)
-        if wait and self._end is not None and not (self._dispatcher is not None and self._dispatcher.is_this_thread()):
+        if not wait or self._is_in_callback():
+            return
+        if self._end is not None:
             self._end.join()
+        if self._caller != threading.get_ident():
+            with self._turn:  # a `map` of another thread goes on until here
+                pass
 
     def join(self) -> None:
         """Returns when all calls have ended, as in multiprocessing.
@@ -230,17 +245,24 @@ class Pool(TaskExecutor):
 
     @contextmanager
     def _all_ranks(self, command: bytes) -> Iterator[None]:
-        """Has the others come to what all ranks do in the block. A call that waits for its end is not late."""
-        refuse_within_task(self._context.topology.comm)
-        self._command(command)
-        calls = self._dispatcher
-        if calls is not None:
-            calls.watch(False)
-        try:
-            yield
-        finally:
-            if calls is not None:
-                calls.watch(True)
+        """Has the others come to what all ranks do in the block, one thread at a time."""
+        with self._turn:
+            try:
+                with self._lock:  # no thread closes the pool meanwhile
+                    self._check_usable()
+                    self._caller = threading.get_ident()
+                    self._watch_calls()
+                    self._command(command)
+                yield
+            finally:
+                with self._lock:
+                    self._caller = None
+                    self._watch_calls()
+
+    def _watch_calls(self) -> None:
+        """Tells the dispatcher whether calls can be late. One that waits for the end of a call of all ranks is not."""
+        if self._dispatcher is not None:
+            self._dispatcher.watch(self._caller is None)
 
     def _command(self, command: bytes) -> None:
         for rank in self.workers:
@@ -249,9 +271,11 @@ class Pool(TaskExecutor):
     def _map(
         self, func: Callable[[Any], Any], items: Iterable[Any], chunksize: int | None, progress: bool
     ) -> list[Any]:
-        if self._is_busy():
+        if self._is_busy() or self._is_in_callback():
             return SerialPool()._map(func, items, chunksize, progress)
         self._check_usable()
+        if self._dispatcher is not None and not isinstance(items, Sized):
+            self._dispatcher.wait()  # the items may be what these calls return
         try:
             with self._all_ranks(dispatcher.MAP):
                 return self._run_map(Options(chunksize, progress=progress), func, items) or []
@@ -268,6 +292,7 @@ class Pool(TaskExecutor):
             if self.workers and mpi.Query_thread() == mpi.THREAD_MULTIPLE:
                 if self._dispatcher is None:
                     self._dispatcher = dispatcher.Dispatcher(self._context, self._number)
+                    self._watch_calls()
                 return self._dispatcher.submit(call)
         return dispatcher.call_now(self._context, call)
 
@@ -283,8 +308,12 @@ class Pool(TaskExecutor):
             initialize(self._context, self._root, self._per, initializer, initargs)
 
     def _is_busy(self) -> bool:
-        """Whether this rank is in a task itself: then the others do not come."""
-        return self.size > 1 and is_within_task()
+        """Whether this thread is in a task, or in a call of all ranks itself: then the others do not come."""
+        return self._caller == threading.get_ident() or (self.size > 1 and is_within_task())
+
+    def _is_in_callback(self) -> bool:
+        """Whether this thread receives the results of calls, for which the others may wait."""
+        return self._dispatcher is not None and self._dispatcher.is_this_thread()
 
     def _has_no_comm(self) -> bool:
         return mpi.Is_finalized() or self._context.data_comm == mpi.COMM_NULL

@@ -154,6 +154,123 @@ def test_threads_submit_at_once(pool):
         assert list(threads.map(submit, range(8))) == list(range(8))
 
 
+@on_the_root
+def test_threads_map_at_once(pool):
+    ready = threading.Barrier(4)
+
+    def work(number):
+        ready.wait()
+        if number == 0:
+            return [pool.submit(abs, -item).result(50) for item in range(20)]
+        return [pool.map(partial(pow, number), range(20), 1) for _ in range(20)]
+
+    with ThreadPoolExecutor(4) as threads:
+        submitted, *mapped = threads.map(work, range(4))
+    assert submitted == list(range(20))
+    assert mapped == [[[number**item for item in range(20)]] * 20 for number in range(1, 4)]
+
+
+def begin_and_wait(folder, number):
+    """A task that takes until there is a file, of which another one tells that it has begun."""
+    (folder / "begun").touch()
+    return until(folder / "end", number)
+
+
+def while_another_thread_maps(folder, body):
+    """Calls `body` on the root of a pool, while a thread maps. It ends when `folder` has a file `end`."""
+
+    def map_and_call(pool):
+        with ThreadPoolExecutor(1) as threads:
+            results = threads.submit(pool.map, partial(begin_and_wait, folder), range(20))
+            until(folder / "begun", 0)
+            try:
+                body(pool)
+            finally:
+                (folder / "end").touch()
+            assert results.result() == list(range(20))
+
+    with_pool(map_and_call)
+
+
+def test_a_pool_that_is_closed_while_threads_map(comm, shared_folder):
+    def body(pool):
+        pool.submit(abs, -1)  # so that there is a thread that ends the service
+        with ThreadPoolExecutor(1) as threads:
+            late = threads.submit(pool.map, abs, [-1])  # waits, or comes when the pool is closed
+            pool.shutdown(wait=False)
+            with pytest.raises(ms.ArgumentError, match="closed"):
+                pool.map(abs, [-1])
+            (shared_folder / "end").touch()
+            with pytest.raises(ms.ArgumentError, match="closed"):
+                late.result(50)
+        pool.join()
+        with pytest.raises(ms.ArgumentError, match="closed"):
+            pool.submit(abs, -1)
+
+    while_another_thread_maps(shared_folder, body)
+
+
+def test_close_waits_for_the_map_of_another_thread(comm, shared_folder):
+    def body(pool):
+        end = threading.Timer(0.05, (shared_folder / "end").touch)
+        end.start()
+        pool.close()
+        assert (shared_folder / "end").exists()
+
+    while_another_thread_maps(shared_folder, body)
+
+
+def test_an_interrupt_while_another_thread_maps(comm, shared_folder):
+    @outside_coverage
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    def body(pool):
+        usual = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            with pytest.raises(KeyboardInterrupt):
+                pool.map(abs, [-1])
+        finally:
+            signal.signal(signal.SIGALRM, usual)
+        (shared_folder / "end").touch()
+        assert pool.map(abs, [-1]) == [1]
+
+    while_another_thread_maps(shared_folder, body)
+
+
+@on_the_root
+def test_the_items_of_a_map_may_use_the_pool(pool):
+    """Serially, since the other ranks are in the map. What was submitted before it is made by them."""
+
+    def used(number):
+        (cube,) = pool.starmap(pow, [(number, 3)])
+        return cube + pool.submit(abs, -1).result() + sum(pool.imap(abs, [-1, -1]))
+
+    assert pool.map(abs, (used(number) for number in range(50))) == [number**3 + 3 for number in range(50)]
+    assert pool.map(abs, pool.imap(rank_of, range(50))) >= [0] * 50
+    with pytest.raises((ms.PeerError, ms.ArgumentError), match="initialize was called"):
+        pool.map(abs, (pool.initialize(abs, (number,)) for number in range(3)))
+    assert pool.map(abs, [-1]) == [1]
+
+
+@on_the_root
+def test_a_callback_may_map(pool):
+    """Serially, since it is called where the results of the other ranks arrive."""
+    mapped = threading.Event()
+
+    def map_again(row):
+        assert pool.map(np.sum, [row] * 3) == [row.sum()] * 3
+        if pool.size > 1:
+            with pytest.raises(ms.ArgumentError, match="by a callback"):
+                pool.initialize(abs, (1,))
+        mapped.set()
+
+    results = [pool.apply_async(np.ones, (1_000_000,), callback=map_again) for _ in range(2 * pool.size)]
+    assert {result.get(50).size for result in results} == {1_000_000}
+    assert mapped.wait(50)
+
+
 def test_submit_without_threads_in_mpi(monkeypatch):
     monkeypatch.setattr(mpi, "Query_thread", lambda: MPI.THREAD_SERIALIZED, raising=False)
 
