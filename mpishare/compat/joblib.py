@@ -43,13 +43,14 @@ def register(*arrays: NDArray[Any], comm: MPI.Intracomm | None = None) -> ms.Poo
     then end themselves, by SystemExit: what follows this call is rank 0's alone.
 
     Arrays in the arguments of the first tasks of a call come to each node once, and are read-only there, as joblib's
-    own processes get them: those of at least `max_nbytes`, which is 1 MB unless joblib is given another. Other arrays
-    go with their task. Rank 0 keeps the array that it has. For one copy on its node too, pass an array here that all
-    ranks have shared or loaded.
+    own processes get them: those of at least `max_nbytes`, which is 1 MB unless joblib is given another. So do
+    memory-mapped files, as plain arrays: what a task writes to one does not come to the file. Other arrays, and those
+    of other subclasses, go with their task. Rank 0 keeps the array that it has. For one copy on its node too, pass an
+    array here that all ranks have shared or loaded.
 
     Args:
         arrays: Node-shared arrays, on each rank its views of the same ones. Of tasks with such an array, or a view of
-            one, only a reference is sent. They are kept until the next `register`.
+            one, only a reference is sent, whatever `max_nbytes` is. They are kept until the next `register`.
         comm: The ranks; MPI_COMM_WORLD when None. The others run the tasks of rank 0, as it reads their results.
 
     Returns:
@@ -107,7 +108,7 @@ class RanksBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
         return n_jobs if n_jobs > 0 else max(1, len(_pool.workers) + 1 + n_jobs)
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, max_nbytes: int | None = None, **_: Any) -> int:
-        """Prepares calls; arrays of fewer than `max_nbytes`, all if it is None, go with their task."""
+        """Prepares calls; new arrays of fewer than `max_nbytes`, all if it is None, go with their task."""
         self.parallel = parallel
         self._max_nbytes = math.inf if max_nbytes is None else max_nbytes
         return self.effective_n_jobs(n_jobs)
@@ -185,18 +186,18 @@ class _TaskPickler(CloudPickler):  # type: ignore[misc]
     new: dict[int, NDArray[Any]] | None
 
     def persistent_id(self, obj: Any) -> tuple[Any, ...] | None:
-        if type(obj) is not np.ndarray or obj.nbytes < self.max_nbytes or obj.dtype.hasobject:
+        if type(obj) not in (np.ndarray, np.memmap) or not obj.nbytes or obj.dtype.hasobject:
             return None
         for key, array in (*_arrays.items(), *(self.new or {}).items()):
             if obj is array:
                 return key, None
-            offset = _address(obj) - _address(array)
+            offset = obj.ctypes.data - array.ctypes.data
             if array.flags.forc and 0 <= offset <= array.nbytes - _extent(obj):
                 return key, (obj.shape, obj.dtype, offset, obj.strides)
-        if self.new is None:
+        if self.new is None or obj.nbytes < self.max_nbytes:
             return None
         key = next(_keys)
-        self.new[key] = obj
+        self.new[key] = np.asarray(obj)
         return key, None
 
 
@@ -212,15 +213,9 @@ class _TaskUnpickler(pickle.Unpickler):
         return np.ndarray(shape, dtype, array.reshape(-1, order="A").view(np.uint8), offset, strides)
 
 
-def _address(array: NDArray[Any]) -> int:
-    """Where the first item of an array lies."""
-    address: int = array.__array_interface__["data"][0]
-    return address
-
-
 def _extent(array: NDArray[Any]) -> float:
     """Bytes from the first item of an array to the end of its last; infinite where items lie before the first."""
-    if min(array.strides) < 0:
+    if min(array.strides, default=0) < 0:
         return math.inf
     steps: int = sum((length - 1) * step for length, step in zip(array.shape, array.strides, strict=True))
     return steps + array.itemsize

@@ -8,6 +8,17 @@ from mpi4py import MPI
 import mpishare as ms
 from mpishare.compat.joblib import register
 
+tables = []
+"""What this rank has registered."""
+
+
+def is_registered(array):
+    return np.shares_memory(array, tables[0])
+
+
+def can_be_written(array):
+    return array.flags.writeable
+
 
 def total(*arrays):
     return sum(float(array.sum()) for array in arrays)
@@ -17,6 +28,7 @@ def total(*arrays):
 def _dropped():
     """Drops the arrays that were registered."""
     yield
+    tables.clear()
     register(comm=MPI.COMM_SELF).close()
 
 
@@ -36,3 +48,28 @@ def test_tasks(comm):
             Parallel()(delayed(divmod)(1, number) for number in (1, 0, 2))
         with pytest.raises(ValueError, match="no meaning"):
             Parallel(n_jobs=0)(delayed(abs)(number) for number in (1, 2))
+
+
+@pytest.mark.ranks(2)
+def test_arrays_that_are_sent_as_references(comm, shared_folder):
+    tables.append(ms.share(np.arange(300_000.0) if comm.rank == 0 else None, comm=comm))
+    if comm.rank > 0:
+        with pytest.raises(SystemExit):
+            register(*tables, comm=comm)
+        return
+    np.save(shared_folder / "rows.npy", np.arange(300_000.0))
+    mapped = np.load(shared_folder / "rows.npy", mmap_mode="r+")
+    with register(*tables, comm=comm), parallel_backend("mpishare"):
+        (table,) = tables
+        for max_nbytes in (None, "1M"):
+            of_table = [delayed(is_registered)(array) for array in (table, table[5:9], table[:10:3])]
+            assert all(Parallel(n_jobs=2, max_nbytes=max_nbytes)(of_table))
+            zero_d = [delayed(is_registered)(array) for array in (table[7, ...], table[...])]
+            assert all(Parallel(n_jobs=2, max_nbytes=max_nbytes)(zero_d))
+            empty = [delayed(total)(table[:0], table[300_000:]) for _ in range(2)]
+            assert Parallel(n_jobs=2, max_nbytes=max_nbytes)(empty) == [0, 0]
+        if comm.size > 2:  # else this rank runs all tasks
+            parts = [delayed(can_be_written)(array) for array in (mapped, mapped[7:], np.asarray(mapped))]
+            assert Parallel(n_jobs=2)(parts) == [False] * 3
+        parts = [delayed(total)(mapped[first::7]) for first in range(5)]
+        assert Parallel(n_jobs=2)(parts) == [total(mapped[first::7]) for first in range(5)]
