@@ -111,7 +111,10 @@ class RanksBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
         """Prepares calls; new arrays of fewer than `max_nbytes`, all if it is None, go with their task."""
         self.parallel = parallel
         self._max_nbytes = math.inf if max_nbytes is None else max_nbytes
-        return self.effective_n_jobs(n_jobs)
+        n_tasks = self.effective_n_jobs(n_jobs)
+        if n_tasks < len(_pool.workers):
+            parallel.pre_dispatch = "n_jobs"  # as the pool begins all that joblib submits
+        return n_tasks
 
     def start_call(self) -> None:
         """Begins a call, whose first batch this thread submits next."""

@@ -1,5 +1,7 @@
 """The backend of joblib: results, arrays that were shared before or come with a call, and errors."""
 
+import time
+
 import numpy as np
 import pytest
 from joblib import Parallel, delayed, parallel_backend
@@ -18,6 +20,16 @@ def is_registered(array):
 
 def can_be_written(array):
     return array.flags.writeable
+
+
+def n_running(folder, number):
+    """How many tasks run at once, as this one sees it."""
+    file = folder / str(number)
+    file.touch()
+    time.sleep(0.02)
+    count = len(list(folder.iterdir()))
+    file.unlink()
+    return count
 
 
 def total(*arrays):
@@ -73,3 +85,15 @@ def test_arrays_that_are_sent_as_references(comm, shared_folder):
             assert Parallel(n_jobs=2)(parts) == [False] * 3
         parts = [delayed(total)(mapped[first::7]) for first in range(5)]
         assert Parallel(n_jobs=2)(parts) == [total(mapped[first::7]) for first in range(5)]
+
+
+@pytest.mark.ranks(4)
+def test_no_more_tasks_than_n_jobs_run_at_once(comm, shared_folder):
+    if comm.rank > 0:
+        with pytest.raises(SystemExit):
+            register(comm=comm)
+        return
+    with register(comm=comm), parallel_backend("mpishare"):
+        for options in ({}, {"pre_dispatch": "all"}):
+            counts = Parallel(n_jobs=2, **options)(delayed(n_running)(shared_folder, number) for number in range(20))
+            assert max(counts) <= 2
