@@ -8,17 +8,31 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copyreg import __newobj__  # type: ignore[attr-defined]
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import address_of
+from mpishare.objects.unshared import UnsharedPart
 
 Reduce: TypeAlias = Callable[[Any], Any]
-"""How to pickle an object: as `__reduce_ex__` says; NotImplemented for its own way."""
+"""How to pickle an object: as `__reduce_ex__` says, NotImplemented for its own way; or that in `Copied`."""
+
+
+class Copied(NamedTuple):
+    """How to pickle an object that is copied all the same where it is unpickled.
+
+    Attributes:
+        part: What is copied.
+        reduced: How to pickle it.
+    """
+
+    part: UnsharedPart
+    reduced: Any = NotImplemented
 
 
 def reducers() -> Sequence[tuple[type, Reduce]]:
@@ -63,8 +77,11 @@ def _reduce_table(table: Any) -> Any:
     from astropy.table import Table
 
     kind = type(table)
-    if (kind.__getstate__, kind.__setstate__) != (Table.__getstate__, Table.__setstate__) or table.indices:
+    if (kind.__getstate__, kind.__setstate__) != (Table.__getstate__, Table.__setstate__):
         return NotImplemented
+    if table.indices:
+        nbytes = sum(getattr(column, "nbytes", 0) for column in table.columns.values())
+        return Copied(UnsharedPart(f"a {kind.__name__} with an index", nbytes, "its remove_indices(…) before"))
     return __newobj__, (kind,), (dict(table.columns), table.meta), None, None, _set_columns
 
 
@@ -94,17 +111,36 @@ def _reduce_series(series: Any) -> Any:
 
     Of an Enum it would make a Categorical: that is pickled as its numbers.
     """
+    from polars import Enum, Object, Series
+
+    if series.dtype == Object:  # polars refuses it
+        return NotImplemented
+    name = f"column {series.name!r} of dtype {series.dtype.base_type()}"
+    part = UnsharedPart(name, series.estimated_size(), "another dtype, such as polars.Enum or polars.String")
     try:
-        from polars import CompatLevel, Enum, Object, Series, __version__
+        from polars import CompatLevel, __version__
         from pyarrow import string_view  # noqa: F401 - older ones cannot hold polars' strings
     except ImportError:
-        return NotImplemented
-    if series.dtype == Object or tuple(map(int, __version__.split(".")[:2])) < _FIRST_POLARS:
-        return NotImplemented
+        return Copied(part._replace(cure="it with PyArrow, 16 or later"))
+    if tuple(map(int, __version__.split(".")[:2])) < _FIRST_POLARS:
+        return Copied(part._replace(cure="polars, 1.38 or later"))
     if series.dtype == Enum and hasattr(series.cat, "to"):  # older ones copy
         return _make_enum, (series.to_physical(), series.dtype)
-    args = series.name, series.to_arrow(compat_level=CompatLevel.newest())
-    return (Series, args) if Series(*args).dtype == series.dtype else NotImplemented
+    with suppress(ValueError):  # what PyArrow does not know, such as 128-bit integers
+        args = series.name, series.to_arrow(compat_level=CompatLevel.newest())
+        if Series(*args).dtype == series.dtype:
+            return Copied(part, (Series, args)) if _has_categories(series.dtype) else (Series, args)
+    return Copied(part)
+
+
+def _has_categories(dtype: Any) -> bool:
+    """Whether a dtype of polars has categories in it, which polars copies with their numbers."""
+    from polars import Categorical, Enum
+
+    inner = [field.dtype for field in getattr(dtype, "fields", ())]
+    if hasattr(dtype, "inner"):
+        inner.append(dtype.inner)
+    return dtype in (Categorical, Enum) or any(map(_has_categories, inner))
 
 
 def _make_enum(numbers: Any, dtype: Any) -> Any:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mpishare.arrays.dtypes import check_dtype
 from mpishare.arrays.spec import PLAIN_CLASSES
 from mpishare.errors import SpecError
-from mpishare.objects.libraries import reducers
+from mpishare.objects.libraries import Copied, reducers
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.subclasses import reduce_subclass
 from mpishare.objects.unshared import UnsharedParts
@@ -111,6 +111,10 @@ class _Pickler(pickle.Pickler):
             for kind, reduce in self._reducers:
                 if isinstance(obj, kind):
                     reduced = reduce(obj)
+        if isinstance(reduced, Copied):
+            if self._unshared is not None:
+                self._unshared.add(reduced.part)
+            reduced = reduced.reduced
         if reduced is NotImplemented and self._unshared is not None:
             with suppress(Exception):  # what an object costs does not decide whether it can be shared
                 self._unshared.note(obj)

@@ -64,6 +64,11 @@ class UnsharedParts:
         self.parts: list[UnsharedPart] = []
         self._columns: list[NDArray[Any]] = []  # that have been noted by name
 
+    def add(self, part: UnsharedPart) -> None:
+        """Adds a part, unless it is empty."""
+        if part.nbytes:
+            self.parts.append(part)
+
     def note(self, obj: object) -> None:
         """Notes what is copied of `obj`. A container of columns comes before the columns."""
         pandas = sys.modules.get("pandas")

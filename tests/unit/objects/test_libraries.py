@@ -16,6 +16,7 @@ from polars.testing import assert_frame_equal
 
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import pickle_object, unpickle_object
+from mpishare.objects.unshared import UnsharedParts, describe
 
 NUMBERS = np.arange(1000.0)
 MASK = NUMBERS % 7 == 0
@@ -128,6 +129,42 @@ def test_a_polars_that_stores_into_memory_of_others_shares_none(monkeypatch):
     series, nbytes = through_read_only_views(frame()["number"])
     series[3] = -1.0
     assert (series[3], nbytes) == (-1, 0)
+
+
+def indexed_table():
+    indexed = Table({"a": NUMBERS, "b": NUMBERS})
+    indexed.add_index("a")
+    return indexed
+
+
+@pytest.mark.parametrize(
+    ("obj", "description"),
+    [
+        (indexed_table(), "a Table with an index"),
+        (frame().select("number", pl.col("text").cast(pl.Categorical)), "column 'text' of dtype Categorical"),
+        (pl.Series("few", [["x"]] * 1000, pl.List(pl.Enum(["x"]))), "column 'few' of dtype List"),
+        (
+            pl.Series("named", [{"few": "x"}] * 1000, pl.Struct({"few": pl.Enum(["x"])})),
+            "column 'named' of dtype Struct",
+        ),
+        (pl.Series("large", [1] * 1000, pl.Int128), "column 'large' of dtype Int128"),
+    ],
+)
+def test_what_a_library_copies_is_reported(obj, description):
+    parts = UnsharedParts()
+    pickled = pickle_object(obj, parts)
+    assert [part.description for part in parts.parts] == [description]
+    assert parts.parts[0].nbytes >= len(NUMBERS)
+    assert type(unpickle_object(pickled)) is type(obj)
+    pickle_object([obj[:0], frame(), table(Table)], parts)
+    assert parts.parts == []
+
+
+def test_strings_of_polars_without_pyarrow_are_reported(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    parts = UnsharedParts()
+    assert unpickle_object(pickle_object(frame()["text"], parts)).to_list() == frame()["text"].to_list()
+    assert "Use it with PyArrow" in describe(parts.parts)
 
 
 class UntypedStorage:
