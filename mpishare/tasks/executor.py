@@ -54,6 +54,13 @@ class TaskExecutor(Executor):
     def __reduce__(self) -> tuple[Any, ...]:
         return SerialPool, ()
 
+    def __copy__(self) -> TaskExecutor:
+        """The pool itself, also within an object that is copied: a stub is for other ranks."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TaskExecutor:
+        return self
+
     def is_master(self) -> bool:
         """Whether this rank has the tasks; schwimmbad's name of `is_root`."""
         return self.is_root
@@ -71,6 +78,9 @@ class TaskExecutor(Executor):
     def _max_workers(self) -> int:
         """What libraries read of the executors of concurrent.futures: how many calls of `submit` run at a time."""
         return max(1, len(self.workers))
+
+    num_workers = _max_workers
+    """The same by mpi4py's name."""
 
     def map(  # type: ignore[override]
         self,

@@ -43,20 +43,21 @@ class Pool(TaskExecutor):
     - `map` returns a list, as multiprocessing's and schwimmbad's do. Its third argument is `chunksize` as in
       multiprocessing if it is a number, `callback` as in schwimmbad if it is a function, else one more iterable, as in
       concurrent.futures; `timeout` is that of concurrent.futures. `callback` gets single results; that of `map_async`
-      gets the list.
+      gets the list. The third argument of `starmap` is `chunksize`, as in multiprocessing; mpi4py's is `timeout`.
     - `imap` reads a few chunks ahead, not all items. An error ends it.
     - `submit`, `apply`, `imap` and their like leave the root free; they run on the other ranks. Where MPI allows no
       threads (it does by MPI_THREAD_MULTIPLE, the default of mpi4py), the root makes each call itself, at once.
     - `with` waits for all calls, as in concurrent.futures. `close` does so too; multiprocessing's returns at once.
       `terminate` and an exception cancel the calls that have not begun; a call that has begun goes on to its end.
-    - `size` and `_processes` count the root; `_max_workers` and `workers`, which is schwimmbad's, do not.
+    - `size` and `_processes` count the root; `workers`, which is schwimmbad's, `num_workers`, which is mpi4py's, and
+      `_max_workers` do not. adaptive, which does not know this executor, needs `ntasks=pool.num_workers`.
     - `wait` is schwimmbad's: the worker serves the root. concurrent.futures.wait takes the futures of `submit`.
     - A call on a closed pool is an ArgumentError, a ValueError as in multiprocessing.
 
     A task's own error arrives with its class: see `TaskError`. A pool that is pickled, as a part of an object that a
-    task needs, runs its tasks serially where it arrives. So does the root's own where the other ranks cannot come:
-    within a task, in an iterator whose items `map` reads, and, of `map`, in a callback of a future. Several threads may
-    use the pool; their maps run one after the other.
+    task needs, runs its tasks serially where it arrives, and has neither `comm` nor `initialize` there. The root's own
+    does so where the other ranks cannot come: within a task, in an iterator whose items `map` reads, and, of `map`, in
+    a callback of a future. A copy of a pool is the pool. Several threads may use it; their maps run one by one.
 
     Attributes:
         is_root: Whether this rank is the root.

@@ -79,7 +79,7 @@ def peak(x):
 
 def by_adaptive(pool):
     learner = adaptive.Learner1D(peak, (-1, 1))
-    adaptive.BlockingRunner(learner, npoints_goal=40, executor=pool, ntasks=pool._max_workers, shutdown_executor=False)
+    adaptive.BlockingRunner(learner, npoints_goal=40, executor=pool, ntasks=pool.num_workers, shutdown_executor=False)
     return all(learner.data[x] == peak(x) for x in learner.data) and learner.npoints >= 40
 
 

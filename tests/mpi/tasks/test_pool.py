@@ -1,5 +1,6 @@
 """Pool: one rank has the tasks, the others serve it, in the shape that other codes expect."""
 
+import copy
 import multiprocessing
 import pickle
 import signal
@@ -501,7 +502,8 @@ def test_what_libraries_read_of_a_pool(comm):
     assert (pool.rank, pool.size, pool.comm) == (comm.rank, comm.size, comm)
     assert (pool.is_master(), pool.is_worker()) == (comm.rank == 0, comm.rank > 0)
     assert (set(pool.workers), pool._processes) == (set(range(1, comm.size)), comm.size)
-    assert pool._max_workers == max(1, comm.size - 1)
+    assert pool._max_workers == pool.num_workers == max(1, comm.size - 1)
+    assert copy.copy(pool) is copy.deepcopy({"pool": pool})["pool"] is pool
     pool.wait()  # until the root closes it
     pool.close()
 
