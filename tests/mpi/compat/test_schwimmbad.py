@@ -41,6 +41,13 @@ def test_mpi_with_dill(comm):
         test()
 
 
+def test_mpi_fail(comm):
+    """Skipped there. The task's error is that of the master, and the other ranks end."""
+    test = original("test_mpi_fail").test_mpi_worker_error
+    with pytest.raises(SystemExit) if comm.rank else pytest.raises(AttributeError, match="Derp"):
+        test()
+
+
 def test_a_callback_gets_results_in_order_and_an_error_its_class(comm):
     results = []
     with ends(comm), choose_pool(mpi=True, comm=comm) as pool:
