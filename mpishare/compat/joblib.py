@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
-from contextlib import nullcontext
 from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -33,7 +32,7 @@ _ended: set[int] = set()
 """On the root, keys of calls that have ended, whose arrays the other ranks may still have."""
 
 _lock = threading.Lock()
-"""On the root, of a change of `_arrays` on all ranks. The thread in which results arrive never takes it."""
+"""On the root, of `_ended`. The thread in which results arrive never takes it."""
 
 
 def register(*arrays: NDArray[Any], comm: MPI.Intracomm | None = None) -> ms.Pool:
@@ -131,9 +130,7 @@ class RanksBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
         """
         try:
             is_first = self._starter == threading.get_ident()
-            with _lock if is_first else nullcontext():
-                task = self._pickled(func, {} if is_first else None)
-            future = _pool.submit(_run, *task)
+            future = _pool.submit(_run, *self._pickled(func, {} if is_first else None))
         except Exception as error:
             future = Future()
             future.set_exception(error)
@@ -149,6 +146,8 @@ class RanksBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
         file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
         pickler = _TaskPickler(file, protocol=5, buffer_callback=buffers.append)
         pickler.max_nbytes, pickler.new = self._max_nbytes, new
+        # Not those of calls of other threads, which may end before.
+        pickler.arrays = {key: array for key, array in list(_arrays.items()) if key < 0 or key in self._call_keys}
         pickler.dump(func)
         if new is not None:
             self._starter = None
@@ -173,9 +172,9 @@ class RanksBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
             with _lock:
                 _keep({}, self._call_keys)
                 _ended.update(self._call_keys)
-                self._call_keys.clear()
-                if all(future.done() for future in list(self._futures)):
-                    _keep_on_all({})
+            self._call_keys.clear()
+            if all(future.done() for future in list(self._futures)):
+                _keep_on_all({})
 
     def terminate(self) -> None:
         """Ends what `configure` prepared."""
@@ -183,15 +182,16 @@ class RanksBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
 
 
 class _TaskPickler(CloudPickler):  # type: ignore[misc]
-    """Pickles tasks: functions of the program by value, arrays of `_arrays` and large new ones as references."""
+    """Pickles tasks: functions of the program by value, `arrays` and large new ones as references."""
 
     max_nbytes: float
+    arrays: dict[int, NDArray[Any]]
     new: dict[int, NDArray[Any]] | None
 
     def persistent_id(self, obj: Any) -> tuple[Any, ...] | None:
         if type(obj) not in (np.ndarray, np.memmap) or not obj.nbytes or obj.dtype.hasobject:
             return None
-        for key, array in (*_arrays.items(), *(self.new or {}).items()):
+        for key, array in self.arrays.items():
             if obj is array:
                 return key, None
             offset = obj.ctypes.data - array.ctypes.data
@@ -200,7 +200,7 @@ class _TaskPickler(CloudPickler):  # type: ignore[misc]
         if self.new is None or obj.nbytes < self.max_nbytes:
             return None
         key = next(_keys)
-        self.new[key] = np.asarray(obj)
+        self.new[key] = self.arrays[key] = np.asarray(obj)
         return key, None
 
 
@@ -226,8 +226,9 @@ def _extent(array: NDArray[Any]) -> float:
 
 def _keep_on_all(new: Mapping[int, NDArray[Any]]) -> None:
     """On all ranks: adds arrays, and drops those of calls that have ended."""
-    _pool.initialize(_keep, (new, tuple(_ended)))
-    _ended.clear()
+    with _lock:
+        _pool.initialize(_keep, (new, tuple(_ended)))
+        _ended.clear()
 
 
 def _keep(new: Mapping[int, NDArray[Any]], ended: Iterable[int]) -> None:

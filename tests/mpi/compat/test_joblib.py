@@ -1,6 +1,7 @@
 """The backend of joblib: results, arrays that were shared before or come with a call, and errors."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -85,6 +86,22 @@ def test_arrays_that_are_sent_as_references(comm, shared_folder):
             assert Parallel(n_jobs=2)(parts) == [False] * 3
         parts = [delayed(total)(mapped[first::7]) for first in range(5)]
         assert Parallel(n_jobs=2)(parts) == [total(mapped[first::7]) for first in range(5)]
+
+
+@pytest.mark.ranks(3)
+def test_threads_with_the_same_array(comm):
+    if comm.rank > 0:
+        with pytest.raises(SystemExit):
+            register(comm=comm)
+        return
+    own = np.ones(300_000)
+
+    def totals(_):
+        with parallel_backend("mpishare"):
+            return [Parallel(n_jobs=2)(delayed(total)(own[first:]) for first in range(8)) for _ in range(10)]
+
+    with register(comm=comm), ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(totals, range(3))) == [[[300_000.0 - first for first in range(8)]] * 10] * 3
 
 
 @pytest.mark.ranks(4)
