@@ -197,7 +197,7 @@ class Pool(TaskExecutor):
 
         Args:
             wait: Whether to wait until all calls have ended. Else this rank makes no call over `comm` before that.
-                The callback of a call does not wait.
+                The callback of a call, and the items and tasks of a map, do not wait.
             cancel_futures: Whether to cancel calls that have not begun.
         """
         with self._lock:
@@ -206,13 +206,12 @@ class Pool(TaskExecutor):
                 atexit.unregister(self.close)
                 if not self._has_no_comm():
                     self._close(is_cancelled=cancel_futures)
-        if not wait or self._is_in_callback():
+        if not wait or self._is_in_callback() or self._caller == threading.get_ident():
             return
         if self._end is not None:
             self._end.join()
-        if self._caller != threading.get_ident():
-            with self._turn:  # a `map` of another thread goes on until here
-                pass
+        with self._turn:  # a `map` of another thread goes on until here
+            pass
 
     def join(self) -> None:
         """Returns when all calls have ended, as in multiprocessing.

@@ -256,6 +256,22 @@ def test_the_items_of_a_map_may_use_the_pool(pool):
 
 
 @on_the_root
+def test_the_items_of_a_map_may_close_the_pool(pool):
+    """While a call waits for the end of the map."""
+    futures = []
+
+    def items():
+        with ThreadPoolExecutor(1) as threads:
+            futures.append(threads.submit(pool.submit, abs, -1).result())
+        pool.close()
+        yield from range(50)
+
+    assert pool.map(abs, items()) == list(range(50))
+    pool.join()
+    assert futures[0].result(0) == 1
+
+
+@on_the_root
 def test_a_callback_may_map(pool):
     """Serially, since it is called where the results of the other ranks arrive."""
     mapped = threading.Event()
