@@ -3,15 +3,18 @@
 Built without isolation, and so without a network.
 """
 
+import os
 import re
 import sys
+import sysconfig
 import zipfile
 from email import message_from_string
+from pathlib import Path
 
 import pytest
 
 from mpishare import __version__
-from tests.blackbox.launch import MADE_BY_BUILD, copy_project, project_files, run
+from tests.blackbox.launch import MADE_BY_BUILD, ROOT, copy_project, project_files, run
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +47,22 @@ def test_the_wheel_has_the_package_and_the_licence_alone(dist):
     assert any(name.endswith("/LICENSE") for name in names)
     assert metadata["License-Expression"] == "BSD-3-Clause"
     assert metadata.get_payload().startswith("# mpishare\n")
+
+
+def test_the_wheel_runs_the_first_program_of_the_readme(dist, tmp_path):
+    """Installed by pip in an environment of its own, beside the packages of these tests."""
+    readme = (ROOT / "README.md").read_text()
+    *_, program = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    example, folder = tmp_path / "example.py", tmp_path / "venv"
+    example.write_text(program + "    import sys\n    print(ms.__file__, file=sys.stderr)\n")
+    run([sys.executable, "-m", "venv", "--without-pip", str(folder)])
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "--quiet"]
+    run([*pip, "--no-deps", "--no-index", "--disable-pip-version-check", str(dist[1])], {"PYTHONPATH": ""})
+    environ = {"PYTHONPATH": sysconfig.get_path("purelib")}
+    environ["PATH"] = os.pathsep.join([str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
+    ended = run(["env", "-C", str(tmp_path), "mpishare", "run", "-n", "4", "example.py"], environ)
+    assert f"$ mpishare run -n 4 example.py\n{ended.stdout}```" in readme
+    assert str(folder) in ended.stderr
 
 
 def test_the_long_description_shows_no_picture_and_no_file_that_an_index_lacks(dist):
