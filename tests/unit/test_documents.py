@@ -125,11 +125,11 @@ NO_ROW = {
     ),
     "a file or a dtype, with what is wrong": r"^(it|is) |cannot be stored|not understood by NumPy|counters cannot",
 }
-"""Why other texts have no row, and parts of them."""
+"""Why other strings have no row, and parts of them."""
 
 
 def errors_of(tree):
-    """The texts of the errors that a file makes; of a name, what the file assigns to it."""
+    """The strings of the errors that a file makes; of a name, what the file assigns to it."""
     nodes = [*ast.walk(tree)]
     assigned = {ast.unparse(node.targets[0]): node.value for node in nodes if isinstance(node, ast.Assign)}
     for node in nodes:
@@ -139,11 +139,11 @@ def errors_of(tree):
 
 
 def test_every_error_has_a_row_or_says_what_to_do():
-    texts = {text for file in ROOT.glob("mpishare/**/*.py") for text in errors_of(ast.parse(file.read_text()))} - {""}
-    assert len(texts) > 100
+    strings = {text for file in ROOT.glob("mpishare/**/*.py") for text in errors_of(ast.parse(file.read_text()))} - {""}
+    assert len(strings) > 100
     rows = [".*".join(map(re.escape, parts)) for parts in messages_of_the_manual() if any(parts)]
     known = "|".join([*rows, ALLOWED, CURE, *NO_ROW.values()])
-    assert {text for text in texts if not re.search(known, text)} == set()
+    assert {text for text in strings if not re.search(known, text)} == set()
 
 
 def test_the_manual_has_every_segment_kind():
