@@ -1,15 +1,17 @@
-"""A search of scikit-learn, whose tasks run on the ranks of an MPI job."""
+"""The same sums by joblib: the ranks of an MPI job are its workers, and each node has one copy of the table."""
 
-from joblib import parallel_backend
-from sklearn.datasets import make_regression
-from sklearn.linear_model import Ridge
-from sklearn.model_selection import GridSearchCV
+import numpy as np
+from joblib import Parallel, delayed, parallel_backend
 
 from mpishare.compat.joblib import register
 
-with register(), parallel_backend("mpishare"):
-    # Rank 0 alone: the other ranks run its tasks within register(), and end there.
-    x, y = make_regression(2000, 50, noise=5.0, random_state=1)
-    search = GridSearchCV(Ridge(), {"alpha": [0.01, 1.0, 100.0]}, cv=5)
-    search.fit(x, y)
-    print(search.best_params_)
+
+def column_sum(table, column):
+    return float(table[:, column].sum())
+
+
+if __name__ == "__main__":
+    with register(), parallel_backend("mpishare"):
+        # Rank 0 alone: the other ranks run its tasks within register(), and end there.
+        table = np.ones((500_000, 4))
+        print(Parallel()(delayed(column_sum)(table, column) for column in range(4)))
