@@ -76,7 +76,7 @@ class TaskExecutor(Executor):
 
     @property
     def _max_workers(self) -> int:
-        """What libraries read of the executors of concurrent.futures: how many calls of `submit` run at a time."""
+        """How many calls of `submit` run at a time, as executors of concurrent.futures and mpi4py name it."""
         return max(1, len(self.workers))
 
     num_workers = _max_workers
