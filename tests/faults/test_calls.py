@@ -96,7 +96,7 @@ def test_the_first_call():
     Outcome: StallError: which call, its file and line, but not which rank; and how to find out.
     """
     lines = errors(run("come_late", "2", "1", "first", timeout_s="1"), "StallError")
-    message = r"the first call on a communicator, at .*calls.py:\d+, has waited 1 s .* Call topology\(\) at "
+    message = r"the first call on a communicator, at .*calls.py:\d+, has waited 1 s .*topology\(\) at program start"
     assert [len(re.findall(message, line)) for line in lines] == [1, 1, 1]
 
 
