@@ -3,7 +3,6 @@
 import copy
 import multiprocessing
 import pickle
-import signal
 import sys
 import threading
 import time
@@ -31,7 +30,7 @@ from tests.mpi.tasks.objects import (
     make,
     with_made,
 )
-from tests.signals import outside_coverage
+from tests.signals import interrupted
 
 
 def with_pool(body, **kwargs):
@@ -222,18 +221,9 @@ def test_close_waits_for_the_map_of_another_thread(comm, shared_folder):
 
 
 def test_an_interrupt_while_another_thread_maps(comm, shared_folder):
-    @outside_coverage
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
     def body(pool):
-        usual = signal.signal(signal.SIGALRM, interrupt)
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 0.02)
-            with pytest.raises(KeyboardInterrupt):
-                pool.map(abs, [-1])
-        finally:
-            signal.signal(signal.SIGALRM, usual)
+        with interrupted():
+            pool.map(abs, [-1])
         (shared_folder / "end").touch()
         assert pool.map(abs, [-1]) == [1]
 
@@ -484,19 +474,10 @@ def test_terminate(comm, shared_folder):
 def test_an_interrupt_while_the_root_waits(comm, shared_folder, waits):
     file = shared_folder / "end"
 
-    @outside_coverage
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
     def body(pool):
-        usual = signal.signal(signal.SIGALRM, interrupt)
-        try:
-            future = pool.submit(until, file, 1)
-            signal.setitimer(signal.ITIMER_REAL, 0.02)
-            with pytest.raises(KeyboardInterrupt):
-                waits(pool, future)
-        finally:
-            signal.signal(signal.SIGALRM, usual)
+        future = pool.submit(until, file, 1)
+        with interrupted():
+            waits(pool, future)
         file.touch()
         assert future.result() == 1
         pool.close()
