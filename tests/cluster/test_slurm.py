@@ -126,10 +126,18 @@ def test_a_job_that_is_signalled_to_stop_is_requeued_and_goes_on(slurm, tmp_path
 
 
 def test_a_failing_rank_makes_the_job_failed(slurm, tmp_path):
-    # All are connected before one fails: Open MPI 5.0 may crash where a job is aborted while ranks are in MPI_Init.
-    both = "MPI.COMM_WORLD.Barrier()"
-    code = f"from mpi4py import MPI; {both}; assert MPI.COMM_WORLD.rank != 4, 'rank four'; {both}"
-    wrap = f'srun --mpi=pmix --kill-on-bad-exit=1 {PYTHON} -m mpi4py -c "{code}"'
+    """All have left MPI_Init before one fails, which they learn from files.
+
+    Under srun Open MPI 5.0 crashes where a message comes from another rank while a rank is in MPI_Init
+    (open-mpi/ompi issue 12495).
+    """
+    code = (
+        "import pathlib, time; from mpi4py import MPI; comm = MPI.COMM_WORLD; "
+        f"folder = pathlib.Path({str(tmp_path)!r}); (folder / f'began-{{comm.rank}}').touch()\n"
+        "while len([*folder.glob('began-*')]) < comm.size: time.sleep(0.01)\n"
+        "assert comm.rank != 4, 'rank four'; comm.Barrier()"
+    )
+    wrap = f"srun --mpi=pmix --kill-on-bad-exit=1 {PYTHON} -m mpi4py -c {shlex.quote(code)}"
     job = submit(slurm, "--nodes=3", "--ntasks-per-node=2", f"--output={tmp_path}/out", f"--wrap={wrap}")
     assert wait(slurm, job) == ["FAILED"]
     assert "rank four" in (tmp_path / "out").read_text()
