@@ -21,7 +21,7 @@ from mpishare.objects.private import make_private
 from mpishare.transfer import plan
 from mpishare.transfer.leaders import broadcast_by_mpi
 from mpishare.transfer.link import link_of, measure_link
-from mpishare.transfer.node_fill import ArraySource, fill, replicate
+from mpishare.transfer.node_fill import ArraySource, fill, replicate, source_bytes
 from mpishare.transfer.pipeline import broadcast_spec
 
 _T = TypeVar("_T")
@@ -172,7 +172,7 @@ def _share(entered: collective, obj: Any, call: Callable[[], Any] | None, root: 
         _fill(context, segment, header, obj, root)
     else:  # the root has filled it on its node
         if context.topology.n_nodes > 1:
-            broadcast_by_mpi(context, root, slots.next_bytes(header.nbytes), is_final=True)
+            broadcast_by_mpi(context, root, _bytes_to_send(context, slots, header, obj, root), is_final=True)
         segment = allocate_known(context, slots, header.nbytes, "share")
     if isinstance(header, Spec):
         return segment.view(header)
@@ -238,6 +238,19 @@ def _slots_to_fill(context: Context, nbytes: int, backend: str | None) -> Slots 
     n_nodes = context.topology.n_nodes
     is_at_once = n_nodes == 1 or plan.is_by_mpi(nbytes, n_nodes, link_of(context), context.config.chunk_bytes)
     return next_slots(context, nbytes, backend) if is_at_once else None
+
+
+def _bytes_to_send(context: Context, slots: Slots, header: Spec | PackedHeader, obj: Any, root: int) -> Any:
+    """What this rank gives to the broadcast of the leaders, from its slot or into it; on `root` its own array.
+
+    So no other node reads the slot of the root: to write again to memory that another core has read costs more than the
+    copy.
+    """
+    if context.topology.rank == root and context.leader_comm is not None and isinstance(header, Spec):
+        own = source_bytes(header, obj)
+        if own is not None:
+            return own
+    return slots.next_bytes(header.nbytes)
 
 
 @lru_cache(maxsize=256)

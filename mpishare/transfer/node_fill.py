@@ -61,6 +61,11 @@ def fill(memory: memoryview, spec: Spec, array: NDArray[Any]) -> None:
         memory[:] = bytes_of(array).data
 
 
+def source_bytes(spec: Spec, array: NDArray[Any]) -> Block | None:
+    """The bytes of `array` where they lie, in the order of `spec`; None where a copy of them takes less time."""
+    return bytes_of(array) if array.flags.forc and spec.nbytes > _SMALL_BYTES else None
+
+
 def replicate(context: Context, root: int, block: Block, is_shared: bool, source: ByteSource | None) -> None:
     """Fills the block of every node with the bytes of `source`.
 

@@ -37,6 +37,20 @@ def test_every_root_layout_and_size(comm, name):
         assert not shared.flags.writeable
 
 
+@pytest.mark.parametrize("nbytes", [16 << 10, (16 << 10) + 8, 200_000])
+def test_again_and_again_from_arrays_that_change_afterwards(comm, nbytes):
+    for number in range(6):
+        source = np.asfortranarray(filled(DTYPES["u1"], (nbytes // 8, 8)) + np.uint8(number))
+        expected = bits(source)
+        source.flags.writeable = number % 2 == 0
+        root = number % comm.size
+        shared = ms.share(source if comm.rank == root else None, root=root)
+        source.flags.writeable = True
+        source[...] = 0
+        comm.Barrier()
+        assert bits(shared) == expected
+
+
 @pytest.mark.parametrize("name", REPRESENTATIVES)
 def test_the_root_calls_a_function_for_what_it_shares(comm, name):
     calls = []
