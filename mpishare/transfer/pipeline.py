@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import NamedTuple
 
 from mpishare.arrays import slices
 from mpishare.arrays.header import extension_bytes
@@ -11,12 +13,17 @@ from mpishare.arrays.spec import Spec
 from mpishare.comm.context import Context
 from mpishare.comm.pending import MAX_IN_FLIGHT, InFlight
 from mpishare.comm.tags import Tag
+from mpishare.comm.topology import Topology
 from mpishare.errors import PeerError
 from mpishare.transfer import plan
 from mpishare.transfer.link import link_of
+from mpishare.transfer.plan import Link, Step
 
 _PART_BYTES = 256 << 10
 """Bytes that the root copies before it lets MPI go on: they fit in a cache."""
+
+_MOST_ROUTES = 16
+"""A route of 1 GiB in chunks of 60 KiB takes 4 MiB."""
 
 
 def broadcast_spec(context: Context, header: bytes, extension: bytes, root: int) -> Spec:
@@ -40,6 +47,40 @@ def broadcast_spec(context: Context, header: bytes, extension: bytes, root: int)
     buffer = bytearray(extension if context.topology.rank == root else length)
     context.collective_comm.bcast(buffer, root)
     return Spec.unpack(header, bytes(buffer))
+
+
+class _Route(NamedTuple):
+    """What a rank passes on in one transfer.
+
+    Attributes:
+        steps: The chunks as `plan.steps` has them, by rank instead of place; none where the rank passes nothing on.
+        dests: The rank to which each message is sent.
+        most_in_flight: Messages that may be on their way to other nodes.
+    """
+
+    steps: Sequence[Step]
+    dests: Sequence[int]
+    most_in_flight: int
+
+
+class _Routes:
+    """The routes over one communicator, by bytes, root and link: kept, as to plan one takes longer than a message."""
+
+    def __init__(self, context: Context) -> None:
+        self.route = lru_cache(maxsize=_MOST_ROUTES)(partial(_route, context.topology, context.config.chunk_bytes))
+
+
+def _route(topology: Topology, configured: int | None, nbytes: int, root: int, link: Link) -> _Route:
+    path = plan.chain(topology.placement, root)
+    if topology.rank not in path or len(path) == 1:
+        return _Route((), (), 0)
+    choice = plan.choose(nbytes, len(path), link, configured)
+    steps = [
+        Step(chunk, None if parent is None else path[parent], tuple((path[child], part) for child, part in sends))
+        for chunk, parent, sends in plan.steps(nbytes, len(path), path.index(topology.rank), choice)
+    ]
+    most = max((len(step.sends) for step in steps), default=0)
+    return _Route(steps, [child for step in steps for child, _ in step.sends], MAX_IN_FLIGHT * most)
 
 
 def broadcast_chunks(
@@ -68,14 +109,11 @@ def broadcast_chunks(
     Collective:
         Over `root` and the leaders of the other nodes. On other ranks it returns at once.
     """
-    path = plan.chain(context.topology.placement, root)
-    if context.topology.rank not in path or len(path) == 1:
+    steps, dests, most_in_flight = context.keep(_Routes).route(block.nbytes, root, link_of(context))
+    if not steps:
         return
-    choice = plan.choose(block.nbytes, len(path), link_of(context), context.config.chunk_bytes)
-    steps = plan.steps(block.nbytes, len(path), path.index(context.topology.rank), choice)
-    comm, dests = context.collective_comm, [path[child] for step in steps for child, _ in step.sends]
-    buffers = [(path[step.parent], block[step.chunk]) for step in steps if step.parent is not None]
-    most = MAX_IN_FLIGHT * max((len(step.sends) for step in steps), default=0)
+    comm = context.collective_comm
+    buffers = [(step.parent, block[step.chunk]) for step in steps if step.parent is not None]
     with (
         InFlight(comm, Tag.CHUNK, buffers=buffers) as receiving,
         InFlight(comm, Tag.CHUNK, dests) as sending,
@@ -85,13 +123,13 @@ def broadcast_chunks(
         )
         for step, message in zip(steps, messages, strict=True):
             if message.nbytes < step.chunk.stop - step.chunk.start:
-                parent = root if step.parent is None else path[step.parent]
+                parent = root if step.parent is None else step.parent
                 reason = "an exception ended the call there, or on a rank before it, before all was sent"
                 raise PeerError(parent, context.topology.hosts[context.topology.node_of(parent)], reason)
             for child, chunk in step.sends:
-                sending.send(message if chunk == step.chunk else block[chunk], path[child])
+                sending.send(message if chunk == step.chunk else block[chunk], child)
             if after_send is not None:
                 for part in slices.chunks(message.nbytes, _PART_BYTES):
                     after_send(slice(step.chunk.start + part.start, step.chunk.start + part.stop))
                     sending.advance()
-            sending.wait_until(most)
+            sending.wait_until(most_in_flight)

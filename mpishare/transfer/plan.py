@@ -153,7 +153,6 @@ class Choice(NamedTuple):
     seconds: float
 
 
-@lru_cache(maxsize=256)
 def choose(nbytes: int, count: int, link: Link, configured: int | None = None) -> Choice:
     """The way that takes the least time by its model; of few nodes a chain, if the other is not faster by a tenth.
 
@@ -261,7 +260,6 @@ class Step(NamedTuple):
     sends: tuple[tuple[int, slice], ...]
 
 
-@lru_cache(maxsize=8)
 def steps(nbytes: int, count: int, place: int, choice: Choice) -> Sequence[Step]:
     """The chunks that a place receives and sends on, in its order.
 
