@@ -116,7 +116,8 @@ CHOICES = [
     (32 * MIB, 2, QUICK, Way.CHAIN, 32 * MIB),  # one message, as no cache matters
     (16 * MIB, 2, Link(0.29e-9, 7.4e-6, 19.6e-6), Way.CHAIN, 61_248),  # rendezvous stalls more than the model says
     (32 * MIB, 4, SLOW, Way.CHAIN, 61_376),
-    (32 * MIB, 4, QUICK, Way.CHAIN, 1_290_560),
+    (32 * MIB, 4, QUICK, Way.CIRCULANT_GRAPH, 349_568),  # a link is busy while ranks are, if it is so fast
+    (32 * MIB, 3, QUICK, Way.CHAIN, 1_864_192),
     (MIB, 4, QUICK, Way.CHAIN, 58_304),
     (32 << 10, 8, QUICK, Way.CIRCULANT_GRAPH, 32 << 10),
     (32 * MIB, 16, SLOW, Way.CHAIN, 36_352),  # the graph saves little
