@@ -19,6 +19,7 @@ QUOTED = (
     "nodes",
     "nodes-links",
     "pool",
+    "profile",
     "share-2",
     "share-4",
     "table",

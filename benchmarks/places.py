@@ -13,6 +13,7 @@ from typing import Any
 PRETEND_NODES = {"2 pretend nodes of 1": ("2", "block:1"), "2 pretend nodes of 2": ("4", "block:2")}
 """Ranks and MPISHARE_NODES by title. Such nodes talk through shared memory, a link as fast as memory."""
 
+ONE_NODE = "one node"
 PRETEND, FREE, NO_DELAY, MPICH = "pretend", "free", "0", "mpich"
 _MPICH_PYTHON = Path(__file__).parents[1] / ".venv-mpich/bin/python"
 _PATIENCE_S = 1200
@@ -26,6 +27,11 @@ def title_of(hosts: int | str, ranks: int | str, link: str, delay: str = NO_DELA
 def on_pretend_nodes(title: str, program: list[str], settings: Mapping[str, str] | None = None) -> dict[str, Any]:
     """What a program told as JSON that runs on pretend nodes of this machine, by MPICH where it has settings."""
     ranks, nodes = PRETEND_NODES[title]
+    return on_ranks(ranks, nodes, program, settings)
+
+
+def on_ranks(ranks: str, nodes: str, program: list[str], settings: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The same for so many ranks of this machine, with `nodes` as MPISHARE_NODES."""
     python = sys.executable if settings is None else str(_MPICH_PYTHON)
     command = [python, "-m", "mpishare", "run", "-n", ranks, "-m", *program]
     environ = {**os.environ, "MPISHARE_NODES": nodes, **(settings or {})}

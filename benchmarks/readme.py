@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks import goals, kept
 from benchmarks.cells import Cell, Question, Times, questions, time_name
+from benchmarks.profile import AGREEMENT, ALONE, COPIES, MPI_CALLS, PYTHON, TOTAL, WITH_CLOCKS
 from benchmarks.rounds import MEDIAN
 
 ROOT = Path(__file__).parent.parent
@@ -56,6 +57,7 @@ def written() -> str:
     lines = [results.origin, "", "### Goals", "", "| what | measured | goal | |", "|---|---|---|---|"]
     lines += [f"| {' | '.join(row.shown)} |" for row in goals.rows(results.figures)]
     lines += ["", *_first_calls(results.figures["ground"])]
+    lines += ["", "### Where the time goes", "", *_profile(results.figures["profile"])]
     columns = ("where", "size", "ours, quartiles", "best rival", "its, quartiles", "ratio of medians")
     for question in questions(results.figures):
         title = f"{question.title[0].upper()}{question.title[1:]}"
@@ -73,6 +75,19 @@ def _first_calls(figures: Mapping[str, Any]) -> list[str]:
     for place, calls in figures["first calls"].items():
         first, second = (time_name(calls[which][MEDIAN] / 1e3) for which in ("first", "second"))
         lines.append(f"The first one on a further communicator, 1 KiB, {place}, takes {first}, and the next {second}.")
+    return lines
+
+
+def _profile(figures: Mapping[str, Any]) -> list[str]:
+    """The parts of the calls of `benchmarks.profile`."""
+    parts = (TOTAL, ALONE, WITH_CLOCKS, AGREEMENT, MPI_CALLS, COPIES, PYTHON)
+    columns = ("where", "call", "caches", *(part.removesuffix(", us") for part in parts))
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for place, calls in figures.items():
+        for call, rows in calls.items():
+            for caches, row in rows.items():
+                times = (time_name(row[part] / 1e6) if row[part] else "" for part in parts)
+                lines.append(f"| {' | '.join((place, call, caches, *times))} |")
     return lines
 
 

@@ -81,6 +81,7 @@ LAUNCHES = [
     Launch("collectives", 0, "collectives", "--hosts 4 --powers 10,20 --rounds 1"),
     Launch("messages", 2, "messages", "--powers 3,10,16,20,28 --rounds 1"),
     Launch("messages-hosts", 0, "messages --hosts", "--powers 10,20 --rounds 1"),
+    Launch("profile", 0, "profile", "--rounds 20"),
     Launch("ways", 0, "ways", "--images 700 --rounds 1"),
     Launch("pool", 0, "pool", "--items 20000 --bits 6,8,10 --rounds 1"),
     Launch("table", 0, "table", "--mb 8 --rounds 1"),

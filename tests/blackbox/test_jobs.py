@@ -180,6 +180,7 @@ def test_a_job_is_short_and_says_how_to_put_in_ones_own_data(job):
 RUNS = {
     "messages": (2, "--powers 20,21 --rounds 1 --gib 0.002", ["1,048,576 bytes", "2,097,152 bytes"]),
     "ways": (0, "--images 400 --rounds 1", ["bytes", "ways"]),
+    "profile": (0, "--rounds 3 --places node,pretend", ["one node", "2 pretend nodes of 1"]),
     "table": (0, "--mb 2 --rounds 1 --ways mpishare.share", ["ways", "flights"]),
     "kernels": (2, "--adds 80000 --bins 10 --rounds 1", ["ways", "checksum of 256 MiB"]),
     "collectives": (0, "--hosts= --powers 10,16 --rounds 1", ["2 pretend nodes of 2"]),
