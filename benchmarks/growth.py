@@ -193,7 +193,7 @@ def schedule(nbytes: int, count: int, costs: Costs) -> Sequence[Sequence[Step]]:
     """What the library would do between nodes with such costs."""
     link = plan.Link(costs.byte_s, costs.eager_s + costs.message_s, costs.large_s + costs.message_s)
     choice = plan.choose(nbytes, count, link)
-    return [plan.steps(nbytes, count, place, choice) for place in range(count)]
+    return [plan.steps(nbytes, range(count), place, choice) for place in range(count)]
 
 
 def over_bound(costs: Costs, counts: Sequence[int] = PAPER_NODES) -> dict[int, float]:

@@ -31,7 +31,7 @@ def on_pretend_nodes(title: str, program: list[str], settings: Mapping[str, str]
 
 
 def on_ranks(ranks: str, nodes: str, program: list[str], settings: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The same for so many ranks of this machine, with `nodes` as MPISHARE_NODES."""
+    """What a program told as JSON that runs on `ranks` ranks of this machine, with `nodes` as MPISHARE_NODES."""
     python = sys.executable if settings is None else str(_MPICH_PYTHON)
     command = [python, "-m", "mpishare", "run", "-n", ranks, "-m", *program]
     environ = {**os.environ, "MPISHARE_NODES": nodes, **(settings or {})}

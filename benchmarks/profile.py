@@ -1,12 +1,13 @@
-"""Where the time of a call goes: to MPI, to copies and sums, to Python, with warm caches and with those of a program.
+"""Where the time of a call goes: to MPI, to copies and sums, to Python; with warm caches, and after other data.
 
     python -m benchmarks.profile [--rounds 200] [--places node,pretend,hosts]
 
 Calls whose times miss their goals, on one node, on two pretend nodes and on two hosts, and MPI's own call between known
 buffers beside each. "Warm" is one call after the other. Before a call after "other data" each rank reads 4 MiB of them,
 which fill a core's cache, as in any program that does more than to call us. Each call is timed as it is, and again with
-a clock around each call of MPI, with its wait for the other rank, and around each copy and sum; what is left is Python.
-A clock takes about 0.3 us. Medians of rank 0, which has the array. Prints a table and keeps it as results/profile.json.
+a clock around each call of MPI, with its wait for the other rank, and around each copy and sum; what is left is Python,
+and what the kernel does to map memory. A clock takes about 0.3 us. Medians of rank 0, which has the array. Prints a
+table and keeps it as results/profile.json.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ WARM, OTHER_DATA = "warm", "after other data"
 TOTAL, WITH_CLOCKS, ALONE = "whole call, us", "with clocks, us", "MPI's call alone, us"
 AGREEMENT, MPI_CALLS, COPIES, PYTHON = "agreement, us", "MPI, us", "copies and sums, us", "Python, us"
 _PARTS = (AGREEMENT, MPI_CALLS, COPIES)
+_MPI_CALLS = ("isend", "irecv", "begin_bcast", "begin_barrier", "wait", "sendrecv")
+"""Of a `CollectiveComm`, those that the calls below make."""
 _PRETEND = "2 pretend nodes of 1"
 PLACES: dict[str, tuple[str, Callable[[list[str]], dict[str, Any]]]] = {
     "node": (ONE_NODE, partial(on_ranks, "2", "")),
@@ -53,7 +56,9 @@ _WARM_UP = 20
 def main() -> None:
     """Measures at all places, or inside one of them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=200, help="calls, fewer of large arrays (default: %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=200, help="calls, at least 20, fewer of large arrays (default: %(default)s)"
+    )
     parser.add_argument("--places", default=",".join(PLACES), help="which of them (default: %(default)s)")
     parser.add_argument("--inside", choices=list(PLACES), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -72,7 +77,13 @@ def main() -> None:
 
 
 class Work(NamedTuple):
-    """Our call and MPI's between buffers that are there, by number, and how many times each does what is told."""
+    """Our call, and MPI's between buffers that are there.
+
+    Attributes:
+        ours: By a number, which chooses the array.
+        alone: The same.
+        times: Operations in each call.
+    """
 
     ours: Callable[[int], object]
     alone: Callable[[int], object]
@@ -105,7 +116,7 @@ def inside(place: str, rounds: int) -> None:
         for caches, row in figures[name].items():
             parts = timed(comm, work.ours, work.times, count, caches, clocks)
             row[WITH_CLOCKS] = parts.pop(TOTAL)
-            row |= {**parts, PYTHON: round(row[WITH_CLOCKS] - sum(parts.values()), 2)}
+            row |= parts
     ground = ms.info().as_dict()
     if comm.rank == 0:
         print(json.dumps({"figures": figures, "ground": ground}))
@@ -125,7 +136,9 @@ def timed(
             clocks.reset()
         start = time.perf_counter()
         call(number)
-        row = {TOTAL: time.perf_counter() - start, **(clocks.parts if clocks is not None else {})}
+        row = {TOTAL: time.perf_counter() - start}
+        if clocks is not None:
+            row |= {**clocks.parts, PYTHON: row[TOTAL] - sum(clocks.parts.values())}
         rows.append({what: value * 1e6 / times for what, value in row.items()})
     return {what: round(statistics.median(row[what] for row in rows), 2) for what in rows[0]}
 
@@ -199,14 +212,14 @@ class Clocks:
     def around(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, with its time noted."""
 
-        def timed(*args: Any, **options: Any) -> Any:
+        def with_clock(*args: Any, **options: Any) -> Any:
             start = time.perf_counter()
             try:
                 return function(*args, **options)
             finally:
                 self.parts[part] += time.perf_counter() - start
 
-        return timed
+        return with_clock
 
     def install(self) -> None:
         """Puts them where the library calls MPI, copies and sums."""
@@ -217,11 +230,9 @@ class Clocks:
 
         context = context_of()
         for comm in (context.collective_comm, context.node_collective_comm, context.leader_comm):
-            for name in ("isend", "irecv", "begin_bcast", "begin_barrier", "wait", "sendrecv") if comm else ():
-                setattr(comm, name, self.around(MPI_CALLS, getattr(comm, name)))
-        context.collective_comm.allreduce_or = self.around(  # type: ignore[method-assign]
-            AGREEMENT, context.collective_comm.allreduce_or
-        )
+            for name in (*_MPI_CALLS, "allreduce_or") if comm else ():
+                part = AGREEMENT if name == "allreduce_or" else MPI_CALLS
+                setattr(comm, name, self.around(part, getattr(comm, name)))
         for name in ("head_comm", "data_comm"):
             setattr(context, name, _Messages(self, getattr(context, name)))
         InFlight.advance = self.around(MPI_CALLS, InFlight.advance)  # type: ignore[method-assign]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import PLAIN_CLASSES, Spec, describe
 from mpishare.comm import callsite, mpi
 from mpishare.comm.agreement import NOTE_BYTES, agree
@@ -240,13 +241,17 @@ def _slots_to_fill(context: Context, nbytes: int, backend: str | None) -> Slots 
     return next_slots(context, nbytes, backend) if is_at_once else None
 
 
-def _bytes_to_send(context: Context, slots: Slots, header: Spec | PackedHeader, obj: Any, root: int) -> Any:
-    """What this rank gives to the broadcast of the leaders, from its slot or into it; on `root` its own array.
+def _bytes_to_send(
+    context: Context, slots: Slots, header: Spec | PackedHeader, obj: Any, root: int
+) -> Block | memoryview:
+    """The bytes that this rank gives to the broadcast of the leaders: those of its slot; or `obj`, where it lies.
 
-    So no other node reads the slot of the root: to write again to memory that another core has read costs more than the
-    copy.
+    A root that is alone on its node sends its own contiguous array. Where nodes are of one machine, another core would
+    read the slot, and the next write to it would take longer. Gain for 64 KiB, 2 pretend nodes of 1: 25 to 22 us, and
+    53 to 24 us where the two cores are far from each other. Other ranks of its node may return from the call before it
+    has sent, and write to an array that they share.
     """
-    if context.topology.rank == root and context.leader_comm is not None and isinstance(header, Spec):
+    if context.topology.rank == root and context.topology.node_size == 1 and isinstance(header, Spec):
         own = source_bytes(header, obj)
         if own is not None:
             return own

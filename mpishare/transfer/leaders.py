@@ -47,7 +47,7 @@ def broadcast_by_mpi(context: Context, root: int, block: Any, *, is_final: bool)
     Args:
         context: See `broadcast_filled`.
         root: See there.
-        block: See there.
+        block: See there. On a root that is alone on its node it may be any memory.
         is_final: Whether no rank writes to the block after the call, so that a rank of the root's node need not wait
             for the one that sends it.
 

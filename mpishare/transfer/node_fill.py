@@ -62,7 +62,7 @@ def fill(memory: memoryview, spec: Spec, array: NDArray[Any]) -> None:
 
 
 def source_bytes(spec: Spec, array: NDArray[Any]) -> Block | None:
-    """The bytes of `array` where they lie, in the order of `spec`; None where a copy of them takes less time."""
+    """The bytes of `array` where they lie, in the order of `spec`; None if they are not contiguous, or are few."""
     return bytes_of(array) if array.flags.forc and spec.nbytes > _SMALL_BYTES else None
 
 

@@ -22,8 +22,8 @@ from mpishare.transfer.plan import Link, Step
 _PART_BYTES = 256 << 10
 """Bytes that the root copies before it lets MPI go on: they fit in a cache."""
 
-_MOST_ROUTES = 16
-"""A route of 1 GiB in chunks of 60 KiB takes 4 MiB."""
+_MOST_ROUTES, _LARGEST_KEPT_BYTES = 16, 64 << 20
+"""Routes of a communicator that are kept, and the bytes of the largest: in chunks of 60 KiB its route takes 330 KB."""
 
 
 def broadcast_spec(context: Context, header: bytes, extension: bytes, root: int) -> Spec:
@@ -53,7 +53,7 @@ class _Route(NamedTuple):
     """What a rank passes on in one transfer.
 
     Attributes:
-        steps: The chunks as `plan.steps` has them, by rank instead of place; none where the rank passes nothing on.
+        steps: Its chunks; none where it passes nothing on.
         dests: The rank to which each message is sent.
         most_in_flight: Messages that may be on their way to other nodes.
     """
@@ -63,24 +63,19 @@ class _Route(NamedTuple):
     most_in_flight: int
 
 
-class _Routes:
-    """The routes over one communicator, by bytes, root and link: kept, as to plan one takes longer than a message."""
-
-    def __init__(self, context: Context) -> None:
-        self.route = lru_cache(maxsize=_MOST_ROUTES)(partial(_route, context.topology, context.config.chunk_bytes))
-
-
 def _route(topology: Topology, configured: int | None, nbytes: int, root: int, link: Link) -> _Route:
     path = plan.chain(topology.placement, root)
     if topology.rank not in path or len(path) == 1:
         return _Route((), (), 0)
     choice = plan.choose(nbytes, len(path), link, configured)
-    steps = [
-        Step(chunk, None if parent is None else path[parent], tuple((path[child], part) for child, part in sends))
-        for chunk, parent, sends in plan.steps(nbytes, len(path), path.index(topology.rank), choice)
-    ]
+    steps = plan.steps(nbytes, path, path.index(topology.rank), choice)
     most = max((len(step.sends) for step in steps), default=0)
-    return _Route(steps, [child for step in steps for child, _ in step.sends], MAX_IN_FLIGHT * most)
+    return _Route(steps, [dest for step in steps for dest, _ in step.sends], MAX_IN_FLIGHT * most)
+
+
+def _routes(context: Context) -> Callable[..., _Route]:
+    """`_route` on one communicator, by bytes, root and link; kept, because it takes longer than a message."""
+    return lru_cache(_MOST_ROUTES)(partial(_route, context.topology, context.config.chunk_bytes))
 
 
 def broadcast_chunks(
@@ -109,7 +104,11 @@ def broadcast_chunks(
     Collective:
         Over `root` and the leaders of the other nodes. On other ranks it returns at once.
     """
-    steps, dests, most_in_flight = context.keep(_Routes).route(block.nbytes, root, link_of(context))
+    if block.nbytes <= _LARGEST_KEPT_BYTES:
+        route = context.keep(_routes)(block.nbytes, root, link_of(context))
+    else:
+        route = _route(context.topology, context.config.chunk_bytes, block.nbytes, root, link_of(context))
+    steps, dests, most_in_flight = route
     if not steps:
         return
     comm = context.collective_comm

@@ -54,10 +54,10 @@ _FAST_BYTE_S = 1 / 4e9
 through shared memory, 2 nodes of 1, 32 MiB: 5.5 ms with 256 KiB, 5.2 ms with 4 MiB, 5.0 ms as one message; 2 nodes of
 2: 11.3, 8.1 and 7.4 ms.
 
-A network that is so fast carries bytes while ranks are busy with other messages. Played where a message keeps a rank
-busy for 4.5 us, 32 MiB at 200 Gbit/s over the least time possible, through a circulant graph and along a chain: 8 nodes
-1.06 and 1.19, 32 nodes 1.17 and 1.55. Where cores carry the bytes, as between hosts on one machine, they do not:
-measured, 1 MiB to 4 hosts took 2.6 ms along a chain, and 3.6 ms through the graph."""
+A network that is so fast carries bytes while the ranks work. Played where a message keeps a rank busy for 4.5 us, 32
+MiB at 200 Gbit/s over the least time possible, by models that say so and by those of slower links: 8 nodes 1.09 and
+1.19, 32 nodes 1.17 and 1.55. Pretend nodes get the same choice, although cores carry their bytes: measured with 3 and 4
+of them, 8 and 32 MiB take the same time by both."""
 
 _WORTHWHILE = 0.9
 """A chain keeps links busy more evenly than ways in which a place sends to several others. Measured on 8 hosts at 400
@@ -113,6 +113,15 @@ class Link:
         """Seconds of a message of `nbytes`."""
         return nbytes * self.byte_s + (self.eager_s if nbytes <= EAGER_BYTES else self.large_s)
 
+    def next_s(self, nbytes: int) -> float:
+        """Seconds from one message of `nbytes` to the next of a row of them, in which a rank receives and sends.
+
+        A link that is faster than `_FAST_BYTE_S` carries bytes while the ranks work.
+        """
+        if self.byte_s >= _FAST_BYTE_S:
+            return self.message_s(nbytes)
+        return max(nbytes * self.byte_s, 2 * (self.eager_s if nbytes <= EAGER_BYTES else self.large_s))
+
     def __str__(self) -> str:
         return (
             f"{1e-6 / self.byte_s:,.0f} MB/s; besides its bytes a message of up to {EAGER_BYTES >> 10} KiB takes "
@@ -134,6 +143,9 @@ class Way(Enum):
     CHAIN = "a chain"
     """Each place sends to the next: (p - 2 + k) t(N / k), least for k = sqrt((p - 2) N b / a), where t(n) = a + n b.
 
+    On a link faster than `_FAST_BYTE_S` the k chunks take `Link.next_s` each, which is N b for chunks of at least
+    2 a / b; the smallest of these are best.
+
     Source:
         J. L. Träff and A. Ripke, "Optimal broadcast for fully connected processor-node networks", J. Parallel Distrib.
         Comput. 68 (2008), section 2: the linear pipeline.
@@ -142,8 +154,8 @@ class Way(Enum):
     CIRCULANT_GRAPH = "a circulant graph"
     """In each round a place sends to another one than in the round before. What comes in a round goes on three rounds
     later at the earliest, so that latencies and the work of the ranks hold up no link: (3 (log2(p) - 1) + k) t(N / k),
-    log2 rounded up, where N / k is at least 2 a / b. On a fast link k t(N / k) is N b, as it is busy while ranks are.
-    One chunk goes as down a binomial tree: log2(p) t(N).
+    log2 rounded up, where N / k is at least 2 a / b, and again `Link.next_s` for the k chunks. One chunk goes as down a
+    binomial tree: log2(p) t(N).
 
     Source:
         J. L. Träff, "Optimal broadcast schedules in logarithmic time with applications to broadcast, all-broadcast,
@@ -196,7 +208,9 @@ def _chain(nbytes: int, count: int, link: Link) -> Choice:
         (link.eager_s, _MIN_CHUNK_BYTES, EAGER_BYTES),
         (link.large_s, EAGER_BYTES, _largest_chunk(link)),
     ):
-        best = math.isqrt(int(nbytes * besides_s / link.byte_s) // fill_steps)
+        best = int(2 * besides_s / link.byte_s)
+        if link.byte_s >= _FAST_BYTE_S:
+            best = math.isqrt(int(nbytes * besides_s / link.byte_s) // fill_steps)
         chunk = _even_chunk(nbytes, min(max(best, least), most), most)
         choices.append(Choice(Way.CHAIN, chunk, _chain_s(nbytes, fill_steps, chunk, link)))
     return min(choices, key=lambda choice: choice.seconds)
@@ -223,7 +237,7 @@ def _chain_s(nbytes: int, fill_steps: int, chunk: int, link: Link) -> float:
     if nbytes <= chunk:
         return (fill_steps + 1) * link.message_s(nbytes)
     count, rest = divmod(nbytes, chunk)
-    return (fill_steps + count) * link.message_s(chunk) + (link.message_s(rest) if rest else 0.0)
+    return fill_steps * link.message_s(chunk) + count * link.next_s(chunk) + (link.next_s(rest) if rest else 0.0)
 
 
 def _graph(nbytes: int, count: int, link: Link) -> Choice:
@@ -241,9 +255,8 @@ def _graph(nbytes: int, count: int, link: Link) -> Choice:
     ):
         best = max(int(2 * besides_s / link.byte_s), nbytes // (_FILL_PART * max(fill_rounds, 1)))
         chunk = _even_chunk(nbytes, min(max(best, least), most), most)
-        chunk_s = link.message_s(chunk)
-        round_s = max(chunk * link.byte_s, 2 * besides_s) if link.byte_s < _FAST_BYTE_S else chunk_s
-        choices.append(Choice(Way.CIRCULANT_GRAPH, chunk, fill_rounds * chunk_s + -(-nbytes // chunk) * round_s))
+        seconds = fill_rounds * link.message_s(chunk) + -(-nbytes // chunk) * link.next_s(chunk)
+        choices.append(Choice(Way.CIRCULANT_GRAPH, chunk, seconds))
     return min(choices, key=lambda choice: choice.seconds)
 
 
@@ -254,12 +267,12 @@ def _even_chunk(nbytes: int, best: int, most: int) -> int:
 
 
 class Step(NamedTuple):
-    """One chunk that a place receives, and what it sends then.
+    """One chunk that a rank receives, and what it sends then.
 
     Attributes:
         chunk: Its bytes.
-        parent: The place from which it comes; None at the root.
-        sends: To which places chunks go on, in this order: this chunk, or one that came before.
+        parent: The rank from which it comes; None at the root.
+        sends: To which ranks chunks go on, in this order: this chunk, or one that came before.
     """
 
     chunk: slice
@@ -267,17 +280,17 @@ class Step(NamedTuple):
     sends: tuple[tuple[int, slice], ...]
 
 
-def steps(nbytes: int, count: int, place: int, choice: Choice) -> Sequence[Step]:
-    """The chunks that a place receives and sends on, in its order.
+def steps(nbytes: int, path: Sequence[int], place: int, choice: Choice) -> Sequence[Step]:
+    """The chunks that a rank receives and sends on, in its order.
 
     Args:
         nbytes: Bytes to pass on.
-        count: Places on the path. Place 0 is the root.
-        place: The place in question.
-        choice: What `choose` returned for the same bytes and places.
+        path: The rank at each place. Place 0 is the root's.
+        place: That of the rank in question.
+        choice: What `choose` returned for the same bytes and number of places.
     """
     chunks = list(slices.chunks(nbytes, choice.chunk_bytes))
-    return (_in_chain if choice.way is Way.CHAIN else _in_rounds)(chunks, count, place)
+    return (_in_chain if choice.way is Way.CHAIN else _in_rounds)(chunks, path, place)
 
 
 def is_by_mpi(nbytes: int, n_nodes: int, link: Link, configured: int | None) -> bool:
@@ -314,18 +327,19 @@ def is_small(nbytes: int) -> bool:
     return nbytes <= _SMALL_BYTES
 
 
-def _in_chain(chunks: Sequence[slice], count: int, place: int) -> list[Step]:
+def _in_chain(chunks: Sequence[slice], path: Sequence[int], place: int) -> list[Step]:
     """The steps of `place` in a chain."""
-    parent = place - 1 if place else None
-    return [Step(chunk, parent, ((place + 1, chunk),) if place + 1 < count else ()) for chunk in chunks]
+    parent = path[place - 1] if place else None
+    following = path[place + 1 : place + 2]
+    return [Step(chunk, parent, tuple((dest, chunk) for dest in following)) for chunk in chunks]
 
 
-def _in_rounds(chunks: Sequence[slice], count: int, place: int) -> list[Step]:
+def _in_rounds(chunks: Sequence[slice], path: Sequence[int], place: int) -> list[Step]:
     """The steps of `place` in a circulant graph, in the order of the rounds.
 
     What it sends has come in an earlier round, so that no circle of places waits.
     """
-    lag = min(_LAG, len(chunks))
+    count, lag = len(path), min(_LAG, len(chunks))
 
     def rounds(of: int) -> Iterator[tuple[int, int, slice]]:
         """When a place gets each chunk, and from how many places before it."""
@@ -345,9 +359,9 @@ def _in_rounds(chunks: Sequence[slice], count: int, place: int) -> list[Step]:
     ]
     for number, dest, chunk in sorted(sent, key=itemgetter(0)):
         index = bisect(numbers, number - lag) - 1 if place else of_chunk[chunk.start]
-        sends[index].append((dest, chunk))
+        sends[index].append((path[dest], chunk))
     return [
-        Step(chunk, (place - skip) % count if place else None, tuple(after))
+        Step(chunk, path[(place - skip) % count] if place else None, tuple(after))
         for (_, skip, chunk), after in zip(came, sends, strict=True)
     ]
 

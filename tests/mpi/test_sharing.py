@@ -12,7 +12,9 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
+from mpishare import sharing
 from mpishare.comm.lookup import context_of
+from mpishare.transfer.leaders import broadcast_by_mpi
 from tests.arrays import DTYPES, REPRESENTATIVES, bits, filled
 from tests.processes import anonymous_bytes, may_reopen_maps
 
@@ -49,6 +51,32 @@ def test_again_and_again_from_arrays_that_change_afterwards(comm, nbytes):
         source[...] = 0
         comm.Barrier()
         assert bits(shared) == expected
+
+
+def test_a_neighbour_of_the_root_may_change_a_source_that_is_shared_once_it_has_returned(comm, monkeypatch):
+    """The leader of the other node is late with its part of the broadcast: the neighbour has changed the source then."""
+    topology = ms.topology()
+    if topology.n_nodes != 2 or topology.node_of(1) != topology.node_of(0):
+        return
+    late, waits = topology.ranks_of(1)[0], []
+
+    def broadcast(*args, **options):
+        if comm.rank == late:
+            waits.append(comm.recv(source=1))
+        broadcast_by_mpi(*args, **options)
+
+    monkeypatch.setattr(sharing, "broadcast_by_mpi", broadcast)
+    source = ms.zeros(64 << 10, "u1")
+    for number in range(8):
+        shared = ms.share(source if comm.rank == 0 else None)
+        if comm.rank == 1:
+            source += 1
+            comm.send(number, late)
+        if comm.rank == late and waits[-1:] != [number]:
+            comm.recv(source=1)
+        comm.Barrier()
+        assert (shared == number).all()
+    assert comm.rank != late or waits
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVES)

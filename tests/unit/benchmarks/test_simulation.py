@@ -45,7 +45,7 @@ def test_a_chain_takes_its_chunks_and_one_more_for_each_further_place(places, co
 def test_a_circulant_graph_hides_latency_and_the_work_of_the_ranks(places):
     link = Costs(latency_s=0.5, byte_s=1e-3, eager_s=0.0, large_s=0.0, message_s=0.3, eager_bytes=0)
     choice = plan.Choice(plan.Way.CIRCULANT_GRAPH, CHUNK, 0.0)
-    schedule = [plan.steps(200 * CHUNK, places, place, choice) for place in range(places)]
+    schedule = [plan.steps(200 * CHUNK, range(places), place, choice) for place in range(places)]
     assert simulate(schedule, link) < 1.15 * (200 + 3 * places.bit_length())
 
 
@@ -77,7 +77,7 @@ def test_ranks_are_busy_while_links_carry_other_messages():
 @pytest.mark.parametrize("places", [2, 3, 8, 33])
 def test_each_way_of_the_plan_ends_whatever_a_place_expects_at_a_time(way, places):
     choice = plan.Choice(way, CHUNK, 0.0)
-    schedule = [plan.steps(40 * CHUNK, places, place, choice) for place in range(places)]
+    schedule = [plan.steps(40 * CHUNK, range(places), place, choice) for place in range(places)]
     large = Costs(latency_s=0.5, byte_s=1e-3, eager_s=0.0, large_s=0.1, message_s=0.2, late_s=0.3, eager_bytes=0)
     assert simulate(schedule, large) >= 40 * 1.1
 
