@@ -126,10 +126,9 @@ def test_a_job_that_is_signalled_to_stop_is_requeued_and_goes_on(slurm, tmp_path
 
 
 def test_a_failing_rank_makes_the_job_failed(slurm, tmp_path):
-    """All have left MPI_Init before one fails, which they learn from files.
+    """Each rank waits for a file of every rank, so that all have left MPI_Init before one fails.
 
-    Under srun Open MPI 5.0 crashes where a message comes from another rank while a rank is in MPI_Init
-    (open-mpi/ompi issue 12495).
+    Under srun Open MPI 5.0 may crash where a message comes to a rank that is in MPI_Init (open-mpi/ompi issue 12495).
     """
     code = (
         "import pathlib, time; from mpi4py import MPI; comm = MPI.COMM_WORLD; "
