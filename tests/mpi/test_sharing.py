@@ -54,7 +54,7 @@ def test_again_and_again_from_arrays_that_change_afterwards(comm, nbytes):
 
 
 def test_a_neighbour_of_the_root_may_change_a_source_that_is_shared_once_it_has_returned(comm, monkeypatch):
-    """The leader of the other node is late with its part of the broadcast: the neighbour has changed the source then."""
+    """The other node's leader is late with its part of the broadcast: the neighbour has changed the source by then."""
     topology = ms.topology()
     if topology.n_nodes != 2 or topology.node_of(1) != topology.node_of(0):
         return
