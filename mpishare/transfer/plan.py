@@ -243,19 +243,21 @@ def _chain_s(nbytes: int, fill_steps: int, chunk: int, link: Link) -> float:
 def _graph(nbytes: int, count: int, link: Link) -> Choice:
     """A circulant graph with one chunk, or with chunks as small as the work of the ranks allows, eager or larger.
 
-    The rounds before the last place gets its first chunk need be no shorter than a part of the whole.
+    The rounds before the last place gets its first chunk need be no shorter than a part of the whole. Eager chunks come
+    before their turn and hold up others, so that no fast link is busy all the time: played on 512 nodes at 200 Gbit/s
+    with a rank busy for 1 us, 32 MiB take 1.5 of the least time in 60 KiB, and 1.16 in 64 bytes more.
     """
     levels, choices = (count - 1).bit_length(), list[Choice]()
     fill_rounds = _LAG * (levels - 1)
     if nbytes <= _largest_chunk(link):
         choices.append(Choice(Way.CIRCULANT_GRAPH, max(nbytes, 1), levels * link.message_s(nbytes)))
-    for besides_s, least, most in (
-        (link.eager_s, _MIN_CHUNK_BYTES, EAGER_BYTES),
-        (link.large_s, EAGER_BYTES + LINE_BYTES, _largest_chunk(link)),
+    for besides_s, least, most, next_s in (
+        (link.eager_s, _MIN_CHUNK_BYTES, EAGER_BYTES, link.message_s),
+        (link.large_s, EAGER_BYTES + LINE_BYTES, _largest_chunk(link), link.next_s),
     ):
         best = max(int(2 * besides_s / link.byte_s), nbytes // (_FILL_PART * max(fill_rounds, 1)))
         chunk = _even_chunk(nbytes, min(max(best, least), most), most)
-        seconds = fill_rounds * link.message_s(chunk) + -(-nbytes // chunk) * link.next_s(chunk)
+        seconds = fill_rounds * link.message_s(chunk) + -(-nbytes // chunk) * next_s(chunk)
         choices.append(Choice(Way.CIRCULANT_GRAPH, chunk, seconds))
     return min(choices, key=lambda choice: choice.seconds)
 
