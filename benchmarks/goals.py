@@ -10,7 +10,7 @@ from benchmarks.cells import name_of, size_of
 from benchmarks.collective_ways import GATHER, MPI_GATHER, MPI_REDUCE, REDUCE
 from benchmarks.collectives import HELD, LEAST, OF_THE_BEST, PRETENDED
 from benchmarks.files import CHUNKED, CONTIGUOUS, LOADED, LOADED_AGAIN, STORED
-from benchmarks.growth import BY_MESSAGE, FABRIC, GOAL, GOAL_NODES, OF_MEASURED, OTHER_LINKS, OVER_BOUND, TOLERANCE
+from benchmarks.growth import FABRIC, GOAL, GOAL_NODES, OF_MEASURED, OTHER_LINKS, OVER_BOUND, TOLERANCE
 from benchmarks.messages import AUTO, KNOWN, OF_PLAIN, OURS, OURS_OUT, PICKLED
 from benchmarks.nodes import OF_THE_BEST as OF_THE_BEST_BCAST
 from benchmarks.nodes import OF_THE_EXPERT, OF_THE_SOCKET
@@ -188,9 +188,7 @@ def _growth(figures: Figures) -> Iterator[Row]:
     if FABRIC in figures:
         ratio = figures[FABRIC][OVER_BOUND][str(GOAL_NODES)]
         what = f"simulated, not measured: 32 MiB to {GOAL_NODES} nodes of 200 Gbit/s, over the least time possible"
-        by_message = figures[FABRIC][BY_MESSAGE]
-        times, ratios = ", ".join(by_message), ", ".join(f"{value:.3g}" for value in by_message.values())
-        yield Row(what, (ratio,), GOAL, beside=f"if a message took {times} us, {ratios}")
+        yield Row(what, (ratio,), GOAL)
 
 
 def _collectives(figures: Figures) -> Iterator[Row]:
