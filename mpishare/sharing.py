@@ -248,8 +248,8 @@ def _bytes_to_send(
 
     A root that is alone on its node sends its own contiguous array. Where nodes are of one machine, another core would
     read the slot, and the next write to it would take longer. Gain for 64 KiB, 2 pretend nodes of 1: 25 to 22 us, and
-    53 to 24 us where the two cores are far from each other. Other ranks of its node may return from the call before it
-    has sent, and write to an array that they share.
+    53 to 24 us where the two cores are far from each other. A neighbour of the root could return from the call before
+    the root has sent, and write to an array that they share.
     """
     if context.topology.rank == root and context.topology.node_size == 1 and isinstance(header, Spec):
         own = source_bytes(header, obj)
