@@ -203,7 +203,7 @@ class Clocks:
     """
 
     def __init__(self) -> None:
-        self.parts = dict.fromkeys(_PARTS, 0.0)
+        self.reset()
 
     def reset(self) -> None:
         """Sets all to zero."""

@@ -122,6 +122,7 @@ CHOICES = [
     (32 << 10, 8, QUICK, Way.CIRCULANT_GRAPH, 32 << 10),
     (32 * MIB, 16, SLOW, Way.CHAIN, 36_352),  # the graph saves little
     (32 * MIB, 512, QUICK, Way.CIRCULANT_GRAPH, 199_744),  # twice what a message takes besides
+    (32 * MIB, 512, Link(0.04e-9, 1e-6, 1e-6), Way.CIRCULANT_GRAPH, 61_504),  # larger than an eager one
     (1024 * MIB, 33, SLOW, Way.CIRCULANT_GRAPH, 60 << 10),  # no chain of so many nodes
     (1024 * MIB, 1024, QUICK, Way.CIRCULANT_GRAPH, 1_242_816),
 ]
