@@ -44,6 +44,20 @@ def children_of(pid):
     return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
 
 
+def living_in_session(session):
+    """The processes of a session that have not ended. A zombie has, unless one of its threads still runs."""
+    living = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (entry / "stat").read_text().rpartition(") ")[2].split()  # from the third on in proc_pid_stat(5)
+        except OSError:  # it has ended meanwhile
+            continue
+        state, threads = fields[0], int(fields[17])
+        if int(fields[3]) == session and not (state in "ZX" and threads <= 1):
+            living.append(int(entry.name))
+    return living
+
+
 def wait_until(is_reached, limit_s, report=str):
     """Waits until `is_reached` returns something true; past `limit_s` the test fails with a report."""
     deadline = time.monotonic() + limit_s

@@ -34,9 +34,15 @@ def scope() -> int:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether no process of this PID namespace has the id."""
+    """Whether no process of this PID namespace has the id, but for a zombie.
+
+    Where the first process of a container waits for no orphans, a rank that its mpiexec has left stays a zombie.
+
+    Source:
+        proc_pid_stat(5): the state follows the name, which may have parentheses of its own.
+    """
     try:
         os.kill(pid, 0)
     except OSError as error:
         return isinstance(error, ProcessLookupError)
-    return False
+    return text_of(f"/proc/{pid}/stat").rpartition(") ")[2].startswith("Z")

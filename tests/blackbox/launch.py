@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from mpishare.cli import run as launcher
+from tests.processes import living_in_session, wait_until
 
 ROOT = Path(__file__).parent.parent.parent
 MPICH = ROOT / ".venv-mpich" / "bin" / "python"  # make test installs it
@@ -87,6 +88,8 @@ def run(command, environ=None, *, status=0, limit_s=300, is_cleaned=False):
             os.killpg(process.pid, signal.SIGKILL)
             out, err = process.communicate()
             raise AssertionError(f"{command} did not end in {limit_s} s\n{out}\n{err}") from None
+        # mpiexec ends before a rank that it has killed where that needs time to die: it still holds its files.
+        wait_until(lambda: not living_in_session(process.pid), 60, lambda: f"{command} left processes")
         if is_cleaned:
             run([sys.executable, "-m", "mpishare", "clean", "--dir", *{*settings.values()}])
     return checked(subprocess.CompletedProcess(command, process.returncode, out, err), status)
