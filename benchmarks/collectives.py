@@ -165,7 +165,7 @@ def show(title: str, figures: dict[str, Figures]) -> None:
     for size, ways in figures.items():
         print(f"  {size}")
         for way, figure in ways.items():
-            result = (f"{value:,.3f} {what}" for what, value in figure.items() if "quartile" not in what)
+            result = (f"{value:,.3f} {column}" for column, value in figure.items() if "quartile" not in column)
             print(f"    {way:52} " + "  ".join(result), flush=True)
 
 

@@ -140,18 +140,18 @@ def write(path: Path, sizes: dict[str, int]) -> float:
             chunks = {"chunks": (8, 1 << 14), "shuffle": True, "compression": "lzf"} if name == CHUNKED else {}
             file.create_dataset(name, data=array, **chunks)
             if name != CHUNKED:
-                np.save(beside(path, name), array)
+                np.save(sibling(path, name), array)
         return round(float(file[CHUNKED].id.get_storage_size()) / sizes[CHUNKED], 4)
 
 
-def beside(path: Path, name: str) -> Path:
+def sibling(path: Path, name: str) -> Path:
     """The same for NumPy."""
     return path.with_name(f"{name}.npy")
 
 
 def drop(path: Path) -> None:
     """Takes the files out of the page cache, once they are on the disk."""
-    for file in (path, beside(path, COLD)):
+    for file in (path, sibling(path, COLD)):
         descriptor = os.open(file, os.O_RDONLY)
         os.fsync(descriptor)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -299,7 +299,7 @@ def ways(comm: Any, ms: Any) -> dict[str, Way]:
             return file[name][...]
 
     def mapped(path: str, name: str) -> Any:
-        return np.load(beside(Path(path), name), mmap_mode="r")
+        return np.load(sibling(Path(path), name), mmap_mode="r")
 
     def bcast(path: str, name: str) -> Any:
         matches = each(path, name) if comm.rank == 0 else None
@@ -358,7 +358,7 @@ def _window(comm: Any, dataset: Any) -> Any:
 def read_bytes() -> Any:
     """What this process has read by system calls, and of that, or of its maps, from a disk."""
     args = Path("/proc/self/io").read_text().split()
-    return np.array([int(args[args.index(what) + 1]) for what in ("rchar:", "read_bytes:")])
+    return np.array([int(args[args.index(field) + 1]) for field in ("rchar:", "read_bytes:")])
 
 
 def over_hosts(path: Path, nbytes: int, rounds: int) -> None:
@@ -395,7 +395,7 @@ def show(title: str, figures: dict[str, dict[str, float]]) -> None:
     """Prints one table."""
     print(f"\n{title}")
     for name, row in figures.items():
-        print(f"  {name:42} " + "  ".join(f"{value:8.3f} {what}" for what, value in row.items()), flush=True)
+        print(f"  {name:42} " + "  ".join(f"{value:8.3f} {column}" for column, value in row.items()), flush=True)
 
 
 if __name__ == "__main__":

@@ -30,14 +30,14 @@ class Row:
     Attributes:
         values: All of them have to reach the goal.
         goal: The most that a value may be, or the least.
-        beside: What else was measured.
+        remark: What else was measured.
     """
 
-    what: str
+    measure: str
     values: tuple[float, ...]
     goal: float
     unit: str = ""
-    beside: str = ""
+    remark: str = ""
     is_least: bool = False
 
     @property
@@ -51,8 +51,8 @@ class Row:
         unit = f" {self.unit}" if self.unit else ""
         measured = ", ".join(f"{value:,.3g}" for value in self.values) + unit
         goal = f"{'at least ' if self.is_least else ''}{self.goal:g}{unit}"
-        beside = f"; {self.beside}" if self.beside else ""
-        return self.what, measured + beside, goal, "met" if self.is_met else "**missed**"
+        remark = f"; {self.remark}" if self.remark else ""
+        return self.measure, measured + remark, goal, "met" if self.is_met else "**missed**"
 
 
 def rows(figures: Figures) -> list[Row]:
@@ -75,9 +75,9 @@ def rows(figures: Figures) -> list[Row]:
 def _within(two: Figures, four: Figures) -> Iterator[Row]:
     """On one node; in memmap, then in windows."""
 
-    def over(size: str, way: str, reference: str, what: str = MEDIAN) -> tuple[float, ...]:
+    def over(size: str, way: str, reference: str, column: str = MEDIAN) -> tuple[float, ...]:
         figures = two[size]
-        return tuple(figures[f"mpishare, {kind}, {way}"][what] / figures[reference][what] for kind in _KINDS)
+        return tuple(figures[f"mpishare, {kind}, {way}"][column] / figures[reference][column] for kind in _KINDS)
 
     memcpy, private = "one memcpy, warm", "Bcast, a copy a rank"
     yield Row("256 MiB to 2 ranks, new memory, over one warm memcpy", over(_LARGE, NEW, memcpy), 2.0)
@@ -86,11 +86,11 @@ def _within(two: Figures, four: Figures) -> Iterator[Row]:
     yield Row("the same over a pickled bcast", over(_LARGE, NEW, "bcast, pickled"), 0.08)
     yield Row("256 MiB to 2 ranks, memory used again, over one warm memcpy", over(_LARGE, AGAIN, memcpy), 1.0)
     new = {size: over(size, NEW, _WINDOW)[-1] for size, ways in two.items() if _WINDOW in ways}
-    what = f"{_listed(new)} to 2 ranks, new memory by a window, over a new hand-written window"
-    yield Row(what, tuple(new.values()), 1.0)
+    measure = f"{_listed(new)} to 2 ranks, new memory by a window, over a new hand-written window"
+    yield Row(measure, tuple(new.values()), 1.0)
     reads = {size: over(size, NEW, private, "first read, ms") for size in (_LARGE, _SMALL, _64_KIB, _MIDDLE)}
     small = ", ".join(f"of {name_of(size)} {values[-1]:.3g}" for size, values in reads.items() if size != _LARGE)
-    yield Row("first full read of 256 MiB of new memory, over that of private arrays", reads[_LARGE], 1.3, beside=small)
+    yield Row("first full read of 256 MiB of new memory, over that of private arrays", reads[_LARGE], 1.3, remark=small)
     fill = over(_LARGE, "in place", "fill of a private warm array")
     yield Row("`empty`, fill, `fence`, memory used again, over filling a private array", fill, 1.1)
     yield Row(f"1 KiB to 2 ranks, memory used again, over a {_WINDOW_AGAIN}", over(_SMALL, AGAIN, _WINDOW_AGAIN), 3.0)
@@ -111,13 +111,13 @@ def _between(figures: Figures) -> Iterator[Row]:
         size, ways = alone[hosts]
         bare_ms = int(size.split()[0].replace(",", "")) * 8 / 400e6 * 1e3
         best = _best(ways, BCAST)[MEDIAN] / bare_ms
-        beside = f"MPI_Bcast by default {ways[BCAST][MEDIAN] / bare_ms:.3g}, by its best algorithm {best:.3g}"
+        remark = f"MPI_Bcast by default {ways[BCAST][MEDIAN] / bare_ms:.3g}, by its best algorithm {best:.3g}"
         yield Row(
             f"{name_of(size)} to {hosts} hosts, over bytes / 400 Mbit/s",
             (ways[SHARE][MEDIAN] / bare_ms,),
             goal,
             "",
-            beside,
+            remark,
         )
     for hosts in alone:
         tables = figures[f"{hosts} hosts of 1, 400mbit"].values()
@@ -130,21 +130,21 @@ def _between(figures: Figures) -> Iterator[Row]:
             yield Row(f"{name_of(size)} to {hosts} hosts of 4 ranks, over 1 rank in another run", (ratio,), 1.05)
     near = figures["2 pretend nodes of 1"]
     for size, goal in ((_SMALL, 4.0), (_64_KIB, 2.0), (_MIDDLE, 1.1), (_last(near)[0], 0.7)):
-        what = f"{name_of(size)} to 2 pretend nodes of 1, over an expert's window and MPI_Bcast"
-        beside = f"over the best rival {near[size][SHARE][OF_THE_BEST_BCAST]:.3g}"
-        yield Row(what, (near[size][SHARE][OF_THE_EXPERT],), goal, beside=beside)
+        measure = f"{name_of(size)} to 2 pretend nodes of 1, over an expert's window and MPI_Bcast"
+        remark = f"over the best rival {near[size][SHARE][OF_THE_BEST_BCAST]:.3g}"
+        yield Row(measure, (near[size][SHARE][OF_THE_EXPERT],), goal, remark=remark)
     for hosts in (2, 4):
         free = figures[f"{hosts} hosts of 1, free"]
         large = {size: free[size][SHARE][OF_THE_BEST_BCAST] for size in free if (size_of(size) or 0) >= 1 << 20}
-        what = f"{_listed(large)} to {hosts} hosts of 1, links as fast as the machine, over the best rival"
-        yield Row(what, tuple(large.values()), 1.0)
+        measure = f"{_listed(large)} to {hosts} hosts of 1, links as fast as the machine, over the best rival"
+        yield Row(measure, tuple(large.values()), 1.0)
     for title, tables in figures.items():
         size, ways = _last(tables)
         if OF_THE_SOCKET in ways.get(SHARE, {}):
-            beside = f"MPI_Bcast's best algorithm {_best(ways, BCAST)[OF_THE_SOCKET]:.3g}"
-            beside += f", sockets from host to host {ways[SOCKETS][OF_THE_SOCKET]:.3g}" if SOCKETS in ways else ""
+            remark = f"MPI_Bcast's best algorithm {_best(ways, BCAST)[OF_THE_SOCKET]:.3g}"
+            remark += f", sockets from host to host {ways[SOCKETS][OF_THE_SOCKET]:.3g}" if SOCKETS in ways else ""
             yield Row(
-                f"{name_of(size)}, {title}, over one raw socket", (ways[SHARE][OF_THE_SOCKET],), 1.10, beside=beside
+                f"{name_of(size)}, {title}, over one raw socket", (ways[SHARE][OF_THE_SOCKET],), 1.10, remark=remark
             )
 
 
@@ -171,24 +171,24 @@ def _links(figures: Figures) -> Iterator[Row]:
         places = [figures[f"{hosts} hosts of 1, {kind}"][size] for hosts in (2, 4, 8)]
         sockets = ", ".join(f"{place[SOCKETS][OF_THE_SOCKET]:.3g}" for place in places[1:])
         values = tuple(place[SHARE][OF_THE_SOCKET] for place in places)
-        what = f"{name_of(size)} to 2, 4, 8 hosts, {kind}, over one raw socket"
-        yield Row(what, values, 1.10, beside=f"raw sockets from host to host, 4 and 8 hosts: {sockets}")
+        measure = f"{name_of(size)} to 2, 4, 8 hosts, {kind}, over one raw socket"
+        yield Row(measure, values, 1.10, remark=f"raw sockets from host to host, 4 and 8 hosts: {sockets}")
 
 
 def _growth(figures: Figures) -> Iterator[Row]:
     """More hosts than this machine can be, simulated, and how far the simulation is from what was measured."""
     for row in figures["several nodes"].get("hosts", []):
-        what = f"simulated time of {row['bytes'] >> 20} MiB to {row['hosts']} hosts, over the measured one: off by"
-        yield Row(what, (abs(row[OF_MEASURED] - 1),), TOLERANCE)
+        measure = f"simulated time of {row['bytes'] >> 20} MiB to {row['hosts']} hosts, over the measured one: off by"
+        yield Row(measure, (abs(row[OF_MEASURED] - 1),), TOLERANCE)
     for kind, rows in figures[OTHER_LINKS].items():
         ratios = ", ".join(f"{row[OF_MEASURED]:.3g}" for row in rows)
         hosts, off = ", ".join(str(row["hosts"]) for row in rows), tuple(abs(row[OF_MEASURED] - 1) for row in rows)
-        what = f"simulated time of 32 MiB to {hosts} hosts, {kind}, over that in the row of such links above: off by"
-        yield Row(what, off, TOLERANCE, beside=f"the ratios are {ratios}")
+        measure = f"simulated time of 32 MiB to {hosts} hosts, {kind}, over that in the row of such links above: off by"
+        yield Row(measure, off, TOLERANCE, remark=f"the ratios are {ratios}")
     if FABRIC in figures:
         ratio = figures[FABRIC][OVER_BOUND][str(GOAL_NODES)]
-        what = f"simulated, not measured: 32 MiB to {GOAL_NODES} nodes of 200 Gbit/s, over the least time possible"
-        yield Row(what, (ratio,), GOAL)
+        measure = f"simulated, not measured: 32 MiB to {GOAL_NODES} nodes of 200 Gbit/s, over the least time possible"
+        yield Row(measure, (ratio,), GOAL)
 
 
 def _collectives(figures: Figures) -> Iterator[Row]:
@@ -197,8 +197,8 @@ def _collectives(figures: Figures) -> Iterator[Row]:
     for size, goal in ((_SMALL, 3.0), (_64_KIB, 1.5), (_MIDDLE, 1.0)):
         ours, default = two[size][REDUCE][MEDIAN], two[size][MPI_REDUCE][MEDIAN]
         best = f"over the best rival {two[size][REDUCE][OF_THE_BEST]:.3g}"
-        what = f"allreduce of {name_of(size)}, 2 pretend nodes of 1, over MPI's default"
-        yield Row(what, (ours / default,), goal, beside=best)
+        measure = f"allreduce of {name_of(size)}, 2 pretend nodes of 1, over MPI's default"
+        yield Row(measure, (ours / default,), goal, remark=best)
     for ours, theirs, goal in ((REDUCE, MPI_REDUCE, 1.15), (GATHER, MPI_GATHER, 1.1)):
         call = ours.partition(".")[2]
         near, far = (_last(figures[place]) for place in (PRETENDED, "4 hosts of 2, 400mbit"))
@@ -207,12 +207,12 @@ def _collectives(figures: Figures) -> Iterator[Row]:
         best = f"over the best rival {ways[ours][OF_THE_BEST]:.3g}"
         yield Row(f"{call} of {name_of(size)}, 4 ranks on {PRETENDED}, over MPI's default", (over,), 1.0, "", best)
         held = f"MPI's {ways[theirs][HELD]:.3g}"
-        yield Row("the same, results that all ranks hold", (ways[ours][HELD],), 2.0, beside=held)
+        yield Row("the same, results that all ranks hold", (ways[ours][HELD],), 2.0, remark=held)
         size, ways = far
         best = f"the best rival {ways[ours][LEAST] / ways[ours][OF_THE_BEST]:.3g}"
         least = f"MPI's default {ways[theirs][LEAST]:.3g}, {best}"
-        what = f"{call} of {name_of(size)} over 4 hosts, over the least that 400 Mbit/s allow"
-        yield Row(what, (ways[ours][LEAST],), goal, beside=least)
+        measure = f"{call} of {name_of(size)} over 4 hosts, over the least that 400 Mbit/s allow"
+        yield Row(measure, (ways[ours][LEAST],), goal, remark=least)
 
 
 def _messages(figures: Figures, compressed: Figures) -> Iterator[Row]:
@@ -231,15 +231,15 @@ def _messages(figures: Figures, compressed: Figures) -> Iterator[Row]:
     memory = figures["memory of a recv of 1 GiB"][OURS]["over the array, MiB"]
     yield Row("what a `recv` of 1 GiB takes besides the array", (memory,), 8.0, "MiB")
     shrinks, stays = (compressed[f"32 MiB, {kind}"][AUTO] for kind in ("compressible", "incompressible"))
-    what = '32 MiB between 2 hosts, 400mbit, with `compress="auto"`, over without'
+    measure = '32 MiB between 2 hosts, 400mbit, with `compress="auto"`, over without'
     by_lz4 = shrinks["lz4's ratio"]
     yield Row(
-        f"{what}: integers of which each stands eight times in turn",
+        f"{measure}: integers of which each stands eight times in turn",
         (shrinks[OF_PLAIN],),
         0.15,
-        beside=f"lz4 makes {by_lz4:.3g} of the bytes",
+        remark=f"lz4 makes {by_lz4:.3g} of the bytes",
     )
-    yield Row(f"{what}: random numbers", (stays[OF_PLAIN],), 1.03)
+    yield Row(f"{measure}: random numbers", (stays[OF_PLAIN],), 1.03)
 
 
 def _files(figures: Figures) -> Iterator[Row]:
@@ -248,15 +248,15 @@ def _files(figures: Figures) -> Iterator[Row]:
         ways, mib = figures[name], figures["bytes"][name] >> 20
         again = f"{ways[LOADED_AGAIN]['of the limit']:.3g} in memory used again"
         again += f"; stored in {figures[STORED]:.1%} of the bytes" if name == CHUNKED else ""
-        what = f"{mib} MiB of HDF5, {name}, to {figures['ranks']} ranks, over one process with h5py and a warm array"
-        yield Row(what, (ways[LOADED]["of the limit"],), goal, beside=again)
+        measure = f"{mib} MiB of HDF5, {name}, to {figures['ranks']} ranks, over one process with h5py and a warm array"
+        yield Row(measure, (ways[LOADED]["of the limit"],), goal, remark=again)
     ways = figures[CONTIGUOUS]
     yield Row("most memory held, over the bytes of a contiguous dataset", (ways[LOADED]["peak, of the bytes"],), 1.05)
     hosts = figures["over hosts"]
     links = tuple(hosts[f"{LOADED}, {name}"]["over bytes over bandwidth"] for name in (CONTIGUOUS, CHUNKED))
     mib = hosts["bytes"] >> 20
-    what = f"{mib} MiB from a file to {hosts['hosts']} hosts, contiguous and chunked, over bytes / {hosts['rate']}"
-    yield Row(what, links, 1.15)
+    measure = f"{mib} MiB from a file to {hosts['hosts']} hosts, contiguous and chunked, over bytes / {hosts['rate']}"
+    yield Row(measure, links, 1.15)
 
 
 def _tables(figures: Figures) -> Iterator[Row]:
@@ -276,12 +276,12 @@ def _tasks(figures: Figures) -> Iterator[Row]:
             "multiprocessing.Pool, initializer",
         )
     )
-    what = f"times as fast as multiprocessing.Pool with a bound method, {figures['items']:,} tasks, 2 ranks"
-    yield Row(what, (pool / ours,), 10.0, beside=f"with an initializer {own / ours:.3g}", is_least=True)
+    measure = f"times as fast as multiprocessing.Pool with a bound method, {figures['items']:,} tasks, 2 ranks"
+    yield Row(measure, (pool / ours,), 10.0, remark=f"with an initializer {own / ours:.3g}", is_least=True)
     overhead = figures["overhead"]
     for name, goal_us in (("one at a time", 15.0), ("by chunks", 1.0)):
-        what = f"what a task without work takes longer than in a loop, shared by 2 ranks, {name}"
-        yield Row(what, (overhead[f"{name}, us"],), goal_us, "us")
+        measure = f"what a task without work takes longer than in a loop, shared by 2 ranks, {name}"
+        yield Row(measure, (overhead[f"{name}, us"],), goal_us, "us")
     gain = figures["work"]["over a loop"]
     yield Row("times as fast as a loop, 2 ranks on 2 cores, 20 us a task", (gain,), 1.6, is_least=True)
     apart = figures["uneven"]["apart, longest tasks"]
@@ -292,26 +292,26 @@ def _additions(figures: Figures) -> Iterator[Row]:
     """Of all ranks of a node into one histogram."""
     ways = figures["ways"]
     ours, own = ways["kernels.atomic_add"], ways["a histogram a rank, += and Reduce"]
-    what = f"additions lost of {ours['additions']:,} atomic ones by {figures['ranks']} ranks"
-    yield Row(what, (ours["lost"],), 0.0, beside=f"by plain `+=` {ways['plain +=']['lost']:,}")
+    measure = f"additions lost of {ours['additions']:,} atomic ones by {figures['ranks']} ranks"
+    yield Row(measure, (ours["lost"],), 0.0, remark=f"by plain `+=` {ways['plain +=']['lost']:,}")
     rate, best = ours["millions a second"], own["millions a second"]
-    what = f"atomic additions a second over those into a histogram a rank, {figures['bins']:,} bins"
-    beside = f"{rate:,.3g} million a second; by `MPI_Fetch_and_op` from Python "
-    beside += f"{ways['MPI_Fetch_and_op, from Python']['millions a second']:.3g}"
-    yield Row(what, (rate / best,), 1.0, beside=beside, is_least=True)
+    measure = f"atomic additions a second over those into a histogram a rank, {figures['bins']:,} bins"
+    remark = f"{rate:,.3g} million a second; by `MPI_Fetch_and_op` from Python "
+    remark += f"{ways['MPI_Fetch_and_op, from Python']['millions a second']:.3g}"
+    yield Row(measure, (rate / best,), 1.0, remark=remark, is_least=True)
 
 
 def _ground(figures: Figures) -> Iterator[Row]:
     """What it costs before it does anything fast."""
     memory = figures["memory over the array"]
-    what = "memory of a node for 256 MiB that 4 ranks see, after the root dropped its source, over the array (PSS)"
-    yield Row(what, (memory,), 1.05)
+    measure = "memory of a node for 256 MiB that 4 ranks see, after the root dropped its source, over the array (PSS)"
+    yield Row(measure, (memory,), 1.05)
     shares = figures["live shares"]
-    what = f"descriptors and communicators that {shares['count']:,} live shares add"
-    yield Row(what, (shares["descriptors grown"], shares["communicators grown"]), 0.0)
+    measure = f"descriptors and communicators that {shares['count']:,} live shares add"
+    yield Row(measure, (shares["descriptors grown"], shares["communicators grown"]), 0.0)
     refused = max(figures["refusals until the last rank has raised, ms"].values())
     yield Row("bad input on any rank, until the last of 4 ranks has raised, at most", (refused,), 1000.0, "ms")
     names = "mpishare", "NumPy", "mpishare and the modules of share"
     own, numpy, used = (figures["import"][name]["median, ms"] for name in names)
-    beside = f"with what the first share imports, NumPy among it, {used / numpy:.3g}"
-    yield Row("`import mpishare` over `import numpy`", (own / numpy,), 0.3, beside=beside)
+    remark = f"with what the first share imports, NumPy among it, {used / numpy:.3g}"
+    yield Row("`import mpishare` over `import numpy`", (own / numpy,), 0.3, remark=remark)

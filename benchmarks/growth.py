@@ -42,7 +42,7 @@ from benchmarks.picture import lines
 from benchmarks.places import NO_DELAY, on_cluster, on_pretend_nodes
 from benchmarks.rivals import AGAIN, NEW, SHARE, Way, socket_way
 from benchmarks.rounds import MEDIAN, Call, measure
-from benchmarks.simulation import Costs, Step, simulate
+from benchmarks.simulation import Fabric, Step, simulate
 from mpishare.transfer import plan
 
 POWERS = (25,)
@@ -130,7 +130,7 @@ def several_nodes(hosts: list[str], rate: str, rounds: int) -> tuple[dict[str, A
         "costs"
     ]
     link = on_cluster(2, "1", rate, ["benchmarks.growth", "--inside", "link", "--rounds", str(rounds)])["costs"]
-    costs = Costs(**message, **link)
+    fabric = Fabric(**message, **link)
     powers = ",".join(map(str, (10, *POWERS)))
     rows, ground = [], dict[str, Any]()
     for count in hosts:
@@ -139,14 +139,14 @@ def several_nodes(hosts: list[str], rate: str, rounds: int) -> tuple[dict[str, A
         medians = {size: ways[SHARE][MEDIAN] / 1e3 for size, ways in result["figures"].items()}
         for nbytes in (1 << power for power in POWERS):
             taken_s, small_s = medians[f"{nbytes:,} bytes"], medians["1,024 bytes"]
-            rows.append(compared(int(count), nbytes, taken_s, small_s, costs))
+            rows.append(compared(int(count), nbytes, taken_s, small_s, fabric))
         ground = result["ground"]
-    return {"rate": rate, "costs": asdict(costs), "hosts": rows, OVER_BOUND: over_bound(costs)}, ground
+    return {"rate": rate, "costs": asdict(fabric), "hosts": rows, OVER_BOUND: over_bound(fabric)}, ground
 
 
-def compared(count: int, nbytes: int, taken_s: float, small_s: float, costs: Costs) -> dict[str, float]:
+def compared(count: int, nbytes: int, taken_s: float, small_s: float, fabric: Fabric) -> dict[str, float]:
     """The play of so many bytes to so many hosts beside the measured time; `small_s` is that of a share of 1 KiB."""
-    played_s = small_s + simulate(schedule(nbytes, count, costs), costs)
+    played_s = small_s + simulate(schedule(nbytes, count, fabric), fabric)
     figures = {"hosts": count, "bytes": nbytes, "measured, s": taken_s, "played, s": round(played_s, 5)}
     return {**figures, SMALL_SHARE: small_s, OF_MEASURED: round(played_s / taken_s, 3)}
 
@@ -165,46 +165,46 @@ def other_links(between: dict[str, Any], rounds: int) -> dict[str, list[dict[str
     for kind, rows in kept.items():
         rate, _, delay = kind.partition(", ")
         program = ["benchmarks.growth", "--inside", "link", "--rounds", str(rounds)]
-        costs = Costs(**message, **on_cluster(2, "1", rate, program, delay=delay or NO_DELAY)["costs"])
+        fabric = Fabric(**message, **on_cluster(2, "1", rate, program, delay=delay or NO_DELAY)["costs"])
         result[kind] = [
-            compared(count, nbytes, taken_s, small[count], costs) for count, nbytes, taken_s in rows if count in small
+            compared(count, nbytes, taken_s, small[count], fabric) for count, nbytes, taken_s in rows if count in small
         ]
     return result
 
 
 def measured_points(between: dict[str, Any]) -> list[float]:
     """The measured times over the bound for `PAPER_NODES`; no number where there were no such hosts."""
-    costs = Costs(**between["costs"])
+    fabric = Fabric(**between["costs"])
     points = {row["hosts"]: row["measured, s"] for row in between["hosts"] if row["bytes"] == GOAL_BYTES}
-    return [points.get(count, math.nan) / bound_s(GOAL_BYTES, count, costs) for count in PAPER_NODES]
+    return [points.get(count, math.nan) / bound_s(GOAL_BYTES, count, fabric) for count in PAPER_NODES]
 
 
 def fabric(rounds: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the play says of a fabric that no one measured."""
     result = on_pretend_nodes(PRETENDED, ["benchmarks.growth", "--inside", "message", "--rounds", str(rounds)])
     message = result["costs"]
-    costs = Costs(FABRIC_LATENCY_S, FABRIC_BYTE_S, eager_s=0.0, large_s=0.0, **message)
-    played = {taken: over_bound(replace(costs, message_s=taken * 1e-6), [GOAL_NODES]) for taken in MESSAGES_US}
+    fabric = Fabric(FABRIC_LATENCY_S, FABRIC_BYTE_S, eager_s=0.0, large_s=0.0, **message)
+    played = {taken: over_bound(replace(fabric, message_s=taken * 1e-6), [GOAL_NODES]) for taken in MESSAGES_US}
     by_message = {taken: ratios[GOAL_NODES] for taken, ratios in played.items()}
-    return {"costs": asdict(costs), OVER_BOUND: over_bound(costs), BY_MESSAGE: by_message}, result["ground"]
+    return {"costs": asdict(fabric), OVER_BOUND: over_bound(fabric), BY_MESSAGE: by_message}, result["ground"]
 
 
-def schedule(nbytes: int, count: int, costs: Costs) -> Sequence[Sequence[Step]]:
-    """What the library would do between nodes with such costs."""
-    link = plan.Link(costs.byte_s, costs.eager_s + costs.message_s, costs.large_s + costs.message_s)
+def schedule(nbytes: int, count: int, fabric: Fabric) -> Sequence[Sequence[Step]]:
+    """What the library would do between the nodes of a fabric."""
+    link = plan.Link(fabric.byte_s, fabric.eager_s + fabric.message_s, fabric.large_s + fabric.message_s)
     choice = plan.choose(nbytes, count, link)
     return [plan.steps(nbytes, range(count), place, choice) for place in range(count)]
 
 
-def over_bound(costs: Costs, counts: Sequence[int] = PAPER_NODES) -> dict[int, float]:
+def over_bound(fabric: Fabric, counts: Sequence[int] = PAPER_NODES) -> dict[int, float]:
     """The time of the play over the least that any way could take, by nodes."""
-    played = {count: simulate(schedule(GOAL_BYTES, count, costs), costs) for count in counts}
-    return {count: round(taken_s / bound_s(GOAL_BYTES, count, costs), 3) for count, taken_s in played.items()}
+    played = {count: simulate(schedule(GOAL_BYTES, count, fabric), fabric) for count in counts}
+    return {count: round(taken_s / bound_s(GOAL_BYTES, count, fabric), 3) for count, taken_s in played.items()}
 
 
-def bound_s(nbytes: int, count: int, costs: Costs) -> float:
+def bound_s(nbytes: int, count: int, fabric: Fabric) -> float:
     """Bytes over bandwidth, and the latency of as many hops as any way needs."""
-    return nbytes * costs.byte_s + math.log2(count) * costs.latency_s
+    return nbytes * fabric.byte_s + math.log2(count) * fabric.latency_s
 
 
 def inside(part: str, rounds: int) -> None:
@@ -214,10 +214,10 @@ def inside(part: str, rounds: int) -> None:
     import mpishare as ms
 
     comm = MPI.COMM_WORLD
-    costs = message_costs(comm, rounds) if part == "message" else link_costs(comm, rounds)
+    measured = message_costs(comm, rounds) if part == "message" else link_costs(comm, rounds)
     ground = ms.info().as_dict()
     if comm.rank == 0:
-        print(json.dumps({"costs": costs, "ground": ground}))
+        print(json.dumps({"costs": measured, "ground": ground}))
 
 
 def message_costs(comm: Any, rounds: int) -> dict[str, float]:
@@ -330,8 +330,8 @@ def show_others(links: dict[str, list[dict[str, float]]]) -> None:
 
 def show_curve(name: str, played: dict[str, Any]) -> None:
     """Prints how the play grows."""
-    costs = "; ".join(f"{what} {value:.3g}" for what, value in played["costs"].items())
-    print(f"{name}: {costs}")
+    line = "; ".join(f"{field} {value:.3g}" for field, value in played["costs"].items())
+    print(f"{name}: {line}")
     for count, ratio in played[OVER_BOUND].items():
         print(f"  {count:5} nodes, {GOAL_BYTES:,} bytes: {ratio:.3f} of the bound", flush=True)
     reached = played[OVER_BOUND][GOAL_NODES]

@@ -29,7 +29,7 @@ def kept_figures(name: str) -> dict[str, Any]:
     """What NAME.json has, to be added to, if it is of the same code and commit; nothing otherwise."""
     file = RESULTS / f"{name}.json"
     kept = json.loads(file.read_text()) if file.exists() else {}
-    is_same = all(kept.get("facts", {}).get(what) == _facts().get(what) for what in ("code", "commit"))
+    is_same = all(kept.get("facts", {}).get(fact) == _facts().get(fact) for fact in ("code", "commit"))
     figures: dict[str, Any] = kept["figures"] if kept and is_same else {}
     return figures
 

@@ -53,11 +53,11 @@ def read(names: tuple[str, ...] = QUOTED) -> Kept:
     kept = {name: json.loads((keep.RESULTS / f"{name}.json").read_text()) for name in names}
     facts = {name: result.get("facts", {}) for name, result in kept.items()}
     first = facts[names[0]]
-    for what in _ALIKE:
-        others = [name for name in names if facts[name].get(what) != first.get(what)]
+    for fact in _ALIKE:
+        others = [name for name in names if facts[name].get(fact) != first.get(fact)]
         if others:
             raise SystemExit(
-                f"{', '.join(others)}: {what} differs from that of {names[0]}. A table has results of one code and one "
+                f"{', '.join(others)}: {fact} differs from that of {names[0]}. A table has results of one code and one "
                 "machine: measure all of them again, by make bench or by python -m benchmarks.run --only NAME"
             )
     if str(first.get("code")).endswith("and changes"):
@@ -72,6 +72,6 @@ def read(names: tuple[str, ...] = QUOTED) -> Kept:
         f"{machine['cores']} cores",
         f"Linux {machine['kernel']}",
         versions["MPI library"].split(",")[0],
-        *(f"{what} {versions[what]}" for what in ("mpi4py", "NumPy", "Python")),
+        *(f"{fact} {versions[fact]}" for fact in ("mpi4py", "NumPy", "Python")),
     ]
     return Kept(figures, ", ".join(origin) + ". No table has figures of a machine with more cores.")

@@ -57,7 +57,7 @@ def main() -> None:
     info = ms.info()
     if comm.rank == 0:
         for name, figures in {**rows, **sums}.items():
-            print(f"{name:38} " + "  ".join(f"{what} {value:,}" for what, value in figures.items()), flush=True)
+            print(f"{name:38} " + "  ".join(f"{column} {value:,}" for column, value in figures.items()), flush=True)
         keep(
             "kernels",
             {"ranks": comm.size, "bins": options.bins, "ways": rows, f"checksum of {NBYTES >> 20} MiB": sums},

@@ -92,13 +92,13 @@ def limits() -> dict[str, float]:
         list(threads.map(copy, arrays))
 
     with ThreadPoolExecutor(count) as threads:
-        one, all_cores = _median_s(lambda: copy(arrays[0])), _median_s(copies)
-    figures = {"memcpy on one core, GB/s": _COPIED_BYTES / one / 1e9}
+        one_core, all_cores = _median_s(lambda: copy(arrays[0])), _median_s(copies)
+    figures = {"memcpy on one core, GB/s": _COPIED_BYTES / one_core / 1e9}
     if count > 1:
         figures["memcpy on two cores, GB/s"] = count * _COPIED_BYTES / all_cores / 1e9
     figures["a page fault, us"] = _median_s(_fault) / (_FAULTED_BYTES // mmap.PAGESIZE) * 1e6
     figures["a call in Python, ns"] = _median_s(_call) / _CALLS * 1e9
-    return {what: round(value, 3) for what, value in figures.items()}
+    return {column: round(value, 3) for column, value in figures.items()}
 
 
 def _fault() -> None:

@@ -46,7 +46,7 @@ def main() -> None:
     info = ms.info()
     if comm.rank == 0:
         for name, row in figures.items():
-            print(f"{name:24} " + "  ".join(f"{what} {value}" for what, value in row.items()))
+            print(f"{name:24} " + "  ".join(f"{column} {value}" for column, value in row.items()))
         keep(f"memory-{comm.size}", {"array, bytes": nbytes, "ranks": comm.size, **figures}, info)
 
 

@@ -274,7 +274,7 @@ def show(name: str, figures: Figures) -> None:
     for way, values in figures.items():
         print(
             f"  {way:30} "
-            + "  ".join(f"{value:13,.4f} {what}" for what, value in values.items() if "quartile" not in what),
+            + "  ".join(f"{value:13,.4f} {column}" for column, value in values.items() if "quartile" not in column),
             flush=True,
         )
 

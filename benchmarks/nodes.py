@@ -245,7 +245,7 @@ def show(title: str, figures: Figures) -> None:
     for size, ways in figures.items():
         print(f"  {size}")
         for way, figure in sorted(ways.items(), key=lambda item: item[1][MEDIAN]):
-            result = (f"{value:,.3f} {what}" for what, value in figure.items() if "quartile" not in what)
+            result = (f"{value:,.3f} {column}" for column, value in figure.items() if "quartile" not in column)
             print(f"    {way:50} " + "  ".join(result), flush=True)
 
 

@@ -43,7 +43,7 @@ def lines(
     if figure is None:
         return
     axes = figure.add_subplot(xlabel=x_label, ylabel=y_label)
-    series = {label: y for label, y in series.items() if any(map(math.isfinite, y))}
+    series = {way: y for way, y in series.items() if any(map(math.isfinite, y))}
     finite = [value for y in series.values() for value in y if math.isfinite(value)]
     log_y = log and max(finite) > _FEW * min(finite)
     if log:
@@ -52,15 +52,15 @@ def lines(
         axes.set_yscale("log")
     axes.set_title(title, loc="left")
     ends, rivals = dict[str, tuple[float, float, str]](), iter(_RIVALS)
-    for number, (label, y) in enumerate(_chosen(series).items()):
-        is_ours = _is_ours(label)
+    for number, (way, y) in enumerate(_chosen(series).items()):
+        is_ours = _is_ours(way)
         colour = _OURS if is_ours else next(rivals)
         is_whole = all(map(math.isfinite, y))  # else points alone, which may lie on a line
         style = ("--" if is_ours and _OURS in [colour for *_, colour in ends.values()] else "-") if is_whole else ""
         marks = {"marker": _MARKERS[number], "markersize": 5 if is_whole else 11}
         width = 2.5 if is_ours else 1.5
         axes.plot(x, y, style, color=colour, linewidth=width, fillstyle="full" if is_whole else "none", **marks)
-        ends[label] = *[point for point in zip(x, y, strict=True) if math.isfinite(point[1])][-1], colour
+        ends[way] = *[point for point in zip(x, y, strict=True) if math.isfinite(point[1])][-1], colour
     shown = _spaced(x) if log else x
     names = {value: _size(value) if "bytes" in x_label else f"{value:g}" for value in shown}
     axes.set_xticks(x, [names.get(value, "") for value in x])
@@ -73,11 +73,11 @@ def lines(
     if x[0] > x[-1]:
         axes.invert_xaxis()
     axes.grid(alpha=0.3)
-    for label, place in _places(axes, {label: y for label, (_, y, _) in ends.items()}, log=log_y).items():
-        *end, colour = ends[label]
+    for way, place in _places(axes, {way: y for way, (_, y, _) in ends.items()}, log=log_y).items():
+        *end, colour = ends[way]
         leader = {"arrowstyle": "-", "color": colour, "alpha": 0.5, "relpos": (0, 0.5)}  # to its left end, across none
         text = {"textcoords": axes.transAxes, "color": colour, "va": "center"}
-        axes.annotate(label, end, (1.04, place), arrowprops=leader, **text)
+        axes.annotate(way, end, (1.04, place), arrowprops=leader, **text)
     figure.savefig(RESULTS / f"{name}.png", dpi=110)
 
 
@@ -90,11 +90,11 @@ def bars(name: str, series: Mapping[str, Mapping[str, float]], x_label: str, tit
     figure.suptitle(title, x=0.01, ha="left")
     panels = figure.subplots(1, len(series), squeeze=False)[0]
     is_shared = len({frozenset(values) for values in series.values()}) == 1
-    for number, (axes, (label, values)) in enumerate(zip(panels, series.items(), strict=True)):
+    for number, (axes, (way, values)) in enumerate(zip(panels, series.items(), strict=True)):
         first = next(iter(series.values())) if is_shared else values
         names = sorted(values, key=first.__getitem__)
         if len(series) > 1:
-            axes.set_title(label, loc="left", fontsize=10)
+            axes.set_title(way, loc="left", fontsize=10)
         colours = [_OURS if _is_ours(item) else _RIVALS[0] for item in names]
         drawn = axes.barh(names, [values[item] for item in names], 0.7, color=colours)
         axes.bar_label(drawn, fmt=_figure_of, padding=3, fontsize=9)
@@ -106,15 +106,15 @@ def bars(name: str, series: Mapping[str, Mapping[str, float]], x_label: str, tit
     figure.savefig(RESULTS / f"{name}.png", dpi=110)
 
 
-def _is_ours(label: str) -> bool:
-    return label.startswith(("mpishare", "kernels"))
+def _is_ours(way: str) -> bool:
+    return way.startswith(("mpishare", "kernels"))
 
 
 def _chosen(series: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
     """Ours, and of the others those with the least values, so that there are six at most."""
-    others = sorted((label for label in series if not _is_ours(label)), key=lambda label: _mean(series[label]))
+    others = sorted((way for way in series if not _is_ours(way)), key=lambda way: _mean(series[way]))
     room = _MAX_LINES - (len(series) - len(others))
-    return {label: y for label, y in series.items() if _is_ours(label) or label in others[: max(room, 0)]}
+    return {way: y for way, y in series.items() if _is_ours(way) or way in others[: max(room, 0)]}
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -133,12 +133,12 @@ def _spaced(x: Sequence[float]) -> list[float]:
 def _places(axes: Any, ends: Mapping[str, float], *, log: bool) -> dict[str, float]:
     """Where the names stand beside the ends of their lines, as parts of the height, none on another."""
     low, high = (math.log(limit) if log else limit for limit in axes.get_ylim())
-    height = {label: ((math.log(y) if log else y) - low) / (high - low) for label, y in ends.items()}
+    height = {way: ((math.log(y) if log else y) - low) / (high - low) for way, y in ends.items()}
     result: dict[str, float] = {}
-    for label in sorted(height, key=lambda label: height[label]):
-        result[label] = max(height[label], max(result.values(), default=-1.0) + _APART)
+    for way in sorted(height, key=lambda way: height[way]):
+        result[way] = max(height[way], max(result.values(), default=-1.0) + _APART)
     over = max(result.values()) - 1.0
-    return {label: place - max(over, 0.0) for label, place in result.items()}
+    return {way: place - max(over, 0.0) for way, place in result.items()}
 
 
 def _figure_of(value: float) -> str:

@@ -66,7 +66,7 @@ def main() -> None:
     for title, table in sizes.items():
         print(title)
         for name, taken in table.items():
-            print(f"  {name:44} " + "  ".join(f"{what} {value}" for what, value in taken.items()), flush=True)
+            print(f"  {name:44} " + "  ".join(f"{column} {value}" for column, value in taken.items()), flush=True)
     ours = {name: json.loads(run_inside(name, options, options.rounds)[0]) for name in ("overhead", "work", "uneven")}
     for name, figures in ours.items():
         print(f"{name}: {figures}")

@@ -72,7 +72,7 @@ def main() -> None:
         figures[place] = result["figures"]
         for call, rows in figures[place].items():
             for caches, figure in rows.items():
-                print(f"{place}, {call}, {caches}: " + ", ".join(f"{what} {value}" for what, value in figure.items()))
+                print(f"{place}, {call}, {caches}: " + ", ".join(f"{field} {value}" for field, value in figure.items()))
     keep("profile", figures, result["ground"])
 
 
@@ -139,8 +139,8 @@ def timed(
         row = {TOTAL: time.perf_counter() - start}
         if clocks is not None:
             row |= {**clocks.parts, PYTHON: row[TOTAL] - sum(clocks.parts.values())}
-        rows.append({what: value * 1e6 / times for what, value in row.items()})
-    return {what: round(statistics.median(row[what] for row in rows), 2) for what in rows[0]}
+        rows.append({column: value * 1e6 / times for column, value in row.items()})
+    return {column: round(statistics.median(row[column] for row in rows), 2) for column in rows[0]}
 
 
 def _arrays(nbytes: int) -> list[NDArray[np.float64]]:

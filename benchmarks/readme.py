@@ -36,7 +36,7 @@ def shown(page: Path) -> str:
     return "" if figure is None else figure[0]
 
 
-def front() -> str:
+def readme() -> str:
     """What README.md should have: six questions, each with sizes that a rule chooses; the worst cell of each of all."""
     results = kept.read()
     columns = ("what", "small", "middle", "large", "worst of all cells", "missed")
@@ -119,7 +119,7 @@ def _ratio(cell: Cell) -> str:
 
 
 BLOCKS: dict[Path, Callable[[], str]] = {
-    ROOT / "README.md": front,
+    ROOT / "README.md": readme,
     ROOT / "docs/explanation/measurement.md": written,
 }
 

@@ -183,9 +183,9 @@ def run(launch: Launch, environ: dict[str, str], *, short: bool) -> tuple[int, f
     print(f"\n== {launch.name}: python {shlex.join(command)}", flush=True)
     start = time.perf_counter()
     machine = [sys.executable, "-m", "benchmarks.machine"]
-    found = subprocess.run(machine, cwd=ROOT, env=environ, stdout=subprocess.PIPE, check=True).stdout
+    printed = subprocess.run(machine, cwd=ROOT, env=environ, stdout=subprocess.PIPE, check=True).stdout
     again = f"python -m benchmarks.run{launch.option} --only {' '.join(names_for(launch))}"
-    facts = {**json.loads(found), "command": again, "runs": command}
+    facts = {**json.loads(printed), "command": again, "runs": command}
     environ = {**environ, FACTS: json.dumps(facts)}
     status = subprocess.run([sys.executable, *command], cwd=ROOT, env=environ, check=False).returncode
     return status, time.perf_counter() - start

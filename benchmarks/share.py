@@ -303,7 +303,7 @@ def show(title: str, table: dict[str, Row]) -> None:
     for name, figures in table.items():
         print(
             f"  {name:34} "
-            + "  ".join(f"{value:11,.4f} {what}" for what, value in figures.items() if "quartile" not in what)
+            + "  ".join(f"{value:11,.4f} {column}" for column, value in figures.items() if "quartile" not in column)
         )
 
 

@@ -30,7 +30,7 @@ class Step(Protocol):
 
 
 @dataclass(frozen=True)
-class Costs:
+class Fabric:
     """What a message from node to node costs, in seconds, after LogGP.
 
     Attributes:
@@ -92,9 +92,9 @@ class _Place:
 class _Play:
     """Events in the order of their times."""
 
-    def __init__(self, schedule: Sequence[Sequence[Step]], costs: Costs, in_flight: int, seed: int) -> None:
+    def __init__(self, schedule: Sequence[Sequence[Step]], fabric: Fabric, in_flight: int, seed: int) -> None:
         self.places = [_Place(steps, in_flight) for steps in schedule]
-        self._costs, self._in_flight, self._random = costs, in_flight, random.Random(seed)
+        self._fabric, self._in_flight, self._random = fabric, in_flight, random.Random(seed)
         self._events: list[tuple[float, int, Callable[[float, int, int], None], int, int]] = []
         self._count = 0
         self.last_s = 0.0
@@ -116,10 +116,10 @@ class _Play:
         is_full = len(node.to_send) + node.is_sending > node.most_unsent
         if node.is_busy or is_full or node.is_done or not node.has_arrived[node.n_handled]:
             return
-        step, costs = node.steps[node.n_handled], self._costs
+        step, fabric = node.steps[node.n_handled], self._fabric
         node.is_busy = True
-        late_s = self._random.expovariate(1 / costs.late_s) if costs.late_s else 0.0
-        taken_s = costs.message_s * (len(step.sends) + (step.parent is not None)) + late_s
+        late_s = self._random.expovariate(1 / fabric.late_s) if fabric.late_s else 0.0
+        taken_s = fabric.message_s * (len(step.sends) + (step.parent is not None)) + late_s
         self._at(now + taken_s, self._handled, place)
 
     def _handled(self, now: float, place: int, _: int) -> None:
@@ -136,19 +136,19 @@ class _Play:
 
     def _send(self, now: float, place: int) -> None:
         """Has the link out begin with the first message that its receiver expects."""
-        node, costs = self.places[place], self._costs
+        node, fabric = self.places[place], self._fabric
         for index in range(0 if node.is_sending else len(node.to_send)):
             dest, chunk = node.to_send[index]
             receiver, nbytes = self.places[dest], chunk.stop - chunk.start
-            number, is_eager = receiver.number_of[chunk.start], nbytes <= costs.eager_bytes
+            number, is_eager = receiver.number_of[chunk.start], nbytes <= fabric.eager_bytes
             if not is_eager and number >= receiver.n_handled + self._in_flight:
                 receiver.waiting.add(place)
                 continue
             del node.to_send[index]
             node.is_sending = True
-            start = now + (costs.eager_s if is_eager else costs.large_s)
-            self._at(start + nbytes * costs.byte_s, self._sent, place)
-            arrived = max(start + costs.latency_s, receiver.link_in_free_s) + nbytes * costs.byte_s
+            start = now + (fabric.eager_s if is_eager else fabric.large_s)
+            self._at(start + nbytes * fabric.byte_s, self._sent, place)
+            arrived = max(start + fabric.latency_s, receiver.link_in_free_s) + nbytes * fabric.byte_s
             receiver.link_in_free_s = arrived
             self._at(arrived, self._arrived, dest, number)
             return
@@ -163,7 +163,7 @@ class _Play:
         self._handle(now, place)
 
 
-def simulate(schedule: Sequence[Sequence[Step]], costs: Costs, *, in_flight: int = 4, seed: int = 0) -> float:
+def simulate(schedule: Sequence[Sequence[Step]], fabric: Fabric, *, in_flight: int = 4, seed: int = 0) -> float:
     """Seconds until the last place has its last chunk.
 
     A place receives its chunks in the order of its steps, and sends each to its children before it goes on to the next.
@@ -172,14 +172,14 @@ def simulate(schedule: Sequence[Sequence[Step]], costs: Costs, *, in_flight: int
 
     Args:
         schedule: The steps of each place. Place 0 is the root.
-        costs: What messages cost.
+        fabric: What messages cost.
         in_flight: How many messages a place expects at the same time, and how many for each child may wait to be sent.
         seed: Of the times by which ranks are late.
 
     Raises:
         ValueError: The places wait for each other.
     """
-    play = _Play(schedule, costs, in_flight, seed)
+    play = _Play(schedule, fabric, in_flight, seed)
     play.run()
     if not all(place.is_done for place in play.places):
         raise ValueError("the places wait for each other: this schedule never ends")

@@ -41,7 +41,7 @@ def main() -> None:
             print(f"round {number + 1} of {options.rounds}", flush=True)
     figures = {name: row(rounds, name, MPICH if kind.is_mpich else PLAIN) for name, kind in situations.items()}
     for name, values in figures.items():
-        print(f"{name:40} " + "  ".join(f"{what} {value}" for what, value in values.items()))
+        print(f"{name:40} " + "  ".join(f"{column} {value}" for column, value in values.items()))
     keep("situations", {"rounds": options.rounds, "shares": options.shares, **figures}, rounds[0][PLAIN]["ground"])
 
 

@@ -38,7 +38,7 @@ def main() -> None:
     info = ms.info()
     if comm.rank == 0:
         for name, figure in figures.items():
-            print(f"{name:24} " + "  ".join(f"{value:9,.4f} {what}" for what, value in figure.items()))
+            print(f"{name:24} " + "  ".join(f"{value:9,.4f} {column}" for column, value in figure.items()))
         keep(f"wide-steps-{comm.size}", figures, info)
 
 

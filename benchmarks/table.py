@@ -69,19 +69,20 @@ def main() -> None:
     for name in installed:
         _, peak = watched(command(name, options.mb, 1), ROOT)
         figures[name] = {**seconds_row(seconds[name]), "peak, MB": round(peak / 1e6, 1)}
-        print(f"  {name:38} " + "  ".join(f"{value:9,.3f} {what}" for what, value in figures[name].items()), flush=True)
+        cells = (f"{value:9,.3f} {column}" for column, value in figures[name].items())
+        print(f"  {name:38} " + "  ".join(cells), flush=True)
     flights, _ = watched(command(FLIGHTS, options.mb, 1), ROOT)
     for name, figure in flights["tables"].items():
-        print(f"  {name:38} " + "  ".join(f"{what} {value:,}" for what, value in figure.items()))
+        print(f"  {name:38} " + "  ".join(f"{column} {value:,}" for column, value in figure.items()))
     asked = {"records, bytes": options.mb * 10**6, "processes": len(COLUMNS), "rounds": options.rounds}
     missing = [name for name in options.ways if name not in installed]
     kept = {**asked, "not installed": missing, "ways": figures, "flights": flights["tables"]}
     keep("table", kept, flights["ground"])
     labels = {"seconds": "time until all processes have them, s", "peak, MB": "most memory of all processes, MB"}
-    for what, label in labels.items():
-        series = {what: {name: figure[what] for name, figure in figures.items()}}
+    for column, axis_label in labels.items():
+        series = {column: {name: figure[column] for name, figure in figures.items()}}
         title = f"{options.mb} MB of records for {len(COLUMNS)} processes"
-        bars(f"table-{what.partition(',')[0]}", series, label, title)
+        bars(f"table-{column.partition(',')[0]}", series, axis_label, title)
 
 
 def command(way: str, mb: int, rounds: int) -> list[str]:

@@ -71,7 +71,7 @@ def main() -> None:
     for name, figure in figures.items():
         print(
             f"  {name:36} "
-            + "  ".join(f"{value:10,.1f} {what}" for what, value in figure.items() if "quartile" not in what)
+            + "  ".join(f"{value:10,.1f} {column}" for column, value in figure.items() if "quartile" not in column)
         )
     keep("ways", {"bytes": nbytes, "ways": figures}, result["ground"])
     there = {name: figure["there, ms"] for name, figure in figures.items()}
@@ -84,7 +84,7 @@ def row(taken: list[tuple[float, float]]) -> dict[str, float]:
     for leg, times in zip(("there", "and back"), zip(*taken, strict=True), strict=True):
         figures = rounds_row(times)
         result |= {f"{leg}, ms": figures[MEDIAN]}
-        result |= {f"{leg}, {what}": value for what, value in figures.items() if "quartile" in what}
+        result |= {f"{leg}, {column}": value for column, value in figures.items() if "quartile" in column}
     return {**result, "rounds": len(taken)}
 
 
@@ -111,20 +111,20 @@ class ThroughFile(Ends):
 
     def __init__(self, folder: str, is_parent: bool) -> None:
         names = [Path(folder) / "there.npy", Path(folder) / "back.npy"]
-        self._mine, self._theirs = names if is_parent else names[::-1]
+        self._own, self._others = names if is_parent else names[::-1]
 
     def send(self, array: Images) -> None:
         """Writes it beside, then gives it its name."""
-        others = self._mine.with_suffix(".part.npy")
+        others = self._own.with_suffix(".part.npy")
         np.save(others, array)
-        others.rename(self._mine)
+        others.rename(self._own)
 
     def recv(self) -> Images:
         """Waits for the name."""
-        while not self._theirs.exists():
+        while not self._others.exists():
             time.sleep(0.0002)
-        array: Images = np.load(self._theirs, mmap_mode="r")
-        self._theirs.unlink()
+        array: Images = np.load(self._others, mmap_mode="r")
+        self._others.unlink()
         return looked_at(array)
 
 
@@ -171,18 +171,18 @@ class ThroughBlocks(Ends):
 
     def __init__(self, names: tuple[str, str], read: Any, write: Any, shape: tuple[int, int]) -> None:
         self._blocks = [SharedMemory(name) for name in names]
-        self._mine, self._theirs = (np.ndarray(shape, np.float32, block.buf) for block in self._blocks)
+        self._own, self._others = (np.ndarray(shape, np.float32, block.buf) for block in self._blocks)
         self._read, self._write = read, write
 
     def send(self, array: Images) -> None:
         """Copies it into the block."""
-        np.copyto(self._mine, array)
+        np.copyto(self._own, array)
         self._write.send(None)
 
     def recv(self) -> Images:
         """The block of the other end."""
         self._read.recv()
-        return looked_at(self._theirs)
+        return looked_at(self._others)
 
 
 class ThroughQueue(Ends):
@@ -298,9 +298,9 @@ def with_child(
 ) -> list[tuple[float, float]]:
     """Time there, and there and back, of every round but the first. All processes of a machine have one clock."""
     stage = multiprocessing.get_context("spawn")
-    clock, theirs = stage.Pipe()
+    clock, far_end = stage.Pipe()
     parent, arguments = make(shape, stage, folder)
-    other = stage.Process(target=child, args=(theirs, rounds + 1, shape, *arguments))
+    other = stage.Process(target=child, args=(far_end, rounds + 1, shape, *arguments))
     other.start()
     end = parent()
     images, taken = made(shape), []

@@ -53,7 +53,7 @@ FILES = {
 
 PROGRAMS = {
     ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts): file
-    for folder in ("jobs", "docs/examples", "tests")
+    for folder in ("benchmarks", "docs/examples", "jobs", "tests")
     for file in sorted((PACKAGE.parent / folder).rglob("*.py"))
 }
 

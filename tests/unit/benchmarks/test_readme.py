@@ -115,7 +115,7 @@ def test_the_front_has_the_worst_cell_of_each_question(monkeypatch):
     monkeypatch.setattr(
         readme, "questions", lambda figures: [replace(each, place=each.cells[0].place) for each in asked]
     )
-    *table, _, left_out = readme.front().splitlines()
+    *table, _, left_out = readme.readme().splitlines()
     assert len([line for line in table if line.startswith("| a question")]) == readme._ON_FRONT
     assert all(f"{2.0 + number:.2f} times a rival" in "\n".join(table) for number in range(readme._ON_FRONT))
     assert all(f"{2.0 + number:.2f} times a rival (1 of 2)" in left_out for number in range(readme._ON_FRONT, 8))

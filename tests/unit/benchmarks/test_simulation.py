@@ -2,12 +2,12 @@
 
 import pytest
 
-from benchmarks.simulation import Costs, simulate
+from benchmarks.simulation import Fabric, simulate
 from mpishare.transfer import plan
 from mpishare.transfer.plan import Step
 
 CHUNK = 1000
-LINK = Costs(latency_s=0.0, byte_s=1e-3, eager_s=0.0, large_s=0.0, message_s=0.0)
+LINK = Fabric(latency_s=0.0, byte_s=1e-3, eager_s=0.0, large_s=0.0, message_s=0.0)
 
 
 def chunks(count):
@@ -43,7 +43,7 @@ def test_a_chain_takes_its_chunks_and_one_more_for_each_further_place(places, co
 
 @pytest.mark.parametrize("places", [8, 13, 100])
 def test_a_circulant_graph_hides_latency_and_the_work_of_the_ranks(places):
-    link = Costs(latency_s=0.5, byte_s=1e-3, eager_s=0.0, large_s=0.0, message_s=0.3, eager_bytes=0)
+    link = Fabric(latency_s=0.5, byte_s=1e-3, eager_s=0.0, large_s=0.0, message_s=0.3, eager_bytes=0)
     choice = plan.Choice(plan.Way.CIRCULANT_GRAPH, CHUNK, 0.0)
     schedule = [plan.steps(200 * CHUNK, range(places), place, choice) for place in range(places)]
     assert simulate(schedule, link) < 1.15 * (200 + 3 * places.bit_length())
@@ -55,21 +55,21 @@ def test_a_root_that_sends_to_all_takes_as_many_times_the_bytes(places):
 
 
 def test_latency_is_added_for_each_hop_and_not_for_each_chunk():
-    late = Costs(latency_s=7.0, byte_s=1e-3, eager_s=0.0, large_s=0.0, message_s=0.0)
+    late = Fabric(latency_s=7.0, byte_s=1e-3, eager_s=0.0, large_s=0.0, message_s=0.0)
     assert simulate(chain(4, 10), late) == pytest.approx(2 + 10 + 3 * 7)
 
 
 def test_a_message_costs_the_link_more_if_it_is_large():
     for eager_bytes, besides in ((CHUNK, 0.5), (CHUNK - 1, 2.0)):
-        link = Costs(0.0, 1e-3, 0.5, 2.0, 0.0, eager_bytes=eager_bytes)
+        link = Fabric(0.0, 1e-3, 0.5, 2.0, 0.0, eager_bytes=eager_bytes)
         assert simulate(chain(3, 10), link) == pytest.approx((1 + 10) * (1 + besides))
 
 
 def test_ranks_are_busy_while_links_carry_other_messages():
-    busy = Costs(latency_s=0.0, byte_s=1e-3, eager_s=0.0, large_s=0.0, message_s=0.25)
+    busy = Fabric(latency_s=0.0, byte_s=1e-3, eager_s=0.0, large_s=0.0, message_s=0.25)
     # the first send, at each place between a receive and a send, and the last receive
     assert simulate(chain(3, 10), busy) == pytest.approx(1 + 10 + 4 * 0.25)
-    slow = Costs(latency_s=0.0, byte_s=1e-3, eager_s=0.0, large_s=0.0, message_s=2.0)
+    slow = Fabric(latency_s=0.0, byte_s=1e-3, eager_s=0.0, large_s=0.0, message_s=2.0)
     assert simulate(chain(3, 10), slow) >= 10 * (2 + 2)  # the place in between
 
 
@@ -78,7 +78,7 @@ def test_ranks_are_busy_while_links_carry_other_messages():
 def test_each_way_of_the_plan_ends_whatever_a_place_expects_at_a_time(way, places):
     choice = plan.Choice(way, CHUNK, 0.0)
     schedule = [plan.steps(40 * CHUNK, range(places), place, choice) for place in range(places)]
-    large = Costs(latency_s=0.5, byte_s=1e-3, eager_s=0.0, large_s=0.1, message_s=0.2, late_s=0.3, eager_bytes=0)
+    large = Fabric(latency_s=0.5, byte_s=1e-3, eager_s=0.0, large_s=0.1, message_s=0.2, late_s=0.3, eager_bytes=0)
     assert simulate(schedule, large) >= 40 * 1.1
 
 
@@ -88,7 +88,7 @@ def test_a_large_message_waits_for_a_receiver_that_is_behind():
     fast = [Step(chunk, None, to(chunk, 1 if number else 2)) for number, chunk in enumerate(rest)]
     last = [Step(chunk, 0 if number else 2, ()) for number, chunk in enumerate(rest)]
     middle = [Step(rest[0], 0, to(rest[0], 1))]
-    large = Costs(0.0, 1e-3, 0.0, 0.0, 0.0, eager_bytes=0)
+    large = Fabric(0.0, 1e-3, 0.0, 0.0, 0.0, eager_bytes=0)
     for in_flight in (1, 4):
         assert simulate([fast, last, middle], large, in_flight=in_flight) >= 8
 
@@ -105,7 +105,7 @@ def test_places_that_wait_for_each_other_are_an_error():
 
 
 def test_the_seed_decides_how_late_ranks_are():
-    late = Costs(0.0, 1e-3, 0.0, 0.0, 0.0, late_s=0.1)
+    late = Fabric(0.0, 1e-3, 0.0, 0.0, 0.0, late_s=0.1)
     times = [simulate(chain(5, 20), late, seed=seed) for seed in (1, 1, 2)]
     assert times[0] == times[1] != times[2]
     assert min(times) > simulate(chain(5, 20), LINK)
