@@ -133,4 +133,4 @@ def nothing_left():
     with TemporaryDirectory(prefix="tests-", dir="/dev/shm") as folder:
         yield {f"OMPI_MCA_{component}_backing_directory": folder for component in ("btl_sm", "osc_sm")}
         left = [file.name for file in Path(folder).iterdir()]
-    assert left == []
+    assert left == [], left

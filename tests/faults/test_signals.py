@@ -44,13 +44,16 @@ UNSIGNALLED = [sys.executable, "-m", "mpishare", "run", "-n", "4", *PROGRAM, "9"
 def test_sigterm_of_the_launcher(tmp_path):
     """SIGTERM of mpiexec, as a batch system sends it.
 
-    Outcome: mpiexec ends the job at once; /dev/shm and TMPDIR are as before.
+    Outcome: mpiexec ends the job at once; TMPDIR is as before, and /dev/shm too, unless MPI was just making a window:
+    `mpishare clean` removes its file.
     """
     with nothing_left() as settings:
-        environ = environment({"TMPDIR": str(tmp_path), **settings})
-        with started(UNSIGNALLED, environ, "sharing") as job:
+        with started(UNSIGNALLED, environment({"TMPDIR": str(tmp_path), **settings}), "sharing") as job:
+            watches = [os.pidfd_open(rank) for rank in children_of(job.pid)]
             job.terminate()
             assert job.wait(60) != 0
+        wait_for_ends(watches)
+        clean({"osc_sm"}, settings)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -65,15 +68,27 @@ def test_sigkill_of_the_launcher(tmp_path):
             ranks = children_of(job.pid)
             assert len(ranks) == 4
         watches = [os.pidfd_open(rank) for rank in ranks]
-        for rank, watch in zip(ranks, watches, strict=True):
+        for rank in ranks:
             os.kill(rank, signal.SIGKILL)
-            assert select.select([watch], [], [], 60)[0]
-            os.close(watch)
-        folder = Path(settings["OMPI_MCA_osc_sm_backing_directory"])
-        left = set(folder.iterdir())
-        assert {file.name.partition(".")[0] for file in left} == {"sm_segment"}  # Open MPI's own, for messages
-        ended = run([sys.executable, "-m", "mpishare", "clean", "--dir", str(folder)])
-        assert all(f"removed {file}, " in ended.stdout for file in left)
+        wait_for_ends(watches)
+        assert clean({"sm_segment", "osc_sm"}, settings)  # Open MPI's own, for messages and for a window
+
+
+def wait_for_ends(watches):
+    """Waits until the processes of these descriptors have ended."""
+    for watch in watches:
+        assert select.select([watch], [], [], 60)[0]
+        os.close(watch)
+
+
+def clean(kinds, settings):
+    """Has `mpishare clean` remove what ended jobs left in the folder of `nothing_left`: files of these kinds alone."""
+    folder = Path(settings["OMPI_MCA_osc_sm_backing_directory"])
+    left = set(folder.iterdir())
+    assert {file.name.partition(".")[0] for file in left} <= kinds
+    ended = run([sys.executable, "-m", "mpishare", "clean", "--dir", str(folder)])
+    assert all(f"removed {file}, " in ended.stdout for file in left)
+    return left
 
 
 def test_sigstop():
