@@ -34,7 +34,7 @@ def test_lost_host(fault):
     """
     with cluster(make_spec(3, rate="400mbit")) as hosts:
         line = hosts.mpiexec_line(["--timeout", str(TIME_LIMIT_S), *NOTICE_SOON, *PROGRAM, "9", "SIGKILL", "never"])
-        with started(line, hosts.environment(), "sharing") as job:
+        with started(line, hosts.environment(), "sharing again") as job:
             {"killed": hosts.kill, "cut off": hosts.disconnect}[fault]("h3")
             output = job.communicate(timeout=6 * TIME_LIMIT_S)[0]
         # The exit status says nothing: Open MPI 5.0's mpiexec returns 0 when it lost a daemon.
@@ -62,7 +62,7 @@ def test_killed_rank(make, victim):
     """
     hosts = make(3)
     line = hosts.mpiexec_line(["--timeout", str(6 * TIME_LIMIT_S), *PROGRAM, str(victim), "SIGKILL", "during"])
-    with started(line, hosts.environment(), "sharing") as job:
+    with started(line, hosts.environment(), "sharing again") as job:
         wait_until(lambda: not ranks(hosts, hosts.spec.hosts), AT_ONCE_S)
         # Open MPI 5.0's mpiexec itself now and then misses that its last rank has ended.
         with suppress(subprocess.TimeoutExpired):

@@ -146,7 +146,7 @@ def test_scancel_leaves_nothing(slurm, tmp_path):
     wrap = f"exec srun --mpi=pmix {PYTHON} -m tests.faults.programs.signalled 9 SIGKILL never"
     job = submit(slurm, "--nodes=3", "--ntasks-per-node=2", f"--output={tmp_path}/out", f"--wrap={wrap}")
     assert wait(slurm, job, ("RUNNING",)) == ["RUNNING"]
-    wait_for("sharing", tmp_path / "out")
+    wait_for("sharing again", tmp_path / "out")
     slurm.exec(HEAD, ["scancel", job])
     assert wait(slurm, job) == ["CANCELLED"]
     assert_nothing_left(slurm)

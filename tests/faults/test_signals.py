@@ -20,7 +20,7 @@ def run_until_signalled(victim, number, moment, **environ):
     """Runs the program until the signal has ended it."""
     command = [*PROGRAM, str(victim), number, moment]
     ended = run_ranks(4, command, {"MPISHARE_NODES": "block:2", **environ}, status="failure")
-    assert ended.stdout == "sharing\n"
+    assert ended.stdout == "sharing\nsharing again\n"
     return ended
 
 
