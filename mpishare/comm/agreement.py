@@ -6,7 +6,7 @@ import struct
 from enum import IntEnum
 from functools import lru_cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -21,10 +21,14 @@ if TYPE_CHECKING:
 NOTE_BYTES = 64
 """Size of the note that ranks can exchange with an agreement."""
 
+PIGGYBACK_BYTES = 8
+"""Size of what goes with an agreement besides; see `Piggyback`."""
+
 _FLAGS = struct.Struct("<QII")
 """Whether this rank has failed; the checksum of its call; the same checksum with every bit inverted."""
 
 _FLAGS_BYTES = _FLAGS.size
+_NOTHING = bytes(PIGGYBACK_BYTES)
 
 _Error = TypeVar("_Error", bound=BaseException)
 
@@ -40,6 +44,23 @@ class Severity(IntEnum):
     """Any other exception, or one that not all ranks know of."""
 
 
+class Piggyback(Protocol):
+    """What ranks combine by the first agreement of a call, though the call has no need of it: later ones save a call.
+
+    Attributes:
+        is_due: Whether the next agreement brings it, which all ranks must know alike.
+    """
+
+    @property
+    def is_due(self) -> bool: ...  # noqa: D102
+
+    def contribution(self) -> bytes:
+        """What this rank gives: `PIGGYBACK_BYTES`."""
+
+    def combine(self, result: bytes) -> None:
+        """Takes the bitwise OR of what all ranks gave."""
+
+
 class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
     """A block of local work that may fail on any rank of `comm`.
 
@@ -51,14 +72,15 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
     names `where` too, the file and line of the call, if that is set. When the block sets `note`, to `NOTE_BYTES` bytes,
     then after it `note` is the bitwise OR of the notes of all ranks.
 
-    Without an error it costs one MPI_Allreduce of 80 bytes by MPI_BOR: whether a rank has failed, the checksum of the
-    call, the inverted checksum, and the note. Equal checksums come out as they went in. It also orders memory: what any
-    rank of a node wrote to node memory before, every rank of the node sees after.
+    Without an error it costs one MPI_Allreduce of 88 bytes by MPI_BOR: whether a rank has failed, the checksum of the
+    call, the inverted checksum, the note, and what `piggyback` brings. Equal checksums come out as they went in. It
+    also orders memory: what any rank of a node wrote to node memory before, every rank of the node sees after.
     """
 
     call = ""
     note = bytes(NOTE_BYTES)
     where = ""
+    piggyback: Piggyback | None = None
 
     def __init__(self, comm: CollectiveComm) -> None:
         self._comm = comm
@@ -70,14 +92,17 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         flags = _flags(self.call) if error is None else _flags(self.call, has_failed=True)
-        result = self._comm.allreduce_or(flags + self.note)
-        self.note = result[_FLAGS_BYTES:]
+        brought = _NOTHING if self.piggyback is None else self.piggyback.contribution()
+        result = self._comm.allreduce_or(flags + self.note + brought)
+        self.note = result[_FLAGS_BYTES:-PIGGYBACK_BYTES]
         if error is not None or not result.startswith(flags):
             if _FLAGS.unpack_from(result)[0]:
                 _exchange_failures(self._comm, error)
             else:
                 calls = self._comm.allgather_obj(f"{self.call} at {self.where}" if self.where else self.call)
                 raise mark_known(self._comm, MismatchError(dict(enumerate(calls))))
+        elif self.piggyback is not None:
+            self.piggyback.combine(result[-PIGGYBACK_BYTES:])
 
 
 class refuse(agree):  # noqa: N801 - as above

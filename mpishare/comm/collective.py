@@ -41,15 +41,17 @@ class collective:  # noqa: N801 - used as `with collective("share", comm) as cal
             MpishareError: This rank is in another call on the communicator. Local: the other ranks are not.
             MismatchError, StallError: See `WatchedComm.enter`.
         """
-        context = self.context
+        context, piggyback = self.context, None
         if comm is None:
-            comm = context.collective_comm
+            comm, piggyback = context.collective_comm, context.piggyback
         if context.current_call:
             raise MpishareError(
                 f"{self._name} was called while this rank is in {context.current_call} on the same communicator, "
                 "as in a signal handler. Call it when that call has ended, or on another communicator."
             )
         agreement = refuse(comm) if context.is_out_of_step else agree(comm)
+        if piggyback is not None and piggyback.is_due:
+            agreement.piggyback = piggyback
         if isinstance(comm, WatchedComm):
             agreement.where = comm.enter(self._name)
         self._comm = comm

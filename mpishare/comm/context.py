@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, TypeVar, cast
 
 from mpishare.comm import mpi, progress
-from mpishare.comm.agreement import agree
+from mpishare.comm.agreement import Piggyback, agree
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.nodes import find_nodes
 from mpishare.comm.pending import kept_alive_on_error
@@ -53,6 +53,7 @@ class Context:
         buffer_pool_bytes: How much memory this rank may keep for messages to come, in bytes.
         link_speeds: Bytes a second to other nodes, by node, as far as messages have measured it.
         segment_count: How many segments were made over the communicator, the same on all ranks.
+        piggyback: What the first agreement of the next call brings if it is due, None if there is nothing.
         uid: A number that is the same on all ranks and differs between communicators.
         pid: The process that is this rank; a fork of it is not a rank.
         is_watched: Whether calls are compared, or waits end (MPISHARE_CHECK, MPISHARE_TIMEOUT).
@@ -102,6 +103,7 @@ class Context:
         self.buffer_pool_bytes = node_bytes // (2 * self.topology.node_size)
         self.link_speeds: dict[int, float] = {}
         self.segment_count = 0
+        self.piggyback: Piggyback | None = None
         self.is_out_of_step = False
         self.current_call = ""
         self._kept: dict[Callable[[Context], Any], Any] = {}

@@ -71,9 +71,15 @@ def next_slots(context: Context, nbytes: int, backend: str | None) -> Slots | No
 
 def allocate_known(context: Context, slots: Slots, nbytes: int, made_by: str) -> Segment:
     """Like `allocate`, for the next slot of `slots`, but sealed already. Local, but all ranks must call it."""
-    segment = slots.acquire()
+    segment = _take_slot(context, slots)
     segment.begin(nbytes, _next_key(context), made_by, writable=False)
     return segment
+
+
+def _take_slot(context: Context, slots: Slots) -> Segment:
+    """The segment of the next free slot. When few are left, the next agreement looks for more."""
+    context.piggyback = slots
+    return slots.acquire()
 
 
 def allocate_block(
@@ -150,7 +156,7 @@ class _Allocator:
         if not slots.free:
             slots.update(context)
             self._add_slab(context, slots, slots.missing_bytes(), backend)
-        return slots.acquire() if slots.free else None
+        return _take_slot(context, slots) if slots.free else None
 
     def _add_slab(self, context: Context, slots: Slots, nbytes: int, backend: str | None) -> None:
         """Adds a slab of `nbytes`, if that is not 0, within the limit and not refused."""

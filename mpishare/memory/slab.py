@@ -1,9 +1,10 @@
 """Slots for small arrays: equal parts of larger memory (slabs), each used by one array after the other.
 
-All ranks must know which slots are free, although each deletes its views when it likes, without a message. When no slot
-is known to be free, each rank counts the references to the segments of its slots, and `SlotPool.update` combines what
-they find: a slot may be used again when no rank has a view in it. The ranks take free slots in the same order, so that
-from there on each knows what the others take.
+All ranks must know which slots are free, although each deletes its views when it likes, without a message. So each rank
+counts the references to the segments of its slots, and the ranks combine what they find: a slot may be used again when
+no rank has a view in it. They do so with the first agreement of a call when one slot is left that is known to be free;
+when there is none, by an agreement for that alone, `SlotPool.update`. The ranks take free slots in the same order, so
+that from there on each knows what the others take.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 
 from mpishare.arrays.slices import LINE_BYTES, round_up
-from mpishare.comm.agreement import any_rank
+from mpishare.comm.agreement import PIGGYBACK_BYTES, any_rank
 from mpishare.comm.context import Context
 from mpishare.memory.kinds import NodeMemory
 from mpishare.memory.mapping import Mapping
@@ -54,6 +55,13 @@ def slot_bytes(nbytes: int) -> int:
     return round_up(nbytes, max(LINE_BYTES, 1 << max(nbytes - 1, 1).bit_length() >> 3))
 
 
+@lru_cache(maxsize=1024)
+def _unneeded(needed: bytes, count: int, known: int) -> list[int]:
+    """The numbers from `count` - 1 down to 0 that are not set in `needed`, without `known`."""
+    bits = int.from_bytes(needed, "little")
+    return [number for number in range(count - 1, -1, -1) if not bits >> number & 1 and number != known]
+
+
 class SlotPool(Generic[_Segment]):
     """The slots of one size over one communicator.
 
@@ -82,6 +90,26 @@ class SlotPool(Generic[_Segment]):
             needed[self._gone] = True
             # The rule: a slot may be used again if no rank has a view in it.
             self.free = np.flatnonzero(~any_rank(context.collective_comm, needed))[::-1].tolist()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next agreement brings which slots are in use. It must not change whether any is known to be free.
+
+        The root of a share fills the next slot before the ranks agree if it knows one, and the others must know the
+        same after it.
+        """
+        return len(self.free) == 1 and self._count <= 8 * PIGGYBACK_BYTES
+
+    def contribution(self) -> bytes:
+        """Which slots this rank needs, as bits; see `comm.agreement.Piggyback`."""
+        needed = 0
+        for number in (*self._used(), *self._gone):
+            needed |= 1 << number
+        return needed.to_bytes(PIGGYBACK_BYTES, "little")
+
+    def combine(self, result: bytes) -> None:
+        """Adds the slots that no rank needs to `free`, behind the one that all know already."""
+        self.free = [*_unneeded(result, self._count, self.free[0]), self.free[0]]
 
     def _used(self) -> list[int]:
         """The slots of which this rank has views."""

@@ -37,8 +37,12 @@ def shared(comm, number, count=100):
     return ms.share(np.full(count, number) if comm.rank == 0 else None, comm=comm)
 
 
+COUNTS = {"of few sizes": [8_000, 30_000], "of many sizes": [0, 1, 7, 100, 1000, 30_000, 100_000, 400_000]}
+
+
+@pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_live_arrays_keep_their_bits_whichever_are_deleted(kind, configured):
+def test_live_arrays_keep_their_bits_whichever_are_deleted(kind, counts, configured):
     """Garbage collection in different orders on different ranks.
 
     Outcome: nothing: to release is local.
@@ -47,7 +51,7 @@ def test_live_arrays_keep_their_bits_whichever_are_deleted(kind, configured):
     common, own = random.Random(comm.size), random.Random(comm.rank)
     live = []
     for number in range(120):
-        count, root = common.choice([0, 1, 7, 100, 1000, 30_000, 100_000, 400_000]), common.randrange(comm.size)
+        count, root = common.choice(counts), common.randrange(comm.size)
         array = ms.share(np.full(count, number) if comm.rank == root else None, root=root, comm=comm)
         live.append((number, array[: count // 2 + 1] if own.random() < 0.2 else array))
         del array

@@ -5,6 +5,8 @@ import gc
 import mmap
 import os
 import resource
+from collections import deque
+from operator import or_
 from pathlib import Path
 
 import numpy as np
@@ -192,6 +194,43 @@ def test_large_slots_are_added_until_some_are_free_although_each_array_is_droppe
     while slots.missing_bytes():
         sizes.append(add_slab(slots))
     assert sizes == [1024, 1024, 2048]
+
+
+def agree_on_slots(pools):
+    """What the first agreement of a call does to the pools of its ranks."""
+    if pools[0].is_due:
+        result = bytes(map(or_, *(slots.contribution() for slots in pools)))
+        for slots in pools:
+            slots.combine(result)
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_the_slots_of_dropped_arrays_come_back_with_the_agreements_of_later_calls(kept):
+    """Two ranks drop an array once they have a newer one, or the second rank once it has two."""
+    pools = [SlotPool(1024 * KIB, Segment.of_slot) for _ in range(2)]
+    for slots in pools:
+        while slots.missing_bytes():
+            add_slab(slots)
+    arrays = [deque[tuple[int, Segment]](maxlen=1), deque[tuple[int, Segment]](maxlen=kept)]
+    for _ in range(30):
+        agree_on_slots(pools)
+        assert pools[0].free == pools[1].free != []
+        number = pools[0].free[-1]
+        assert all(number != used for live in arrays for used, _ in live)
+        for slots, live in zip(pools, arrays, strict=True):
+            live.append((number, slots.acquire()))
+
+
+def test_a_slot_that_a_forked_child_may_see_stays_in_use():
+    slots = SlotPool(1024 * KIB, Segment.of_slot)
+    while slots.missing_bytes():
+        add_slab(slots)
+    held = [slots.acquire() for _ in range(3)]
+    assert slots.is_due
+    slots.retire()
+    held.clear()
+    slots.combine(slots.contribution())
+    assert slots.free == [3]
 
 
 def test_slots_do_not_overlap_and_show_what_was_written_before():
