@@ -45,10 +45,10 @@ class Severity(IntEnum):
 
 
 class Piggyback(Protocol):
-    """What ranks combine by the first agreement of a call, though the call has no need of it: later ones save a call.
+    """What the first agreement of a call combines for calls to come, which then need no agreement for that alone.
 
     Attributes:
-        is_due: Whether the next agreement brings it, which all ranks must know alike.
+        is_due: Whether the next agreement brings it; the same on all ranks.
     """
 
     @property

@@ -182,6 +182,7 @@ class Context:
         They stay if messages may be under way, which would reach the next communicator: MPI gives it the same number.
         """
         self._kept.clear()
+        self.piggyback = None
         if self._watchdog is not None:
             self._watchdog.close()
             if not self._watchdog.drain(self.head_comm):

@@ -77,7 +77,7 @@ def allocate_known(context: Context, slots: Slots, nbytes: int, made_by: str) ->
 
 
 def _take_slot(context: Context, slots: Slots) -> Segment:
-    """The segment of the next free slot. When few are left, the next agreement looks for more."""
+    """The segment of the next free slot. If few are left, the next agreement brings which ones are in use."""
     context.piggyback = slots
     return slots.acquire()
 
