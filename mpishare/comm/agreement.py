@@ -96,6 +96,7 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
         result = self._comm.allreduce_or(flags + self.note + brought)
         self.note = result[_FLAGS_BYTES:-PIGGYBACK_BYTES]
         if error is not None or not result.startswith(flags):
+            self.piggyback = None  # an error may be kept, and with it this object
             if _FLAGS.unpack_from(result)[0]:
                 _exchange_failures(self._comm, error)
             else:

@@ -41,21 +41,22 @@ class collective:  # noqa: N801 - used as `with collective("share", comm) as cal
             MpishareError: This rank is in another call on the communicator. Local: the other ranks are not.
             MismatchError, StallError: See `WatchedComm.enter`.
         """
-        context, piggyback = self.context, None
+        context, is_of_all = self.context, comm is None
         if comm is None:
-            comm, piggyback = context.collective_comm, context.piggyback
+            comm = context.collective_comm
         if context.current_call:
             raise MpishareError(
                 f"{self._name} was called while this rank is in {context.current_call} on the same communicator, "
                 "as in a signal handler. Call it when that call has ended, or on another communicator."
             )
         agreement = refuse(comm) if context.is_out_of_step else agree(comm)
-        if piggyback is not None and piggyback.is_due:
-            agreement.piggyback = piggyback
         if isinstance(comm, WatchedComm):
             agreement.where = comm.enter(self._name)
         self._comm = comm
         context.current_call = self._name
+        # From here on no signal handler can use the communicator, so that what is due stays so until the ranks agree.
+        if is_of_all and context.piggyback is not None and context.piggyback.is_due:
+            agreement.piggyback = context.piggyback
         return agreement
 
     def release(self) -> None:

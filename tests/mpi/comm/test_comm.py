@@ -13,7 +13,7 @@ from mpi4py import MPI
 import mpishare as ms
 from mpishare import kernels
 from mpishare.comm import collective_comm
-from mpishare.comm.agreement import NOTE_BYTES, Severity, agree, any_rank, is_known, severity_of
+from mpishare.comm.agreement import NOTE_BYTES, PIGGYBACK_BYTES, Severity, agree, any_rank, is_known, severity_of
 from mpishare.comm.collective import collective
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.lookup import context_of
@@ -371,6 +371,35 @@ def test_all_ranks_hear_the_worst_severity(ours, severity):
     assert is_known(caught.value, ours.size)
     assert not is_known(caught.value, ours.size + 1)
     assert severity_of(ms.BackendError("of this rank alone"), ours.size) == Severity.FATAL
+
+
+class Rider:
+    """What each rank sends with an agreement: a bit of its own; and what comes of it."""
+
+    def __init__(self, context):
+        self.context, self.calls, self.results = context, [], []
+
+    @property
+    def is_due(self):
+        self.calls.append(self.context.current_call)
+        return True
+
+    def contribution(self):
+        return (1 << self.context.topology.rank).to_bytes(PIGGYBACK_BYTES, "little")
+
+    def combine(self, result):
+        self.results.append(int.from_bytes(result, "little"))
+
+
+def test_the_first_agreement_of_a_call_brings_what_is_due_unless_a_rank_fails(duplicate):
+    """It is read once the call has begun: before, a signal handler's call could change what is due."""
+    context = context_of(duplicate)
+    context.piggyback = rider = Rider(context)
+    with pytest.raises(ms.MpishareError):
+        ms.zeros(-3 if duplicate.rank == 0 else 3, comm=duplicate)
+    ms.allgather(np.ones(3), comm=duplicate)
+    assert rider.calls == ["zeros", "allgather"]
+    assert rider.results == [(1 << duplicate.size) - 1]
 
 
 @pytest.mark.parametrize("count", [1, 7, 8 * NOTE_BYTES, 8 * NOTE_BYTES + 1])

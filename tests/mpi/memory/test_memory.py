@@ -131,6 +131,17 @@ def test_no_more_is_cached_than_allowed(configured):
     assert not permissions(slot), nodes
 
 
+def test_an_error_that_is_kept_keeps_no_slabs(keeping):
+    addresses = set()
+    for number in range(8):  # more than there are slots, so that the agreements bring which are in use
+        addresses.add(shared(keeping, number, 1 << 17).ctypes.data)
+        with pytest.raises(ms.MpishareError) as caught:
+            ms.zeros(-3 if keeping.rank == 0 else 3, comm=keeping)
+    keeping.Free()
+    gc.collect()
+    assert not any(map(permissions, addresses)), caught
+
+
 def test_nothing_is_cached_where_less_memory_is_free_than_may_be_cached(configured):
     comm = configured(recycle="1000T", second_map="1")  # more than any host has
     small, large = shared(comm, 1, LARGE), shared(comm, 2, 8 << 20)
