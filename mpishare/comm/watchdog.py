@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import os
 import time
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpishare.comm import mpi, progress
 from mpishare.comm.callsite import call_site
+from mpishare.comm.live import LiveObjects
 from mpishare.comm.pending import kept_alive_on_error
 from mpishare.comm.progress import Pending
 from mpishare.comm.stopwatch import Stopwatch
@@ -62,7 +62,7 @@ _BUSY = _Answer((0, ""), "is in this call and does not answer: it computes, read
 _waits: set[_Wait] = set()
 """The waits of the threads of this process."""
 
-_watchdogs: weakref.WeakSet[Watchdog] = weakref.WeakSet()
+_watchdogs = LiveObjects["Watchdog"]()
 
 
 class Watchdog:
@@ -310,5 +310,5 @@ def _noted(wait: _Wait) -> Iterator[None]:
 
 def answer_everywhere() -> None:
     """Answers questions on every communicator: a rank that waits on one is asked on all."""
-    for watchdog in list(_watchdogs):
+    for watchdog in _watchdogs.all():
         watchdog.answer()

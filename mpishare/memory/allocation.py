@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from functools import cache
 from typing import TypeAlias
-from weakref import WeakSet
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from mpishare.arrays.raw import Block
 from mpishare.comm.agreement import Severity, agree, severity_of
 from mpishare.comm.collective_comm import CollectiveComm
 from mpishare.comm.context import Context
+from mpishare.comm.live import LiveObjects
 from mpishare.errors import MpishareError
 from mpishare.memory.cache import Lease, SegmentCache
 from mpishare.memory.kinds import NodeMemory
@@ -191,7 +191,7 @@ def is_refusal(context: Context, error: BaseException) -> bool:
     return severity_of(error, context.topology.size) < Severity.FATAL
 
 
-_allocators: WeakSet[_Allocator] = WeakSet()
+_allocators = LiveObjects[_Allocator]()
 
 
 @cache
@@ -202,7 +202,7 @@ def _watch_forks() -> None:
 
 def _retire() -> None:
     """No other array gets the memory that is in use now."""
-    for allocator in list(_allocators):
-        for slots in allocator.slots.values():
+    for allocator in _allocators.all():
+        for slots in list(allocator.slots.values()):
             slots.retire()
         allocator.cache.retire_used()

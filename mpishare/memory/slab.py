@@ -149,7 +149,7 @@ class SlotPool(Generic[_Segment]):
         """No other array gets the slots that are in use now."""
         used = set(self._used())
         self._gone = [*self._gone, *used]
-        self._segments = {number: segment for number, segment in self._segments.items() if number not in used}
+        self._segments = {number: segment for number, segment in list(self._segments.items()) if number not in used}
 
     def next_bytes(self, nbytes: int) -> memoryview:
         """The first `nbytes` of the slot that `acquire` will take, writable."""

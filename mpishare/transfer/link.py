@@ -6,13 +6,13 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
-from weakref import WeakSet
 
 import numpy as np
 
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
+from mpishare.comm.live import LiveObjects
 from mpishare.comm.pending import InFlight
 from mpishare.comm.tags import Tag
 from mpishare.transfer import plan
@@ -56,12 +56,12 @@ class Measured:
         _measured.add(self)
 
 
-_measured: WeakSet[Measured] = WeakSet()
+_measured = LiveObjects[Measured]()
 
 
 def measured_links() -> list[tuple[Measured, Link]]:
     """The links of all communicators of this process that are measured, those of most ranks first. Local."""
-    links = [(measured, measured.link) for measured in _measured if measured.link is not None]
+    links = [(measured, measured.link) for measured in _measured.all() if measured.link is not None]
     return sorted(links, key=lambda pair: pair[0].size, reverse=True)
 
 
