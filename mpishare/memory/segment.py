@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from typing import Any
-from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Block, address_of
 from mpishare.arrays.spec import Spec
+from mpishare.comm.live import LiveObjects
 from mpishare.errors import BackendError
 from mpishare.memory.kinds import Origin
 from mpishare.memory.mapping import Mapping
@@ -46,7 +46,7 @@ class Segment:
         self.writable = True
         self.copied_bytes = 0
         self._keeps = keeps
-        _live[ref(self, _live.pop)] = None
+        _live.add(self)
 
     @classmethod
     def of_slot(cls, slot: Slot) -> Segment:
@@ -128,9 +128,7 @@ def segment_at(array: NDArray[Any]) -> Segment | None:
     return next((segment for segment, place in places if 0 <= place < segment.nbytes), None)
 
 
-_live: dict[ref[Segment], None] = {}
-"""All segments of this process, the oldest first. Each reference removes itself in one operation on the dict: a
-`WeakValueDictionary` would do it in Python."""
+_live = LiveObjects[Segment]()
 
 _UNUSED = 3
 """References to the segment of a slot without views, as `live_segments` counts them."""
@@ -138,8 +136,7 @@ _UNUSED = 3
 
 def live_segments() -> list[Segment]:
     """The segments of which this process has views."""
-    references = list(_live)  # a copy made at once: other threads may make segments meanwhile
-    segments = [segment for segment in (reference() for reference in references) if segment is not None]
+    segments = _live.all()
     counts = list(map(sys.getrefcount, segments))
     return [
         segment
