@@ -224,8 +224,8 @@ class Clocks:
     def install(self) -> None:
         """Puts them where the library calls MPI, copies and sums."""
         from mpishare import sharing
-        from mpishare.comm.lookup import context_of
-        from mpishare.comm.pending import InFlight
+        from mpishare.comm.context import context_of
+        from mpishare.comm.in_flight import InFlight
         from mpishare.transfer import node_fill, operations
 
         context = context_of()

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from mpishare.assignment import put
     from mpishare.checkpoints.checkpoint import Checkpoint, Snapshot
     from mpishare.collectives import bcast, fence, partition
-    from mpishare.comm.lookup import topology
+    from mpishare.comm.context import topology
     from mpishare.comm.topology import Topology
     from mpishare.creation import empty, full, zeros
     from mpishare.errors import (
@@ -47,7 +47,7 @@ else:
         "assignment": ("put",),
         "checkpoints.checkpoint": ("Checkpoint", "Snapshot"),
         "collectives": ("bcast", "fence", "partition"),
-        "comm.lookup": ("topology",),
+        "comm.context": ("topology",),
         "comm.topology": ("Topology",),
         "creation": ("empty", "full", "zeros"),
         "files.inspect": ("stored",),

@@ -69,7 +69,7 @@ def put(
     with collective("put", comm) as call:
         context, topology = call.context, call.context.topology
         source = None
-        with call.begin() as agreement:
+        with call.agree_on_arguments() as agreement:
             root = checked_integer("root", root, largest=topology.size - 1)
             part = _part(array, region)
             agreement.call = f"put({shared_name(part, writes=True, is_contiguous=False)}, root={root})"

@@ -11,11 +11,10 @@ from mpishare.arrays import slices
 from mpishare.arrays.raw import address_of, bytes_of
 from mpishare.arrays.spec import Spec, describe
 from mpishare.comm import mpi
-from mpishare.comm.agreement import NOTE_BYTES, agree, is_known
+from mpishare.comm.agreement import PAYLOAD_BYTES, agree, is_known
 from mpishare.comm.collective import collective
-from mpishare.comm.collective_comm import CollectiveComm
-from mpishare.comm.context import Context
-from mpishare.comm.lookup import context_of
+from mpishare.comm.communicator import CollectiveComm
+from mpishare.comm.context import Context, context_of
 from mpishare.errors import ArgumentError, MpishareError, SpecError, checked_integer
 from mpishare.memory.segment import segment_of
 from mpishare.transfer.leaders import broadcast_filled
@@ -23,8 +22,8 @@ from mpishare.transfer.leaders import broadcast_filled
 _FENCES = {"node": "fence(scope='node')", "all": "fence(scope='all')"}
 """The call of a fence by its scope."""
 
-_ALL_NODES = b"\1".ljust(NOTE_BYTES, b"\0")
-"""The note of a fence of all nodes."""
+_ALL_NODES = b"\1".ljust(PAYLOAD_BYTES, b"\0")
+"""The payload of a fence of all nodes."""
 
 
 def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -> NDArray[Any]:
@@ -66,7 +65,7 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
     """
     with collective("bcast", comm) as call:
         context = call.context
-        with call.begin() as agreement:
+        with call.agree_on_arguments() as agreement:
             rank = checked_integer("root", root, largest=context.topology.size - 1)
             agreement.call = f"bcast({shared_name(array, writes=True)}, root={rank})"
         if context.topology.n_nodes == 1:
@@ -106,19 +105,19 @@ def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:
     with collective("fence", comm) as call:
         context = call.context
         has_nodes = context.topology.n_nodes > 1
-        agreement = call.begin(node_comm_of(context))
+        agreement = call.agree_on_arguments(node_comm_of(context))
         if scope == "all":
-            agreement.note = _ALL_NODES
+            agreement.payload = _ALL_NODES
         try:
             with agreement:
                 _check_scope(scope)
                 agreement.call = _FENCES[scope]
         except MpishareError as error:
-            if has_nodes and agreement.note[0] and is_known(error, context.topology.node_size):
+            if has_nodes and agreement.payload[0] and is_known(error, context.topology.node_size):
                 with agree(context.collective_comm):  # the other nodes wait, also for a node that failed
                     raise
             raise
-        if has_nodes and agreement.note[0]:
+        if has_nodes and agreement.payload[0]:
             with agree(context.collective_comm):
                 pass
 

@@ -164,7 +164,7 @@ def _make(
     """The array of `empty`, `zeros` and `full`; every item is that of `item_of`, unless this is None."""
     with collective(name, comm) as call:
         context, topology = call.context, call.context.topology
-        with call.begin() as agreement:
+        with call.agree_on_arguments() as agreement:
             item = None if item_of is None else item_of()
             spec = Spec.make(shape, item.dtype if dtype is None and item is not None else dtype, order)
             backend = check_backend(backend, context)

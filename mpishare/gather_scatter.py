@@ -17,7 +17,7 @@ from mpishare.comm.context import Context
 from mpishare.errors import checked_integer
 from mpishare.memory.buffer_pool import acquire_for
 from mpishare.transfer.pipeline import broadcast_spec
-from mpishare.transfer.rows import describe_rows, note_rows, receive_blocks, rows_of, send_blocks, stack_rows
+from mpishare.transfer.rows import describe_rows, payload_of_rows, receive_blocks, rows_of, send_blocks, stack_rows
 
 
 def gather(local: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -> NDArray[Any] | None:
@@ -57,13 +57,13 @@ def gather(local: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) 
     """
     with collective("gather", comm) as call:
         context, topology = call.context, call.context.topology
-        with call.begin() as agreement:
+        with call.agree_on_arguments() as agreement:
             root = checked_integer("root", root, largest=topology.size - 1)
             spec = rows_of(local)
             agreement.call = f"gather(rows of {describe_rows(spec)}, root={root})"
-            agreement.note = note_rows(context, spec.shape[0])
+            agreement.payload = payload_of_rows(context, spec.shape[0])
             stage = _allocate(context, 0 if topology.rank == root or local.flags.c_contiguous else spec.nbytes)
-        starts, whole = stack_rows(context, agreement.note, spec)
+        starts, whole = stack_rows(context, agreement.payload, spec)
         with agree(context.collective_comm):
             block = _allocate(context, whole.nbytes if topology.rank == root else 0)
         if topology.rank != root:
@@ -112,12 +112,12 @@ def scatter(array: NDArray[Any] | None, *, root: int = 0, comm: mpi.Comm | None 
     with collective("scatter", comm) as call:
         context, topology = call.context, call.context.topology
         extension = b""
-        with call.begin() as agreement:
+        with call.agree_on_arguments() as agreement:
             root = checked_integer("root", root, largest=topology.size - 1)
             agreement.call = f"scatter(…, root={root})"
             if topology.rank == root:
-                agreement.note, extension = rows_of(array).packed
-        spec = broadcast_spec(context, agreement.note, extension, root)
+                agreement.payload, extension = rows_of(array).packed
+        spec = broadcast_spec(context, agreement.payload, extension, root)
         parts = [slices.balanced_slice(spec.shape[0], topology.size, rank) for rank in range(topology.size)]
         own = parts[topology.rank]
         own_spec = Spec(spec.dtype, (own.stop - own.start, *spec.shape[1:]))

@@ -18,7 +18,7 @@ from mpishare.transfer.link import link_of, measure_link
 from mpishare.transfer.node_fill import broadcast_in_node
 from mpishare.transfer.ring import circulate, gather_runs
 from mpishare.transfer.ring_plan import MAX_SWAP_BYTES, gather_ring, joined_runs, run_bytes, swap_chunk_bytes
-from mpishare.transfer.rows import describe_rows, note_rows, rows_of, stack_rows
+from mpishare.transfer.rows import describe_rows, payload_of_rows, rows_of, stack_rows
 
 _MAX_CALL_BYTES = 64 << 10
 """Up to here, over all nodes, one MPI_Allgatherv of the leaders takes less time than a ring of chunks. For 256 KiB over
@@ -67,12 +67,12 @@ def allgather(local: NDArray[Any], *, comm: mpi.Comm | None = None, backend: str
     with collective("allgather", comm) as call:
         context = call.context
         rank = context.topology.rank
-        with call.begin() as agreement:
+        with call.agree_on_arguments() as agreement:
             spec = rows_of(local)
             kind = check_backend(backend, context)
             agreement.call = f"allgather(rows of {describe_rows(spec)}, backend={kind})"
-            agreement.note = note_rows(context, spec.shape[0])
-        starts, whole = stack_rows(context, agreement.note, spec)
+            agreement.payload = payload_of_rows(context, spec.shape[0])
+        starts, whole = stack_rows(context, agreement.payload, spec)
         segment, block = allocate_block(context, whole.nbytes, backend=kind, made_by="allgather")
         copy_bytes(whole.view(block)[starts[rank] : starts[rank + 1]], local)
         if whole.nbytes:

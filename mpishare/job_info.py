@@ -101,7 +101,7 @@ def info(*, comm: mpi.Comm | None = None) -> Info:
     """
     with collective("info", comm) as call:
         context, topology = call.context, call.context.topology
-        with call.begin() as agreement:
+        with call.agree_on_arguments() as agreement:
             agreement.call = "info()"
         ranks = topology.ranks_of(topology.node)
         reads = cma.works(context)

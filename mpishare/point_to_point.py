@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.spec import PLAIN_CLASSES, describe
 from mpishare.comm import mpi
-from mpishare.comm.context import Context
-from mpishare.comm.lookup import context_of
-from mpishare.comm.progress import pending
+from mpishare.comm.context import Context, context_of
+from mpishare.comm.requests import pending
 from mpishare.errors import ArgumentError, MpishareError, SpecError, StallError, checked_integer
 from mpishare.messages.blocking import receive_fast, send_fast
 from mpishare.messages.compression import check_compress, wants_frames

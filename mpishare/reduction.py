@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import Spec
 from mpishare.comm import mpi
-from mpishare.comm.agreement import NOTE_BYTES, agree
+from mpishare.comm.agreement import PAYLOAD_BYTES, agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import MpishareError
@@ -21,7 +21,9 @@ from mpishare.transfer.link import measure_link
 from mpishare.transfer.node_reduce import Reduction, plan_of
 from mpishare.transfer.operations import operation_of
 
-_NOTES = {(first, second): bytes((first, second)).ljust(NOTE_BYTES, b"\0") for first in (0, 1) for second in (0, 1)}
+_PAYLOADS = {
+    (first, second): bytes((first, second)).ljust(PAYLOAD_BYTES, b"\0") for first in (0, 1) for second in (0, 1)
+}
 """The notes with two flags, each set for all ranks if one rank sets it: the result is in C order; items are not shown
 yet."""
 
@@ -77,7 +79,7 @@ def allreduce(
     """
     with collective("allreduce", comm) as call:
         context = call.context
-        with call.begin() as agreement:
+        with call.agree_on_arguments() as agreement:
             operation = operation_of(mpi.SUM if op is None else op)
             spec = Spec.of(local)
             operation.check(spec.dtype)
@@ -88,8 +90,8 @@ def allreduce(
             slots = next_slots(context, plan.scratch_bytes, kind) if plan.can_show_early else None
             if slots is not None:
                 reduction.show(local, slots.next_bytes(plan.scratch_bytes))
-            agreement.note = _NOTES[spec.order == "C" or plan.is_ordered, slots is None]
-        is_in_c_order, is_late = agreement.note[:2]
+            agreement.payload = _PAYLOADS[spec.order == "C" or plan.is_ordered, slots is None]
+        is_in_c_order, is_late = agreement.payload[:2]
         if plan.is_swapped and not plan.is_small:
             measure_link(context, spec.nbytes)
         scratch, rows = _allocate_scratch(context, plan.scratch_bytes, kind)

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import PLAIN_CLASSES, Spec, describe
 from mpishare.comm import callsite, mpi
-from mpishare.comm.agreement import NOTE_BYTES, agree
-from mpishare.comm.collective import collective
+from mpishare.comm.agreement import PAYLOAD_BYTES, agree
+from mpishare.comm.collective import CollectiveCall, collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, SpecError, checked_integer
 from mpishare.memory.allocation import Slots, allocate, allocate_known, comm_of_users, next_slots
@@ -27,8 +27,8 @@ from mpishare.transfer.pipeline import broadcast_spec
 
 _T = TypeVar("_T")
 
-_CALLED = b"called".ljust(NOTE_BYTES, b"\0")
-"""The note of a root that calls a function for its object."""
+_CALLED = b"called".ljust(PAYLOAD_BYTES, b"\0")
+"""The payload of a root that calls a function for its object."""
 
 
 def share(
@@ -146,10 +146,10 @@ def private(array: _T) -> _T:
     return result
 
 
-def _share(entered: collective, obj: Any, call: Callable[[], Any] | None, root: int, backend: str | None) -> Any:
+def _share(entered: CollectiveCall, obj: Any, call: Callable[[], Any] | None, root: int, backend: str | None) -> Any:
     context = entered.context
     slots, extension = None, b""
-    with entered.begin() as agreement:
+    with entered.agree_on_arguments() as agreement:
         root = checked_integer("root", root, largest=context.topology.size - 1)
         backend = check_backend(backend, context)
         if call is not None:
@@ -157,14 +157,16 @@ def _share(entered: collective, obj: Any, call: Callable[[], Any] | None, root: 
         agreement.call = _share_call(root, backend)
         if context.topology.rank == root:
             if call is None:
-                obj, agreement.note, extension, slots = _prepared(context, obj, root, backend)
+                obj, agreement.payload, extension, slots = _prepared(context, obj, root, backend)
             else:
-                agreement.note = _CALLED
-    note = agreement.note
-    if note == _CALLED:
-        obj, note, extension, slots = _prepared_by_call(context, call, root, backend)
+                agreement.payload = _CALLED
+    payload = agreement.payload
+    if payload == _CALLED:
+        obj, payload, extension, slots = _prepared_by_call(context, call, root, backend)
     header: Spec | PackedHeader
-    header = PackedHeader.unpack(note) if is_packed_header(note) else broadcast_spec(context, note, extension, root)
+    header = (
+        PackedHeader.unpack(payload) if is_packed_header(payload) else broadcast_spec(context, payload, extension, root)
+    )
     if context.topology.rank != root:
         slots = _slots_to_fill(context, header.nbytes, backend)
     if slots is None:
@@ -178,7 +180,7 @@ def _share(entered: collective, obj: Any, call: Callable[[], Any] | None, root: 
     if isinstance(header, Spec):
         return segment.view(header)
     segment.copied_bytes = header.copied_bytes
-    entered.release()  # all memory is allocated, so that classes may share arrays while their objects are unpickled
+    entered.allow_nested_calls()  # all memory is allocated, so that classes may share arrays while they are unpickled
     with agree(context.collective_comm):
         return unpack_object(segment, header)
 
@@ -217,7 +219,7 @@ def _prepared(context: Context, obj: Any, root: int, backend: str | None) -> tup
 def _prepared_by_call(
     context: Context, call: Callable[[], Any] | None, root: int, backend: str | None
 ) -> tuple[Any, bytes, bytes, Slots | None]:
-    """What `_prepared` returns for the object that `call` returns on `root`; elsewhere the same note, and nothing else.
+    """What `_prepared` returns for the object that `call` returns on `root`; elsewhere the payload alone.
 
     Collective:
         Over the communicator. The other ranks sleep until `call` has ended.
@@ -230,8 +232,8 @@ def _prepared_by_call(
         finally:
             context.collective_comm.barrier_asleep(has_limit=False)
         if is_root:
-            obj, agreement.note, extension, slots = _prepared(context, obj, root, backend)
-    return obj, agreement.note, extension, slots
+            obj, agreement.payload, extension, slots = _prepared(context, obj, root, backend)
+    return obj, agreement.payload, extension, slots
 
 
 def _slots_to_fill(context: Context, nbytes: int, backend: str | None) -> Slots | None:

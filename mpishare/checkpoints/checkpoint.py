@@ -60,7 +60,7 @@ class Checkpoint:
 
     def __init__(self, path: str | os.PathLike[str], *, keep: int = 2, comm: mpi.Comm | None = None) -> None:
         self._comm = comm
-        with collective("Checkpoint", comm) as call, call.begin() as agreement:
+        with collective("Checkpoint", comm) as call, call.agree_on_arguments() as agreement:
             self.path = Path(checked_path(path)).absolute()
             self._folder = CheckpointFolder(self.path)
             self.keep = checked_integer("keep", keep, least=1)
@@ -109,7 +109,7 @@ class Checkpoint:
         with collective("Checkpoint.save", self._comm) as call:
             context = call.context
             is_root = context.topology.rank == ROOT
-            with call.begin() as agreement:
+            with call.agree_on_arguments() as agreement:
                 number = checked_integer("step", step)
                 arguments.check_names(arrays)
                 rows = names_in(distributed, arrays)
@@ -158,7 +158,7 @@ class Checkpoint:
             PeerError: Another rank raised one of these.
         """
         with collective("Checkpoint.latest", self._comm) as call:
-            with call.begin() as agreement:
+            with call.agree_on_arguments() as agreement:
                 agreement.call = f"Checkpoint.latest({self.path})"
             contents = self._folder.newest(call.context)
         return None if contents is None else Snapshot(contents, self._comm)
@@ -217,7 +217,7 @@ class Snapshot:
             Over the ranks of the `Checkpoint`.
         """
         with collective("Snapshot.load", self._comm) as call, Source(str(self.path)) as source:
-            with call.begin() as agreement:
+            with call.agree_on_arguments() as agreement:
                 part = self._part(name)
                 kind = check_backend(backend, call.context)
                 agreement.call = f"Snapshot.load({name!r}, region={region and '…'}, backend={kind})"

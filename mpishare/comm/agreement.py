@@ -16,10 +16,10 @@ from mpishare.comm import mpi
 from mpishare.errors import CapacityError, MismatchError, MpishareError, PeerCapacityError, PeerError, text_of_error
 
 if TYPE_CHECKING:
-    from mpishare.comm.collective_comm import CollectiveComm
+    from mpishare.comm.communicator import CollectiveComm
 
-NOTE_BYTES = 64
-"""Size of the note that ranks can exchange with an agreement."""
+PAYLOAD_BYTES = 64
+"""Size of the payload that ranks can exchange with an agreement."""
 
 PIGGYBACK_BYTES = 8
 """Size of what goes with an agreement besides; see `Piggyback`."""
@@ -61,7 +61,7 @@ class Piggyback(Protocol):
         """Takes the bitwise OR of what all ranks gave."""
 
 
-class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
+class Agreement:
     """A block of local work that may fail on any rank of `comm`.
 
     Leaving the block is collective over `comm`. Where every rank left it without an error, all go on. A rank whose work
@@ -69,23 +69,23 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
     rank waits in a later collective for one that does not come.
 
     When the block sets `call` to a text, the texts of all ranks must be equal, or all ranks raise `MismatchError`. It
-    names `where` too, the file and line of the call, if that is set. When the block sets `note`, to `NOTE_BYTES` bytes,
-    then after it `note` is the bitwise OR of the notes of all ranks.
+    names `where` too, the file and line of the call, if that is set. When the block sets `payload`, to `PAYLOAD_BYTES`
+    bytes, then after it `payload` is the bitwise OR of the payloads of all ranks.
 
     Without an error it costs one MPI_Allreduce of 88 bytes by MPI_BOR: whether a rank has failed, the checksum of the
-    call, the inverted checksum, the note, and what `piggyback` brings. Equal checksums come out as they went in. It
+    call, the inverted checksum, the payload, and what `piggyback` brings. Equal checksums come out as they went in. It
     also orders memory: what any rank of a node wrote to node memory before, every rank of the node sees after.
     """
 
     call = ""
-    note = bytes(NOTE_BYTES)
+    payload = bytes(PAYLOAD_BYTES)
     where = ""
     piggyback: Piggyback | None = None
 
     def __init__(self, comm: CollectiveComm) -> None:
         self._comm = comm
 
-    def __enter__(self) -> agree:
+    def __enter__(self) -> Agreement:
         return self
 
     def __exit__(
@@ -93,8 +93,8 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
     ) -> None:
         flags = _flags(self.call) if error is None else _flags(self.call, has_failed=True)
         brought = _NOTHING if self.piggyback is None else self.piggyback.contribution()
-        result = self._comm.allreduce_or(flags + self.note + brought)
-        self.note = result[_FLAGS_BYTES:-PIGGYBACK_BYTES]
+        result = self._comm.allreduce_or(flags + self.payload + brought)
+        self.payload = result[_FLAGS_BYTES:-PIGGYBACK_BYTES]
         if error is not None or not result.startswith(flags):
             self.piggyback = None  # an error may be kept, and with it this object
             if _FLAGS.unpack_from(result)[0]:
@@ -106,10 +106,15 @@ class agree:  # noqa: N801 - used as a verb: `with agree(comm):`
             self.piggyback.combine(result[-PIGGYBACK_BYTES:])
 
 
-class refuse(agree):  # noqa: N801 - as above
-    """An agreement in which this rank fails at once, because it is out of step; see `comm.collective`."""
+def agree(comm: CollectiveComm) -> Agreement:
+    """A block of local work that may fail on any rank of `comm`; see `Agreement`."""
+    return Agreement(comm)
 
-    def __enter__(self) -> agree:
+
+class _Refusal(Agreement):
+    """An agreement in which this rank fails at once."""
+
+    def __enter__(self) -> Agreement:
         refusal = MpishareError(
             "an exception from outside, such as a signal handler's, ended an earlier call on this rank before the call "
             "had ended. The ranks are out of step on this communicator: end the job, or use a new one."
@@ -118,13 +123,18 @@ class refuse(agree):  # noqa: N801 - as above
         raise refusal
 
 
+def refuse(comm: CollectiveComm) -> Agreement:
+    """An agreement in which this rank fails at once, because it is out of step; see `comm.collective`."""
+    return _Refusal(comm)
+
+
 def any_rank(comm: CollectiveComm, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Element-wise OR of `flags`, shape (n,), over all ranks. Collective over `comm`."""
     packed = np.packbits(flags).tobytes()
-    if len(packed) <= NOTE_BYTES:
+    if len(packed) <= PAYLOAD_BYTES:
         with agree(comm) as agreement:
-            agreement.note = packed.ljust(NOTE_BYTES, b"\0")
-        result = agreement.note
+            agreement.payload = packed.ljust(PAYLOAD_BYTES, b"\0")
+        result = agreement.payload
     else:
         result = comm.allreduce_or(packed)
     return np.unpackbits(np.frombuffer(result, np.uint8), count=flags.size).view(np.bool_)

@@ -5,20 +5,18 @@ from __future__ import annotations
 from types import TracebackType
 
 from mpishare.comm import mpi
-from mpishare.comm.agreement import agree, is_known, refuse
-from mpishare.comm.collective_comm import CollectiveComm
-from mpishare.comm.context import Context
-from mpishare.comm.lookup import context_of
-from mpishare.comm.watched_comm import WatchedComm
+from mpishare.comm.agreement import Agreement, agree, is_known, refuse
+from mpishare.comm.communicator import CollectiveComm, WatchedComm
+from mpishare.comm.context import Context, context_of
 from mpishare.errors import MpishareError
 
 
-class collective:  # noqa: N801 - used as `with collective("share", comm) as call:`
+class CollectiveCall:
     """One public collective call on `comm`.
 
-    Its first agreement is `call.begin()`. It tells the watchdog, and refuses a communicator on which this rank is out
-    of step: an exception that not all ranks know of, such as one from a signal handler, ended an earlier call, so that
-    this rank does not know which memory and which messages the others took.
+    Its first agreement is `call.agree_on_arguments()`. It tells the watchdog, and refuses a communicator on which this
+    rank is out of step: an exception that not all ranks know of, such as one from a signal handler, ended an earlier
+    call, so that this rank does not know which memory and which messages the others took.
 
     Attributes:
         context: That of the communicator.
@@ -31,10 +29,10 @@ class collective:  # noqa: N801 - used as `with collective("share", comm) as cal
         self.context: Context = context_of(comm)
         self._comm: CollectiveComm | None = None  # over which the ranks agree, from the first agreement on
 
-    def __enter__(self) -> collective:
+    def __enter__(self) -> CollectiveCall:
         return self
 
-    def begin(self, comm: CollectiveComm | None = None) -> agree:
+    def agree_on_arguments(self, comm: CollectiveComm | None = None) -> Agreement:
         """The call's first agreement, to be used as `agree` is: over all ranks, or over those of `comm`.
 
         Raises:
@@ -59,8 +57,8 @@ class collective:  # noqa: N801 - used as `with collective("share", comm) as cal
             agreement.piggyback = context.piggyback
         return agreement
 
-    def release(self) -> None:
-        """Allows other calls on the communicator from here on, such as those of classes that are being unpickled."""
+    def allow_nested_calls(self) -> None:
+        """Allows other calls on the communicator from here on, such as from classes that are being unpickled."""
         self.context.current_call = ""
 
     def __exit__(
@@ -72,3 +70,8 @@ class collective:  # noqa: N801 - used as `with collective("share", comm) as cal
                 self._comm.leave()
             if error is not None and not is_known(error, self._comm.size):
                 self.context.is_out_of_step = True
+
+
+def collective(name: str, comm: mpi.Comm | None) -> CollectiveCall:
+    """Begins the public collective `name` on `comm`."""
+    return CollectiveCall(name, comm)

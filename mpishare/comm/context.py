@@ -10,17 +10,15 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, TypeVar, cast
 
-from mpishare.comm import mpi, progress
+from mpishare.comm import mpi
+from mpishare.comm.abort import abort_on_exception
 from mpishare.comm.agreement import Piggyback, agree
-from mpishare.comm.collective_comm import CollectiveComm
+from mpishare.comm.communicator import CollectiveComm, WatchedComm
 from mpishare.comm.nodes import find_nodes
-from mpishare.comm.pending import kept_alive_on_error
-from mpishare.comm.placement import pretend_node
-from mpishare.comm.progress import Pending
+from mpishare.comm.requests import Pending, advance_all, kept_alive_on_error, wait_for
 from mpishare.comm.stopwatch import Stopwatch
-from mpishare.comm.topology import make_topology
+from mpishare.comm.topology import Topology, make_topology, pretend_node
 from mpishare.comm.watchdog import Watchdog, first_call
-from mpishare.comm.watched_comm import WatchedComm
 from mpishare.config import Config
 from mpishare.errors import ArgumentError, LaunchError, StallError
 from mpishare.host import filesystems
@@ -131,7 +129,7 @@ class Context:
         leaders = [facts.placement.leader(node) for node in range(facts.n_nodes)]
         self.leader_comm = WatchedComm(facts.leaders, watchdog, leaders) if facts.is_leader else None
 
-    def keep(self, make: Callable[[Context], _T]) -> _T:
+    def cached(self, make: Callable[[Context], _T]) -> _T:
         """What `make(context)` returns, made once for this communicator and kept until it is freed.
 
         `make` is a class or a function that a higher layer gives: so each mechanism has its state here, typed.
@@ -164,7 +162,7 @@ class Context:
         """
         with kept_alive_on_error([request]):
             if self._watchdog is None:
-                progress.wait(request, status, excluded)
+                wait_for(request, status, excluded)
                 return
             if rank == mpi.ANY_SOURCE:
                 ranks, call = range(self.topology.size), f"{call} any rank"
@@ -204,13 +202,13 @@ def _duplicate(comm: mpi.Intracomm, timeout_s: float | None) -> mpi.Intracomm:
     duplicate, request = comm.Idup()
     try:
         if timeout_s is None:
-            progress.wait(request)
+            wait_for(request)
             return duplicate
         stopwatch = Stopwatch()
         while not request.Test():
             if stopwatch.seconds() > timeout_s:
                 raise StallError(first_call(), timeout_s, {})
-            progress.advance_all()
+            advance_all()
             time.sleep(_LOOK_S)
     except BaseException:  # such as KeyboardInterrupt
         comm.Set_attr(_duplication_keyval(), request)
@@ -259,3 +257,118 @@ def _check_folder(config: Config) -> None:
             f"MPISHARE_DIR={config.directory!r} cannot be used: {refusal}. Use a folder on this node's own disk, or "
             "unset it."
         )
+
+
+def topology(comm: mpi.Comm | None = None) -> Topology:
+    """Returns which ranks of `comm` share a node. MPI is asked once for each communicator.
+
+    Args:
+        comm: An intracommunicator; MPI_COMM_WORLD when None.
+
+    Returns:
+        The topology of `comm`. It is kept on `comm` as an MPI attribute and freed with it; a duplicate of `comm` gets
+        its own.
+
+    Raises:
+        ArgumentError: `comm` is not an intracommunicator, MPISHARE_NODES cannot be understood, or this process is a
+            fork of a rank.
+        StallError: Other ranks did not call within MPISHARE_TIMEOUT.
+        LaunchError: Several processes were started, but each is alone in MPI_COMM_WORLD.
+        MismatchError: The ranks run with different MPISHARE variables.
+        PeerError: Another rank raised one of these.
+
+    Collective:
+        Over `comm` the first time; local after that.
+
+    Source:
+        MPI 3.1, sections 6.4.2 (MPI_Comm_split_type) and 6.7.2 (attributes of communicators).
+
+    Example:
+        >>> import mpishare as ms
+        >>> nodes = ms.topology()
+        >>> nodes.ranks_of(nodes.node)[nodes.node_rank] == nodes.rank
+        True
+    """
+    return context_of(comm).topology
+
+
+def context_of(comm: mpi.Comm | None = None) -> Context:
+    """The context of `comm`, of MPI_COMM_WORLD when None; made at its first use.
+
+    Raises:
+        See `topology`.
+
+    Collective:
+        Over `comm` the first time; local after that.
+    """
+    known = _contexts.get(comm if comm is None else getattr(comm, "handle", -1))
+    return _find_context(comm) if known is None else known
+
+
+_contexts: dict[int | None, Context] = {}
+"""Contexts by the handle of the communicator, a short cut to its attribute. MPI_COMM_WORLD is there under None too.
+Empty in a forked child, and after MPI_Finalize."""
+
+
+def _find_context(comm: mpi.Comm | None) -> Context:
+    """The context as the communicator has it, or a new one."""
+    checked = checked_comm(comm)
+    context = checked.Get_attr(_keyval())
+    if isinstance(context, StallError):
+        raise context.again()
+    if not isinstance(context, Context):
+        abort_on_exception()
+        try:
+            context = Context(checked)
+        except StallError as error:  # the ranks do not agree on what comes next, so the communicator stays refused
+            checked.Set_attr(_keyval(), error.again())
+            raise
+        checked.Set_attr(_keyval(), context)
+        _contexts[mpi.handle_of(checked)] = context
+        if checked == mpi.COMM_WORLD:
+            _contexts[None] = context
+    if context.pid != os.getpid():
+        raise ArgumentError(
+            f"this process was forked from rank {context.topology.rank} and is not a rank of its own. Read arrays in "
+            "it, call mpishare in its parent, and end it with os._exit, as multiprocessing does."
+        )
+    return context
+
+
+def checked_comm(comm: mpi.Comm | None) -> mpi.Intracomm:
+    """`comm`, or MPI_COMM_WORLD for None. Local.
+
+    Raises:
+        ArgumentError: It is not a communicator whose ranks can share.
+    """
+    if mpi.Is_finalized() or not mpi.Is_initialized():
+        state = "ended" if mpi.Is_initialized() else "not begun"
+        raise ArgumentError(f"MPI has {state}. Call mpishare between MPI_Init and MPI_Finalize.")
+    if comm is None:
+        return mpi.COMM_WORLD
+    if comm == mpi.COMM_NULL:
+        raise ArgumentError("comm is MPI_COMM_NULL, as after Free(); expected an intracommunicator of mpi4py.")
+    if not isinstance(comm, mpi.Intracomm):
+        raise ArgumentError(f"comm must be an intracommunicator of mpi4py, not {comm!r}.")
+    return comm
+
+
+@cache
+def _keyval() -> int:
+    """The key of our attribute. It has no copy function, so that a duplicate of a communicator does not inherit it.
+
+    Source:
+        MPI 4.1, section 11.2.4: MPI_Finalize first deletes the attributes of MPI_COMM_SELF.
+    """
+
+    def free(comm: mpi.Comm, _keyval: int, context: Context | StallError) -> None:
+        _contexts.pop(mpi.handle_of(comm), None)
+        if isinstance(context, Context) and not mpi.Is_finalized():
+            context.free()
+
+    def end(*_: object) -> None:
+        _contexts.clear()
+
+    os.register_at_fork(after_in_child=_contexts.clear)
+    mpi.COMM_SELF.Set_attr(mpi.Comm.Create_keyval(delete_fn=end), None)  # deleted first of all in MPI_Finalize
+    return mpi.Comm.Create_keyval(delete_fn=free)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mpishare.host.descriptors import Inbox, OpenFile, send
 
 if TYPE_CHECKING:
-    from mpishare.comm.collective_comm import CollectiveComm
+    from mpishare.comm.communicator import CollectiveComm
 
 
 def open_file_of(comm: CollectiveComm, owner: int, descriptor: int) -> int | str:

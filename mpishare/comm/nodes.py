@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from mpishare.comm import mpi
-from mpishare.comm.collective_comm import CollectiveComm
+from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.descriptors import open_file_of
 from mpishare.host.memfd import memfd_create
 from mpishare.host.numa import numa_node

@@ -13,17 +13,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mpishare.comm import mpi, progress
+from mpishare.comm import mpi
 from mpishare.comm.callsite import call_site
 from mpishare.comm.live import LiveObjects
-from mpishare.comm.pending import kept_alive_on_error
-from mpishare.comm.progress import Pending
+from mpishare.comm.requests import Pending, advance_all, kept_alive_on_error
 from mpishare.comm.stopwatch import Stopwatch
 from mpishare.comm.tags import Tag
 from mpishare.errors import StallError
 
 if TYPE_CHECKING:
-    from mpishare.comm.collective_comm import CollectiveComm
+    from mpishare.comm.communicator import CollectiveComm
 
 _ANSWER_WITHIN_S = 0.5
 """A rank that waits looks for questions every `_LOOK_S`, so that an answer comes well within this."""
@@ -184,7 +183,7 @@ class Watchdog:
         """Waits for `request`; False after `limit_s`."""
         stopwatch, looked_s = Stopwatch(), 0.0
         while not request.Test(status):
-            progress.advance_all(excluded)
+            advance_all(excluded)
             waited_s = stopwatch.seconds()
             if waited_s < _SPIN_S:
                 os.sched_yield()

@@ -95,7 +95,7 @@ def load(
     with collective("load", comm) as call, ExitStack() as stack:
         context, per_node = call.context, map or read == "node"
         source, pickled = None, b""
-        with call.begin() as agreement:
+        with call.agree_on_arguments() as agreement:
             kind = check_backend(backend, context)
             file, name = checked(path, dataset)
             switches = f"map={bool(map)}, attributes={bool(attributes)}, progress={bool(progress)}, backend={kind}"

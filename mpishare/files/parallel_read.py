@@ -13,7 +13,7 @@ from mpishare.arrays.raw import Block
 from mpishare.arrays.slices import LINE_BYTES, round_up
 from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
-from mpishare.comm.pending import InFlight
+from mpishare.comm.in_flight import InFlight
 from mpishare.comm.tags import Tag
 from mpishare.files.parts import Part
 from mpishare.files.pieces import piece_bytes

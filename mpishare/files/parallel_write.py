@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.raw import bytes_of
 from mpishare.comm.context import Context
-from mpishare.comm.pending import MAX_IN_FLIGHT, InFlight
+from mpishare.comm.in_flight import MAX_IN_FLIGHT, InFlight
 from mpishare.comm.tags import Tag
 from mpishare.files.atomic_file import write_exactly
 from mpishare.files.row_blocks import RowBlocks, Run

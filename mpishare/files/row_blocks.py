@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mpishare.arrays import slices
 from mpishare.arrays.spec import Spec
-from mpishare.comm.placement import Placement
+from mpishare.comm.topology import Placement
 
 ROOT = 0
 """The rank that makes the file, and whose array is saved if all ranks have the same. It leads the first node."""

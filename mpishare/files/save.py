@@ -140,7 +140,7 @@ def save(
     with collective("save", comm) as call:
         context = call.context
         is_root = context.topology.rank == ROOT
-        with call.begin() as agreement:
+        with call.agree_on_arguments() as agreement:
             file = Path(checked_path(path))
             arrays = _by_dataset(file, array, dataset)
             if isinstance(distributed, bool) or not isinstance(array, Mapping):

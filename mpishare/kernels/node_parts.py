@@ -57,7 +57,7 @@ def fill(array: NDArray[Any], value: ArrayLike, *, comm: mpi.Comm | None = None)
     """
     with collective("fill", comm) as call:
         context = call.context
-        with call.begin(node_comm_of(context)) as agreement:
+        with call.agree_on_arguments(node_comm_of(context)) as agreement:
             name = shared_name(array, writes=True)
             item = scalar(value, array.dtype)
             agreement.call = f"fill({name}, {item.tolist()!r})"
@@ -109,7 +109,7 @@ def checksum(array: NDArray[Any], *, comm: mpi.Comm | None = None) -> int:
     with collective("checksum", comm) as call:
         context = call.context
         node_comm = node_comm_of(context)
-        with call.begin(node_comm) as agreement:
+        with call.agree_on_arguments(node_comm) as agreement:
             agreement.call = f"checksum({shared_name(array, writes=False)})"
         with agree(node_comm):  # the first call compiles, which may fail
             part = part_sum(bytes_of(array), context.topology.node_size, context.topology.node_rank)

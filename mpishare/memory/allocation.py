@@ -10,7 +10,7 @@ import numpy as np
 
 from mpishare.arrays.raw import Block
 from mpishare.comm.agreement import Severity, agree, severity_of
-from mpishare.comm.collective_comm import CollectiveComm
+from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.live import LiveObjects
 from mpishare.errors import MpishareError
@@ -44,7 +44,7 @@ def allocate(context: Context, nbytes: int, *, backend: str | None, made_by: str
     Collective:
         Over the communicator.
     """
-    unit = context.keep(_Allocator).acquire(context, nbytes or 1, backend, writable)  # no map can be empty
+    unit = context.cached(_Allocator).acquire(context, nbytes or 1, backend, writable)  # no map can be empty
     if isinstance(unit, Segment):
         unit.begin(nbytes, _next_key(context), made_by, writable=True)
         return unit
@@ -65,7 +65,7 @@ def next_slots(context: Context, nbytes: int, backend: str | None) -> Slots | No
     """
     if nbytes > LARGEST_SLOT_BYTES:
         return None
-    slots = context.keep(_Allocator).slots.get((backend, slot_bytes(nbytes)))
+    slots = context.cached(_Allocator).slots.get((backend, slot_bytes(nbytes)))
     return slots if slots is not None and slots.free else None
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 
 from mpishare.arrays.slices import PAGE_BYTES
-from mpishare.comm.agreement import NOTE_BYTES, Severity, agree, severity_of
+from mpishare.comm.agreement import PAYLOAD_BYTES, Severity, agree, severity_of
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, BackendError, CapacityError, MpishareError
 from mpishare.host import memory as host_memory
@@ -168,7 +168,7 @@ def _kinds_to_try(context: Context, backend: str | None) -> Sequence[Kind]:
     """The kinds to try, in order. Collective over the ranks of this node."""
     if backend is not None:
         return _kinds_named(backend, KINDS)
-    first = context.keep(_first_kind)
+    first = context.cached(_first_kind)
     return sorted(KINDS, key=lambda kind: kind.title != first)
 
 
@@ -178,7 +178,7 @@ def _postponed(context: Context, backend: str | None) -> dict[str, str]:
     Collective:
         Over the ranks of this node.
     """
-    is_postponed = backend is None and context.keep(_first_kind) == MEMMAP_IN_MEMORY.title
+    is_postponed = backend is None and context.cached(_first_kind) == MEMMAP_IN_MEMORY.title
     return {WINDOW.title: _PRINTS_ERRORS} if is_postponed else {}
 
 
@@ -219,8 +219,8 @@ def _allocate(kind: Kind, context: Context, nbytes: int, writable: bool) -> Mapp
     with agree(comm) as agreement:
         if writable and not kind.is_shared and topology.node_size > 1:
             raise BackendError("each rank would write to a copy of its own, and the others would not see it")
-        agreement.note = ((1 << kind.check(context, nbytes)) - 1).to_bytes(NOTE_BYTES, "little")
-    steps = int.from_bytes(agreement.note, "little").bit_length()  # the most that a rank has counted
+        agreement.payload = ((1 << kind.check(context, nbytes)) - 1).to_bytes(PAYLOAD_BYTES, "little")
+    steps = int.from_bytes(agreement.payload, "little").bit_length()  # the most that a rank has counted
     part = fill_slice(nbytes, topology.node_size, topology.node_rank) if kind.is_shared else slice(0, nbytes)
     first, *others = _slices(part, steps)
     with agree(comm), _kernel_errors(kind, context, nbytes):

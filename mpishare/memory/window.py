@@ -112,7 +112,7 @@ def _allocate_mapped(context: Context, nbytes: int) -> Mapping:
     """The second map of a window, which is freed. Collective over the ranks of this node."""
     if context.topology.node_size == 1:
         return Mapping.anonymous(nbytes)
-    refusal = context.keep(_Trial.of).refusal_of_map
+    refusal = context.cached(_Trial.of).refusal_of_map
     if refusal:
         raise BackendError(refusal)
     room = aligned_bytes(nbytes)  # untouched pages take no memory
@@ -130,7 +130,7 @@ def _allocate_kept(context: Context, nbytes: int) -> Mapping:
     """The memory of a window that stays. Collective over the ranks of this node."""
     if context.topology.node_size == 1:
         return Mapping.anonymous(nbytes)
-    refusal = context.keep(_Trial.of).refusal
+    refusal = context.cached(_Trial.of).refusal
     if refusal:
         raise BackendError(refusal)
     return KeptWindow(_make(context, nbytes, nbytes))
@@ -156,7 +156,7 @@ def _make_shared(context: Context, nbytes: int) -> mpi.Win:
 
 def _map_again(context: Context, window: mpi.Win, nbytes: int) -> Mapping | None:
     """A second map on every rank of this node, or None on all of them. Collective over the ranks of this node."""
-    mapping = Mapping.of_pages(_address_of(window), nbytes, context.keep(_FileOffset))
+    mapping = Mapping.of_pages(_address_of(window), nbytes, context.cached(_FileOffset))
     has_failed = context.node_collective_comm.allreduce_or(bytes([mapping is None]))
     return None if any(has_failed) else mapping
 

@@ -15,8 +15,7 @@ from mpishare.arrays.header import HEADER_BYTES, extension_bytes
 from mpishare.arrays.spec import Spec
 from mpishare.comm import mpi
 from mpishare.comm.context import Context
-from mpishare.comm.pending import keep_alive, start
-from mpishare.comm.progress import pending
+from mpishare.comm.requests import keep_alive, pending, start
 from mpishare.errors import CapacityError, MpishareError
 from mpishare.memory.buffer_pool import SMALLEST_BYTES
 from mpishare.messages.requests import refuse_if_interrupted

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Block
 from mpishare.arrays.slices import chunks
-from mpishare.comm import mpi, progress
+from mpishare.comm import mpi
 from mpishare.comm.context import Context
-from mpishare.comm.pending import keep_alive, start
+from mpishare.comm.requests import advance_all, keep_alive, pending, start
 from mpishare.errors import MpishareError
 from mpishare.messages.compression import FRAME_BYTES, MEASURED_FRAMES, compress_frame, pays
 from mpishare.messages.wire import HEAD_BYTES, Decoding, Message, chunks_of, decode, travels_in_frames
@@ -214,7 +214,7 @@ class ReceiveRequest(Request):
         self._lock = threading.Lock()
         try:
             self._request = context.head_comm.Irecv([self._buffer, mpi.BYTE], source, tag)
-            progress.pending[self] = None
+            pending[self] = None
         except BaseException as error:
             keep_alive([self._buffer])
             refuse_if_interrupted(context, error)
@@ -240,7 +240,7 @@ class ReceiveRequest(Request):
 
     def _end(self, result: Any, error: BaseException | None) -> None:
         self._is_done, self._result, self._error = True, result, error
-        progress.pending.pop(self, None)
+        pending.pop(self, None)
 
     def _advance(self, *, can_wait: bool) -> None:
         """Goes on to the end, or until it would wait. Errors end the request, and `wait` and `test` raise them."""
@@ -314,14 +314,14 @@ def _prepare(context: Context) -> None:
             for requests in list(_dropped):
                 if mpi.Request.Testall(requests):
                     _dropped.remove(requests)
-    progress.advance_all()
+    advance_all()
 
 
 def refuse_if_interrupted(context: Context, error: BaseException) -> None:
     """Refuses the communicator for messages if `error` came from outside, neither from mpishare nor from MPI.
 
     After a signal handler's exception the ranks no longer agree which messages have been sent. Nothing is repaired; the
-    memory that MPI still reads or writes lives until the process ends (`comm.pending`).
+    memory that MPI still reads or writes lives until the process ends (`comm.requests`).
     """
     if not isinstance(error, MpishareError | mpi.Exception | MemoryError):
         context.refuse_messages()

@@ -29,7 +29,7 @@ _MAGIC = b"MSO1"
 
 
 class PackedHeader(NamedTuple):
-    """What all ranks must know of a packed object before they have it. It travels as the note of an agreement.
+    """What all ranks must know of a packed object before they have it. It travels as the payload of an agreement.
 
     Attributes:
         nbytes: The bytes of the segment.
@@ -47,18 +47,18 @@ class PackedHeader(NamedTuple):
 
     @property
     def packed(self) -> tuple[bytes, bytes]:
-        """The header as bytes: the note, and no extension; see `Spec.packed`."""
+        """The header as bytes: the payload, and no extension; see `Spec.packed`."""
         return _HEADER.pack(_MAGIC, *self), b""
 
     @classmethod
-    def unpack(cls, note: bytes) -> PackedHeader:
-        """The header of a note from `packed`."""
-        return cls(*_HEADER.unpack(note)[1:])
+    def unpack(cls, payload: bytes) -> PackedHeader:
+        """The header of a payload from `packed`."""
+        return cls(*_HEADER.unpack(payload)[1:])
 
 
-def is_packed_header(note: bytes) -> bool:
+def is_packed_header(payload: bytes) -> bool:
     """Whether it is the header of an object; else it is that of an array."""
-    return note.startswith(_MAGIC)
+    return payload.startswith(_MAGIC)
 
 
 class PackedObject:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from mpishare.comm import mpi
-from mpishare.comm.collective_comm import CollectiveComm
+from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.stopwatch import Stopwatch
 from mpishare.comm.tags import Tag

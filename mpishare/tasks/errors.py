@@ -9,8 +9,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from mpishare.comm import mpi
-from mpishare.comm.context import Context
-from mpishare.comm.lookup import checked_comm
+from mpishare.comm.context import Context, checked_comm
 from mpishare.errors import ArgumentError, PeerError, TaskError, text_of_error
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import pickle_object, unpickle_object

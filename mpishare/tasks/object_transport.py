@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from mpishare.comm import mpi
-from mpishare.comm.collective_comm import CollectiveComm
+from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.context import Context
-from mpishare.comm.pending import InFlight
+from mpishare.comm.in_flight import InFlight
 from mpishare.comm.watchdog import answer_everywhere
 from mpishare.errors import MpishareError
 from mpishare.messages.wire import HEAD_BYTES, chunks_of, decode, encode

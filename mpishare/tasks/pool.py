@@ -13,7 +13,7 @@ from typing import Any
 
 from mpishare.arrays.spec import describe
 from mpishare.comm import mpi
-from mpishare.comm.agreement import NOTE_BYTES, is_known
+from mpishare.comm.agreement import PAYLOAD_BYTES, is_known
 from mpishare.comm.collective import collective
 from mpishare.errors import ArgumentError, MpishareError, SpecError, TaskError, checked_integer
 from mpishare.tasks import dispatcher
@@ -23,8 +23,8 @@ from mpishare.tasks.executor import SerialPool, TaskExecutor
 from mpishare.tasks.functions import SharedFunction
 from mpishare.tasks.run import Options, initialize, run_map
 
-_NOTE = struct.Struct("<?Q")
-"""The root's note of the first agreement: whether there is an initializer, and the number of the pool."""
+_PAYLOAD = struct.Struct("<?Q")
+"""The root's payload of the first agreement: whether there is an initializer, and the number of the pool."""
 
 _pool_numbers = count()
 """Of the pools whose root this rank is. By its number a worker knows a command for a pool that it left."""
@@ -103,16 +103,16 @@ class Pool(TaskExecutor):
         refuse_within_task(comm)
         with collective("Pool", comm) as call:
             self._context = context = call.context
-            with call.begin() as agreement:
+            with call.agree_on_arguments() as agreement:
                 self._root = checked_integer("root", root, largest=context.topology.size - 1)
                 Options(per=per).check()
                 agreement.call = f"Pool(root={self._root}, per={per!r})"
                 self.is_root = context.topology.rank == self._root
                 if self.is_root:
-                    note = _NOTE.pack(initializer is not None, next(_pool_numbers))
-                    agreement.note = note.ljust(NOTE_BYTES, b"\0")
-            call.release()  # what follows shares arrays in calls of its own
-            has_initializer, self._number = _NOTE.unpack_from(agreement.note)
+                    payload = _PAYLOAD.pack(initializer is not None, next(_pool_numbers))
+                    agreement.payload = payload.ljust(PAYLOAD_BYTES, b"\0")
+            call.allow_nested_calls()  # what follows shares arrays in calls of its own
+            has_initializer, self._number = _PAYLOAD.unpack_from(agreement.payload)
             if has_initializer:
                 initialize(context, self._root, per, initializer, initargs)
         self.rank, self.size = context.topology.rank, context.topology.size
@@ -302,9 +302,9 @@ class Pool(TaskExecutor):
 
     def _run_initializer(self, initializer: Callable[..., Any] | None, initargs: tuple[Any, ...]) -> None:
         with collective("Pool.initialize", self._context.topology.comm) as call:
-            with call.begin():
+            with call.agree_on_arguments():
                 pass
-            call.release()  # what follows shares arrays in calls of its own
+            call.allow_nested_calls()  # what follows shares arrays in calls of its own
             initialize(self._context, self._root, self._per, initializer, initargs)
 
     def _is_busy(self) -> bool:

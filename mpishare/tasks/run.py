@@ -10,8 +10,8 @@ from typing import Any
 
 from mpishare.arrays.spec import describe
 from mpishare.comm import mpi
-from mpishare.comm.agreement import NOTE_BYTES, agree, mark_known
-from mpishare.comm.collective import collective
+from mpishare.comm.agreement import PAYLOAD_BYTES, agree, mark_known
+from mpishare.comm.collective import CollectiveCall
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, SpecError, checked_integer
 from mpishare.progress_bar import Bar, check_tqdm
@@ -25,8 +25,8 @@ from mpishare.tasks.results import RankResults, gather_results
 from mpishare.tasks.self_scheduling import ChunkSizer
 from mpishare.tasks.work_queue import WorkQueue
 
-_NOTE = struct.Struct("<??q")
-"""The root's note of the first agreement: whether all ranks have the function, whether there is an initializer, and
+_PAYLOAD = struct.Struct("<??q")
+"""The root's payload of the first agreement: whether all ranks have the function, whether there is an initializer, and
 `chunk`, 0 for None."""
 
 
@@ -54,7 +54,7 @@ class Options:
 
 
 def run_map(
-    call: collective,
+    call: CollectiveCall,
     root: int,
     options: Options,
     func: Any,
@@ -79,7 +79,7 @@ def run_map(
         compares: Whether the ranks' `root` and `options` are compared.
     """
     source, context = None, call.context
-    with call.begin() as agreement:
+    with call.agree_on_arguments() as agreement:
         root = checked_integer("root", root, largest=context.topology.size - 1)
         options.check()
         if compares:
@@ -92,10 +92,10 @@ def run_map(
             if options.progress:
                 check_tqdm()
             source = ItemSource(items, context.topology.size)
-            note = _NOTE.pack(function.is_current(func), initializer is not None, options.chunk or 0)
-            agreement.note = note.ljust(NOTE_BYTES, b"\0")
-    call.release()  # what follows shares arrays in calls of its own
-    is_current, has_initializer, chunk = _NOTE.unpack_from(agreement.note)
+            payload = _PAYLOAD.pack(function.is_current(func), initializer is not None, options.chunk or 0)
+            agreement.payload = payload.ljust(PAYLOAD_BYTES, b"\0")
+    call.allow_nested_calls()  # what follows shares arrays in calls of its own
+    is_current, has_initializer, chunk = _PAYLOAD.unpack_from(agreement.payload)
     if has_initializer:
         initialize(context, root, options.per, initializer, initargs)
     if not is_current:
@@ -104,7 +104,7 @@ def run_map(
     with Bar(None if source is None else source.total, is_shown=source is not None and options.progress) as bar:
         sizer = ChunkSizer(chunk or None)
         # A task of one rank may map on the same communicator, while tasks of the outer map are left.
-        queue = WorkQueue(context) if context.topology.size == 1 else context.keep(WorkQueue)
+        queue = WorkQueue(context) if context.topology.size == 1 else context.cached(WorkQueue)
         return _Run(context, root, options.gather, function.func, source, bar, sizer, queue).results()
 
 

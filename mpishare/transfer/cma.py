@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Block, address_of
-from mpishare.comm.agreement import NOTE_BYTES, agree, any_rank
+from mpishare.comm.agreement import PAYLOAD_BYTES, agree, any_rank
 from mpishare.comm.context import Context
 from mpishare.memory import syscalls
 from mpishare.memory.hugepages import fill_slice
 from mpishare.transfer import plan
 
-_NOTE = struct.Struct(f"<qQQ16s{NOTE_BYTES - 40}x")
-"""A `Published` in the note of an agreement, but for its last field."""
+_PAYLOAD = struct.Struct(f"<qQQ16s{PAYLOAD_BYTES - 40}x")
+"""A `Published` in the payload of an agreement, but for its last field."""
 
 _TOKEN_BYTES = 16
 
@@ -57,13 +57,13 @@ def publish(context: Context, source: Block | None) -> Published | None:
     Collective:
         Over the ranks of this node.
     """
-    if context.keep(_Permission).is_refused:
+    if context.cached(_Permission).is_refused:
         return None
     token = np.frombuffer(os.urandom(_TOKEN_BYTES), np.uint8)
     with agree(context.node_collective_comm) as agreement:
         if source is not None:
-            agreement.note = _NOTE.pack(os.getpid(), address_of(source), address_of(token), token.tobytes())
-    pid, address, token_address, published_token = _NOTE.unpack(agreement.note)
+            agreement.payload = _PAYLOAD.pack(os.getpid(), address_of(source), address_of(token), token.tobytes())
+    pid, address, token_address, published_token = _PAYLOAD.unpack(agreement.payload)
     return Published(pid, address, token_address, published_token, token) if pid else None
 
 
@@ -98,7 +98,7 @@ def read(context: Context, root: int, published: Published, block: Block, source
             block[part] = source[part]
         else:
             has_failed = not _read_part(published, part.start, block[part])
-    permission = context.keep(_Permission)
+    permission = context.cached(_Permission)
     permission.is_refused = bool(any_rank(context.node_collective_comm, np.array([has_failed]))[0])
     return not permission.is_refused
 

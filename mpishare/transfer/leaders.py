@@ -14,9 +14,9 @@ import numpy as np
 
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
-from mpishare.comm.collective_comm import CollectiveComm
+from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.context import Context
-from mpishare.comm.pending import keep_alive
+from mpishare.comm.requests import keep_alive
 from mpishare.transfer import plan
 from mpishare.transfer.link import link_of, measure_link
 from mpishare.transfer.pipeline import broadcast_chunks

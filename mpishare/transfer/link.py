@@ -12,8 +12,8 @@ import numpy as np
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
+from mpishare.comm.in_flight import InFlight
 from mpishare.comm.live import LiveObjects
-from mpishare.comm.pending import InFlight
 from mpishare.comm.tags import Tag
 from mpishare.transfer import plan
 from mpishare.transfer.plan import Link
@@ -67,7 +67,7 @@ def measured_links() -> list[tuple[Measured, Link]]:
 
 def measured_link(context: Context) -> Link | None:
     """What `measure_link` has found; None where it has not measured. Local, and the same on all ranks."""
-    return context.keep(Measured).link
+    return context.cached(Measured).link
 
 
 def link_of(context: Context) -> Link:
@@ -91,7 +91,7 @@ def measure_link(context: Context, nbytes: int) -> None:
     Collective:
         Over the communicator.
     """
-    measured = context.keep(Measured)
+    measured = context.cached(Measured)
     is_due = measured.link is None and context.config.chunk_bytes is None
     if not is_due or context.topology.n_nodes == 1:
         return

@@ -83,7 +83,7 @@ class _Plans:
 def plan_of(context: Context, operation: Operation, spec: Spec, backend: str | None) -> Plan:
     """The plan for an array of `spec`, which is kept. Local."""
     law = operation.name, operation.commutes, operation.is_deterministic
-    return context.keep(_Plans).plan(spec.dtype, spec.shape, spec.order, *law, backend)
+    return context.cached(_Plans).plan(spec.dtype, spec.shape, spec.order, *law, backend)
 
 
 def _plan(

@@ -11,7 +11,7 @@ from mpishare.arrays.header import extension_bytes
 from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import Spec
 from mpishare.comm.context import Context
-from mpishare.comm.pending import MAX_IN_FLIGHT, InFlight
+from mpishare.comm.in_flight import MAX_IN_FLIGHT, InFlight
 from mpishare.comm.tags import Tag
 from mpishare.comm.topology import Topology
 from mpishare.errors import PeerError
@@ -108,7 +108,7 @@ def broadcast_chunks(
         Over `root` and the leaders of the other nodes. On other ranks it returns at once.
     """
     if block.nbytes <= _LARGEST_KEPT_BYTES:
-        route = context.keep(_routes)(block.nbytes, root, link_of(context))
+        route = context.cached(_routes)(block.nbytes, root, link_of(context))
     else:
         route = _route(context.topology, context.config.chunk_bytes, block.nbytes, root, link_of(context))
     steps, dests, most_in_flight = route

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from mpishare.arrays import slices
-from mpishare.comm.placement import Placement
+from mpishare.comm.topology import Placement
 
 LARGEST_MESSAGE_BYTES = 1 << 30
 """A round number below 2**31 - 1, the largest count of MPI 3."""

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from mpishare.arrays import slices
 from mpishare.arrays.raw import Block
-from mpishare.comm.collective_comm import CollectiveComm
+from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.context import Context
-from mpishare.comm.pending import MAX_IN_FLIGHT, InFlight
+from mpishare.comm.in_flight import MAX_IN_FLIGHT, InFlight
 from mpishare.comm.tags import Tag
 from mpishare.transfer.ring_plan import Ring, run_bytes
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import chain
 
 from mpishare.arrays import slices
-from mpishare.comm.placement import Placement
+from mpishare.comm.topology import Placement
 from mpishare.transfer.plan import EAGER_BYTES, LINE_BYTES, Link
 
 MAX_SWAP_BYTES = 2 << 20

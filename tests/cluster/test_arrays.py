@@ -56,7 +56,7 @@ def test_hosts_with_shared_memory_of_different_size(make):
 COMPRESSED = """
 import numpy as np, mpishare as ms
 from mpi4py import MPI
-from mpishare.comm.lookup import context_of
+from mpishare.comm.context import context_of
 rank, last, speeds = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size - 1, context_of().link_speeds
 for item in (np.zeros(3 << 20), np.random.default_rng(1).integers(0, 256, 5 << 20, "u1")):
     if rank == 0: ms.send(item, last, compress="auto")

@@ -16,7 +16,7 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare.comm.lookup import context_of
+from mpishare.comm.context import context_of
 from mpishare.memory.segment import live_segments
 
 TIME_LIMIT_S = 300

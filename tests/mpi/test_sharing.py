@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare import sharing
-from mpishare.comm.lookup import context_of
+from mpishare.comm.context import context_of
 from mpishare.transfer.leaders import broadcast_by_mpi
 from tests.arrays import DTYPES, REPRESENTATIVES, bits, filled
 from tests.processes import anonymous_bytes, may_reopen_maps

@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare import sharing
-from mpishare.comm.lookup import context_of
+from mpishare.comm.context import context_of
 from mpishare.transfer import node_fill
 from tests.faults.strace import injected
 

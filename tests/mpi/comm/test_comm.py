@@ -12,14 +12,13 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare import kernels
-from mpishare.comm import collective_comm
-from mpishare.comm.agreement import NOTE_BYTES, PIGGYBACK_BYTES, Severity, agree, any_rank, is_known, severity_of
+from mpishare.comm import communicator
+from mpishare.comm.agreement import PAYLOAD_BYTES, PIGGYBACK_BYTES, Severity, agree, any_rank, is_known, severity_of
 from mpishare.comm.collective import collective
-from mpishare.comm.collective_comm import CollectiveComm
-from mpishare.comm.lookup import context_of
+from mpishare.comm.communicator import CollectiveComm, WatchedComm
+from mpishare.comm.context import context_of
 from mpishare.comm.nodes import join_nodes
-from mpishare.comm.placement import Placement, pretend_node
-from mpishare.comm.watched_comm import WatchedComm
+from mpishare.comm.topology import Placement, pretend_node
 from mpishare.host.numa import numa_node
 from tests.signals import interrupted
 
@@ -104,7 +103,7 @@ class Counted(MPI.Intracomm):
 def test_ranks_of_cpus_that_do_not_order_stores_meet_in_a_call_that_brings_data(
     has_ordered_stores, call, comm, monkeypatch
 ):
-    monkeypatch.setattr(collective_comm, "_HAS_ORDERED_STORES", has_ordered_stores)
+    monkeypatch.setattr(communicator, "_HAS_ORDERED_STORES", has_ordered_stores)
     counted = Counted(comm)
     CollectiveComm(counted).barrier()
     assert counted.calls == [call]
@@ -204,7 +203,7 @@ def test_a_call_that_an_exception_ended_on_one_rank_is_the_last_on_its_communica
     array, last = ms.zeros(3, comm=duplicate), duplicate.size - 1
     ms.save(shared_folder / "a.npy", np.ones(2), comm=duplicate)
     with suppress(KeyboardInterrupt), collective("call", duplicate) as call:
-        with call.begin():
+        with call.agree_on_arguments():
             pass
         if duplicate.rank == last:
             raise KeyboardInterrupt
@@ -220,7 +219,7 @@ def test_a_call_that_an_exception_ended_on_one_rank_is_the_last_on_its_communica
 def test_an_error_that_one_node_knows_leaves_the_ranks_out_of_step(duplicate):
     nodes = ms.topology(duplicate)
     with pytest.raises((ValueError, ms.PeerError)), collective("call", duplicate) as call:
-        with call.begin():
+        with call.agree_on_arguments():
             pass
         with agree(call.context.node_collective_comm):
             if nodes.is_leader:
@@ -230,13 +229,13 @@ def test_an_error_that_one_node_knows_leaves_the_ranks_out_of_step(duplicate):
 
 def test_a_call_within_a_call_is_refused_and_leaves_the_outer_one_whole(duplicate):
     with collective("outer", duplicate) as call:
-        with call.begin():
+        with call.agree_on_arguments():
             pass
         before = signal.signal(signal.SIGALRM, lambda *_: ms.zeros(1, comm=duplicate))
         with pytest.raises(ms.MpishareError, match=r"zeros was called while this rank is in outer .* signal handler"):
             signal.raise_signal(signal.SIGALRM)
         signal.signal(signal.SIGALRM, before)
-        call.release()
+        call.allow_nested_calls()
         assert ms.zeros(1, comm=duplicate)[0] == 0
     assert ms.zeros(1, comm=duplicate)[0] == 0
 
@@ -402,7 +401,7 @@ def test_the_first_agreement_of_a_call_brings_what_is_due_unless_a_rank_fails(du
     assert rider.results == [(1 << duplicate.size) - 1]
 
 
-@pytest.mark.parametrize("count", [1, 7, 8 * NOTE_BYTES, 8 * NOTE_BYTES + 1])
+@pytest.mark.parametrize("count", [1, 7, 8 * PAYLOAD_BYTES, 8 * PAYLOAD_BYTES + 1])
 def test_any_rank(ours, count):
     numbers = np.arange(count)
     flags = any_rank(ours, numbers % (ours.size + 1) == ours.rank)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mpishare as ms
-from mpishare.comm.lookup import context_of
+from mpishare.comm.context import context_of
 from mpishare.memory import cache, selection
 from mpishare.memory.kinds import Kind
 from mpishare.memory.mapping import Mapping

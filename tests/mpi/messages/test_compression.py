@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mpishare as ms
-from mpishare.comm.lookup import context_of
+from mpishare.comm.context import context_of
 from mpishare.messages import compression, requests
 from tests.mpi.messages.exchange import LEFT, RIGHT, pattern
 

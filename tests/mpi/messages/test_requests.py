@@ -11,7 +11,7 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare.comm.lookup import context_of
+from mpishare.comm.context import context_of
 from mpishare.messages.wire import encode
 from tests.mpi.messages.exchange import LEFT, RIGHT, pattern, wait_all
 from tests.signals import interrupted

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import mpishare as ms
-from mpishare.comm.lookup import context_of
+from mpishare.comm.context import context_of
 from mpishare.memory_report import LinkReport
 from mpishare.transfer import link, plan
 from mpishare.transfer.link import MIN_BYTES, measure_link, measured_link

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 PROGRAM = """
-from mpishare.comm.pending import keep_alive
+from mpishare.comm.requests import keep_alive
 class Buffer:
     def __del__(self): print("freed", flush=True)
 keep_alive([Buffer()])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpishare.comm.placement import Placement, pretend_node
+from mpishare.comm.topology import Placement, pretend_node
 from mpishare.errors import ArgumentError
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mpishare.arrays.spec import Spec
-from mpishare.comm.placement import Placement
+from mpishare.comm.topology import Placement
 from mpishare.files.row_blocks import BLOCK_BYTES, RowBlocks, Run, choose_way, writers
 
 PLACEMENTS = [Placement.from_labels(labels) for labels in ("a", "aaa", "aabb", "abab", "abbbc", "aabbbbb")]

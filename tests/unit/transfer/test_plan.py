@@ -5,7 +5,7 @@ from collections import Counter, deque
 
 import pytest
 
-from mpishare.comm.placement import Placement
+from mpishare.comm.topology import Placement
 from mpishare.transfer import plan, ring_plan
 from mpishare.transfer.plan import LINE_BYTES, Choice, Link, Way
 from mpishare.transfer.ring_plan import joined_runs, run_bytes

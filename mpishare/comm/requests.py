@@ -1,14 +1,19 @@
-"""The progress engine: advances user messages that have begun while this rank waits in a call of mpishare.
+"""Messages that have begun and not ended: what advances them, and what keeps their memory alive.
 
 A large message arrives in several parts, and MPI receives the next part only when asked to. So whoever waits in a loop
 calls `advance_all` between looks, and a call that blocks inside MPI is made by `run_blocking`.
+
+After an exception from outside (KeyboardInterrupt, say), buffers that MPI may still use are kept until the process
+exits. The communicator is refused from then on (`comm.collective`).
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from types import TracebackType
 from typing import Any, Protocol
 
 from mpishare.comm import mpi
@@ -36,7 +41,7 @@ def advance_all(excluded: Pending | None = None) -> bool:
     return bool(operations)
 
 
-def wait(request: mpi.Request, status: mpi.Status | None = None, excluded: Pending | None = None) -> None:
+def wait_for(request: mpi.Request, status: mpi.Status | None = None, excluded: Pending | None = None) -> None:
     """Waits for `request`, inside MPI as soon as nothing else is pending."""
     while not request.Test(status):
         if not advance_all(excluded):
@@ -72,3 +77,39 @@ def run_blocking(function: Callable[..., object], *args: Any) -> None:
 def _advance_until(has_ended: threading.Event) -> None:
     while advance_all() and not has_ended.wait(_SLEEP_S):
         pass
+
+
+_kept_alive: list[object] = []
+
+
+def keep_alive(objects: Collection[object]) -> None:
+    """Keeps requests or buffers until the process ends; also past the end of Python, which MPI_Finalize follows."""
+    _kept_alive.extend(objects)
+    if objects:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept_alive))
+
+
+def start(
+    requests: list[mpi.Request],
+    call: Callable[..., mpi.Request],
+    message: Any,
+    rank: int,
+    tag: int,
+) -> None:
+    """Begins a message and appends its request, in one call of C: no signal handler runs between the two."""
+    requests.extend(map(call, (message,), (rank,), (tag,)))
+
+
+class kept_alive_on_error:  # noqa: N801 - used as `with kept_alive_on_error([request]):`
+    """Keeps what `objects` holds by then where an exception ends the block."""
+
+    def __init__(self, objects: Collection[object]) -> None:
+        self._objects = objects
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
+            keep_alive(self._objects)

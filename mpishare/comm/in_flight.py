@@ -1,59 +1,17 @@
-"""Messages that have begun and not ended, and what happens to their memory when an exception comes.
-
-The rule: an exception from outside, such as a signal handler's, leaves alive until the process ends what MPI may still
-read or write, and takes no message from a rank that waits for it. Nothing else is repaired here; the communicator is
-refused from then on (`comm.collective`).
-"""
+"""The messages of one call that have begun and not ended."""
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpishare.comm import mpi
-
-if TYPE_CHECKING:
-    from mpishare.comm.collective_comm import CollectiveComm
+from mpishare.comm.communicator import CollectiveComm
+from mpishare.comm.requests import keep_alive, start
 
 MAX_IN_FLIGHT = 4
 """Number of chunks in flight in each direction. Measured: 4 keep a link of 400 Mbit/s busy over 8 nodes."""
-
-_kept_alive: list[object] = []
-
-
-def keep_alive(objects: Collection[object]) -> None:
-    """Keeps requests or buffers until the process ends; also past the end of Python, which MPI_Finalize follows."""
-    _kept_alive.extend(objects)
-    if objects:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept_alive))
-
-
-def start(
-    requests: list[mpi.Request],
-    call: Callable[..., mpi.Request],
-    message: Any,
-    rank: int,
-    tag: int,
-) -> None:
-    """Begins a message and appends its request, in one call of C: no signal handler runs between the two."""
-    requests.extend(map(call, (message,), (rank,), (tag,)))
-
-
-class kept_alive_on_error:  # noqa: N801 - used as `with kept_alive_on_error([request]):`
-    """Keeps what `objects` holds by then where an exception ends the block."""
-
-    def __init__(self, objects: Collection[object]) -> None:
-        self._objects = objects
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is not None:
-            keep_alive(self._objects)
 
 
 class InFlight:
