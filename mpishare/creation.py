@@ -13,7 +13,7 @@ from mpishare.arrays.slices import balanced_slice
 from mpishare.arrays.spec import ShapeLike, Spec
 from mpishare.comm import mpi
 from mpishare.comm.collective import collective
-from mpishare.memory.allocation import allocate
+from mpishare.memory.allocation import node_memory
 from mpishare.memory.selection import check_backend
 
 
@@ -170,9 +170,9 @@ def _make(
             backend = check_backend(backend, context)
             value = "" if item is None else f", value={item.tolist()!r}"
             agreement.call = f"{name}({spec}{value}, backend={backend})"
-        array = allocate(context, spec.nbytes, backend=backend, made_by=name, writable=True).view(spec)
-        if item is not None:
-            part = array.ravel(order="K")[balanced_slice(array.size, topology.node_size, topology.node_rank)]
-            copy_bytes(part, np.broadcast_to(item, part.shape))
-            context.node_collective_comm.barrier()
+        with node_memory(context, spec.nbytes, backend=backend, made_by=name, writable=True, scope="node") as segment:
+            array = segment.view(spec)
+            if item is not None:
+                part = array.ravel(order="K")[balanced_slice(array.size, topology.node_size, topology.node_rank)]
+                copy_bytes(part, np.broadcast_to(item, part.shape))
         return array

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import TypeAlias
 
@@ -24,6 +26,53 @@ Slots: TypeAlias = SlotPool[Segment]
 
 _SEGMENTS_WITHOUT_SLAB = 1000
 """After a slab was refused, none is requested until so many segments have been made. Each refusal takes 60 us."""
+
+
+@contextmanager
+def node_memory(
+    context: Context, nbytes: int, *, backend: str | None, made_by: str, writable: bool = False, scope: str = "all"
+) -> Iterator[Segment]:
+    """Node memory for a new array, which the block fills. Leaving the block agrees, and makes the pages read-only.
+
+    The block is one agreement: an error of one rank within it is every rank's error.
+
+    Args:
+        context: The context of the communicator.
+        nbytes: Bytes on each node.
+        backend: What `check_backend` returned.
+        made_by: The public call, for reports.
+        writable: Whether the array stays writable, and the ranks of a node must see what the others write.
+        scope: "node" where nothing in the block can fail on one node alone. Then only the ranks of a node wait for
+            each other, unless pages must be made read-only, which can fail.
+
+    Raises:
+        CapacityError, BackendError, PeerError: See `allocate`; before the block.
+
+    Collective:
+        Over the communicator.
+    """
+    segment = allocate(context, nbytes, backend=backend, made_by=made_by, writable=writable)
+    is_of_node = scope == "node" and (writable or isinstance(segment.memory, Slot))
+    with agree(context.node_collective_comm if is_of_node else context.collective_comm):
+        yield segment
+        if not writable:
+            segment.seal()
+
+
+def free_slot(context: Context, nbytes: int, backend: str | None) -> memoryview | None:
+    """The bytes of the slot that the next array of `nbytes` takes; None if the ranks know no free slot.
+
+    A rank may fill it before the ranks agree that there is an array. Local.
+    """
+    slots = next_slots(context, nbytes, backend)
+    return None if slots is None else slots.next_bytes(nbytes)
+
+
+def take_slot(context: Context, nbytes: int, backend: str | None, made_by: str) -> Segment:
+    """The memory of an array in the slot of `free_slot`, filled and sealed. Local, but all ranks must call it."""
+    slots = next_slots(context, nbytes, backend)
+    assert slots is not None  # so `free_slot` said on all ranks
+    return allocate_known(context, slots, nbytes, made_by)
 
 
 def allocate(context: Context, nbytes: int, *, backend: str | None, made_by: str, writable: bool) -> Segment:
