@@ -4,8 +4,8 @@
 
 The ancestor mapped the object's bound method with multiprocessing.Pool, which pickles the object with every chunk of
 tasks. Beside it stand the best means of each pool, by which the object is in each process before the clock starts: an
-initializer, fork, an object that was put or scattered once. Ours brings the object in each map, but for Pool's, which
-has it from the first map on. For each way and each size of the object: the time of one map. Each way runs in programs
+initializer, fork, an object that was put or scattered once. Ours brings the object in each map.
+For each way and each size of the object: the time of one map. Each way runs in programs
 of its own, three times, in an order that changes, and once more for the most that all processes held together (PSS,
 looked at ten times a second). What is not installed is named in the result. Then, of ours: what a task costs besides
 its work, one at a time and by chunks; how much 2 ranks gain where a task takes 20 us; and, where one in a hundred tasks
@@ -272,7 +272,7 @@ def ours(case: Case) -> list[float] | None:
 
 
 def our_pool(case: Case) -> list[float] | None:
-    """mpishare.Pool, which has the object from the second map on."""
+    """mpishare.Pool and the bound method."""
     import mpishare as ms
 
     with ms.Pool() as pool:

@@ -8,7 +8,6 @@ from typing import Any
 from mpishare.comm import mpi
 from mpishare.comm.collective import collective
 from mpishare.tasks.errors import refuse_within_task
-from mpishare.tasks.functions import SharedFunction
 from mpishare.tasks.run import Options, run_map
 
 
@@ -27,7 +26,7 @@ def map(  # noqa: A001 - like Python's own
 ) -> list[Any] | None:
     """Applies `func` to each of `items` on all ranks, the root among them, and returns the results in order.
 
-    The function is sent once, not with every task, and the arrays of its state lie once on each node. A rank that has
+    Each call sends the function once, not with every task, and the arrays of its state lie once on each node. A rank that has
     no tasks left takes some of those that no rank has taken, so that uneven tasks do not keep ranks waiting.
 
     Args:
@@ -74,4 +73,4 @@ def map(  # noqa: A001 - like Python's own
     refuse_within_task(comm)
     options = Options(chunk, gather, per, progress)
     with collective("map", comm) as call:
-        return run_map(call, root, options, func, items, SharedFunction(), initializer, initargs, compares=True)
+        return run_map(call, root, options, func, items, initializer, initargs, compares=True)

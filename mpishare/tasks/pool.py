@@ -20,7 +20,6 @@ from mpishare.tasks import dispatcher
 from mpishare.tasks.calls import Call
 from mpishare.tasks.errors import is_within_task, refuse_within_task
 from mpishare.tasks.executor import SerialPool, TaskExecutor
-from mpishare.tasks.functions import SharedFunction
 from mpishare.tasks.run import Options, initialize, run_map
 
 _PAYLOAD = struct.Struct("<?Q")
@@ -35,8 +34,8 @@ class Pool(TaskExecutor):
 
     On the root, `with` returns the pool, and the root runs tasks of `map` as well. On the other ranks, `with` returns
     None when the root leaves its block; until then they serve the root, and sleep while it computes. A task that raises
-    does not end this, whatever it raises. A function that `map` gets several times in a row, in the same state, is sent
-    once: its state is pickled and compared.
+    does not end this, whatever it raises. Each `map` sends its function, in the state that it has then; `initialize`
+    makes what is large on each rank once.
 
     Names that other pools have mean what they mean there. Where they differ:
 
@@ -118,7 +117,6 @@ class Pool(TaskExecutor):
         self.rank, self.size = context.topology.rank, context.topology.size
         self.workers = frozenset(range(self.size)) - {self._root}
         self._per = per
-        self._function = SharedFunction()
         self._dispatcher: dispatcher.Dispatcher | None = None
         self._is_open = True
         self._lock = threading.RLock()  # of both, and of the commands
@@ -298,7 +296,7 @@ class Pool(TaskExecutor):
 
     def _run_map(self, options: Options, func: Any, items: Any) -> list[Any] | None:
         with collective("Pool.map", self._context.topology.comm) as call:
-            return run_map(call, self._root, options, func, items, self._function)
+            return run_map(call, self._root, options, func, items)
 
     def _run_initializer(self, initializer: Callable[..., Any] | None, initargs: tuple[Any, ...]) -> None:
         with collective("Pool.initialize", self._context.topology.comm) as call:

@@ -17,7 +17,6 @@ from mpishare.errors import ArgumentError, SpecError, checked_integer
 from mpishare.progress_bar import Bar, check_tqdm
 from mpishare.sharing import share
 from mpishare.tasks.errors import Failure, apply_to_items, call_as_task, error_of
-from mpishare.tasks.functions import SharedFunction
 from mpishare.tasks.item_source import ItemSource
 from mpishare.tasks.items import Items
 from mpishare.tasks.object_transport import backoff
@@ -25,9 +24,8 @@ from mpishare.tasks.results import RankResults, gather_results
 from mpishare.tasks.self_scheduling import ChunkSizer
 from mpishare.tasks.work_queue import WorkQueue
 
-_PAYLOAD = struct.Struct("<??q")
-"""The root's payload of the first agreement: whether all ranks have the function, whether there is an initializer, and
-`chunk`, 0 for None."""
+_PAYLOAD = struct.Struct("<?q")
+"""The root's payload of the first agreement: whether there is an initializer, and `chunk`, 0 for None."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,6 @@ def run_map(
     options: Options,
     func: Any,
     items: Any,
-    function: SharedFunction,
     initializer: Callable[..., Any] | None = None,
     initargs: tuple[Any, ...] = (),
     *,
@@ -73,7 +70,6 @@ def run_map(
         options: The root's; elsewhere, `chunk` and `progress` are ignored.
         func: The function.
         items: The items.
-        function: What all ranks have of earlier calls.
         initializer: What to call first.
         initargs: Its arguments.
         compares: Whether the ranks' `root` and `options` are compared.
@@ -92,20 +88,17 @@ def run_map(
             if options.progress:
                 check_tqdm()
             source = ItemSource(items, context.topology.size)
-            payload = _PAYLOAD.pack(function.is_current(func), initializer is not None, options.chunk or 0)
+            payload = _PAYLOAD.pack(initializer is not None, options.chunk or 0)
             agreement.payload = payload.ljust(PAYLOAD_BYTES, b"\0")
     call.allow_nested_calls()  # what follows shares arrays in calls of its own
-    is_current, has_initializer, chunk = _PAYLOAD.unpack_from(agreement.payload)
+    has_initializer, chunk = _PAYLOAD.unpack_from(agreement.payload)
     if has_initializer:
         initialize(context, root, options.per, initializer, initargs)
-    if not is_current:
-        function.func = None  # it stays None if sharing fails
-        function.func = _share_from(context, root, func)
     with Bar(None if source is None else source.total, is_shown=source is not None and options.progress) as bar:
         sizer = ChunkSizer(chunk or None)
         # A task of one rank may map on the same communicator, while tasks of the outer map are left.
         queue = WorkQueue(context) if context.topology.size == 1 else context.cached(WorkQueue)
-        return _Run(context, root, options.gather, function.func, source, bar, sizer, queue).results()
+        return _Run(context, root, options.gather, func, source, bar, sizer, queue).results()
 
 
 def initialize(context: Context, root: int, per: str, initializer: Callable[..., Any] | None, initargs: Any) -> None:
@@ -117,22 +110,21 @@ def initialize(context: Context, root: int, per: str, initializer: Callable[...,
     Collective:
         Over the communicator.
     """
-    function, args = _share_from(context, root, (initializer, initargs))
+    is_root = context.topology.rank == root
+    shared = share((initializer, initargs) if is_root else None, root=root, comm=context.topology.comm)
+    function, args = (initializer, initargs) if is_root else shared
     with agree(context.collective_comm):
         if per == "rank" or context.topology.is_leader:
             function(*args)
 
 
-def _share_from(context: Context, root: int, obj: Any) -> Any:
-    """The root's `obj` on every rank: on the root the same object, elsewhere with arrays in node memory."""
-    is_root = context.topology.rank == root
-    (shared,) = share((obj,) if is_root else None, root=root, comm=context.topology.comm)  # `share` refuses None
-    return obj if is_root else shared
-
-
 @dataclass
 class _Run:
-    """One call: batch after batch. Only the root has `_source`."""
+    """One call: batch after batch. Only the root has `_source`, and `_func` before the first batch.
+
+    The function comes with the first batch of each call. So every rank calls it in the state that it has on the root at
+    that time, whatever earlier calls were and however they ended. The root calls the object that it was given.
+    """
 
     _context: Context
     _root: int
@@ -155,11 +147,19 @@ class _Run:
                 if self._source is not None:
                     batch = self._source.next()
                 self._queue.reset(self._root, 0 if batch is None else len(batch[1]))
-            is_last, items = share(batch, root=self._root, comm=self._context.topology.comm)
+            is_last, items = self._shared(batch)
             if len(items):
                 results += self._gathered(len(items), self._run(items))
                 self._first += len(items)
         return results if self._gather == "all" or (self._gather == "root" and self._source is not None) else None
+
+    def _shared(self, batch: tuple[bool, Items] | None) -> tuple[bool, Items]:
+        """The root's batch on all ranks; with the first one the function."""
+        sent = None if batch is None else (*batch, None if self._first else self._func)
+        is_last, items, func = share(sent, root=self._root, comm=self._context.topology.comm)
+        if self._source is None and func is not None:
+            self._func = func
+        return is_last, items
 
     def _run(self, items: Items) -> RankResults:
         """Runs tasks until none is left or one fails, and waits until all ranks have done so."""

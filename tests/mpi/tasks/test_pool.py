@@ -3,6 +3,7 @@
 import copy
 import multiprocessing
 import pickle
+import random
 import sys
 import threading
 import time
@@ -580,14 +581,82 @@ def test_calls_that_have_not_begun_are_cancelled(comm, ends):
     assert comm.rank or futures[-1].cancelled()
 
 
-def test_the_same_function_is_sent_once():
-    State.times_unpickled = 0
-    state = State()
+class Scaled:
+    """A callable object with a state that changes, and a method."""
+
+    def __init__(self):
+        self.factor = 2
+        self.table = np.arange(300.0)
+
+    def __call__(self, number):
+        return self.factor * number
+
+    def look(self, number):
+        return float(self.table[number])
+
+
+def calls_of(chance, scaled):
+    """A function of one number, in one of all the ways in which there can be one."""
+    number = chance.randrange(9)
+    return chance.choice(
+        [abs, str, rank_free, partial(pow, 2), partial(fail_at, item=number), scaled, scaled.look, Scaled().look]
+        + [lambda item: item + number, partial(scaled.look), partial(pow, exp=2, mod=7), np.sqrt, [5, 7, 6].index]
+    )
+
+
+def rank_free(number):
+    """A function that pickle takes by its name."""
+    return number * number
+
+
+def in_python(func, items):
+    """What Python's own map gives: the results, or the class of the error."""
+    try:
+        return [func(item) for item in items]
+    except Exception as error:
+        return type(error)
+
+
+def on_the_pool(pool, way, func, items):
+    """The same by one of the pool's ways."""
+    ways = {
+        "map": lambda: pool.map(func, items),
+        "one at a time": lambda: pool.map(func, iter(items), 1),
+        "starmap": lambda: pool.starmap(func, [(item,) for item in items]),
+        "imap": lambda: list(pool.imap(func, items, 2)),
+        "map_async": lambda: pool.map_async(func, items).get(),
+        "submit": lambda: [future.result() for future in [pool.submit(func, item) for item in items]],
+    }
+    try:
+        return ways[way]()
+    except ms.TaskError as error:
+        return type(error.__cause__)
+
+
+REFUSED = [
+    lambda pool: pool.map(partial(pow, threading.Lock()), [1]),
+    lambda pool: pool.map(abs, [threading.Lock()]),
+    lambda pool: pool.map(abs, [1], 0),
+    lambda pool: pool.map(partial(pow, NotUnpicklable()), [1, 2]),
+]
+WAYS = ["map", "map", "one at a time", "starmap", "imap", "map_async", "submit"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_function_that_is_called_is_the_one_that_was_given_as_it_is_now(seed):
+    """Functions of all sorts, again and again in any order, between calls that fail and changes of their state."""
+    chance, scaled = random.Random(seed), Scaled()
 
     def body(pool):
-        for times in (1, 2, 2, 2):  # a digest is made when the same function comes again
-            results = pool.map(state.origin, range(20 * pool.size), 1)
-            assert {origin[:2] for origin in results} == {(rank, times) for rank in range(pool.size)}
+        known = [calls_of(chance, scaled) for _ in range(12)]
+        for step in range(60):
+            func, way = chance.choice(known), chance.choice(WAYS)
+            items = [chance.randrange(1, 9) for _ in range(chance.randrange(6))]
+            assert on_the_pool(pool, way, func, items) == in_python(func, items), (step, way, func, items)
+            scaled.factor, scaled.table[chance.randrange(9)] = chance.randrange(9), step
+            if chance.random() < 0.2:
+                with pytest.raises((ms.MpishareError, ValueError)):
+                    chance.choice(REFUSED)(pool)
 
     with_pool(body)
 
