@@ -11,6 +11,12 @@ from mpishare.errors import FileError, MpishareError, SpecError, StallError, pla
 FOREIGN_ERRORS = (OSError, EOFError, LookupError, RuntimeError, ValueError, TypeError)
 """What the operating system, NumPy and h5py raise for a file that is missing, broken, or lacks what is asked for."""
 
+_LOCKED = "unable to lock file"
+_CURE_OF_LOCKED = (
+    "A program has it open for writing: load it when that has ended. If none has, or its file system has no locks, set "
+    "HDF5_USE_FILE_LOCKING=FALSE for all ranks."
+)
+
 
 @contextmanager
 def file_errors(path: str | os.PathLike[str], dataset: str | None = None, outcome: str = "") -> Iterator[None]:
@@ -54,4 +60,5 @@ def reason_of(error: BaseException) -> str:
         message = error.strerror
     elif isinstance(error, KeyError) and error.args:
         message = error.args[0]  # str() would give its repr
-    return (str(message).splitlines() or [type(error).__name__])[0]
+    reason = (str(message).splitlines() or [type(error).__name__])[0]
+    return f"{reason}. {_CURE_OF_LOCKED}" if _LOCKED in reason else reason

@@ -53,6 +53,19 @@ def read_bytes(fd: int, offset: int, nbytes: int) -> bytes:
     return bytes(buffer)
 
 
+def _folder_text(path: str) -> str:
+    """What a folder is, and what to do with it.
+
+    Source:
+        The Zarr storage specifications, version 2 ("Storage") and version 3 ("Metadata").
+    """
+    markers = {"zarr.json": " 3", ".zarray": " 2", ".zgroup": " 2", ".zmetadata": " 2"}
+    version = next((markers[name] for name in markers if os.path.lexists(f"{path}/{name}")), "")
+    if version or path.rstrip("/").endswith(".zarr"):
+        return f"is a folder of the format zarr{version}. Read it with the zarr package, and share that."
+    return "is a folder. Give the name of a file."
+
+
 class _H5py:
     """The module h5py, which is imported when the first of its attributes is used."""
 
@@ -97,7 +110,7 @@ class Source(ExitStack):
         with file_errors(self.path):
             mode = os.stat(self.path).st_mode  # noqa: PTH116 - before it is opened: a pipe would wait for its writer
             if not stat.S_ISREG(mode):
-                raise FileError(self.path, None, "is a folder" if stat.S_ISDIR(mode) else "is not a regular file")
+                raise FileError(self.path, None, _folder_text(self.path) if stat.S_ISDIR(mode) else "is not a regular file")
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             self.callback(os.close, descriptor)
             self._add(descriptor)
@@ -108,7 +121,7 @@ class Source(ExitStack):
         """The file, opened by h5py.
 
         Where the file system has locks, no other program can open it for writing meanwhile, and a file that is open
-        for writing is refused. HDF5_USE_FILE_LOCKING=FALSE switches that off, as for h5py itself.
+        for writing is refused.
 
         Raises:
             FileError: It is not an HDF5 file, is damaged, or has changed since it was inspected.

@@ -59,7 +59,13 @@ def test_a_file_that_has_changed(tmp_path, change):
 
 def test_what_cannot_be_opened(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe")
-    for name, message in {"pipe": "is not a regular file", "": "is a folder", "none": "No such file"}.items():
+    for name, marker in {"v2": ".zgroup", "array": ".zarray", "v3": "zarr.json", "empty.zarr": "c"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / marker).touch()
+    zarr = r"is a folder of the format zarr{}\. Read it with the zarr package, and share that\."
+    folders = {"": "is a folder", "v2": zarr.format(" 2"), "array": zarr.format(" 2"), "v3": zarr.format(" 3")}
+    others = {"empty.zarr": zarr.format(""), "pipe": "is not a regular file", "none": "No such file"}
+    for name, message in {**folders, **others}.items():
         with pytest.raises(FileError, match=f"{tmp_path / name}: {message}"):
             inspected(tmp_path / name)
     np.save(tmp_path / "a.npy", np.zeros(3))
