@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from mpishare.arrays.raw import Block
 from mpishare.arrays.slices import LINE_BYTES, PAGE_BYTES, round_up
 from mpishare.arrays.spec import Spec
+from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
 from mpishare.memory.segment import Segment
 from mpishare.objects.pickled import PickledObject, pack_specs, unpack_specs
@@ -90,8 +91,9 @@ class PackedObject:
 
     def write(self, block: memoryview) -> None:
         """Fills the prefix."""
-        text = self._contents + bytes(self._skeleton)
-        block[: len(text)] = text
+        start, end = len(self._contents), len(self._contents) + len(self._skeleton)
+        block[:start] = self._contents
+        block[start:end] = self._skeleton
         for spec, array, start in zip(self._specs, self.arrays, self._offsets, strict=True):
             if 0 < spec.nbytes < _LARGE_BYTES:
                 fill(block[start : start + spec.nbytes], spec, array)
@@ -132,10 +134,11 @@ def replicate_object(
         Over the communicator, but a rank may return before others have come.
     """
     block, is_shared = segment.block(), segment.origin.is_shared
-    replicate(context, root, block[: header.prefix_bytes], is_shared, packed)
     if header.nbytes == header.prefix_bytes:
+        replicate(context, root, block, is_shared, packed)
         return
-    context.node_collective_comm.barrier()  # now all ranks of the node have the prefix
+    with agree(context.collective_comm):  # the root may fail to write the prefix, which all ranks read now
+        replicate(context, root, block[: header.prefix_bytes], is_shared, packed)
     for number, (spec, start) in enumerate(_places(block, header)):
         if spec.nbytes >= _LARGE_BYTES:
             source = None if packed is None else ArraySource(spec, packed.arrays[number])

@@ -19,6 +19,7 @@ from mpi4py import MPI
 import mpishare as ms
 from mpishare import sharing
 from mpishare.comm.context import context_of
+from mpishare.objects import packing
 from mpishare.transfer import node_fill
 from tests.faults.strace import injected
 
@@ -248,17 +249,19 @@ def interrupt_leaders():
 
 
 def fail_to_copy(count):
-    """The root has no memory to copy columns, which are not contiguous; then it has."""
+    """The root has no memory to copy columns, which are not contiguous, alone or beside a large array; then it has."""
 
     def fail(*_):
         raise MemoryError
 
     columns, root, usual = np.arange(int(count)).reshape(-1, 2)[:, 1], comm.size - 1, node_fill.fill
-    ms.share(columns if rank == root else None, root=root)  # after which slots are known
-    for fill in (fail, usual):
-        node_fill.fill = sharing.fill = fill  # type: ignore[attr-defined]
-        with suppress(MemoryError, ms.PeerError):
-            print((ms.share(columns if rank == root else None, root=root) == columns).all())
+    for obj in (columns, [columns[:1000], np.ones(1 << 20)]):
+        ms.share(obj if rank == root else None, root=root)  # after which slots are known
+        for fill in (fail, usual):
+            node_fill.fill = sharing.fill = packing.fill = fill  # type: ignore[attr-defined]
+            with suppress(MemoryError, ms.PeerError):
+                result = ms.share(obj if rank == root else None, root=root)
+                print(all(map(np.array_equal, result, obj)))
 
 
 def fork():
