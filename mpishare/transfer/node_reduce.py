@@ -288,8 +288,6 @@ class Reduction:
             swap(context, other, result[half], result[other_half], chunk_bytes)
             return
         swap(context, other, own, received, chunk_bytes)
-        if own.size == 1:
-            own = own.copy()  # NumPy takes one item that is its own result for a reduction, and swaps the operands
         arrays = (received, own) if node else (own, received)
         if self._plan.is_small:
             self.operation.fold(arrays, result)

@@ -66,19 +66,29 @@ class _Function:
             raise SpecError(f"{self.name} does not fit dtype {dtype}: it takes {known}. {_cure(dtype)}")
 
     def fold(self, inputs: Sequence[Array] | Array, out: Array) -> None:
-        """See `Operation`. An overflow is a value, as in MPI; a warning could be an error."""
+        """See `Operation`."""
         result, *others = inputs
         if not others:
             out[:] = result
-            return
-        with np.errstate(all="ignore"):
-            for array in others:
-                result = self.function(result, array, out=out)
+        for array in others:
+            self._apply(result, array, out)
+            result = out
 
     def into_upper(self, lower: Array, upper: Array) -> None:
         """See `Operation`."""
+        self._apply(lower, upper, upper)
+
+    def _apply(self, lower: Array, upper: Array, out: Array) -> None:
+        """Reduces `lower` and `upper` into `out`, which may be one of them.
+
+        An overflow is a value, as in MPI; a warning could be an error. NumPy takes one item that is its own result for
+        a reduction: it swaps the operands, and a complex product is then rounded in another way.
+        """
         with np.errstate(all="ignore"):
-            self.function(lower, upper, out=upper)
+            if out.size == 1:
+                out[...] = self.function(lower, upper)
+            else:
+                self.function(lower, upper, out=out)
 
 
 @dataclass

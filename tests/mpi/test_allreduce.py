@@ -67,6 +67,18 @@ def test_every_operation_and_dtype_in_the_promised_order(comm, count):
                 assert_reduced(ms.allreduce(inputs[comm.rank], getattr(MPI, name)), expected(inputs, function), comm)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 1000])
+def test_products_of_any_size_have_the_bits_of_the_promised_order(comm, count):
+    """NumPy multiplies one complex item in place in another order of the operands, which FMA rounds otherwise."""
+    for dtype in ("c8", "c16", "f8"):
+        for turn in range(30):
+            inputs = [numbers(dtype, 1000 * turn + rank, 2 * count) for rank in range(comm.size)]
+            inputs = [array + 1j * array[::-1] if dtype != "f8" else array for array in inputs]
+            for part in (slice(0, count), slice(None, None, 2)):
+                wanted = expected([array[part].copy() for array in inputs], np.multiply)
+                assert ms.allreduce(inputs[comm.rank][part], MPI.PROD).tobytes() == wanted.tobytes()
+
+
 def _join(lower, upper, _datatype):
     """Ranges of ranks, first * 256 + last, become one range if the second follows the first, else an invalid one."""
     left, right = np.frombuffer(lower, "i4"), np.frombuffer(upper, "i4")
