@@ -11,28 +11,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copyreg import __newobj__  # type: ignore[attr-defined]
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import address_of
-from mpishare.objects.unshared import UnsharedPart
+from mpishare.objects.unshared import Copied, UnsharedPart
 
 Reduce: TypeAlias = Callable[[Any], Any]
 """How to pickle an object: as `__reduce_ex__` says, NotImplemented for its own way; or that in `Copied`."""
-
-
-class Copied(NamedTuple):
-    """How to pickle an object that is copied all the same where it is unpickled.
-
-    Attributes:
-        part: What is copied.
-        reduced: How to pickle it.
-    """
-
-    part: UnsharedPart
-    reduced: Any = NotImplemented
 
 
 def reducers() -> Sequence[tuple[type, Reduce]]:
@@ -97,6 +85,14 @@ def _reduce_column_info(info: Any) -> Any:
     return make, args, attributes, *rest
 
 
+def _read_variable_columns(records: Any) -> Any:
+    """Reads columns of variable length, whose rows lie behind the items of FITS records, where no view reaches."""
+    for column in records.columns:
+        if column.format.format in ("P", "Q"):
+            records.field(column.name)
+    return NotImplemented
+
+
 def _reduce_frame(frame: Any) -> Any:
     """A frame of polars as its columns, whose own `__getstate__` copies them."""
     return (type(frame), (frame.get_columns(),)) if frame.width else NotImplemented
@@ -148,6 +144,7 @@ def _make_enum(numbers: Any, dtype: Any) -> Any:
 
 
 _TABLE: list[tuple[str, str, Reduce]] = [
+    ("astropy.io.fits", "FITS_rec", _read_variable_columns),
     ("astropy.table", "Table", _reduce_table),
     ("astropy.utils.data_info", "BaseColumnInfo", _reduce_column_info),
     ("polars", "DataFrame", _reduce_frame),

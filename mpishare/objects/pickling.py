@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from mpishare.arrays.dtypes import check_dtype
 from mpishare.arrays.spec import PLAIN_CLASSES
 from mpishare.errors import SpecError
-from mpishare.objects.libraries import Copied, reducers
+from mpishare.objects.libraries import reducers
 from mpishare.objects.pickled import PickledObject
-from mpishare.objects.subclasses import reduce_subclass
-from mpishare.objects.unshared import UnsharedParts
+from mpishare.objects.subclasses import parts_of, reduce_subclass
+from mpishare.objects.unshared import Copied, UnsharedParts
 
 _PICKLE_ERRORS = (pickle.PicklingError, TypeError, AttributeError, ValueError, BufferError, RecursionError)
 """What pickle raises where a part of an object cannot be pickled."""
@@ -39,7 +39,7 @@ def pickle_object(obj: object, unshared: UnsharedParts | None = None) -> Pickled
         unshared: Notes the parts that are not bytes of arrays.
 
     Raises:
-        SpecError: A part of it cannot be pickled, or is of a subclass of ndarray that cannot be pickled without items.
+        SpecError: A part of it cannot be pickled.
 
     Source:
         PEP 574, "Pickle protocol 5 with out-of-band data".
@@ -92,6 +92,7 @@ class _Pickler(pickle.Pickler):
     def __init__(self, file: BytesIO, unshared: UnsharedParts | None) -> None:
         self._buffers: list[pickle.PickleBuffer] = []
         self._arrays: dict[int, NDArray[Any]] = {}  # by the id of the buffer in their place
+        self._copied: dict[int, Any] = {}  # what copied objects give to pickle, by id
         self._unshared = unshared
         self._reducers = reducers()
         super().__init__(file, protocol=5, buffer_callback=self._buffers.append)
@@ -105,16 +106,16 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         """How to pickle `obj`, if not in its own way. Not called for numbers, strings and containers."""
         reduced: Any = NotImplemented
-        if isinstance(obj, np.ndarray):
+        for kind, reduce in self._reducers:
+            if isinstance(obj, kind):
+                reduced = reduce(obj)
+        if reduced is NotImplemented and isinstance(obj, np.ndarray):
             reduced = self._reduced_array(obj)
-        else:
-            for kind, reduce in self._reducers:
-                if isinstance(obj, kind):
-                    reduced = reduce(obj)
         if isinstance(reduced, Copied):
             if self._unshared is not None:
                 self._unshared.add(reduced.part)
             reduced = reduced.reduced
+            self._copied.update((id(part), part) for part in parts_of(reduced))
         if reduced is NotImplemented and self._unshared is not None:
             with suppress(Exception):  # what an object costs does not decide whether it can be shared
                 self._unshared.note(obj)
@@ -123,6 +124,8 @@ class _Pickler(pickle.Pickler):
         return reduced
 
     def _reduced_array(self, obj: Any) -> Any:
+        if id(obj) in self._copied:
+            return obj.__reduce__()
         if type(obj) in PLAIN_CLASSES:
             return NotImplemented if obj.dtype.hasobject else self._reduced_plain(obj)
         return NotImplemented if obj is np.ma.masked else reduce_subclass(obj)

@@ -1,7 +1,7 @@
 """Arrays of subclasses of ndarray: a plain array of the items, and apart from it what their class adds.
 
 What a class adds is what it pickles itself, but of an array without items, so that no item is pickled. A class that
-does not define how it is pickled adds its attributes and slots.
+does not define how it is pickled adds its attributes and slots. An array that cannot be made so is pickled whole.
 """
 
 from __future__ import annotations
@@ -14,37 +14,52 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.errors import SpecError
+from mpishare.objects.unshared import Copied, UnsharedPart
 
 _PICKLED_BY = ("__reduce__", "__reduce_ex__", "__setstate__", "__getstate__")
 
 
-def reduce_subclass(array: NDArray[Any]) -> tuple[Any, ...]:
+def reduce_subclass(array: NDArray[Any]) -> tuple[Any, ...] | Copied:
     """How to pickle an array of a subclass of ndarray: as a view of a plain array, completed by what its class adds.
 
-    The additions are state, so that what refers back to the array finds it.
-
-    Raises:
-        SpecError: The class cannot make or pickle an array without items, or then loses an attribute.
+    The additions are state, so that what refers back to the array finds it. Whether the class can be completed around
+    a read-only view is tried here, on the rank that pickles: where it cannot, the array is pickled with its items.
 
     Source:
         The NumPy user guide, "Subclassing ndarray": view casting, and new from template, for which a class defines
         `__array_finalize__`.
     """
+    try:
+        return _reduced_around_view(array)
+    except Exception as error:  # user classes may raise anything
+        kind = type(array)
+        description = (
+            f"an array of {kind.__module__}.{kind.__qualname__}, as no view can be made of that class ({error})"
+        )
+        part = UnsharedPart(description, array.nbytes, "numpy.asarray(…) of it, or its parts")
+        return Copied(part, array.__reduce_ex__(5) if _pickles_itself(kind) else _reduced_with_items(array))
+
+
+def _reduced_around_view(array: NDArray[Any]) -> tuple[Any, ...]:
+    """How to pickle the array as a view of its items. It raises where the class does not allow that."""
     kind = type(array)
     items = np.ndarray.view(array, np.ndarray)  # not by a method that the class may have replaced
-    if not _pickles_itself(kind):
-        names = [name for name in copyreg._slotnames(kind) if hasattr(array, name)]  # type: ignore[attr-defined]
-        state = _attributes(array), {name: getattr(array, name) for name in names}
-        return np.ndarray.view, (items, kind), state if any(state) else None, None, None, _set_state
-    try:
-        template, parts = _Template(_without_items(array)), _mask_attributes(array)
-        _check_template(array, template)
-    except Exception as error:  # user classes may raise anything
-        name = f"{kind.__module__}.{kind.__qualname__}"
-        cure = "Use numpy.asarray(…) of it, or its parts."
-        raise SpecError(f"{name} cannot be shared: it cannot be pickled without items: {error}. {cure}") from error
-    return np.ndarray.view, (items, kind), (template, parts), None, None, _complete
+    trial = items[...]
+    trial.flags.writeable = False
+    trial = np.ndarray.view(trial, kind)
+    if _pickles_itself(kind):
+        template, parts = _additions(array)
+        _complete(trial, (copy.copy(template), parts))
+        return np.ndarray.view, (items, kind), (template, parts), None, None, _complete
+    state = _attributes_and_slots(array)
+    _set_state(trial, state)
+    return np.ndarray.view, (items, kind), state if any(state) else None, None, None, _set_state
+
+
+def _reduced_with_items(array: NDArray[Any]) -> tuple[Any, ...]:
+    """How NumPy pickles an array of a class that does not define it, with the attributes, which NumPy leaves out."""
+    make, args, items = tuple(np.ndarray.__reduce__(array))
+    return make, args, (items, *_attributes_and_slots(array)), None, None, _set_whole_state
 
 
 class _Template:
@@ -59,39 +74,50 @@ class _Template:
         return self._reduced
 
 
-def _without_items(array: NDArray[Any]) -> NDArray[Any]:
-    """An array of the same class and with the same attributes, but without items."""
-    rows = array if array.ndim else np.ndarray.reshape(array, 1)
-    template: NDArray[Any] = np.ndarray.__getitem__(rows, slice(0))  # the class copies what it adds, slots as well
-    _set_attributes(template, _attributes(array))
-    if isinstance(template, np.ma.MaskedArray):
-        _set_attributes(template, {"_mask": np.ma.make_mask_none(template.shape, template.dtype)})
-    return template
+def _additions(array: NDArray[Any]) -> tuple[_Template, dict[str, Any]]:
+    """An array without items as its class pickles it, and the attributes that depend on the items, such as a mask.
 
-
-def _check_template(array: NDArray[Any], template: _Template) -> None:
-    """Raises ValueError if an attribute that the class pickles is lost for want of items.
-
-    The class makes what it has pickled again, around the same attributes. Only if one of them differs then, it does so
-    with all items too, a copy: what differs there as well is not for want of items.
+    The latter are attributes that the class changes for an array without items, when it makes or when it unpickles one.
     """
-    attributes = {} if isinstance(array, np.ma.MaskedArray) else _attributes(array)
-    received = _attributes(copy.copy(template)) if attributes else {}
-    lost = [name for name, value in attributes.items() if _differ(received.get(name), value)]
-    pickled = set(map(id, _parts(template.__reduce_ex__(5)))) if lost else ()
-    lost = [name for name in lost if id(attributes[name]) in pickled]
+    template, own = _without_items(array), _attributes(array)
+    parts = _mask_attributes(array)
+    if isinstance(array, np.ma.MaskedArray):
+        _set_attributes(template, {**own, "_mask": np.ma.make_mask_none(template.shape, template.dtype)})
+        return _Template(template), parts
+    made = dict(_attributes(template))
+    _set_attributes(template, own)
+    pickled = set(map(id, parts_of(template.__reduce_ex__(5))))
+    changed = [name for name in own if name in made and _differ(made[name], own[name])]
+    _set_attributes(template, {name: made[name] for name in changed})
+    parts = {name: own[name] for name in changed if id(own[name]) in pickled}
+    received = {**_attributes(copy.copy(_Template(template))), **parts}
+    lost = [name for name in own if id(own[name]) in pickled and _differ(received.get(name), own[name])]
     whole = _attributes(copy.copy(_Template(array))) if lost else {}
-    lost = [name for name in lost if _differ(received.get(name), whole.get(name))]
-    if lost:
-        raise ValueError(f"its class would lose or change the attributes {', '.join(lost)}")
+    return _Template(template), {**parts, **{name: whole[name] for name in lost if name in whole}}
 
 
-def _parts(value: Any) -> Iterator[Any]:
+def _without_items(array: NDArray[Any]) -> NDArray[Any]:
+    """An array of the same class, but without items."""
+    return _part(array if array.ndim else _part(array, np.newaxis), slice(0))
+
+
+def _part(array: NDArray[Any], key: Any) -> NDArray[Any]:
+    """A part of an array, as NumPy takes it, or else as the class does."""
+    try:
+        part: NDArray[Any] = np.ndarray.__getitem__(array, key)
+    except Exception:  # user classes may raise anything
+        part = array[key]
+    if type(part) is not type(array):
+        raise TypeError(f"a part of it is of type {type(part).__name__}")
+    return part
+
+
+def parts_of(value: Any) -> Iterator[Any]:
     """What a class gives to pickle: in tuples, and in a dict of its attributes."""
     yield value
     if isinstance(value, tuple):
         for part in value:
-            yield from _parts(part)
+            yield from parts_of(part)
     elif isinstance(value, dict):
         yield from value.values()
 
@@ -114,9 +140,10 @@ def _mask_attributes(array: NDArray[Any]) -> dict[str, Any]:
     return {name: _attributes(array)[name] for name in names}
 
 
-def _complete(array: NDArray[Any], state: tuple[NDArray[Any], dict[str, Any]]) -> None:
+def _complete(array: NDArray[Any], state: tuple[Any, dict[str, Any]]) -> None:
     """Adds to a view of the items what the class has pickled of the array without items."""
     template, parts = state
+    _set_attributes(array, parts)  # for classes that take from the template what the array does not have
     array.__array_finalize__(template)
     _set_attributes(array, {**_attributes(template), **parts})
 
@@ -138,6 +165,17 @@ def _set_state(array: NDArray[Any], state: tuple[dict[str, Any], dict[str, Any]]
     _set_attributes(array, attributes)
     for name, value in slots.items():
         object.__setattr__(array, name, value)
+
+
+def _attributes_and_slots(array: NDArray[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    names = [name for name in copyreg._slotnames(type(array)) if hasattr(array, name)]  # type: ignore[attr-defined]
+    return _attributes(array), {name: getattr(array, name) for name in names}
+
+
+def _set_whole_state(array: NDArray[Any], state: tuple[Any, dict[str, Any], dict[str, Any]]) -> None:
+    items, *additions = state
+    np.ndarray.__setstate__(array, items)
+    _set_state(array, (additions[0], additions[1]))
 
 
 def _set_attributes(array: NDArray[Any], attributes: dict[str, Any]) -> None:

@@ -40,6 +40,18 @@ class UnsharedPart(NamedTuple):
     cure: str
 
 
+class Copied(NamedTuple):
+    """How to pickle an object that is copied all the same where it is unpickled.
+
+    Attributes:
+        part: What is copied.
+        reduced: How to pickle it, as `__reduce_ex__` says; NotImplemented for its own way.
+    """
+
+    part: UnsharedPart
+    reduced: Any = NotImplemented
+
+
 def describe(parts: Sequence[UnsharedPart]) -> str:
     """Names the most expensive parts."""
     named = sorted(parts, key=lambda part: part.nbytes, reverse=True)

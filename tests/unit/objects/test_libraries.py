@@ -10,8 +10,10 @@ import polars as pl
 import pytest
 from astropy import units
 from astropy.coordinates import SkyCoord
+from astropy.io import fits
 from astropy.table import MaskedColumn, QTable, Table
 from astropy.time import Time
+from astropy.utils.masked import Masked
 from polars.testing import assert_frame_equal
 
 from mpishare.objects.pickled import PickledObject
@@ -79,6 +81,37 @@ def test_tables(kind):
     sky = SkyCoord(NUMBERS * units.mas, NUMBERS * units.mas)
     mixed, _ = through_read_only_views(QTable({"when": Time(NUMBERS, format="jd"), "sky": sky}))
     assert (mixed["when"].jd[-1], mixed["sky"].ra.mas[-1]) == (999, pytest.approx(999))
+
+
+@MASKED_QUANTITIES
+def test_masks_of_astropy_are_views_too():
+    masked = Masked(quantity(), mask=MASK)
+    result, nbytes = through_read_only_views(masked)
+    assert (nbytes, str(result.unit), result.info.description) == (9000, "K", "of the air")
+    assert (result.mask.tolist(), result.unmasked.value.tolist()) == (MASK.tolist(), NUMBERS.tolist())
+    for other in (
+        Masked(3.0 * units.K, mask=True),
+        Masked(NUMBERS, mask=False),
+        SkyCoord(masked.value * units.deg, NUMBERS * units.arcmin).ra,
+    ):
+        result, _ = through_read_only_views(other)
+        assert str(result) == str(other)
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_columns_of_variable_length_of_a_fits_file(tmp_path, is_read):
+    rows = np.array([np.arange(number % 4) for number in range(100)], dtype=object)
+    columns = [fits.Column("E", "D", array=np.arange(100.0)), fits.Column("R", "PJ()", array=rows)]
+    columns += [fits.Column("Q", "QD()", array=rows), fits.Column("L", "L", array=[True, False] * 50)]
+    fits.BinTableHDU.from_columns(columns).writeto(tmp_path / "r.fits")
+    records = fits.getdata(tmp_path / "r.fits", 1)
+    if is_read:
+        records["R"].max = 17
+    result = unpickle_object(pickle_object(records))
+    assert np.shares_memory(np.asarray(result), np.asarray(records))
+    for name in records.names:
+        assert [np.asarray(row).tolist() for row in result[name]] == [np.asarray(row).tolist() for row in records[name]]
+    assert (result["R"].max, result["R"].element_dtype) == (records["R"].max, records["R"].element_dtype)
 
 
 class Own(Table):  # type: ignore[misc]

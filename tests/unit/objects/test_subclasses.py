@@ -1,7 +1,5 @@
 """Arrays of classes that say themselves how they are pickled: the same class, around views, with no item pickled."""
 
-import pickle
-
 import numpy as np
 import pytest
 from numpy.ma import mrecords
@@ -9,6 +7,7 @@ from numpy.ma import mrecords
 from mpishare.errors import SpecError
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import pickle_object, unpickle_object
+from mpishare.objects.unshared import UnsharedParts, describe
 
 
 class Unit(np.ndarray):
@@ -162,8 +161,11 @@ class Full(np.ndarray):
     def __array_finalize__(self, parent):
         self.largest = max(self.view(np.ndarray))
 
+    def __reduce__(self):
+        return np.ndarray.view, (self.view(np.ndarray), Full), self.__dict__.copy()
+
     def __setstate__(self, state):
-        super().__setstate__(state)
+        self.__dict__.update(state)
 
 
 class Labelled(np.ndarray):
@@ -190,32 +192,48 @@ def test_an_attribute_that_the_class_does_not_pickle_does_not_count():
     assert (type(result), result.labels) == (Labelled, [])
 
 
-REFUSED = [
-    (Named, "its __reduce_ex__ returns 'named'"),
-    (Full, "max.. "),
-    (Labelled, "its class would lose or change the attributes labels"),
-]
+class Sorted(Unit):
+    """Is made again by a function that stores into the items."""
+
+    def __reduce__(self):
+        return _sorted, (self.view(np.ndarray), [self.unit])
 
 
-@pytest.mark.parametrize(("kind", "reason"), REFUSED)
-def test_what_is_refused(kind, reason):
-    with pytest.raises(
-        SpecError, match=rf"{kind.__name__} cannot be shared: .* without items: {reason}.* Use numpy.as"
-    ):
-        pickle_object({"array": np.ones(3).view(kind)})
+def _sorted(items, units):
+    items.sort()
+    array = items.view(Sorted)
+    array.unit = units[0] if len(items) else items[0]  # which it cannot be without items
+    return array
 
 
-def test_a_class_can_neither_write_to_shared_items_nor_replace_them():
-    class Writing(Unit):
-        def __array_finalize__(self, parent):
-            if self.size:
-                self[0] = -1
+class Writing(np.ndarray):
+    """Stores into its items, and does not define how it is pickled."""
 
-    array = np.ndarray.view(np.arange(3.0), Unit)
-    array.__class__ = Writing
-    shared = np.arange(3.0)
-    shared.flags.writeable = False
+    def __array_finalize__(self, parent):
+        if self.size:
+            self[0] = self[0]
+        self.largest = None if parent is None else max(self.view(np.ndarray), default=0)
+
+
+@pytest.mark.parametrize("kind", [Full, Sorted, Writing])
+def test_an_array_that_cannot_be_made_around_a_view_is_copied_with_its_attributes(kind):
+    array = np.arange(300.0).view(kind)
+    array.unit = "K"
+    pickled = pickle_object({"array": array, "other": np.ones(3)}, parts := UnsharedParts())
+    for taken in pickled.arrays:
+        taken.flags.writeable = False
+    result = unpickle_object(pickled)["array"]
+    assert (type(result), result.tolist(), len(pickled.arrays)) == (kind, array.tolist(), 1)
+    assert (result.flags.writeable, getattr(result, "largest", 299)) == (True, 299)
+    assert (parts.parts[0].nbytes, kind.__qualname__ in describe(parts.parts)) == (2400, True)
+
+
+def test_attributes_that_a_class_changes_for_want_of_items_are_those_of_the_array():
+    array = np.ones(3).view(Labelled)
     pickled = pickle_object(array)
-    with pytest.raises(ValueError, match="read-only"):
-        pickle.loads(pickled.skeleton, buffers=[shared])
-    assert shared.tolist() == [0, 1, 2]
+    assert (unpickle_object(pickled).labels, np.shares_memory(pickled.arrays[0], array)) == (["a", "b", "c"], True)
+
+
+def test_a_class_that_pickles_as_a_name_which_does_not_exist():
+    with pytest.raises(SpecError, match=r"cannot be pickled: .*named"):
+        pickle_object({"array": np.ones(3).view(Named)})
