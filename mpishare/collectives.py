@@ -20,7 +20,7 @@ from mpishare.memory.segment import segment_of
 from mpishare.transfer.leaders import broadcast_filled
 
 _FENCES = {"node": "fence(scope='node')", "all": "fence(scope='all')"}
-"""The call of a fence by its scope."""
+"""The call of a fence by its scope. A misspelled scope meets the ranks of the one that it begins like."""
 
 _ALL_NODES = b"\1".ljust(PAYLOAD_BYTES, b"\0")
 """The payload of a fence of all nodes."""
@@ -102,24 +102,30 @@ def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:
         >>> ours.tolist()
         [1.0, 0.0]
     """
-    with collective("fence", comm) as call:
-        context = call.context
-        has_nodes = context.topology.n_nodes > 1
-        agreement = call.agree_on_arguments(node_comm_of(context))
-        if scope == "all":
+    name = _FENCES["node" if isinstance(scope, str) and scope.startswith("n") else "all"]
+    with collective(name, comm) as call:
+        context, failure = call.context, None
+        agreement = call.agree_on_arguments(node_comm_of(context), is_for_all=name == _FENCES["all"])
+        if name == _FENCES["all"]:
             agreement.payload = _ALL_NODES
         try:
             with agreement:
                 _check_scope(scope)
-                agreement.call = _FENCES[scope]
+                agreement.call = name
         except MpishareError as error:
-            if has_nodes and agreement.payload[0] and is_known(error, context.topology.node_size):
-                with agree(context.collective_comm):  # the other nodes wait, also for a node that failed
-                    raise
-            raise
-        if has_nodes and agreement.payload[0]:
-            with agree(context.collective_comm):
-                pass
+            if not is_known(error, context.topology.node_size):
+                raise
+            failure = error
+        if context.topology.n_nodes > 1 and agreement.payload[0]:
+            with agree(context.collective_comm) as everyone:  # the other nodes wait, also for a node that failed
+                everyone.call = _FENCES["all"]
+                _raise(failure)
+        _raise(failure)
+
+
+def _raise(failure: MpishareError | None) -> None:
+    if failure is not None:
+        raise failure
 
 
 def partition(n: int, *, comm: mpi.Comm | None = None, scope: str = "all") -> slice:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
+from typing import cast
 
 from mpishare.comm import mpi
 from mpishare.comm.agreement import Agreement, agree, is_known, refuse
@@ -32,8 +33,12 @@ class CollectiveCall:
     def __enter__(self) -> CollectiveCall:
         return self
 
-    def agree_on_arguments(self, comm: CollectiveComm | None = None) -> Agreement:
+    def agree_on_arguments(self, comm: CollectiveComm | None = None, *, is_for_all: bool = False) -> Agreement:
         """The call's first agreement, to be used as `agree` is: over all ranks, or over those of `comm`.
+
+        Args:
+            comm: The ranks that agree; all when None.
+            is_for_all: Whether those of `comm` agree with all others later in the call.
 
         Raises:
             MpishareError: This rank is in another call on the communicator. Local: the other ranks are not.
@@ -49,7 +54,8 @@ class CollectiveCall:
             )
         agreement = refuse(comm) if context.is_out_of_step else agree(comm)
         if isinstance(comm, WatchedComm):
-            agreement.where = comm.enter(self._name)
+            meeting = context.collective_comm if is_for_all else comm
+            agreement.where = cast("WatchedComm", meeting).enter(self._name)
         self._comm = comm
         context.current_call = self._name
         # From here on no signal handler can use the communicator, so that what is due stays so until the ranks agree.

@@ -15,6 +15,7 @@ Source:
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import time
@@ -39,6 +40,12 @@ _SLEEP_S = 0.0001
 
 _LONGEST_SLEEP_S = 0.001
 """The same in a wait that may be long, whose pauses grow as it does: it takes 0.03 of a core, not 0.09."""
+
+_TEXT_BYTES = 512
+"""How much of the name, file and line of a call MPISHARE_CHECK compares and shows."""
+
+_TELL_S = 0.5
+"""How long ranks that differ within a node wait for the other nodes to hear of it."""
 
 
 class CollectiveComm:
@@ -195,10 +202,7 @@ class WatchedComm(CollectiveComm):
         where = self._watchdog.enter(call)
         if self._watchdog.compares:
             try:
-                is_for_all = self._node_comm is not None
-                if self._node_comm is not None:
-                    self._node_comm._compare(call, is_for_all)
-                self._compare(call, is_for_all)
+                self._compare(call)
             except BaseException:
                 self.leave()
                 raise
@@ -208,17 +212,41 @@ class WatchedComm(CollectiveComm):
         """Notes that the public call that `enter` noted last has ended."""
         self._watchdog.leave()
 
-    def _compare(self, call: str, is_for_all: bool) -> None:
-        """Raises where the ranks differ in `call`, which is for all nodes or for this one.
+    def _compare(self, call: str) -> None:
+        """Raises where the ranks differ in `call`. A call for all nodes is compared within each node first.
 
-        A node whose ranks differ still meets the other nodes if one of its ranks calls for all nodes: they would wait.
+        The ranks of a node that differ also tell the other nodes, if one of them calls for all nodes: the ranks there
+        may wait for it. They do not wait for these, which may be in calls for their own node.
         """
-        calls = self.allgather_obj((call, self._watchdog.call, is_for_all))
-        if len({name for name, _, _ in calls}) > 1:
-            outer = self._watchdog.outer
-            if outer is not None and outer is not self and any(for_all for _, _, for_all in calls):
-                outer.allgather_obj((f"!{call}", self._watchdog.call, False))
-            raise MismatchError({rank: where for rank, (_, where, _) in zip(self._ranks, calls, strict=True)})
+        node_comm, outer = self._node_comm or self, self._watchdog.outer
+        own = f"{int(self is outer)}{call}\0{self._watchdog.call}"
+        calls = node_comm._gather_records(own, math.inf)
+        if _differ(calls):
+            if outer is not None and any(text.startswith("1") for text in calls.values()):
+                calls = outer._gather_records(f"!{own}", _TELL_S) or calls
+        elif node_comm is not self:
+            calls = self._gather_records(own, math.inf)
+        if _differ(calls):
+            raise MismatchError({rank: text.partition("\0")[2] for rank, text in calls.items()})
+
+    def _gather_records(self, text: str, limit_s: float) -> dict[int, str]:
+        """The beginnings of the texts of all ranks, by rank of the job; nothing if they do not come in time."""
+        own, records = np.zeros(_TEXT_BYTES, np.uint8), np.empty((self.size, _TEXT_BYTES), np.uint8)
+        data = text.encode(errors="replace")[:_TEXT_BYTES]
+        own[: len(data)] = np.frombuffer(data, np.uint8)
+        request = self._comm.Iallgather([own, mpi.BYTE], [records, mpi.BYTE])
+        if limit_s == math.inf:
+            self._watchdog.wait(request, self._ranks, meets=True)
+            is_done = True
+        else:
+            is_done = _ends_within(request, limit_s)
+        if not is_done:
+            keep_alive([request])
+            return {}
+        return {
+            rank: row.tobytes().rstrip(b"\0").decode(errors="replace")
+            for rank, row in zip(self._ranks, records, strict=True)
+        }
 
     def _wait_asleep(self, request: mpi.Request, *, has_limit: bool) -> None:
         self._watchdog.wait(request, self._ranks, has_limit=has_limit)  # which sleeps between its looks
@@ -253,6 +281,21 @@ class WatchedComm(CollectiveComm):
     def wait(self, request: mpi.Request, rank: int, status: mpi.Status | None = None) -> None:
         """See `CollectiveComm.wait`."""
         self._watchdog.wait(request, [self._ranks[rank]], status)
+
+
+def _differ(records: dict[int, str]) -> bool:
+    """Whether the calls that begin the records are not all the same."""
+    return len({text.partition("\0")[0] for text in records.values()}) > 1
+
+
+def _ends_within(request: mpi.Request, limit_s: float) -> bool:
+    """Whether a request ends within `limit_s`."""
+    end = time.monotonic() + limit_s
+    while not request.Test():
+        if time.monotonic() > end:
+            return False
+        time.sleep(_SLEEP_S)
+    return True
 
 
 def barrier_of(barrier: Callable[..., Any], allreduce: Callable[..., Any]) -> Callable[..., Any]:

@@ -124,8 +124,7 @@ class Context:
         watchdog.hosts = [facts.hosts[facts.node_of(rank)] for rank in range(facts.size)]
         node_comm = WatchedComm(facts.node_comm, watchdog, facts.ranks_of(facts.node))
         self.node_collective_comm = node_comm
-        self.collective_comm = WatchedComm(self.data_comm, watchdog, range(facts.size), node_comm)
-        watchdog.outer = self.collective_comm
+        watchdog.outer = self.collective_comm = WatchedComm(self.data_comm, watchdog, range(facts.size), node_comm)
         leaders = [facts.placement.leader(node) for node in range(facts.n_nodes)]
         self.leader_comm = WatchedComm(facts.leaders, watchdog, leaders) if facts.is_leader else None
 

@@ -22,7 +22,7 @@ from mpishare.comm.tags import Tag
 from mpishare.errors import StallError
 
 if TYPE_CHECKING:
-    from mpishare.comm.communicator import CollectiveComm
+    from mpishare.comm.communicator import WatchedComm
 
 _ANSWER_WITHIN_S = 0.5
 """A rank that waits looks for questions every `_LOOK_S`, so that an answer comes well within this."""
@@ -87,7 +87,7 @@ class Watchdog:
         self.hosts: Sequence[str] = ()
         self.call = first_call()
         self.stalled: StallError | None = None
-        self.outer: CollectiveComm | None = None
+        self.outer: WatchedComm | None = None
         _watchdogs.add(self)
 
     def enter(self, name: str) -> str:

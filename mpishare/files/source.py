@@ -110,7 +110,9 @@ class Source(ExitStack):
         with file_errors(self.path):
             mode = os.stat(self.path).st_mode  # noqa: PTH116 - before it is opened: a pipe would wait for its writer
             if not stat.S_ISREG(mode):
-                raise FileError(self.path, None, _folder_text(self.path) if stat.S_ISDIR(mode) else "is not a regular file")
+                raise FileError(
+                    self.path, None, _folder_text(self.path) if stat.S_ISDIR(mode) else "is not a regular file"
+                )
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             self.callback(os.close, descriptor)
             self._add(descriptor)

@@ -49,7 +49,7 @@ def test_different_collectives(size, nodes):
     ended = run("differ", size=size, timeout_s="3", MPISHARE_CHECK="1", MPISHARE_NODES=nodes)
     lines = errors(ended, "MismatchError")
     assert (len(lines), ended.stdout.count("right True")) == (size, size)
-    assert all("fence at " in line and "share at " in line and "calls.py:" in line for line in lines)
+    assert all("fence(scope='node') at " in line and "share at " in line and "calls.py:" in line for line in lines)
 
 
 def test_a_rank_that_does_not_come():

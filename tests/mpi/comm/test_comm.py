@@ -5,6 +5,7 @@ import signal
 import time
 from contextlib import suppress
 from dataclasses import FrozenInstanceError
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -136,6 +137,37 @@ OVER_A_NODE = {
     "fill": lambda comm, array, folder: kernels.fill(array, 0.0, comm=comm),
     "checksum": lambda comm, array, folder: kernels.checksum(array, comm=comm),
 }
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("check", ["0", "1"])
+def test_all_ranks_hear_of_two_different_calls(check, configured, shared_folder, raised):
+    """One node makes another call than the others; with MPISHARE_CHECK, one rank does, also for its node alone."""
+    duplicate = configured(check=check)
+    array, nodes, calls = ms.zeros(3, comm=duplicate), ms.topology(duplicate), OVER_ALL | OVER_A_NODE
+    ms.save(shared_folder / "a.npy", np.ones(2), comm=duplicate)
+    is_odd = nodes.node == 0 if nodes.n_nodes > 1 and check == "0" else nodes.rank == 0
+    pairs = list(combinations(OVER_ALL, 2))
+    if check == "1" and len(nodes.ranks_of(0)) > 1:  # else rank 0 waits for nobody
+        pairs += product(OVER_A_NODE, OVER_ALL)
+    for odd, usual in pairs:
+        errors = raised(lambda call=calls[odd if is_odd else usual]: call(duplicate, array, shared_folder))
+        assert {error for error, _ in errors} == {"MismatchError"}, (odd, usual, errors)
+        assert all(f"{name.split()[0]}" in text for name in (odd, usual) for _, text in errors), errors
+        assert ms.share(nodes.rank, comm=duplicate) == 0
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(("scope", "usual"), [("nodes", "node"), ("al", "all"), (None, "all")])
+@pytest.mark.parametrize("check", ["0", "1"])
+def test_a_scope_that_one_node_misspells(scope, usual, check, configured, raised):
+    duplicate = configured(check=check)
+    nodes = ms.topology(duplicate)
+    errors = raised(lambda: ms.fence(comm=duplicate, scope=scope if nodes.node == 0 else usual))
+    others = "PeerError" if usual == "all" else "nothing"
+    expected = ["ArgumentError" if nodes.node_of(rank) == 0 else others for rank in range(nodes.size)]
+    assert [error for error, _ in errors] == expected
+    assert ms.share(nodes.rank, comm=duplicate) == 0
 
 
 def call_everything(ms, comm, folder):

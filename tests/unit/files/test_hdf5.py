@@ -282,7 +282,9 @@ def test_files_that_are_refused(path):
     path.write_bytes(content)
     with path.open("rb+") as other:
         fcntl.flock(other, fcntl.LOCK_EX)  # as HDF5 does where it writes
-        with pytest.raises(FileError, match=r"unable to lock file.*'\)\. A program has it open for writing: .*FILE_LOCKING"):
+        with pytest.raises(
+            FileError, match=r"unable to lock file.*'\)\. A program has it open for writing: .*FILE_LOCKING"
+        ):
             inspected(path)
 
 
