@@ -5,17 +5,14 @@
 Each rank adds 1 to bins chosen at random, its part of the additions, in a compiled loop where it is not said otherwise.
 The ways through MPI's windows take as long for one addition as others for thousands, so they make fewer. In a table
 that is SPARSER times as large, most bins stay empty, and fewer additions are made, too. Lost is what is missing in the
-sum of all bins; wrong is the number of bins that differ from numpy.bincount's. Then the checksum of 256 MiB by all
-ranks beside crc32 and BLAKE2 on one. The order of the ways changes from round to round. Prints a table and keeps it as
-results/kernels.json.
+sum of all bins; wrong is the number of bins that differ from numpy.bincount's. The order of the ways
+changes from round to round. Prints a table and keeps it as results/kernels.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import time
-import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +24,7 @@ from numpy.typing import NDArray
 
 import mpishare as ms
 from benchmarks.keep import keep
-from benchmarks.rounds import MEDIAN, Call, Row, measure, order, row
+from benchmarks.rounds import order
 from mpishare import kernels
 
 Array = NDArray[Any]
@@ -35,7 +32,6 @@ Array = NDArray[Any]
 CYCLE = 1 << 20  # numbers that a rank goes through again and again: 8 MiB, whatever the number of additions
 FEWER = 1000  # how many times fewer additions go through windows
 SPARSER = 1 << 14  # times as many bins: 131 MB for 1000
-NBYTES = 256 << 20
 
 
 def main() -> None:
@@ -53,16 +49,11 @@ def main() -> None:
             count = options.adds // divisor // comm.size
             parts[name].append(measured(comm, add, count, max(options.bins * factor, 1)))
     rows = {name: combined(results[1:]) for name, results in parts.items()}
-    sums = checksums(comm, options.rounds)
     info = ms.info()
     if comm.rank == 0:
-        for name, figures in {**rows, **sums}.items():
+        for name, figures in rows.items():
             print(f"{name:38} " + "  ".join(f"{column} {value:,}" for column, value in figures.items()), flush=True)
-        keep(
-            "kernels",
-            {"ranks": comm.size, "bins": options.bins, "ways": rows, f"checksum of {NBYTES >> 20} MiB": sums},
-            info,
-        )
+        keep("kernels", {"ranks": comm.size, "bins": options.bins, "ways": rows}, info)
 
 
 def combined(results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -200,23 +191,6 @@ WAYS: dict[str, tuple[Callable[[Array, int, Array], None], int, int]] = {
     "a histogram a rank, sparse": (own, 100, SPARSER),
 }
 """What adds, how many times fewer additions it makes, and how many times more bins it has; 0 for a single one."""
-
-
-def checksums(comm: MPI.Intracomm, rounds: int) -> dict[str, Row]:
-    """Times, and billions of bytes a second by their medians: all ranks together, and what rank 0 does alone."""
-    array = ms.zeros(NBYTES // 8)
-    kernels.fill(array, 1.5)
-    alone: dict[str, Call] = {
-        "numpy.sum, 1 rank": lambda _: array.sum(),
-        "zlib.crc32, 1 rank": lambda _: zlib.crc32(array.data.cast("B")),
-        "BLAKE2, 1 rank": lambda _: hashlib.blake2b(array.data.cast("B")).digest(),
-    }
-    calls: dict[str, Call] = {f"kernels.checksum, {comm.size} ranks": lambda _: kernels.checksum(array)}
-    calls |= {name: call if comm.rank == 0 else lambda _: None for name, call in alone.items()}
-    result = {name: row(taken[1:]) for name, taken in measure(comm, calls, 1, rounds).items()}
-    for figures in result.values():
-        figures["GB/s"] = round(NBYTES / figures[MEDIAN] / 1e6, 2)
-    return result
 
 
 if __name__ == "__main__":

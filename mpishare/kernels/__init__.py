@@ -1,8 +1,8 @@
 """Compiled work on node-shared arrays that NumPy cannot do in place. Needs numba.
 
-It answers how several ranks add to one array without losing an addition (`atomics`), and how the ranks of a node fill
-or sum an array together (`node_parts`). Only users may call it, by `from mpishare import kernels`. The rest of mpishare
-must never import it, since numba is optional.
+It answers how several ranks add to one array without losing an addition (`atomics`), and how compiled code is kept
+(`compiling`). Only users may call it, by `from mpishare import kernels`. The rest of mpishare must never import it,
+since numba is optional.
 """
 
 from __future__ import annotations
@@ -13,6 +13,5 @@ except ModuleNotFoundError as error:  # not ImportError: numba says itself that 
     raise ImportError("mpishare.kernels needs numba, which is not installed: pip install 'mpishare[numba]'") from error
 
 from mpishare.kernels.atomics import add_at, atomic_add
-from mpishare.kernels.node_parts import checksum, fill
 
-__all__ = ["add_at", "atomic_add", "checksum", "fill"]
+__all__ = ["add_at", "atomic_add"]

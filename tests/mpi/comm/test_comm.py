@@ -12,7 +12,6 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare import kernels
 from mpishare.comm import communicator
 from mpishare.comm.agreement import PAYLOAD_BYTES, PIGGYBACK_BYTES, Severity, agree, any_rank, is_known, severity_of
 from mpishare.comm.collective import collective
@@ -134,8 +133,6 @@ OVER_ALL = {
 }
 OVER_A_NODE = {
     "fence": lambda comm, array, folder: ms.fence(comm=comm),
-    "fill": lambda comm, array, folder: kernels.fill(array, 0.0, comm=comm),
-    "checksum": lambda comm, array, folder: kernels.checksum(array, comm=comm),
 }
 
 
@@ -177,8 +174,6 @@ def call_everything(ms, comm, folder):
     for region in (np.s_[...], np.s_[:, 1:]):
         ms.put(array, region, rows[region], comm=comm)
     ms.private(ms.share(call=lambda: {"rows": rows}, comm=comm)["rows"])
-    kernels.fill(ms.full(9, 1, comm=comm), 0, comm=comm)
-    kernels.checksum(ms.empty(9, comm=comm), comm=comm)
     ms.scatter(ms.gather(rows[ms.partition(1 << 17, comm=comm)], comm=comm), comm=comm)
     ms.allreduce(ms.allgather(rows, comm=comm), comm=comm)
     for file, dataset in ((folder / "a.npy", None), (folder / "a.h5", "a")):

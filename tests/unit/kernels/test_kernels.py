@@ -1,4 +1,4 @@
-"""Kernels in one process: how they are compiled, what atomic additions add and refuse, the checksum of parts."""
+"""Kernels in one process: how they are compiled, what atomic additions add and refuse."""
 
 import os
 import re
@@ -16,7 +16,6 @@ from numba.core.errors import TypingError
 import mpishare as ms
 from mpishare import kernels
 from mpishare.kernels.compiling import compiled
-from mpishare.kernels.node_parts import part_sum
 
 
 def test_compiled_where_nothing_can_be_kept(monkeypatch):
@@ -186,21 +185,3 @@ def test_add_at_of_indices_and_values_that_it_changes():
             np.add.at(expected, indices.copy(), np.copy(added))
             kernels.add_at(array, indices, added)
         assert array.tolist() == expected.tolist()
-
-
-def sum_in_numpy(block):
-    """The checksum, less the number of bytes, as its docstring says it."""
-    numbers = np.frombuffer(block.tobytes() + bytes(-block.size % 8), np.uint64)
-    mixed = numbers + np.arange(1, numbers.size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return int((mixed ^ (mixed >> np.uint64(31))).sum(dtype=np.uint64))
-
-
-@pytest.mark.parametrize("nbytes", [0, 1, 7, 8, 9, 64, 1001])
-def test_the_sum_of_parts(nbytes):
-    room = np.random.default_rng(nbytes).integers(0, 256, nbytes + 1, np.uint8)
-    for block in (room[:nbytes], room[1:]):  # one of them is not aligned
-        for parts in range(1, 6):
-            total = sum(part_sum(block, parts, part) for part in range(parts)) % 2**64
-            assert total == sum_in_numpy(block)
