@@ -38,6 +38,7 @@ class Config:
         window_components: `OMPI_MCA_osc`, which of its components Open MPI may use for windows; None if it is not told.
         launched: The number of processes that the launcher started together; 1 where it does not say.
         singletons: `MPISHARE_SINGLETONS`, "1" where each of these is meant to be alone.
+        stray_stores: `MPISHARE_STRAY_STORES`, "0" where no handler of SIGSEGV names the array that was stored into.
     """
 
     backend: str | None = None
@@ -53,6 +54,7 @@ class Config:
     window_components: str | None = None
     launched: int = 1
     singletons: bool = False
+    stray_stores: bool = True
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Config:
@@ -79,6 +81,11 @@ class Config:
         except ValueError:
             return None
 
+    @staticmethod
+    def names_stray_stores(environ: Mapping[str, str] = os.environ) -> bool:
+        """`MPISHARE_STRAY_STORES` alone, which is one setting for the whole process."""
+        return environ.get("MPISHARE_STRAY_STORES") != "0"
+
     def recycle_bytes(self, memory_bytes: int) -> int:
         """How much a node with `memory_bytes` of memory keeps for arrays to come, in bytes."""
         percent = _percent(self.recycle)
@@ -100,7 +107,7 @@ class Config:
         )
 
     def __str__(self) -> str:
-        return f"{self.common} MPISHARE_DIR={self.directory or ''}"
+        return f"{self.common} MPISHARE_DIR={self.directory or ''} MPISHARE_STRAY_STORES={self.stray_stores:d}"
 
 
 def parse_bytes(text: str) -> int:
@@ -167,6 +174,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "window_dir": ("OMPI_MCA_osc_sm_backing_directory", str, ""),
     "window_components": ("OMPI_MCA_osc", str, ""),
     "singletons": ("MPISHARE_SINGLETONS", _switch, _SWITCH),
+    "stray_stores": ("MPISHARE_STRAY_STORES", _switch, _SWITCH),
 }
 """For each attribute of `Config` its variable, the function that parses a value or raises ValueError, and what to
 use instead then."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mpishare.memory import kept_files, syscalls
 from mpishare.memory.hugepages import aligned_range, collapse, is_aligned
+from mpishare.memory.stray_stores import ReadOnlyRange
 
 
 class Mapping:
@@ -32,7 +33,8 @@ class Mapping:
         self._length = length
         self._file: int | None = None
         self._file_offset = 0
-        finalizer = weakref.finalize(self, syscalls.munmap, start, length)
+        self._read_only: list[ReadOnlyRange] = []
+        finalizer = weakref.finalize(self, _unmap, start, length, self._read_only)
         finalizer.atexit = False  # views may be read to the very end of the process, which unmaps everything
 
     @classmethod
@@ -116,6 +118,19 @@ class Mapping:
         if error:
             raise MemoryError(f"no pages for {part.stop - part.start:,} bytes: {os.strerror(error)}")
 
+    def name(self, made_by: str, *, offset: int = 0, slot_bytes: int = 0) -> None:
+        """Notes which call made the read-only array at `offset`, for who stores into it.
+
+        Args:
+            made_by: The public call.
+            offset: Where the array begins.
+            slot_bytes: The bytes of a slot where several arrays share the map; the same each time.
+        """
+        if not self._read_only:
+            nbytes = self._start + self._length - self.address
+            self._read_only.append(ReadOnlyRange(self.address, nbytes, slot_bytes or nbytes))
+        self._read_only[0].name(offset // slot_bytes if slot_bytes else 0, made_by)
+
     def protect(self) -> None:
         """Makes the pages read-only: a stray write ends the process that does it and no other.
 
@@ -172,6 +187,12 @@ class Mapping:
                 target = start + first - self._start
                 syscalls.map_file(target, stop - first, mmap.MAP_PRIVATE, file.fileno(), offset + first - low)
         return twin
+
+
+def _unmap(start: int, length: int, read_only: list[ReadOnlyRange]) -> None:
+    for addresses in read_only:
+        addresses.end()
+    syscalls.munmap(start, length)
 
 
 def _areas(start: int, stop: int) -> Iterator[tuple[int, int, int]]:

@@ -65,6 +65,8 @@ class Segment:
             else:
                 self.memory.protect()
             self.writable = writable
+        if not writable:
+            self.memory.name(made_by)
 
     def block(self) -> Block:
         """A view of the bytes, shape (nbytes,), writable until `seal`."""
@@ -95,6 +97,7 @@ class Segment:
         try:
             if self.writable:
                 self.memory.protect()
+                self.memory.name(self.made_by)
         except OSError as error:
             raise BackendError(f"pages of {self.origin.kind} cannot be made read-only: {error}") from error
         self.writable = False

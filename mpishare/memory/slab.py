@@ -127,7 +127,8 @@ class SlotPool(Generic[_Segment]):
 
     def add(self, node_memory: NodeMemory, nbytes: int) -> None:
         """Divides new memory of `nbytes` into slots."""
-        slab, first, count = Slab.of(node_memory, nbytes), self._count, nbytes // self._slot_bytes
+        slab = Slab.of(node_memory, nbytes, self._slot_bytes)
+        first, count = self._count, nbytes // self._slot_bytes
         self._places |= {first + number: (slab, number * self._slot_bytes) for number in range(count)}
         self._count += count
         self.free = [*range(first + count - 1, first - 1, -1), *self.free]
@@ -172,14 +173,16 @@ class Slab(NamedTuple):
         node_memory: The memory, writable.
         content: Its bytes.
         readable: The same pages read-only; the memory itself where they cannot be mapped again.
+        slot_bytes: The size of a slot.
     """
 
     node_memory: NodeMemory
     content: memoryview
     readable: Mapping
+    slot_bytes: int
 
     @classmethod
-    def of(cls, node_memory: NodeMemory, nbytes: int) -> Slab:
+    def of(cls, node_memory: NodeMemory, nbytes: int, slot_bytes: int) -> Slab:
         """The first `nbytes` of `node_memory`. No error, as it would be one of this rank alone."""
         memory = node_memory.memory
         buffer = (ctypes.c_uint8 * nbytes).from_address(memory.address)
@@ -191,7 +194,7 @@ class Slab(NamedTuple):
                 readable.protect()
         except OSError:
             readable = None
-        return cls(node_memory, content, readable or memory)
+        return cls(node_memory, content, readable or memory, slot_bytes)
 
 
 class Slot:
@@ -213,6 +216,11 @@ class Slot:
     def protect(self) -> None:
         """Moves `address` to the read-only map of the slab."""
         self.address = self._slab.readable.address + self._offset
+
+    def name(self, made_by: str) -> None:
+        """Notes which call made the array here; see `Mapping.name`."""
+        if self.can_protect:
+            self._slab.readable.name(made_by, offset=self._offset, slot_bytes=self._slab.slot_bytes)
 
     def unprotect(self) -> None:
         """Moves `address` to the writable map of the slab."""

@@ -186,6 +186,9 @@ class KeptWindow(Mapping):
         self.kept.remove(self._window)
         self._window.Free()
 
+    def name(self, made_by: str, *, offset: int = 0, slot_bytes: int = 0) -> None:
+        """Nothing: a store ends no rank."""
+
     def _nothing(self) -> None:
         """Nothing, and None: the pages are MPI's."""
 
