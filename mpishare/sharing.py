@@ -72,14 +72,14 @@ def share(
         released with the last view.
 
     Raises:
-        SpecError: `obj` is None or cannot be pickled on `root`, or is an array whose dtype has no fixed size.
+        SpecError: `obj` is None or cannot be pickled on `root`, or is an array whose dtype has no fixed size; or this
+            rank cannot unpickle the object. What its class raised is the `__cause__`.
         ArgumentError: `root` is not a rank of `comm`, `backend` is unknown, `call` is not a function, or there are both
             `obj` and `call`.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
         BackendError: The requested segment kind cannot be used on this node.
         MismatchError: The ranks gave different `root` or `backend`, or made different calls.
-        PeerError: Another rank raised one of these, or could not unpickle the object, or `call` raised on `root`. That
-            rank raises its own error.
+        PeerError: Another rank raised one of these, or `call` raised on `root`. That rank raises its own error.
 
     Collective:
         Over `comm`.

@@ -18,14 +18,18 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.dtypes import check_dtype
 from mpishare.arrays.spec import PLAIN_CLASSES
-from mpishare.errors import SpecError
+from mpishare.errors import MpishareError, SpecError, text_of_error
 from mpishare.objects.libraries import reducers
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.subclasses import parts_of, reduce_subclass
 from mpishare.objects.unshared import Copied, UnsharedParts
 
-_PICKLE_ERRORS = (pickle.PicklingError, TypeError, AttributeError, ValueError, BufferError, RecursionError)
-"""What pickle raises where a part of an object cannot be pickled."""
+_CURE = "Leave that part out, for example by __getstate__, or pass arrays of it, such as numpy.asarray(…) of it."
+_CURE_FUNCTION = "Lambdas and local classes need cloudpickle: pip install cloudpickle."
+_CURE_NAME = "Define it at the top level of the script or module, on all ranks."
+_CURE_READ_ONLY = (
+    "Its class stores into an array when it is unpickled, and shared arrays are read-only: have it copy that array."
+)
 
 
 def pickle_object(obj: object, unshared: UnsharedParts | None = None) -> PickledObject:
@@ -44,21 +48,24 @@ def pickle_object(obj: object, unshared: UnsharedParts | None = None) -> Pickled
     Source:
         PEP 574, "Pickle protocol 5 with out-of-band data".
     """
-    with suppress(*_PICKLE_ERRORS):  # the second attempt raises them again
+    with suppress(Exception):  # the second attempt raises it again
         return _pickled_by(_Pickler, obj, unshared)
     cloud_pickler = _cloud_pickler()
     try:
         return _pickled_by(cloud_pickler or _Pickler, obj, unshared)
-    except SpecError:
+    except MpishareError:
         raise
-    except _PICKLE_ERRORS as error:
+    except Exception as error:  # user classes may raise anything
         parts = (obj.func, *obj.args) if isinstance(obj, partial) else obj if type(obj) is tuple else ()
         for part in () if isinstance(error, RecursionError) else parts:  # names the part, not a tuple of ours
             pickle_object(part)
-        needs_cloudpickle = cloud_pickler is None and not isinstance(error, TypeError)
-        cure = " Lambdas and local classes need cloudpickle: pip install cloudpickle." if needs_cloudpickle else ""
         name = getattr(obj, "__qualname__", type(obj).__name__)
-        raise SpecError(f"{name} cannot be pickled: {error}.{cure}") from error
+        is_of_pickle = isinstance(error, pickle.PicklingError | TypeError | AttributeError)
+        text = str(error) if is_of_pickle else text_of_error(error)
+        needs_cloudpickle = cloud_pickler is None and is_of_pickle and not isinstance(error, TypeError)
+        raise SpecError(
+            f"{name} cannot be pickled: {text}. {_CURE_FUNCTION if needs_cloudpickle else _CURE}"
+        ) from error
 
 
 def _pickled_by(pickler_class: type[_Pickler], obj: object, unshared: UnsharedParts | None) -> PickledObject:
@@ -74,16 +81,23 @@ def unpickle_object(pickled: PickledObject) -> Any:
     """The object, with the arrays of `pickled` in it; no copy.
 
     Raises:
-        AttributeError: The script or module does not define one of its functions or classes on this rank.
-        Exception: What its classes raise when they are unpickled.
+        SpecError: A class or function of it is not defined on this rank, or its class raises when it is unpickled.
     """
     try:
         return pickle.loads(pickled.skeleton, buffers=pickled.arrays)  # noqa: S301 - from a rank of this job
-    except AttributeError as error:
-        text = str(error)
-        if "module '__main__'" not in text and not text.startswith("Can't get attribute"):  # Python 3.14, and older
-            raise
-        raise AttributeError(f"{text}. Define it at the top level of the script or module, on all ranks.") from error
+    except MpishareError:
+        raise
+    except Exception as error:  # user classes may raise anything
+        text = text_of_error(error)
+        raise SpecError(f"an object cannot be unpickled on this rank: {text}. {_cure_of(error, text)}") from error
+
+
+def _cure_of(error: Exception, text: str) -> str:
+    if isinstance(error, ImportError):
+        return "Install the module for all ranks."
+    if isinstance(error, AttributeError) and ("module '__main__'" in text or "Can't get attribute" in text):
+        return _CURE_NAME  # of Python 3.14, and of older ones
+    return _CURE_READ_ONLY if "read-only" in text else "The error above is that of its class; pass its parts instead."
 
 
 class _Pickler(pickle.Pickler):

@@ -15,7 +15,6 @@ from mpishare.arrays.spec import PLAIN_CLASSES
 from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag
-from mpishare.errors import MpishareError, SpecError, text_of_error
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import pickle_object
 from mpishare.tasks.errors import ItemFailed
@@ -110,21 +109,15 @@ def gather_results(
     with agree(comm):
         for rank in range(comm.size) if comm.rank == root else ():
             try:  # from all ranks, also after an error, since each of them sends
-                gathered = _placed(gathered, count, *(results.content if rank == root else _received(context, rank)))
+                content = results.content
+                if rank != root:
+                    content = receive_object(context, context.collective_comm, rank, Tag.MAP_RESULT)
+                gathered = _placed(gathered, count, *content)
             except Exception as error:
                 errors.append(error)
         if errors:
             raise errors[0]
     return gathered
-
-
-def _received(context: Context, rank: int) -> Any:
-    try:
-        return receive_object(context, context.collective_comm, rank, Tag.MAP_RESULT)
-    except MpishareError:
-        raise
-    except Exception as error:  # user classes may raise anything when they are unpickled
-        raise SpecError(f"results of rank {rank} cannot be unpickled on the root: {text_of_error(error)}") from error
 
 
 def _placed(gathered: Values | None, count: int, chunks: bytes, values: Values) -> Values | None:

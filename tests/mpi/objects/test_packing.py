@@ -162,6 +162,18 @@ def refuse_on_last():
         raise ms.ArgumentError("refused")
 
 
+def fail_on_last():
+    if MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1:
+        raise ZeroDivisionError
+
+
+class Raising:
+    """An object that raises when it is pickled."""
+
+    def __reduce__(self):
+        raise ZeroDivisionError
+
+
 @pytest.mark.parametrize("n", [3, LARGE])
 def test_what_one_rank_cannot_pickle_or_unpickle_fails_on_all(comm, raised, n):
     errors = raised(lambda: shared(comm, lambda: Hooked(n, refuse_on_last)))
@@ -169,6 +181,10 @@ def test_what_one_rank_cannot_pickle_or_unpickle_fails_on_all(comm, raised, n):
     assert not ms.report().segments
     errors = raised(lambda: shared(comm, lambda: {"lock": threading.Lock()}, 0))
     assert_refused(errors, 0, "SpecError", "dict cannot be pickled: cannot pickle '_thread.lock' object")
+    errors = raised(lambda: shared(comm, lambda: Hooked(n, fail_on_last)))
+    assert_refused(errors, comm.size - 1, "SpecError", "unpickled on this rank: ZeroDivisionError")
+    errors = raised(lambda: shared(comm, Raising, 0))
+    assert_refused(errors, 0, "SpecError", "Raising cannot be pickled: ZeroDivisionError")
 
 
 def test_an_object_that_makes_an_array_when_it_is_unpickled(comm):

@@ -176,7 +176,7 @@ def test_an_item_that_cannot_be_unpickled_and_a_result_that_cannot_be_pickled(ma
 def test_a_result_that_cannot_be_unpickled(raised):
     errors = raised(lambda: ms.map(result_of, range(101, 300), chunk=1))
     assert errors[0][0] == "SpecError"
-    assert "cannot be unpickled on the root" in errors[0][1]
+    assert "cannot be unpickled on this rank: ValueError" in errors[0][1]
     assert {error for error, _ in errors[1:]} == {"PeerError"}
 
 

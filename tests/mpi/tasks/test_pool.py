@@ -329,7 +329,7 @@ def test_a_call_that_fails_leaves_the_pool_usable(pool):
     assert (pool.submit(State(), 3).result(), pool.map(State(), [3])) == (3, [3])
     with pytest.raises(ms.TaskError, match="within a task"):
         pool.map(nested, [1])
-    with pytest.raises(ValueError, match="not to be unpickled"):
+    with pytest.raises(ms.MpishareError, match="not to be unpickled"):
         pool.map(partial(pow, NotUnpicklable()), range(5))
     assert pool.map(abs, [-2]) == [2]
 

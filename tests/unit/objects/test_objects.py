@@ -17,7 +17,7 @@ from mpishare.arrays.spec import Spec
 from mpishare.errors import SpecError
 from mpishare.objects import pickling
 from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_header, lay_out
-from mpishare.objects.pickled import pack_specs, unpack_specs
+from mpishare.objects.pickled import PickledObject, pack_specs, unpack_specs
 from mpishare.objects.pickling import pickle_object, unpickle_object
 from mpishare.objects.unshared import UnsharedParts, describe
 from mpishare.transfer.plan import MIN_CMA_BYTES as LARGE
@@ -102,6 +102,44 @@ def test_what_cannot_be_pickled():
         pickle_object(deep)
 
 
+class Refusing:
+    """Raises an error when it is pickled, or when it is unpickled."""
+
+    def __init__(self, error, when="__reduce__"):
+        self.error, self.when, self.items = error, when, np.zeros(3)
+
+    def __reduce__(self):
+        if self.when == "__reduce__":
+            raise self.error
+        return Refusing, (None,), self.__dict__
+
+    def __setstate__(self, state):
+        if state["error"] is None:
+            state["items"][0] = 1
+        raise state["error"]
+
+
+@pytest.mark.parametrize("error", [NotImplementedError(), OSError(5, "x"), KeyError("x"), MemoryError("x")], ids=repr)
+def test_whatever_a_class_raises_is_the_cause_of_an_error_of_mpishare(error):
+    with pytest.raises(SpecError, match=rf"Refusing cannot be pickled: {type(error).__name__}.*Leave that") as raised:
+        pickle_object({"a": Refusing(error)}["a"])
+    assert raised.value.__cause__ is error
+    with pytest.raises(SpecError, match=rf"unpickled on this rank: {type(error).__name__}.*pass its parts") as raised:
+        unpickle_object(pickle_object(Refusing(error, "__setstate__")))
+    assert type(raised.value.__cause__) is type(error)
+    with pytest.raises(SpecError, match="ours"):
+        pickle_object([Refusing(SpecError("ours"))])
+
+
+def test_the_cure_for_what_cannot_be_unpickled():
+    pickled = pickle_object(Refusing(None, "__setstate__"))
+    pickled.arrays[0].flags.writeable = False
+    with pytest.raises(SpecError, match=r"read-only.*have it copy that array"):
+        unpickle_object(pickled)
+    with pytest.raises(SpecError, match=r"ModuleNotFoundError: .*'nowhere'.*Install the module"):
+        unpickle_object(PickledObject(b"cnowhere\nname\n.", []))
+
+
 class Locked:
     """An object whose methods cannot be pickled."""
 
@@ -117,7 +155,7 @@ def test_the_function_that_cannot_be_pickled_is_named(whole, monkeypatch):
     monkeypatch.setattr(pickling, "_cloud_pickler", lambda: None)
     with pytest.raises(SpecError) as raised:
         pickle_object(whole)
-    assert str(raised.value) == "Locked.look cannot be pickled: cannot pickle '_thread.lock' object."
+    assert str(raised.value).startswith("Locked.look cannot be pickled: cannot pickle '_thread.lock' object. ")
     with pytest.raises(SpecError, match=r"<lambda> cannot be pickled: .*: pip install cloudpickle\."):
         pickle_object((abs, lambda: 0))
 
@@ -130,7 +168,9 @@ def test_a_function_that_the_script_defines_on_the_root_alone(monkeypatch):
     monkeypatch.setattr(sys.modules["__main__"], "local", local, raising=False)
     pickled = pickle_object([local])
     monkeypatch.undo()
-    with pytest.raises(AttributeError, match=r"'local'.*Define it at the top level of the script or module, on all"):
+    with pytest.raises(
+        SpecError, match=r"AttributeError: .*'local'.*Define it at the top level of the script or module, on all"
+    ):
         unpickle_object(pickled)
 
 
