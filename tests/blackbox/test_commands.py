@@ -119,10 +119,15 @@ INDEX = ("PIP_", "SSL_", "REQUESTS_")  # the settings by which this machine's pi
 def test_set_up_from_nothing_as_an_ordinary_user_in_a_path_with_a_space():
     """A copy of the tracked files, an empty environment, and the system's user "nobody" where we are root.
 
-    The demo sets up no more than it needs: the packages of the tests take most of the time.
+    The demo sets up no more than it needs: the packages of the tests take most of the time. What the user made in the
+    folder before, under the names that make uses, stays as it was.
     """
     with TemporaryDirectory(prefix="mpishare test ", dir="/tmp") as folder:
         copy_project(folder)
+        own = [Path(folder, name, "own") for name in (".venv", ".venv-docs", "build", "build/docs", "dist")]
+        for file in own:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("own")
         if os.geteuid() == 0:
             run(["chown", "-R", "65534:65534", folder])
         settings = [f"{name}={value}" for name, value in os.environ.items() if name.startswith(INDEX)]
@@ -130,6 +135,12 @@ def test_set_up_from_nothing_as_an_ordinary_user_in_a_path_with_a_space():
         user = AS_NOBODY if os.geteuid() == 0 else []
         ended = run([*user, *bare, "make", "-C", folder, "demo"], limit_s=500)
         assert "all 4 ranks agree bit for bit" in ended.stdout
-        installed = {path.name for path in Path(folder, ".venv/lib").glob("python3*/site-packages/*")}
+        installed = {path.name for path in Path(folder, ".venv-make/lib").glob("python3*/site-packages/*")}
         assert "numpy" in installed
         assert installed.isdisjoint({"h5py", "numba", "pandas", "pyarrow", "pytest", "scipy", "sklearn"})
+        refused = run([*user, *bare, "make", "-C", folder, ".venv-docs/ready"], status="failure")
+        assert ".venv-docs was not made by make" in refused.stderr
+        run([*user, *bare, "make", "-C", folder, "clean"])
+        assert not Path(folder, ".venv-make").exists()
+        assert {file.read_text() for file in own} == {"own"}
+        assert {path.name for file in own for path in file.parent.iterdir()} == {"own", "docs"}

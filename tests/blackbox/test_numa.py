@@ -21,6 +21,6 @@ def test_ranks_on_the_same_numa_node_have_a_communicator(nodes, tmp_path):
     args = [f"{first}", f"{second}", f"{first}", both, both]
     job = [sys.executable, "-m", "mpishare", "run", "-n", "5", "python", "-m", f"{PROGRAMS}.numa", *args]
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    lines = f"mount --bind {tmp_path} {NODES}\n{shlex.join(job)}"
+    lines = f"mount --bind {shlex.quote(str(tmp_path))} {NODES}\n{shlex.join(job)}"
     ended = run(["unshare", *user, "--mount", "sh", "-ec", lines], {"MPISHARE_NODES": nodes})
     assert ended.stdout == "[[0, 2], [1], [0, 2], [3, 4], [3, 4]]\n"

@@ -76,6 +76,6 @@ def test_the_sdist_passes_its_tests(dist):
     """All unit tests are collected, those of documents and arrays run, and a job starts."""
     there, environ = ["env", "-C", str(dist[0]), sys.executable, "-m"], {"PYTHONPATH": str(dist[0])}
     tests = run([*there, "pytest", "-q", "--color=no", "tests/unit", "-k", "test_documents or unit/arrays"], environ)
-    assert re.search(r"\d passed, \d{4} deselected", tests.stdout), tests.stdout
+    assert re.search(r"\d passed, \d+ deselected", tests.stdout), tests.stdout
     job = run([*there, "mpishare", "run", "-n", "2", "jobs/broadcast.py", "--shape", "64,64"], environ)
     assert "all 2 ranks agree" in job.stdout

@@ -1,13 +1,14 @@
 """mpishare run: the arguments sorted, and only what is needed added."""
 
 import os
+import shlex
 import sys
 
 import pytest
 
 from mpishare.cli.run import Request, additions, command, find_mpiexec, parse
 
-GUARD = f"{sys.executable} -m mpi4py"
+GUARD = f"{shlex.quote(sys.executable)} -m mpi4py"
 COMMANDS = {
     "-n 4 prog.py -n 9": f"-n 4 {GUARD} prog.py -n 9",
     "prog.py": f"{GUARD} prog.py",
@@ -31,7 +32,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("args", COMMANDS)
 def test_command(args):
-    assert command(parse(args.split()), "mpiexec") == f"mpiexec {COMMANDS[args]}".split()
+    assert command(parse(args.split()), "mpiexec") == shlex.split(f"mpiexec {COMMANDS[args]}")
 
 
 NO_PROGRAM = ["", "-n 4", "--oversubscribe prog"]

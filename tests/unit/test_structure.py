@@ -1,4 +1,4 @@
-"""The shape of the package: folders that import downwards, names of the field, an import that does nothing."""
+"""The shape of the package: folders that import downwards, public names in one place, an import that does nothing."""
 
 import ast
 import inspect
@@ -28,19 +28,6 @@ MAX_ROOT_MODULES = 16
 OPTIONAL = {"numba", "h5py", "pandas", "lz4", "matplotlib", "tqdm", "cloudpickle"}
 OPTIONAL |= {"astropy", "polars", "pyarrow", "torch"}
 
-# DESIGN.md, "One word for one thing", its left column: no name of ours, nor a part of a name between underscores. Of it
-# `slots`, `recycle`, `parts` and `piece` are kept, which are in CONTRIBUTING.md's glossary or in public names.
-WORDS = """
-    letter letters parcel parcels crate crates loan loans borrow borrowed lookout meanwhile abandoned callers
-    board boards bridge bridges lent dealing wish stock beside looking stacks overlay filing
-    told found mine together words texts
-"""
-# The same for whole names only, as the field uses them in longer ones.
-NAMES = """
-    label front post ending pull offer take wholes aside claims pace filling cut box costs mail channel
-    here one how what
-"""
-
 
 def source_of(file):
     return ast.parse(file.read_text())
@@ -49,12 +36,6 @@ def source_of(file):
 FILES = {
     ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): file
     for file in sorted(PACKAGE.rglob("*.py"))
-}
-
-PROGRAMS = {
-    ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts): file
-    for folder in ("benchmarks", "docs/examples", "jobs", "tests")
-    for file in sorted((PACKAGE.parent / folder).rglob("*.py"))
 }
 
 
@@ -86,15 +67,6 @@ def layer_of(module):
     return next((number for number, folders in enumerate(FOLDERS, 1) if first in folders), len(FOLDERS) + 1)
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_imports_point_down(name):
-    for imported in IMPORTS[name] & FILES.keys() - {"mpishare"}:
-        assert layer_of(imported) <= layer_of(name), imported
-        assert name.startswith("mpishare.kernels") or not imported.startswith("mpishare.kernels")
-    if layer_of(name) <= layer_of("mpishare.arrays"):
-        assert not any(imported.startswith("mpi4py") for imported in IMPORTS[name])
-
-
 @cache
 def chain_of(name, above=()):
     """The longest chain of imports that begins at a module."""
@@ -103,7 +75,18 @@ def chain_of(name, above=()):
     return (name, *max((chain_of(other, (*above, name)) for other in sorted(below)), key=len, default=()))
 
 
-def test_the_longest_chain_of_imports_and_no_circle():
+def test_imports_point_down():
+    """None leads up or in a circle, and the longest chain of them is short."""
+    wrong = [
+        f"{name} imports {imported}"
+        for name in FILES
+        for imported in IMPORTS[name] & FILES.keys() - {"mpishare"}
+        if layer_of(imported) > layer_of(name)
+        or (imported.startswith("mpishare.kernels") and not name.startswith("mpishare.kernels"))
+    ]
+    assert wrong == []
+    pure = [name for name in FILES if layer_of(name) <= layer_of("mpishare.arrays")]
+    assert [name for name in pure if any(imported.startswith("mpi4py") for imported in IMPORTS[name])] == []
     longest = max((chain_of(name) for name in FILES.keys() - {"mpishare"}), key=len)
     cure = "import less, or move what both modules need to one below them"
     assert len(longest) <= LONGEST_CHAIN, f"{cure}: {' -> '.join(longest)}"
@@ -115,13 +98,6 @@ def test_the_root_has_the_public_face_only():
     assert len(modules) <= MAX_ROOT_MODULES, f"{cure}: {modules}"
     folders = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
     assert folders - {"__pycache__"} == set.union(*FOLDERS) | FACE | {"cli", "compat"}
-
-
-@pytest.mark.parametrize("folder", sorted(set.union(*FOLDERS) | FACE | {"cli", "compat"}))
-def test_each_folder_says_what_it_is_for(folder):
-    text = " ".join((ast.get_docstring(source_of(PACKAGE / folder / "__init__.py")) or "").split())
-    assert re.search(r"may call it|calls? it", text)
-    assert "must never" in text
 
 
 def test_optional_packages_are_not_imported_with_the_module():
@@ -143,30 +119,8 @@ def test_programs_use_the_public_face_only():
         assert set(re.findall(r"\bms\.(\w+)", file.read_text())) <= {*ms.__all__, "__version__"}, file
 
 
-def names_in(tree):
-    """The names that a file gives: to functions, classes, parameters, attributes and variables."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.FunctionDef() | ast.ClassDef():
-                yield node.name
-            case ast.arg():
-                yield node.arg
-            case ast.Name(ctx=ast.Store()):
-                yield node.id
-            case ast.Attribute(ctx=ast.Store()):
-                yield node.attr
-
-
-@pytest.mark.parametrize(("name", "file"), (FILES | PROGRAMS).items())
-def test_names_are_the_fields(name, file):
-    given = {*names_in(source_of(file)), *name.split(".")}
-    parts = {part for item in given for part in re.findall(r"[A-Z]?[a-z]+", item)}
-    wrong = {part.lower() for part in parts} & set(WORDS.split())
-    assert wrong | ({item.strip("_") for item in given} & set(NAMES.split())) == set()
-
-
 def test_public_names_are_listed_in_two_places_only():
-    listing = [name for name, file in FILES.items() if "__all__" in names_in(source_of(file))]
+    listing = [name for name, file in FILES.items() if re.search(r"^__all__\b", file.read_text(), re.MULTILINE)]
     assert listing == ["mpishare", "mpishare.kernels"]
     assert ms.__all__ == sorted(ms.__all__)
 

@@ -1,0 +1,126 @@
+"""`python -m tests.bare`: what README.md and CONTRIBUTING.md tell a newcomer, on a machine that has nothing installed.
+
+A mount namespace hides Slurm, munge, MPI and the system's h5py. There each command of the two documents runs, one after
+the other as a reader would type them, in a copy of the project whose path has a space, with an empty environment.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.blackbox.launch import ROOT, copy_project
+from tests.cluster.missing import missing
+
+LAUNCHES = ["unit", "mpi-2", "mpi-2-block:1", "blackbox", "cluster"]
+"""Launches of tests.run that run here: those of what a machine may lack, and those that CONTRIBUTING.md names."""
+HIDDEN = re.compile(
+    r"(lib)?(mpi|ompi|orte|openmpi|open-|osh|prte|prun|mca_|pmix|munge|unmunge|slurm|hdf5_openmpi|h5py)"
+    r"|s(acct|acctmgr|alloc|batch|control|info|queue|run)$"
+)
+"""Beginnings of the names of what is hidden."""
+PLACES = ["*bin/*", "lib*/*", "lib*/*/*", "lib*/python3*/*-packages/*"]
+"""Where in /usr and /usr/local it lies."""
+PATH = "/usr/local/bin:/usr/bin:/bin"
+SETTINGS = ("PIP_", "SSL_", "REQUESTS_", "UV_", "COVERAGE_")
+"""Beginnings of the settings that are passed on: how this machine reaches its package index, and the tests' own."""
+NOT_TYPED = {
+    "make test": "is typed at the end, for LAUNCHES alone",
+    "python -m tests.run": "make test starts these launches",
+    ".venv/bin/python -m tests.cluster": "needs Slurm",
+}
+"""Beginnings of commands that do not run as they stand, and why."""
+
+
+def reasons():
+    """One reason a line why nothing can be hidden on this machine; none when it can."""
+    if os.geteuid():
+        return ["hiding what is installed needs root; run as root"]
+    lacking = missing(slurm=False)
+    if not lacking and "\toverlay\n" not in Path("/proc/filesystems").read_text():
+        lacking.append("the kernel has no overlayfs; modprobe overlay")
+    return lacking
+
+
+def main():
+    """Runs all in a mount namespace of its own, which takes its mounts with it; returns the exit status."""
+    with TemporaryDirectory(prefix="bare machine ", dir="/var/tmp") as folder:
+        line = ["unshare", "--mount", sys.executable, "-c", "from tests.bare import *; sys.exit(inside(sys.argv[1]))"]
+        return subprocess.run([*line, folder], cwd=ROOT, check=False).returncode
+
+
+def inside(folder):
+    """Hides what is installed, and runs the commands in a copy of the project; returns the exit status."""
+    hide(Path(folder, "layers"))
+    project = Path(folder, "project")
+    copy_project(project)
+    *_, program = re.findall(r"```python\n(.*?)```", (project / "README.md").read_text(), re.DOTALL)
+    (project / "example.py").write_text(program)
+    caches = {"UV_CACHE_DIR": Path.home() / ".cache/uv", "PIP_CACHE_DIR": Path.home() / ".cache/pip"}
+    passed = {name: value for name, value in os.environ.items() if name.startswith(SETTINGS)}
+    environ = {
+        **caches,
+        **passed,
+        "HOME": folder,
+        "TMPDIR": folder,
+        "CI": "true",
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+    }
+    line = ["env", "-i", *(f"{name}={value}" for name, value in environ.items()), "bash", "-c", script()]
+    return subprocess.run(line, cwd=project, check=False).returncode
+
+
+def hide(layers):
+    """Takes MPI, Slurm and h5py out of /usr, and out of the list of libraries in /etc, for this namespace.
+
+    Raises:
+        RuntimeError: Something of it is still there.
+    """
+    layers.mkdir()
+    run("mount", "-t", "tmpfs", "none", str(layers))
+    for folder in ("/usr", "/etc"):
+        upper, work = layers / "upper" / folder[1:], layers / "work" / folder[1:]
+        upper.mkdir(parents=True)
+        work.mkdir(parents=True)
+        run("mount", "-t", "overlay", "none", "-o", f"lowerdir={folder},upperdir={upper},workdir={work}", folder)
+    run("rm", "-rf", *installed())
+    run("ldconfig")
+    listed = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
+    if left := [*installed(), *(name for name in listed.split() if HIDDEN.match(name))]:
+        raise RuntimeError(f"not hidden: {left}")
+
+
+def installed():
+    """What this machine has of what is hidden."""
+    places = [path for usr in ("/usr", "/usr/local") for place in PLACES for path in Path(usr).glob(place)]
+    return [str(path) for path in places if HIDDEN.match(path.name)]
+
+
+def run(*command):
+    """Runs a command, which must succeed."""
+    subprocess.run(command, check=True)
+
+
+def script():
+    """The commands of the documents, then the manual and the tests; each is printed, and those that fail at the end."""
+    shown = [command for name in ("README.md", "CONTRIBUTING.md") for command in commands_of((ROOT / name).read_text())]
+    typed = [command for command in dict.fromkeys(shown) if not command.startswith(tuple(NOT_TYPED))]
+    typed += ["make docs", f'make test ONLY="{" ".join(LAUNCHES)}"', "make clean"]
+    lines = [
+        f"echo {shlex.quote(f'$ {command}')}\n{command} || failed+={shlex.quote(f'FAILED {command}')}$'\\n'"
+        for command in typed
+    ]
+    return "\n".join(["failed=", *lines, 'echo "$failed"; test -z "$failed"'])
+
+
+def commands_of(text):
+    """The commands of a document's console blocks."""
+    blocks = re.findall(r"^```console\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
