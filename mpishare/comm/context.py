@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 from array import array
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -20,7 +20,7 @@ from mpishare.comm.stopwatch import Stopwatch
 from mpishare.comm.topology import Topology, make_topology, pretend_node
 from mpishare.comm.watchdog import Watchdog, first_call
 from mpishare.config import Config
-from mpishare.errors import ArgumentError, LaunchError, StallError
+from mpishare.errors import ArgumentError, BackendError, LaunchError, StallError
 from mpishare.host import filesystems
 from mpishare.host import memory as host_memory
 from mpishare.host.leftovers import remove_leftovers
@@ -65,7 +65,8 @@ class Context:
         """Collective over `comm`."""
         self.pid = os.getpid()
         timeout_s = Config.read_timeout()
-        duplicate = _duplicate(comm, timeout_s)
+        with _from_those_left([]):
+            duplicate = _duplicate(comm, timeout_s)
         duplicate.Set_errhandler(mpi.ERRORS_RETURN)
         watchdog = Watchdog(duplicate, timeout_s)
         self.collective_comm: CollectiveComm = WatchedComm(duplicate, watchdog, range(duplicate.size))
@@ -83,13 +84,21 @@ class Context:
                 watchdog.close()
                 duplicate.Free()
             raise
-        nodes = find_nodes(duplicate, pretend)
+        made = [duplicate]  # communicators, which are freed if MPI has none left for the next
+        with _from_those_left(made):
+            nodes = find_nodes(duplicate, pretend)
+            made.append(nodes.comm)
+            self.topology = make_topology(comm, duplicate, nodes)
+            if self.topology.rail != mpi.COMM_SELF:
+                made.append(self.topology.rail)
+            self.head_comm: mpi.Intracomm = duplicate.Dup()
+            made.append(self.head_comm)
+            duplicate.Dup().Free()  # one must be left for windows: without, MPICH 5 ends the process
         self.mpi_nodes = nodes.mpi_nodes
-        self.topology = make_topology(comm, duplicate, nodes)
+        self._made = made
         if self.topology.is_leader:
             remove_leftovers(host_memory.SHM_DIR, self.config.window_dir or host_memory.SHM_DIR)
         self.data_comm = duplicate
-        self.head_comm: mpi.Intracomm = duplicate.Dup()
         self.max_tag = cast("int", mpi.COMM_WORLD.Get_attr(mpi.TAG_UB))
         self.uid: int = duplicate.bcast(int.from_bytes(os.urandom(7), "little"))
         node_bytes = self.config.recycle_bytes(host_memory.memory_bytes())
@@ -186,10 +195,32 @@ class Context:
                 return
         if self.is_out_of_step or self.is_refused_for_messages:
             return
-        facts = self.topology
-        for comm in (facts.numa_comm, facts.rail, facts.node_comm, self.head_comm, self.data_comm):
-            if comm != mpi.COMM_NULL:  # users may have freed one that they can see
-                comm.Free()
+        _free(self._made)
+
+
+@contextmanager
+def _from_those_left(made: list[mpi.Intracomm]) -> Iterator[None]:
+    """A block that makes communicators. If MPI has none left, which all ranks find alike, it frees those `made`.
+
+    Raises:
+        BackendError: MPI has no communicator left.
+    """
+    try:
+        yield
+    except mpi.Exception as error:
+        _free(made)
+        raise BackendError(
+            f"MPI has no communicator left for mpishare, which needs up to 4 for each one that it is used on: {error}. "
+            "Free those that are no longer used, by Free()."
+        ) from error
+
+
+def _free(comms: list[mpi.Intracomm]) -> None:
+    """Frees communicators, but for those that a user has freed who could see them. Collective over them."""
+    for comm in reversed(comms):
+        if comm != mpi.COMM_NULL:
+            comm.Free()
+    comms.clear()
 
 
 def _duplicate(comm: mpi.Intracomm, timeout_s: float | None) -> mpi.Intracomm:
@@ -274,6 +305,7 @@ def topology(comm: mpi.Comm | None = None) -> Topology:
         StallError: Other ranks did not call within MPISHARE_TIMEOUT.
         LaunchError: Several processes were started, but each is alone in MPI_COMM_WORLD.
         MismatchError: The ranks run with different MPISHARE variables.
+        BackendError: MPI has no communicator left.
         PeerError: Another rank raised one of these.
 
     Collective:

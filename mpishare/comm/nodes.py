@@ -12,7 +12,6 @@ from mpishare.comm import mpi
 from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.descriptors import open_file_of
 from mpishare.host.memfd import memfd_create
-from mpishare.host.numa import numa_node
 from mpishare.host.processes import boot_id
 
 _TOKEN_BYTES = 16
@@ -30,14 +29,12 @@ class Nodes:
         comm: Communicator of the ranks of this node, in the order of their ranks.
         labels: For each rank of the communicator a value that names its node.
         hosts: The host name of each rank.
-        numa_nodes: The NUMA node to which each rank is bound, as its own host numbers them; None if to no one.
         mpi_nodes: How many nodes MPI sees in the ranks of this node. Where it is not 1, MPI's windows are of no use.
     """
 
     comm: mpi.Intracomm
     labels: tuple[tuple[int, int | None], ...]
     hosts: tuple[str, ...]
-    numa_nodes: tuple[int | None, ...]
     mpi_nodes: int
 
 
@@ -48,14 +45,12 @@ class _Rank(NamedTuple):
         leader: The lowest rank of the node on which MPI puts it.
         host: The name of its host.
         boot: What names the kernel's run; "" if that is not known.
-        numa: The NUMA node to which it is bound, if any.
         pretend: Its pretend node, if it has one.
     """
 
     leader: int
     host: str
     boot: str
-    numa: int | None
     pretend: int | None
 
 
@@ -73,7 +68,7 @@ def find_nodes(comm: mpi.Intracomm, pretend: int | None) -> Nodes:
         Over `comm`.
     """
     node_comm = cast("mpi.Intracomm", comm.Split_type(mpi.COMM_TYPE_SHARED, comm.rank))
-    fact = node_comm.bcast(comm.rank), mpi.Get_processor_name(), boot_id(), numa_node(), pretend
+    fact = node_comm.bcast(comm.rank), mpi.Get_processor_name(), boot_id(), pretend
     ranks = [_Rank(*fact) for fact in comm.allgather(fact)]
     leaders = [rank.leader for rank in ranks]
     kernels = _kernels(ranks)
@@ -83,13 +78,15 @@ def find_nodes(comm: mpi.Intracomm, pretend: int | None) -> Nodes:
         node_comm = cast("mpi.Intracomm", comm.Split(leaders[comm.rank], comm.rank))
     if pretend is not None:
         real_comm = node_comm
-        node_comm = cast("mpi.Intracomm", real_comm.Split(pretend, comm.rank))
-        real_comm.Free()
+        try:
+            node_comm = cast("mpi.Intracomm", real_comm.Split(pretend, comm.rank))
+        finally:
+            real_comm.Free()
     labels = tuple((leader, rank.pretend) for leader, rank in zip(leaders, ranks, strict=True))
     hosts = tuple(rank.host + ("" if rank.pretend is None else f"~{rank.pretend}") for rank in ranks)
     own = labels[comm.rank]
     mpi_nodes = {rank.leader for rank, node in zip(ranks, labels, strict=True) if node == own}
-    return Nodes(node_comm, labels, hosts, tuple(rank.numa for rank in ranks), len(mpi_nodes))
+    return Nodes(node_comm, labels, hosts, len(mpi_nodes))
 
 
 def _kernels(ranks: Sequence[_Rank]) -> list[int]:

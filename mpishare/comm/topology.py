@@ -63,10 +63,8 @@ class Topology:
         leaders: Communicator of the leaders, in the order of the nodes; MPI_COMM_NULL on the other ranks. mpishare runs
             only collectives on it, as it is the lowest rail.
         rail: Communicator of the ranks that have this node rank on their nodes, in the order of the nodes.
-            Nodes with fewer ranks are missing from the higher rails. mpishare runs only collectives on it.
-        numa_comm: Communicator of the ranks of this node that are bound to the NUMA node of this rank, for one copy in
-            the memory of each. Ranks that may use the CPUs of several have one together. Where it would have all ranks
-            of the node, it is `node_comm` itself. mpishare runs nothing on another.
+            Nodes with fewer ranks are missing from the higher rails. On a single node it is MPI_COMM_SELF. mpishare
+            runs only collectives on it.
         placement: The ranks of each node, as plain data.
     """
 
@@ -83,7 +81,6 @@ class Topology:
     node_comm: mpi.Intracomm
     leaders: mpi.Intracomm
     rail: mpi.Intracomm
-    numa_comm: mpi.Intracomm
     placement: Placement
 
     def node_of(self, rank: int) -> int:
@@ -113,8 +110,10 @@ def make_topology(comm: mpi.Intracomm, duplicate: mpi.Intracomm, nodes: Nodes) -
         Over `duplicate`.
     """
     rank, node_comm = duplicate.rank, nodes.comm
-    rail = cast("mpi.Intracomm", duplicate.Split(node_comm.rank, rank))
     placement = Placement.from_labels(nodes.labels)
+    rail: mpi.Intracomm = mpi.COMM_SELF
+    if len(placement.nodes) > 1:
+        rail = cast("mpi.Intracomm", duplicate.Split(node_comm.rank, rank))
     node = placement.node_of[rank]
     node_hosts = tuple(nodes.hosts[ranks[0]] for ranks in placement.nodes)
     return Topology(
@@ -131,17 +130,8 @@ def make_topology(comm: mpi.Intracomm, duplicate: mpi.Intracomm, nodes: Nodes) -
         node_comm=node_comm,
         leaders=rail if node_comm.rank == 0 else cast("mpi.Intracomm", mpi.COMM_NULL),
         rail=rail,
-        numa_comm=_split_by_numa_node(node_comm, [nodes.numa_nodes[rank] for rank in placement.nodes[node]]),
         placement=placement,
     )
-
-
-def _split_by_numa_node(node_comm: mpi.Intracomm, numa_nodes: Sequence[int | None]) -> mpi.Intracomm:
-    """The ranks of a node that have the same one of `numa_nodes`, given by node rank; `node_comm` if all have."""
-    if len(set(numa_nodes)) == 1:
-        return node_comm
-    own = numa_nodes[node_comm.rank]
-    return cast("mpi.Intracomm", node_comm.Split(0 if own is None else own + 1, node_comm.rank))
 
 
 def pretend_node(rule: str, rank: int, size: int) -> int:

@@ -19,7 +19,6 @@ from mpishare.comm.communicator import CollectiveComm, WatchedComm
 from mpishare.comm.context import context_of
 from mpishare.comm.nodes import join_nodes
 from mpishare.comm.topology import Placement, pretend_node
-from mpishare.host.numa import numa_node
 from tests.signals import interrupted
 
 
@@ -39,8 +38,6 @@ def test_nodes_are_those_of_mpi_or_as_the_rule_of_pretend_nodes_says(is_reversed
     assert (nodes.node_size, nodes.node_rank) == (len(ranks), ranks.index(comm.rank))
     assert nodes.is_leader == (nodes.leaders != MPI.COMM_NULL) == (comm.rank == ranks[0])
     assert nodes.node_comm.allgather(comm.rank) == list(ranks)
-    near = [rank for rank, place in enumerate(comm.allgather((node, numa_node()))) if place == (node, numa_node())]
-    assert nodes.numa_comm.allgather(comm.rank) == near
     on_rail = [others[nodes.node_rank] for others in placement.nodes if len(others) > nodes.node_rank]
     assert nodes.rail.allgather(comm.rank) == on_rail
     if nodes.is_leader:
@@ -70,6 +67,25 @@ def test_each_communicator_is_asked_once_and_has_its_own_freed_with_it(comm):
     last = comm.Dup()
     assert last.py2f() == index
     last.Free()
+
+
+def test_where_mpi_has_no_communicator_left_all_ranks_hear_how_to_get_one(comm, raised):
+    """MPICH has 2,048 of them. What is left is used up, and given back one by one until a context can be made."""
+    user, spare = comm.Dup(), []
+    has_limit = MPI.get_vendor()[0] == "MPICH"
+    with suppress(MPI.Exception):
+        while has_limit or len(spare) < 5:
+            spare.append(comm.Dup())
+    for count in range(6):
+        errors = raised(lambda: ms.share(1, comm=user))
+        if errors[0][0] == "nothing":
+            break
+        assert all(error == "BackendError" and "Free those that are no longer used" in text for error, text in errors)
+        spare.pop().Free()
+    assert (count > 2) == has_limit
+    assert ms.share(2, comm=user) == 2
+    for each in [*spare, user]:
+        each.Free()
 
 
 def test_errors_of_mpi_are_raised_whatever_the_handler(duplicate):
