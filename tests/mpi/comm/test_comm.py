@@ -190,6 +190,8 @@ def call_everything(ms, comm, folder):
     for region in (np.s_[...], np.s_[:, 1:]):
         ms.put(array, region, rows[region], comm=comm)
     ms.private(ms.share(call=lambda: {"rows": rows}, comm=comm)["rows"])
+    ms.full(9, 1, comm=comm)
+    ms.empty(9, comm=comm)
     ms.scatter(ms.gather(rows[ms.partition(1 << 17, comm=comm)], comm=comm), comm=comm)
     ms.allreduce(ms.allgather(rows, comm=comm), comm=comm)
     for file, dataset in ((folder / "a.npy", None), (folder / "a.h5", "a")):
