@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.spec import Spec
-from mpishare.errors import ArgumentError, SpecError
+from mpishare.errors import ArgumentError
 from mpishare.files.region import parse_region
 
 
@@ -28,37 +27,6 @@ def check_names(arrays: Mapping[str, object]) -> None:
             raise ArgumentError(f"{name!r} is not a name for an array. Give a string without a slash, such as 'grid'.")
 
 
-def json_of(values: Mapping[str, Any] | None) -> str:
-    """The values as JSON.
-
-    Raises:
-        SpecError: JSON has no form for one of them, or would change a key.
-    """
-    try:
-        content = dict(values or {})
-        text = json.dumps(content)
-        _check_keys(content)
-    except (TypeError, ValueError, RecursionError) as error:
-        cure = "Give numbers, strings, lists and dicts, e.g. int(…)."
-        raise SpecError(f"values cannot be saved: {error}. {cure}") from error
-    return text
-
-
-def _check_keys(value: object) -> None:
-    """Checks that the keys of all dicts are strings; JSON would make strings of others.
-
-    Raises:
-        TypeError: One is not.
-    """
-    items = value.items() if isinstance(value, dict) else []
-    for key, inner in items:
-        if not isinstance(key, str):
-            raise TypeError(f"the name {key!r} is not a string")
-        _check_keys(inner)
-    for inner in value if isinstance(value, list | tuple) else ():
-        _check_keys(inner)
-
-
 def target_rows(region: object, out: object, spec: Spec) -> tuple[int, NDArray[Any]]:
     """Where the bytes of the rows in `region` begin in an array of `spec`; and `out`, or a new array for them.
 
@@ -68,12 +36,12 @@ def target_rows(region: object, out: object, spec: Spec) -> tuple[int, NDArray[A
     if not isinstance(region, slice) or region.step not in (None, 1):
         raise ArgumentError(f"region is {region!r}. Give a slice without a step, such as partition(n).")
     rows = parse_region(region, spec.shape)[0][0]
-    shape = (len(rows), *spec.shape[1:])
+    wanted = Spec(spec.dtype, (len(rows), *spec.shape[1:]))
     start = rows.start * replace(spec, shape=spec.shape[1:]).nbytes
     if out is None:
-        return start, np.empty(shape, spec.dtype)
+        return start, wanted.view(np.empty(wanted.nbytes, np.uint8))
     if not isinstance(out, np.ndarray) or not out.flags.writeable or not out.flags.c_contiguous:
         raise ArgumentError("out must be a numpy.ndarray that is C-contiguous and writable.")
-    if out.shape != shape or out.dtype != spec.dtype:
-        raise ArgumentError(f"out has {out.shape}, {out.dtype}, but the rows have {shape}, {spec.dtype}.")
+    if not wanted.fits(out):
+        raise ArgumentError(f"out has {out.shape}, {out.dtype}, but the rows have {wanted.shape}, {spec.dtype}.")
     return start, out

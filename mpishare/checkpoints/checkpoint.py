@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -14,16 +13,17 @@ from mpishare.arrays.raw import bytes_of
 from mpishare.checkpoints import arguments
 from mpishare.checkpoints.contents import CheckpointWriter, ChecksummedPart, Contents
 from mpishare.checkpoints.folder import FILES, CheckpointFolder
+from mpishare.checkpoints.values import dump, load
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.errors import ArgumentError, checked_integer, checked_path
-from mpishare.files.errors import stall_errors
+from mpishare.files.errors import file_errors, stall_errors
 from mpishare.files.parallel_read import read_parts
 from mpishare.files.replace_file import Replacement, gather_row_blocks
 from mpishare.files.row_blocks import ROOT
 from mpishare.files.save import names_in, specs_of
-from mpishare.files.source import Source
+from mpishare.files.source import Source, check_h5py
 from mpishare.memory.selection import check_backend
 from mpishare.progress_bar import check_tqdm
 
@@ -33,15 +33,19 @@ class Checkpoint:
 
     A checkpoint is an HDF5 file with the arrays in its group "arrays" and the values as JSON in "values". It takes its
     name when it is on the disk. A checksum covers each byte of it: for the arrays one for each 4 MiB, so that all ranks
-    check together, and a rank that reads some rows checks no more than these.
+    check together, and a rank that reads some rows checks no more than these. An array that HDF5 cannot describe is a
+    dataset of its bytes, such as one of unicode strings; `Snapshot.load` returns it as it was.
 
     Args:
-        path: The folder, on a file system that all hosts see. The first `save` makes it; its parent must exist.
+        path: The folder, on a file system that all hosts see. The first `save` makes it; its parent must exist. What
+            saves need is checked at once.
         keep: How many checkpoints stay, counted back from the one that was saved last.
         comm: The ranks; MPI_COMM_WORLD when None.
 
     Raises:
         ArgumentError: `path` is not a path, or `keep` is less than 1.
+        FileError: This user cannot write to the folder, or make it.
+        BackendError: h5py is not installed on this rank.
         MismatchError: The ranks gave different arguments.
         PeerError: Another rank raised one of these.
 
@@ -61,9 +65,13 @@ class Checkpoint:
     def __init__(self, path: str | os.PathLike[str], *, keep: int = 2, comm: mpi.Comm | None = None) -> None:
         self._comm = comm
         with collective("Checkpoint", comm) as call, call.agree_on_arguments() as agreement:
+            is_root = call.context.topology.rank == ROOT
             self.path = Path(checked_path(path)).absolute()
             self._folder = CheckpointFolder(self.path)
             self.keep = checked_integer("keep", keep, least=1)
+            check_h5py(imports=is_root)
+            if is_root:
+                self._folder.check_writable()
             agreement.call = f"Checkpoint({self.path}, keep={self.keep})"
 
     def save(
@@ -92,12 +100,14 @@ class Checkpoint:
             arrays: The arrays by name, the same names on all ranks. Those of rank 0 are saved; those of other ranks are
                 ignored unless `distributed` names them.
             distributed: The names of the arrays of which each rank has rows, which are stacked in rank order.
-            values: Small values by name, as JSON has them: numbers, strings, lists, dicts. Those of rank 0 are saved.
+            values: Small values by name. Those of rank 0 are saved: numbers of Python and NumPy, strings, bytes, None,
+                dates and times, paths, arrays of up to 1 MiB, NumPy's random generators of every kind; and lists,
+                tuples, sets and dicts of these. `comm.gather` brings those of other ranks to rank 0.
             overwrite: Whether checkpoints of later steps are set aside, as those of a run that begins again.
             progress: Whether rank 0 shows a bar; see `mpishare.save`.
 
         Raises:
-            SpecError: An array cannot be stored in HDF5, or a value not as JSON.
+            SpecError: An array has no fixed-size dtype, or one of the values is of another class.
             ArgumentError: `step` or a name cannot be used, `distributed` names no array, or there are checkpoints of
                 later steps. Nothing has been written.
             FileError: The file cannot be written. The old ones are still there, or the error says otherwise.
@@ -113,8 +123,8 @@ class Checkpoint:
                 number = checked_integer("step", step)
                 arguments.check_names(arrays)
                 rows = names_in(distributed, arrays)
-                specs = specs_of(self.path, arrays, rows, is_root=is_root)
-                values_json = arguments.json_of(values) if is_root else ""
+                specs = specs_of(self.path, arrays, rows, is_root=is_root, any_dtype=True)
+                values_json = dump(values) if is_root else ""
                 if is_root:
                     if progress:
                         check_tqdm()
@@ -182,8 +192,15 @@ class Snapshot:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The small values, a new dict each time. Tuples have become lists."""
-        return dict(json.loads(self._contents.values))
+        """The small values, made anew each time. They equal those that were saved, and have their classes.
+
+        Subclasses have become what they are derived from: a named tuple a tuple, an IntEnum an int.
+
+        Raises:
+            FileError: This version of NumPy or this machine lacks the class or the dtype of one.
+        """
+        with file_errors(self.path):
+            return load(self._contents.values)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of an array, with all its rows. Local."""

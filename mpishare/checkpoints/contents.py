@@ -1,35 +1,82 @@
-"""What a checkpoint's file has, how it is made, and how its arrays are read: as they were saved, or not at all."""
+"""The file of a checkpoint: how it is made, and how it is read, as it was saved or not at all.
+
+It is an HDF5 file, for whoever reads it, with a user block before HDF5's own bytes (H5Pset_userblock), which HDF5
+leaves alone. The user block holds a header and the manifest. So a checkpoint is read without HDF5, and a checksum
+covers each byte of it: the user block has its own, the arrays one for each run, and the gaps between them, HDF5's
+bytes, one each.
+
+The manifest is JSON: "step"; "values", see `values`; "arrays", an entry for each name; "gaps", the offset, the length
+and the CRC-32 of each. Format 1 has the checksums of the arrays in datasets of their own.
+"""
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
 
+from mpishare._version import VERSION
+from mpishare.arrays.dtypes import describe, rebuild
 from mpishare.arrays.raw import Block
-from mpishare.arrays.slices import balanced_slice
 from mpishare.arrays.spec import Spec
-from mpishare.checkpoints.manifest import CheckedRun, blocks_of, entry_of, gaps_between, pack, unpack
+from mpishare.errors import SpecError
 from mpishare.files.atomic_file import AtomicFile, write_exactly
 from mpishare.files.errors import file_errors
 from mpishare.files.hdf5_write import METADATA_BYTES, lay_out
 from mpishare.files.pieces import Hyperslab, Piece
 from mpishare.files.replace_file import Checksums
 from mpishare.files.row_blocks import RowBlocks
-from mpishare.files.source import Source, read_bytes
+from mpishare.files.source import Source, read_bytes, read_exactly
+
+HEADER = struct.Struct("<8sIIQQ")
+"""Magic, format number, checksum of the JSON text that follows, its length, size of the user block.
+
+Every format begins with this header. The checksum is a CRC-32 that starts with the format number less 1, so that an
+altered number is not taken for that of another format.
+"""
+
+FORMAT = 2
+"""The number of the format that is written. See CONTRIBUTING.md, Versions, for when it changes."""
 
 DAMAGE = (OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """What reading a damaged file raises. An OSError that has an errno is not damage: the file may be good."""
 
+_MAGIC = b"mpishare"
 _SMALLEST_USER_BLOCK_BYTES = 512
 """HDF5 wants a power of two from here on (H5Pset_userblock)."""
 
-_LARGEST_NUMBER = 1 << 62
+_LARGEST_USER_BLOCK_BYTES = 1 << 30
+_LARGEST_OFFSET = 1 << 62
+_LARGEST_CHECKSUM = (1 << 32) - 1
+
+
+class CheckedRun(NamedTuple):
+    """Contiguous bytes of a file, and their CRC-32."""
+
+    offset: int
+    nbytes: int
+    checksum: int
+
+    def read(self, fd: int, buffer: memoryview | None = None) -> memoryview:
+        """The bytes, in `buffer` if one is given.
+
+        Raises:
+            ValueError: They are not those that were saved.
+            OSError, EOFError: They cannot be read, or the file ends before them.
+        """
+        buffer = memoryview(bytearray(self.nbytes)) if buffer is None else buffer
+        read_exactly(fd, self.offset, buffer)
+        if crc32(buffer) != self.checksum:
+            raise ValueError(f"its {self.nbytes:,} bytes from {self.offset:,} on are not those that were saved")
+        return buffer
 
 
 @dataclass(frozen=True)
@@ -75,19 +122,7 @@ class ChecksummedPart:
                 if target.nbytes == run.nbytes:
                     run.read(source.descriptor, target)
                 elif target.nbytes:
-                    whole = memoryview(bytearray(run.nbytes))
-                    run.read(source.descriptor, whole)
-                    target[:] = whole[max(-offset, 0) :][: target.nbytes]
-
-    def verify(self, source: Source, parts: int, part: int) -> None:
-        """Reads part number `part` of `parts` of the array.
-
-        Raises:
-            FileError: The bytes are not those that were saved, or cannot be read.
-        """
-        with file_errors(source.path, self.name):
-            for run in self.runs[balanced_slice(len(self.runs), parts, part)]:
-                run.verify(source.descriptor)
+                    target[:] = run.read(source.descriptor)[max(-offset, 0) :][: target.nbytes]
 
 
 class Contents(NamedTuple):
@@ -98,37 +133,66 @@ class Contents(NamedTuple):
         step: The step at which it was saved.
         values: The small values, as JSON.
         arrays: The arrays by name.
+        runs: All bytes of the file after the user block. Those of the arrays are checked again when they are loaded.
     """
 
     path: Path
     step: int
     values: str
     arrays: Mapping[str, ChecksummedPart]
+    runs: Sequence[CheckedRun]
 
     @classmethod
     def read(cls, source: Source) -> Contents:
-        """Reads and checks all of a file but the arrays.
+        """Reads the manifest of a file, and checks it, but not the `runs`.
 
         Raises:
             DAMAGE: The file is not a checkpoint, or has been cut or altered; or it cannot be read.
         """
-        fd = source.descriptor
-        manifest, expected_bytes = unpack(fd)
-        arrays = {}
-        for name, entry in manifest["arrays"].items():
-            blocks = blocks_of(entry)
-            runs = list(blocks.all_runs())
-            checksums = np.frombuffer(read_bytes(fd, entry["checks_at"], 4 * len(runs)), "<u4").tolist()
-            checked = tuple(CheckedRun(*run, checksum) for run, checksum in zip(runs, checksums, strict=True))
-            arrays[name] = ChecksummedPart(name, blocks.spec, checked)
-            expected_bytes += blocks.spec.nbytes
-        gaps = [CheckedRun(*gap) for gap in manifest["gaps"]]
-        expected_bytes += sum(gap.nbytes for gap in gaps)
+        manifest, expected_bytes = _unpack(source.descriptor)
+        arrays = {name: _part_of(source, name, entry) for name, entry in manifest["arrays"].items()}
+        runs = [CheckedRun(*gap) for gap in manifest["gaps"]]
+        for part in arrays.values():
+            runs += part.runs
+        expected_bytes += sum(run.nbytes for run in runs)
         if source.stamp.nbytes != expected_bytes:
             raise ValueError(f"it has {source.stamp.nbytes:,} bytes instead of {expected_bytes:,}")
-        for gap in gaps:
-            gap.verify(fd)
-        return cls(Path(source.path), manifest["step"], manifest["values"], arrays)
+        return cls(Path(source.path), manifest["step"], manifest["values"], arrays, runs)
+
+
+def _unpack(fd: int) -> tuple[Any, int]:
+    """The manifest of an open file, and the size of its user block in bytes.
+
+    Raises:
+        ValueError: There is none, or it has been altered.
+        OSError, EOFError: It cannot be read, or the file is too short. Or it is whole, but of a format that a later
+            version writes (ENOTSUP).
+    """
+    magic, number, checksum, length, nbytes = HEADER.unpack(read_bytes(fd, 0, HEADER.size))
+    limit = min(_LARGEST_USER_BLOCK_BYTES, os.fstat(fd).st_size)
+    if magic != _MAGIC or number < 1 or not length <= nbytes <= limit:
+        raise ValueError(f"it begins with {magic!r}, format {number} and {length:,} bytes of text")
+    block = read_bytes(fd, HEADER.size, nbytes - HEADER.size)
+    if crc32(block[:length], number - 1) != checksum or any(block[length:]):
+        raise ValueError("its user block is not what was saved")
+    if number > FORMAT:
+        reason = (
+            f"it is of checkpoint format {number}; mpishare {VERSION} reads up to {FORMAT}. Install a later version."
+        )
+        raise OSError(errno.ENOTSUP, reason)
+    return json.loads(block[:length]), nbytes
+
+
+def _part_of(source: Source, name: str, entry: Mapping[str, Any]) -> ChecksummedPart:
+    """The array that an entry of the manifest describes; its checksums are there, or in format 1 at "checks_at"."""
+    spec = Spec(rebuild(entry["dtype"]), tuple(entry["shape"]))
+    runs = list(RowBlocks(spec, tuple(entry["starts"]), entry["at"]).all_runs())
+    checksums = entry.get("checks")
+    if checksums is None:
+        checksums = np.frombuffer(read_bytes(source.descriptor, entry["checks_at"], 4 * len(runs)), "<u4").tolist()
+    return ChecksummedPart(
+        name, spec, tuple(CheckedRun(*run, check) for run, check in zip(runs, checksums, strict=True))
+    )
 
 
 class CheckpointWriter:
@@ -140,37 +204,57 @@ class CheckpointWriter:
         self._values = values
         self._blocks = blocks
         self._user_block_bytes = _SMALLEST_USER_BLOCK_BYTES
-        self._checksum_offsets = [_LARGEST_NUMBER] * len(blocks)
 
     def lay_out(self, new: AtomicFile) -> list[int]:
-        """Makes room for the arrays and their checksums; returns the offsets of the arrays. See `Replacement`."""
-        specs = {f"arrays/{name}": blocks.spec for name, blocks in self._blocks.items()}
-        new.check_room(sum(spec.nbytes for spec in specs.values()) + METADATA_BYTES)
-        for name, blocks in self._blocks.items():
-            specs[f"checksums/{name}"] = Spec(np.dtype("<u4"), (len(list(blocks.all_runs())),))
-        small = {"step": np.array(self._step), "values": np.array(self._values.encode())}
+        """Makes room for the manifest and the arrays; returns the offsets of the arrays. See `Replacement`."""
+        arrays = {f"arrays/{name}": blocks.spec for name, blocks in self._blocks.items()}
         while self._user_block_bytes < self._largest_manifest_bytes():
             self._user_block_bytes *= 2
-        offsets = lay_out(new.fd, new.path, specs, small=small, user_block_bytes=self._user_block_bytes)
-        self._checksum_offsets = [offsets[f"checksums/{name}"] for name in self._blocks]
-        return [offsets[f"arrays/{name}"] for name in self._blocks]
+        if self._user_block_bytes > _LARGEST_USER_BLOCK_BYTES:
+            raise SpecError(f"values and names take more than {_LARGEST_USER_BLOCK_BYTES // 2:,} bytes. Save arrays.")
+        new.check_room(sum(spec.nbytes for spec in arrays.values()) + self._user_block_bytes + METADATA_BYTES)
+        small = {"step": np.array(self._step), "values": np.array(self._values.encode())}
+        nbytes = self._user_block_bytes
+        return list(lay_out(new.fd, new.path, arrays, small=small, user_block_bytes=nbytes, any_dtype=True).values())
 
     def _largest_manifest_bytes(self) -> int:
-        """What the manifest may take, wherever the arrays and their checksums will be."""
-        blocks = [replace(array, offset=_LARGEST_NUMBER) for array in self._blocks.values()]
-        gap = CheckedRun(_LARGEST_NUMBER, _LARGEST_NUMBER, _LARGEST_NUMBER)
-        return len(self._manifest(blocks, _LARGEST_NUMBER, [gap] * (len(blocks) + 1)))
+        """What the user block may take, wherever the arrays will be."""
+        checksums = [[_LARGEST_CHECKSUM] * len(list(blocks.all_runs())) for blocks in self._blocks.values()]
+        gap = CheckedRun(_LARGEST_OFFSET, _LARGEST_OFFSET, _LARGEST_CHECKSUM)
+        offsets = [_LARGEST_OFFSET] * len(self._blocks)
+        return len(self._user_block(offsets, checksums, [gap] * (len(offsets) + 1)))
 
     def complete(self, new: AtomicFile, blocks: Sequence[RowBlocks], checksums: Checksums) -> None:
-        """Writes the checksums of the arrays, and at last the manifest. See `Replacement`."""
-        for offset, numbers in zip(self._checksum_offsets, checksums, strict=True):
-            write_exactly(new.fd, offset, memoryview(numbers.astype("<u4").tobytes()))
-        size = os.fstat(new.fd).st_size
-        runs = gaps_between(blocks, self._user_block_bytes, size)
-        gaps = [CheckedRun(*run, crc32(read_bytes(new.fd, *run))) for run in runs]
-        write_exactly(new.fd, 0, memoryview(self._manifest(blocks, size, gaps)))
+        """Writes the user block at last. See `Replacement`."""
+        gaps = [
+            CheckedRun(start, stop - start, crc32(read_bytes(new.fd, start, stop - start)))
+            for start, stop in gaps_between(blocks, self._user_block_bytes, os.fstat(new.fd).st_size)
+        ]
+        offsets = [array.offset for array in blocks]
+        content = self._user_block(offsets, [of_array.tolist() for of_array in checksums], gaps)
+        write_exactly(new.fd, 0, memoryview(content))
 
-    def _manifest(self, blocks: Sequence[RowBlocks], nbytes: int, gaps: Sequence[CheckedRun]) -> bytes:
-        entries = dict(zip(self._blocks, map(entry_of, blocks, self._checksum_offsets), strict=True))
-        manifest = {"step": self._step, "values": self._values, "nbytes": nbytes, "arrays": entries, "gaps": gaps}
-        return pack(manifest, self._user_block_bytes)
+    def _user_block(self, offsets: Sequence[int], checksums: Sequence[list[int]], gaps: Sequence[CheckedRun]) -> bytes:
+        """The header and the manifest, without the zeros that follow."""
+        entries = {
+            name: {
+                "dtype": describe(blocks.spec.dtype),
+                "shape": blocks.spec.shape,
+                "starts": blocks.starts,
+                "at": offset,
+                "checks": checks,
+            }
+            for (name, blocks), offset, checks in zip(self._blocks.items(), offsets, checksums, strict=True)
+        }
+        manifest = {"step": self._step, "values": self._values, "arrays": entries, "gaps": gaps}
+        text = json.dumps(manifest).encode()
+        return HEADER.pack(_MAGIC, FORMAT, crc32(text, FORMAT - 1), len(text), self._user_block_bytes) + text
+
+
+def gaps_between(blocks: Sequence[RowBlocks], start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Where the bytes of a file from `start` to `stop` that belong to no array begin and end."""
+    arrays = sorted((array.offset, array.offset + array.spec.nbytes) for array in blocks if array.spec.nbytes)
+    for array_start, array_stop in [*arrays, (stop, stop)]:
+        if array_start > start:
+            yield start, array_start
+        start = array_stop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import stat
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
+from mpishare.arrays.slices import balanced_slice
 from mpishare.checkpoints.contents import DAMAGE, Contents
 from mpishare.comm import callsite
 from mpishare.comm.agreement import agree
@@ -50,6 +52,19 @@ class CheckpointFolder:
         self.path = path
         self.damaged: dict[int, Stamp | None] = {}
         self.last: int | None = None
+
+    def check_writable(self) -> None:
+        """Checks that the folder, or the one in which it will be made, can be written. Local.
+
+        Raises:
+            FileError: It cannot, or is no folder.
+        """
+        with file_errors(self.path, None, "no checkpoint can be saved there"):
+            folder = self.path if os.path.lexists(self.path) else self.path.parent
+            if not stat.S_ISDIR(folder.stat().st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, f"{folder} is not a folder")
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, f"{folder} cannot be written")
 
     def make(self) -> None:
         """Makes the folder if there is none. Local.
@@ -111,8 +126,9 @@ class CheckpointFolder:
         if step is None:
             return None, None
         with agree(comm), self._open(step, problems) as source:
-            for part in contents.arrays.values() if contents is not None else ():
-                part.verify(source, comm.size, comm.rank)
+            runs = contents.runs if contents is not None else ()
+            for run in runs[balanced_slice(len(runs), comm.size, comm.rank)]:
+                run.read(source.descriptor)
         is_replaced = is_root  # or removed
         with suppress(OSError):
             is_replaced = is_replaced and stamp != Stamp.of(self.file(step))

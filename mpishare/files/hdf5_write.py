@@ -5,15 +5,17 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.spec import Spec
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.files.atomic_file import write_exactly
-from mpishare.files.errors import file_errors
+from mpishare.files.errors import FOREIGN_ERRORS, file_errors
 from mpishare.files.source import h5py
 
 METADATA_BYTES = 1 << 20
@@ -28,6 +30,7 @@ def lay_out(
     adds: bool = False,
     small: Mapping[str, NDArray[Any]] | None = None,
     user_block_bytes: int = 0,
+    any_dtype: bool = False,
 ) -> dict[str, int]:
     """Makes datasets in a file, in place of those that had their names.
 
@@ -38,6 +41,7 @@ def lay_out(
         adds: Whether the file is an HDF5 file whose other datasets stay; else it is made anew.
         small: Datasets that are written at once.
         user_block_bytes: Bytes to leave free at the beginning of a new file: 0, or a power of two from 512 on.
+        any_dtype: Whether an array that HDF5 cannot describe becomes a dataset of its bytes.
 
     Returns:
         The offset in the file of each dataset of `specs`, in bytes; 0 for one without bytes.
@@ -50,7 +54,7 @@ def lay_out(
     """
     buffer = WriteBuffer(fd)
     with h5py.File(buffer, "r+" if adds else "w", userblock_size=user_block_bytes or None) as file:
-        made = {name: _create(file, path, name, spec) for name, spec in specs.items()}
+        made = {name: _create(file, path, name, spec, any_dtype) for name, spec in specs.items()}
         for name, dataset in made.items():
             if file[name].id != dataset:
                 raise ArgumentError(f"{name!r} and another name lead to one dataset of {path}. Give each its own.")
@@ -61,7 +65,7 @@ def lay_out(
     return offsets
 
 
-def _create(file: Any, path: Path, name: str, spec: Spec) -> Any:
+def _create(file: Any, path: Path, name: str, spec: Spec, any_dtype: bool) -> Any:
     """A dataset that has its place in the file at once, and whose bytes HDF5 does not write."""
     _check_groups(file, name)
     if name in file:
@@ -75,9 +79,17 @@ def _create(file: Any, path: Path, name: str, spec: Spec) -> Any:
     links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
     links.set_create_intermediate_group(True)
     links.set_char_encoding(h5py.h5t.CSET_UTF8)
-    shape = h5py.h5s.create_simple(spec.shape)  # of a 0-d array a scalar
+    if any_dtype:
+        with suppress(*FOREIGN_ERRORS):
+            return _create_dataset(file, name, spec, creation, links)
+        spec = Spec(np.dtype("u1"), (spec.nbytes,))
     with file_errors(path, name, "it was not saved"):
-        return h5py.h5d.create(file.id, name.encode(), stored_type(spec), shape, creation, links)
+        return _create_dataset(file, name, spec, creation, links)
+
+
+def _create_dataset(file: Any, name: str, spec: Spec, creation: Any, links: Any) -> Any:
+    shape = h5py.h5s.create_simple(spec.shape)  # of a 0-d array a scalar
+    return h5py.h5d.create(file.id, name.encode(), stored_type(spec), shape, creation, links)
 
 
 def _check_groups(file: Any, name: str) -> None:
@@ -105,7 +117,7 @@ def stored_type(spec: Spec) -> Any:
         BackendError: h5py is not installed.
     """
     try:
-        stored = h5py.h5t.py_create(spec.dtype, logical=True)
+        stored = h5py.h5t.py_create(_with_opaque_times(spec.dtype), logical=True)
     except (TypeError, ValueError, RuntimeError) as error:
         raise SpecError(f"dtype {spec.dtype} cannot be stored in HDF5: {error}. {_cure(spec)}") from error
     if stored.get_size() != spec.dtype.itemsize or stored.dtype != spec.dtype:
@@ -114,8 +126,28 @@ def stored_type(spec: Spec) -> Any:
 
 
 def _cure(spec: Spec) -> str:
-    cures = {"U": "Use bytes, e.g. numpy.char.encode(…).", "M": "Use .view('i8').", "m": "Use .view('i8')."}
-    return cures.get(spec.dtype.kind, f"Use its bytes, e.g. .view('V{spec.dtype.itemsize}').")
+    if spec.dtype.kind == "U":
+        return "Use bytes, e.g. numpy.char.encode(…)."
+    return f"Use its bytes, e.g. .view('V{spec.dtype.itemsize}')."
+
+
+def _with_opaque_times(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype with all its dates and times marked as h5py wants them, for HDF5 has no type for them.
+
+    Source:
+        The h5py reference, "Storing other types as opaque data".
+    """
+    if dtype.kind in "mM":
+        opaque: np.dtype[Any] = h5py.opaque_dtype(dtype)
+        return opaque
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return np.dtype((_with_opaque_times(base), shape))
+    if dtype.names is None or dtype.fields is None:
+        return dtype
+    columns = [dtype.fields[name] for name in dtype.names]
+    formats, offsets = [_with_opaque_times(column[0]) for column in columns], [column[1] for column in columns]
+    return np.dtype({"names": dtype.names, "formats": formats, "offsets": offsets, "itemsize": dtype.itemsize})
 
 
 class WriteBuffer(io.RawIOBase):

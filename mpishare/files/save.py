@@ -110,7 +110,8 @@ def save(
         build of h5py. For a dict of arrays a dict of these, by the same names.
 
     Raises:
-        SpecError: An array holds Python objects, or the format has no name for its dtype.
+        SpecError: An array holds Python objects, or the format has no name for its dtype. In HDF5 dates and times are
+            opaque data, as h5py stores them.
         ArgumentError: The suffix is unknown; `dataset` is missing, or given for .npy or for a dict; or names of a dict
             lead to one dataset, or `distributed` has a name that the dict has not.
         FileError: The file cannot be written: no such folder, no permission, no room, a folder of that name, not an
@@ -214,7 +215,9 @@ def names_in(names: object, arrays: Mapping[str, object]) -> list[str]:
     return [name for name in arrays if name in wanted]
 
 
-def specs_of(path: Path, arrays: Mapping[str, Any], distributed: Collection[str], *, is_root: bool) -> dict[str, Spec]:
+def specs_of(
+    path: Path, arrays: Mapping[str, Any], distributed: Collection[str], *, is_root: bool, any_dtype: bool = False
+) -> dict[str, Spec]:
     """The specs of arrays in a file, by name: on the root of all, on other ranks of the distributed ones.
 
     Args:
@@ -222,6 +225,7 @@ def specs_of(path: Path, arrays: Mapping[str, Any], distributed: Collection[str]
         arrays: The arrays by the names of their datasets; by `_NPY_NAME` that of a .npy file.
         distributed: The names of the arrays of which each rank has rows.
         is_root: Whether this rank is the root.
+        any_dtype: Whether an HDF5 file may hold an array as its bytes; see `hdf5_write.lay_out`.
 
     Raises:
         SpecError: An array cannot be shared, or on the root not stored.
@@ -232,7 +236,8 @@ def specs_of(path: Path, arrays: Mapping[str, Any], distributed: Collection[str]
         with file_errors(path, name or None):
             specs[name] = rows_of(arrays[name]) if name in distributed else Spec.of(arrays[name])
             if is_root and name:
-                stored_type(specs[name])
+                if not any_dtype:
+                    stored_type(specs[name])
                 specs[name] = replace(specs[name], order="C")  # the only one in HDF5
             elif is_root:
                 header_of(specs[name])

@@ -6,6 +6,7 @@ import os
 import stat
 from contextlib import ExitStack
 from functools import cached_property
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,8 +74,23 @@ class _H5py:
         try:
             import h5py
         except ImportError as error:
-            raise BackendError("HDF5 files need h5py, which is not installed: pip install h5py") from error
+            raise BackendError(_NO_H5PY) from error
         return getattr(h5py, name)
+
+
+_NO_H5PY = "HDF5 files need h5py, which is not installed: pip install h5py"
+
+
+def check_h5py(*, imports: bool) -> None:
+    """Checks that h5py is installed. A rank that will not use it need not import it.
+
+    Raises:
+        BackendError: It is not.
+    """
+    if imports:
+        h5py.get_config()
+    elif find_spec("h5py") is None:
+        raise BackendError(_NO_H5PY)
 
 
 h5py: Any = _H5py()

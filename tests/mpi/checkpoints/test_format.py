@@ -9,52 +9,66 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare.checkpoints.manifest import FORMAT, HEADER
+from mpishare.checkpoints.contents import FORMAT, HEADER
+from tests.arrays import assert_same
 
 COMM = MPI.COMM_WORLD
-SAVED = Path(__file__).with_name("format-1.h5")
-"""Step 7, written by mpishare 0.1.0 on two ranks, by `save_as_0_1`. A file that was written is never replaced."""
+SAVED = Path(__file__).parent
+"""For each format a file of the version that began it, step 7, by `save_all` on two ranks. It is never replaced."""
 
 TABLE = np.array([(1, 0.5, b"one"), (2, -0.0, b"two")], [("n", "<i4"), ("x", ">f8"), ("name", "S3")])
 GRID = np.arange(15.0).reshape(5, 3)
+ARRAYS = {"grid": GRID, "table": TABLE, "none": np.ones((0, 2))}
+ARRAYS_OF_2 = {"times": np.arange(3).astype("M8[ns]"), "words": np.array(["a", "ä"])}
 VALUES = {"time": 0.5, "names": ["ä"]}
+VALUES_OF_2 = {
+    "loss": np.float32(0.25),
+    "shape": (4, 3),
+    "when": np.datetime64("2026-01-02"),
+    3: b"\0",
+    "path": Path("a"),
+}
+SAVED_IN = {1: (ARRAYS, VALUES), 2: ({**ARRAYS, **ARRAYS_OF_2}, {**VALUES, "more": VALUES_OF_2})}
 
 
-def save_as_0_1(folder):
+def save_all(folder):
     """Writes the file: mpishare run -n 2 -m tests.mpi.checkpoints.test_format FOLDER."""
-    arrays = {"grid": GRID[ms.partition(5)], "table": TABLE, "none": np.ones((0, 2))}
-    ms.Checkpoint(folder).save(7, arrays, distributed=["grid"], values=VALUES)
+    arrays, values = SAVED_IN[FORMAT]
+    ms.Checkpoint(folder).save(7, {**arrays, "grid": GRID[ms.partition(5)]}, distributed=["grid"], values=values)
 
 
-@pytest.fixture
-def folder(shared_folder):
+def copied(number, folder):
     """A folder with a copy of that file."""
     if COMM.rank == 0:
-        shutil.copy(SAVED, shared_folder / "000000000007.h5")
+        shutil.copy(SAVED / f"format-{number}.h5", folder / "000000000007.h5")
     COMM.Barrier()
-    return shared_folder
+    return folder
 
 
-def test_a_file_of_version_0_1_is_read(folder):
-    snapshot = ms.Checkpoint(folder).latest()
-    assert (snapshot.step, snapshot.values, snapshot.names) == (7, VALUES, ("grid", "table", "none"))
-    for name, array in (("grid", GRID), ("table", TABLE), ("none", np.ones((0, 2)))):
-        loaded = snapshot.load(name)
-        assert (loaded.dtype, loaded.shape, loaded.tobytes()) == (array.dtype, array.shape, array.tobytes())
+@pytest.mark.parametrize("number", SAVED_IN)
+def test_files_of_each_format_are_read(shared_folder, number):
+    arrays, values = SAVED_IN[number]
+    checkpoint = ms.Checkpoint(copied(number, shared_folder))
+    snapshot = checkpoint.latest()
+    assert (snapshot.step, snapshot.values, snapshot.names) == (7, values, tuple(arrays))
+    for name, array in arrays.items():
+        assert_same(snapshot.load(name), array)
     rows = ms.partition(5)
     assert np.array_equal(snapshot.load("grid", region=rows), GRID[rows])
+    checkpoint.save(8, {"x": GRID})
+    assert checkpoint.latest().step == 8
+    for step, written in ((7, number), (8, FORMAT)):
+        header = HEADER.unpack_from((shared_folder / f"{step:012}.h5").read_bytes())
+        assert header[:2] == (b"mpishare", written)
 
 
-def test_the_number_of_the_format_is_in_the_file(folder):
-    ms.Checkpoint(folder).save(8, {"x": GRID})
-    for step in (7, 8):
-        header = HEADER.unpack_from((folder / f"{step:012}.h5").read_bytes())
-        assert header[:2] == (b"mpishare", FORMAT)
-    assert FORMAT == 1  # the next one takes a file of its own, besides this one
+def test_each_format_has_a_file():
+    assert list(SAVED_IN) == list(range(1, FORMAT + 1))
 
 
-def test_a_file_of_a_later_format_is_refused_and_stays(folder, raised):
+def test_a_file_of_a_later_format_is_refused_and_stays(shared_folder, raised):
     """It is not taken for a damaged one, which `latest` would leave out, and `save` would rename."""
+    folder = copied(1, shared_folder)
     file = folder / "000000000007.h5"
     if COMM.rank == 0:
         content = bytearray(file.read_bytes())
@@ -77,4 +91,4 @@ def test_a_file_of_a_later_format_is_refused_and_stays(folder, raised):
 if __name__ == "__main__":
     import sys
 
-    save_as_0_1(sys.argv[1])
+    save_all(sys.argv[1])

@@ -52,16 +52,18 @@ def test_an_array_of_all_ranks_is_written_by_the_root(shared_folder, name, datas
     shared = ms.share(np.arange(12.0).reshape(3, 4) if COMM.rank == 0 else None)
     assert ms.save(shared_folder / name, shared, dataset) == ms.Saved(shared_folder / name, dataset, (3, 4), 96, "root")
     assert_saved(shared_folder / name, dataset, shared)
-    for array in (each for each in REPRESENTATIVES.values() if dataset is None or each.dtype.kind != "M"):
+    for array in REPRESENTATIVES.values():
         ms.save(shared_folder / name, array if COMM.rank == 0 else None, dataset)
         assert_saved(shared_folder / name, dataset, array)
 
 
 def test_dtypes_in_hdf5(shared_folder):
-    for dtype in ("?", "f2", ">f8", "g", "c16", "S5", "V7", "aligned", "subarray", "gaps"):
+    names = "? f2 >f8 g c16 S5 V7 M8[25s] >M8[us] m8[s] nested aligned subarray gaps"
+    for dtype in names.split():
         whole = filled(DTYPES[dtype], (11, 3))
         ms.save(shared_folder / "a.h5", own_rows(whole), dtype, distributed=True)
         assert_saved(shared_folder / "a.h5", dtype, whole)
+        assert_same(ms.load(shared_folder / "a.h5", dtype), whole)
 
 
 @FORMATS
@@ -147,7 +149,6 @@ REFUSED: list[tuple[Any, Any, str | None, str, str]] = [
     ("old.h5", ONES, "x/y", "FileError", "dataset 'x/y' of"),
     ("a.npy", np.array([None]), None, "SpecError", "holds Python objects"),
     ("a.h5", np.array(["a"]), "x", "SpecError", "dataset 'x' of"),
-    ("a.h5", np.zeros(3, "M8[s]"), "x", "SpecError", ".view('i8')"),
     ("a.npy", {"x": ONES}, None, "ArgumentError", "one array without a name"),
     ("a.h5", {"x": ONES}, "group", "ArgumentError", "has the names of its datasets"),
     ("a.h5", {"x": ONES, "/x": ONES}, None, "ArgumentError", "has a name twice"),

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from mpishare.arrays.spec import Spec
-from mpishare.checkpoints.contents import DAMAGE, CheckpointWriter, Contents
-from mpishare.checkpoints.manifest import HEADER, gaps_between
+from mpishare.checkpoints import contents
+from mpishare.checkpoints.contents import DAMAGE, FORMAT, HEADER, CheckpointWriter, Contents, gaps_between
+from mpishare.errors import SpecError
 from mpishare.files import row_blocks
 from mpishare.files.atomic_file import AtomicFile, write_exactly
 from mpishare.files.pieces import Piece
@@ -50,12 +51,11 @@ def path(tmp_path, monkeypatch):
 
 
 def verified(path):
-    """The contents, after each of three ranks has read its part of the arrays."""
+    """The contents, after all of the file has been read."""
     with Source(str(path)) as source:
         contents = Contents.read(source)
-        for part in contents.arrays.values():
-            for number in range(3):
-                part.verify(source, 3, number)
+        for run in contents.runs:
+            run.read(source.descriptor)
     return contents
 
 
@@ -75,7 +75,8 @@ HOSTILE = [
     (["arrays"], []),
     (["gaps", 0, 0], 1 << 61),
     (["gaps", 0, 1], 1 << 61),
-    (["arrays", "grid", "checks_at"], 1 << 70),
+    (["arrays", "grid", "at"], 1 << 70),
+    (["arrays", "grid", "checks"], [1]),
     (["arrays", "grid", "dtype"], ["f8", [1], [1], [1]]),
 ]
 
@@ -87,7 +88,7 @@ def test_a_manifest_that_does_not_fit_the_file_is_noticed(path, place, value):
     manifest = json.loads(saved[HEADER.size :][:length])
     reduce(getitem, place[:-1], manifest)[place[-1]] = value
     text = json.dumps(manifest).encode()
-    header = HEADER.pack(magic, version, crc32(text), len(text), block_bytes)
+    header = HEADER.pack(magic, version, crc32(text, FORMAT - 1), len(text), block_bytes)
     path.write_bytes((header + text).ljust(block_bytes, b"\0") + saved[block_bytes:])
     with pytest.raises(DAMAGE):
         verified(path)
@@ -122,10 +123,16 @@ def test_sizes_that_files_depend_on(tmp_path, count):
     assert 512 <= nbytes <= 1024 + 512 * count
 
 
+def test_a_manifest_that_could_not_be_read_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(contents, "_LARGEST_USER_BLOCK_BYTES", 1024)
+    with pytest.raises(SpecError, match="values and names take more than 512"), AtomicFile(tmp_path / "2.h5") as new:
+        CheckpointWriter(2, "1" * 1000, {}).lay_out(new)
+
+
 @pytest.mark.parametrize("offsets", [(10, 13), (20, 5), (10, 97), ()])
 def test_gaps_are_the_bytes_of_no_array(offsets):
     arrays = [RowBlocks(Spec.make(3, "u1"), (0, 3), offset) for offset in offsets]
     gaps = list(gaps_between([*arrays, RowBlocks(Spec.make(0, "u1"), (0, 0))], 5, 100))
-    places = [place for start, nbytes in gaps for place in range(start, start + nbytes)]
+    places = [place for start, stop in gaps for place in range(start, stop)]
     assert sorted(places + [offset + byte for offset in offsets for byte in range(3)]) == list(range(5, 100))
-    assert all(nbytes for _, nbytes in gaps)
+    assert all(start < stop for start, stop in gaps)
