@@ -1,7 +1,7 @@
 # Two commands for a newcomer, `make demo` and `make test`. Each sets up what it needs in .venv first.
 # All paths are relative, so that the folder's own path may hold spaces.
 
-.PHONY: demo test lint docs bench bench-wide cluster-packages clean help
+.PHONY: demo test lint docs bench cluster-packages clean help
 .DEFAULT_GOAL := help
 .SUFFIXES:
 
@@ -39,8 +39,7 @@ install = \
 help:
 	@echo "make demo   set up .venv, then share a real table with 4 ranks on 2 pretend nodes"
 	@echo "make test   set up .venv and a second MPI, then run every test; ONLY='unit mpi-3' runs some"
-	@echo "make bench  set up .venv, then make every benchmark again, with its pictures (an hour)"
-	@echo "make bench-wide   the benchmarks of one node with 1, 2, 4 ... ranks, for a machine with 8 to 128 cores"
+	@echo "make bench  set up .venv, then make every benchmark again, with its pictures (half an hour)"
 	@echo "make lint   check style, format and types"
 	@echo "make docs   build the manual: build/docs/index.html"
 	@echo "make cluster-packages   as root on Debian or Ubuntu: bring Slurm and the tools for several hosts on one machine"
@@ -79,11 +78,8 @@ $(BENCH_READY): $(READY)
 	$(call install,$(PY),--editable '.[bench]')
 	@touch $@
 
-bench: $(BENCH_READY) $(MPICH_READY) $(if $(MPIO_H5PY),$(MPIO_READY))
+bench: $(BENCH_READY)
 	$(PY) -m benchmarks.run
-
-bench-wide: $(BENCH_READY) $(if $(MPIO_H5PY),$(MPIO_READY))
-	$(PY) -m benchmarks.run --wide
 
 # The only target that touches the system. libpmix-dev because Slurm opens libpmix.so by that name; python3-h5py-mpi for
 # HDF5 that writes through MPI.

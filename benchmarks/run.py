@@ -1,11 +1,9 @@
-"""Runs the benchmarks one after the other, as two at once would measure each other.
+"""Runs the benchmarks one after the other, as two at once would measure each other, and writes what documents show.
 
-    python -m benchmarks.run [--only NAME…] [--list] [--short] [--wide [--cores N]]
+    python -m benchmarks.run [--only NAME ...] [--short]
+    python -m benchmarks.run --write    pictures and tables anew from the results that are kept
 
-Before each script the limits of the machine are measured, so that they are kept beside its result. `--short` makes few
-rounds of small sizes, to see that each script works; its results go to build/bench-short. `make bench` runs all of it
-in less than an hour on 2 cores. For that the largest array between hosts has 16 MiB, and 32 MiB without rivals;
-`--list` names what runs only by its name. `make bench-wide` runs another set, for a machine with 8 to 128 cores.
+`--short` makes few rounds of small sizes, to see that each script works; its results go to build/bench-short.
 """
 
 from __future__ import annotations
@@ -13,182 +11,191 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
+import re
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from benchmarks.keep import FACTS
+from benchmarks.harness import MEDIAN, RESULTS, ROOT
 
-ROOT = Path(__file__).parent.parent
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One run of a script."""
-
-    name: str
-    ranks: int
-    """Under mpiexec; 0 for a script that starts its ranks itself."""
-    args: str
-    short: str
-    """Added where a short run is asked for."""
-
-    @property
-    def option(self) -> str:
-        """Of `benchmarks.run`, without which it is not known there."""
-        return " --wide" if self.name.startswith("wide-") else ""
-
-    def command(self, *, short: bool) -> list[str]:
-        """The command line after the interpreter."""
-        launcher = ["-m", "mpishare", "run", "-n", str(self.ranks)] if self.ranks else []
-        return [*launcher, "-m", *f"benchmarks.{self.args} {self.short if short else ''}".split()]
-
-
-LAUNCHES = [
-    Launch("ground", 4, "ground", ""),
-    Launch("share-2", 2, "share", "--powers 10,20,24,28 --rounds 1"),
-    Launch("share-4", 4, "share --powers 10,16,20,26", "--powers 10,20,24 --rounds 1"),
-    Launch("memory-4", 4, "memory", "--mib 64"),
-    Launch("nodes", 0, "nodes", "--links pretend,400mbit --powers 10,20,21 --rounds 1 --rivals expert,default"),
-    Launch(
-        "nodes-delays",
-        0,
-        "nodes --add --links 4gbit,10gbit --delays 1ms --hosts 4",
-        "--links 10gbit --powers 20 --rounds 1 --rivals pshmem",
-    ),
-    Launch(
-        "nodes-more",
-        0,
-        "nodes --add --links 400mbit,free --hosts 4 --ranks 4",
-        "--links 400mbit --powers 20,21 --rounds 1",
-    ),
-    Launch(
-        "nodes-many",
-        0,
-        "nodes --add --links 400mbit --hosts 8 --ranks 4 --powers 24 --rivals forced",
-        "--hosts 2 --powers 20 --rounds 1",
-    ),
-    Launch(
-        "nodes-links",
-        0,
-        "nodes --name nodes-links --links 400mbit,1gbit,4gbit,10gbit --delays 0,50us,1ms --powers 25 --rivals=",
-        "--links 10gbit --hosts 2 --powers 20 --rounds 1",
-    ),
-    Launch("growth", 0, "growth", "--ranks 1,2 --hosts 2 --rounds 1"),
-    Launch("collectives", 0, "collectives", "--hosts 4 --powers 10,20 --rounds 1"),
-    Launch("messages", 2, "messages", "--powers 3,10,16,20,28 --rounds 1"),
-    Launch("messages-hosts", 0, "messages --hosts", "--powers 10,20 --rounds 1"),
-    Launch("profile", 0, "profile", "--rounds 20"),
-    Launch("ways", 0, "ways", "--images 700 --rounds 1"),
-    Launch("pool", 0, "pool", "--items 20000 --bits 6,8,10 --rounds 1"),
-    Launch("table", 0, "table", "--mb 8 --rounds 1"),
-    Launch("kernels", 4, "kernels", "--adds 1000000 --rounds 1"),
-    Launch("files", 0, "files", "--mib 64 --chunked-mib 16 --rounds 1 --hosts 2 --link-mib 4"),
-]
-"""What `make bench` runs, in less than an hour on 2 cores."""
-
-MORE = [
-    Launch("situations", 0, "situations", "--rounds 1 --shares 1"),
-    Launch(
-        "nodes-chunks",
-        0,
-        "nodes --chunks --links 400mbit,free --powers 20,22,25",
-        "--links free --hosts 2 --powers 20 --rounds 1",
-    ),
-]
-"""Which no document quotes: they run where they are named."""
-
-
-def wide(cores: int) -> list[Launch]:
-    """The set for a machine with many cores, `make bench-wide`: with 1, 2, 4, 8, 16 ... ranks, a core each.
-
-    Its results are named after the number of ranks, and no table quotes them beside those of `make bench`.
-    """
-    counts = [1 << power for power in range(cores.bit_length())]
-    small = "--powers 10,20 --rounds 1"
-    launches = [
-        Launch(
-            "wide-growth",
-            0,
-            f"growth --only node --ranks {','.join(map(str, counts))} --name wide-growth",
-            "--ranks 1 --rounds 1",
-        )
-    ]
-    for ranks in counts:
-        name = f"wide-share-{ranks}"
-        launches += [
-            Launch(name, ranks, f"share --powers 10,16,20,24,26 --name {name}", small),
-            Launch(f"wide-steps-{ranks}", ranks, "steps", "--rounds 1"),
-        ]
-        for question, args, short in (
-            ("messages", "--powers 3,10,16,20,24", f"{small} --gib 0.1"),
-            ("pool", f"--workers {ranks}", "--items 2000 --bits 6 --rounds 1"),
-            ("files", f"--ranks {ranks} --hosts 0 --mib 128 --chunked-mib 32", "--mib 16 --chunked-mib 4 --rounds 1"),
-        ):
-            name = f"wide-{question}-{ranks}"
-            if ranks > 1:
-                on_ranks = ranks if question == "messages" else 0
-                launches.append(Launch(name, on_ranks, f"{question} {args} --name {name}", short))
-    return launches
+LAUNCHES = {
+    "share": ("share", "--powers 10,20 --rounds 1 --mib 32"),
+    "nodes": ("nodes", "--links pretend,1gbit --hosts 2 --powers 10,20 --rounds 1"),
+    "messages": ("messages", "--powers 3,20 --rounds 1"),
+    "messages-hosts": ("messages --hosts 2 --powers 3,10,16,20,24", "--powers 3,20 --rounds 1"),
+    "collectives": ("collectives", "--hosts 2 --powers 10,20 --rounds 1"),
+    "files": ("files", "--mib 32 --chunked_mib 8 --rounds 1"),
+    "pool": ("pool", "--items 2000 --bits 8 --rounds 1"),
+    "table": ("table", "--rounds 1"),
+}
+"""By the name of the result: the script with its options, and the options that a short run adds."""
+LOAD = "mpishare.load"
+_OURS, _RIVALS = "#d55e00", "#7f9fb5"
+Tables = Mapping[str, Mapping[str, Mapping[str, float]]]
+"""Rows of ways, by case."""
 
 
 def main() -> int:
     """Runs them; 0 where all ended well."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="those of these names")
-    parser.add_argument("--list", action="store_true", help="print the commands")
-    parser.add_argument("--short", action="store_true", help="few rounds; the results go to build/bench-short")
-    parser.add_argument("--wide", action="store_true", help="those of make bench-wide, with up to a rank a core")
-    parser.add_argument(
-        "--cores", type=int, default=len(os.sched_getaffinity(0)), help="of them (default: %(default)s)"
-    )
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", nargs="+", choices=LAUNCHES, default=[*LAUNCHES], metavar="NAME")
+    parser.add_argument("--short", action="store_true", help="few rounds of small sizes")
+    parser.add_argument("--write", action="store_true", help="only the pictures and tables")
     options = parser.parse_args()
-    if options.cores < 1:
-        parser.error("--cores takes 1 or more")
-    launches = wide(options.cores) if options.wide else LAUNCHES
-    known = launches if options.wide else [*LAUNCHES, *MORE]
-    unknown = {*(options.only or [])} - {launch.name for launch in known}
-    if unknown:
-        parser.error(f"no benchmark is named {', '.join(sorted(unknown))}; --list has the names")
-    chosen = [launch for launch in known if launch.name in options.only] if options.only else launches
-    if options.list:
-        for launch in chosen if options.only else known:
-            print(f"{launch.name:16} python {shlex.join(launch.command(short=options.short))}")
+    if options.write:
+        write()
         return 0
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    if options.short:
-        environ.setdefault("BENCHMARK_RESULTS", str(ROOT / "build" / "bench-short"))
-    ends = {launch.name: run(launch, environ, short=options.short) for launch in chosen}
-    print("\n== summary")
-    for name, (status, taken) in ends.items():
-        print(f"{name:16} {'ended well' if status == 0 else f'FAILED, status {status}':20} {taken:7.1f} s")
-    print(f"{len(ends)} benchmarks in {sum(taken for _, taken in ends.values()) / 60:.1f} minutes")
-    return int(any(status for status, _ in ends.values()))
+    failed = [name for name in options.only if not run(name, short=options.short)]
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    elif not options.short:
+        write()
+    return len(failed)
 
 
-def names_for(launch: Launch) -> list[str]:
-    """The launches that make a result, in their order: those before it too, where it adds to their result."""
-    if "--add" not in launch.args.split():
-        return [launch.name]
-    script = launch.args.split()[0]
-    return [each.name for each in LAUNCHES[: LAUNCHES.index(launch) + 1] if each.args.split()[0] == script]
-
-
-def run(launch: Launch, environ: dict[str, str], *, short: bool) -> tuple[int, float]:
-    """The exit status of one, and its seconds."""
-    command = launch.command(short=short)
-    print(f"\n== {launch.name}: python {shlex.join(command)}", flush=True)
+def run(name: str, *, short: bool) -> bool:
+    """Whether a benchmark ended well."""
+    args, added = LAUNCHES[name]
+    words = f"benchmarks.{args} {added if short else ''}".split()
+    results = {"BENCHMARK_RESULTS": str(ROOT / "build/bench-short")} if short else {}
+    print(f"\n== python -m {' '.join(words)}", flush=True)
     start = time.perf_counter()
-    machine = [sys.executable, "-m", "benchmarks.machine"]
-    printed = subprocess.run(machine, cwd=ROOT, env=environ, stdout=subprocess.PIPE, check=True).stdout
-    again = f"python -m benchmarks.run{launch.option} --only {' '.join(names_for(launch))}"
-    facts = {**json.loads(printed), "command": again, "runs": command}
-    environ = {**environ, FACTS: json.dumps(facts)}
-    status = subprocess.run([sys.executable, *command], cwd=ROOT, env=environ, check=False).returncode
-    return status, time.perf_counter() - start
+    environ = {**os.environ, **results}
+    status = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, env=environ, check=False).returncode
+    print(f"\n{name} took {time.perf_counter() - start:.0f} s", flush=True)
+    return status == 0
+
+
+def kept(name: str) -> Any:
+    """The figures of a result."""
+    return json.loads((RESULTS / f"{name}.json").read_text())["figures"]
+
+
+def write() -> None:
+    """The pictures, and the tables of README.md and of the manual, between the marks that they have there."""
+    share, nodes = kept("share"), kept("nodes")
+    draw_share(share)
+    draw_nodes(nodes)
+    replace(ROOT / "README.md", readme(share, nodes))
+    replace(ROOT / "docs/explanation/measurement.md", manual(share, nodes))
+
+
+def replace(page: Path, text: str) -> None:
+    """Writes a text between the marks of a page."""
+    marks = re.compile(r"(?<=<!-- results -->\n).*(?=<!-- end of results -->)", re.DOTALL)
+    page.write_text(marks.sub(lambda _: f"\n{text}\n\n", page.read_text()))
+
+
+def readme(share: Any, nodes: Any) -> str:
+    """One node, several hosts, and what was measured on what."""
+    memory = {name: row["held by all ranks, arrays"] for name, row in share["memory"].items()}
+    columns = {size: share["times"][size] for size in ("1 KiB", "1 MiB", "256 MiB")}
+    one = markdown(f"one node, {share['ranks']} ranks", columns, {"copies for 4 ranks": memory})
+    hosts = {
+        f"{size}, {place.rpartition(', ')[2].replace('free', 'links as fast as memory')}": nodes[place][size]
+        for place in nodes
+        if place.startswith("4 hosts of 1,")
+        for size in ("1 MiB", "16 MiB")
+    }
+    return "\n\n".join([one.strip(), markdown("to 4 hosts of one rank", hosts).strip(), origin("share")])
+
+
+def manual(share: Any, nodes: Any) -> str:
+    """A table for each question, of at most three sizes."""
+    largest = {place: [*sizes.items()][-1] for place, sizes in nodes.items()}
+    calls = kept("collectives")["2 pretend nodes of 2"]
+    peaks = {name: row["peak, MB"] for name, row in kept("table").items()}
+    parts = [
+        *("### One node", markdown(f"{share['ranks']} ranks", few(share["times"]))),
+        *("### Several nodes", markdown("", {f"{size} to {place}": table for place, (size, table) in largest.items()})),
+        *("### Messages", markdown("one node", few(kept("messages")["one node"]))),
+        *("### Sums", markdown("4 ranks on 2 pretend nodes", few(calls["allreduce"]))),
+        *("### Gathers", markdown("4 ranks on 2 pretend nodes", few(calls["allgather"]))),
+        *("### Files", markdown("4 ranks", {name: rows for name, rows in kept("files").items() if LOAD in rows})),
+        *("### Tasks", markdown("2 workers", {name: rows for name, rows in kept("pool").items() if name != "workers"})),
+        *("### The table of flights", markdown("4 processes", {"time": kept("table")}, {"most memory, MB": peaks})),
+    ]
+    return "\n\n".join([*map(str.strip, parts), origin("share")])
+
+
+def few(sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """The first, the middle and the last of them."""
+    names = [*sizes]
+    return {name: sizes[name] for name in dict.fromkeys([names[0], names[len(names) // 2], names[-1]])}
+
+
+def markdown(title: str, tables: Tables, added: Mapping[str, Mapping[str, float]] | None = None) -> str:
+    """Ways as rows, cases as columns, ours in bold. The best of forced algorithms is named without its choice."""
+    cells: dict[str, dict[str, str]] = {}
+    for case, rows in tables.items():
+        for way, row in rows.items():
+            name = f"{way.partition(': ')[0]}, best forced" if re.match(r"MPI_\w+.*: ", way) else way
+            cells.setdefault(name, {})[case] = duration(row[MEDIAN])
+    for column, figures in (added or {}).items():
+        for way, figure in figures.items():
+            cells[way][column] = f"{figure:.3g}"
+    columns = [*(added or {}), *tables]
+    lines = [f"| {title} | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
+    for way, texts in cells.items():
+        name = f"**{way}**" if way.startswith("mpishare") else way
+        lines.append(f"| {name} | {' | '.join(texts.get(column, '') for column in columns)} |")
+    return "\n".join(lines) + "\n"
+
+
+def duration(ms: float) -> str:
+    """Of a time in ms, three digits."""
+    number, unit = (ms * 1e3, "us") if ms < 1 else (ms, "ms")
+    return f"{number:.3g} {unit}" if number < 1000 else f"{number:,.0f} {unit}"
+
+
+def origin(name: str) -> str:
+    """What a result was measured on."""
+    facts = json.loads((RESULTS / f"{name}.json").read_text())["facts"]
+    versions = facts["versions"]
+    return (
+        f"Medians, measured at commit `{facts['commit']}` on {facts['date'].split()[0]}: {facts['CPU']}, "
+        f"{facts['cores']} cores, Linux {facts['kernel']}, {versions['MPI']}, mpi4py {versions['mpi4py']}, "
+        f"NumPy {versions['numpy']}, Python {versions['Python']}."
+    )
+
+
+def draw_share(share: Any) -> None:
+    """Bars: the time of the largest array, and the memory that it takes."""
+    *_, (size, table) = share["times"].items()
+    times = {name: row[MEDIAN] for name, row in table.items()}
+    copies = {name: row["held by all ranks, arrays"] for name, row in share["memory"].items()}
+    panels = {f"time of {size} to {share['ranks']} ranks, ms": times, "copies that 4 ranks hold": copies}
+    bars("share", panels, "An array for all ranks of a node")
+
+
+def draw_nodes(nodes: Any) -> None:
+    """Bars: the time of the largest array on each kind of link between hosts."""
+    panels = {}
+    for place, sizes in nodes.items():
+        if place.startswith("4 hosts"):
+            size, table = [*sizes.items()][-1]
+            panels[f"time of {size} to {place}, ms"] = {name: row[MEDIAN] for name, row in table.items()}
+    bars("nodes", panels, "An array to every host")
+
+
+def bars(name: str, panels: Mapping[str, Mapping[str, float]], title: str) -> None:
+    """A panel of horizontal bars for each item, ours in one colour, as results/NAME.png; needs matplotlib."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 4.2), layout="constrained", facecolor="white")
+    figure.suptitle(title)
+    for number, (label, values) in enumerate(panels.items(), 1):
+        axes = figure.add_subplot(1, len(panels), number, xlabel=label)
+        drawn = axes.barh([*values][::-1], [*values.values()][::-1])
+        for bar, way in zip(drawn, [*values][::-1], strict=True):
+            bar.set_color(_OURS if way.startswith("mpishare") else _RIVALS)
+        axes.bar_label(drawn, fmt="%.3g", padding=3)
+        axes.margins(x=0.15)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(RESULTS / f"{name}.png", dpi=80)
 
 
 if __name__ == "__main__":

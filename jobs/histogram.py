@@ -5,8 +5,7 @@
 
 The bins of 3 columns take more memory than most tables, and few of them are filled: 256 x 256 x 256 bins of 8 bytes are
 134 MB. There atomic additions to one histogram win over a histogram per rank, which MPI sums up, in a quarter of the
-memory. With 1000 bins it is the other way round: a histogram per rank is many times as fast, as the table of
-docs/explanation/measurement.md says (benchmarks/kernels.py).
+memory. With 1000 bins it is the other way round: a histogram per rank is many times as fast.
 
 Your own data: --data takes a .npy file with the rows of a table. With --check, rank 0 counts all rows by NumPy, and the
 job fails where a bin differs. Needs numba.

@@ -23,7 +23,7 @@ from zlib import crc32
 import numpy as np
 from mpi4py import MPI
 
-from benchmarks.rounds import order
+from benchmarks.harness import order
 
 LOOK_S = 0.004  # between two looks at the memory of the ranks
 

@@ -161,7 +161,7 @@ def _are_in_head(contents_bytes: int, skeleton_bytes: int) -> tuple[bool, bool]:
 def _contiguous_bytes(context: Context, array: NDArray[Any], spec: Spec) -> Block:
     """The bytes of `array` in the order of `spec`: a view if it is contiguous, else a copy.
 
-    Within a node a derived datatype takes half the time for 8 MiB (benchmarks/results/messages.json), but its bytes
+    Within a node a derived datatype takes half the time for 8 MiB, but its bytes
     could not be compressed, nor cut at any place.
     """
     if array.flags.forc:

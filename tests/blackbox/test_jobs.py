@@ -1,4 +1,4 @@
-"""Jobs give the answers of NumPy and scikit-learn on any ranks and nodes, and heat resumes; benchmarks keep figures."""
+"""Jobs give the answers of NumPy and scikit-learn on any ranks and nodes, and heat resumes."""
 
 import ast
 import csv
@@ -14,7 +14,7 @@ import pytest
 import xarray as xr
 from sklearn.cluster import KMeans
 
-from tests.blackbox.launch import PLAIN, ROOT, environment, run, run_code, run_ranks, started
+from tests.blackbox.launch import PLAIN, ROOT, environment, run_code, run_ranks, started
 from tests.processes import children_of
 
 JOBS = {file.stem: file for file in (ROOT / "jobs").glob("*.py")}
@@ -175,39 +175,3 @@ def test_a_job_is_short_and_says_how_to_put_in_ones_own_data(job):
     text = JOBS[job].read_text()
     assert len(text.splitlines()) < 100
     assert "\nYour own data: " in (ast.get_docstring(ast.parse(text)) or "")
-
-
-RUNS = {
-    "messages": (2, "--powers 20,21 --rounds 1 --gib 0.002", ["1,048,576 bytes", "2,097,152 bytes"]),
-    "ways": (0, "--images 400 --rounds 1", ["bytes", "ways"]),
-    "profile": (0, "--rounds 3 --places node,pretend", ["one node", "2 pretend nodes of 1"]),
-    "table": (0, "--mb 2 --rounds 1 --ways mpishare.share", ["ways", "flights"]),
-    "kernels": (2, "--adds 80000 --bins 10 --rounds 1", ["ways"]),
-    "collectives": (0, "--hosts= --powers 10,16 --rounds 1", ["2 pretend nodes of 2"]),
-}
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_benchmark(name, tmp_path):
-    size, options, parts = RUNS[name]
-    run_benchmark(size, name, options.split(), {"BENCHMARK_RESULTS": str(tmp_path)})
-    kept = json.loads((tmp_path / f"{name}.json").read_text())
-    assert {"versions", "nodes"} <= set(kept["ground"])
-    assert all(kept["figures"][part] for part in parts)
-
-
-WAYS = {"multiprocessing.Pool, initializer": 0, "mpishare.Pool, bound method": 2, "uneven": 2}
-
-
-@pytest.mark.parametrize(("way", "size"), WAYS.items())
-def test_a_way_of_the_benchmark_of_pools(way, size):
-    ended = run_benchmark(size, "pool", ["--way", way, "--items=2000", "--bits=6", "--rounds=1"], {})
-    assert any(json.loads(line) for line in ended.stdout.splitlines())
-
-
-def run_benchmark(size, name, options, environ):
-    """Runs a benchmark on `size` ranks, or as one process that starts its own."""
-    command = ["-m", f"benchmarks.{name}", *options]
-    if size:
-        return run_ranks(size, command, environ)
-    return run([sys.executable, *command], environ, is_cleaned=True)

@@ -14,9 +14,6 @@ def main():
     parser.add_argument("--hosts", type=int, default=3, help="number of hosts, named h1, h2, … (default: %(default)s)")
     parser.add_argument("--ranks", default="2", help="slots a host, or one number a host with commas")
     parser.add_argument("--rate", default="", help="speed of each link, e.g. 400mbit")
-    parser.add_argument(
-        "--delay", default="", help="time that a packet takes from a host to the switch, e.g. 50us, 1ms"
-    )
     parser.add_argument("--shm", default="1g", help="size of /dev/shm a host, or one a host with commas, e.g. 64m")
     parser.add_argument(
         "--slurm", action="store_true", help="start munged, slurmctld on the head, a slurmd on each host"
@@ -26,7 +23,7 @@ def main():
     options = parser.parse_args()
     if lacking := missing(slurm=options.slurm):
         parser.error("; ".join(lacking))
-    kinds = {name: getattr(options, name) for name in ("ranks", "rate", "delay", "shm", "slurm")}
+    kinds = {name: getattr(options, name) for name in ("ranks", "rate", "shm", "slurm")}
     spec = make_spec(options.hosts, **kinds)
     with cluster(spec) as hosts:
         line = hosts.line(options.on, options.command or ["bash"])

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.cluster.spec import AGENT, HEAD, HOSTFILE, RUN, VENV, address_of, seconds_of
+from tests.cluster.spec import AGENT, HEAD, HOSTFILE, RUN, VENV, address_of
 from tests.processes import wait_until
 
 _AGENT = f"""\
@@ -66,9 +66,3 @@ def make_host(spec, number):
     if spec.rate:
         shape = f"root tbf rate {spec.rate} burst 256kb latency 50ms"
         sh(f"tc qdisc add dev {host} {shape} && {inside} tc qdisc add dev eth0 {shape}")
-    if spec.delay:
-        seconds = seconds_of(spec.delay)
-        line = [*inside.split(), sys.executable, str(Path(__file__).with_name("delay.py")), str(seconds)]
-        delaying = subprocess.Popen(line, stdout=subprocess.PIPE)
-        if delaying.stdout.readline() != b"ready\n":
-            raise RuntimeError(f"{host}: its packets cannot be delayed; it needs root and a kernel with NFQUEUE")

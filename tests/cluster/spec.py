@@ -1,6 +1,5 @@
 """What a cluster is, and where its files lie inside its own namespaces."""
 
-import re
 from typing import NamedTuple
 
 RUN = "/run/cluster"
@@ -21,14 +20,12 @@ class Spec(NamedTuple):
     Attributes:
         ranks: Slots for ranks, by host.
         rate: Speed of each link as tc writes it, such as "400mbit"; "" for as fast as the machine is.
-        delay: Time that a packet takes from a host to the switch, such as "50us" or "1ms"; "" for none.
         shm: Size of /dev/shm as mount writes it, such as "64m", by host.
         slurm: Whether slurmctld, slurmd and munged run.
     """
 
     ranks: list[int]
     rate: str
-    delay: str
     shm: list[str]
     slurm: bool
 
@@ -38,20 +35,12 @@ class Spec(NamedTuple):
         return [f"h{number + 1}" for number in range(len(self.ranks))]
 
 
-def make_spec(
-    hosts: int, *, ranks: str = "2", rate: str = "", delay: str = "", shm: str = "1g", slurm: bool = False
-) -> Spec:
+def make_spec(hosts: int, *, ranks: str = "2", rate: str = "", shm: str = "1g", slurm: bool = False) -> Spec:
     """A spec in which `ranks` and `shm` are one value for all hosts, or one a host, separated by commas."""
     counts, sizes = ((text.split(",") * hosts)[:hosts] for text in (ranks, shm))
-    return Spec([int(count) for count in counts], rate, delay, sizes, slurm)
+    return Spec([int(count) for count in counts], rate, sizes, slurm)
 
 
 def address_of(host):
     """The address of a host on the cluster's own network."""
     return f"10.77.0.{254 if host == HEAD else host[1:]}"
-
-
-def seconds_of(delay):
-    """Seconds of a time as tc writes it: "50us", "1ms"."""
-    number, unit = re.fullmatch(r"([\d.]+)(us|ms|s)", delay).groups()
-    return float(number) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[unit]
