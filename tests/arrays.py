@@ -1,6 +1,6 @@
 """Arrays of every dtype and layout that can be shared, with bytes that tell one from another.
 
-`every_array` is for the tests of the spec alone. All other tests take the six of `REPRESENTATIVES`.
+`every_array` is for the tests of the spec alone. All other tests take the seven of `REPRESENTATIVES`.
 """
 
 from collections.abc import Iterator
@@ -8,6 +8,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+try:  # a dtype that is not NumPy's own, as bfloat16 is not
+    from numpy._core._rational_tests import rational
+except ImportError:  # NumPy 1
+    from numpy.core._rational_tests import rational
 
 STRUCT = np.dtype([("id", "<i4"), ("mass", ">f8"), ("name", "S3")])
 
@@ -24,6 +29,8 @@ DTYPES = {
     "unicode names": np.dtype([("größe", "f8"), ("名", "i4")]),
     "record": np.dtype((np.record, [("a", "i4"), ("b", "f8")])),
     "many columns": np.dtype([(f"column{number}", "f4") for number in range(60)]),
+    "foreign": np.dtype(rational),
+    "foreign column": np.dtype([("id", "<i4"), ("part", rational, (2,))]),
     "no columns": np.dtype([]),
     "no bytes": np.dtype("S0"),
     "no characters": np.dtype("U0"),
@@ -63,7 +70,15 @@ def every_array() -> Iterator[tuple[str, NDArray[Any]]]:
         yield from ((f"{name}, {layout}", array) for layout, array in layouts(dtype).items())
 
 
-CHOSEN = ["f8, C", ">c16, Fortran", "struct, strided", "gaps, reversed", "M8[ns], 0-d", "S5, no items"]
+CHOSEN = [
+    "f8, C",
+    ">c16, Fortran",
+    "struct, strided",
+    "gaps, reversed",
+    "M8[ns], 0-d",
+    "S5, no items",
+    "foreign, reversed",
+]
 REPRESENTATIVES = {name: array for name, array in every_array() if name in CHOSEN}
 """One array for each way in which the library treats arrays differently: contiguous or not, a dtype that the header
 holds or that needs an extension, padding, no dimension, no bytes."""

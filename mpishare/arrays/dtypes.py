@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -19,9 +21,18 @@ _BUILT_IN = 1
 """dtype.isbuiltin of NumPy's own numbers in this machine's byte order."""
 
 
+_FIRST_FOREIGN = 256
+"""NPY_USERDEF, the first dtype.num of dtypes that other libraries register."""
+
+
 def is_native_number(dtype: np.dtype[Any]) -> bool:
     """Whether `dtype` is a boolean or number of NumPy in this machine's byte order, which `dtype.str` describes."""
     return dtype.isbuiltin == _BUILT_IN and dtype.kind in _NUMBER_KINDS
+
+
+def is_foreign(dtype: np.dtype[Any]) -> bool:
+    """Whether `dtype` is defined outside NumPy, such as bfloat16: NumPy gives it a number of its own, or none."""
+    return not 0 <= dtype.num < _FIRST_FOREIGN
 
 
 def has_gaps(dtype: np.dtype[Any]) -> bool:
@@ -41,15 +52,15 @@ def check_dtype(dtype: np.dtype[Any]) -> None:
     """
     if dtype.hasobject:
         raise SpecError(f"dtype {dtype} cannot be shared: {_reason_of_objects(dtype)}")
-    if dtype.isbuiltin == _BUILT_IN:
+    if dtype.isbuiltin == _BUILT_IN and not is_foreign(dtype):
         return
     try:
         rebuilt = rebuild(describe(dtype))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, AttributeError) as error:
         raise SpecError(f"dtype {dtype} cannot be shared: NumPy cannot rebuild it: {error}") from error
     if rebuilt != dtype or rebuilt.fields != dtype.fields:
         raise SpecError(
-            f"dtype {dtype} cannot be shared: it is defined outside NumPy, and its bytes would arrive as {rebuilt}. "
+            f"dtype {dtype} cannot be shared: the name of its type alone would make {rebuilt} of it. "
             f"Share its bytes, e.g. .view('V{dtype.itemsize}'), and view them back."
         )
 
@@ -65,7 +76,10 @@ def _reason_of_objects(dtype: np.dtype[Any]) -> str:
 
 
 def describe(dtype: np.dtype[Any]) -> Any:
-    """`dtype` as plain data that JSON carries: a string, [base, shape], or a dict of columns with their offsets.
+    """`dtype` as plain data that JSON carries.
+
+    It is a string; or [base, shape]; or a dict of columns with their offsets; or, for a dtype that is defined outside
+    NumPy, a dict of the module and the name of the type of its items.
 
     Raises:
         TypeError: The title of a column is not a string.
@@ -73,6 +87,8 @@ def describe(dtype: np.dtype[Any]) -> Any:
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
         return [describe(base), list(shape)]
+    if is_foreign(dtype):
+        return {"module": dtype.type.__module__, "name": dtype.type.__qualname__, "itemsize": dtype.itemsize}
     if dtype.names is None or dtype.fields is None:
         return dtype.str
     columns = [dtype.fields[name] for name in dtype.names]
@@ -93,6 +109,7 @@ def rebuild(description: Any) -> np.dtype[Any]:
     """The dtype that `describe` described.
 
     Raises:
+        SpecError: The module of its items cannot be imported on this rank.
         ValueError, TypeError, KeyError: It is not such a description.
     """
     if isinstance(description, str):
@@ -102,10 +119,26 @@ def rebuild(description: Any) -> np.dtype[Any]:
     if isinstance(description, list):
         base, shape = description
         return np.dtype((rebuild(base), tuple(shape)))
+    if "module" in description:
+        return _foreign_dtype(description["module"], description["name"])
     columns = {key: description[key] for key in ("names", "offsets", "titles", "itemsize")}
     columns["formats"] = [rebuild(column) for column in description["formats"]]
     dtype: np.dtype[Any] = np.dtype(columns, align=description["aligned"])  # type: ignore[call-overload]
     return np.dtype((np.record, dtype)) if description["record"] else dtype
+
+
+def _foreign_dtype(module: str, name: str) -> np.dtype[Any]:
+    """The dtype whose items have the type `name` of `module`, which is imported."""
+    try:
+        kind = attrgetter(name)(import_module(module))
+    except (ImportError, AttributeError) as error:
+        raise SpecError(
+            f"dtype {name} is of module {module}, which cannot be imported on this rank: {error}. "
+            "Install it for all ranks."
+        ) from error
+    if not (isinstance(kind, type) and issubclass(kind, np.generic)):
+        raise ValueError(f"{module}.{name} is not a type of items of arrays")
+    return np.dtype(kind)
 
 
 def empty_array(dtype: DTypeLike | None) -> NDArray[Any]:

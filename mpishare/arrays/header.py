@@ -34,18 +34,21 @@ def pack(dtype: np.dtype[Any], shape: tuple[int, ...], *, is_fortran: bool) -> t
         SpecError: The dtype has more columns than an extension may describe.
     """
     flags = _IS_FORTRAN if is_fortran else 0
-    name = dtype.str.encode()
-    if dtype.names is None and len(name) <= _DTYPE_BYTES and len(shape) <= _MAX_DIMS:
+    description = describe(dtype)
+    if isinstance(description, str) and len(description) <= _DTYPE_BYTES and len(shape) <= _MAX_DIMS:
         padding = (0,) * (_MAX_DIMS - len(shape))
-        return _HEADER.pack(_MAGIC, flags, len(shape), 0, name, *shape, *padding), b""
-    extension = json.dumps({"dtype": describe(dtype), "shape": shape}).encode()
+        return _HEADER.pack(_MAGIC, flags, len(shape), 0, description.encode(), *shape, *padding), b""
+    extension = json.dumps({"dtype": description, "shape": shape}).encode()
     if len(extension) > _MAX_EXTENSION_BYTES:
         raise SpecError(f"the dtype takes {len(extension):,} bytes to describe; {_MAX_EXTENSION_BYTES:,} are allowed.")
     return _HEADER.pack(_MAGIC, flags, 0, len(extension), b"", *(0,) * _MAX_DIMS), extension
 
 
-def unpack(header: bytes, extension: bytes) -> tuple[np.dtype[Any], Any, bool]:
+def unpack(header: bytes, extension: bytes) -> tuple[np.dtype[Any], Any, bool, str]:
     """The dtype, the shape, and whether the order is Fortran, of an array on another rank. The shape is not checked.
+
+    Where this rank lacks the module of the dtype, the dtype is of as many bytes, and a text says what is missing. Its
+    bytes can be received then, so that no other rank waits.
 
     Raises:
         ValueError, TypeError, KeyError, RecursionError, struct.error: The bytes are not a header of mpishare.
@@ -54,9 +57,13 @@ def unpack(header: bytes, extension: bytes) -> tuple[np.dtype[Any], Any, bool]:
     if ndim > _MAX_DIMS or flags & ~_IS_FORTRAN:
         raise ValueError(f"{ndim} dimensions, flags {flags}")
     if not extension:
-        return rebuild(name.rstrip(b"\0").decode()), lengths[:ndim], bool(flags)
+        return rebuild(name.rstrip(b"\0").decode()), lengths[:ndim], bool(flags), ""
     description = json.loads(extension)
-    return rebuild(description["dtype"]), description["shape"], bool(flags)
+    try:
+        return rebuild(description["dtype"]), description["shape"], bool(flags), ""
+    except SpecError as error:
+        as_bytes = np.dtype((np.void, description["dtype"]["itemsize"]))
+        return as_bytes, description["shape"], bool(flags), str(error)
 
 
 def extension_bytes(header: bytes) -> int:

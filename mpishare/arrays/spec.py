@@ -7,7 +7,7 @@ import operator
 import struct
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Literal, SupportsIndex, TypeAlias
 
@@ -37,11 +37,13 @@ class Spec:
         dtype: Any dtype without Python objects in it.
         shape: Lengths in items; empty for a 0-d array.
         order: "C" or "F", the order of the items in memory.
+        missing: Why this rank cannot make the array, whose dtype is then one of bytes; empty if it can.
     """
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     order: Order = "C"
+    missing: str = ""
 
     @classmethod
     def of(cls, array: Any) -> Spec:
@@ -103,11 +105,21 @@ class Spec:
         return self.dtype.str if is_native_number(self.dtype) else ""
 
     def view(self, block: Block | bytearray) -> NDArray[Any]:
-        """The bytes of `block`, at least `nbytes` of them, as an array of this spec. No copy."""
+        """The bytes of `block`, at least `nbytes` of them, as an array of this spec. No copy.
+
+        Raises:
+            SpecError: This rank cannot make it; see `missing`.
+        """
+        self.check()
         if self.dtype.itemsize or self.dtype.names is not None:
             return np.ndarray(self.shape, self.dtype, block, order=self.order)
         column = np.dtype([("item", self.dtype)])  # NumPy makes arrays of 'S0' and the like only as a column
         return np.ndarray(self.shape, column, block, order=self.order)["item"]
+
+    def check(self) -> None:
+        """Raises a SpecError if this rank cannot make the array."""
+        if self.missing:
+            raise SpecError(self.missing)
 
     def fits(self, array: NDArray[Any]) -> bool:
         """Whether `array` has this shape and dtype, in any order."""
@@ -131,8 +143,9 @@ class Spec:
             SpecError: The bytes are not a header of mpishare.
         """
         try:
-            dtype, shape, is_fortran = wire.unpack(header, extension)
-            return cls.checked(_lengths(shape), dtype, "F" if is_fortran else "C")
+            dtype, shape, is_fortran, missing = wire.unpack(header, extension)
+            spec = cls.checked(_lengths(shape), dtype, "F" if is_fortran else "C")
+            return replace(spec, missing=missing) if missing else spec
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error) as error:
             raise SpecError(f"a header from another rank cannot be read: {error}") from error
 

@@ -106,7 +106,7 @@ def header_of(spec: Spec) -> bytes:
             )
         restored = spec_in(content, version).dtype
         if restored != spec.dtype:
-            raise ValueError(f"it would come back as {restored}")
+            raise ValueError(f"it would come back as {restored}. Save its .view('V{spec.dtype.itemsize}')")
     except (ValueError, TypeError) as error:
         raise SpecError(f"dtype {spec.dtype} cannot be stored in a .npy file: {error}") from error
     return npy.magic(version, 0) + _LENGTHS[version].pack(len(content)) + content

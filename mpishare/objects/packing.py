@@ -139,7 +139,8 @@ def replicate_object(
         return
     with agree(context.collective_comm):  # the root may fail to write the prefix, which all ranks read now
         replicate(context, root, block[: header.prefix_bytes], is_shared, packed)
-    for number, (spec, start) in enumerate(_places(block, header)):
+        places = _places(block, header)
+    for number, (spec, start) in enumerate(places):
         if spec.nbytes >= _LARGE_BYTES:
             source = None if packed is None else ArraySource(spec, packed.arrays[number])
             replicate(context, root, block[start : start + spec.nbytes], is_shared, source)

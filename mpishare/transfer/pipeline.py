@@ -10,6 +10,7 @@ from mpishare.arrays import slices
 from mpishare.arrays.header import extension_bytes
 from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import Spec
+from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
 from mpishare.comm.in_flight import MAX_IN_FLIGHT, InFlight
 from mpishare.comm.tags import Tag
@@ -36,7 +37,8 @@ def broadcast_spec(context: Context, header: bytes, extension: bytes, root: int)
         root: The rank that packed the spec.
 
     Raises:
-        SpecError: The header is not one of ours. All ranks raise it, as `root` unpacks its own header too.
+        SpecError: The header is not one of ours, which all ranks see; or this rank lacks the module of the dtype.
+        PeerError: Another rank lacks it.
 
     Collective:
         Over the communicator.
@@ -46,7 +48,10 @@ def broadcast_spec(context: Context, header: bytes, extension: bytes, root: int)
         return Spec.unpack(header)
     buffer = bytearray(extension if context.topology.rank == root else length)
     context.collective_comm.bcast(buffer, root)
-    return Spec.unpack(header, bytes(buffer))
+    with agree(context.collective_comm):
+        spec = Spec.unpack(header, bytes(buffer))
+        spec.check()
+    return spec
 
 
 class _Route(NamedTuple):

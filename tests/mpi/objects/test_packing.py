@@ -1,6 +1,7 @@
 """Objects that are shared: as they were, around views of one copy of their arrays a node."""
 
 import functools
+import sys
 import threading
 import warnings
 from contextlib import nullcontext
@@ -17,7 +18,7 @@ from sklearn.linear_model import LinearRegression
 import mpishare as ms
 from mpishare.memory.segment import segment_of
 from mpishare.transfer.plan import MIN_CMA_BYTES
-from tests.arrays import REPRESENTATIVES, assert_same
+from tests.arrays import DTYPES, REPRESENTATIVES, assert_same, filled
 from tests.mpi.test_errors import assert_refused
 
 LARGE = MIN_CMA_BYTES // 8
@@ -165,6 +166,26 @@ def refuse_on_last():
 def fail_on_last():
     if MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1:
         raise ZeroDivisionError
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("n", [3, LARGE])
+def test_a_dtype_whose_module_one_rank_lacks(comm, raised, monkeypatch, n):
+    """Its name travels. A rank that cannot import the module raises, the others hear of it, and messages go on."""
+    array = filled(DTYPES["foreign"], (n,))
+    if comm.rank == comm.size - 1:
+        monkeypatch.setitem(sys.modules, array.dtype.type.__module__, None)
+    for call in (lambda: ms.share(array), lambda: ms.scatter(array), lambda: ms.share({"a": array})):
+        assert_refused(raised(call), comm.size - 1, "SpecError", "cannot be imported on this rank")
+    if comm.rank == 0:
+        ms.send(array, comm.size - 1)
+        ms.send(("next", [array]), comm.size - 1)
+        ms.send(np.ones(n), comm.size - 1)
+    elif comm.rank == comm.size - 1:
+        for _ in range(2):
+            with pytest.raises(ms.SpecError, match="Install it for all ranks"):
+                ms.recv(0)
+        assert ms.recv(0).sum() == n
 
 
 class Raising:
