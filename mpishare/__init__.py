@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     )
     from mpishare.files.inspect import stored
     from mpishare.files.load import load
-    from mpishare.files.parts import Stored
     from mpishare.files.save import Saved, save
+    from mpishare.files.stored import Stored
     from mpishare.gather_scatter import gather, scatter
     from mpishare.gather_to_all import allgather
     from mpishare.job_info import Info, info
@@ -52,7 +52,7 @@ else:
         "creation": ("empty", "full", "zeros"),
         "files.inspect": ("stored",),
         "files.load": ("load",),
-        "files.parts": ("Stored",),
+        "files.stored": ("Stored",),
         "files.save": ("Saved", "save"),
         "gather_scatter": ("gather", "scatter"),
         "gather_to_all": ("allgather",),

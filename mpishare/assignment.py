@@ -16,7 +16,7 @@ from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, SpecError, checked_integer
-from mpishare.files.region import parse_region
+from mpishare.files.region import checked_region, parse_region, text_of_region
 from mpishare.memory.buffer_pool import acquire_for
 from mpishare.transfer import plan
 from mpishare.transfer.link import measure_link
@@ -37,7 +37,8 @@ def put(
 
     Args:
         array: On each rank its view of the same array from `empty`, `zeros` or `full`, or of the same part of it.
-        region: Which items, the same on all ranks: integers, slices, Ellipsis and None, as in NumPy's basic indexing.
+        region: Which items, the same on all ranks: integers, slices, Ellipsis, None, and at most one list of integers
+            or mask, as in NumPy's indexing. Of an item that a list has twice, the last value stays.
         data: On `root`, what NumPy can broadcast to the shape of `array[region]`, and cast to the dtype of `array` by
             its rule "same_kind"; ignored elsewhere. What has that shape and that dtype is not copied before it is sent.
         root: The rank whose data is written.
@@ -45,7 +46,7 @@ def put(
 
     Raises:
         SpecError: `array` is read-only, or not in node-shared memory; or the dtype of `data` cannot be cast.
-        ArgumentError: `region` is not a basic index, or is outside of the array; `data` does not have its shape; or
+        ArgumentError: `region` is not such an index, or is outside of the array; `data` does not have its shape; or
             `root` is not a rank of `comm`.
         CapacityError: A rank has no memory for a buffer, or, as a `PeerCapacityError`, another has none.
         MismatchError: The ranks gave different arrays, different regions or different `root`.
@@ -71,13 +72,13 @@ def put(
         source = None
         with call.agree_on_arguments() as agreement:
             root = checked_integer("root", root, largest=topology.size - 1)
-            part = _part(array, region)
-            agreement.call = f"put({shared_name(part, writes=True, is_contiguous=False)}, root={root})"
-            spec = Spec.of(part)
+            items, spec, part = _selected(array, region)
+            name = shared_name(array if part is None else part, writes=True, is_contiguous=False)
+            agreement.call = f"put({name}, {text_of_region(items) if part is None else ''}, root={root})"
             if topology.rank == root:
-                source = ArraySource(spec, _as_part(data, spec, part))
-            is_direct = part.flags.forc and not has_gaps(spec.dtype)
-            block = bytes_of(part) if is_direct else _buffer(context, root, spec.nbytes, source)
+                source = ArraySource(spec, _as_part(data, spec, array if part is None else part))
+            is_direct = part is not None and part.flags.forc and not has_gaps(spec.dtype)
+            block = bytes_of(part) if part is not None and is_direct else _buffer(context, root, spec.nbytes, source)
         if not spec.nbytes:
             return
         measure_link(context, spec.nbytes)
@@ -87,22 +88,38 @@ def put(
                 return
             broadcast_chunks(context, root, block)
             if source is not None:
-                np.copyto(part, source.array)  # which leaves gaps alone
+                _assign(array, items, part, source.array)
             elif topology.is_leader and topology.node != topology.node_of(root):
-                np.copyto(part, spec.view(block))
+                _assign(array, items, part, spec.view(block))
 
 
-def _part(array: NDArray[Any], region: Any) -> NDArray[Any]:
-    """`array[region]` as a view, also of one item."""
-    if not isinstance(array, np.ndarray):
-        return array  # which `shared_name` refuses
-    axes, view = parse_region(region, array.shape)
-    selected: tuple[Any, ...] = (*(slice(axis.start, axis.stop, axis.step) for axis in axes), ...)
-    part: NDArray[Any] = array[selected][view]
-    return part
+def _selected(array: NDArray[Any], region: Any) -> tuple[tuple[Any, ...], Spec, NDArray[Any] | None]:
+    """`region`, the spec of `array[region]`, and that itself as a view, also of one item; None by a list or mask."""
+    shared_name(array, writes=True, is_contiguous=False)  # which refuses what is no array
+    items = checked_region(region)
+    axes, view = parse_region(items, array.shape)
+    if any(isinstance(item, np.ndarray) for item in items):
+        like = np.broadcast_to(np.empty((), array.dtype), [axis.length for axis in axes])  # which takes no memory
+        return items, Spec.checked(view(like).shape, array.dtype), None
+    ranges = [axis.span(slice(None)) for axis in axes]
+    stored: Any = (*(slice(r.start, r.stop, r.step) for r in ranges), ...)
+    part = view(array[stored])
+    return items, Spec.of(part), part
 
 
-def _as_part(data: ArrayLike | None, spec: Spec, part: NDArray[Any]) -> NDArray[Any]:
+def _assign(array: NDArray[Any], items: tuple[Any, ...], part: NDArray[Any] | None, values: NDArray[Any]) -> None:
+    """`array[items] = values`, but for bytes of no column; `part` is `array[items]` if that is a view."""
+    if part is not None:
+        np.copyto(part, values)  # which leaves gaps alone
+        return
+    if has_gaps(array.dtype):
+        selected = array[items]
+        np.copyto(selected, values)
+        values = selected
+    array[items] = values
+
+
+def _as_part(data: ArrayLike | None, spec: Spec, array: NDArray[Any]) -> NDArray[Any]:
     """`data` on the root with the dtype and the shape of `spec`; in its order, if it is contiguous.
 
     Raises:
@@ -123,7 +140,7 @@ def _as_part(data: ArrayLike | None, spec: Spec, part: NDArray[Any]) -> NDArray[
             source = np.broadcast_to(source.reshape(source.shape[ones:]), spec.shape)
         except ValueError as error:
             raise ArgumentError(f"data has shape {source.shape}, but the region has {spec.shape}.") from error
-    if np.may_share_memory(source, part):
+    if np.may_share_memory(source, array):
         source = source.copy()
     return np.asarray(source, order=spec.order) if source.flags.forc else source
 

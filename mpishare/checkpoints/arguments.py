@@ -35,7 +35,7 @@ def target_rows(region: object, out: object, spec: Spec) -> tuple[int, NDArray[A
     """
     if not isinstance(region, slice) or region.step not in (None, 1):
         raise ArgumentError(f"region is {region!r}. Give a slice without a step, such as partition(n).")
-    rows = parse_region(region, spec.shape)[0][0]
+    rows = parse_region(region, spec.shape)[0][0].span(slice(None))
     wanted = Spec(spec.dtype, (len(rows), *spec.shape[1:]))
     start = rows.start * replace(spec, shape=spec.shape[1:]).nbytes
     if out is None:

@@ -16,6 +16,9 @@ _RANK_BYTES = 256 << 20
 _MEM_STEP_BYTES = 256 << 20
 """--mem is rounded up to a multiple of this."""
 
+_FACTS = ("name", "shape", "dtype", "nbytes", "layout", "chunks", "filters", "reason", "left_out", "target")
+"""Of an array, in JSON."""
+
 
 class Plan(NamedTuple):
     """The memory that data take in a job, in bytes.
@@ -75,14 +78,15 @@ def main(argv: list[str]) -> int:
     """Prints the plan; 0 when the data fit, 1 when they do not."""
     options = _options(argv)
     path, dataset = _path_and_dataset(options.file)
-    arrays = ms.stored(path, dataset).values()
+    arrays: dict[ms.Stored, list[str]] = {}  # with the names of each, which is in memory once
+    for name, array in ms.stored(path, dataset).items():
+        arrays.setdefault(array, []).append(name)
     plan = _plan(options, sum(array.nbytes for array in arrays))
     if options.json:
-        names = ("name", "shape", "dtype", "nbytes", "layout", "chunks", "filters", "reason")
-        facts = [{name: getattr(array, name) for name in names} for array in arrays]
+        facts = [{**{name: getattr(array, name) for name in _FACTS}, "names": arrays[array]} for array in arrays]
         print(json.dumps({"arrays": facts, **plan._asdict()}, indent=2, default=str))
     else:
-        lines = [_line(array, path) for array in arrays]
+        lines = [_line(array, names, path) for array, names in arrays.items()]
         node = "this host" if options.memory is None else "such a node"
         print(*lines, *_table(plan, node), *plan.sbatch, sep="\n")
     return 0 if plan.fits else 1
@@ -136,13 +140,15 @@ def _plan(options: argparse.Namespace, data: int) -> Plan:
     return make_plan(data=data, **job, memory=memory, limit=limit, shm=shm)
 
 
-def _line(array: ms.Stored, path: str) -> str:
-    """An array as a line of text."""
+def _line(array: ms.Stored, names: list[str], path: str) -> str:
+    """An array as a line of text, with its other names."""
     filters = f" by {', '.join(array.filters)}" if array.filters else ""
+    linked = f" in {array.target[0]}" if array.target else ""
     strings = "; its strings take as many bytes as the longest, known only when read" if array.is_text else ""
-    left_out = f"; left out: {array.reason}" if array.reason else ""
-    name = array.name or path
-    return f"{name}: {array.shape} {array.dtype}, {array.nbytes:,} bytes, {array.layout}{filters}{strings}{left_out}"
+    also = "".join(f"; also {name}" for name in names[1:])
+    left_out = "".join(f"; left out: {reason}" for reason in (array.reason, *array.left_out) if reason)
+    facts = f"{array.shape} {array.dtype}, {array.nbytes:,} bytes, {array.layout}{filters}{linked}"
+    return f"{names[0] or path}: {facts}{strings}{also}{left_out}"
 
 
 def _table(plan: Plan, node: str) -> list[str]:

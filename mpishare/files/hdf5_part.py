@@ -1,86 +1,94 @@
-"""A dataset that h5py must read: chunked, compressed, converted, in several files, or of strings."""
+"""A dataset that h5py must read: chunked, compressed, converted, in several files, or with strings."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import Spec
-from mpishare.files.errors import file_errors
-from mpishare.files.parts import Stored
-from mpishare.files.pieces import ChunkedAxis, Hyperslab, Piece, pieces_of
+from mpishare.files.hdf5_types import readable, with_widths
+from mpishare.files.parts import StoredPart, with_chunks
+from mpishare.files.pieces import Hyperslab, pieces_of
+from mpishare.files.region import Axis
 from mpishare.files.source import Source, h5py
+from mpishare.files.stored import Stored
 
 _STRINGS_AT_A_TIME = 1 << 16
 
 
-class Hdf5Part(NamedTuple):
-    """A part of such a dataset. It satisfies `Part`.
-
-    Attributes:
-        name: The dataset.
-        spec: What a load of it returns.
-        axes: Its axes, without those of a subarray dtype.
-        is_string: Whether its items are strings of variable length; they become as wide as the longest.
-    """
-
-    name: str | None
-    spec: Spec
-    axes: tuple[ChunkedAxis, ...]
-    is_string: bool
+class Hdf5Part(StoredPart):
+    """A part of such a dataset."""
 
     @classmethod
-    def of(cls, source: Source, stored: Stored, axes: Sequence[range]) -> Hdf5Part:
-        """The items at the indices `axes`, one range for each axis. Strings are read, to find the longest.
+    def of(cls, stored: Stored, axes: Sequence[Axis]) -> Hdf5Part:
+        """What a region selects of a dataset."""
+        subarray = stored.shape[stored.ndim :]
+        spec = Spec.checked((*(axis.length for axis in axes), *subarray), stored.dtype)
+        if stored.chunks is None:
+            return cls(stored, spec, with_chunks(axes, stored.spec))
+        return cls(stored, spec, tuple(map(lambda axis, chunk: replace(axis, chunk=chunk), axes, stored.chunks)))
+
+    def _read(self, source: Source, ranges: Sequence[range], array: NDArray[np.void], place: Hyperslab) -> None:
+        if self.stored.is_text:
+            subarray = self.stored.shape[self.stored.ndim :]
+            strings = np.ndarray((*array.shape, *subarray), self.spec.dtype, array)
+            strings[place] = self._objects(source, ranges)
+            return
+        with source.errors(self.stored.own_name):
+            dataset = source.object(self.stored.own_name)
+            space = h5py.h5s.create_simple(array.shape)
+            if place:
+                space.select_hyperslab(tuple(run.start or 0 for run in place), tuple(map(len, ranges)))
+            dtype, _ = readable(dataset.dtype)
+            dataset.read(space, _selected(dataset, ranges), array, h5py.h5t.py_create(dtype))
+
+    def _objects(self, source: Source, ranges: Sequence[range]) -> NDArray[Any]:
+        """The stored items of these indices as h5py reads them, with strings as bytes of Python."""
+        with source.errors(self.stored.own_name):
+            dataset = source.object(self.stored.own_name)
+            dtype, _ = readable(dataset.dtype)
+            assert dtype is not None
+            lengths = tuple(map(len, ranges))
+            items = np.zeros(lengths, dtype)
+            space = h5py.h5s.create_simple(lengths)
+            dataset.read(space, _selected(dataset, ranges), items, h5py.h5t.py_create(dtype))
+        return items
+
+    def dtype_of_longest(self, source: Source) -> np.dtype[Any]:
+        """The dtype of the items with strings as wide as the longest of them, which are read to find it.
 
         Raises:
             FileError: They cannot be read.
         """
-        spec = Spec.checked((*map(len, axes), *stored.shape[stored.ndim :]), stored.dtype)
-        chunked = tuple(map(ChunkedAxis, axes, stored.chunks or (1,) * stored.ndim))
-        part = cls(stored.name, spec, chunked, stored.is_text)
-        if not part.is_string:
-            return part
-        strings = (part._strings(source, piece.items) for piece in pieces_of(chunked, 1, _STRINGS_AT_A_TIME))
-        width = max((len(string) for array in strings for string in array.flat), default=0)
-        return part._replace(spec=Spec.checked(spec.shape, np.dtype(f"S{max(width, 1)}")))
+        source = source.linked(self.stored.target)
+        dtype, _ = readable(source.object(self.stored.own_name).dtype)
+        assert dtype is not None
+        widths = [1] * len(list(_strings_in(np.empty(0, dtype))))
+        for piece in pieces_of(self.axes, 1, _STRINGS_AT_A_TIME):
+            for ranges, _, taken in self._reads(piece.items):
+                items = self._objects(source, ranges)
+                items = items if taken is None else items.take(*taken)
+                longest = [max(map(len, strings.flat), default=0) for strings in _strings_in(items)]
+                widths = list(map(max, widths, longest))
+        return with_widths(dtype, iter(widths)).base
 
-    @property
-    def _lengths(self) -> tuple[int, ...]:
-        return tuple(len(axis.indices) for axis in self.axes)
 
-    def pieces(self, largest_bytes: int) -> Iterator[Piece]:
-        """See `Part`. It is cut at the edges of chunks."""
-        itemsize = self.spec.nbytes // max(math.prod(self._lengths), 1)  # with all of a subarray
-        return pieces_of(self.axes, itemsize, largest_bytes)
+def _selected(dataset: Any, ranges: Sequence[range]) -> Any:
+    """A dataspace of the stored items of these indices."""
+    space = dataset.get_space()
+    if ranges:
+        starts, steps = tuple(r.start for r in ranges), tuple(r.step for r in ranges)
+        space.select_hyperslab(starts, tuple(map(len, ranges)), steps)
+    return space
 
-    def read(self, source: Source, items: Hyperslab, block: Block) -> None:
-        """See `Part`."""
-        if self.is_string:
-            self.spec.view(block).reshape(self._lengths)[items] = self._strings(source, items)
-            return
-        with file_errors(source.path, self.name):
-            dataset = source.hdf5[self.name]
-            file_space, memory_space = dataset.id.get_space(), h5py.h5s.create_simple(self._lengths)
-            if items:
-                stored, counts = self._stored_slices(items), tuple(run.stop - run.start for run in items)
-                file_space.select_hyperslab(tuple(s.start for s in stored), counts, tuple(s.step for s in stored))
-                memory_space.select_hyperslab(tuple(run.start for run in items), counts)
-            dataset.id.read(memory_space, file_space, block, h5py.h5t.py_create(dataset.dtype))
 
-    def _stored_slices(self, items: Hyperslab) -> tuple[slice, ...]:
-        """The stored indices of `items`."""
-        selected = [axis.indices[run] for axis, run in zip(self.axes, items, strict=True)]
-        return tuple(slice(indices.start, indices.stop, indices.step) for indices in selected)
-
-    def _strings(self, source: Source, items: Hyperslab) -> NDArray[Any]:
-        """The items as Python's bytes, in an array of objects."""
-        strings = np.empty([run.stop - run.start for run in items], object)
-        with file_errors(source.path, self.name):
-            strings[...] = source.hdf5[self.name][self._stored_slices(items)]
-        return strings
+def _strings_in(items: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """The columns of strings of variable length in what h5py has read."""
+    if items.dtype.kind == "O":
+        yield items
+    for name in items.dtype.names or ():
+        yield from _strings_in(items[name])

@@ -4,48 +4,69 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.lib import format as npy_format
 
 from mpishare.errors import ArgumentError, FileError, checked_path
 from mpishare.files import hdf5_read, npy
-from mpishare.files.errors import file_errors
-from mpishare.files.hdf5_attributes import attributes_of
 from mpishare.files.hdf5_part import Hdf5Part
-from mpishare.files.parts import ContiguousPart, Stored
-from mpishare.files.region import parse_region
+from mpishare.files.parts import ContiguousPart
+from mpishare.files.region import Axis, View, parse_region
 from mpishare.files.source import Source, Stamp
+from mpishare.files.stored import Stored
+
+_MOST_NAMES = 1_000_000
+"""Groups that link to each other can give a file of some KiB more names than any memory holds."""
 
 
-class Contents(NamedTuple):
-    """What a call loads from a file.
+class FileListing(NamedTuple):
+    """What a file, or an object in it, has.
 
     Attributes:
         path: The absolute path of the file.
-        stamp: The stamp of the file.
-        members: The arrays to read by name, with slashes between groups; None for a group. "" is the object itself.
-        view: The index that makes the result of the one array; `...` for a group.
+        stamps: The stamps of the file and of those behind its links, by path.
+        arrays: The arrays, each once.
+        tree: Their numbers by name; see `hdf5_read.Tree`.
         attributes: Those of the dataset; or, of a group, those of each of its members by name, its own under "".
-        left_out: What of a group, and which attributes, cannot be loaded, each with the reason.
+        left_out: What cannot be loaded, each with the reason.
     """
 
     path: str
-    stamp: Stamp
-    members: Mapping[str, ContiguousPart | Hdf5Part | None]
-    view: Any
+    stamps: Mapping[str, Stamp]
+    arrays: tuple[Stored, ...]
+    tree: hdf5_read.Tree
     attributes: Mapping[str, Any]
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[str, ...]
 
     @property
-    def parts(self) -> tuple[ContiguousPart | Hdf5Part, ...]:
-        """The arrays."""
-        return tuple(part for part in self.members.values() if part is not None)
+    def is_group(self) -> bool:
+        """Whether the object is a group, and not one array."""
+        return isinstance(self.tree, dict)
 
     @property
     def description(self) -> str:
         """What must be the same on all nodes."""
-        return "; ".join(f"{name or 'array'}: {part and part.spec}" for name, part in self.members.items())
+        return "; ".join(f"{array.name or 'array'}: {array.spec}" for array in self.arrays)
+
+    def parts(self, region: Any) -> tuple[dict[int, ContiguousPart | Hdf5Part], View]:
+        """The part to read of each array, by its number; and what makes the result of the one array.
+
+        Args:
+            region: An index into one array; None for all of it.
+
+        Raises:
+            ArgumentError: The region is not within the array, or is of a group.
+        """
+        if self.is_group and region is not None:
+            raise ArgumentError(f"region is for one array, but a group of {self.path} was given. Give a dataset in it.")
+        made = {number: _part(array, region) for number, array in enumerate(self.arrays) if not array.reason}
+        view = next((view for _, view in made.values()), np.asarray)
+        return {number: part for number, (part, _) in made.items()}, view
 
 
 def stored(path: str | os.PathLike[str], dataset: str | None = None) -> dict[str, Stored]:
@@ -58,7 +79,8 @@ def stored(path: str | os.PathLike[str], dataset: str | None = None) -> dict[str
     Returns:
         A `Stored` for each array, by the name of its dataset; by "" for the array of a `.npy` file. Strings of variable
         length count as one byte each, as their length is not known before they are read. A dataset that cannot be
-        loaded has a `reason`.
+        loaded, or a link that cannot be followed, has a `reason`. A dataset with several names has the same `Stored`
+        under each, so that `{*stored(path).values()}` has each once.
 
     Raises:
         ArgumentError: `path` is not a path, or `dataset` is not a string.
@@ -80,55 +102,80 @@ def stored(path: str | os.PathLike[str], dataset: str | None = None) -> dict[str
     with Source(file) as source:
         if _is_npy(source, name):
             return {"": npy.stored_in(source)}
-        members = hdf5_read.members_of(source, name or "/")
-        return {str(array.name): array for _, array in _arrays(source, name, members)}
+        walk = hdf5_read.Walk(source, name or "/", attributes=False)
+    return {
+        hdf5_read.path_of(f"{name or ''}/{inner}"): walk.arrays[tree]
+        for inner, tree in _names_in(walk.tree, file)
+        if not isinstance(tree, dict)
+    }
 
 
-def inspect_file(source: Source, name: str | None, region: Any, *, attributes: bool) -> Contents:
+def inspect_file(source: Source, name: str | None, region: Any, *, attributes: bool) -> FileListing:
     """What a call loads.
 
     Args:
         source: The file.
         name: A dataset or a group; None for the whole file.
-        region: An index into one array; None for all of it.
+        region: An index into one array; None for all of it. Strings are as wide as the longest that it selects.
         attributes: Whether to read the attributes as well.
 
     Raises:
         FileError: There is no such file or dataset, or it is damaged.
         SpecError: The dataset cannot be loaded. Of a group it is left out.
-        ArgumentError: The region is not within the array, or `name` is a group.
     """
     path = os.path.abspath(source.path)  # noqa: PTH100 - does not resolve links
     if _is_npy(source, name):
-        part, view = _part(source, npy.stored_in(source), region)
-        return Contents(path, source.stamp, {"": part}, view, {})
-    members = hdf5_read.members_of(source, name or "/")
-    if region is not None and not hdf5_read.is_dataset(members[""]):
-        raise ArgumentError(f"region {region!r} is of an array, but {name or '/'!r} of {path} is a group.")
-    parts: dict[str, ContiguousPart | Hdf5Part | None] = dict.fromkeys(members)
-    left_out: list[str] = []
-    for inner, array in _arrays(source, name, members):
-        if array.reason and inner:
-            left_out.append(f"dataset {array.name!r}: {array.reason}")
-            del parts[inner]
-        else:
-            hdf5_read.check_loadable(source, array)
-            hdf5_read.check_chunks(source, str(array.name), members[inner])
-            parts[inner], view = _part(source, array, region)
-    named: dict[str, dict[str, Any]] = {}
-    if attributes:
-        with file_errors(source.path, name):
-            named = attributes_of({inner: members[inner] for inner in parts}, left_out)
-    is_group = parts[""] is None
-    result = named if is_group else named.get("", {})
-    return Contents(path, source.stamp, parts, ... if is_group else view, result, tuple(left_out))
+        array = npy.stored_in(source)
+        return FileListing(path, source.stamps, (array,), 0, {}, ())
+    walk = hdf5_read.Walk(source, name or "/", attributes=attributes)
+    if not isinstance(walk.tree, dict):
+        hdf5_read.check_loadable(source, walk.arrays[0])
+        named = walk.attributes.get(0, {})
+    elif attributes:
+        keys = ((inner, id(tree) if isinstance(tree, dict) else tree) for inner, tree in _names_in(walk.tree, path))
+        named = {inner: walk.attributes[key] for inner, key in keys if key in walk.attributes}
+    else:
+        named = {}
+    left_out = [
+        f"{'link' if array.layout == 'link' else 'dataset'} {array.name!r}: {reason}"
+        for array in walk.arrays
+        for reason in (array.reason, *array.left_out)
+        if reason
+    ]
+    listing = FileListing(path, source.stamps, tuple(walk.arrays), walk.tree, named, (*left_out, *walk.left_out))
+    with suppress(ArgumentError):  # which every rank finds by itself
+        return listing._replace(arrays=_with_widths(source, listing, region))
+    return listing
 
 
-def _arrays(source: Source, name: str | None, members: Mapping[str, Any]) -> Iterator[tuple[str, Stored]]:
-    """What the file says of each dataset, by relative name."""
-    for inner, member in members.items():
-        if hdf5_read.is_dataset(member):
-            yield inner, hdf5_read.stored_as(source, hdf5_read.path_of(f"{name or ''}/{inner}"), member)
+def _with_widths(source: Source, listing: FileListing, region: Any) -> tuple[Stored, ...]:
+    """The arrays, where the items of those of strings are as wide as a load needs them."""
+    parts, _ = listing.parts(region)
+    strings = {number: part for number, part in parts.items() if isinstance(part, Hdf5Part) and part.stored.is_text}
+    dtypes = {number: part.dtype_of_longest(source) for number, part in strings.items()}
+    return tuple(
+        replace(array, spec=replace(array.spec, dtype=dtypes[number])) if number in dtypes else array
+        for number, array in enumerate(listing.arrays)
+    )
+
+
+def _names_in(tree: hdf5_read.Tree, path: str) -> list[tuple[str, hdf5_read.Tree]]:
+    """All groups and arrays of a tree by their names, with slashes between groups; "" is the tree itself.
+
+    Raises:
+        FileError: There are too many.
+    """
+    names = list(islice(_walk(tree, ""), _MOST_NAMES + 1))
+    if len(names) > _MOST_NAMES:
+        reason = f"has more than {_MOST_NAMES:,} names, as its groups link to each other. Give a dataset or a group."
+        raise FileError(path, None, reason)
+    return names
+
+
+def _walk(tree: hdf5_read.Tree, name: str) -> Iterator[tuple[str, hdf5_read.Tree]]:
+    yield name, tree
+    for key, inner in tree.items() if isinstance(tree, dict) else ():
+        yield from _walk(inner, f"{name}/{key}".lstrip("/"))
 
 
 def _is_npy(source: Source, name: str | None) -> bool:
@@ -147,12 +194,16 @@ def _is_npy(source: Source, name: str | None) -> bool:
     return True
 
 
-def _part(source: Source, stored: Stored, region: Any) -> tuple[ContiguousPart | Hdf5Part, Any]:
-    """The part to read for a region, None for all; and the index that makes the result of it."""
+def _part(stored: Stored, region: Any) -> tuple[ContiguousPart | Hdf5Part, View]:
+    """The part to read for a region, None for all; and what makes the result of it.
+
+    Raises:
+        ArgumentError: The region is not within the array.
+    """
     axes, view = parse_region(() if region is None else region, stored.shape[: stored.ndim])
     if stored.offset is None:
-        return Hdf5Part.of(source, stored, axes), view
-    return ContiguousPart.of(stored, [*axes, *map(range, stored.shape[stored.ndim :])]), view
+        return Hdf5Part.of(stored, axes), view
+    return ContiguousPart.of(stored, [*axes, *(Axis(range(n)) for n in stored.shape[stored.ndim :])]), view
 
 
 def checked(path: Any, dataset: Any) -> tuple[str, str | None]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
-from contextlib import ExitStack
+from collections.abc import Mapping
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 from numpy.typing import NDArray
@@ -14,9 +15,11 @@ from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, FileError
-from mpishare.files.inspect import Contents, checked, inspect_file
+from mpishare.files.hdf5_part import Hdf5Part
+from mpishare.files.inspect import FileListing, checked, inspect_file
 from mpishare.files.parallel_read import ROOT, read_parts
 from mpishare.files.parts import ContiguousPart
+from mpishare.files.region import checked_region, text_of_region
 from mpishare.files.source import Source
 from mpishare.memory.kinds import Origin
 from mpishare.memory.selection import check_backend
@@ -41,21 +44,27 @@ def load(
     nodes. No rank holds a second copy. The rank that reads a compressed chunk decompresses it.
 
     The file's own types become NumPy's, as h5py converts them: enumerations become their numbers, strings of fixed
-    length bytes. Strings of variable length become bytes ("S") as wide as the longest, in UTF-8 if the file has that;
-    they are read twice. References, arrays of variable length and Python objects cannot be loaded: in a group they are
-    left out, with a warning on rank 0 that names them.
+    length bytes. Strings of variable length, also in columns, become bytes ("S") as wide as the longest, in UTF-8 if
+    the file has that; they are read twice. References, arrays of variable length and Python objects cannot be loaded.
+
+    Links are followed, also into other files, which are checked as the first one is. A dataset that has several names
+    is read once, and the same array stands under each name. What cannot be loaded is left out of a group, with a
+    warning on rank 0 that names it: datasets, columns, links that lead nowhere, and links to a group that they are in.
 
     Args:
         path: The file. A relative path starts at the working folder of rank 0; at that of the leader of each node if
             each node has its own file.
         dataset: A dataset or a group of an HDF5 file; None for the whole file.
-        region: The part of one array to load: integers, slices with any step, Ellipsis, None, or a tuple of these, as
-            in NumPy's basic indexing; None for all of it. A negative step gives a reversed view, as in NumPy.
+        region: The part of one array to load: integers, slices with any step, Ellipsis, None, at most one list of
+            integers or mask, or a tuple of these, as in NumPy's indexing; None for all of it. A negative step gives a
+            reversed view, as in NumPy. The items of a list are read in rising order, each once, and come in the order
+            of the list.
         read: "job": all nodes share the file system, and each byte is read once. "node": each node has its own file of
             that name, all with the same contents, and reads it.
         map: Whether to map the file instead of reading it, which takes no time, and no memory but the kernel's page
-            cache. Each node maps its own file. A part of an array may have gaps. It takes a `.npy` file or contiguous
-            datasets, on a file system that can be trusted: if the file is truncated later, SIGBUS ends the job.
+            cache. Each node maps its own file. A part of an array may have gaps; a list or mask is refused. It takes a
+            `.npy` file or contiguous datasets, on a file system that can be trusted: if the file is truncated later,
+            SIGBUS ends the job.
         attributes: Whether to return the attributes too.
         progress: Whether rank 0 shows a bar with the rate and the time left, if its standard error is a terminal.
         comm: The ranks that share; MPI_COMM_WORLD when None.
@@ -63,11 +72,10 @@ def load(
 
     Returns:
         For one array a read-only `numpy.ndarray` in node memory, in Fortran order if the file has that. For a group a
-        dict of such arrays and of dicts, by name; their memory is released with the last of them, and soft and external
-        links are left out. With `attributes`, returns `(data, attributes)`. For an array, `attributes` maps names to
-        values; for a group, it maps member paths such as "a/b" to such dicts, and "" to that of the group. A reference
-        in an attribute becomes the name of its target, or None if there is none. An attribute that h5py cannot read is
-        left out, with a warning.
+        dict of such arrays and of dicts, by name; their memory is released with the last of them. With `attributes`,
+        returns `(data, attributes)`. For an array, `attributes` maps names to values; for a group, it maps member paths
+        such as "a/b" to such dicts, and "" to that of the group. A reference in an attribute becomes the name of its
+        target, or None if there is none. An attribute that h5py cannot read is left out, with a warning.
 
     Raises:
         FileError: There is no such file or dataset; it cannot be read, is truncated or damaged, or changes meanwhile;
@@ -98,63 +106,74 @@ def load(
         with call.agree_on_arguments() as agreement:
             kind = check_backend(backend, context)
             file, name = checked(path, dataset)
+            items = None if region is None else checked_region(region)
+            shown = "None" if items is None else text_of_region(items)
             switches = f"map={bool(map)}, attributes={bool(attributes)}, progress={bool(progress)}, backend={kind}"
-            agreement.call = f"load({file!r}, {name!r}, {region=}, {read=}, {switches})"
+            agreement.call = f"load({file!r}, {name!r}, region={shown}, {read=}, {switches})"
             if not isinstance(read, str) or read not in ("job", "node"):
                 raise ArgumentError(f"read {read!r} is unknown. Use 'job' or 'node'.")
             if progress:
                 check_tqdm()
             if context.topology.rank == ROOT or (per_node and context.topology.is_leader):
                 source = stack.enter_context(Source(file))
-                contents = inspect_file(source, name, region, attributes=attributes)
-                if contents.left_out and context.topology.rank == ROOT:
-                    callsite.warn(f"load(): left out of {file}: {'; '.join(contents.left_out)}")
-                pickled = pickle.dumps(contents)  # while an error can still be raised on all ranks
-        contents = _shared_contents(context, pickled, per_node=per_node)
+                listing = inspect_file(source, name, items, attributes=attributes)
+                if listing.left_out and context.topology.rank == ROOT:
+                    callsite.warn(f"load(): left out of {file}: {'; '.join(listing.left_out)}")
+                pickled = pickle.dumps(listing)  # while an error can still be raised on all ranks
+        listing = _shared_listing(context, pickled, per_node=per_node)
         if source is None:
-            source = stack.enter_context(Source(contents.path, contents.stamp))
+            source = stack.enter_context(Source(listing.path, listing.stamps))
+        with nullcontext() if items is None else agree(context.collective_comm):
+            parts, view = listing.parts(items)
         if map:
-            arrays = _mapped(context, source, contents)
+            arrays = _mapped(context, source, list(parts.values()))
         else:
-            arrays = read_parts(context, source, contents.parts, backend=kind, once_per=read, progress=progress)
-    data = _nested(contents, arrays)
-    return (data, contents.attributes) if attributes else data
+            arrays = read_parts(context, source, list(parts.values()), backend=kind, once_per=read, progress=progress)
+    data = nested(listing.tree, dict(zip(parts, arrays, strict=True)), {}) if listing.is_group else view(arrays[0])
+    return (data, listing.attributes) if attributes else data
 
 
-def _shared_contents(context: Context, pickled: bytes, *, per_node: bool) -> Contents:
+def _shared_listing(context: Context, pickled: bytes, *, per_node: bool) -> FileListing:
     """What the root found in its file; or, `per_node`, what the leader of this node found in the file of the node."""
-    contents: Contents = pickle.loads(context.collective_comm.bcast_obj(pickled, ROOT))  # noqa: S301 - of this job
+    listing: FileListing = pickle.loads(context.collective_comm.bcast_obj(pickled, ROOT))  # noqa: S301 - of this job
     if not per_node or context.topology.n_nodes == 1:
-        return contents
-    own: Contents = pickle.loads(context.node_collective_comm.bcast_obj(pickled, 0))  # noqa: S301
+        return listing
+    own: FileListing = pickle.loads(context.node_collective_comm.bcast_obj(pickled, 0))  # noqa: S301
     with agree(context.collective_comm):
-        if own.description != contents.description:
+        if own.description != listing.description:
             host, root_host = context.topology.host, context.topology.hosts[ROOT]
-            reason = f"has {own.description} on host {host}, but on host {root_host} {contents.description}."
+            reason = f"has {own.description} on host {host}, but on host {root_host} {listing.description}."
             raise FileError(own.path, None, reason)
     return own
 
 
-def _mapped(context: Context, source: Source, contents: Contents) -> list[NDArray[Any]]:
+def _mapped(context: Context, source: Source, parts: list[ContiguousPart | Hdf5Part]) -> list[NDArray[Any]]:
     """The arrays, as read-only views of the kernel's own pages of the file."""
     with agree(context.collective_comm):
         first_key = context.uid + context.segment_count + 1
-        context.segment_count += len(contents.parts)  # before anything fails: all ranks count alike
+        context.segment_count += len(parts)  # before anything fails: all ranks count alike
         origin = Origin("mapped file", context.topology.node_size)
         arrays = []
-        for key, part in enumerate(contents.parts, first_key):
+        for key, part in enumerate(parts, first_key):
             if not isinstance(part, ContiguousPart):
                 reason = "cannot be mapped: it is converted, or not contiguous in this file. Load it without map=True."
-                raise FileError(contents.path, part.name, reason)
+                raise source.linked(part.stored.target).error(reason, part.stored.own_name)
             arrays.append(part.map(source, origin, key))
         return arrays
 
 
-def _nested(contents: Contents, arrays: list[NDArray[Any]]) -> Any:
-    """The one array, or those of a group by name, in a dict for each group."""
-    remaining = iter(arrays)
-    values: dict[str, Any] = {name: {} if part is None else next(remaining) for name, part in contents.members.items()}
-    for name in filter(None, values):
-        group, _, key = name.rpartition("/")
-        values[group][key] = values[name]
-    return values[""] if contents.members[""] is None else values[""][contents.view]
+def nested(tree: Any, arrays: Mapping[int, NDArray[Any]], made: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """The arrays of a group by name, in a dict for each group. Where a group has several names, its dict has them too.
+
+    Args:
+        tree: That of the group; see `hdf5_read.Tree`.
+        arrays: The arrays by number.
+        made: The dicts that are made, by the identity of the tree of each.
+    """
+    if id(tree) not in made:
+        made[id(tree)] = {
+            name: nested(inner, arrays, made) if isinstance(inner, dict) else arrays[inner]
+            for name, inner in tree.items()
+            if isinstance(inner, dict) or inner in arrays
+        }
+    return made[id(tree)]

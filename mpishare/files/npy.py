@@ -11,8 +11,8 @@ from mpishare.arrays.dtypes import check_dtype, describe, rebuild
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError
 from mpishare.files.errors import file_errors
-from mpishare.files.parts import Stored
 from mpishare.files.source import Source
+from mpishare.files.stored import Stored
 
 _LENGTHS = {1: struct.Struct("<H"), 2: struct.Struct("<I"), 3: struct.Struct("<I")}
 """How each version of the format stores the length of its header."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from mpishare.comm.context import Context
 from mpishare.comm.in_flight import InFlight
 from mpishare.comm.tags import Tag
 from mpishare.files.parts import Part
-from mpishare.files.pieces import piece_bytes
+from mpishare.files.pieces import Hyperslab, piece_bytes
 from mpishare.files.source import Source
 from mpishare.memory.allocation import allocate, seal
 from mpishare.progress_bar import Bar
@@ -102,6 +103,29 @@ def layout_of(parts: Sequence[Part]) -> tuple[list[int], int]:
     return offsets, end
 
 
+def _pieces(
+    parts: Sequence[Part], offsets: Sequence[int], largest_bytes: int
+) -> Iterator[tuple[int, list[tuple[Part, Hyperslab, int]]]]:
+    """What is read at a time: a piece of an array; or small arrays that lie in one window of `largest_bytes`.
+
+    Yields:
+        The first byte in the block; and for each array its piece, and where the array begins.
+    """
+
+    def window(number: int) -> int:
+        first, last = offsets[number] // largest_bytes, (offsets[number] + parts[number].spec.nbytes) // largest_bytes
+        return first if first == last else ~number  # of this array alone
+
+    for _, group in groupby(range(len(parts)), window):
+        numbers = list(group)
+        reads = ((parts[n], piece, offsets[n]) for n in numbers for piece in parts[n].pieces(largest_bytes))
+        if len(numbers) > 1:
+            small = [(part, piece.items, offset) for part, piece, offset in reads]
+            yield from [(offsets[numbers[0]], small)] if small else []
+        else:
+            yield from ((offset + piece.start, [(part, piece.items, offset)]) for part, piece, offset in reads)
+
+
 def _read(
     context: Context,
     source: Source,
@@ -122,13 +146,8 @@ def _read(
     comm, topology = context.collective_comm, context.topology
     rank, leader = topology.rank, topology.ranks_of(topology.node)[0]
     offsets, nbytes = layout_of(parts)
-    largest_bytes = piece_bytes(nbytes, len(readers))
-    pieces = [
-        (offset + piece.start, part, piece.items, block[offset : offset + part.spec.nbytes])
-        for part, offset in zip(parts, offsets, strict=True)
-        for piece in part.pieces(largest_bytes)
-    ]
-    ends = [*(start for start, *_ in pieces[1:]), nbytes]
+    pieces = list(_pieces(parts, offsets, piece_bytes(nbytes, len(readers))))
+    ends = [*(start for start, _ in pieces[1:]), nbytes]
     readers = readers if len(pieces) > 1 else [leader]  # which has the file open
     dealt = [readers[number % len(readers)] for number in range(len(pieces))]
     others = [(reader, np.empty(0, np.uint8)) for reader in dealt if reader != rank]
@@ -138,10 +157,11 @@ def _read(
         InFlight(comm, Tag.PIECE_READY, buffers=others if rank == leader else ()) as receiving,
     ):
         notices = receiving.receive_all()
-        for (_, part, items, target), reader, end in zip(pieces, dealt, ends[: len(pieces)], strict=True):
+        for (_, reads), reader, end in zip(pieces, dealt, ends[: len(pieces)], strict=True):
             if reader == rank and not errors:
                 try:
-                    part.read(source, items, target)
+                    for part, items, offset in reads:
+                        part.read(source, items, block[offset : offset + part.spec.nbytes])
                 except Exception as error:
                     errors.append(error)
             if reader == rank != leader:

@@ -7,6 +7,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from mpishare.files.region import Axis
+
 Hyperslab = tuple[slice, ...]
 """For each axis of an array a slice with a start, a stop and no step."""
 
@@ -18,46 +20,23 @@ _SMALLEST_PIECE_BYTES = 256 << 10
 """Opening the file on one more rank takes longer than reading less than this."""
 
 _PIECES_PER_READER = 4
-"""So many pieces, if they are not too small, balance readers of different speed."""
+"""This many pieces, if they are not too small, balance readers of different speed."""
 
 
 class Piece(NamedTuple):
     """The items of an array that one rank reads at a time.
 
     Attributes:
-        items: Which items, by the array's axes in the order of memory.
-        start: The offset of the first of them in the array, in bytes.
+        items: For each axis, in the order of memory, a slice of its indices.
+        start: All bytes of the array before this one belong to earlier pieces.
     """
 
     items: Hyperslab
     start: int
 
 
-class ChunkedAxis(NamedTuple):
-    """An axis of an array that is cut at the edges of stored chunks, as a chunk that is cut would be read twice.
-
-    Attributes:
-        indices: For each item of the axis, its index in the stored array, in rising order.
-        chunk: The number of stored items in a chunk.
-    """
-
-    indices: range
-    chunk: int = 1
-
-    def runs(self, units: int) -> Iterator[slice]:
-        """The axis in slices of about `units` units, in order. A slice ends where a multiple of their width begins."""
-        width = units * max(self.chunk, self.indices.step)  # a chunk shorter than the step has one item at most
-        first = 0
-        while first < len(self.indices):
-            end = bisect_left(self.indices, (self.indices[first] // width + 1) * width)
-            yield slice(first, end)
-            first = end
-
-
-def pieces_of(axes: Sequence[ChunkedAxis], itemsize: int, largest_bytes: int) -> Iterator[Piece]:
-    """Cuts an array into pieces, in the order in which their first items lie in memory.
-
-    So all bytes before the first one of a piece belong to earlier pieces.
+def pieces_of(axes: Sequence[Axis], itemsize: int, largest_bytes: int) -> Iterator[Piece]:
+    """Cuts an array into pieces, at the edges of chunks, as a chunk that is cut would be read twice.
 
     Args:
         axes: The axes of the array in the order of memory, the slowest first.
@@ -69,16 +48,36 @@ def pieces_of(axes: Sequence[ChunkedAxis], itemsize: int, largest_bytes: int) ->
     if not axes:
         return
     axis, *inner = axes
-    row_bytes = itemsize * math.prod(len(other.indices) for other in inner)
+    row_bytes = itemsize * math.prod(map(_count, inner))  # that are read
     if not row_bytes:
         return
-    unit = max(1, axis.chunk // axis.indices.step)  # the number of items between two cuts, at least
-    units = largest_bytes // (unit * row_bytes)
+    stride = itemsize * math.prod(other.length for other in inner)
     whole_rows = [Piece(tuple(slice(0, len(other.indices)) for other in inner), 0)]
-    for run in axis.runs(max(units, 1)):
-        rows = whole_rows if units else pieces_of(inner, itemsize, largest_bytes // (run.stop - run.start))
+    for run in runs(axis, max(largest_bytes // row_bytes, 1)):
+        count = _count(axis, run)
+        rows = whole_rows if count * row_bytes <= largest_bytes else pieces_of(inner, itemsize, largest_bytes // count)
         for items, start in rows:
-            yield Piece((run, *items), run.start * row_bytes + start)
+            yield Piece((run, *items), run.start * stride + start if axis.places is None else 0)
+
+
+def runs(axis: Axis, count: int) -> Iterator[slice]:
+    """The indices of an axis in slices of at most `count`, or of one chunk, in order, none of which cuts a chunk."""
+    indices, chunk, first = axis.indices, axis.chunk, 0
+    while first < len(indices):
+        end = min(first + count, len(indices))
+        if end < len(indices) and chunk > 1:
+            end = bisect_left(indices, indices[end] // chunk * chunk)
+            if end <= first:
+                end = bisect_left(indices, (indices[first] // chunk + 1) * chunk)
+        yield slice(first, end)
+        first = end
+
+
+def _count(axis: Axis, run: slice = slice(None)) -> int:
+    """The number of stored items that are read for a slice of the indices of an axis."""
+    if isinstance(axis.indices, range):
+        return len(axis.indices[run])
+    return sum(len(axis.span(near)) for near in axis.within(slice(*run.indices(len(axis.indices))[:2])))
 
 
 def piece_bytes(nbytes: int, readers: int) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import ExitStack
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpishare.errors import BackendError, FileError
-from mpishare.files.errors import file_errors
+from mpishare.files.errors import file_errors, with_outcome
 
 
 class Stamp(NamedTuple):
@@ -98,23 +99,51 @@ h5py: Any = _H5py()
 
 
 class Source(ExitStack):
-    """A file to read from. Leaving the context closes it.
+    """A file to read from, and those that its external links lead to. Leaving the context closes them.
 
     Attributes:
         path: Its name.
     """
 
-    def __init__(self, path: str, stamp: Stamp | None = None) -> None:
-        """`stamp` is that of the rank that inspected the file; None for that of the file when it is opened."""
+    def __init__(self, path: str, stamps: Mapping[str, Stamp] | None = None, linked_from: str = "") -> None:
+        """`stamps` are those of the rank that inspected the files, by path; None on that rank.
+
+        `linked_from` is the file that leads to this one by a link.
+        """
         super().__init__()
         self.path = path
-        self._stamp = stamp
+        self._inspected = stamps or {}
+        self._stamp = self._inspected.get(path)
+        self._link = linked_from and f"{linked_from} leads to it by a link"
+        self._linked: dict[str, Source] = {}
         self._descriptors: list[int] = []
 
     @property
     def stamp(self) -> Stamp:
         """The stamp of the file when it was inspected."""
         return self._stamp or Stamp.of(self.descriptor)
+
+    @property
+    def stamps(self) -> dict[str, Stamp]:
+        """The stamps of this file and of those behind its links, by path."""
+        return {file.path: file.stamp for file in (self, *self._linked.values())}
+
+    def linked(self, target: tuple[str, str] | None) -> Source:
+        """The file that has the dataset `target`, which begins with the path of the file; None for this one."""
+        if target is None:
+            return self
+        if target[0] not in self._linked:
+            file = Source(target[0], self._inspected, self.path)
+            self._linked[target[0]] = self.enter_context(file)
+        return self._linked[target[0]]
+
+    def errors(self, dataset: str | None = None) -> AbstractContextManager[None]:
+        """A block whose errors name the file, and the one that leads to it; see `file_errors`."""
+        return file_errors(self.path, dataset, self._link)
+
+    def error(self, reason: str, dataset: str | None = None) -> FileError:
+        """What is wrong with the file, as an error that names it, and the one that leads to it."""
+        return FileError(self.path, dataset, with_outcome(reason, self._link))
 
     @cached_property
     def descriptor(self) -> int:
@@ -123,12 +152,10 @@ class Source(ExitStack):
         Raises:
             FileError: It cannot be opened, is not a regular file, or has changed since it was inspected.
         """
-        with file_errors(self.path):
+        with self.errors():
             mode = os.stat(self.path).st_mode  # noqa: PTH116 - before it is opened: a pipe would wait for its writer
             if not stat.S_ISREG(mode):
-                raise FileError(
-                    self.path, None, _folder_text(self.path) if stat.S_ISDIR(mode) else "is not a regular file"
-                )
+                raise self.error(_folder_text(self.path) if stat.S_ISDIR(mode) else "is not a regular file")
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             self.callback(os.close, descriptor)
             self._add(descriptor)
@@ -148,16 +175,20 @@ class Source(ExitStack):
         Source:
             The h5py documentation, "File locking".
         """
-        with file_errors(self.path):
+        with self.errors():
             try:
                 file = h5py.File(self.path, "r", locking="best-effort")
             except OSError as error:
                 if error.errno is not None or h5py.is_hdf5(self.path):
                     raise
-                raise FileError(self.path, None, self._unknown_format()) from error
+                raise self.error(self._unknown_format()) from error
             self.callback(file.close)
             self._add(file.id.get_vfd_handle())
         return file
+
+    def object(self, name: str) -> Any:
+        """The object of that name in an HDF5 file, as h5py's low-level object."""
+        return h5py.h5o.open(self.hdf5.id, name.encode(errors="surrogateescape"))
 
     def _unknown_format(self) -> str:
         nbytes = self.stamp.nbytes
@@ -170,16 +201,18 @@ class Source(ExitStack):
         self.check()
 
     def check(self) -> None:
-        """Returns if the file is as it was inspected.
+        """Returns if the file, and those behind its links, are as they were inspected.
 
         Raises:
             FileError: It was written, or another has taken its name.
         """
-        with file_errors(self.path):
+        with self.errors():
             for stamp in map(Stamp.of, self._descriptors):
                 if stamp != self._stamp:
-                    reason = f"was changed while it was read: it had {self._stamp}, and now has {stamp}. Load it again."
-                    raise FileError(self.path, None, reason)
+                    text = f"was changed while it was read: it had {self._stamp}, and now has {stamp}. Load it again."
+                    raise self.error(text)
+        for file in self._linked.values():
+            file.check()
 
     def check_end(self, stop: int, dataset: str | None = None) -> None:
         """Returns if the file has at least `stop` bytes.
@@ -189,7 +222,7 @@ class Source(ExitStack):
         """
         if stop > self.stamp.nbytes:
             reason = f"is truncated: it has {self.stamp.nbytes:,} bytes, and the array goes on to byte {stop:,}."
-            raise FileError(self.path, dataset, reason)
+            raise self.error(reason, dataset)
 
     def read(self, offset: int, buffer: memoryview) -> None:
         """Fills `buffer` with the bytes from `offset` on.
@@ -197,10 +230,10 @@ class Source(ExitStack):
         Raises:
             FileError: They cannot be read, or the file ends before.
         """
-        with file_errors(self.path):
+        with self.errors():
             read_exactly(self.descriptor, offset, buffer)
 
     def read_bytes(self, offset: int, nbytes: int) -> bytes:
         """The `nbytes` bytes from `offset` on. See `read`."""
-        with file_errors(self.path):
+        with self.errors():
             return read_bytes(self.descriptor, offset, nbytes)

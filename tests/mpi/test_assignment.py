@@ -35,6 +35,13 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
     "dates": (F8.astype("M8[s]"), np.s_[0], F8[0].astype("M8[D]")),
     "records": (ROWS, np.s_[1:3], ROWS[2:]),
     "a record": (ROWS, np.s_[1, 1], ROWS[3, 3]),
+    "rows by a list": (F8, [3, 0, -2], -F8[:3]),
+    "rows by a list, one twice": (F8, [1, 3, 1], 7.0),
+    "columns by a mask": (F8, np.s_[:, F8[0] % 2 == 0], -F8[:, :3]),
+    "a column by a list": (F8, np.s_[[0, 2], ..., 1], [-1, -2]),
+    "no rows by a list": (F8, [], 1.0),
+    "records by a list": (ROWS, [2, 0], ROWS[2:]),
+    "large rows by a mask": (LARGE, np.arange(300) % 3 > 0, -LARGE[:200]),
     "no dimensions": (np.array(3.0), (), 4.0),
     "large rows": (LARGE, np.s_[7:290], -LARGE[10:293]),
     "large columns": (LARGE, np.s_[:, 7:1900], -LARGE[:, :1893]),
@@ -78,6 +85,10 @@ def test_other_columns_keep_their_bytes(comm):
     ms.put(part, 2, data if comm.rank == 0 else None)
     assert ours["id"][2].tolist() == list(range(6))
     assert bits(ours["mass"]) == bits(ROWS["mass"])
+    ms.put(ours[["id", "name"]], [1, 3], data if comm.rank == 0 else None)
+    assert ours["id"][[1, 3]].tolist() == [data["id"].tolist()] * 2
+    assert bits(ours["mass"]) == bits(ROWS["mass"])
+    ms.put(ours[["id", "name"]], [1, 3], ROWS[["id", "name"]][[1, 3]] if comm.rank == 0 else None)
     ms.put(ours["mass"], np.s_[0], 1.5)
     assert ours["mass"][0].tolist() == [1.5] * 6
     assert bits(ours[1]) == bits(ROWS[1])

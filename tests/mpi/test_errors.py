@@ -103,7 +103,7 @@ BAD_ARGUMENTS = {
         "array is a part that is not contiguous",
     ),
     "put: root": (lambda: ms.put(ms.zeros(3), 0, 0, root=99), "ArgumentError", "root is 99"),
-    "put to a private array": (lambda: ms.put(np.zeros(3), 0, 0), "SpecError", "array is an array of shape ()"),
+    "put to a private array": (lambda: ms.put(np.zeros(3), 0, 0), "SpecError", "array is an array of shape (3,)"),
     "put to a list": (lambda: ANY.put([1, 2], 0, 0), "SpecError", "array is an object of type list, which"),
     "put to a read-only array": (lambda: ms.put(ms.share(np.arange(3)), 0, 0), "SpecError", "array is read-only"),
     "put outside": (
@@ -111,7 +111,8 @@ BAD_ARGUMENTS = {
         "ArgumentError",
         "region: index 3 is outside of axis 1",
     ),
-    "put by a mask": (lambda: ms.put(ms.zeros(3), np.ones(3, "?"), 0), "ArgumentError", "region: array([ True"),
+    "put by a mask": (lambda: ms.put(ms.zeros(3), np.ones(2, "?"), 0), "ArgumentError", "region: the mask has 2 items"),
+    "put by floats": (lambda: ms.put(ms.zeros(3), [0.5], 0), "ArgumentError", "region: [0.5] is not an index"),
     "put: indices": (
         lambda: ms.put(ms.zeros(3), (0, 0), 0),
         "ArgumentError",
@@ -150,6 +151,7 @@ DIFFERENCES = {
     "root of put": (lambda a, b: ms.put(a, 0, 1, root=1), lambda a, b: ms.put(a, 0, 1)),
     "array of put": (lambda a, b: ms.put(a, 0, 1), lambda a, b: ms.put(b, 0, 1)),
     "region of put": (lambda a, b: ms.put(a, 0, 1), lambda a, b: ms.put(a, 1, 1)),
+    "list of put": (lambda a, b: ms.put(a, [0, 1], 1), lambda a, b: ms.put(a, [1, 0], 1)),
     "strides of put": (lambda a, b: ms.put(a, np.s_[:3:2], 1), lambda a, b: ms.put(a, np.s_[:2], 1)),
     "shape of allreduce": (lambda a, b: ms.allreduce(a[1:]), lambda a, b: ms.allreduce(a)),
     "dtype of allreduce": (lambda a, b: ms.allreduce(np.ones(4, "f4")), lambda a, b: ms.allreduce(a)),

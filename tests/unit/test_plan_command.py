@@ -76,6 +76,23 @@ def test_a_member_that_cannot_be_loaded(tmp_path, capsys):
     assert (result["data"], [array["reason"][: len(reason)] for array in result["arrays"]]) == (24, ["", reason])
 
 
+def test_names_of_one_dataset_and_links(tmp_path, capsys):
+    """The bytes count once; a link that leads nowhere is listed."""
+    with h5py.File(tmp_path / "b.h5", "w") as new:
+        new["far"] = np.zeros(5)
+    with h5py.File(tmp_path / "a.h5", "w") as new:
+        new["a"] = np.zeros(3)
+        new["again"], new["soft"], new["gone"] = new["a"], h5py.SoftLink("/a"), h5py.SoftLink("/b")
+        new["far"] = h5py.ExternalLink("b.h5", "far")
+    args = [str(tmp_path / "a.h5"), "-n", "1", "-N", "1"]
+    output = plan_of(capsys, *args)[1]
+    assert "/a: (3,) float64, 24 bytes, contiguous; also /again; also /soft\n" in output
+    assert f"/far: (5,) float64, 40 bytes, contiguous in {tmp_path}/b.h5\n" in output
+    assert "/gone: () |V0, 0 bytes, link; left out: it leads to '/b': " in output
+    result = json.loads(plan_of(capsys, *args, "--json")[1])
+    assert (result["data"], result["arrays"][0]["names"]) == (64, ["/a", "/again", "/soft"])
+
+
 @pytest.mark.parametrize("name", ["missing.h5", "run.h5:nothing", f"{'x' * 300}.h5:grid"])
 def test_missing_files_and_datasets(file, name, capsys):
     assert command(["plan", str(file.parent / name), "-n", "1", "-N", "1", "--memory", "1G"]) == 2

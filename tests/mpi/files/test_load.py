@@ -68,7 +68,8 @@ def assert_loaded(result, expected):
 @pytest.mark.parametrize("name", FILES)
 def test_every_file_in_every_way(folder, configured, name, read, chunk, backend):
     comm, (file, dataset) = configured(chunk=chunk), FILES[name]
-    for index in (None, np.s_[::-3, 5:900:7], np.s_[:, 77], np.s_[100:600, None]):
+    rows, mask = [699, 3, -1, 3, *range(100, 400)], np.arange(1100) % 7 == 3
+    for index in (None, np.s_[::-3, 5:900:7], np.s_[:, 77], np.s_[100:600, None], rows, np.s_[5:, mask]):
         result = ms.load(folder / file, dataset, region=index, read=read, backend=backend, comm=comm)
         assert_loaded(result, LARGE if index is None else LARGE[index])
         assert index is not None or result.flags.fnc == (name == "fortran")
@@ -116,6 +117,41 @@ def test_a_group_is_a_dict_of_arrays_in_one_segment(folder):
     assert_loaded(everything["group"]["small"], LARGE[0])
     assert ms.load(folder / "a.h5", "empty") == everything["empty"] == {}
     assert ms.load(folder / "small.npy", attributes=True)[1] == {}
+
+
+def make_linked(folder):
+    with h5py.File(folder / "far.h5", "w") as file:
+        file["large"] = LARGE
+    with h5py.File(folder / "linked.h5", "w") as file:
+        file["entry/far"] = h5py.ExternalLink("far.h5", "large")
+        file["entry/again"] = h5py.SoftLink("/entry/far")
+        file["entry/gone"] = h5py.ExternalLink("none.h5", "x")
+        file["same"] = file["entry"]
+        file.create_dataset("table", data=[("Sun", 1.0)], dtype=[("name", h5py.string_dtype()), ("mass", "f8")])
+
+
+@pytest.mark.parametrize("read", ["job", "node"])
+def test_links_are_followed_and_read_once(folder, shared_folder, read, monkeypatch):
+    """Also where the other ranks work in another folder; and what is behind them can be mapped."""
+    if COMM.rank == 0:
+        make_linked(shared_folder)
+    COMM.Barrier()
+    if COMM.rank == 0 or (read == "node" and ms.topology().is_leader):
+        monkeypatch.chdir(shared_folder)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        data = ms.load("linked.h5", read=read)
+    assert [
+        f"link '/entry/gone': it leads to dataset 'x' of {shared_folder}/none.h5" in str(w.message) for w in caught
+    ] == ([True] * (COMM.rank == 0))
+    assert_loaded(data["entry"]["far"], LARGE)
+    assert data["entry"]["far"] is data["entry"]["again"] is data["same"]["far"]
+    assert data["table"].tolist() == [(b"Sun", 1.0)]
+    segment = segment_of(data["entry"]["far"])
+    assert segment is segment_of(data["table"])
+    assert segment.nbytes < LARGE.nbytes + 1000
+    assert_loaded(ms.load(shared_folder / "linked.h5", "entry/again", map=True, region=np.s_[3:]), LARGE[3:])
+    COMM.Barrier()
 
 
 @pytest.mark.parametrize("dataset", [None, "empty"])
@@ -194,7 +230,12 @@ ON_ROOT, ON_LEADERS, ON_ALL = "root", "leaders", "all"
 BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "file": ({"path": "none.npy"}, "FileError", "none.npy: No such file", ON_ROOT),
     "file per node": ({"path": "none.npy", "read": "node"}, "FileError", "none.npy: No such file", ON_LEADERS),
-    "region": ({"region": 3}, "ArgumentError", "index 3 is outside of axis 0", ON_ROOT),
+    "region": ({"region": 3}, "ArgumentError", "index 3 is outside of axis 0", ON_ALL),
+    "list": ({"region": [0, 3]}, "ArgumentError", "index 3 is outside of axis 0", ON_ALL),
+    "mask": ({"region": np.ones(2, bool)}, "ArgumentError", "the mask has 2 items; expected 3", ON_ALL),
+    "floats": ({"region": [0.5]}, "ArgumentError", "[0.5] is not an index", ON_ALL),
+    "list of a group": ({"path": "a.h5", "region": [0]}, "ArgumentError", "but a group of", ON_ALL),
+    "map of a list": ({"region": [0], "map": True}, "ArgumentError", "map=True cannot pick items", ON_ALL),
     "map": ({"path": "a.h5", "dataset": "chunked", "map": True}, "FileError", "cannot be mapped", ON_ALL),
     "no path": ({"path": 3}, "ArgumentError", "path is 3; expected a str or a pathlib.Path", ON_ALL),
     "no name": ({"dataset": 3}, "ArgumentError", "dataset 3 is not a name", ON_ALL),

@@ -3,9 +3,11 @@
 import os
 
 import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from mpishare.files.inspect import inspect_file
-from mpishare.files.load import _nested as nested
+from mpishare.files.load import nested
 from mpishare.files.parallel_read import layout_of
 from mpishare.files.source import Source
 
@@ -15,21 +17,52 @@ SMALL_PIECE_BYTES = 64
 def loaded(path, dataset=None, region=None, *, piece_bytes=SMALL_PIECE_BYTES):
     """What `load` returns, read in small pieces, the last one first."""
     with Source(str(path)) as source:
-        contents = inspect_file(source, dataset, region, attributes=False)
-        offsets, nbytes = layout_of(contents.parts)
+        listing = inspect_file(source, dataset, region, attributes=False)
+        parts, view = listing.parts(region)
+        offsets, nbytes = layout_of([*parts.values()])
         block = np.full(nbytes, 0xEE, np.uint8)
-        for part, offset in zip(contents.parts, offsets, strict=True):
+        for part, offset in zip(parts.values(), offsets, strict=True):
             for piece in reversed(list(part.pieces(piece_bytes))):
                 part.read(source, piece.items, block[offset : offset + part.spec.nbytes])
         source.check()
-    arrays = [part.spec.view(block[offset:]) for part, offset in zip(contents.parts, offsets, strict=True)]
-    return nested(contents, arrays)
+    arrays = [part.spec.view(block[offset:]) for part, offset in zip(parts.values(), offsets, strict=True)]
+    return nested(listing.tree, dict(zip(parts, arrays, strict=True)), {}) if listing.is_group else view(arrays[0])
 
 
 def inspected(path, dataset=None, region=None, *, attributes=False):
     """What `load` finds in the file."""
     with Source(str(path)) as source:
         return inspect_file(source, dataset, region, attributes=attributes)
+
+
+def regions(shape):
+    """Indices of an array of that shape, with at most one list or mask; a strategy of hypothesis."""
+    return st.one_of(
+        hnp.basic_indices(shape, allow_newaxis=True).filter(lambda index: index is not None), _listed(shape)
+    )
+
+
+@st.composite
+def _listed(draw, shape):
+    """A basic index, with a list or a mask in the place of an integer."""
+    index = draw(hnp.basic_indices(shape, min_dims=0, allow_newaxis=True))
+    items = list(index) if isinstance(index, tuple) else [index]
+    before = 0
+    for number, item in enumerate(items):
+        if isinstance(item, int):
+            dots = next((at for at, other in enumerate(items) if other is ...), len(items))
+            given_after = sum(other is not None for other in items[number:])
+            length = shape[before if number < dots else len(shape) - given_after]
+            numbers = st.integers(-length, length - 1)
+            lists = [
+                st.lists(numbers, max_size=7),
+                hnp.arrays("i4", (2, 2), elements=numbers),
+                hnp.arrays(bool, length),
+            ]
+            items[number] = draw(st.one_of(lists))
+            break
+        before += item is not None
+    return tuple(items)
 
 
 def failing(code):

@@ -4,6 +4,7 @@ import fcntl
 import io
 import os
 import re
+import shutil
 import struct
 from unittest.mock import Mock
 
@@ -17,6 +18,7 @@ from mpishare.errors import ArgumentError, FileError, SpecError
 from mpishare.files.hdf5_write import WriteBuffer
 from mpishare.files.inspect import stored
 from mpishare.files.parts import ContiguousPart
+from mpishare.files.source import Source
 from tests.arrays import assert_same
 from tests.unit.files.reading import inspected, loaded
 
@@ -25,7 +27,7 @@ STRING = h5py.string_dtype()
 
 def is_contiguous(path, dataset):
     """Whether it is read without h5py."""
-    return isinstance(inspected(path, dataset).parts[0], ContiguousPart)
+    return isinstance(inspected(path, dataset).parts(None)[0][0], ContiguousPart)
 
 
 @pytest.fixture
@@ -110,26 +112,136 @@ def test_stored(path):
     assert is_contiguous(path, "b/c")
 
 
-def test_links(path, tmp_path):
-    """Links that are named are followed, also into another file; a group has only its own members."""
-    with h5py.File(tmp_path / "other.h5", "w") as file:
+def make_linked(path):
+    """A file with links of all kinds to itself, and to another one in the folder "data"."""
+    path.with_name("data").mkdir()
+    with h5py.File(path.with_name("data") / "other.h5", "w") as file:
         file["far"] = np.arange(7)
         file["group/a"] = np.arange(3) + 10
         file.create_dataset("group/inner/b", data=["text"])
+        file["group/back"] = h5py.ExternalLink("../a.h5", "/group")
     with h5py.File(path, "w") as file:
         file["group/a"] = np.arange(3)
-        file["group/itself"] = file["group"]
         file["group/again"] = file["group/a"]
+        file["same"] = file["group"]
         file["soft"] = h5py.SoftLink("/group/a")
-        file["far"] = h5py.ExternalLink("other.h5", "far")
-        file["other"] = h5py.ExternalLink("other.h5", "group")
+        file["far"] = h5py.ExternalLink("data/other.h5", "far")
+        file["other"] = h5py.ExternalLink("data/other.h5", "group")
         file["kind"] = np.dtype("f8")
-    assert loaded(path, "soft").tolist() == [0, 1, 2]
-    assert loaded(path, "far").tolist() == list(range(7))
-    assert not is_contiguous(path, "far")
-    assert loaded(path, "other/a").tolist() == [10, 11, 12]  # its name in the other file is that of one in this
-    assert list(stored(path, "other//.")) == ["/other/a", "/other/inner/b"]
-    assert list(stored(path)) == ["/group/a", "/group/again"]
+
+
+def test_links(path):
+    """They are followed, also into another file. Each dataset is read once, and has the same array under each name."""
+    make_linked(path)
+    arrays = loaded(path)
+    assert {name: sorted(value) for name, value in arrays.items() if isinstance(value, dict)} == {
+        "group": ["a", "again"],
+        "same": ["a", "again"],
+        "other": ["a", "back", "inner"],
+    }
+    assert arrays["group"] is arrays["same"] is arrays["other"]["back"]
+    assert arrays["group"]["a"] is arrays["group"]["again"] is arrays["soft"]
+    assert_same(arrays["soft"], np.arange(3))
+    assert_same(arrays["far"], np.arange(7))
+    assert_same(arrays["other"]["a"], np.arange(3) + 10)
+    assert_same(arrays["other"]["inner"]["b"], np.array([b"text"]))
+    for name, expected in {"soft": np.arange(3), "far": np.arange(7), "other/a": np.arange(3) + 10}.items():
+        assert_same(loaded(path, name), expected)
+        assert is_contiguous(path, name)
+    assert list(stored(path, "other//.")) == ["/other/a", "/other/back/a", "/other/back/again", "/other/inner/b"]
+    datasets = stored(path)
+    names = ["far", "group/a", "group/again", "other/a", "other/back/a", "other/back/again", "other/inner/b", "same/a"]
+    assert list(datasets) == [f"/{name}" for name in (*names, "same/again", "soft")]
+    assert sum(array.nbytes for array in {*datasets.values()}) == 56 + 24 + 24 + 1
+    assert datasets["/far"].target == (str(path.with_name("data") / "other.h5"), "/far")
+    assert datasets["/soft"].name == "/group/a"
+    assert inspected(path).left_out == ()
+    assert list(inspected(path, "same", attributes=True).attributes) == ["", "a", "again"]
+
+
+def make_dangling(path):
+    with h5py.File(path, "w") as file:
+        file["a"] = np.arange(3)
+        file["group/inner/up"] = file.create_group("group")
+        file["group/inner/root"] = h5py.SoftLink("/")
+        file["loop"] = h5py.SoftLink("/loop")
+        file["gone"] = h5py.SoftLink("/nowhere")
+        for name in ("none.h5", "text.h5", "cut.h5", "locked.h5", "b.h5"):
+            file[name.partition(".")[0]] = h5py.ExternalLink(name, "x")
+    with h5py.File("cut.h5", "w") as file:
+        file["y"] = np.arange(10_000)
+    for name in ("locked.h5", "b.h5"):
+        shutil.copy("cut.h5", name)
+    os.truncate("cut.h5", 20_000)
+    path.with_name("text.h5").write_text("no HDF5 file")
+
+
+DANGLING = {
+    "b": "it leads to dataset 'x' of {folder}/b.h5: Unable to synchronously open object (object 'x' doesn't exist)",
+    "cut": "it leads to dataset 'x' of {folder}/cut.h5: Unable to synchronously open file (truncated file",
+    "gone": "it leads to '/nowhere': Unable to synchronously open object",
+    "group/inner/root": "it leads to the group '/', which it is in.",
+    "group/inner/up": "it leads to the group '/group', which it is in.",
+    "locked": "it leads to dataset 'x' of {folder}/locked.h5: Unable to synchronously open file (unable to lock file",
+    "loop": "it leads to '/loop': ",
+    "none": "it leads to dataset 'x' of {folder}/none.h5: No such file or directory",
+    "text": "it leads to dataset 'x' of {folder}/text.h5: is neither a .npy nor an HDF5 file: its 12 bytes begin",
+}
+
+
+def test_links_that_cannot_be_followed(path):
+    """They are left out of a group, each with where it leads; and are errors alone. `stored` lists them."""
+    make_dangling(path)
+    with path.with_name("locked.h5").open("rb+") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        contents, datasets = inspected(path), stored(path)
+        for text, (name, reason) in zip(contents.left_out, DANGLING.items(), strict=True):
+            assert text.startswith(f"link '/{name}': {reason.format(folder=path.parent)}")
+            assert text == f"link '/{name}': {datasets[f'/{name}'].reason}"
+            assert (datasets[f"/{name}"].layout, datasets[f"/{name}"].nbytes) == ("link", 0)
+        assert any("HDF5_USE_FILE_LOCKING" in text for text in contents.left_out)
+        for name in ("gone", "none", "loop", "locked"):
+            message = f"'{name}' of {path}: there is no such dataset or group; '/{name}' is a link: it leads to "
+            with pytest.raises(FileError, match=re.escape(message)):
+                inspected(path, name)
+    assert loaded(path).keys() == {"a", "group"}
+    assert loaded(path)["group"] == {"inner": {}}
+    assert loaded(path, "group/inner/up/inner/root/a").tolist() == [0, 1, 2]
+
+
+def test_linked_files_are_checked(path):
+    """As the first file is; an error names both."""
+    make_linked(path)
+    contents, other = inspected(path), path.with_name("data") / "other.h5"
+    with Source(contents.path, contents.stamps) as source:
+        (far,) = [part for part in contents.parts(None)[0].values() if part.stored.name == "/far"]
+        far.read(source, (slice(0, 7),), np.empty(56, np.uint8))
+        os.utime(other, ns=(1, 1))
+        with pytest.raises(FileError, match=rf"{other}: was changed while .*; {path} leads to it by a link") as caught:
+            source.check()
+    assert caught.value.path == str(other)
+    content = other.read_bytes()
+    with h5py.File(other) as file:
+        start = file["far"].id.get_offset()
+    other.write_bytes(content[:start])
+    assert [text.partition(":")[0] for text in inspected(path).left_out] == ["link '/far'", "link '/other'"]
+
+
+def test_groups_that_link_to_each_other(path, monkeypatch):
+    """Each is listed once, however many ways lead to it; their names are too many at some number."""
+    with h5py.File(path, "w") as file:
+        file["0/a"] = np.arange(3)
+        for number in range(1, 60):
+            file[f"{number}/left"] = file[f"{number}/right"] = file[f"{number - 1}"]
+    array = loaded(path)
+    for number in reversed(range(1, 60)):
+        array = (array if number < 59 else array["59"])["left"]
+        assert "right" in array or number == 1
+    assert array["a"].tolist() == [0, 1, 2]
+    assert list(stored(path, "1")) == ["/1/left/a", "/1/right/a"]
+    monkeypatch.setattr("mpishare.files.inspect._MOST_NAMES", 1000)
+    with pytest.raises(FileError, match="has more than 1,000 names, as its groups link to each other"):
+        stored(path)
 
 
 def test_strings_of_variable_length(path):
@@ -205,10 +317,65 @@ def test_attributes_that_cannot_be_read(path):
     assert text.startswith("attribute 'when' of '/a': No NumPy equivalent")
 
 
+def test_columns_of_strings(path):
+    """They become as wide as the longest, in nested columns and arrays in columns, too; other columns stay."""
+    inner = np.dtype([("of", STRING, (2,)), ("x", "f4")])
+    kind = np.dtype([("name", STRING), ("mass", ">f8"), ("inner", inner, (2,)), ("code", "S3")])
+    table = np.zeros((2, 3), kind)
+    table["name"] = [["Sun", "größer", ""], ["a", "b", "c"]]
+    table["mass"] = np.arange(6.0).reshape(2, 3)
+    table["inner"]["of"] = np.array(["x", "yyy"], object)
+    table["inner"]["x"] = 7
+    table["code"] = b"ab"
+    with h5py.File(path, "w") as file:
+        file["plain"] = table
+        file.create_dataset("chunked", data=table, chunks=(1, 2), compression="gzip")
+        file.create_dataset("empty", (2,), kind)
+    fixed = np.dtype([("of", "S3", (2,)), ("x", "f4")])
+    expected = _as_bytes(table, np.dtype([("name", "S8"), ("mass", ">f8"), ("inner", fixed, (2,)), ("code", "S3")]))
+    arrays = loaded(path, piece_bytes=100)
+    for name in ("plain", "chunked"):
+        assert_same(arrays[name], expected)
+        for region in (np.s_[::-1, 1], np.s_[1, [2, 0, 2]], np.s_[[False, True]]):
+            narrow = loaded(path, name, region)
+            assert narrow["name"].dtype == ("S8" if region == np.s_[::-1, 1] else "S1")
+            assert (narrow.astype(expected.dtype) == expected[region]).all()
+    assert arrays["empty"].dtype["name"] == "S1"
+    assert stored(path)["/plain"].is_text
+    assert inspected(path).left_out == ()
+
+
+def _as_bytes(table, dtype):
+    """The items of a table of strings as one of bytes."""
+    result = np.zeros(table.shape, dtype)
+    result["name"] = np.char.encode(table["name"].astype("U"), "utf-8")
+    result["inner"]["of"] = np.char.encode(table["inner"]["of"].astype("U"), "utf-8")
+    result["inner"]["x"], result["mass"], result["code"] = table["inner"]["x"], table["mass"], table["code"]
+    return result
+
+
+def test_columns_that_are_left_out(path):
+    """Those of references and of arrays of variable length; the rest is loaded, packed."""
+    inner = np.dtype([("rows", h5py.vlen_dtype("i4")), ("x", "f4")])
+    with h5py.File(path, "w") as file:
+        file.create_dataset("a", (2,), np.dtype([("id", "i4"), ("see", h5py.ref_dtype), ("inner", inner)]))
+        file.create_dataset("b", (2,), np.dtype([("name", STRING), ("see", h5py.ref_dtype)]))
+    for contents in (inspected(path), inspected(path, "a")):
+        reasons = [text.partition(": it")[0] for text in contents.left_out]
+        both = ["dataset '/a': column 'see'", "dataset '/a': column 'inner.rows'", "dataset '/b': column 'see'"]
+        assert reasons == both[: len(reasons)]
+    assert_same(loaded(path, "a"), np.zeros(2, [("id", "i4"), ("inner", [("x", "f4")])]))
+    assert_same(loaded(path)["b"], np.zeros(2, [("name", "S1")]))
+    assert [reason.partition(":")[0] for reason in stored(path)["/a"].left_out] == [
+        "column 'see'",
+        "column 'inner.rows'",
+    ]
+
+
 def make_refused(file):
     file["references"] = np.array([file.ref], h5py.ref_dtype)
     file.create_dataset("rows", (2,), h5py.vlen_dtype("i4"))
-    file.create_dataset("column", (2,), np.dtype([("id", "i4"), ("name", STRING)]))
+    file.create_dataset("columns", (2,), np.dtype([("see", h5py.ref_dtype), ("rows", h5py.vlen_dtype("i4"))]))
     file["empty"] = h5py.Empty("f4")
     file["kind"] = np.dtype("f8")
     file["a"] = np.arange(3)
@@ -220,14 +387,14 @@ def make_refused(file):
 REFUSED = {
     "references": (SpecError, "its items are references into the file"),
     "rows": (SpecError, "its items are arrays of variable length"),
-    "column": (SpecError, "column 'name': it has strings of variable length within its items"),
+    "columns": (SpecError, "column 'see': its items are references into the file"),
     "empty": (SpecError, "it is an HDF5 null dataspace"),
     "filtered": (FileError, "needs the filter '31999'"),
     "elsewhere": (FileError, "its bytes are in another file"),
     "kind": (FileError, "is a Datatype, neither a dataset nor a group"),
     "nowhere": (
         FileError,
-        "there is no such dataset or group; the file has 'a', 'column', 'elsewhere', 'empty', 'filtered'",
+        "there is no such dataset or group; the file has 'a', 'columns', 'elsewhere', 'empty', 'filtered'",
     ),
 }
 
@@ -246,8 +413,8 @@ def test_datasets_that_are_refused(path):
             assert reasons[f"/{name}"] in str(caught.value)
     sizes = {name: (array.shape, array.nbytes) for name, array in stored(path).items()}
     assert (sizes["/rows"], sizes["/empty"], sizes["/filtered"]) == (((2,), 0), ((), 0), ((8,), 32))
-    with pytest.raises(ArgumentError, match="is a group"):
-        inspected(path, "/", 1)
+    with pytest.raises(ArgumentError, match="region is for one array, but a group"):
+        inspected(path, "/", 1).parts(1)
 
 
 ABSENT = {

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpishare.files.pieces import ChunkedAxis, piece_bytes, pieces_of
+from mpishare.files.pieces import piece_bytes, pieces_of, runs
+from mpishare.files.region import Axis
 
 AXES = st.builds(
-    lambda start, step, count, chunk: ChunkedAxis(range(start, start + step * count, step), chunk),
+    lambda start, step, count, chunk: Axis(range(start, start + step * count, step), chunk=chunk),
     st.integers(0, 20),
     st.integers(1, 9),
     st.integers(0, 12),
@@ -38,14 +39,14 @@ def test_pieces_cover_all_items_once_in_order_and_cut_no_chunk(axes, largest_byt
 
 
 def test_pieces_are_near_the_largest_size():
-    whole = ChunkedAxis(range(10 << 20))
+    whole = Axis(range(10 << 20))
     assert [piece.start for piece in pieces_of([whole], 1, 4 << 20)] == [0, 4 << 20, 8 << 20]
-    rows = [ChunkedAxis(range(4)), ChunkedAxis(range(1000))]
+    rows = [Axis(range(4)), Axis(range(1000))]
     assert [piece.start for piece in pieces_of(rows, 1, 500)] == list(range(0, 4000, 500))
-    chunked = ChunkedAxis(range(1000), 7)
-    assert {run.stop - run.start for run in list(chunked.runs(10))[:-1]} == {70}
+    chunked = Axis(range(1000), chunk=7)
+    assert {run.stop - run.start for run in list(runs(chunked, 75))[:-1]} == {70}
     assert [piece.start for piece in pieces_of([chunked], 1, 6)][:3] == [0, 7, 14]
-    assert len(list(pieces_of([ChunkedAxis(range(0, 1000, 50), 7)], 1, 10))) == 2
+    assert len(list(pieces_of([Axis(range(0, 1000, 50), chunk=7)], 1, 10))) == 2
     assert list(pieces_of([], 0, 100)) == []
 
 

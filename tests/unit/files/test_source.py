@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 from contextlib import nullcontext
+from itertools import pairwise
 
 import h5py
 import numpy as np
@@ -14,11 +15,12 @@ from hypothesis.extra import numpy as hnp
 
 from mpishare.errors import ArgumentError, CapacityError, FileError, SpecError
 from mpishare.files.errors import file_errors
+from mpishare.files.hdf5_part import Hdf5Part
 from mpishare.files.parts import ContiguousPart
 from mpishare.files.source import Source, read_exactly
 from mpishare.memory.kinds import Origin
 from tests.arrays import DTYPES, assert_same, filled
-from tests.unit.files.reading import failing, inspected, loaded
+from tests.unit.files.reading import failing, inspected, loaded, regions
 
 
 def test_read_exactly(tmp_path, monkeypatch):
@@ -47,13 +49,13 @@ def test_a_file_that_has_changed(tmp_path, change):
     path = tmp_path / "a.npy"
     np.save(path, np.zeros(100))
     contents = inspected(path)
-    with Source(contents.path, contents.stamp) as source:
+    with Source(contents.path, contents.stamps) as source:
         source.read_bytes(0, 6)
         CHANGES[change](path)
         with nullcontext() if change == "replaced" else pytest.raises(FileError, match="was changed while"):
             source.check()
     message = r"was changed while .* had inode \d+, \d+ bytes and the time \d{4}-.* \(UTC\), and now has inode \d+"
-    with Source(contents.path, contents.stamp) as source, pytest.raises(FileError, match=message):
+    with Source(contents.path, contents.stamps) as source, pytest.raises(FileError, match=message):
         source.read_bytes(0, 6)
 
 
@@ -96,38 +98,74 @@ def test_any_region_is_read_and_mapped(data, kind, tmp_path_factory):
         chunks = tuple(data.draw(st.integers(1, n)) for n in shape) if is_chunked else None
         with h5py.File(path, "w") as file:
             expected = np.asarray(file.create_dataset("a", data=array, chunks=chunks, **options)[...])
-    index = data.draw(hnp.basic_indices(shape, allow_newaxis=True).filter(lambda index: index is not None))
+    index = data.draw(regions(shape))
     result = loaded(path, dataset, index, piece_bytes=data.draw(st.integers(1, 300)))
-    assert_same(result, np.asarray(expected[index]).astype(array.dtype, copy=False))
+    as_bytes = expected.astype(array.dtype, copy=False).view((np.void, array.itemsize))  # NumPy takes no padding along
+    assert_same(result, np.asarray(as_bytes[index]).view(array.dtype))
     contents = inspected(path, dataset, index)
-    (part,) = contents.parts
+    parts, view = contents.parts(index)
+    (part,) = parts.values()
     assert isinstance(part, ContiguousPart) == (kind == "npy" or (array.size > 0 and not is_chunked))
     if isinstance(part, ContiguousPart):
-        with Source(str(path)) as source:
-            mapped = part.map(source, Origin("mapped file", 1), 0)[contents.view]
-        assert_same(mapped, result)
-        assert not mapped.flags.writeable
+        is_listed = any(
+            isinstance(item, list | np.ndarray) for item in (index if isinstance(index, tuple) else (index,))
+        )
+        refused = pytest.raises(ArgumentError, match="map=True cannot pick items")
+        with Source(str(path)) as source, refused if is_listed else nullcontext():
+            mapped = view(part.map(source, Origin("mapped file", 1), 0))
+            assert_same(mapped, result)
+            assert not mapped.flags.writeable
 
 
-FAR_APART = [(np.s_[:, 5:7], 300), (np.s_[::2, ::300_001], 4 << 20), (np.s_[:, ::-2], 7 << 20), (np.s_[2, 3], 300)]
+FAR_APART = [
+    (np.s_[:, 5:7], 300),
+    (np.s_[::2, ::300_001], 4 << 20),
+    (np.s_[:, ::-2], 7 << 20),
+    (np.s_[2, 3], 300),
+    (np.s_[[2, 0, 0], 3], 300),
+    (np.s_[:, [2_000_000, 5, 6, 5, 1_000]], 400_000),
+    (np.s_[1, np.arange(2 << 20) % 7 > 0], 3 << 20),
+    (np.s_[:, np.arange(1 << 20) * 2][::1], 7 << 20),
+]
 
 
 @pytest.mark.parametrize(("index", "most_bytes"), FAR_APART)
 def test_items_that_lie_far_apart(tmp_path, monkeypatch, index, most_bytes):
     """They are read without what lies between, and near ones by one call."""
-    array = np.arange(6 << 20, dtype="u1").reshape(3, 2 << 20)
+    array = np.random.default_rng(5).integers(0, 255, (3, 2 << 20), "u1")
     np.save(tmp_path / "a.npy", array)
     calls = []
     read = Source.read
 
     def counted(source, offset, buffer):
-        calls.append(buffer.nbytes)
+        calls.append((offset, offset + buffer.nbytes))
         read(source, offset, buffer)
 
     monkeypatch.setattr(Source, "read", counted)
     assert_same(loaded(tmp_path / "a.npy", region=index, piece_bytes=4 << 20), np.asarray(array[index]))
-    assert sum(calls) <= most_bytes
-    assert len(calls) <= 20
+    assert sum(stop - start for start, stop in calls) <= most_bytes
+    assert len(calls) <= 40
+    calls.sort()
+    assert all(stop <= start for (_, stop), (start, _) in pairwise(calls))  # each byte once
+
+
+def test_each_chunk_that_has_a_listed_row_is_read_once(tmp_path, monkeypatch):
+    """In whatever order the rows are asked for, and no other chunk."""
+    array = np.random.default_rng(6).integers(0, 99, (1000, 8))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("a", data=array, chunks=(10, 8), compression="gzip")
+    random = np.random.default_rng(7)
+    rows = random.permutation(np.concatenate([np.arange(40, 60), random.integers(500, 1000, 30), [55, 55]]))
+    read, read_ranges = [], Hdf5Part._read
+
+    def counted(part, source, ranges, array, place):
+        read.append(ranges[0])
+        read_ranges(part, source, ranges, array, place)
+
+    monkeypatch.setattr(Hdf5Part, "_read", counted)
+    assert_same(loaded(tmp_path / "a.h5", "a", rows, piece_bytes=1000), array[rows])
+    chunks = [chunk for span in read for chunk in range(span[0] // 10, span[-1] // 10 + 1)]
+    assert sorted(chunks) == np.unique(rows // 10).tolist()
 
 
 FOREIGN = [
