@@ -6,7 +6,7 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from mpishare.arrays.spec import describe
 from mpishare.comm import mpi
@@ -112,7 +112,7 @@ def initialize(context: Context, root: int, per: str, initializer: Callable[...,
     """
     is_root = context.topology.rank == root
     shared = share((initializer, initargs) if is_root else None, root=root, comm=context.topology.comm)
-    function, args = (initializer, initargs) if is_root else shared
+    function, args = cast("tuple[Any, Any]", (initializer, initargs) if is_root else shared)
     with agree(context.collective_comm):
         if per == "rank" or context.topology.is_leader:
             function(*args)

@@ -598,10 +598,10 @@ class Scaled:
 def calls_of(chance, scaled):
     """A function of one number, in one of all the ways in which there can be one."""
     number = chance.randrange(9)
-    return chance.choice(
-        [abs, str, rank_free, partial(pow, 2), partial(fail_at, item=number), scaled, scaled.look, Scaled().look]
-        + [lambda item: item + number, partial(scaled.look), partial(pow, exp=2, mod=7), np.sqrt, [5, 7, 6].index]
-    )
+    named = [abs, str, rank_free, np.sqrt]
+    partials = [partial(pow, 2), partial(pow, exp=2, mod=7), partial(fail_at, item=number), partial(scaled.look)]
+    methods = [scaled, scaled.look, Scaled().look, [5, 7, 6].index, lambda item: item + number]
+    return chance.choice([*named, *partials, *methods])
 
 
 def rank_free(number):
