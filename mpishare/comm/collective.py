@@ -7,6 +7,7 @@ from typing import cast
 
 from mpishare.comm import mpi
 from mpishare.comm.agreement import Agreement, agree, is_known, refuse
+from mpishare.comm.alone import refuse_alone
 from mpishare.comm.communicator import CollectiveComm, WatchedComm
 from mpishare.comm.context import Context, context_of
 from mpishare.errors import MpishareError
@@ -79,5 +80,6 @@ class CollectiveCall:
 
 
 def collective(name: str, comm: mpi.Comm | None) -> CollectiveCall:
-    """Begins the public collective `name` on `comm`."""
+    """Begins the public collective `name` on `comm`. Within a task it is an ArgumentError; see `comm.alone`."""
+    refuse_alone(name, comm)
     return CollectiveCall(name, comm)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 from mpishare.comm import mpi
 from mpishare.comm.abort import abort_on_exception
 from mpishare.comm.agreement import Piggyback, agree
+from mpishare.comm.alone import refuse_alone
 from mpishare.comm.communicator import CollectiveComm, WatchedComm
 from mpishare.comm.nodes import find_nodes
 from mpishare.comm.requests import Pending, advance_all, kept_alive_on_error, wait_for
@@ -348,6 +349,7 @@ def _find_context(comm: mpi.Comm | None) -> Context:
     if isinstance(context, StallError):
         raise context.again()
     if not isinstance(context, Context):
+        refuse_alone("the first call on a communicator", checked)
         abort_on_exception()
         try:
             context = Context(checked)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from mpishare.comm import mpi
+from mpishare.comm.alone import alone
 from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.stopwatch import Stopwatch
@@ -21,7 +22,7 @@ from mpishare.errors import MpishareError, StallError
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import pickle_object
 from mpishare.tasks.calls import Call
-from mpishare.tasks.errors import Failure, call_as_task
+from mpishare.tasks.errors import IN_TASK, Failure
 from mpishare.tasks.object_transport import backoff, receive_object, send_object
 
 MAP, CALL, INITIALIZE, CLOSE = b"M", b"S", b"I", b"C"
@@ -108,6 +109,10 @@ class Dispatcher:
                 receive_object(self._context, self._comm, rank, Tag.POOL_RESULT)
 
     def _run(self) -> None:
+        with alone(self._context.topology.comm, "by a callback of a Pool"):
+            self._run_calls()
+
+    def _run_calls(self) -> None:
         try:
             while not self._is_closing or self._waiting:
                 self._wake.wait()
@@ -222,7 +227,7 @@ def serve_call(context: Context, root: int, kept: Any) -> Any:
     try:
         has_function, func, args, kwargs = receive_object(context, comm, root, Tag.POOL_CALL)
         kept = kept if has_function else func
-        answer = _answer(kept, args, kwargs)
+        answer = _answer(context, kept, args, kwargs)
     except (Exception, SystemExit) as error:  # an argument's, which cannot be unpickled
         if context.is_out_of_step:
             raise
@@ -231,10 +236,11 @@ def serve_call(context: Context, root: int, kept: Any) -> Any:
     return kept
 
 
-def _answer(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> PickledObject:
+def _answer(context: Context, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> PickledObject:
     """What a call returns, or its failure."""
     try:
-        return pickle_object((None, call_as_task(func, *args, **kwargs)))
+        with alone(context.topology.comm, IN_TASK):
+            return pickle_object((None, func(*args, **kwargs)))
     except BaseException as error:  # a task must not end the rank that serves
         return pickle_object((Failure.of(error), None))
 
@@ -243,7 +249,9 @@ def call_now(context: Context, call: Call) -> Future[Any]:
     """Makes a call on this rank; a future that is done."""
     future: Future[Any] = Future()
     try:
-        future.set_result(call_as_task(call.func, *call.args, **call.kwargs))
+        with alone(context.topology.comm, IN_TASK):
+            result = call.func(*call.args, **call.kwargs)
+        future.set_result(result)
     except (Exception, SystemExit) as error:
         future.set_exception(Failure.of(error).task_error(context, context.topology.rank, call.number, error))
     return future

@@ -1,22 +1,20 @@
-"""Why tasks failed: the item and the error, as the other ranks hear of it. Also which calls a task may not make."""
+"""Why tasks failed: the item and the error, as the other ranks hear of it."""
 
 from __future__ import annotations
 
-import threading
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from mpishare.comm import mpi
-from mpishare.comm.context import Context, checked_comm
-from mpishare.errors import ArgumentError, PeerError, TaskError, text_of_error
+from mpishare.comm.context import Context
+from mpishare.errors import PeerError, TaskError, text_of_error
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import pickle_object, unpickle_object
 from mpishare.tasks.error_state import ErrorState
 
-_thread = threading.local()
-"""`is_in_task` while this thread runs a task."""
+IN_TASK = "within a task"
+"""Where a call was made, in errors."""
 
 
 class ItemFailed(Exception):  # noqa: N818 - users never see it
@@ -124,30 +122,3 @@ def apply_to_items(func: Callable[[Any], Any], items: Iterable[Any], first: int 
     except (Exception, SystemExit) as error:
         raise ItemFailed(first + len(results)) from error
     return results
-
-
-def call_as_task(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls `func`, which must not map over other ranks meanwhile."""
-    was_in_task, _thread.is_in_task = is_within_task(), True
-    try:
-        return func(*args, **kwargs)
-    finally:
-        _thread.is_in_task = was_in_task
-
-
-def is_within_task() -> bool:
-    """Whether this thread runs a task."""
-    return getattr(_thread, "is_in_task", False)
-
-
-def refuse_within_task(comm: mpi.Comm | None) -> None:
-    """Checks that no task calls for other ranks, since these run tasks of their own.
-
-    Raises:
-        ArgumentError: This thread runs a task, and `comm` (MPI_COMM_WORLD when None) has other ranks, or is none.
-    """
-    if is_within_task() and checked_comm(comm).size > 1:
-        raise ArgumentError(
-            "map was called within a task, but the other ranks run tasks of their own and do not join. Map over all "
-            "items of both levels at once, or pass comm=MPI.COMM_SELF."
-        )

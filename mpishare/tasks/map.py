@@ -7,7 +7,6 @@ from typing import Any
 
 from mpishare.comm import mpi
 from mpishare.comm.collective import collective
-from mpishare.tasks.errors import refuse_within_task
 from mpishare.tasks.run import Options, run_map
 
 
@@ -70,7 +69,6 @@ def map(  # noqa: A001 - like Python's own
         >>> ms.map(abs, [-3, 1, -4, 1, -5])
         [3, 1, 4, 1, 5]
     """
-    refuse_within_task(comm)
     options = Options(chunk, gather, per, progress)
     with collective("map", comm) as call:
         return run_map(call, root, options, func, items, initializer, initargs, compares=True)

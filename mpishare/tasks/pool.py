@@ -14,11 +14,12 @@ from typing import Any
 from mpishare.arrays.spec import describe
 from mpishare.comm import mpi
 from mpishare.comm.agreement import PAYLOAD_BYTES, is_known
+from mpishare.comm.alone import alone, where_alone
 from mpishare.comm.collective import collective
 from mpishare.errors import ArgumentError, MpishareError, SpecError, TaskError, checked_integer
 from mpishare.tasks import dispatcher
 from mpishare.tasks.calls import Call
-from mpishare.tasks.errors import is_within_task, refuse_within_task
+from mpishare.tasks.errors import IN_TASK
 from mpishare.tasks.executor import SerialPool, TaskExecutor
 from mpishare.tasks.run import Options, initialize, run_map
 
@@ -99,7 +100,6 @@ class Pool(TaskExecutor):
         initargs: tuple[Any, ...] = (),
         per: str = "rank",
     ) -> None:
-        refuse_within_task(comm)
         with collective("Pool", comm) as call:
             self._context = context = call.context
             with call.agree_on_arguments() as agreement:
@@ -124,6 +124,7 @@ class Pool(TaskExecutor):
         self._caller: int | None = None  # the thread whose turn it is
         self._end: threading.Thread | None = None
         self._call_numbers = count()  # of `submit`
+        self._block = alone(context.topology.comm, "by the root within the block of a Pool", for_all_threads=True)
         if self.is_root:
             atexit.register(self.close)  # without it, a root that ends would leave the others waiting
 
@@ -134,6 +135,8 @@ class Pool(TaskExecutor):
 
     def __enter__(self) -> Pool | None:  # type: ignore[override]
         if self.is_root:
+            if self._is_open:
+                self._block.__enter__()
             return self
         self.wait()
         return None
@@ -201,6 +204,7 @@ class Pool(TaskExecutor):
         with self._lock:
             if self.is_root and self._is_open:
                 self._is_open = False
+                self._block.end()
                 atexit.unregister(self.close)
                 if not self._has_no_comm():
                     self._close(is_cancelled=cancel_futures)
@@ -249,12 +253,14 @@ class Pool(TaskExecutor):
                 with self._lock:  # no thread closes the pool meanwhile
                     self._check_usable()
                     self._caller = threading.get_ident()
+                    self._block.is_lifted = True
                     self._watch_calls()
                     self._command(command)
                 yield
             finally:
                 with self._lock:
                     self._caller = None
+                    self._block.is_lifted = False
                     self._watch_calls()
 
     def _watch_calls(self) -> None:
@@ -307,7 +313,7 @@ class Pool(TaskExecutor):
 
     def _is_busy(self) -> bool:
         """Whether this thread is in a task, or in a call of all ranks itself: then the others do not come."""
-        return self._caller == threading.get_ident() or (self.size > 1 and is_within_task())
+        return self._caller == threading.get_ident() or where_alone(self.comm, of_this_thread=True) == IN_TASK
 
     def _is_in_callback(self) -> bool:
         """Whether this thread receives the results of calls, for which the others may wait."""

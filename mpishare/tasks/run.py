@@ -11,12 +11,13 @@ from typing import Any, cast
 from mpishare.arrays.spec import describe
 from mpishare.comm import mpi
 from mpishare.comm.agreement import PAYLOAD_BYTES, agree, mark_known
+from mpishare.comm.alone import alone
 from mpishare.comm.collective import CollectiveCall
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, SpecError, checked_integer
 from mpishare.progress_bar import Bar, check_tqdm
 from mpishare.sharing import share
-from mpishare.tasks.errors import Failure, apply_to_items, call_as_task, error_of
+from mpishare.tasks.errors import IN_TASK, Failure, apply_to_items, error_of
 from mpishare.tasks.item_source import ItemSource
 from mpishare.tasks.items import Items
 from mpishare.tasks.object_transport import backoff
@@ -114,8 +115,11 @@ def initialize(context: Context, root: int, per: str, initializer: Callable[...,
     shared = share((initializer, initargs) if is_root else None, root=root, comm=context.topology.comm)
     function, args = cast("tuple[Any, Any]", (initializer, initargs) if is_root else shared)
     with agree(context.collective_comm):
-        if per == "rank" or context.topology.is_leader:
+        if per == "rank":
             function(*args)
+        elif context.topology.is_leader:
+            with alone(context.topology.node_comm, "by an initializer of each node"):
+                function(*args)
 
 
 @dataclass
@@ -145,13 +149,18 @@ class _Run:
         while not is_last:
             with agree(self._context.collective_comm):
                 if self._source is not None:
-                    batch = self._source.next()
+                    with self._reading():
+                        batch = self._source.next()
                 self._queue.reset(self._root, 0 if batch is None else len(batch[1]))
             is_last, items = self._shared(batch)
             if len(items):
                 results += self._gathered(len(items), self._run(items))
                 self._first += len(items)
         return results if self._gather == "all" or (self._gather == "root" and self._source is not None) else None
+
+    def _reading(self) -> alone:
+        """A block in which the root reads items, while the other ranks run tasks or wait for them."""
+        return alone(self._context.topology.comm, "by the items of a map")
 
     def _shared(self, batch: tuple[bool, Items] | None) -> tuple[bool, Items]:
         """The root's batch on all ranks; with the first one the function."""
@@ -167,8 +176,10 @@ class _Run:
         try:
             self._queue.start()
             if self._source is not None:
-                self._source.read_ahead()
-            call_as_task(self._run_chunks, items, results)
+                with self._reading():
+                    self._source.read_ahead()
+            with alone(self._context.topology.comm, IN_TASK, for_all_threads=True):
+                self._run_chunks(items, results)
         except BaseException as error:
             self._fail(error)
         self._wait_for_all()

@@ -714,6 +714,7 @@ def test_an_interrupted_initializer(configured, monkeypatch):
         monkeypatch.setattr(run, "agree", interrupt)
         with pytest.raises(KeyboardInterrupt):
             pool.initialize(abs, (1,))
+        pool.close()
         with pytest.raises(ms.MpishareError, match="out of step"):
             ms.zeros(3, comm=own)
 

@@ -1,0 +1,96 @@
+"""Blocks that one rank runs while the other ranks of a communicator do not come to its collectives, such as a task."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+from mpishare.comm import mpi
+from mpishare.errors import ArgumentError
+
+_blocks: list[alone] = []
+"""Those in which this process is, the innermost last."""
+
+
+class alone:  # noqa: N801 - used as `with alone(comm, "within a task"):`
+    """A block in which a collective with other ranks of `comm` is an ArgumentError, as these ranks do not come.
+
+    In the thread of the block, a collective over any communicator is refused that has a second rank of `comm`.
+
+    Attributes:
+        where: What an error says of where the call was made, such as "within a task".
+        is_lifted: Whether the other ranks come for a while.
+    """
+
+    def __init__(self, comm: mpi.Intracomm, where: str, *, for_all_threads: bool = False) -> None:
+        """A block that begins with `with`, and ends with it or before, by `end`.
+
+        With `for_all_threads`, a collective over `comm` itself is refused in other threads, too. Over other
+        communicators they may have an understanding with threads of the other ranks.
+        """
+        self.where = where
+        self.is_lifted = False
+        self._comm = comm
+        self._is_for_all = for_all_threads
+        self._thread = 0
+
+    def __enter__(self) -> alone:
+        self._thread = threading.get_ident()
+        _blocks.append(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Ends the block, if it has not ended."""
+        if self in _blocks:
+            _blocks.remove(self)
+
+    def separates(self, comm: mpi.Intracomm, *, of_this_thread: bool = False) -> bool:
+        """Whether other ranks of `comm` do not come to a collective of this thread, which is the block's own if so."""
+        is_own = self._thread == threading.get_ident()
+        if self.is_lifted or not (is_own or (self._is_for_all and not of_this_thread)):
+            return False
+        return comm.size > 1 if self._comm == comm else is_own and _n_common(self._comm, comm) > 1
+
+
+def where_alone(comm: mpi.Comm | None, *, of_this_thread: bool = False) -> str:
+    """Where a call is made to which other ranks of `comm`, MPI_COMM_WORLD when None, do not come; "" if they do.
+
+    With `of_this_thread`, blocks of other threads do not count.
+    """
+    if not _blocks:  # nearly always
+        return ""
+    comm = mpi.COMM_WORLD if comm is None else comm
+    if not isinstance(comm, mpi.Intracomm) or comm == mpi.COMM_NULL:
+        return ""  # it is refused by `context_of`
+    blocks = (block for block in reversed(_blocks) if block.separates(comm, of_this_thread=of_this_thread))
+    return next((block.where for block in blocks), "")
+
+
+def refuse_alone(name: str, comm: mpi.Comm | None) -> None:
+    """Checks that the other ranks of `comm` can come to the collective `name`.
+
+    Raises:
+        ArgumentError: They do not. Local.
+    """
+    if where := where_alone(comm):
+        raise ArgumentError(
+            f"{name} was called {where}, where other ranks of the communicator do not join. Call it before, outside, "
+            "or pass comm=MPI.COMM_SELF."
+        )
+
+
+def _n_common(one: mpi.Intracomm, other: mpi.Intracomm) -> int:
+    """How many ranks two communicators have in common; 0 if the first has been freed."""
+    if one == mpi.COMM_NULL:
+        return 0
+    groups = [one.Get_group(), other.Get_group()]
+    groups.append(mpi.Group.Intersection(*groups))
+    size: int = groups[-1].size
+    for group in groups:
+        group.Free()
+    return size

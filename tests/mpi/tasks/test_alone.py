@@ -1,0 +1,206 @@
+"""Collectives where the other ranks do not come: within a task, in the block of a pool. They are errors at once."""
+
+import threading
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpishare as ms
+
+COLLECTIVES = {
+    "share": lambda comm: ms.share(np.ones(3), comm=comm),
+    "share an object": lambda comm: ms.share({"a": np.ones(3)}, comm=comm),
+    "zeros": lambda comm: ms.zeros(3, comm=comm),
+    "bcast": lambda comm: ms.bcast(np.ones(3), comm=comm),
+    "put": lambda comm: ms.put(np.ones(3), slice(None), np.ones(3), comm=comm),
+    "fence": lambda comm: ms.fence(comm=comm),
+    "fence of a node": lambda comm: ms.fence(scope="node", comm=comm),
+    "allreduce": lambda comm: ms.allreduce(np.ones(3), comm=comm),
+    "allgather": lambda comm: ms.allgather(np.ones(3), comm=comm),
+    "gather": lambda comm: ms.gather(np.ones(3), comm=comm),
+    "scatter": lambda comm: ms.scatter(np.ones(3), comm=comm),
+    "load": lambda comm: ms.load("no such file", comm=comm),
+    "save": lambda comm: ms.save("no such folder/a.npy", np.ones(3), comm=comm),
+    "Checkpoint": lambda comm: ms.Checkpoint("no such folder", comm=comm),
+    "info": lambda comm: ms.info(comm=comm),
+    "map": lambda comm: ms.map(abs, [1], comm=comm),
+    "Pool": lambda comm: ms.Pool(comm),
+    "share over another communicator": lambda comm: ms.share(np.ones(3), comm=of_all),
+    "a first call": lambda comm: ms.topology(unused),
+}
+
+of_all = unused = MPI.COMM_NULL
+
+
+@pytest.fixture(autouse=True)
+def _communicators(comm):
+    global of_all, unused
+    of_all, unused = comm.Dup(), comm.Dup()
+    ms.topology(of_all)
+    yield
+    of_all.Free()
+    unused.Free()
+
+
+def refused(name, comm=None):
+    """A task that makes a collective call. It returns the error."""
+    try:
+        COLLECTIVES[name](comm)
+    except ms.ArgumentError as error:
+        return str(error)
+    return "nothing"
+
+
+def test_the_table_has_all_collectives():
+    named = {name.partition(" ")[0] for name in COLLECTIVES} | {"empty", "full"}  # which are as zeros
+    public = {name for name in ms.__all__ if "Collective:\n        Over" in (getattr(ms, name).__doc__ or "")}
+    assert public - named <= {"topology"}
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_within_a_task(comm, name):
+    """Of map on any rank, of Pool.map, of submit and of imap."""
+    task = partial(refused, name)
+    for error in ms.map(lambda _: task(), range(3 * comm.size), chunk=1, gather="all"):
+        assert "was called within a task" in error or "first call" in error
+    with ms.Pool() as pool:
+        if pool is not None:
+            errors = [*pool.map(lambda _: task(), range(9), 1), pool.submit(task).result(), pool.apply(task)]
+            errors += pool.imap(lambda _: task(), range(3))
+            assert all("within a task, where other ranks" in error for error in errors), errors
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_of_the_root_while_the_others_serve(name):
+    """In the block of the pool, in a callback, by the items of a map, and beside a map of another thread."""
+    errors, ended = [], threading.Event()
+
+    def note(_):
+        errors.append(refused(name))
+        ended.set()
+
+    with ms.Pool() as pool:
+        if pool is not None:
+            assert "by the root within the block of a Pool" in refused(name)
+            pool.apply_async(abs, (1,), callback=note).get(50)
+            assert ended.wait(50)
+            assert "by a callback" in errors.pop()
+            assert all("by the items of a map" in error for error in pool.map(str, (refused(name) for _ in range(5))))
+            assert pool.map(abs, [-1]) == [1]
+    assert ms.map(abs, [-1], gather="all") == [1]
+
+
+def whole(number):
+    """A task that makes collective calls that are legal."""
+    alone = MPI.COMM_SELF
+    array = ms.share(np.full(3, number), comm=alone)
+    return int(ms.allreduce(array, comm=alone).sum()) + sum(ms.map(abs, [number], comm=alone))
+
+
+def test_over_the_rank_alone(comm):
+    assert ms.map(whole, range(9), chunk=1, gather="all") == [4 * number for number in range(9)]
+    with ms.Pool() as pool:
+        if pool is not None:
+            assert pool.map(whole, range(9), 1) == [4 * number for number in range(9)]
+            assert pool.submit(whole, 5).result() == 20
+            assert whole(5) == 20
+            with ms.Pool(MPI.COMM_SELF) as alone:
+                assert alone.map(whole, [5]) == [20]
+
+
+group = MPI.COMM_NULL
+"""Some ranks, of which one has tasks and the others help it."""
+
+
+def with_helpers(number):
+    """A task that a group of ranks does together."""
+    group.bcast(number)
+    return int(ms.allreduce(np.array([number]), comm=group)[0])
+
+
+@pytest.mark.ranks(4)
+def test_over_the_ranks_that_help_with_a_task(comm):
+    """Only the first rank of each group is in the pool. The others come to its collectives."""
+    global group
+    group = comm.Split(comm.rank % 2)
+    tasks = comm.Split(group.rank > 0)
+    ms.topology(group)
+    if group.rank == 0:
+        with ms.Pool(tasks) as pool:
+            if pool is not None:
+                assert pool.map(with_helpers, range(9), 1) == [number * group.size for number in range(9)]
+                assert pool.submit(with_helpers, 5).result() == 5 * group.size
+        group.bcast(None)
+    else:
+        while (number := group.bcast(None)) is not None:
+            ms.allreduce(np.array([number]), comm=group)
+    tasks.Free()
+    group.Free()
+
+
+begun, ended = threading.Event(), threading.Event()
+
+
+def wait(folder, number):
+    """A task that takes until the root has one, and another thread there has made its call."""
+    if MPI.COMM_WORLD.rank == 0:
+        begun.set()
+        ended.wait(50)
+        (folder / "end").touch()
+    while not (folder / "end").exists():
+        time.sleep(0.001)
+    return number
+
+
+@pytest.mark.ranks(2)
+def test_beside_a_map_of_another_thread(comm, shared_folder):
+    """Over the same communicator; over another one the other ranks may come."""
+    errors = []
+
+    def call():
+        begun.wait(50)
+        errors.append(refused("share", comm))
+        ended.set()
+
+    begun.clear()
+    ended.clear()
+    pool = ms.Pool()
+    if comm.rank == 0:
+        thread = threading.Thread(target=call)
+        thread.start()
+        assert pool.map(partial(wait, shared_folder), range(8 * comm.size), 1) == list(range(8 * comm.size))
+        thread.join()
+        assert "within a task" in errors[0]
+        pool.close()
+    pool.wait()
+
+
+def test_after_the_pool_has_been_closed(comm):
+    with ms.Pool() as pool:
+        if pool is not None:
+            pool.map(abs, [1])
+            pool.close()
+        assert ms.allreduce(np.array([1]))[0] == comm.size
+
+
+counted = []
+
+
+def count_ranks():
+    """An initializer that makes a collective call."""
+    counted.append(int(ms.allreduce(np.array([1]))[0]))
+
+
+def test_an_initializer_may_make_collective_calls(comm):
+    """On each rank all come; on one rank of each node only the leaders do."""
+    counted.clear()
+    ms.map(abs, [1], initializer=count_ranks)
+    assert counted == [comm.size]
+    if ms.topology().n_nodes == 1 < comm.size:
+        with pytest.raises(ms.MpishareError, match="by an initializer of each node"):
+            ms.map(abs, [1], initializer=count_ranks, per="node")
