@@ -38,6 +38,8 @@ class Config:
         window_components: `OMPI_MCA_osc`, which of its components Open MPI may use for windows; None if it is not told.
         launched: The number of processes that the launcher started together; 1 where it does not say.
         singletons: `MPISHARE_SINGLETONS`, "1" where each of these is meant to be alone.
+        columns: `MPISHARE_COLUMNS`, how wide the terminal is to which the launcher copies the standard error of ranks;
+            None if that is none, as far as is known.
         stray_stores: `MPISHARE_STRAY_STORES`, "0" where no handler of SIGSEGV names the array that was stored into.
     """
 
@@ -54,6 +56,7 @@ class Config:
     window_components: str | None = None
     launched: int = 1
     singletons: bool = False
+    columns: int | None = None
     stray_stores: bool = True
 
     @classmethod
@@ -78,6 +81,14 @@ class Config:
         """`MPISHARE_TIMEOUT` alone; None also where it cannot be understood, which `read` reports."""
         try:
             return _seconds(environ.get("MPISHARE_TIMEOUT", ""))
+        except ValueError:
+            return None
+
+    @staticmethod
+    def read_columns(environ: Mapping[str, str] = os.environ) -> int | None:
+        """`MPISHARE_COLUMNS` alone; None also where it cannot be understood, which `read` reports."""
+        try:
+            return _positive(environ.get("MPISHARE_COLUMNS", ""))
         except ValueError:
             return None
 
@@ -149,6 +160,13 @@ def _chunk_bytes(text: str) -> int:
     return nbytes
 
 
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
 def _seconds(text: str) -> float:
     seconds = float(text)
     if not 0 < seconds < math.inf:
@@ -174,6 +192,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "window_dir": ("OMPI_MCA_osc_sm_backing_directory", str, ""),
     "window_components": ("OMPI_MCA_osc", str, ""),
     "singletons": ("MPISHARE_SINGLETONS", _switch, _SWITCH),
+    "columns": ("MPISHARE_COLUMNS", _positive, "a number of columns"),
     "stray_stores": ("MPISHARE_STRAY_STORES", _switch, _SWITCH),
 }
 """For each attribute of `Config` its variable, the function that parses a value or raises ValueError, and what to

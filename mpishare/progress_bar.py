@@ -1,21 +1,27 @@
-"""A bar with the rate and the time left, on the standard error of one rank."""
+"""How far the work of all ranks is, on the standard error of one rank: a bar on a terminal, lines in a log.
+
+The launcher gives its ranks a pipe for standard error, of which it copies all that comes to its own. So a rank cannot
+see a terminal. `mpishare run` can, and tells the ranks how wide it is (`Config.read_columns`).
+"""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
 from typing import Any
 
+from mpishare.config import Config
 from mpishare.errors import BackendError
+
+_LINE_S = 10
+"""Between two lines in a log. Work that takes less leaves none."""
 
 
 class Bar:
-    """A progress bar for the work of all ranks. It shows nothing if standard error is not a terminal, or fails.
-
-    Once it is made, it raises nothing: the other ranks would wait for the rank that shows it.
-    """
+    """What shows the progress. Once it is made, it raises nothing: the other ranks would wait for its rank."""
 
     def __init__(self, total: int | None, unit: str = " tasks", *, is_shown: bool = True) -> None:
         """`total` counts in `unit`, None if it is not known; "B" are bytes. `is_shown` is true on one rank only.
@@ -29,10 +35,14 @@ class Bar:
             tqdm = check_tqdm()
             options = {"unit_scale": True, "unit_divisor": 1024} if unit == "B" else {}
             with self._ending_on_error():
-                if sys.stderr is not None and sys.stderr.isatty():
+                is_terminal, columns = sys.stderr.isatty(), Config.read_columns()
+                if not is_terminal and columns is None:
+                    self._bar = _Lines(tqdm, total, unit=unit, **options)
+                else:
                     # tqdm's own lock is one between processes, for which Python 3.14 starts a process.
                     thread_safe = type("thread_safe", (tqdm,), {"_lock": RLock()})
-                    self._bar = thread_safe(total=total, unit=unit, file=sys.stderr, **options)
+                    width = None if is_terminal else columns  # None: tqdm asks the terminal
+                    self._bar = thread_safe(total=total, unit=unit, ncols=width, file=sys.stderr, **options)
 
     def show(self, done: int) -> None:
         """Shows how much of this round has been done."""
@@ -55,11 +65,37 @@ class Bar:
 
     @contextmanager
     def _ending_on_error(self) -> Iterator[None]:
-        """An error, such as that of a closed stream, ends the bar and nothing else."""
+        """An error, such as from a closed stream, ends the bar and nothing else."""
         try:
             yield
         except Exception:
             self._bar = None
+
+
+class _Lines:
+    """Writes what a bar says as lines of a log, and a last one if there was any."""
+
+    def __init__(self, tqdm: Any, total: int | None, **options: Any) -> None:
+        self.n = 0
+        self._format = tqdm.format_meter
+        self._facts = {"total": total, "ncols": 0, **options}
+        self._begin = self._last = time.monotonic()
+
+    def update(self, count: int) -> None:
+        """Notes that `count` more units have been done."""
+        self.n += count
+        if time.monotonic() - self._last >= _LINE_S:
+            self._write()
+
+    def close(self) -> None:
+        """Ends the lines."""
+        if self._last > self._begin:
+            self._write()
+
+    def _write(self) -> None:
+        self._last = time.monotonic()
+        sys.stderr.write(self._format(self.n, elapsed=self._last - self._begin, **self._facts).strip() + "\n")
+        sys.stderr.flush()
 
 
 def check_tqdm() -> Any:

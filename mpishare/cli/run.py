@@ -23,6 +23,7 @@ other MPIs ignore, unless they are set already:
   permission to run more ranks than cores, and to yield while waiting, when N exceeds the cores outside a batch system
   no UCX for windows, which prints a message for each
   `python -m mpi4py`, so that an exception on one rank ends the job instead of hanging it
+  MPISHARE_COLUMNS, the width of the terminal, so that ranks show bars there
 
 PROGRAM is the first argument that is -m, ends in .py, or is an interpreter such as python3.11; without mpiexec options,
 the first argument. Write -- before any other program. Of several programs (a.py : -n 2 b.py) only the first runs under
@@ -74,7 +75,7 @@ def main(argv: list[str]) -> int:
     added = additions(request, os.environ)
     line = command(request, mpiexec)
     if not request.dry_run:
-        os.execve(mpiexec, line, {**os.environ, **added})  # noqa: S606 - its purpose is to start a program
+        os.execve(mpiexec, line, {**os.environ, **added, **_terminal()})  # noqa: S606 - its purpose is to start a program
     print(shlex.join([*(f"{name}={value}" for name, value in added.items()), *line]))
     return 0
 
@@ -116,6 +117,15 @@ def additions(request: Request, environ: Mapping[str, str]) -> dict[str, str]:
     if request.ranks is not None and request.ranks > len(os.sched_getaffinity(0)) and not is_placed:
         added |= _OVERSUBSCRIBE
     return {name: value for name, value in added.items() if name not in environ}
+
+
+def _terminal() -> dict[str, str]:
+    """How wide the terminal is, for the ranks' bars: their own standard error is a pipe, which mpiexec reads."""
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):  # it is none, or closed
+        return {}
+    return {"MPISHARE_COLUMNS": str(columns or 80)}
 
 
 def command(request: Request, mpiexec: str) -> list[str]:

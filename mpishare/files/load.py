@@ -66,7 +66,7 @@ def load(
             `.npy` file or contiguous datasets, on a file system that can be trusted: if the file is truncated later,
             SIGBUS ends the job.
         attributes: Whether to return the attributes too.
-        progress: Whether rank 0 shows a bar with the rate and the time left, if its standard error is a terminal.
+        progress: Whether rank 0 shows the rate and the time left; see `mpishare.map`.
         comm: The ranks that share; MPI_COMM_WORLD when None.
         backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
 

@@ -101,8 +101,7 @@ def save(
             name is replaced. The file's other contents are copied, which takes time and room for all of them, once a
             call.
         distributed: Whether each rank has rows of its own; of several arrays also the names of those.
-        progress: Whether rank 0 shows a bar with bytes, rate and remaining time, if standard error is a terminal. Needs
-            tqdm.
+        progress: Whether rank 0 shows bytes, rate and remaining time; see `mpishare.map`. Needs tqdm.
         comm: The ranks; MPI_COMM_WORLD when None.
 
     Returns:

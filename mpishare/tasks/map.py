@@ -37,8 +37,8 @@ def map(  # noqa: A001 - like Python's own
         root: The rank that has `func` and `items`.
         comm: The ranks that share the work; MPI_COMM_WORLD when None.
         chunk: How many tasks a rank takes at a time; None for as many as take about 2 ms, and fewer near the end.
-        progress: Whether to show a bar, on the root's standard error if that is a terminal, with the rate and the time
-            left. Needs tqdm.
+        progress: Whether the root shows the rate and the time left on standard error: as a bar on a terminal, also on
+            the one of `mpishare run`, and as a line every ten seconds elsewhere. Needs tqdm.
         gather: Who gets the results: "root", "all", or "none".
         initializer: On `root`, what to call before the tasks, as for a state that cannot be pickled; ignored elsewhere.
         initargs: Its arguments.

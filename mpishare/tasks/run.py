@@ -217,6 +217,7 @@ class _Run:
                 if request is None and not self._context.is_watched:
                     request = self._context.data_comm.Ibarrier()
                 while request is not None and not request.Test():
+                    self._bar.show(self._queue.done)
                     next(pauses)
                 return
             except mpi.Exception:

@@ -29,6 +29,7 @@ VARIABLES = [
     ("MPISHARE_CHUNK", "4K", "chunk_bytes", 4096),
     ("MPISHARE_CHUNK", "1G", "chunk_bytes", 1 << 30),
     ("MPISHARE_SINGLETONS", "1", "singletons", True),
+    ("MPISHARE_COLUMNS", "120", "columns", 120),
     ("TMPDIR", "/local", "temporary", "/local"),
     ("OMPI_MCA_osc_sm_backing_directory", "/tmp", "window_dir", "/tmp"),
     ("SLURM_STEP_NUM_TASKS", "6", "launched", 6),
@@ -67,6 +68,7 @@ BAD = {
     "MPISHARE_TIMEOUT": ["soon", "0", "-1", "nan", "inf"],
     "MPISHARE_SECOND_MAP": ["maybe", "2"],
     "MPISHARE_CHECK": ["yes"],
+    "MPISHARE_COLUMNS": ["wide", "0", "-1"],
 }
 
 

@@ -1,4 +1,4 @@
-"""A bar on a terminal, on none, and on one that fails."""
+"""A bar on a terminal, lines elsewhere, and a stream that fails."""
 
 import io
 import sys
@@ -6,44 +6,64 @@ import sys
 import pytest
 from tqdm import std
 
+from mpishare import progress_bar
 from mpishare.progress_bar import Bar
 
 
-class Terminal(io.StringIO):
-    """A terminal that fails after so many writes."""
+class Stream(io.StringIO):
+    """A stream that fails after `writes` writes."""
 
-    def __init__(self, writes):
+    def __init__(self, writes=1000, *, is_terminal=True):
         super().__init__()
         self.left = writes
+        self.is_terminal = is_terminal
 
     def isatty(self):
-        return True
+        return self.is_terminal
 
     def write(self, text):
         self.left -= 1
         if self.left < 0:
-            raise RuntimeError("the terminal has gone")
+            raise RuntimeError("the stream has gone")
         return super().write(text)
 
 
-@pytest.mark.parametrize(("writes", "is_shown"), [(1000, True), (1000, False), (0, True), (1, True)])
-def test_a_terminal_shows_the_bytes(monkeypatch, writes, is_shown):
-    """A terminal that fails ends the bar alone."""
-    stream, is_whole = Terminal(writes), is_shown and writes == 1000
+def written(monkeypatch, stream, *, is_shown=True):
+    """What a bar writes to `stream` for 3 MiB."""
     monkeypatch.setattr(sys, "stderr", stream)
     with Bar(3 << 20, unit="B", is_shown=is_shown) as bar:
         for done in (1 << 20, 2 << 20):
             bar.show(done)
         bar.end_round(3 << 20)
-    assert ("3.00M/3.00M" in stream.getvalue()) == is_whole
-    assert bool(stream.getvalue()) == (is_shown and writes > 0)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(("writes", "is_shown"), [(1000, True), (1000, False), (0, True), (1, True)])
+def test_a_terminal_shows_the_bytes(monkeypatch, writes, is_shown):
+    """A terminal that fails ends the bar alone."""
+    text = written(monkeypatch, Stream(writes), is_shown=is_shown)
+    assert ("3.00M/3.00M" in text) == (is_shown and writes == 1000)
+    assert bool(text) == (is_shown and writes > 0)
+
+
+def test_a_terminal_of_the_launcher_shows_a_bar_of_its_width(monkeypatch):
+    monkeypatch.setenv("MPISHARE_COLUMNS", "60")
+    text = written(monkeypatch, Stream(is_terminal=False))
+    assert "3.00M/3.00M" in text
+    assert 55 < max(map(len, text.rstrip().split("\r"))) <= 60
+
+
+def test_a_log_gets_a_line_now_and_then_and_a_last_one(monkeypatch):
+    monkeypatch.delenv("MPISHARE_COLUMNS", raising=False)
+    assert written(monkeypatch, Stream(is_terminal=False)) == ""
+    monkeypatch.setattr(progress_bar, "_LINE_S", 0)
+    assert written(monkeypatch, Stream(0, is_terminal=False)) == ""
+    *lines, last = written(monkeypatch, Stream(is_terminal=False)).splitlines()
+    assert ["1.00M/3.00M" in lines[0], "2.00M/3.00M" in lines[1], "100% 3.00M/3.00M" in last] == [True] * 3
 
 
 def test_it_makes_no_lock_between_processes(monkeypatch):
     """For that Python 3.14 starts a process."""
     monkeypatch.delattr(std.tqdm, "_lock", raising=False)
-    monkeypatch.setattr(sys, "stderr", Terminal(1000))
-    with Bar(1) as bar:
-        bar.show(1)
-    assert "1/1" in sys.stderr.getvalue()
+    assert "3.00M/3.00M" in written(monkeypatch, Stream())
     assert not hasattr(std.tqdm, "_lock")
