@@ -137,8 +137,9 @@ def replicate_object(
     if header.nbytes == header.prefix_bytes:
         replicate(context, root, block, is_shared, packed)
         return
-    with agree(context.collective_comm):  # the root may fail to write the prefix, which all ranks read now
+    with agree(context.collective_comm):  # the root may fail to write the prefix
         replicate(context, root, block[: header.prefix_bytes], is_shared, packed)
+    with agree(context.collective_comm):  # all ranks read it once they know that it is there, and a rank may fail to
         places = _places(block, header)
     for number, (spec, start) in enumerate(places):
         if spec.nbytes >= _LARGE_BYTES:

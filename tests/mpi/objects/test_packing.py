@@ -49,6 +49,15 @@ def shared(comm, make, root=-1):
     return ms.share(make() if comm.rank == root else None, root=root)
 
 
+def test_no_rank_reads_the_places_of_arrays_before_they_are_written(comm):
+    """In memory that is used again, it would find the places of another object's arrays."""
+    for number in range(12):
+        arrays = [np.full(number % 7, number), np.full(LARGE + number, number), np.full(3 + number % 2, number)]
+        result = ms.share({"text": bytes(2 << 20), "arrays": arrays} if comm.rank == 0 else None)
+        for found, expected in zip(result["arrays"], arrays, strict=True):
+            assert_same(found, expected)
+
+
 @pytest.mark.parametrize("n", [3, 1000, LARGE - 1, LARGE, 3 * LARGE + 1])
 @pytest.mark.parametrize("root", [0, -1])
 def test_a_dataclass_of_arrays(comm, root, n):
