@@ -55,7 +55,7 @@ test: $(READY) $(ORIGINALS) $(MPICH_READY) $(if $(MPIO_H5PY),$(MPIO_READY))
 # The project's own files, whatever else lies beside them.
 LINTED := benchmarks docs jobs mpishare tests setup.py
 
-lint: $(READY)
+lint: $(READY) $(ORIGINALS)
 	$(PY) -m ruff check $(LINTED)
 	$(PY) -m ruff format --check $(LINTED)
 	$(PY) -m mypy

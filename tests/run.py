@@ -3,13 +3,13 @@
 import argparse
 import os
 import re
+import resource
 import subprocess
 import sys
 import time
 from collections import Counter
 from fnmatch import fnmatch
 from tempfile import TemporaryDirectory, gettempdir
-from threading import Timer
 from typing import NamedTuple
 
 from tests import bare, coverage
@@ -32,8 +32,6 @@ LAYOUTS = [
 ]
 """Numbers of ranks, placements on pretended nodes ("" is all on the real one), and folders left out. The launch
 `watched` has 3 ranks on 2 nodes."""
-COMPAT = [(4, "block:2"), (4, "cyclic:2")]
-"""Numbers of ranks and placements on which a second MPI runs tests/mpi/compat alone."""
 ALSO_ON_HOSTS = "mpi-5-sizes:1,3,1"
 """The launch whose tests the launch `cluster` runs on as many ranks of real hosts: it runs where there can be none, and
 where it is named."""
@@ -57,8 +55,10 @@ tests/mpi, and of tests/mpi/memory."""
 PYTEST = ["-m", "pytest", "-q", "--color=no"]
 FAILURE = r"^(?:FAILED |ERROR |\[rank \d+\] tests/).*"
 """A line of a launch's output that is repeated in the summary: pytest's, and those of the ranks of tests/mpi."""
-SUMMARY = r"^.*\d+ (?:passed|failed|error|skipped)(?:.* in [\d.]+s.*|.* skipped)$"
-"""The last line of a pytest session, and that of this program, which the launch `bare` starts."""
+SUMMARIES = r"^\d+ passed, \d+ failed, \d+ skipped$"
+"""The last line of this program, which the launch `bare` starts more than once."""
+SUMMARY = r"^.*\d+ (?:passed|failed|error|skipped).* in [\d.]+s.*$"
+"""The last line of a pytest session."""
 
 
 class Launch(NamedTuple):
@@ -124,12 +124,15 @@ def launches():
         chosen.append(mpi(name, size, environ, without=["comm", "transfer", "compat", *ABOVE]))
     chosen.append(mpi("watched", 3, {"MPISHARE_NODES": "block:2", **WATCHED}, without=["memory", "kernels"]))
     if MPICH.exists():
-        chosen += mpich()
-        # MPI puts each rank on a node of its own.
-        alone = with_python("mpich-alone", MPICH, [MPICH.parent], [*PYTEST, "--tb=short", "tests/mpi/memory"])
-        chosen.append(alone._replace(environ={**alone.environ, "MPIR_CVAR_NOLOCAL": "1"}))
+        # The folders above the others on 2 ranks, as a rank of MPICH that waits leaves its core to no other.
+        chosen.append(with_python("mpich", MPICH, mpi_tests(without=ABOVE)))
+        chosen.append(with_python("mpich-2", MPICH, mpi_tests(only=[*ABOVE, "compat"]), size=2))
+        cyclic = {"MPISHARE_NODES": "cyclic:2"}
+        chosen.append(with_python("mpich-4-cyclic:2", MPICH, mpi_tests(only=["compat"]), size=4, environ=cyclic))
     if MPIO.exists():
-        chosen.append(hdf5_through_mpi())
+        # The system's h5py, which writes through MPI, with its mpiexec.
+        folders = mpi_tests(only=["files", "checkpoints"])
+        chosen.append(with_python("hdf5-mpi", MPIO, folders, mpiexec="/usr/bin"))
     chosen += [mpi(f"large-{size}", size, {"MPISHARE_NODES": nodes}, "large") for size, nodes in LARGE.items()]
     chosen.append(pytest("blackbox", "--numprocesses=2", "--dist=loadfile", "tests/blackbox"))
     if not missing(slurm=False):
@@ -180,35 +183,11 @@ def mpi_tests(marks=EVERYWHERE, *, only=("",), without=()):
     return [*PYTEST, "--durations=5", "--tb=short", "-m", marks, *folders]
 
 
-def mpich():
-    """tests/mpi on a second MPI, which `make test` installs in a folder of its own.
-
-    The folders above the others run on 2 ranks, as a rank of MPICH that waits leaves its core to no other.
-    """
-    return [
-        with_python("mpich", MPICH, [MPICH.parent], mpi_tests(without=ABOVE)),
-        with_python("mpich-2", MPICH, [MPICH.parent], mpi_tests(only=[*ABOVE, "compat"]), size=2),
-        *(compat_of_mpich(size, nodes) for size, nodes in COMPAT),
-    ]
-
-
-def compat_of_mpich(size, nodes):
-    """The tests of other libraries' names on a second MPI, on `size` ranks."""
-    name = f"mpich-{size}-{nodes}".rstrip("-")
-    launch = with_python(name, MPICH, [MPICH.parent], mpi_tests(only=["compat"]), size)
-    return launch._replace(environ={**launch.environ, "MPISHARE_NODES": nodes})
-
-
-def hdf5_through_mpi():
-    """The tests of files with the system's h5py, which writes through MPI, and with its mpiexec."""
-    folders = ["tests/mpi/files", "tests/mpi/checkpoints"]
-    return with_python("hdf5-mpi", MPIO, [MPIO.parent, "/usr/bin"], [*PYTEST, "--tb=short", *folders])
-
-
-def with_python(name, python, folders, args, size=3):
-    """Another Python on some ranks, with `folders` first on PATH."""
-    path = os.pathsep.join([*map(str, folders), os.environ.get("PATH", os.defpath)])
-    return Launch(name, [str(python), "-m", "mpishare", "run", "-n", str(size), "python", *args], {"PATH": path})
+def with_python(name, python, args, *, mpiexec="", size=3, environ=None):
+    """Another Python on some ranks, with its folder, then that of its mpiexec, first on PATH."""
+    path = os.pathsep.join(filter(None, [str(python.parent), mpiexec, os.environ.get("PATH", os.defpath)]))
+    command = [str(python), "-m", "mpishare", "run", "-n", str(size), "python", *args]
+    return Launch(name, command, {"PATH": path, **(environ or {})})
 
 
 def run(launch):
@@ -219,37 +198,31 @@ def run(launch):
     """
     settings = [f"{name}={value}" for name, value in launch.environ.items() if name != "PATH"]
     print(f"\n== {launch.name}\n{' '.join([*settings, *launch.command])}", flush=True)
-    start = time.monotonic()
+    start, before = time.monotonic(), cpu_s()
     with TemporaryDirectory(prefix="tests-", ignore_cleanup_errors=True) as folder:
         environ = environment({**coverage.settings(launch.name), "TMPDIR": folder, **launch.environ})
-        process = subprocess.Popen(
-            launch.command,
-            cwd=ROOT,
-            env=environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
+        line = ["timeout", "--foreground", str(TIME_LIMIT_S), *launch.command]  # mpiexec ends its ranks
+        ended = subprocess.run(
+            line, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace", check=False
         )
-        limit = Timer(TIME_LIMIT_S, process.terminate)  # mpiexec ends its ranks
-        limit.start()
-        with process.stdout:
-            output = process.stdout.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        limit.cancel()
-    last = re.findall(r"^.*\d+ (?:passed|failed|error|skipped)(?:.* in [\d.]+s.*|.* skipped)$", output, re.MULTILINE)[
-        -1:
-    ]
-    outcomes = re.findall(r"(\d+) (passed|failed|error|skipped)", "".join(last))
-    counts = Counter({name: int(number) for number, name in outcomes})
+    own = re.findall(SUMMARIES, ended.stdout, re.MULTILINE)
+    last = own or re.findall(SUMMARY, ended.stdout, re.MULTILINE)[-1:]
+    counts = Counter()
+    for number, name in re.findall(r"(\d+) (passed|failed|error|skipped)", "\n".join(last)):
+        counts[name] += int(number)
     passed, skipped = counts["passed"], counts["skipped"]
-    failed = counts["failed"] + counts["error"] or int(process.returncode != 0)  # a launch may fail without a test
-    times = f"{time.monotonic() - start:6.1f} s {usage.ru_utime + usage.ru_stime:6.1f} s of CPU"
-    end = f"  exit status {process.returncode}" if process.returncode else ""
-    line = f"{launch.name:20} {passed:5} passed {failed:3} failed {skipped:3} skipped {times}{end}"
-    print(output, end="", flush=True)
-    return "\n    ".join([line, *re.findall(FAILURE, output, re.MULTILINE)]), passed, failed, skipped
+    failed = counts["failed"] + counts["error"] or int(ended.returncode != 0)  # a launch may fail without a test
+    times = f"{time.monotonic() - start:6.1f} s {cpu_s() - before:6.1f} s of CPU"
+    end = f"  exit status {ended.returncode}" if ended.returncode else ""
+    summary = f"{launch.name:20} {passed:5} passed {failed:3} failed {skipped:3} skipped {times}{end}"
+    print(ended.stdout, end="", flush=True)
+    return "\n    ".join([summary, *re.findall(FAILURE, ended.stdout, re.MULTILINE)]), passed, failed, skipped
+
+
+def cpu_s():
+    """Seconds of CPU of all launches that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 if __name__ == "__main__":
