@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,16 +12,14 @@ from mpishare.arrays.raw import Block, bytes_of
 from mpishare.arrays.spec import Spec
 from mpishare.collectives import shared_name
 from mpishare.comm import mpi
-from mpishare.comm.agreement import agree
+from mpishare.comm.agreement import Deferred, agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, SpecError, checked_integer
 from mpishare.files.region import checked_region, parse_region, text_of_region
 from mpishare.memory.buffer_pool import acquire_for
-from mpishare.transfer import plan
-from mpishare.transfer.link import measure_link
+from mpishare.transfer.between_nodes import broadcast
 from mpishare.transfer.node_fill import ArraySource, replicate
-from mpishare.transfer.pipeline import broadcast_chunks
 
 
 def put(
@@ -32,8 +30,8 @@ def put(
     It begins with a fence of all ranks and ends with one of each node: the part changes when all ranks have called, and
     each rank returns when it is written on its own node. The other items do not change.
 
-    A contiguous part, such as some rows of an array in C order, is sent straight into its place. Another part comes to
-    each node but that of `root` in a buffer of its size.
+    A contiguous part, such as some rows of an array in C order, is sent straight into its place. Another part travels
+    between nodes in a buffer of its size on the leader of each.
 
     Args:
         array: On each rank its view of the same array from `empty`, `zeros` or `full`, or of the same part of it.
@@ -48,7 +46,7 @@ def put(
         SpecError: `array` is read-only, or not in node-shared memory; or the dtype of `data` cannot be cast.
         ArgumentError: `region` is not such an index, or is outside of the array; `data` does not have its shape; or
             `root` is not a rank of `comm`.
-        CapacityError: A rank has no memory for a buffer, or, as a `PeerCapacityError`, another has none.
+        CapacityError: A leader has no memory for a buffer, or, as a `PeerCapacityError`, another has none.
         MismatchError: The ranks gave different arrays, different regions or different `root`.
         PeerError: Another rank raised one of these.
 
@@ -56,8 +54,8 @@ def put(
         Over `comm`.
 
     Source:
-        The NumPy reference, "Assigning values to indexed arrays", `numpy.copyto`; between nodes, the ways of
-        `transfer.plan`.
+        The NumPy reference, "Assigning values to indexed arrays", `numpy.copyto`; between nodes,
+        `transfer.between_nodes`.
 
     Example:
         >>> import mpishare as ms, numpy as np
@@ -78,19 +76,60 @@ def put(
             if topology.rank == root:
                 source = ArraySource(spec, _as_part(data, spec, array if part is None else part))
             is_direct = part is not None and part.flags.forc and not has_gaps(spec.dtype)
-            block = bytes_of(part) if part is not None and is_direct else _buffer(context, root, spec.nbytes, source)
+            buffer = _buffer(context, 0 if is_direct or topology.n_nodes == 1 else spec.nbytes)
         if not spec.nbytes:
             return
-        measure_link(context, spec.nbytes)
-        with agree(context.node_collective_comm):  # its other ranks wait for the one that writes
-            if is_direct:
-                replicate(context, root, block, True, source)
-                return
-            broadcast_chunks(context, root, block)
-            if source is not None:
-                _assign(array, items, part, source.array)
-            elif topology.is_leader and topology.node != topology.node_of(root):
-                _assign(array, items, part, spec.view(block))
+        with agree(context.collective_comm):
+            if part is not None and is_direct:
+                replicate(context, root, bytes_of(part), True, source)
+            else:
+                _replicate_items(context, root, _Items(array, items, part), source, spec, buffer)
+
+
+class _Items(NamedTuple):
+    """`array[items]`, which is `part` if that is a view. Bytes of no column stay as they are."""
+
+    array: NDArray[Any]
+    items: tuple[Any, ...]
+    part: NDArray[Any] | None
+
+    def read(self) -> NDArray[Any]:
+        """The items."""
+        read: NDArray[Any] = self.array[self.items] if self.part is None else self.part
+        return read
+
+    def write(self, values: NDArray[Any]) -> None:
+        """Assigns `values` to the items."""
+        if self.part is not None:
+            np.copyto(self.part, values)  # which leaves gaps alone
+            return
+        if has_gaps(self.array.dtype):
+            selected = self.read()
+            np.copyto(selected, values)
+            values = selected
+        self.array[self.items] = values
+
+
+def _replicate_items(
+    context: Context, root: int, items: _Items, source: ArraySource | None, spec: Spec, buffer: Block
+) -> None:
+    """Writes items that are not contiguous, or have gaps, on every node. Leaders send them in buffers."""
+    topology, deferred = context.topology, Deferred()
+    leader = topology.placement.leader(topology.node_of(root))
+    with deferred:
+        if source is not None:
+            items.write(source.array)
+    if topology.n_nodes > 1:
+        context.node_collective_comm.barrier()
+        with deferred:
+            if topology.rank == leader:
+                np.copyto(spec.view(buffer), items.read())
+        if topology.is_leader:
+            broadcast(context, leader, buffer)
+        with deferred:
+            if topology.is_leader and topology.rank != leader:
+                items.write(spec.view(buffer))
+    deferred.raise_first()
 
 
 def _selected(array: NDArray[Any], region: Any) -> tuple[tuple[Any, ...], Spec, NDArray[Any] | None]:
@@ -105,18 +144,6 @@ def _selected(array: NDArray[Any], region: Any) -> tuple[tuple[Any, ...], Spec, 
     stored: Any = (*(slice(r.start, r.stop, r.step) for r in ranges), ...)
     part = view(array[stored])
     return items, Spec.of(part), part
-
-
-def _assign(array: NDArray[Any], items: tuple[Any, ...], part: NDArray[Any] | None, values: NDArray[Any]) -> None:
-    """`array[items] = values`, but for bytes of no column; `part` is `array[items]` if that is a view."""
-    if part is not None:
-        np.copyto(part, values)  # which leaves gaps alone
-        return
-    if has_gaps(array.dtype):
-        selected = array[items]
-        np.copyto(selected, values)
-        values = selected
-    array[items] = values
 
 
 def _as_part(data: ArrayLike | None, spec: Spec, array: NDArray[Any]) -> NDArray[Any]:
@@ -145,18 +172,11 @@ def _as_part(data: ArrayLike | None, spec: Spec, array: NDArray[Any]) -> NDArray
     return np.asarray(source, order=spec.order) if source.flags.forc else source
 
 
-def _buffer(context: Context, root: int, nbytes: int, source: ArraySource | None) -> Block:
-    """What travels between nodes: on `root` the bytes of `source`, on each rank that receives them room for them.
+def _buffer(context: Context, nbytes: int) -> Block:
+    """What travels between nodes, on a leader.
 
     Raises:
         CapacityError: This process has too little memory.
     """
-    topology = context.topology
-    if topology.n_nodes == 1 or topology.rank not in plan.chain(topology.placement, root):
-        return np.empty(0, np.uint8)
-    if source is not None and source.contiguous is not None:
-        return source.contiguous
-    block = acquire_for(context, nbytes, "Put fewer items at a time, or whole rows, which need no buffer.")
-    if source is not None:
-        source.write(block.data)
-    return block
+    cure = "Put fewer items at a time, or whole rows, which need no buffer."
+    return acquire_for(context, nbytes if context.topology.is_leader else 0, cure)

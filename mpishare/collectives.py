@@ -17,7 +17,7 @@ from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.context import Context, context_of
 from mpishare.errors import ArgumentError, MpishareError, SpecError, checked_integer
 from mpishare.memory.segment import segment_of
-from mpishare.transfer.leaders import broadcast_filled
+from mpishare.transfer.between_nodes import broadcast
 
 _FENCES = {"node": "fence(scope='node')", "all": "fence(scope='all')"}
 """The call of a fence by its scope. A misspelled scope meets the ranks of the one that it begins like."""
@@ -52,7 +52,7 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
         Over `comm`.
 
     Source:
-        MPI 3.1, section 5.4 (MPI_Bcast); between nodes, the ways of `transfer.plan`.
+        MPI 3.1, section 5.4 (MPI_Bcast); between nodes, `transfer.between_nodes`.
 
     Example:
         >>> import mpishare as ms
@@ -68,10 +68,9 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
         with call.agree_on_arguments() as agreement:
             rank = checked_integer("root", root, largest=context.topology.size - 1)
             agreement.call = f"bcast({shared_name(array, writes=True)}, root={rank})"
-        if context.topology.n_nodes == 1:
-            context.collective_comm.barrier()
-        else:
-            broadcast_filled(context, rank, bytes_of(array))
+        if context.topology.n_nodes > 1:
+            with agree(context.node_collective_comm):  # its other ranks wait for the one that receives
+                broadcast(context, rank, bytes_of(array))
     return array
 
 

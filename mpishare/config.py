@@ -28,8 +28,8 @@ class Config:
         second_map: `MPISHARE_SECOND_MAP`, whether window pages may be mapped a second time; with "0" memmaps come
             before windows, and each window is kept until MPI_Finalize.
         directory: `MPISHARE_DIR`, the folder for the files of memmaps; None for memory, and then the temporary folder.
-        chunk_bytes: `MPISHARE_CHUNK`, the size of a message between nodes, such as "256K"; None for the choice of the
-            model in `transfer.plan`.
+        chunk_bytes: `MPISHARE_CHUNK`, the size of a message along a chain of nodes, such as "256K"; None for that of
+            `transfer.between_nodes`.
         check: `MPISHARE_CHECK`, "1" to compare the ranks' calls before each collective.
         recycle: `MPISHARE_RECYCLE`, how much memory a node keeps for arrays to come, as given, such as "5%" or "2G".
         timeout_s: `MPISHARE_TIMEOUT`, how long a collective waits for ranks that do not come; None for no limit.

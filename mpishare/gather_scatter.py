@@ -16,7 +16,7 @@ from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import checked_integer
 from mpishare.memory.buffer_pool import acquire_for
-from mpishare.transfer.pipeline import broadcast_spec
+from mpishare.transfer.between_nodes import broadcast_spec
 from mpishare.transfer.rows import describe_rows, payload_of_rows, receive_blocks, rows_of, send_blocks, stack_rows
 
 

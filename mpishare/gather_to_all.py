@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
 
-from mpishare.arrays.raw import Block, copy_bytes
+from mpishare.arrays.raw import copy_bytes
 from mpishare.comm import mpi
+from mpishare.comm.agreement import Deferred
 from mpishare.comm.collective import collective
-from mpishare.comm.context import Context
-from mpishare.memory.allocation import allocate_block, seal
+from mpishare.memory.allocation import node_memory
 from mpishare.memory.selection import check_backend
-from mpishare.transfer import plan
-from mpishare.transfer.link import link_of, measure_link
 from mpishare.transfer.node_fill import broadcast_in_node
-from mpishare.transfer.ring import circulate, gather_runs
-from mpishare.transfer.ring_plan import MAX_SWAP_BYTES, gather_ring, joined_runs, run_bytes, swap_chunk_bytes
-from mpishare.transfer.rows import describe_rows, payload_of_rows, rows_of, stack_rows
-
-_MAX_CALL_BYTES = 64 << 10
-"""Up to here, over all nodes, one MPI_Allgatherv of the leaders takes less time than a ring of chunks. For 256 KiB over
-4 hosts at 400 Mbit/s it took twice as long."""
+from mpishare.transfer.rows import describe_rows, gather_nodes, payload_of_rows, rows_of, stack_rows
 
 
 def allgather(local: NDArray[Any], *, comm: mpi.Comm | None = None, backend: str | None = None) -> NDArray[Any]:
@@ -53,8 +44,7 @@ def allgather(local: NDArray[Any], *, comm: mpi.Comm | None = None, backend: str
         Over `comm`.
 
     Source:
-        MPI 3.1, section 5.7 (MPI_Allgatherv); R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective
-        communication operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005).
+        MPI 3.1, section 5.7 (MPI_Allgatherv), without its limit of 2**31 items.
 
     Example:
         >>> import mpishare as ms, numpy as np
@@ -66,45 +56,26 @@ def allgather(local: NDArray[Any], *, comm: mpi.Comm | None = None, backend: str
     """
     with collective("allgather", comm) as call:
         context = call.context
-        rank = context.topology.rank
         with call.agree_on_arguments() as agreement:
             spec = rows_of(local)
-            kind = check_backend(backend, context)
-            agreement.call = f"allgather(rows of {describe_rows(spec)}, backend={kind})"
+            backend = check_backend(backend, context)
+            agreement.call = f"allgather(rows of {describe_rows(spec)}, backend={backend})"
             agreement.payload = payload_of_rows(context, spec.shape[0])
         starts, whole = stack_rows(context, agreement.payload, spec)
-        segment, block = allocate_block(context, whole.nbytes, backend=kind, made_by="allgather")
-        copy_bytes(whole.view(block)[starts[rank] : starts[rank + 1]], local)
-        if whole.nbytes:
-            row_bytes = whole.nbytes // starts[-1]
-            byte_starts = [start * row_bytes for start in starts]
-            if not segment.origin.is_shared:
-                for other in context.topology.ranks_of(context.topology.node):
+        topology, deferred = context.topology, Deferred()
+        row_bytes = whole.nbytes // max(starts[-1], 1)
+        byte_starts = [start * row_bytes for start in starts]
+        with node_memory(context, whole.nbytes, backend=backend, made_by="allgather") as segment:
+            block, is_shared = segment.block(), segment.origin.is_shared
+            with deferred:
+                copy_bytes(whole.view(block)[starts[topology.rank] : starts[topology.rank + 1]], local)
+            if not is_shared:
+                for other in topology.ranks_of(topology.node):
                     broadcast_in_node(context, other, block[byte_starts[other] : byte_starts[other + 1]])
-            if context.topology.n_nodes == 2 and whole.nbytes <= MAX_SWAP_BYTES:
-                measure_link(context, whole.nbytes)
-            if context.topology.n_nodes > 1:
-                _gather_nodes(context, block, byte_starts, is_shared=segment.origin.is_shared)
-        seal(context, segment)
+            if topology.n_nodes > 1 and whole.nbytes:
+                context.node_collective_comm.barrier()
+                gather_nodes(context, block, byte_starts)
+                if not is_shared:
+                    broadcast_in_node(context, 0, block)
+            deferred.raise_first()
         return segment.view(whole)
-
-
-def _gather_nodes(context: Context, block: Block, starts: Sequence[int], *, is_shared: bool) -> None:
-    """Sends the rows of each node to all nodes. `starts` has the first byte of each rank's rows in `block`."""
-    if context.topology.node_size > 1:
-        context.node_collective_comm.barrier()
-    placement = context.topology.placement
-    if context.leader_comm is not None:
-        runs = [joined_runs(ranks, starts) for ranks in placement.nodes]
-        if plan.is_small(block.nbytes) or (block.nbytes <= _MAX_CALL_BYTES and context.config.chunk_bytes is None):
-            gather_runs(context.leader_comm, block, runs)
-        else:
-            largest, configured = max(map(run_bytes, runs)), context.config.chunk_bytes
-            if len(runs) == 2 and block.nbytes <= MAX_SWAP_BYTES:
-                chunk_bytes = swap_chunk_bytes(largest, link_of(context), configured)
-            else:
-                chunk_bytes = plan.ring_chunk_bytes(largest, configured)
-            ring = gather_ring(runs, context.topology.node, chunk_bytes)
-            circulate(context, plan.chain(placement, 0), block, ring)
-    if not is_shared:
-        broadcast_in_node(context, 0, block)

@@ -15,8 +15,6 @@ from mpishare.comm.collective import collective
 from mpishare.host.memory import Machine
 from mpishare.memory.selection import probe
 from mpishare.transfer import cma
-from mpishare.transfer.link import MIN_BYTES, measure_link, measured_link
-from mpishare.transfer.plan import Link
 
 
 @dataclass(frozen=True)
@@ -52,14 +50,12 @@ class Info:
         settings: The MPISHARE variables in force.
         size: Number of ranks.
         nodes: The nodes, by number.
-        link: What messages between the nodes cost, as measured; None on one node, and with MPISHARE_CHUNK.
     """
 
     versions: dict[str, str]
     settings: str
     size: int
     nodes: tuple[NodeInfo, ...]
-    link: Link | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain data for JSON."""
@@ -68,7 +64,6 @@ class Info:
     def __str__(self) -> str:
         lines = [f"{name:14} {version}" for name, version in self.versions.items()]
         lines += [f"{'settings':14} {self.settings}", f"{'job':14} {self.size} ranks on {len(self.nodes)} nodes"]
-        lines += [f"{'link':14} {self.link}"] if self.link is not None else []
         for number, node in enumerate(self.nodes):
             lines += ["", f"node {number}: {node.host}, ranks {', '.join(map(str, node.ranks))}"]
             if node.mpi_nodes > 1:
@@ -83,7 +78,7 @@ class Info:
 
 
 def info(*, comm: mpi.Comm | None = None) -> Info:
-    """Collects the versions, the placement of the ranks, the memory and segment kinds of each node, and the link.
+    """Collects the versions, the placement of the ranks, and the memory and segment kinds of each node.
 
     Args:
         comm: The ranks asked about; MPI_COMM_WORLD when None.
@@ -103,13 +98,13 @@ def info(*, comm: mpi.Comm | None = None) -> Info:
         context, topology = call.context, call.context.topology
         with call.agree_on_arguments() as agreement:
             agreement.call = "info()"
+            machine = Machine.probe()
         ranks = topology.ranks_of(topology.node)
         reads = cma.works(context)
-        node = NodeInfo(topology.host, ranks, context.mpi_nodes, reads, Machine.probe(), probe(context))
+        node = NodeInfo(topology.host, ranks, context.mpi_nodes, reads, machine, probe(context))
         nodes = context.collective_comm.allgather_obj(node if topology.is_leader else None)
-        measure_link(context, MIN_BYTES)
         known_nodes = tuple(node for node in nodes if node is not None)
-        return Info(_versions(), str(context.config), topology.size, known_nodes, measured_link(context))
+        return Info(_versions(), str(context.config), topology.size, known_nodes)
 
 
 def _versions() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""report: the node-shared memory of which this process has views, what it saves, and the links between nodes."""
+"""report: the node-shared memory of which this process has views, and what it saves."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from mpishare.memory.hugepages import huge_areas, huge_bytes
 from mpishare.memory.segment import Segment, live_segments
-from mpishare.transfer.link import measured_links
-from mpishare.transfer.plan import Link
 
 
 @dataclass(frozen=True)
@@ -60,35 +58,14 @@ class SegmentReport:
 
 
 @dataclass(frozen=True)
-class LinkReport(Link):
-    """What messages between the nodes of one communicator cost, as measured before its first large array.
-
-    Attributes:
-        byte_s: Seconds that each byte takes.
-        eager_s: Seconds that a message of up to 60 KiB takes besides.
-        large_s: The same for a larger one.
-        size: Ranks of the communicator.
-        n_nodes: Its nodes.
-    """
-
-    size: int
-    n_nodes: int
-
-    def __str__(self) -> str:
-        return f"  link between {self.n_nodes} nodes of {self.size} ranks: {super().__str__()}"
-
-
-@dataclass(frozen=True)
 class Report:
-    """The live segments of which this rank has a view, and the links that were measured; printing it gives a table.
+    """The live segments of which this rank has a view; printing it gives a table.
 
     Attributes:
         segments: The largest first.
-        links: Those of the communicators of most ranks first.
     """
 
     segments: tuple[SegmentReport, ...]
-    links: tuple[LinkReport, ...] = ()
 
     @property
     def bytes_shared(self) -> int:
@@ -107,14 +84,14 @@ class Report:
 
     def __str__(self) -> str:
         head = f"{len(self.segments)} live segments, {self.bytes_shared:,} bytes shared, {self.bytes_saved:,} saved"
-        return "\n".join([head, *map(str, self.segments), *map(str, self.links)])
+        return "\n".join([head, *map(str, self.segments)])
 
 
 def report() -> Report:
-    """Lists the node-shared memory of which this rank has views, what it saves, and the links that were measured.
+    """Lists the node-shared memory of which this rank has views, and what it saves.
 
     Returns:
-        A `Report`, in bytes and seconds; `print` it for a table.
+        A `Report`, in bytes; `print` it for a table.
 
     Collective:
         No, local.
@@ -127,10 +104,7 @@ def report() -> Report:
     """
     areas = huge_areas()
     segments = [_report_of(segment, areas) for segment in live_segments() if segment.key is not None]
-    links = [
-        LinkReport(**vars(link), size=measured.size, n_nodes=measured.n_nodes) for measured, link in measured_links()
-    ]
-    return Report(tuple(sorted(segments, key=lambda segment: segment.nbytes, reverse=True)), tuple(links))
+    return Report(tuple(sorted(segments, key=lambda segment: segment.nbytes, reverse=True)))
 
 
 def _report_of(segment: Segment, huge: list[range]) -> SegmentReport:

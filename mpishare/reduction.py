@@ -5,27 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import Spec
 from mpishare.comm import mpi
 from mpishare.comm.agreement import PAYLOAD_BYTES, agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import MpishareError
-from mpishare.memory.allocation import allocate_block, is_refusal, next_slots, seal
-from mpishare.memory.segment import Segment
+from mpishare.memory.allocation import allocate, is_refusal, node_memory
 from mpishare.memory.selection import check_backend
-from mpishare.transfer.link import measure_link
-from mpishare.transfer.node_reduce import Reduction, plan_of
-from mpishare.transfer.operations import operation_of
+from mpishare.transfer.reduce import Reduction, Scratch, operation_of
 
-_PAYLOADS = {
-    (first, second): bytes((first, second)).ljust(PAYLOAD_BYTES, b"\0") for first in (0, 1) for second in (0, 1)
-}
-"""The notes with two flags, each set for all ranks if one rank sets it: the result is in C order; items are not shown
-yet."""
+_IN_C_ORDER = b"\1".ljust(PAYLOAD_BYTES, b"\0")
+"""The payload of a rank that has no array in Fortran order: the result is in C order then."""
 
 
 def allreduce(
@@ -35,11 +29,10 @@ def allreduce(
 
     The result has the same bits on all ranks, and in each run with the same ranks on the same nodes. The order:
 
-    - Within a node the ranks are taken in rising order: ((a0 + a1) + a2) + a3.
-    - Between nodes, arrays of up to 16 KiB over all nodes are reduced in the order of the nodes. Larger arrays are
-      split into one part per node. Part k is reduced in the order k, k+1, ..., k-1.
-    - An operation made by MPI.Op.Create is applied from the last rank of a node to the first: a0 + (a1 + (a2 + a3)).
-      If it does not commute, it is applied strictly in the order of the ranks.
+    - Within a node the ranks are taken in rising order: ((a0 + a1) + a2) + a3. Then the nodes are, in the order of
+      their lowest ranks.
+    - An operation made by MPI.Op.Create is applied from the last to the first: a0 + (a1 + (a2 + a3)). If it does not
+      commute and the ranks of the nodes are not consecutive, it is applied strictly in the order of the ranks.
 
     Args:
         local: This rank's array of numbers, of the same shape and dtype on all ranks, any strides. NumPy reduces, so
@@ -67,8 +60,9 @@ def allreduce(
         Over `comm`.
 
     Source:
-        MPI 3.1, section 5.9.6 (MPI_Allreduce); P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for
-        clusters of workstations", J. Parallel Distrib. Comput. 69 (2009).
+        MPI 3.1, section 5.9.6 (MPI_Allreduce); between nodes a reduce-scatter and an allgather, as in R. Thakur, R.
+        Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", Int. J. High Perform.
+        Comput. Appl. 19 (2005), section 4.5.
 
     Example:
         >>> import mpishare as ms, numpy as np
@@ -83,42 +77,34 @@ def allreduce(
             operation = operation_of(mpi.SUM if op is None else op)
             spec = Spec.of(local)
             operation.check(spec.dtype)
-            kind = check_backend(backend, context)
-            plan = plan_of(context, operation, spec, kind)
-            agreement.call = plan.call
-            reduction = Reduction(context, plan, operation, local)
-            slots = next_slots(context, plan.scratch_bytes, kind) if plan.can_show_early else None
-            if slots is not None:
-                reduction.show(local, slots.next_bytes(plan.scratch_bytes))
-            agreement.payload = _PAYLOADS[spec.order == "C" or plan.is_ordered, slots is None]
-        is_in_c_order, is_late = agreement.payload[:2]
-        if plan.is_swapped and not plan.is_small:
-            measure_link(context, spec.nbytes)
-        scratch, rows = _allocate_scratch(context, plan.scratch_bytes, kind)
-        segment, block = allocate_block(context, spec.nbytes, backend=kind, made_by="allreduce")
-        if plan.scratch_bytes and scratch is None:
-            with agree(context.collective_comm):
-                reduction.allocate_rows()
-        reduction.is_shown = not is_late
-        if is_in_c_order and spec.order == "F":
-            spec = reduction.spec = replace(spec, order="C")
-        if spec.nbytes:
-            reduction.run(local, block, segment.origin.is_shared, rows)
-        seal(context, segment, is_filled=reduction.is_repeated)
+            backend = check_backend(backend, context)
+            shape = f"{spec.dtype.str}{list(spec.shape)}"
+            agreement.call = f"allreduce({shape}, {operation.name}, backend={backend})"
+            reduction = Reduction(context, operation, local)
+            if spec.order == "C":
+                agreement.payload = _IN_C_ORDER
+        if agreement.payload == _IN_C_ORDER or reduction.is_in_rank_order:
+            spec = replace(spec, order="C")
+        scratch = _scratch(context, reduction.scratch_bytes, backend)
+        with node_memory(context, spec.nbytes, backend=backend, made_by="allreduce") as segment:
+            if spec.nbytes:
+                reduction.run(local, spec, segment, scratch)
         return segment.view(spec)
 
 
-def _allocate_scratch(context: Context, nbytes: int, kind: str | None) -> tuple[Segment | None, Block | None]:
-    """Memory in which the ranks of each node show one another their items; None on all nodes if one node has none.
+def _scratch(context: Context, nbytes: int, backend: str | None) -> Scratch:
+    """Memory in which the ranks of each node show one another their items; of each rank where a node has none.
 
     Collective:
         Over the communicator.
     """
-    if not nbytes:
-        return None, None
     try:
-        return allocate_block(context, nbytes, backend=kind, made_by="allreduce", writable=True)
+        if nbytes:
+            segment = allocate(context, nbytes, backend=backend, made_by="allreduce", writable=True)
+            return Scratch(segment.block(), is_shared=True)
     except MpishareError as error:
         if not is_refusal(context, error):
             raise
-        return None, None
+        with agree(context.collective_comm):
+            return Scratch(np.empty(nbytes, np.uint8), is_shared=False)
+    return Scratch(np.empty(0, np.uint8), is_shared=True)

@@ -6,24 +6,22 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from mpishare.arrays.raw import Block
+import numpy as np
+
 from mpishare.arrays.spec import PLAIN_CLASSES, Spec, describe
 from mpishare.comm import callsite, mpi
-from mpishare.comm.agreement import PAYLOAD_BYTES, agree
+from mpishare.comm.agreement import PAYLOAD_BYTES, Agreement, agree
 from mpishare.comm.collective import CollectiveCall, collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, SpecError, checked_integer
-from mpishare.memory.allocation import Slots, allocate, allocate_known, comm_of_users, next_slots
+from mpishare.memory.allocation import free_slot, node_memory, take_slot
 from mpishare.memory.segment import Segment
 from mpishare.memory.selection import check_backend
 from mpishare.objects import unshared
 from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_header, replicate_object, unpack_object
 from mpishare.objects.private import make_private
-from mpishare.transfer import plan
-from mpishare.transfer.leaders import broadcast_by_mpi
-from mpishare.transfer.link import link_of, measure_link
-from mpishare.transfer.node_fill import ArraySource, fill, replicate, source_bytes
-from mpishare.transfer.pipeline import broadcast_spec
+from mpishare.transfer.between_nodes import broadcast, broadcast_spec, is_chain
+from mpishare.transfer.node_fill import ArraySource, replicate
 
 _T = TypeVar("_T")
 
@@ -146,41 +144,27 @@ def private(array: _T) -> _T:
     return result
 
 
-def _share(entered: CollectiveCall, obj: Any, call: Callable[[], Any] | None, root: int, backend: str | None) -> Any:
-    context = entered.context
-    slots, extension = None, b""
-    with entered.agree_on_arguments() as agreement:
+def _share(call: CollectiveCall, obj: Any, function: Callable[[], Any] | None, root: int, backend: str | None) -> Any:
+    context, source = call.context, None
+    with call.agree_on_arguments() as agreement:
         root = checked_integer("root", root, largest=context.topology.size - 1)
         backend = check_backend(backend, context)
-        if call is not None:
-            _check_call(obj, call)
+        if function is not None:
+            _check_call(obj, function)
         agreement.call = _share_call(root, backend)
-        if context.topology.rank == root:
-            if call is None:
-                obj, agreement.payload, extension, slots = _prepared(context, obj, root, backend)
-            else:
-                agreement.payload = _CALLED
-    payload = agreement.payload
-    if payload == _CALLED:
-        obj, payload, extension, slots = _prepared_by_call(context, call, root, backend)
-    header: Spec | PackedHeader
-    header = (
-        PackedHeader.unpack(payload) if is_packed_header(payload) else broadcast_spec(context, payload, extension, root)
-    )
-    if context.topology.rank != root:
-        slots = _slots_to_fill(context, header.nbytes, backend)
-    if slots is None:
-        segment = allocate(context, header.nbytes, backend=backend, made_by="share", writable=False)
-        measure_link(context, header.nbytes)
-        _fill(context, segment, header, obj, root)
-    else:  # the root has filled it on its node
-        if context.topology.n_nodes > 1:
-            broadcast_by_mpi(context, root, _bytes_to_send(context, slots, header, obj, root), is_final=True)
-        segment = allocate_known(context, slots, header.nbytes, "share")
+        if context.topology.rank == root and function is None:
+            source = _prepared(context, obj, root, backend)
+            agreement.payload = source.header.packed[0]
+        elif context.topology.rank == root:
+            agreement.payload = _CALLED
+    if agreement.payload == _CALLED:
+        agreement, source = _called(context, function, root, backend)
+    header = _header(context, agreement.payload, source, root)
+    segment = _filled(context, header, source, root, backend)
     if isinstance(header, Spec):
         return segment.view(header)
     segment.copied_bytes = header.copied_bytes
-    entered.allow_nested_calls()  # all memory is allocated, so that classes may share arrays while they are unpickled
+    call.allow_nested_calls()  # all memory is allocated, so that classes may share arrays while they are unpickled
     with agree(context.collective_comm):
         return unpack_object(segment, header)
 
@@ -193,71 +177,65 @@ def _check_call(obj: Any, call: Any) -> None:
         raise ArgumentError(f"call is {describe(call)}; expected a function that returns what is shared.")
 
 
-def _prepared(context: Context, obj: Any, root: int, backend: str | None) -> tuple[Any, bytes, bytes, Slots | None]:
-    """The root's part of the agreement.
+def _called(
+    context: Context, function: Callable[[], Any] | None, root: int, backend: str | None
+) -> tuple[Agreement, ArraySource | PackedObject | None]:
+    """Calls `function` on `root` within an agreement; the other ranks sleep until it has ended.
 
     Returns:
-        The array, or the `PackedObject` of any other object; the two parts of its packed header; and the slots to whose
-        next one its bytes went, None if the ranks know no free slot.
+        The agreement, with the payload of the root, and what `_prepared` returns on `root`.
     """
-    header: Spec | PackedHeader
-    if type(obj) in PLAIN_CLASSES:
-        header = Spec.of(obj)
-    else:
-        obj = _pack(obj, root)
-        header = obj.header
-    slots = _slots_to_fill(context, header.nbytes, backend)
-    if slots is not None:
-        memory = slots.next_bytes(header.nbytes)
-        if isinstance(header, Spec):
-            fill(memory, header, obj)
-        else:
-            obj.write(memory)
-    return obj, *header.packed, slots
-
-
-def _prepared_by_call(
-    context: Context, call: Callable[[], Any] | None, root: int, backend: str | None
-) -> tuple[Any, bytes, bytes, Slots | None]:
-    """What `_prepared` returns for the object that `call` returns on `root`; elsewhere the payload alone.
-
-    Collective:
-        Over the communicator. The other ranks sleep until `call` has ended.
-    """
-    obj, extension, slots = None, b"", None
-    is_root = context.topology.rank == root
+    is_root, source = context.topology.rank == root, None
     with agree(context.collective_comm) as agreement:
         try:
-            obj = call() if is_root and call is not None else None
+            obj = function() if is_root and function is not None else None
         finally:
             context.collective_comm.barrier_asleep(has_limit=False)
         if is_root:
-            obj, agreement.payload, extension, slots = _prepared(context, obj, root, backend)
-    return obj, agreement.payload, extension, slots
+            source = _prepared(context, obj, root, backend)
+            agreement.payload = source.header.packed[0]
+    return agreement, source
 
 
-def _slots_to_fill(context: Context, nbytes: int, backend: str | None) -> Slots | None:
-    """The slots of which the root fills the next one before the ranks agree; None if it sends chunks of the array."""
-    n_nodes = context.topology.n_nodes
-    is_at_once = n_nodes == 1 or plan.is_by_mpi(nbytes, n_nodes, link_of(context), context.config.chunk_bytes)
-    return next_slots(context, nbytes, backend) if is_at_once else None
+def _prepared(context: Context, obj: Any, root: int, backend: str | None) -> ArraySource | PackedObject:
+    """The bytes of `obj` on its root, which fills the next slot with them where `_free_slot` says so."""
+    source = ArraySource(Spec.of(obj), obj) if type(obj) in PLAIN_CLASSES else _pack(obj, root)
+    slot = _free_slot(context, source.header.nbytes, backend)
+    if slot is not None:
+        source.write(slot)
+    return source
 
 
-def _bytes_to_send(
-    context: Context, slots: Slots, header: Spec | PackedHeader, obj: Any, root: int
-) -> Block | memoryview:
-    """The bytes that this rank gives to the broadcast of the leaders: those of its slot; or `obj`, where it lies.
+def _free_slot(context: Context, nbytes: int, backend: str | None) -> memoryview | None:
+    """The slot that the root fills before the ranks agree; None if there is none, or the bytes travel in chunks."""
+    is_whole = context.topology.n_nodes == 1 or not is_chain(context, nbytes)
+    return free_slot(context, nbytes, backend) if is_whole else None
 
-    A root that is alone on its node sends its own contiguous array. Where nodes are of one machine, another core would
-    read the slot, and the next write to it would take longer. Gain for 64 KiB, 2 pretend nodes of 1: 25 to 22 us, and
-    53 to 24 us where the two cores are far from each other. A neighbour of the root could return from the call before
-    the root has sent, and write to an array that they share.
-    """
-    if context.topology.rank == root and context.topology.node_size == 1 and isinstance(header, Spec):
-        own = source_bytes(header, obj)
-        if own is not None:
-            return own
-    return slots.next_bytes(header.nbytes)
+
+def _header(
+    context: Context, payload: bytes, source: ArraySource | PackedObject | None, root: int
+) -> Spec | PackedHeader:
+    """What the root has agreed with the others to share."""
+    if is_packed_header(payload):
+        return PackedHeader.unpack(payload)
+    return broadcast_spec(context, payload, b"" if source is None else source.header.packed[1], root)
+
+
+def _filled(context: Context, header: Spec | PackedHeader, source: Any, root: int, backend: str | None) -> Segment:
+    """Node memory with the bytes of `source`, which is read-only on every node. Collective."""
+    slot = _free_slot(context, header.nbytes, backend)
+    if slot is not None:  # the root has filled it on its node
+        if context.topology.n_nodes > 1:
+            broadcast(context, root, np.frombuffer(slot, np.uint8))
+            if context.topology.node != context.topology.node_of(root):
+                context.node_collective_comm.barrier()
+        return take_slot(context, header.nbytes, backend, "share")
+    with node_memory(context, header.nbytes, backend=backend, made_by="share") as segment:
+        if isinstance(header, Spec):
+            replicate(context, root, segment.block(), segment.origin.is_shared, source)
+        else:
+            replicate_object(context, root, segment, header, source)
+    return segment
 
 
 @lru_cache(maxsize=256)
@@ -274,15 +252,3 @@ def _pack(obj: Any, root: int) -> PackedObject:
     if packed.unshared:
         callsite.warn(f"share(): {unshared.describe(packed.unshared)}")
     return packed
-
-
-def _fill(context: Context, segment: Segment, header: Spec | PackedHeader, obj: Any, root: int) -> None:
-    """Brings `obj`, an array or a `PackedObject` on `root`, into the segment of every node. Collective."""
-    is_root = context.topology.rank == root
-    with agree(comm_of_users(context, segment)):  # they wait for a rank that an exception ends
-        if isinstance(header, Spec):
-            source = ArraySource(header, obj) if is_root else None
-            replicate(context, root, segment.block(), segment.origin.is_shared, source)
-        else:
-            replicate_object(context, root, segment, header, obj if is_root else None)
-        segment.seal()

@@ -128,6 +128,31 @@ def refuse(comm: CollectiveComm) -> Agreement:
     return _Refusal(comm)
 
 
+class Deferred:
+    """Local work between collectives, which other ranks call, too: its first error waits until all have been called.
+
+    An agreement of these ranks follows, in which `raise_first` raises it.
+    """
+
+    def __init__(self) -> None:
+        self._error: Exception | None = None
+
+    def __enter__(self) -> None:
+        """Begins some of the work."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if isinstance(error, Exception):
+            self._error = self._error or error
+        return isinstance(error, Exception)
+
+    def raise_first(self) -> None:
+        """Raises the first error, if there was one."""
+        if self._error is not None:
+            raise self._error
+
+
 def any_rank(comm: CollectiveComm, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Element-wise OR of `flags`, shape (n,), over all ranks. Collective over `comm`."""
     packed = np.packbits(flags).tobytes()

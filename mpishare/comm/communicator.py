@@ -71,6 +71,8 @@ class CollectiveComm:
         self.begin_barrier: Callable[..., mpi.Request | None] = barrier_of(comm.Barrier, comm.Allreduce)
         self._allgather: Callable[..., object] = comm.Allgather
         self._allgatherv: Callable[..., object] = comm.Allgatherv
+        self._alltoallv: Callable[..., object] = comm.Alltoallv
+        self._reduce: Callable[..., object] = comm.Reduce
 
     @property
     def is_given_up(self) -> bool:
@@ -102,6 +104,17 @@ class CollectiveComm:
         """Fills `block` on all ranks, where each rank has filled its own part."""
         sizes, starts = [part.stop - part.start for part in parts], [part.start for part in parts]
         self._allgatherv(mpi.IN_PLACE, [block, sizes, starts, mpi.BYTE])
+
+    def alltoall_parts(self, block: Any, parts: Sequence[slice], received: Any) -> None:
+        """Sends to each rank its part of `block`; fills `received` by this rank's part of the block of each rank."""
+        sizes, starts = [part.stop - part.start for part in parts], [part.start for part in parts]
+        own = sizes[self.rank]
+        places = [own * rank for rank in range(self.size)]
+        self._alltoallv([block, sizes, starts, mpi.BYTE], [received, [own] * self.size, places, mpi.BYTE])
+
+    def reduce(self, items: Any, result: Any, op: mpi.Op, root: int) -> None:
+        """Reduces `items`, numbers that MPI has a type for, to `result` on `root`, in the order of the ranks."""
+        self._reduce(items, result if self.rank == root else None, op, root)
 
     def barrier(self) -> None:
         """Returns when all ranks have come."""
@@ -150,10 +163,6 @@ class CollectiveComm:
         """On `root`, the objects of all ranks, pickled, by rank; elsewhere nothing."""
         return self._comm.gather(obj, root) or []
 
-    def sendrecv(self, sent: Any, received: Any, rank: int, tag: int) -> None:
-        """Sends a block to `rank`, and fills another by one from there. Not on a `WatchedComm`, as nothing ends it."""
-        self._comm.Sendrecv([sent, mpi.BYTE], rank, tag, [received, mpi.BYTE], rank, tag)
-
     def wait(self, request: mpi.Request, rank: int, status: mpi.Status | None = None) -> None:
         """Waits for a message to or from `rank`."""
         request.Wait(status)
@@ -182,6 +191,8 @@ class WatchedComm(CollectiveComm):
         self.begin_barrier = barrier_of(comm.Ibarrier, comm.Iallreduce)
         self._allgather = self._watched(comm.Iallgather)
         self._allgatherv = self._watched(comm.Iallgatherv)
+        self._alltoallv = self._watched(comm.Ialltoallv)
+        self._reduce = self._watched(comm.Ireduce)
 
     def _watched(self, begin: Callable[..., mpi.Request]) -> Callable[..., None]:
         """A function that begins a nonblocking collective call of MPI, and waits for all ranks."""

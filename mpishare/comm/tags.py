@@ -9,7 +9,7 @@ from enum import IntEnum, unique
 class Tag(IntEnum):
     """One number for each kind of message on the collective communicator, which is the data communicator too."""
 
-    CHUNK = 1  # transfer/pipeline: a chunk of an array, from node to node
+    CHUNK = 1  # transfer/between_nodes: a chunk of an array, from node to node
     BLOCK_REQUEST = 3  # tasks/work_queue: a node asks the root for a block of tasks
     BLOCK = 4  # tasks/work_queue: the block
     MAP_RESULT = 5  # tasks/results: what the tasks of one rank returned
@@ -21,7 +21,5 @@ class Tag(IntEnum):
     STALL_QUESTION = 11  # comm/watchdog: which call do you wait in?
     STALL_ANSWER = 12  # comm/watchdog: the answer
     STALLED = 13  # comm/watchdog: a rank gave up
-    RING = 14  # transfer/ring: a piece on its way round the nodes
     ROWS = 15  # gather_scatter: rows to or from the root
-    PROBE = 16  # transfer/link: a message that is timed
     FIRST_OF_MESSAGES = 17  # messages/wire: this and all above, what follows the head of a user's message

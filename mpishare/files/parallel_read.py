@@ -21,9 +21,8 @@ from mpishare.files.pieces import Hyperslab, piece_bytes
 from mpishare.files.source import Source
 from mpishare.memory.allocation import allocate, seal
 from mpishare.progress_bar import Bar
-from mpishare.transfer.link import measure_link
+from mpishare.transfer.between_nodes import broadcast
 from mpishare.transfer.node_fill import broadcast_in_node
-from mpishare.transfer.pipeline import broadcast_chunks
 
 ROOT = 0
 """The rank that inspects the file. Its node reads a file that is read once per job."""
@@ -62,8 +61,6 @@ def read_parts(
     offsets, nbytes = layout_of(parts)
     segment = allocate(context, nbytes, backend=backend, made_by="load", writable=False)
     topology, block, streams = context.topology, segment.block(), once_per == "job" and context.topology.n_nodes > 1
-    if streams:
-        measure_link(context, nbytes)
     readers = topology.ranks_of(topology.node)[: None if segment.origin.is_shared else 1]
     errors: list[Exception] = []
     reading = _read(context, source, parts, block, (readers[1:] or readers) if streams else readers, errors)
@@ -79,7 +76,7 @@ def read_parts(
     with closing(reading), Bar(nbytes, "B", is_shown=progress and topology.rank == ROOT) as bar:
         try:
             if streams:
-                broadcast_chunks(context, ROOT, block, read_chunk)
+                broadcast(context, ROOT, block, read_chunk)
             if not streams or topology.node == topology.node_of(ROOT):
                 for ready_bytes in reading:  # all pieces that no chunk has waited for
                     bar.show(ready_bytes)

@@ -19,11 +19,8 @@ from mpishare.memory.segment import Segment
 from mpishare.objects.pickled import PickledObject, pack_specs, unpack_specs
 from mpishare.objects.pickling import pickle_object, unpickle_object
 from mpishare.objects.unshared import UnsharedPart, UnsharedParts
-from mpishare.transfer import plan
+from mpishare.transfer.cma import MIN_BYTES as _LARGE_BYTES
 from mpishare.transfer.node_fill import ArraySource, fill, replicate
-
-_LARGE_BYTES = plan.MIN_CMA_BYTES
-"""From here on an array is large: all ranks of a node fill it."""
 
 _HEADER = struct.Struct("<4sxxxxQQQQQ16x")
 _MAGIC = b"MSO1"

@@ -14,12 +14,18 @@ from mpishare.comm.agreement import PAYLOAD_BYTES, agree, any_rank
 from mpishare.comm.context import Context
 from mpishare.memory import syscalls
 from mpishare.memory.hugepages import fill_slice
-from mpishare.transfer import plan
 
 _PAYLOAD = struct.Struct(f"<qQQ16s{PAYLOAD_BYTES - 40}x")
 """A `Published` in the payload of an agreement, but for its last field."""
 
 _TOKEN_BYTES = 16
+
+MIN_BYTES = 4 << 20
+"""For fewer bytes the root fills its node alone: that takes no longer than to tell the other ranks."""
+
+MAX_READERS = 8
+"""Ranks that read the root's memory at the same time. More would wait for the kernel's lock on it (S. Chakraborty, H.
+Subramoni, D. K. Panda, "Contention-aware kernel-assisted MPI collectives", IEEE Cluster 2017)."""
 
 
 class Published(NamedTuple):
@@ -59,8 +65,8 @@ def publish(context: Context, source: Block | None) -> Published | None:
     """
     if context.cached(_Permission).is_refused:
         return None
-    token = np.frombuffer(os.urandom(_TOKEN_BYTES), np.uint8)
     with agree(context.node_collective_comm) as agreement:
+        token = np.frombuffer(os.urandom(_TOKEN_BYTES), np.uint8)
         if source is not None:
             agreement.payload = _PAYLOAD.pack(os.getpid(), address_of(source), address_of(token), token.tobytes())
     pid, address, token_address, published_token = _PAYLOAD.unpack(agreement.payload)
@@ -90,16 +96,18 @@ def read(context: Context, root: int, published: Published, block: Block, source
         process_vm_readv(2); ptrace(2), "Ptrace access mode checking", for the permission.
     """
     ranks = context.topology.ranks_of(context.topology.node)
-    readers = [rank for rank in ranks if rank != root or context.topology.n_nodes == 1][: plan.MAX_CMA_READERS]
+    readers = [rank for rank in ranks if rank != root or context.topology.n_nodes == 1][:MAX_READERS]
     has_failed = False
-    if context.topology.rank in readers:
-        part = fill_slice(block.nbytes, len(readers), readers.index(context.topology.rank))
-        if source is not None:
-            block[part] = source[part]
-        else:
-            has_failed = not _read_part(published, part.start, block[part])
+    with agree(context.node_collective_comm) as agreement:
+        if context.topology.rank in readers:
+            part = fill_slice(block.nbytes, len(readers), readers.index(context.topology.rank))
+            if source is not None:
+                block[part] = source[part]
+            else:
+                has_failed = not _read_part(published, part.start, block[part])
+        agreement.payload = bytes([has_failed]).ljust(PAYLOAD_BYTES, b"\0")
     permission = context.cached(_Permission)
-    permission.is_refused = bool(any_rank(context.node_collective_comm, np.array([has_failed]))[0])
+    permission.is_refused = bool(agreement.payload[0])
     return not permission.is_refused
 
 

@@ -13,8 +13,8 @@ from mpishare.arrays import slices
 from mpishare.arrays.raw import Block, bytes_of, copy_by_threads, copy_bytes
 from mpishare.arrays.spec import Spec
 from mpishare.comm.context import Context
-from mpishare.transfer import cma, plan
-from mpishare.transfer.pipeline import broadcast_chunks
+from mpishare.transfer import cma
+from mpishare.transfer.between_nodes import LARGEST_MESSAGE_BYTES, broadcast, is_chain
 
 _SMALL_BYTES = 16 << 10
 """Up to this size a second copy takes less time than a view of the bytes: a twentieth of `share` for 1 KiB."""
@@ -61,13 +61,11 @@ def fill(memory: memoryview, spec: Spec, array: NDArray[Any]) -> None:
         memory[:] = bytes_of(array).data
 
 
-def source_bytes(spec: Spec, array: NDArray[Any]) -> Block | None:
-    """The bytes of `array` where they lie, in the order of `spec`; None if they are not contiguous, or are few."""
-    return bytes_of(array) if array.flags.forc and spec.nbytes > _SMALL_BYTES else None
-
-
 def replicate(context: Context, root: int, block: Block, is_shared: bool, source: ByteSource | None) -> None:
     """Fills the block of every node with the bytes of `source`.
+
+    Local work fails only where `source` cannot write its bytes. The messages follow all the same, as the other ranks
+    wait for them, and an agreement of all ranks after this call refuses the bytes.
 
     Args:
         context: The context of the communicator.
@@ -79,16 +77,28 @@ def replicate(context: Context, root: int, block: Block, is_shared: bool, source
     Collective:
         Over the communicator, but a rank may return before others have come.
     """
+    is_on_root_node = context.topology.node_of(root) == context.topology.node
     try:
-        if context.topology.node_of(root) != context.topology.node:
-            broadcast_chunks(context, root, block)
-        else:
+        if is_on_root_node:
             is_filled = is_shared and _read_by_cma(context, root, block, source)
             if not is_filled:
                 _copy_by_root(context, root, block, source)
-    finally:  # also after an error, as the other ranks of the node wait for the bytes
+        elif _sends_meanwhile(context, block):
+            broadcast(context, root, block)
+    finally:
+        if context.topology.n_nodes > 1 and not _sends_meanwhile(context, block):
+            if is_on_root_node and is_shared:
+                context.node_collective_comm.barrier()
+            elif is_on_root_node:
+                broadcast_in_node(context, root, block)  # to the leader, which sends it to the others
+            broadcast(context, root, block)
         if not is_shared:
             broadcast_in_node(context, root, block)
+
+
+def _sends_meanwhile(context: Context, block: Block) -> bool:
+    """Whether the root sends chunks to the other nodes while its own node is filled."""
+    return context.topology.n_nodes > 1 and is_chain(context, block.nbytes)
 
 
 def _read_by_cma(context: Context, root: int, block: Block, source: ByteSource | None) -> bool:
@@ -97,13 +107,14 @@ def _read_by_cma(context: Context, root: int, block: Block, source: ByteSource |
     Returns:
         Whether this was the way. It takes contiguous bytes, enough of them, and the kernel's permission.
     """
-    if context.topology.node_size == 1 or block.nbytes < plan.MIN_CMA_BYTES:
+    if context.topology.node_size == 1 or block.nbytes < cma.MIN_BYTES:
         return False
     contiguous = None if source is None else source.contiguous
     published = cma.publish(context, contiguous)
     if published is None:
         return False
-    broadcast_chunks(context, root, block, None if contiguous is None else contiguous.__getitem__)
+    if contiguous is not None and _sends_meanwhile(context, block):
+        broadcast(context, root, block, contiguous.__getitem__)
     if not cma.read(context, root, published, block, contiguous):
         _copy_while_others_wait(context, block, source)
     return True
@@ -111,22 +122,15 @@ def _read_by_cma(context: Context, root: int, block: Block, source: ByteSource |
 
 def _copy_by_root(context: Context, root: int, block: Block, source: ByteSource | None) -> None:
     """Fills the root's node by `root` alone, while it sends contiguous bytes, or before it sends others."""
-    if context.topology.n_nodes == 1:
+    if not _sends_meanwhile(context, block):
         _copy_while_others_wait(context, block, source)
-        return
-    if source is None:
-        return
-    contiguous = source.contiguous
-    if contiguous is not None:
-        broadcast_chunks(context, root, block, contiguous.__getitem__, functools.partial(_copy, block, contiguous))
-        return
-
-    def written(chunk: slice) -> Block:
-        if not chunk.start:  # within the transfer, so that the ranks that wait for the first chunk hear of an error
+    elif source is not None and (contiguous := source.contiguous) is not None:
+        broadcast(context, root, block, contiguous.__getitem__, functools.partial(_copy, block, contiguous))
+    elif source is not None:
+        try:
             source.write(block.data)
-        return block[chunk]
-
-    broadcast_chunks(context, root, block, written)
+        finally:
+            broadcast(context, root, block)
 
 
 def _copy(target: Block, source: Block, part: slice) -> None:
@@ -135,13 +139,13 @@ def _copy(target: Block, source: Block, part: slice) -> None:
 
 
 def _copy_while_others_wait(context: Context, block: Block, source: ByteSource | None) -> None:
-    """Copies on the only node, many bytes by threads on the cores of the other ranks, which sleep until then.
+    """Copies on the root's node, many bytes by threads on the cores of the other ranks, which sleep until then.
 
     A rank that is bound to a core has no other. Gain for 256 MiB, 4 ranks on 4 cores, user namespaces: fresh 33 to 21
     ms, memory used again 20 to 10 ms; of the sleep, on MPICH, whose waiting ranks keep their cores: fresh 37 to 28 ms,
     used again 26 to 13 ms.
     """
-    if block.nbytes < plan.MIN_CMA_BYTES:
+    if block.nbytes < cma.MIN_BYTES:
         if source is not None:
             source.write(block.data)
         return
@@ -149,7 +153,7 @@ def _copy_while_others_wait(context: Context, block: Block, source: ByteSource |
         contiguous = source.contiguous if source is not None else None
         if contiguous is not None:
             cores = len(os.sched_getaffinity(0))
-            copy_by_threads(block, contiguous, min(cores, context.topology.node_size, plan.MAX_CMA_READERS))
+            copy_by_threads(block, contiguous, min(cores, context.topology.node_size, cma.MAX_READERS))
         elif source is not None:
             source.write(block.data)
     finally:
@@ -169,5 +173,5 @@ def broadcast_in_node(context: Context, root: int, block: Block) -> None:
     """
     ranks = context.topology.ranks_of(context.topology.node)
     node_rank = ranks.index(root) if root in ranks else 0
-    for chunk in slices.chunks(block.nbytes, plan.LARGEST_MESSAGE_BYTES):
+    for chunk in slices.chunks(block.nbytes, LARGEST_MESSAGE_BYTES):
         context.node_collective_comm.bcast(block[chunk], node_rank)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, zip_longest
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from mpishare.comm.context import Context
 from mpishare.comm.in_flight import MAX_IN_FLIGHT, InFlight
 from mpishare.comm.tags import Tag
 from mpishare.errors import SpecError
-from mpishare.transfer.plan import LARGEST_MESSAGE_BYTES
+from mpishare.transfer.between_nodes import LARGEST_MESSAGE_BYTES, broadcast
 
 _COUNT = struct.Struct("<q")
 _MAX_NOTED_RANKS = PAYLOAD_BYTES // _COUNT.size
@@ -80,6 +80,45 @@ def _row_counts(context: Context, payload: bytes, count: int) -> list[int]:
     counts[rank] = count
     context.collective_comm.allreduce(counts, mpi.SUM)
     return list(map(int, counts))
+
+
+def gather_nodes(context: Context, block: Block, starts: Sequence[int]) -> None:
+    """Brings the rows of each node to the leaders of all other nodes, straight into their place.
+
+    One MPI_Allgatherv of the leaders does it where the ranks of a node are consecutive; else one for each run of ranks.
+    A block that is too large for MPI's counts is sent run by run.
+
+    Args:
+        context: The context of the communicator.
+        block: The rows of all ranks, on the leader of each node with the rows of its node.
+        starts: The first byte of each rank's rows in `block`, with their total at the end.
+
+    Collective:
+        Over the leaders. On other ranks it returns at once.
+    """
+    if context.leader_comm is None:
+        return
+    placement = context.topology.placement
+    runs = [joined_runs(ranks, starts) for ranks in placement.nodes]
+    if block.nbytes <= LARGEST_MESSAGE_BYTES:
+        for parts in zip_longest(*runs, fillvalue=slice(0, 0)):
+            context.leader_comm.allgather_parts(block, parts)
+        return
+    for node, of_node in enumerate(runs):
+        for run in of_node:
+            broadcast(context, placement.leader(node), block[run])
+
+
+def joined_runs(ranks: Iterable[int], starts: Sequence[int]) -> list[slice]:
+    """The bytes of some ranks as slices that do not touch, where `starts[rank]` to `starts[rank + 1]` are a rank's."""
+    runs: list[slice] = []
+    for rank in ranks:
+        start, stop = starts[rank], starts[rank + 1]
+        if runs and runs[-1].stop == start:
+            runs[-1] = slice(runs[-1].start, stop)
+        elif stop > start:
+            runs.append(slice(start, stop))
+    return runs
 
 
 def send_blocks(context: Context, blocks: Iterable[tuple[int, Block]], *, reuses_memory: bool = False) -> None:

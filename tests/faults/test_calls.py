@@ -121,15 +121,6 @@ def test_an_interrupted_transfer(nodes, chunk, tmp_path):
     assert set(ended.stdout.splitlines()) == interrupted
 
 
-@pytest.mark.parametrize("timeout_s", ["", "60"])
-def test_an_interrupted_transfer_of_few_bytes(timeout_s):
-    """The rank that the exception ends still takes part in what the others wait for."""
-    ended = run("interrupt_leaders", size=4, timeout_s=timeout_s, MPISHARE_NODES="block:2")
-    victims = {"bcast begin_bcast": "02", "bcast begin_barrier": "0123"}
-    victims |= {"share begin_bcast": "02", "share begin_barrier": "23"}  # on the root's node no rank waits
-    assert set(ended.stdout.splitlines()) == {f"{name} {rank}" for name, ranks in victims.items() for rank in ranks}
-
-
 @pytest.mark.parametrize("count", ["1048576", "2000"])
 @pytest.mark.parametrize(("nodes", "backend"), [("", ""), ("block:2", "memmap"), ("block:2", "private")])
 def test_a_root_that_cannot_copy_its_array(nodes, backend, count):

@@ -1,14 +1,15 @@
 """allreduce: the same bits on all ranks, in the order that is promised, one copy per node."""
 
-from functools import partial, reduce
+import functools
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import mpishare as ms
+from mpishare import reduction
 from mpishare.errors import CapacityError
-from mpishare.transfer.node_reduce import Reduction
+from mpishare.transfer import reduce
 from tests.mpi.test_errors import assert_refused_alike
 
 FUNCTIONS = {
@@ -35,17 +36,10 @@ def expected(inputs, function):
 
     def fold(arrays):
         with np.errstate(all="ignore"):
-            return reduce(lambda lower, upper: function(lower, upper).astype(lower.dtype), arrays)
+            return functools.reduce(lambda lower, upper: function(lower, upper).astype(lower.dtype), arrays)
 
     nodes = [fold([inputs[rank] for rank in ranks]) for ranks in ms.topology().placement.nodes]
-    count, nbytes, itemsize = len(nodes), inputs[0].nbytes, inputs[0].itemsize
-    if count * nbytes <= 16 << 10:
-        return fold(nodes)
-    lines = -(-nbytes // 64)  # parts end on cache lines
-    stops = [min(lines * part // count * 64, nbytes) // itemsize for part in range(count + 1)]
-    folded = [fold([*nodes[part:], *nodes[:part]]) for part in range(count)]
-    parts = [folded[part][stops[part] : stops[part + 1]] for part in range(count)]
-    return np.concatenate(parts).astype(inputs[0].dtype)  # in the byte order of the inputs
+    return fold(nodes).astype(inputs[0].dtype)  # in the byte order of the inputs
 
 
 def assert_reduced(result, wanted, comm):
@@ -100,33 +94,36 @@ def operations():
 
 
 @pytest.mark.parametrize("backend", ["", "private"])
-@pytest.mark.parametrize("chunk", ["", "5000", "256K"])
-def test_every_size_in_every_way(configured, operations, chunk, backend):
-    duplicate, (join, larger) = configured(chunk=chunk, backend=backend), operations
-    for count in (1, 127, 1500, 20_001, 70_000, *(() if chunk == "5000" else (300_001, 1 << 19))):
+def test_every_size_in_every_way(configured, operations, backend):
+    """The same bits in each run, also where leaders reduce in several pieces."""
+    duplicate, (join, larger) = configured(backend=backend), operations
+    for count in (1, 127, 1500, 20_001, 70_000, 300_001, 3 << 18):
         inputs = [numbers("f8", rank, count) for rank in range(duplicate.size)]
         local = inputs[duplicate.rank]
-        result = ms.allreduce(copy := local.copy(), comm=duplicate)
-        copy[:] = -1  # which no rank reads any more
-        assert_reduced(result, expected(inputs, np.add), duplicate)
+        for _ in range(2):
+            result = ms.allreduce(copy := local.copy(), comm=duplicate)
+            copy[:] = -1  # which no rank reads any more
+            assert_reduced(result, expected(inputs, np.add), duplicate)
         ranges = ms.allreduce(np.full(count, duplicate.rank * 257, "i4"), join, comm=duplicate)
         assert (ranges == duplicate.size - 1).all()
         assert (ms.allreduce(local, larger, comm=duplicate) == np.max(inputs, 0)).all()
 
 
 def test_no_memory_on_one_rank(configured, raised, monkeypatch):
-    duplicate = configured(backend="private")
+    """For what each rank has in place of scratch memory, and in the middle of the reduction."""
+    duplicate, has_pairs = configured(backend="private"), max(map(len, ms.topology().placement.nodes)) > 1
 
-    def refuse(_):
+    def refuse(*_, **__):
         raise CapacityError("a host", "nothing", 1, 0, "")
 
-    if duplicate.rank == duplicate.size - 1:
-        monkeypatch.setattr(Reduction, "allocate_rows", refuse)
-    errors = {error for error, _ in raised(lambda: ms.allreduce(np.ones(3000), comm=duplicate))}
-    has_pairs = max(map(len, ms.topology().placement.nodes)) > 1  # else no rank needs any
-    assert errors == ({"CapacityError", "PeerCapacityError"} if has_pairs else {"nothing"})
-    monkeypatch.undo()
-    assert ms.allreduce(np.ones(1), comm=duplicate).tolist() == [duplicate.size]
+    scratch = [(reduction, "Scratch")] if has_pairs else []  # else a node needs none
+    for owner, name in [*scratch, (reduce._Function, "fold")] if duplicate.size > 1 else []:
+        if duplicate.rank == duplicate.size - 1:
+            monkeypatch.setattr(owner, name, refuse)
+        errors = {error for error, _ in raised(lambda: ms.allreduce(np.ones(3000), comm=duplicate))}
+        assert errors == {"CapacityError", "PeerCapacityError"}
+        monkeypatch.undo()
+        assert ms.allreduce(np.ones(1), comm=duplicate).tolist() == [duplicate.size]
 
 
 def test_strides_and_orders(comm):
@@ -167,5 +164,5 @@ def test_one_nan_has_the_same_bits_on_all_ranks(comm):
 @pytest.mark.two_launches
 def test_users_operations_take_types_of_mpi(raised, operations):
     for array in (np.ones(2, ">f8"), np.ones(2, "S3")):
-        errors = raised(partial(ms.allreduce, array, operations[1]))
+        errors = raised(functools.partial(ms.allreduce, array, operations[1]))
         assert_refused_alike(errors, "SpecError", "an operation of the user's that commutes does not fit dtype")

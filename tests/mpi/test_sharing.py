@@ -14,7 +14,7 @@ from mpi4py import MPI
 import mpishare as ms
 from mpishare import sharing
 from mpishare.comm.context import context_of
-from mpishare.transfer.leaders import broadcast_by_mpi
+from mpishare.transfer import between_nodes
 from tests.arrays import DTYPES, REPRESENTATIVES, bits, filled
 from tests.processes import anonymous_bytes, may_reopen_maps
 
@@ -66,9 +66,9 @@ def test_a_neighbour_of_the_root_may_change_a_source_that_is_shared_once_it_has_
     def broadcast(*args, **options):
         if comm.rank == late:
             waits.append(comm.recv(source=1))
-        broadcast_by_mpi(*args, **options)
+        between_nodes.broadcast(*args, **options)
 
-    monkeypatch.setattr(sharing, "broadcast_by_mpi", broadcast)
+    monkeypatch.setattr(sharing, "broadcast", broadcast)
     source = ms.zeros(64 << 10, "u1")
     for number in range(8):
         shared = ms.share(source if comm.rank == 0 else None)

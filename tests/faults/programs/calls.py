@@ -17,7 +17,6 @@ import numpy as np
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare import sharing
 from mpishare.comm.context import context_of
 from mpishare.objects import packing
 from mpishare.transfer import node_fill
@@ -225,29 +224,6 @@ def attempts(call, own):
     return outcomes
 
 
-def interrupt_leaders():
-    """On each rank in turn the handler of a signal raises where a call begins what follows its agreement."""
-    table, grid = np.full(1000, 5), np.empty(0)
-    signal.signal(signal.SIGALRM, signal.default_int_handler)
-    calls = {"bcast": lambda comm: ms.bcast(grid, comm=comm), "share": lambda comm: ms.share(table, comm=comm)}
-    for name, begin, victim in product(calls, ("begin_bcast", "begin_barrier"), range(comm.size)):
-        own = comm.Dup()
-        grid = ms.full(table.shape, 5, comm=own)
-        ms.share(table, comm=own)  # from now on slots are known
-        context = context_of(own)
-        for own_comm in (context.leader_comm, context.node_collective_comm):
-            if rank == victim and own_comm is not None:
-                setattr(own_comm, begin, partial(begun, getattr(own_comm, begin), [1]))
-        outcomes = attempts(calls[name], own)
-        every = comm.allgather(outcomes)
-        is_interrupted = every[victim][0] == "KeyboardInterrupt"
-        last = {"out of step"} if is_interrupted else {"right"}
-        assert {of_rank[-1] for of_rank in every} == last, (name, begin, victim, every)
-        assert all(of_rank[0] == "right" for number, of_rank in enumerate(every) if number != victim), every
-        if rank == victim and is_interrupted:
-            print(name, begin, rank)
-
-
 def fail_to_copy(count):
     """The root has no memory to copy columns, which are not contiguous, alone or beside a large array; then it has."""
 
@@ -258,7 +234,7 @@ def fail_to_copy(count):
     for obj in (columns, [columns[:1000], np.ones(1 << 20)]):
         ms.share(obj if rank == root else None, root=root)  # after which slots are known
         for fill in (fail, usual):
-            node_fill.fill = sharing.fill = packing.fill = fill  # type: ignore[attr-defined]
+            node_fill.fill = packing.fill = fill  # type: ignore[attr-defined]
             with suppress(MemoryError, ms.PeerError):
                 result = ms.share(obj if rank == root else None, root=root)
                 print(all(map(np.array_equal, result, obj)))

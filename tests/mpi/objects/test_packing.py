@@ -17,11 +17,11 @@ from sklearn.linear_model import LinearRegression
 
 import mpishare as ms
 from mpishare.memory.segment import segment_of
-from mpishare.transfer.plan import MIN_CMA_BYTES
+from mpishare.transfer.cma import MIN_BYTES
 from tests.arrays import DTYPES, REPRESENTATIVES, assert_same, filled
 from tests.mpi.test_errors import assert_refused
 
-LARGE = MIN_CMA_BYTES // 8
+LARGE = MIN_BYTES // 8
 """Float64 items of the smallest array that is not in the prefix."""
 
 

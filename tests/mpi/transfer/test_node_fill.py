@@ -7,14 +7,14 @@ import pytest
 
 import mpishare as ms
 from mpishare.memory import syscalls
-from mpishare.transfer.plan import MIN_CMA_BYTES
+from mpishare.transfer.cma import MIN_BYTES
 
 
 @pytest.mark.parametrize("backend", ["", "private"])
 @pytest.mark.parametrize("chunk", ["", "100_000", "1G"])
 def test_arrays_reach_every_node(configured, chunk, backend):
     duplicate = configured(chunk=chunk.replace("_", ""), backend=backend)
-    for count in (1, 5000, 200_000, MIN_CMA_BYTES // 8 + 3):
+    for count in (1, 5000, 200_000, MIN_BYTES // 8 + 3):
         table = np.arange(2 * count).reshape(2, count)
         for root in range(duplicate.size):
             for array in (table[1], table[:, ::2], np.asfortranarray(table)):
@@ -22,7 +22,7 @@ def test_arrays_reach_every_node(configured, chunk, backend):
                 assert (shared == array).all()
 
 
-ARRAY = np.arange(MIN_CMA_BYTES // 8 + 5)
+ARRAY = np.arange(MIN_BYTES // 8 + 5)
 
 
 @pytest.mark.ranks(2)
