@@ -24,11 +24,14 @@ from tests.mpi.tasks.objects import (
     AwkwardError,
     NotPicklable,
     NotUnpicklable,
+    Peak,
     State,
     fail_at,
     fail_awkwardly,
+    largest,
     made,
     make,
+    peak_of,
     with_made,
 )
 from tests.signals import interrupted
@@ -524,6 +527,24 @@ def test_a_tasks_own_error(pool):
     with pytest.raises(ms.TaskError, match="cannot pickle") as unpicklable:
         pool.map(lambda _: threading.Lock(), [1])
     assert isinstance(unpicklable.value, ms.SpecError)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_arrays_that_cannot_be_made_without_their_items(comm):
+    """As arguments and results, and in the state of a function."""
+
+    def body(pool):
+        peaks, expected = pool.map(peak_of, range(9), 1), [number + 1 for number in range(9)]
+        assert {type(peak) for peak in peaks} == {Peak}
+        ways = (pool.map, pool.imap, lambda func, items: pool.map_async(func, items).get())
+        assert [list(way(largest, peaks)) for way in ways] == [expected] * 3
+        assert pool.map(largest, iter(peaks)) == expected
+        assert [pool.submit(largest, pool.submit(peak_of, number).result()).result() for number in range(9)] == expected
+        assert pool.map(partial(np.add, peaks[3]), [1]).pop().tolist() == [2, 3, 4, 5]
+
+    with_pool(body)
+    peaks = ms.map(peak_of, range(9), gather="all")
+    assert ms.map(largest, peaks, gather="all") == [number + 1 for number in range(9)]
 
 
 class Holder:

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import mpishare as ms
-from mpishare.tasks.error_state import ErrorState
-from mpishare.tasks.errors import Failure
+from mpishare.tasks.errors import ErrorState, Failure
 
 FACTS = 7, 3, "n1", "Error: no", "Traceback (most recent call last):\n"
 
