@@ -1,17 +1,23 @@
-"""Why tasks failed: the item and the error, as the other ranks hear of it."""
+"""Why tasks failed: the item and the error, as the other ranks hear of it.
+
+A task's own error is taken apart to travel, and made again as a `TaskError` of its class. No `__init__` of its class is
+called, as nobody knows the arguments with which the task called it: many classes take others than they leave in `args`.
+So classes that pickle cannot make again travel, too.
+"""
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from functools import lru_cache
+from types import GetSetDescriptorType, MemberDescriptorType
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from mpishare.comm.context import Context
 from mpishare.errors import PeerError, TaskError, text_of_error
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import pickle_object, unpickle_object
-from mpishare.tasks.error_state import ErrorState
 
 IN_TASK = "within a task"
 """Where a call was made, in errors."""
@@ -19,6 +25,82 @@ IN_TASK = "within a task"
 
 class ItemFailed(Exception):  # noqa: N818 - users never see it
     """The task of the item with the number `args[0]` failed. Its error is the `__cause__`."""
+
+
+Facts: TypeAlias = tuple[int, int, str, str, str]
+"""The arguments of `TaskError`."""
+
+
+class ErrorState(NamedTuple):
+    """An exception without its class's methods.
+
+    Attributes:
+        kind: Its class.
+        args: Its `args`.
+        attributes: What is in its `__dict__`, in slots, and in fields of C such as `errno`.
+    """
+
+    kind: type[BaseException]
+    args: tuple[Any, ...]
+    attributes: dict[str, Any]
+
+    @classmethod
+    def of(cls, error: BaseException) -> ErrorState:
+        """The state of `error`; of a `TaskError` made here, the state of the task's own error."""
+        if isinstance(error, _TypedTaskError):
+            return error.state
+        names = {name for kind in type(error).__mro__ for name, member in vars(kind).items() if _is_slot(name, member)}
+        slots = {name: getattr(error, name) for name in names if hasattr(error, name)}
+        return cls(type(error), error.args, slots | vars(error))
+
+    def error(self, kind: type[BaseException] | None = None) -> BaseException:
+        """A copy of the exception, of the class `kind` if that is given.
+
+        Raises:
+            Exception: The class cannot be made without its `__init__`.
+        """
+        kind = builtin = kind or self.kind
+        while builtin.__module__ != "builtins":
+            builtin = builtin.__base__  # type: ignore[assignment]
+        error = builtin.__new__(kind, *self.args)
+        # By `object`, as a class may refuse it. OSError's `__new__` leaves the arguments to an `__init__` to come.
+        object.__setattr__(error, "args", self.args)
+        for name, value in self.attributes.items():
+            if getattr(error, name, self) is not value:
+                with suppress(AttributeError):  # read-only, as in exception groups, whose `__new__` sets it
+                    object.__setattr__(error, name, value)
+        return error
+
+    def task_error(self, facts: Facts) -> TaskError:
+        """A `TaskError` of the exception's class.
+
+        Raises:
+            Exception: There can be no such class, as where a class can have no subclasses.
+        """
+        error = cast("_TypedTaskError", self.error(_class_for(self.kind)))  # type: ignore[arg-type]
+        for name, value in zip(("item", "rank", "host", "reason", "traceback", "state"), (*facts, self), strict=True):
+            object.__setattr__(error, name, value)
+        return error
+
+
+class _TypedTaskError(TaskError):
+    """A `TaskError` whose last base is the class of the task's own error. `state` is that error's."""
+
+    state: ErrorState
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ErrorState.task_error, (self.state, (self.item, self.rank, self.host, self.reason, self.traceback))
+
+
+@lru_cache
+def _class_for(kind: type[BaseException]) -> type[_TypedTaskError]:
+    return type(f"TaskError[{kind.__name__}]", (_TypedTaskError, kind), {"__module__": "mpishare"})
+
+
+def _is_slot(name: str, member: object) -> bool:
+    """Whether it travels. `AttributeError.obj` does not: it may be of any size, and pickle leaves it out as well."""
+    is_internal = name.startswith("__") or name == "args" or member is vars(AttributeError)["obj"]
+    return isinstance(member, GetSetDescriptorType | MemberDescriptorType) and not is_internal
 
 
 class Failure(NamedTuple):
