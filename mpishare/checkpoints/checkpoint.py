@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mpishare.arrays.raw import bytes_of
 from mpishare.checkpoints import arguments
 from mpishare.checkpoints.contents import CheckpointWriter, ChecksummedPart, Contents
-from mpishare.checkpoints.folder import FILES, CheckpointFolder
+from mpishare.checkpoints.folder import CheckpointFolder
 from mpishare.checkpoints.values import dump, load
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
@@ -146,7 +146,6 @@ class Checkpoint:
                 lay_out=writer.lay_out,
                 distributed=bool(rows),
                 complete=writer.complete,
-                leftovers=FILES,
                 progress=progress,
             ).run()
             with stall_errors("the checkpoint was saved"), agree(context.collective_comm):

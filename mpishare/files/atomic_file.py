@@ -7,19 +7,21 @@ import fcntl
 import os
 import re
 import secrets
+import shutil
 import stat
 import time
 from contextlib import suppress
 from pathlib import Path
 
-from mpishare.files.attributes import make_striped, pass_on
 from mpishare.files.errors import file_errors
 from mpishare.files.source import Stamp
 from mpishare.host.filesystems import room
 from mpishare.host.processes import has_ended, scope
 
-_TEMPORARY = r"\.tmp\.[\w-]{0,63}\.(?P<pid>[1-9]\d{0,6})\.(?P<scope>[0-9a-f]{8})[0-9a-f]{8}"
-"""What follows the name of a file in the name of its temporary file: the host, the process id and where it is valid."""
+_TEMPORARY = re.compile(
+    r"(?s:.+)\.tmp\.[\w-]{0,63}\.(?P<pid>[1-9]\d{0,6})\.(?P<scope>[0-9a-f]{8})[0-9a-f]{8}", re.ASCII
+)
+"""The name of a temporary file: the file's own, the host, the process id and where that is valid, and a number."""
 
 _LONGEST_STEM_BYTES = 150
 """The name of the temporary file begins with at most this much of the file's. Linux allows names of 255 bytes."""
@@ -34,9 +36,10 @@ _COPIED_BYTES = 4 << 20
 class AtomicFile:
     """A temporary file in the folder of `path`, which takes the name of `path` by `commit`, or is removed.
 
-    It is locked while it is written. One without a lock was left by a killed process if that has ended; the next save
-    removes it. A process of another host or PID namespace cannot be asked, and its lock may be invisible here (Lustre
-    with localflock, NFS with local_lock, BeeGFS): a file of such a process is removed when it is a day old.
+    It is locked while it is written. One without a lock was left by a killed process if that has ended. The first save
+    of a process in a folder removes what others left there; a folder may have a million files, and is not listed for
+    each. A process of another host or PID namespace cannot be asked, and its lock may be invisible here (Lustre with
+    localflock, NFS with local_lock, BeeGFS): a file of such a process is removed when it is a day old.
 
     Attributes:
         path: The file to replace or to make, symbolic links followed.
@@ -49,21 +52,15 @@ class AtomicFile:
         applications", OSDI 2014: the file must be on the disk before its name is, and the folder after.
     """
 
-    def __init__(self, path: Path, leftovers: str | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         """Makes the temporary file, and removes those that killed saves left.
-
-        Args:
-            path: The file to replace or to make.
-            leftovers: A pattern for the names of files whose leftovers are removed; None for that of `path` alone.
 
         Raises:
             OSError: The file cannot be made, or `path` is not a file or may not be written.
         """
         self.path, self.old = _target(path)
-        stem = os.fsdecode(os.fsencode(self.path.name)[:_LONGEST_STEM_BYTES])
-        _remove_leftovers(self.path.parent, re.escape(stem) if leftovers is None else leftovers)
-        replaced = None if self.old is None else self.path
-        self.temporary, self.fd = _create(self.path.with_name(stem), replaced)
+        _remove_leftovers(self.path.parent)
+        self.temporary, self.fd = _create(self.path, 0o666 if self.old is None else 0o600)
         self._copied: Stamp | None = None
 
     def check_room(self, nbytes: int) -> None:
@@ -94,13 +91,13 @@ class AtomicFile:
             _copy(old.fileno(), self.fd, self._copied.nbytes)
 
     def sync(self) -> None:
-        """Gives the new file the old one's permissions and attributes, and waits until it is on the disk.
+        """Gives the new file the old one's group, permissions and attributes, and waits until it is on the disk.
 
         Raises:
             OSError: The disk fails.
         """
         if self.old is not None:
-            pass_on(self.path, self.old, self.fd)
+            _pass_on(self.path, self.old, self.fd)
         os.fsync(self.fd)
 
     def commit(self) -> None:
@@ -120,8 +117,10 @@ class AtomicFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # the next save removes it
+        try:
             self.temporary.unlink(missing_ok=True)
+        except OSError:
+            _searched.discard(self.path.parent)  # the next save removes it
         with suppress(OSError):  # `sync` reports what could not be written
             os.close(self.fd)
 
@@ -173,15 +172,13 @@ def _target(path: Path) -> tuple[Path, os.stat_result | None]:
     return file, status
 
 
-def _create(stem: Path, old: Path | None) -> tuple[Path, int]:
-    """A new file, open and locked; in place of an old file with its striping, and for its owner alone until `sync`."""
-    mode = 0o666 if old is None else stat.S_IRUSR | stat.S_IWUSR
+def _create(path: Path, mode: int) -> tuple[Path, int]:
+    """A new file beside another, open and locked."""
+    stem = os.fsdecode(os.fsencode(path.name)[:_LONGEST_STEM_BYTES])
     host = re.sub(r"[^\w-]", "_", os.uname().nodename.partition(".")[0], flags=re.ASCII)[:63]
     while True:
-        file = stem.with_name(f"{stem.name}.tmp.{host}.{os.getpid()}.{scope():08x}{secrets.token_hex(4)}")
-        is_made = old is not None and make_striped(file, old)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_NOFOLLOW if is_made else os.O_EXCL)
-        fd = os.open(file, flags, mode)
+        file = path.with_name(f"{stem}.tmp.{host}.{os.getpid()}.{scope():08x}{secrets.token_hex(4)}")
+        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with suppress(OSError):  # a file system without locks, where leftovers stay
             fcntl.flock(fd, fcntl.LOCK_SH)  # shared, so that HDF5 can lock it too
         if file.exists():
@@ -189,16 +186,41 @@ def _create(stem: Path, old: Path | None) -> tuple[Path, int]:
         os.close(fd)  # another save took it for a leftover before it was locked
 
 
-def _remove_leftovers(folder: Path, names: str) -> None:
-    """Removes the temporary files of files named like the pattern `names` that no process writes to any more."""
-    pattern = re.compile(f"({names}){_TEMPORARY}", re.ASCII)
+def _pass_on(old: Path, status: os.stat_result, fd: int) -> None:
+    """Gives an open file the group, extended attributes, ACL and permissions of another, and as root its owner.
+
+    What this process may not set stays as it is. If the group differs, it gets no more than all others have.
+
+    Raises:
+        OSError: The permissions cannot be set.
+    """
+    mode = status.st_mode & 0o777  # setuid and setgid are not ours to pass on
+    with suppress(OSError):
+        os.fchown(fd, status.st_uid if os.geteuid() == 0 else -1, status.st_gid)
+    if os.fstat(fd).st_gid != status.st_gid:
+        mode &= 0o707 | (mode & 0o007) << 3
+    with suppress(OSError):
+        shutil.copystat(old, f"/proc/self/fd/{fd}")  # a stranger may put a link where the file has its name
+    os.utime(fd)  # it is new, though it has the name of the old one
+    os.fchmod(fd, mode)
+
+
+_searched: set[Path] = set()
+"""Folders from which this process has removed what others left."""
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Removes the temporary files in a folder that no process writes to any more."""
+    if folder in _searched:
+        return
     for file in folder.iterdir():
-        match = pattern.fullmatch(file.name)
+        match = _TEMPORARY.fullmatch(file.name)
         if match is not None:
             with suppress(OSError), file.open("rb+") as left:  # an error: it is locked, gone, or of another user
                 fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if _is_left(match) or os.fstat(left.fileno()).st_mtime < time.time() - _ABANDONED_S:
                     file.unlink()
+    _searched.add(folder)
 
 
 def _is_left(temporary: re.Match[str]) -> bool:

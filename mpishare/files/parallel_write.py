@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import chain, cycle
 from pathlib import Path
 from typing import Any
@@ -22,54 +21,53 @@ from mpishare.files.row_blocks import RowBlocks, Run
 from mpishare.progress_bar import Bar
 
 
-@dataclass
 class ParallelWrite:
-    """This rank's part in writing arrays to one file. Making it opens the file and allocates what `run` needs. Local.
+    """This rank's part in writing arrays to one file.
 
     An error ends the writing, but not the messages: other ranks would wait for them. `run` raises it at its end.
 
     Attributes:
-        context: The context of the communicator.
-        path: An existing file.
-        blocks: Which rank has which bytes of each array, and their places in the file.
-        arrays: This rank's part of each, None where it has none.
-        writers: For each rank the one that writes its bytes; see `row_blocks.writers`.
-        has_checksums: Whether `checksums` are wanted.
-        bar: Shows how many bytes have been written.
         file: Closes the file when it is left.
-        fd: The descriptor of the file; -1 on a rank that writes nothing.
+        fd: The descriptor of the file; -1 on a rank that sends its bytes to another.
         checksums: For each array the CRC-32 of each run of this rank; empty lists if they are not wanted.
-
-    Raises:
-        OSError, MemoryError: The file cannot be opened, or there is no memory.
     """
 
-    context: Context
-    path: Path
-    blocks: Sequence[RowBlocks]
-    arrays: Sequence[NDArray[Any] | None]
-    writers: Sequence[int]
-    has_checksums: bool
-    bar: Bar
+    def __init__(
+        self,
+        context: Context,
+        path: Path,
+        blocks: Sequence[RowBlocks],
+        arrays: Sequence[NDArray[Any] | None],
+        writers: Sequence[int],
+        has_checksums: bool,
+    ) -> None:
+        """Opens the file and allocates what `run` needs. Local.
 
-    def __post_init__(self) -> None:
-        self.checksums: list[list[int]] = [[] for _ in self.blocks]
-        self._rank = self.context.topology.rank
-        self._n_writers = len(set(self.writers))
-        self._nbytes = sum(blocks.spec.nbytes for blocks in self.blocks)
-        self._written = 0
+        Args:
+            context: The context of the communicator.
+            path: An existing file.
+            blocks: Which rank has which bytes of each array, and their places in the file.
+            arrays: This rank's part of each, None where it has none.
+            writers: For each rank the one that writes its bytes; see `row_blocks.writers`.
+            has_checksums: Whether `checksums` are wanted.
+
+        Raises:
+            OSError, MemoryError: The file cannot be opened, or there is no memory.
+        """
+        self._comm, self._rank = context.collective_comm, context.topology.rank
+        self._blocks, self._arrays, self._writer = blocks, arrays, writers[self._rank]
+        self._has_checksums = has_checksums
         self._error: Exception | None = None
-        senders = [rank for rank, writer in enumerate(self.writers) if writer == self._rank != rank]
-        self._received = [(sender, run) for sender in senders for blocks in self.blocks for run in blocks.runs(sender)]
+        self.checksums: list[list[int]] = [[] for _ in blocks]
+        senders = [rank for rank, writer in enumerate(writers) if writer == self._rank != rank]
+        self._received = [(sender, run) for sender in senders for array in blocks for run in array.runs(sender)]
         largest = max((run.nbytes for _, run in self._received), default=0)
-        buffers = cycle([np.empty(largest, np.uint8) for _ in range(MAX_IN_FLIGHT)])
-        self._places = [(sender, next(buffers)[: run.nbytes]) for sender, run in self._received]
-        self.file = ExitStack()
-        self.fd = -1
-        if self._rank in self.writers:
-            self.fd = self.file.enter_context(self.path.open("rb+", buffering=0)).fileno()
+        self._buffers = cycle([np.empty(largest, np.uint8) for _ in range(MAX_IN_FLIGHT)])
+        self.file, self.fd = ExitStack(), -1
+        if self._writer == self._rank:
+            self.fd = self.file.enter_context(path.open("rb+", buffering=0)).fileno()
 
-    def run(self) -> None:
+    def run(self, bar: Bar) -> None:
         """Writes this rank's bytes and those that others send, or sends them to their writer.
 
         Raises:
@@ -78,45 +76,45 @@ class ParallelWrite:
         Collective:
             Over the communicator.
         """
-        comm, writer = self.context.collective_comm, self.writers[self._rank]
-        if writer == self._rank:
-            with InFlight(comm, Tag.ROW_BLOCK, buffers=self._places) as receiving:
-                messages = receiving.receive_all()
-                received = ((run, block.data) for (_, run), block in zip(self._received, messages, strict=True))
-                for run, data in chain(self._own_runs(), received):
-                    self._write(run, data)
+        own = [run for array in self._blocks for run in array.runs(self._rank)]
+        if self._writer == self._rank:
+            self._write_all([*own, *(run for _, run in self._received)], bar)
         else:
-            count = sum(1 for blocks in self.blocks for _ in blocks.runs(self._rank))
-            with InFlight(comm, Tag.ROW_BLOCK, [writer] * count) as sending:
-                for _, data in self._own_runs():
-                    sending.send(data, writer)
+            with InFlight(self._comm, Tag.ROW_BLOCK, [self._writer] * len(own)) as sending:
+                for data in self._own():
+                    sending.send(data, self._writer)
                     sending.wait_until(MAX_IN_FLIGHT - 1)
         if self._error is not None:
             raise self._error
 
-    def _own_runs(self) -> Iterator[tuple[Run, memoryview]]:
-        """The runs of this rank with their bytes; none after an error, though the writer waits for each run."""
-        for blocks, array, checksums in zip(self.blocks, self.arrays, self.checksums, strict=True):
+    def _write_all(self, runs: Sequence[Run], bar: Bar) -> None:
+        """Writes this rank's bytes, and then those that others send. The others are about as far as this rank is."""
+        written, share = 0, sum(run.nbytes for run in runs) / (sum(array.spec.nbytes for array in self._blocks) or 1)
+        places = [(sender, next(self._buffers)[: run.nbytes]) for sender, run in self._received]
+        with InFlight(self._comm, Tag.ROW_BLOCK, buffers=places) as receiving:
+            for run, data in zip(runs, chain(self._own(), receiving.receive_all()), strict=True):
+                self._attempt(write_exactly, self.fd, run.offset, memoryview(data))
+                written += run.nbytes
+                bar.show(int(written / share))
+
+    def _own(self) -> Iterator[Any]:
+        """The bytes of this rank's runs; none after an error, though the writer waits for each run."""
+        for blocks, array, checksums in zip(self._blocks, self._arrays, self.checksums, strict=True):
             start = blocks.offset + blocks.starts[self._rank]
             for run in blocks.runs(self._rank):
-                data = memoryview(b"")
-                if self._error is None:
-                    try:
-                        data = bytes_at(array, blocks.spec.order, run.offset - start, run.nbytes)
-                        if self.has_checksums:
-                            checksums.append(crc32(data))
-                    except Exception as error:
-                        self._error = error
-                yield run, data
+                data = self._attempt(bytes_at, array, blocks.spec.order, run.offset - start, run.nbytes)
+                if self._has_checksums:
+                    checksums.append(crc32(data))
+                yield data
 
-    def _write(self, run: Run, data: memoryview) -> None:
+    def _attempt(self, work: Callable[..., Any], *args: Any) -> Any:
+        """The result of a function; no bytes after an error, which is noted."""
         if self._error is None:
             try:
-                write_exactly(self.fd, run.offset, data)
-                self._written += data.nbytes
-                self.bar.show(min(self._written * self._n_writers, self._nbytes))  # the others are about as far
+                return work(*args)
             except Exception as error:
                 self._error = error
+        return b""
 
 
 def bytes_at(array: NDArray[Any] | None, order: str, start: int, nbytes: int) -> memoryview:

@@ -12,16 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays import slices
 from mpishare.arrays.spec import Spec
 from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
-from mpishare.errors import BackendError
 from mpishare.files.atomic_file import AtomicFile
 from mpishare.files.errors import file_errors, stall_errors
 from mpishare.files.parallel_write import ParallelWrite
 from mpishare.files.row_blocks import ROOT, RowBlocks, choose_way, writers
-from mpishare.files.source import h5py
 from mpishare.host.filesystems import IN_MEMORY, type_of
 from mpishare.host.memory import check_memory
 from mpishare.progress_bar import Bar
@@ -66,9 +63,8 @@ class Replacement:
         arrays: This rank's part of each array, None where it has none.
         lay_out: Makes room for the arrays in the new file; returns their offsets.
         distributed: Whether ranks other than the root have bytes.
-        datasets: The names of the arrays in an HDF5 file that may have others; none for the whole file.
+        dataset: The only dataset that is written, for errors; None for the whole file.
         complete: Completes the new file when all arrays are in it; None if there is nothing to do.
-        leftovers: See `AtomicFile`.
         progress: Whether the root shows a bar.
     """
 
@@ -78,9 +74,8 @@ class Replacement:
     arrays: Sequence[NDArray[Any] | None]
     lay_out: Callable[[AtomicFile], Sequence[int]]
     distributed: bool
-    datasets: Sequence[str] = ()
+    dataset: str | None = None
     complete: Callable[[AtomicFile, Sequence[RowBlocks], Checksums], None] | None = None
-    leftovers: str | None = None
     progress: bool = False
 
     def run(self) -> str:
@@ -102,11 +97,11 @@ class Replacement:
         with ExitStack() as stack:
             with agree(comm), self._errors():
                 if comm.rank == ROOT:
-                    new = stack.enter_context(AtomicFile(self.path, self.leftovers))
+                    new = stack.enter_context(AtomicFile(self.path))
                     prepared = new.temporary, self.lay_out(new), self._way(new)
             temporary, offsets, way = comm.bcast_obj(prepared, ROOT)
             self.blocks = [replace(array, offset=offset) for array, offset in zip(self.blocks, offsets, strict=True)]
-            checksums = self._write_mpio(temporary) if way == "mpio" else self._write(temporary, way)
+            checksums = self._write(temporary, way)
             with agree(comm), self._errors():
                 if new is not None:
                     if self.complete is not None:
@@ -121,68 +116,29 @@ class Replacement:
         return str(way)
 
     def _errors(self) -> AbstractContextManager[None]:
-        dataset = self.datasets[0] if len(self.datasets) == 1 else None
-        return file_errors(self.path, dataset, "it was not saved")
+        return file_errors(self.path, self.dataset, "it was not saved")
 
     def _way(self, new: AtomicFile) -> str:
         """How the bytes are written; see `choose_way`. A file system in memory must have memory for them."""
-        writes_mpio = self.distributed and bool(self.datasets) and h5py.get_config().mpi
         filesystem = type_of(str(new.path.parent))  # the file may be behind a symbolic link
         if filesystem in IN_MEMORY:
             check_memory(self.context.topology.host, sum(array.spec.nbytes for array in self.blocks))
-        placement = self.context.topology.placement
-        return choose_way(placement, filesystem, distributed=self.distributed, has_mpio=writes_mpio)
+        return choose_way(self.context.topology.placement, filesystem, distributed=self.distributed)
 
     def _write(self, temporary: Path, way: str) -> Checksums:
         """Writes the bytes of all ranks. Returns their checksums, to the root, if the file is completed with them."""
-        comm = self.context.collective_comm
+        comm, ranks = self.context.collective_comm, writers(self.context.topology.placement, way)
         nbytes = sum(array.spec.nbytes for array in self.blocks)
-        ranks = writers(self.context.topology.placement, way)
         has_checksums = self.complete is not None
         with Bar(nbytes, "B", is_shown=self.progress and comm.rank == ROOT) as bar, ExitStack() as stack:
             with agree(comm), self._errors():
-                writing = ParallelWrite(self.context, temporary, self.blocks, self.arrays, ranks, has_checksums, bar)
+                writing = ParallelWrite(self.context, temporary, self.blocks, self.arrays, ranks, has_checksums)
                 stack.enter_context(writing.file)  # closed here if another rank cannot open it
             with agree(comm), self._errors(), writing.file:  # closing it may report that bytes could not be written
-                writing.run()
+                writing.run(bar)
                 if way == "hosts":
                     os.fsync(writing.fd)
         if not has_checksums:
             return []
         by_rank = comm.gather_obj([np.array(checksums, np.uint32) for checksums in writing.checksums], ROOT)
         return [np.concatenate(of_ranks) for of_ranks in zip(*by_rank, strict=True)]
-
-    def _write_mpio(self, temporary: Path) -> Checksums:
-        """Writes the bytes of all ranks to the datasets. Each rank writes independently: none waits for a failed one.
-
-        Raises:
-            BackendError: This rank's h5py cannot write through MPI, but the root's can.
-
-        Source:
-            The HDF5 reference, H5Pset_fapl_mpio and H5Pset_dxpl_mpio.
-        """
-        comm = self.context.collective_comm
-        with agree(comm):
-            if not h5py.get_config().mpi:
-                raise BackendError("h5py cannot write through MPI on this rank, but can on the root: use one build.")
-        with agree(comm), self._errors():
-            opened = h5py.File(temporary, "r+", driver="mpio", comm=self.context.data_comm)
-        with agree(comm), self._errors(), opened:  # all ranks close it, which flushes it
-            for name, blocks, array in zip(self.datasets, self.blocks, self.arrays, strict=True):
-                if array is not None and array.nbytes:
-                    _write_rows(opened[name].id, blocks, comm.rank, array)
-        return []
-
-
-def _write_rows(dataset: Any, blocks: RowBlocks, rank: int, array: NDArray[Any]) -> None:
-    """Writes some rows at a time, so that a copy in C order takes little memory."""
-    if not array.ndim:
-        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.ascontiguousarray(array), dataset.get_type())
-        return
-    row_bytes = array.nbytes // len(array)
-    first = blocks.starts[rank] // row_bytes
-    for part in slices.chunks(len(array), max(blocks.block_bytes // row_bytes, 1)):
-        rows = np.ascontiguousarray(array[part])
-        space = dataset.get_space()
-        space.select_hyperslab((first + part.start, *(0,) * (rows.ndim - 1)), rows.shape)
-        dataset.write(h5py.h5s.create_simple(rows.shape), space, rows, dataset.get_type())

@@ -74,28 +74,23 @@ class RowBlocks:
             yield from self.runs(rank)
 
 
-def choose_way(placement: Placement, filesystem: str, *, distributed: bool, has_mpio: bool = False) -> str:
+def choose_way(placement: Placement, filesystem: str, *, distributed: bool) -> str:
     """How the bytes are written.
 
     Args:
         placement: The ranks of each node.
         filesystem: The type of the file system.
         distributed: Whether each rank has a part of its own.
-        has_mpio: Whether HDF5 can write the file through MPI.
 
     Returns:
         "root": the root writes all. "node": all ranks write; they are on one node. "hosts": all ranks write; the file
-        system allows it. "mpio": in one of these cases HDF5 writes through MPI. "streams": the ranks of the root's node
-        write, and receive the bytes of the others.
+        system allows it. "streams": the ranks of the root's node write, and receive the bytes of the others.
     """
     if not distributed:
         return "root"
-    is_one_node = len(placement.nodes) == 1
-    if not is_one_node and filesystem not in _SHARED_BY_HOSTS:
-        return "streams"
-    if has_mpio and not filesystem.startswith("nfs"):  # ROMIO ends the job where NFS has no locks
-        return "mpio"
-    return "node" if is_one_node else "hosts"
+    if len(placement.nodes) == 1:
+        return "node"
+    return "hosts" if filesystem in _SHARED_BY_HOSTS else "streams"
 
 
 def writers(placement: Placement, way: str) -> tuple[int, ...]:

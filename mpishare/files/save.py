@@ -42,7 +42,7 @@ class Saved:
         nbytes: Its bytes.
         way: How they were written. "root": by rank 0. "node": by all ranks, which are on one node. "hosts": by all
             ranks, on a file system that lets several hosts write to one file at the same time. "streams": by the ranks
-            of rank 0's node, to which the others sent theirs. "mpio": by all ranks, by HDF5 through MPI.
+            of rank 0's node, to which the others sent theirs.
     """
 
     path: Path
@@ -88,9 +88,9 @@ def save(
     """Saves an array that all ranks have, or the rows of each rank, as .npy or in HDF5; or several arrays in HDF5.
 
     The bytes go to a new file in the same folder, which takes the name of the old one when it is on the disk. So a
-    reader, at any time and also after a crash, sees the old file or the new one. The next save to `path` removes what a
-    killed one left. No rank holds a second copy of an array. A file that is replaced passes on its group, permissions,
-    ACL, extended attributes and striping on Lustre, as far as this user may set them; links to it are followed.
+    reader, at any time and also after a crash, sees the old file or the new one. The first save of a later job removes
+    what a killed one left in the folder. No rank holds a second copy of an array. A file that is replaced passes on
+    its group, permissions, ACL and extended attributes, as far as this user may set them; links to it are followed.
 
     Args:
         path: The file. Its suffix chooses the format: .npy; or .h5, .hdf5, .hdf, .he5, which need h5py.
@@ -105,8 +105,8 @@ def save(
         comm: The ranks; MPI_COMM_WORLD when None.
 
     Returns:
-        A `Saved`: what is in the file, and how it was written, which follows from the nodes, the file system and the
-        build of h5py. For a dict of arrays a dict of these, by the same names.
+        A `Saved`: what is in the file, and how it was written, which follows from the nodes and the file system. For a
+        dict of arrays a dict of these, by the same names.
 
     Raises:
         SpecError: An array holds Python objects, or the format has no name for its dtype. In HDF5 dates and times are
@@ -161,7 +161,7 @@ def save(
             arrays=[arrays[name] if name in specs else None for name in blocks],
             lay_out=lambda new: _lay_out(new, {name: array.spec for name, array in blocks.items()}),
             distributed=bool(rows),
-            datasets=names,
+            dataset=names[0] if len(names) == 1 else None,
             progress=progress,
         ).run()
     saved = [Saved(file, name or None, array.spec.shape, array.spec.nbytes, way) for name, array in blocks.items()]

@@ -31,7 +31,7 @@ def test_the_runs_of_all_ranks_are_the_whole_array_once(itemsize, lengths, shape
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize("way", ["root", "node", "hosts", "streams", "mpio"])
+@pytest.mark.parametrize("way", ["root", "node", "hosts", "streams"])
 def test_each_rank_has_one_writer_and_writers_write_their_own(placement, way):
     writer_of = writers(placement, way)
     assert len(writer_of) == len(placement.node_of)
@@ -44,23 +44,10 @@ def test_each_rank_has_one_writer_and_writers_write_their_own(placement, way):
         assert set(writer_of) == ({0} if way == "root" else set(placement.node_of))
 
 
-WAYS = """
-    aab lustre mpio root
-    aaa ext4 rows node
-    aaa ext4 rows+mpio mpio
-    aaa nfs4 rows+mpio node
-    aab lustre rows+mpio mpio
-    aab nfs4 rows+mpio streams
-    aab beegfs rows+mpio streams
-    aab ext4 rows+mpio streams
-    aab nfs4 rows streams
-    aab beegfs rows streams
-    aab lustre rows hosts
-"""
+WAYS = ["aab lustre all root", "aaa ext4 rows node", "aab nfs4 rows streams", "aab lustre rows hosts"]
 
 
-@pytest.mark.parametrize("line", WAYS.strip().splitlines())
+@pytest.mark.parametrize("line", WAYS)
 def test_choose_way(line):
-    labels, filesystem, options, way = line.split()
-    placement = Placement.from_labels(labels)
-    assert choose_way(placement, filesystem, distributed="rows" in options, has_mpio="mpio" in options) == way
+    labels, filesystem, has, way = line.split()
+    assert choose_way(Placement.from_labels(labels), filesystem, distributed=has == "rows") == way
