@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import sys
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,29 @@ _CURE = "Give numbers, strings, bytes, dates, arrays, NumPy's random generators,
 _SHOWN_CHARACTERS = 40
 
 
+def dtype_of(description: Any) -> np.dtype[Any]:
+    """The dtype that a file describes. A file imports no module.
+
+    Raises:
+        OSError: It is of a module that this program has not imported (ENOTSUP).
+        ValueError, TypeError, KeyError: It is not a description.
+    """
+    for module in _modules_in(description):
+        if module not in sys.modules:
+            raise OSError(errno.ENOTSUP, f"it has items of module {module}. Import it on all ranks, and load again")
+    return rebuild(description)
+
+
+def _modules_in(description: Any) -> Iterator[str]:
+    """The modules of the types in a description by `dtypes.describe`."""
+    if isinstance(description, list):
+        yield from _modules_in(description[0])
+    elif isinstance(description, dict):
+        yield from [description["module"]] if "module" in description else []
+        for column in description.get("formats", ()):
+            yield from _modules_in(column)
+
+
 def _parts_of_array(array: NDArray[Any] | np.generic) -> list[Any]:
     spec = Spec.of(array if isinstance(array, np.ndarray) else np.asarray(array))
     if spec.nbytes > _LARGEST_ARRAY_BYTES:
@@ -36,7 +61,7 @@ def _parts_of_array(array: NDArray[Any] | np.generic) -> list[Any]:
 
 def _array(parts: tuple[Any, list[int], str]) -> NDArray[Any]:
     dtype, shape, data = parts
-    return Spec(rebuild(dtype), tuple(shape)).view(bytearray(b64decode(data)))
+    return Spec(dtype_of(dtype), tuple(shape)).view(bytearray(b64decode(data)))
 
 
 def _bit_generator(parts: tuple[dict[str, Any], np.random.SeedSequence | None]) -> np.random.BitGenerator:

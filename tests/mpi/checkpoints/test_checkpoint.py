@@ -2,6 +2,7 @@
 
 import errno
 import os
+import sys
 import warnings
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +19,7 @@ from mpishare.files import row_blocks
 from tests.arrays import DTYPES, assert_same, filled
 
 COMM = MPI.COMM_WORLD
+FOREIGN = DTYPES["foreign"].type.__module__
 SECOND = "000000000002.h5"
 
 
@@ -99,13 +101,25 @@ def test_dtypes(shared_folder):
     checkpoint.save(3, {**whole, **rows}, distributed=rows)
     snapshot = checkpoint.latest()
     for name in snapshot.names:
-        expected = whole.get(name.replace("rows", "2"))
+        expected = whole[name.replace("rows", "2")]
         assert_same(snapshot.load(name), expected)
         if expected.ndim:
             assert_same(snapshot.load(name, region=slice(2, 6)), expected[2:6])
     with h5py.File(snapshot.path) as file:
         assert file["arrays/M8[ns] 2"].dtype == "M8[ns]"
         assert file["arrays/U3 2"][()].tobytes() == whole["U3 2"].tobytes()
+
+
+def test_a_file_imports_no_module(shared_folder, raised, monkeypatch):
+    """Nor is it taken for a damaged one."""
+    checkpoint = ms.Checkpoint(shared_folder)
+    checkpoint.save(3, {"x": filled(DTYPES["foreign column"], (3,))})
+    with monkeypatch.context() as patched:
+        patched.delitem(sys.modules, FOREIGN)
+        outcomes = raised(checkpoint.latest)
+    assert {error for error, _ in outcomes} <= {"FileError", "PeerError"}
+    assert all(f"it has items of module {FOREIGN}. Import it on all" in text for _, text in outcomes)
+    assert checkpoint.latest().step == 3
 
 
 def test_random_generators_go_on(shared_folder):
