@@ -20,7 +20,7 @@ from mpishare.comm.collective import collective
 from mpishare.errors import ArgumentError, checked_integer, checked_path
 from mpishare.files.errors import file_errors, stall_errors
 from mpishare.files.parallel_read import read_parts
-from mpishare.files.replace_file import Replacement, gather_row_blocks
+from mpishare.files.replace_file import Replacement
 from mpishare.files.row_blocks import ROOT
 from mpishare.files.save import names_in, specs_of
 from mpishare.files.source import Source, check_h5py
@@ -136,18 +136,8 @@ class Checkpoint:
                 agreement.call = (
                     f"Checkpoint.save({self.path}, {number}, {list(arrays)}, {kinds}, {overwrite=}, {progress=})"
                 )
-            blocks = gather_row_blocks(context, specs, rows)
-            writer = CheckpointWriter(number, values_json, blocks)
-            Replacement(
-                context=context,
-                path=self._folder.file(number),
-                blocks=list(blocks.values()),
-                arrays=[arrays[name] if name in specs else None for name in blocks],
-                lay_out=writer.lay_out,
-                distributed=bool(rows),
-                complete=writer.complete,
-                progress=progress,
-            ).run()
+            file, writer = self._folder.file(number), CheckpointWriter(number, values_json)
+            Replacement(context, file, arrays, specs, rows, writer.lay_out, writer.complete, progress=progress).run()
             with stall_errors("the checkpoint was saved"), agree(context.collective_comm):
                 if is_root:
                     self._folder.supersede(number, self.keep, sets_aside=overwrite)

@@ -15,8 +15,8 @@ import errno
 import json
 import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -33,7 +33,7 @@ from mpishare.files.atomic_file import AtomicFile, write_exactly
 from mpishare.files.errors import file_errors
 from mpishare.files.hdf5_write import METADATA_BYTES, lay_out
 from mpishare.files.pieces import Hyperslab, Piece
-from mpishare.files.replace_file import Checksums
+from mpishare.files.replace_file import Blocks, Checksums
 from mpishare.files.row_blocks import RowBlocks
 from mpishare.files.source import Source, read_bytes, read_exactly
 
@@ -196,63 +196,61 @@ def _part_of(source: Source, name: str, entry: Mapping[str, Any]) -> Checksummed
     )
 
 
+@dataclass
 class CheckpointWriter:
-    """How the file of one checkpoint is laid out, and completed when the arrays are in it. On the root alone."""
+    """How the file of one checkpoint is laid out, and completed when the arrays are in it. On the root alone.
 
-    def __init__(self, step: int, values: str, blocks: Mapping[str, RowBlocks]) -> None:
-        """`values` is JSON; `blocks` are the arrays by name, without their offsets."""
-        self._step = step
-        self._values = values
-        self._blocks = blocks
-        self._user_block_bytes = _SMALLEST_USER_BLOCK_BYTES
+    Attributes:
+        step: The step.
+        values: The small values, as JSON.
+        user_block_bytes: The size of the user block.
+    """
 
-    def lay_out(self, new: AtomicFile) -> list[int]:
+    step: int
+    values: str
+    user_block_bytes: int = _SMALLEST_USER_BLOCK_BYTES
+
+    def lay_out(self, new: AtomicFile, blocks: Blocks) -> list[int]:
         """Makes room for the manifest and the arrays; returns the offsets of the arrays. See `Replacement`."""
-        arrays = {f"arrays/{name}": blocks.spec for name, blocks in self._blocks.items()}
-        while self._user_block_bytes < self._largest_manifest_bytes():
-            self._user_block_bytes *= 2
-        if self._user_block_bytes > _LARGEST_USER_BLOCK_BYTES:
-            raise SpecError(f"values and names take more than {_LARGEST_USER_BLOCK_BYTES // 2:,} bytes. Save arrays.")
-        new.check_room(sum(spec.nbytes for spec in arrays.values()) + self._user_block_bytes + METADATA_BYTES)
-        small = {"step": np.array(self._step), "values": np.array(self._values.encode())}
-        nbytes = self._user_block_bytes
-        return list(lay_out(new.fd, new.path, arrays, small=small, user_block_bytes=nbytes, any_dtype=True).values())
-
-    def _largest_manifest_bytes(self) -> int:
-        """What the user block may take, wherever the arrays will be."""
-        checksums = [[_LARGEST_CHECKSUM] * len(list(blocks.all_runs())) for blocks in self._blocks.values()]
+        anywhere = {name: replace(array, offset=_LARGEST_OFFSET) for name, array in blocks.items()}
+        checksums = [np.full(len(list(array.all_runs())), _LARGEST_CHECKSUM) for array in blocks.values()]
         gap = CheckedRun(_LARGEST_OFFSET, _LARGEST_OFFSET, _LARGEST_CHECKSUM)
-        offsets = [_LARGEST_OFFSET] * len(self._blocks)
-        return len(self._user_block(offsets, checksums, [gap] * (len(offsets) + 1)))
+        while self.user_block_bytes < len(self._user_block(anywhere, checksums, [gap] * (len(blocks) + 1))):
+            self.user_block_bytes *= 2
+        if self.user_block_bytes > _LARGEST_USER_BLOCK_BYTES:
+            raise SpecError(f"values and names take more than {_LARGEST_USER_BLOCK_BYTES // 2:,} bytes. Save arrays.")
+        specs = {f"arrays/{name}": array.spec for name, array in blocks.items()}
+        nbytes = self.user_block_bytes
+        new.check_room(sum(spec.nbytes for spec in specs.values()) + nbytes + METADATA_BYTES)
+        small = {"step": np.array(self.step), "values": np.array(self.values.encode())}
+        return list(lay_out(new.fd, new.path, specs, small=small, user_block_bytes=nbytes, any_dtype=True).values())
 
-    def complete(self, new: AtomicFile, blocks: Sequence[RowBlocks], checksums: Checksums) -> None:
+    def complete(self, new: AtomicFile, blocks: Blocks, checksums: Checksums) -> None:
         """Writes the user block at last. See `Replacement`."""
         gaps = [
             CheckedRun(start, stop - start, crc32(read_bytes(new.fd, start, stop - start)))
-            for start, stop in gaps_between(blocks, self._user_block_bytes, os.fstat(new.fd).st_size)
+            for start, stop in gaps_between(blocks.values(), self.user_block_bytes, os.fstat(new.fd).st_size)
         ]
-        offsets = [array.offset for array in blocks]
-        content = self._user_block(offsets, [of_array.tolist() for of_array in checksums], gaps)
-        write_exactly(new.fd, 0, memoryview(content))
+        write_exactly(new.fd, 0, memoryview(self._user_block(blocks, checksums, gaps)))
 
-    def _user_block(self, offsets: Sequence[int], checksums: Sequence[list[int]], gaps: Sequence[CheckedRun]) -> bytes:
+    def _user_block(self, blocks: Blocks, checksums: Checksums, gaps: Sequence[CheckedRun]) -> bytes:
         """The header and the manifest, without the zeros that follow."""
         entries = {
             name: {
-                "dtype": describe(blocks.spec.dtype),
-                "shape": blocks.spec.shape,
-                "starts": blocks.starts,
-                "at": offset,
-                "checks": checks,
+                "dtype": describe(array.spec.dtype),
+                "shape": array.spec.shape,
+                "starts": array.starts,
+                "at": array.offset,
+                "checks": of_array.tolist(),
             }
-            for (name, blocks), offset, checks in zip(self._blocks.items(), offsets, checksums, strict=True)
+            for (name, array), of_array in zip(blocks.items(), checksums, strict=True)
         }
-        manifest = {"step": self._step, "values": self._values, "arrays": entries, "gaps": gaps}
+        manifest = {"step": self.step, "values": self.values, "arrays": entries, "gaps": gaps}
         text = json.dumps(manifest).encode()
-        return HEADER.pack(_MAGIC, FORMAT, crc32(text, FORMAT - 1), len(text), self._user_block_bytes) + text
+        return HEADER.pack(_MAGIC, FORMAT, crc32(text, FORMAT - 1), len(text), self.user_block_bytes) + text
 
 
-def gaps_between(blocks: Sequence[RowBlocks], start: int, stop: int) -> Iterator[tuple[int, int]]:
+def gaps_between(blocks: Iterable[RowBlocks], start: int, stop: int) -> Iterator[tuple[int, int]]:
     """Where the bytes of a file from `start` to `stop` that belong to no array begin and end."""
     arrays = sorted((array.offset, array.offset + array.spec.nbytes) for array in blocks if array.spec.nbytes)
     for array_start, array_stop in [*arrays, (stop, stop)]:

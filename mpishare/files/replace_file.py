@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,29 +27,8 @@ Checksums = Sequence[NDArray[np.uint32]]
 """For each array the CRC-32 of each of its runs."""
 
 
-def gather_row_blocks(
-    context: Context, specs: Mapping[str, Spec], distributed: Collection[str]
-) -> dict[str, RowBlocks]:
-    """Which rank has which bytes of each array.
-
-    Args:
-        context: The context of the communicator.
-        specs: On the root that of each array, by name; on the others at least those of the distributed ones, which are
-            those of this rank's rows.
-        distributed: The names of the arrays of which each rank has rows.
-
-    Collective:
-        Over the communicator.
-    """
-    comm = context.collective_comm
-    specs_of_root: Mapping[str, Spec] = comm.bcast_obj(specs, ROOT)
-    counts = comm.allgather_obj({name: specs[name].shape[0] for name in distributed})
-    return {
-        name: RowBlocks.of_rows(spec, [count[name] for count in counts])
-        if name in distributed
-        else RowBlocks.of_root(spec, comm.size)
-        for name, spec in specs_of_root.items()
-    }
+Blocks = Mapping[str, RowBlocks]
+"""Which rank has which bytes of each array, by name."""
 
 
 @dataclass
@@ -59,24 +38,27 @@ class Replacement:
     Attributes:
         context: The context of the communicator.
         path: The file to replace or to make.
-        blocks: Which rank has which bytes of each array. Their offsets in the file follow from `lay_out`.
-        arrays: This rank's part of each array, None where it has none.
+        arrays: The arrays by name, the same names on all ranks.
+        specs: On the root that of each array; on the others at least those of the distributed ones, which are those of
+            this rank's rows.
+        distributed: The names of the arrays of which each rank has rows.
         lay_out: Makes room for the arrays in the new file; returns their offsets.
-        distributed: Whether ranks other than the root have bytes.
-        dataset: The only dataset that is written, for errors; None for the whole file.
         complete: Completes the new file when all arrays are in it; None if there is nothing to do.
+        dataset: The only dataset that is written, for errors; None for the whole file.
         progress: Whether the root shows a bar.
+        blocks: Which rank has which bytes of each array, and where in the file.
     """
 
     context: Context
     path: Path
-    blocks: Sequence[RowBlocks]
-    arrays: Sequence[NDArray[Any] | None]
-    lay_out: Callable[[AtomicFile], Sequence[int]]
-    distributed: bool
+    arrays: Mapping[str, NDArray[Any] | None]
+    specs: Mapping[str, Spec]
+    distributed: Collection[str]
+    lay_out: Callable[[AtomicFile, Blocks], Sequence[int]]
+    complete: Callable[[AtomicFile, Blocks, Checksums], None] | None = None
     dataset: str | None = None
-    complete: Callable[[AtomicFile, Sequence[RowBlocks], Checksums], None] | None = None
     progress: bool = False
+    blocks: dict[str, RowBlocks] = field(default_factory=dict)
 
     def run(self) -> str:
         """Writes the file.
@@ -94,13 +76,15 @@ class Replacement:
         """
         comm = self.context.collective_comm
         new = prepared = None
+        self.blocks = self._gather_blocks()
         with ExitStack() as stack:
             with agree(comm), self._errors():
                 if comm.rank == ROOT:
                     new = stack.enter_context(AtomicFile(self.path))
-                    prepared = new.temporary, self.lay_out(new), self._way(new)
+                    prepared = new.temporary, self.lay_out(new, self.blocks), self._way(new)
             temporary, offsets, way = comm.bcast_obj(prepared, ROOT)
-            self.blocks = [replace(array, offset=offset) for array, offset in zip(self.blocks, offsets, strict=True)]
+            for (name, array), offset in zip(list(self.blocks.items()), offsets, strict=True):
+                self.blocks[name] = replace(array, offset=offset)
             checksums = self._write(temporary, way)
             with agree(comm), self._errors():
                 if new is not None:
@@ -115,6 +99,17 @@ class Replacement:
                     new.commit()
         return str(way)
 
+    def _gather_blocks(self) -> dict[str, RowBlocks]:
+        comm = self.context.collective_comm
+        specs_of_root: Mapping[str, Spec] = comm.bcast_obj(self.specs, ROOT)
+        counts = comm.allgather_obj({name: self.specs[name].shape[0] for name in self.distributed})
+        return {
+            name: RowBlocks.of_rows(spec, [count[name] for count in counts])
+            if name in self.distributed
+            else RowBlocks.of_root(spec, comm.size)
+            for name, spec in specs_of_root.items()
+        }
+
     def _errors(self) -> AbstractContextManager[None]:
         return file_errors(self.path, self.dataset, "it was not saved")
 
@@ -122,17 +117,19 @@ class Replacement:
         """How the bytes are written; see `choose_way`. A file system in memory must have memory for them."""
         filesystem = type_of(str(new.path.parent))  # the file may be behind a symbolic link
         if filesystem in IN_MEMORY:
-            check_memory(self.context.topology.host, sum(array.spec.nbytes for array in self.blocks))
-        return choose_way(self.context.topology.placement, filesystem, distributed=self.distributed)
+            check_memory(self.context.topology.host, sum(array.spec.nbytes for array in self.blocks.values()))
+        return choose_way(self.context.topology.placement, filesystem, distributed=bool(self.distributed))
 
     def _write(self, temporary: Path, way: str) -> Checksums:
         """Writes the bytes of all ranks. Returns their checksums, to the root, if the file is completed with them."""
         comm, ranks = self.context.collective_comm, writers(self.context.topology.placement, way)
-        nbytes = sum(array.spec.nbytes for array in self.blocks)
+        blocks = list(self.blocks.values())
+        arrays = [self.arrays[name] if name in self.specs else None for name in self.blocks]
+        nbytes = sum(array.spec.nbytes for array in blocks)
         has_checksums = self.complete is not None
         with Bar(nbytes, "B", is_shown=self.progress and comm.rank == ROOT) as bar, ExitStack() as stack:
             with agree(comm), self._errors():
-                writing = ParallelWrite(self.context, temporary, self.blocks, self.arrays, ranks, has_checksums)
+                writing = ParallelWrite(self.context, temporary, blocks, arrays, ranks, has_checksums)
                 stack.enter_context(writing.file)  # closed here if another rank cannot open it
             with agree(comm), self._errors(), writing.file:  # closing it may report that bytes could not be written
                 writing.run(bar)

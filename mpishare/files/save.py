@@ -19,7 +19,7 @@ from mpishare.files.atomic_file import AtomicFile, write_exactly
 from mpishare.files.errors import file_errors
 from mpishare.files.hdf5_write import METADATA_BYTES, lay_out, stored_type
 from mpishare.files.npy import header_of
-from mpishare.files.replace_file import Replacement, gather_row_blocks
+from mpishare.files.replace_file import Blocks, Replacement
 from mpishare.files.row_blocks import ROOT
 from mpishare.progress_bar import check_tqdm
 from mpishare.transfer.rows import describe_rows, rows_of
@@ -153,18 +153,10 @@ def save(
             names = [name for name in arrays if name != _NPY_NAME]
             kinds = [f"{name}: {describe_rows(specs[name])}".removeprefix(": ") for name in rows]
             agreement.call = f"save({file}, {names or '…'}, distributed={kinds}, {progress=})"
-        blocks = gather_row_blocks(context, specs, rows)
-        way = Replacement(
-            context=context,
-            path=file,
-            blocks=list(blocks.values()),
-            arrays=[arrays[name] if name in specs else None for name in blocks],
-            lay_out=lambda new: _lay_out(new, {name: array.spec for name, array in blocks.items()}),
-            distributed=bool(rows),
-            dataset=names[0] if len(names) == 1 else None,
-            progress=progress,
-        ).run()
-    saved = [Saved(file, name or None, array.spec.shape, array.spec.nbytes, way) for name, array in blocks.items()]
+        dataset = names[0] if len(names) == 1 else None
+        new = Replacement(context, file, arrays, specs, rows, _lay_out, dataset=dataset, progress=progress)
+        way = new.run()
+    saved = [Saved(file, name or None, array.spec.shape, array.spec.nbytes, way) for name, array in new.blocks.items()]
     return dict(zip(array, saved, strict=True)) if isinstance(array, Mapping) else saved[0]
 
 
@@ -243,8 +235,9 @@ def specs_of(
     return specs
 
 
-def _lay_out(new: AtomicFile, specs: Mapping[str, Spec]) -> Sequence[int]:
+def _lay_out(new: AtomicFile, blocks: Blocks) -> Sequence[int]:
     """Writes the .npy header, or makes the datasets in a copy of the old file; returns the offsets of the arrays."""
+    specs = {name: array.spec for name, array in blocks.items()}
     nbytes = sum(spec.nbytes for spec in specs.values())
     if _NPY_NAME in specs:
         content = header_of(specs[_NPY_NAME])

@@ -27,9 +27,9 @@ LENGTHS = {"grid": [2, 0, 4, 3], "more": [1, 1, 1, 0], "none": [0, 0, 0, 0]}
 
 def written(path, by_name):
     """A checkpoint of `ARRAYS`, written as the root does."""
-    writer = CheckpointWriter(2, json.dumps({"time": 0.5}), by_name)
+    writer = CheckpointWriter(2, json.dumps({"time": 0.5}))
     with AtomicFile(path) as new:
-        offsets = writer.lay_out(new)
+        offsets = writer.lay_out(new, by_name)
         blocks = [replace(array, offset=offset) for array, offset in zip(by_name.values(), offsets, strict=True)]
         checksums = []
         for name, array in zip(by_name, blocks, strict=True):
@@ -37,7 +37,7 @@ def written(path, by_name):
             write_exactly(new.fd, array.offset, memoryview(data))
             parts = [data[run.offset - array.offset :][: run.nbytes] for run in array.all_runs()]
             checksums.append(np.array([crc32(part) for part in parts], np.uint32))
-        writer.complete(new, blocks, checksums)
+        writer.complete(new, dict(zip(by_name, blocks, strict=True)), checksums)
         new.commit()
     return path
 
@@ -126,7 +126,7 @@ def test_sizes_that_files_depend_on(tmp_path, count):
 def test_a_manifest_that_could_not_be_read_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr(contents, "_LARGEST_USER_BLOCK_BYTES", 1024)
     with pytest.raises(SpecError, match="values and names take more than 512"), AtomicFile(tmp_path / "2.h5") as new:
-        CheckpointWriter(2, "1" * 1000, {}).lay_out(new)
+        CheckpointWriter(2, "1" * 1000).lay_out(new, {})
 
 
 @pytest.mark.parametrize("offsets", [(10, 13), (20, 5), (10, 97), ()])
