@@ -49,8 +49,9 @@ def main(argv: list[str]) -> int:
         medians = {case: statistics.median(taken) for case, taken in rounds.items()}
         print(_table(rounds), _verdict(medians, options.mib << 20), sep="\n")
         if options.output:
+            figures = [{"bytes": nbytes, "way": way, "seconds": taken} for (nbytes, way), taken in rounds.items()]
             facts = {"date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), "version": ms.__version__}
-            result = {"facts": facts, "figures": _figures(rounds), "ground": info.as_dict()}
+            result = {"facts": facts, "figures": figures, "ground": info.as_dict()}
             Path(options.output).write_text(json.dumps(result, indent=2) + "\n")
     return 0
 
@@ -73,7 +74,9 @@ def _check_output(output: str | None) -> None:
 def _measure(sizes: list[int]) -> Rounds:
     """Times all ways of all sizes, in an order by chance that all ranks share, after a round that warms up."""
     topology, ways = ms.topology(), _ways()
-    sources = {nbytes: _sources(nbytes, is_root=topology.rank == 0) for nbytes in sizes}
+    sources: dict[int, list[Bytes | None]] = {  # two that take turns
+        nbytes: [None if topology.rank else np.full(nbytes, value, np.uint8) for value in (1, 2)] for nbytes in sizes
+    }
     cases = [(nbytes, name) for nbytes in sizes for name in ways]
     rounds: Rounds = {case: [] for case in cases}
     start = time.perf_counter()
@@ -85,11 +88,6 @@ def _measure(sizes: list[int]) -> Rounds:
         if number and spent_s * (number + 2) / (number + 1) > _MAX_S:
             break
     return {case: taken[1:] for case, taken in rounds.items()}
-
-
-def _sources(nbytes: int, *, is_root: bool) -> list[Bytes | None]:
-    """Two arrays that take turns."""
-    return [np.full(nbytes, value, np.uint8) if is_root else None for value in (1, 2)]
 
 
 _COPY, _SHARE, _PICKLE, _BUFFER, _LEADERS, _LINK = (
@@ -144,19 +142,6 @@ def _time(way: Way, sources: list[Bytes | None], nbytes: int) -> float:
         way(sources[number % len(sources)], nbytes)
         comm.Barrier()
     return float(max(comm.allgather((time.perf_counter() - start) / repeats)))
-
-
-def _figures(rounds: Rounds) -> dict[str, dict[str, dict[str, float]]]:
-    """Medians and quartiles, by size and way."""
-    figures: dict[str, dict[str, dict[str, float]]] = {}
-    for (nbytes, way), taken in rounds.items():
-        low, median, high = _quartiles(taken)
-        row = {"first quartile, ms": low, "median, ms": median, "third quartile, ms": high}
-        figures.setdefault(f"{nbytes:,} bytes", {})[way] = {
-            **{name: round(value * 1e3, 5) for name, value in row.items()},
-            "rounds": len(taken),
-        }
-    return figures
 
 
 def _quartiles(taken: list[float]) -> list[float]:
