@@ -22,7 +22,7 @@ from mpishare.files.errors import file_errors
 from mpishare.files.row_blocks import ROOT
 from mpishare.files.source import Source, Stamp
 
-FILES = r"\d{12,}\.h5"
+_FILES = r"\d{12,}\.h5"
 """A pattern for the names of the files."""
 
 _GONE = (errno.ENOENT, errno.ESTALE)
@@ -164,21 +164,15 @@ class CheckpointFolder:
         """The steps that have a file.
 
         Raises:
-            OSError: The folder or a file cannot be looked at.
+            OSError: The folder or a file cannot be looked at. Path.is_file of Python 3.14 would not say so.
         """
-        try:
-            names = [file.name for file in self.path.iterdir()]
-        except FileNotFoundError:
-            return set()
-        steps = {int(name.removesuffix(".h5")) for name in names if re.fullmatch(FILES, name)}
-        return {step for step in steps if self._has(step)}
-
-    def _has(self, step: int) -> bool:
-        """Whether a step has a file. Path.is_file of Python 3.14 also says False of one that cannot be looked at."""
-        try:
-            return stat.S_ISREG(self.file(step).stat().st_mode)
-        except FileNotFoundError:
-            return False
+        steps = set()
+        with suppress(FileNotFoundError):
+            for file in self.path.iterdir():
+                if re.fullmatch(_FILES, file.name):
+                    with suppress(FileNotFoundError):  # removed meanwhile
+                        steps |= {int(file.stem)} if stat.S_ISREG(file.stat().st_mode) else set()
+        return steps
 
     def check_follows(self, step: int) -> None:
         """Checks that the folder has no later step, or that the computation goes on from `step` or before. Local.
