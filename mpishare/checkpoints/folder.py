@@ -64,7 +64,8 @@ class CheckpointFolder:
             if not stat.S_ISDIR(folder.stat().st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, f"{folder} is not a folder")
             if not os.access(folder, os.W_OK | os.X_OK):
-                raise PermissionError(errno.EACCES, f"{folder} cannot be written")
+                cure = "to read only, call load(file, 'arrays/NAME')"
+                raise PermissionError(errno.EACCES, f"{folder} cannot be written; {cure}")
 
     def make(self) -> None:
         """Makes the folder if there is none. Local.
