@@ -16,13 +16,15 @@ class SegmentReport:
     Attributes:
         made_by: The call that made it.
         backend: Its segment kind.
-        nbytes: Bytes of the array, or of all arrays of an object.
+        nbytes: Bytes of the array, or of all arrays of an object and of its pickle.
+        bytes_in_views: How many of them arrays are views of. The rest is the pickle, and arrays that the object's
+            classes copied or left out.
         node_size: Ranks on the node.
         copies: How many times the node holds the bytes: once, or once per rank.
         page_bytes: Size of its memory pages, as far as this rank has used them.
         refusals: For each segment kind that was tried before, the reason why it was not used.
-        bytes_copied: Bytes that each rank holds for itself of the object that was shared, such as Python objects in
-            its columns; 0 for an array.
+        bytes_copied: Bytes that each rank holds for itself of the object that was shared, such as Python objects, and
+            arrays that its classes copy; 0 for an array.
         is_read_only_by_flag_alone: Whether a store from C would change what all ranks see: the array is read-only, but
             its pages could not be made so. False for an array that ranks may write to.
     """
@@ -30,6 +32,7 @@ class SegmentReport:
     made_by: str
     backend: str
     nbytes: int
+    bytes_in_views: int
     node_size: int
     copies: int
     page_bytes: int
@@ -45,7 +48,7 @@ class SegmentReport:
     @property
     def bytes_saved(self) -> int:
         """Bytes that this node would hold in addition with one copy per rank."""
-        return self.nbytes * (self.node_size - self.copies)
+        return self.bytes_in_views * (self.node_size - self.copies)
 
     def __str__(self) -> str:
         times = "once" if self.copies == 1 else f"{self.copies} times"
@@ -114,6 +117,7 @@ def _report_of(segment: Segment, huge: list[range]) -> SegmentReport:
         made_by=segment.made_by,
         backend=origin.kind,
         nbytes=segment.nbytes,
+        bytes_in_views=segment.nbytes - segment.unviewed_bytes,
         node_size=origin.node_size,
         copies=1 if origin.is_shared else origin.node_size,
         page_bytes=huge_bytes() if is_huge else os.sysconf("SC_PAGE_SIZE"),

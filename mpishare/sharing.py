@@ -46,8 +46,9 @@ def share(
     Arrays of a subclass of ndarray, such as astropy's Quantity, keep their class. The class's extra attributes are
     pickled; the items are not. PyTorch has no read-only tensors: to change a shared one in place ends the process.
 
-    Columns of Python objects cannot be views. They travel in the pickle, so that each rank has its own. A
-    `RuntimeWarning` on `root` names such a column, the memory that it takes on each rank, and what to use instead.
+    Python objects cannot be views. They travel in the pickle, so that each rank has its own. Some classes copy their
+    arrays when they are unpickled, such as random forests. A `RuntimeWarning` on `root` names columns of Python
+    objects, and anything else of which each rank holds more than 1 MiB, with its bytes and what to use instead.
 
     With `call`, the root reads or computes the object within the collective: an error there is every rank's error. The
     other ranks sleep meanwhile, and MPISHARE_TIMEOUT does not count that time.
@@ -163,10 +164,9 @@ def _share(call: CollectiveCall, obj: Any, function: Callable[[], Any] | None, r
     segment = _filled(context, header, source, root, backend)
     if isinstance(header, Spec):
         return segment.view(header)
-    segment.copied_bytes = header.copied_bytes
     call.allow_nested_calls()  # all memory is allocated, so that classes may share arrays while they are unpickled
     with agree(context.collective_comm):
-        return unpack_object(segment, header)
+        return unpack_object(segment, header, warns=context.topology.rank == root)
 
 
 def _check_call(obj: Any, call: Any) -> None:

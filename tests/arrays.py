@@ -4,15 +4,15 @@
 """
 
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-try:  # a dtype that is not NumPy's own, as bfloat16 is not
-    from numpy._core._rational_tests import rational
-except ImportError:  # NumPy 1
-    from numpy.core._rational_tests import rational
+_NUMPY = "numpy._core" if int(np.__version__.split(".")[0]) >= 2 else "numpy.core"
+rational: Any = import_module(f"{_NUMPY}._rational_tests").rational
+"""A dtype that is not NumPy's own, as bfloat16 is not."""
 
 STRUCT = np.dtype([("id", "<i4"), ("mass", ">f8"), ("name", "S3")])
 

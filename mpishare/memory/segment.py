@@ -32,6 +32,7 @@ class Segment:
         made_by: The public call that made it, for reports.
         writable: Whether this rank may write.
         copied_bytes: What each rank holds for itself of the object whose arrays these bytes are; 0 for an array.
+        unviewed_bytes: How many of the bytes no array is a view of, such as the pickle of the object; 0 for an array.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Segment:
         self.made_by = made_by
         self.writable = True
         self.copied_bytes = 0
+        self.unviewed_bytes = 0
         self._keeps = keeps
         _live.add(self)
 
@@ -59,6 +61,7 @@ class Segment:
         self.key = key
         self.made_by = made_by
         self.copied_bytes = 0
+        self.unviewed_bytes = 0
         if writable is not self.writable:
             if writable:
                 self.memory.unprotect()

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import address_of
-from mpishare.objects.unshared import Copied, UnsharedPart
+from mpishare.objects.unshared import LARGE_BYTES, Copied, UnsharedPart
 
 Reduce: TypeAlias = Callable[[Any], Any]
 """How to pickle an object: as `__reduce_ex__` says, NotImplemented for its own way; or that in `Copied`."""
@@ -124,8 +124,8 @@ def _reduce_series(series: Any) -> Any:
         return _make_enum, (series.to_physical(), series.dtype)
     with suppress(ValueError):  # what PyArrow does not know, such as 128-bit integers
         args = series.name, series.to_arrow(compat_level=CompatLevel.newest())
-        if Series(*args).dtype == series.dtype:
-            return Copied(part, (Series, args)) if _has_categories(series.dtype) else (Series, args)
+        if Series(*args).dtype == series.dtype and not _has_categories(series.dtype):
+            return Series, args
     return Copied(part)
 
 
@@ -143,12 +143,21 @@ def _make_enum(numbers: Any, dtype: Any) -> Any:
     return numbers.cat.to(dtype)
 
 
+def _reduce_variable(variable: Any) -> Any:
+    """A variable of xarray, which pickles the name of its file, or a graph of dask, until it is loaded."""
+    if getattr(variable, "_in_memory", True) or variable.nbytes < LARGE_BYTES:
+        return NotImplemented
+    name = f"a variable of xarray with dimensions {variable.dims}, which is not loaded yet: each rank loads its own"
+    return Copied(UnsharedPart(name, variable.nbytes, "its load() before"))
+
+
 _TABLE: list[tuple[str, str, Reduce]] = [
     ("astropy.io.fits", "FITS_rec", _read_variable_columns),
     ("astropy.table", "Table", _reduce_table),
     ("astropy.utils.data_info", "BaseColumnInfo", _reduce_column_info),
     ("polars", "DataFrame", _reduce_frame),
     ("polars", "Series", _reduce_series),
+    ("xarray", "Variable", _reduce_variable),
     ("torch", "UntypedStorage", _reduce_storage),
     ("torch", "TypedStorage", _reduce_typed_storage),
 ]

@@ -7,18 +7,22 @@ sent like arrays that are shared by themselves.
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from weakref import ref
 
 from mpishare.arrays.raw import Block
 from mpishare.arrays.slices import LINE_BYTES, PAGE_BYTES, round_up
 from mpishare.arrays.spec import Spec
+from mpishare.comm import callsite
 from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
-from mpishare.memory.segment import Segment
+from mpishare.errors import SpecError
+from mpishare.memory.segment import Segment, segment_at, segment_of
 from mpishare.objects.pickled import PickledObject, pack_specs, unpack_specs
 from mpishare.objects.pickling import pickle_object, unpickle_object
-from mpishare.objects.unshared import UnsharedPart, UnsharedParts
+from mpishare.objects.unshared import LARGE_BYTES, PickledTypes, UnsharedPart, UnsharedParts, describe, part_of_copies
 from mpishare.transfer.cma import MIN_BYTES as _LARGE_BYTES
 from mpishare.transfer.node_fill import ArraySource, fill, replicate
 
@@ -144,12 +148,47 @@ def replicate_object(
             replicate(context, root, block[start : start + spec.nbytes], is_shared, source)
 
 
-def unpack_object(segment: Segment, header: PackedHeader) -> Any:
-    """The object, whose arrays are views of `segment`. Local, once the segment is filled."""
+def unpack_object(segment: Segment, header: PackedHeader, *, warns: bool) -> Any:
+    """The object, whose arrays are views of `segment`. Local, once the segment is filled.
+
+    The segment then knows how many of its bytes are in views, and how many each rank has copied of the object. If this
+    rank `warns`, a warning names the classes that copy arrays.
+    """
     block = segment.block()
     skeleton = block[header.contents_bytes : header.contents_bytes + header.skeleton_bytes].data
-    arrays = [segment.view(spec, start) for spec, start in _places(block, header)]
-    return unpickle_object(PickledObject(skeleton, arrays))
+    places = _places(block, header)
+    pickled = PickledObject(skeleton, [segment.view(spec, start) for spec, start in places])
+    views = list(map(ref, pickled.arrays))
+    obj = unpickle_object(pickled)
+    del pickled
+    viewed_bytes = sum([spec.nbytes for (spec, _), view in zip(places, views, strict=True) if view() is not None])
+    dropped_bytes = sum([spec.nbytes for spec, _ in places]) - viewed_bytes
+    segment.unviewed_bytes = header.nbytes - viewed_bytes
+    segment.copied_bytes = header.copied_bytes
+    if dropped_bytes >= LARGE_BYTES:
+        copies = _copies(obj, header, dropped_bytes)
+        segment.copied_bytes += copies.nbytes
+        if warns and copies.nbytes >= LARGE_BYTES:
+            callsite.warn(f"share(): {describe([copies])}")
+    return obj
+
+
+def _copies(obj: Any, header: PackedHeader, dropped_bytes: int) -> UnsharedPart:
+    """What `obj` holds besides views of shared memory, up to the bytes of which it has no views.
+
+    It is pickled once more: an array that its class has dropped is no copy. What cannot be pickled is taken to have
+    copied all.
+    """
+    types, copies = PickledTypes(type(obj)), Counter[type]()
+    try:
+        skeleton, arrays = pickle_object(obj, types=types)
+    except SpecError:
+        return part_of_copies(Counter({type(obj): 1}), dropped_bytes)
+    for array, owner in zip(arrays, types.owners, strict=True):
+        if segment_of(array) is None and segment_at(array) is None:
+            copies[owner] += array.nbytes
+    nbytes = copies.total() + max(0, len(skeleton) - header.skeleton_bytes)
+    return part_of_copies(copies or types.nbytes, min(nbytes, dropped_bytes))
 
 
 def _places(block: Block, header: PackedHeader) -> list[tuple[Spec, int]]:

@@ -22,7 +22,7 @@ from mpishare.errors import MpishareError, SpecError, text_of_error
 from mpishare.objects.libraries import reducers
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.subclasses import parts_of, reduce_subclass
-from mpishare.objects.unshared import Copied, UnsharedParts
+from mpishare.objects.unshared import LARGE_BYTES, Copied, PickledTypes, UnsharedParts, part_of_pickle
 
 _CURE = "Leave that part out, for example by __getstate__, or pass arrays of it, such as numpy.asarray(…) of it."
 _CURE_FUNCTION = "Lambdas and local classes need cloudpickle: pip install cloudpickle."
@@ -32,7 +32,9 @@ _CURE_READ_ONLY = (
 )
 
 
-def pickle_object(obj: object, unshared: UnsharedParts | None = None) -> PickledObject:
+def pickle_object(
+    obj: object, unshared: UnsharedParts | None = None, types: PickledTypes | None = None
+) -> PickledObject:
     """Pickles `obj` apart from its arrays, which are not copied.
 
     cloudpickle, if it is installed, pickles what pickle refuses: lambdas, and functions and classes that cannot be
@@ -41,6 +43,7 @@ def pickle_object(obj: object, unshared: UnsharedParts | None = None) -> Pickled
     Args:
         obj: Any object that can be pickled.
         unshared: Notes the parts that are not bytes of arrays.
+        types: Notes the types that pickle something.
 
     Raises:
         SpecError: A part of it cannot be pickled.
@@ -49,10 +52,10 @@ def pickle_object(obj: object, unshared: UnsharedParts | None = None) -> Pickled
         PEP 574, "Pickle protocol 5 with out-of-band data".
     """
     with suppress(Exception):  # the second attempt raises it again
-        return _pickled_by(_Pickler, obj, unshared)
+        return _pickled_by(_Pickler, obj, unshared, types)
     cloud_pickler = _cloud_pickler()
     try:
-        return _pickled_by(cloud_pickler or _Pickler, obj, unshared)
+        return _pickled_by(cloud_pickler or _Pickler, obj, unshared, types)
     except MpishareError:
         raise
     except Exception as error:  # user classes may raise anything
@@ -68,13 +71,22 @@ def pickle_object(obj: object, unshared: UnsharedParts | None = None) -> Pickled
         ) from error
 
 
-def _pickled_by(pickler_class: type[_Pickler], obj: object, unshared: UnsharedParts | None) -> PickledObject:
+def _pickled_by(
+    pickler_class: type[_Pickler], obj: object, unshared: UnsharedParts | None, types: PickledTypes | None
+) -> PickledObject:
     if unshared is not None:
         unshared.clear()
-    skeleton = BytesIO()
-    pickler = pickler_class(skeleton, unshared)
+    file = BytesIO()
+    pickler = pickler_class(file, unshared, types)
     pickler.dump(obj)
-    return PickledObject(skeleton.getvalue(), pickler.arrays())
+    skeleton = file.getvalue()
+    if types is not None:
+        types.end(len(skeleton))
+    if unshared is not None and (rest := len(skeleton) - sum(part.nbytes for part in unshared.parts)) > LARGE_BYTES:
+        types = PickledTypes(type(obj))  # by pickling it again: to note them always would take 1 us for each object
+        _pickled_by(pickler_class, obj, None, types)
+        unshared.add(part_of_pickle(types, rest))
+    return PickledObject(skeleton, pickler.arrays())
 
 
 def unpickle_object(pickled: PickledObject) -> Any:
@@ -103,13 +115,21 @@ def _cure_of(error: Exception, text: str) -> str:
 class _Pickler(pickle.Pickler):
     """Puts a buffer in the place of each array."""
 
-    def __init__(self, file: BytesIO, unshared: UnsharedParts | None) -> None:
+    def __init__(self, file: BytesIO, unshared: UnsharedParts | None, types: PickledTypes | None) -> None:
         self._buffers: list[pickle.PickleBuffer] = []
         self._arrays: dict[int, NDArray[Any]] = {}  # by the id of the buffer in their place
         self._copied: dict[int, Any] = {}  # what copied objects give to pickle, by id
+        self._file = file
+        self._types = types
         self._unshared = unshared
         self._reducers = reducers()
-        super().__init__(file, protocol=5, buffer_callback=self._buffers.append)
+        callback = self._buffers.append if types is None else self._add_buffer
+        super().__init__(file, protocol=5, buffer_callback=callback)
+
+    def _add_buffer(self, buffer: pickle.PickleBuffer) -> None:
+        self._buffers.append(buffer)
+        if self._types is not None:
+            self._types.enter_array()
 
     def arrays(self) -> list[NDArray[Any]]:
         """The arrays, each once, and the buffers that other classes exported."""
@@ -120,6 +140,8 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         """How to pickle `obj`, if not in its own way. Not called for numbers, strings and containers."""
         reduced: Any = NotImplemented
+        if self._types is not None:
+            self._types.enter(obj, self._file.tell())
         for kind, reduce in self._reducers:
             if isinstance(obj, kind):
                 reduced = reduce(obj)

@@ -1,10 +1,11 @@
-"""The parts of an object that each rank must copy: Python objects in arrays, by the column that they are in."""
+"""The parts of an object that each rank must copy: Python objects in arrays, and whatever is pickled besides arrays."""
 
 from __future__ import annotations
 
-import array
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,10 +19,19 @@ _ALLOCATED_BYTES = 16
 _SMALL_BYTES = 4096
 """An array that is not a column, and takes less, is not reported: the names that a fitted model keeps, for example."""
 
+LARGE_BYTES = 1 << 20
+"""What is pickled besides arrays is reported from here on, and so are arrays that a class copies."""
+
 _MAX_NAMED = 5
+_MAX_TYPES = 3
 
 _OBJECTS = np.dtype(object)
 
+_NO_OWNERS = (type, FunctionType, BuiltinFunctionType, np.dtype, np.ndarray)
+"""What is pickled on behalf of another object."""
+
+_CURE_PICKLE = "NumPy arrays, e.g. numpy.asarray(…) of it"
+_CURE_COPY = "NumPy arrays in its place, or fewer ranks per node"
 _CURE_ARRAY = ".astype('S8') or .astype('f8')"
 _CURE_FRAME = ".astype('category'), or, with PyArrow, .astype('string[pyarrow]')"
 
@@ -54,18 +64,62 @@ class Copied(NamedTuple):
 
 def describe(parts: Sequence[UnsharedPart]) -> str:
     """Names the most expensive parts."""
-    named = sorted(parts, key=lambda part: part.nbytes, reverse=True)
-    sentences = [f"{name}, {nbytes:,} bytes on each rank. Use {cure}." for name, nbytes, cure in named[:_MAX_NAMED]]
-    if others := named[_MAX_NAMED:]:
+    largest = sorted(parts, key=lambda part: part.nbytes, reverse=True)
+    sentences = [f"{name}, {nbytes:,} bytes on each rank. Use {cure}." for name, nbytes, cure in largest[:_MAX_NAMED]]
+    if others := largest[_MAX_NAMED:]:
         sentences.append(f"And {len(others)} more, {sum(part.nbytes for part in others):,} bytes on each rank.")
     return " ".join(sentences)
+
+
+class PickledTypes:
+    """Which types pickle how much, as far as can be told: what is pickled next is of the object that came last.
+
+    Attributes:
+        nbytes: Bytes of the pickle by type.
+        owners: For each array that is not pickled, the type of its object.
+    """
+
+    def __init__(self, root: type) -> None:
+        self.nbytes = Counter[type]()
+        self.owners: list[type] = []
+        self._last, self._at = root, 0
+
+    def enter(self, obj: object, at: int) -> None:
+        """Notes that `obj` is pickled next, when the pickle has about `at` bytes."""
+        if not isinstance(obj, _NO_OWNERS):
+            self.nbytes[self._last] += at - self._at
+            self._last, self._at = type(obj), at
+
+    def enter_array(self) -> None:
+        """Notes that the next array is not pickled."""
+        self.owners.append(self._last)
+
+    def end(self, at: int) -> None:
+        """Notes that the pickle has `at` bytes in all."""
+        self.nbytes[self._last] += at - self._at
+
+
+def part_of_pickle(types: PickledTypes, nbytes: int) -> UnsharedPart:
+    """The part for `nbytes` of the pickle."""
+    return UnsharedPart(f"what {_named(types.nbytes)} pickles besides arrays", nbytes, _CURE_PICKLE)
+
+
+def part_of_copies(copies: Counter[type], nbytes: int) -> UnsharedPart:
+    """The part for `nbytes` of arrays that were shared, and copied when their objects were unpickled."""
+    return UnsharedPart(f"arrays that {_named(copies)} copies when it is unpickled", nbytes, _CURE_COPY)
+
+
+def _named(nbytes: Counter[type]) -> str:
+    """The types that have most of the bytes."""
+    kinds = [kind for kind, _ in nbytes.most_common(_MAX_TYPES)]
+    return ", ".join(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.") for kind in kinds)
 
 
 class UnsharedParts:
     """Notes the parts of an object as they are pickled.
 
     Attributes:
-        parts: The columns of Python objects.
+        parts: The columns of Python objects, and other objects that are copied.
     """
 
     def __init__(self) -> None:
@@ -86,8 +140,6 @@ class UnsharedParts:
         pandas = sys.modules.get("pandas")
         if isinstance(obj, np.ndarray):
             self._note_array(obj)
-        elif isinstance(obj, array.array):
-            self.parts.append(UnsharedPart("an array.array", len(obj) * obj.itemsize, "numpy.asarray(…) of it"))
         elif pandas is not None and isinstance(obj, pandas.DataFrame | pandas.Series):
             self._note_frame(obj)
 

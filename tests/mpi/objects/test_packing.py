@@ -4,8 +4,10 @@ import functools
 import sys
 import threading
 import warnings
+from array import array as numbers
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -49,11 +51,12 @@ def shared(comm, make, root=-1):
     return ms.share(make() if comm.rank == root else None, root=root)
 
 
+@pytest.mark.filterwarnings("ignore:share.* what dict pickles")
 def test_no_rank_reads_the_places_of_arrays_before_they_are_written(comm):
     """In memory that is used again, it would find the places of another object's arrays."""
     for number in range(12):
         arrays = [np.full(number % 7, number), np.full(LARGE + number, number), np.full(3 + number % 2, number)]
-        result = ms.share({"text": bytes(2 << 20), "arrays": arrays} if comm.rank == 0 else None)
+        result: Any = ms.share({"text": bytes(2 << 20), "arrays": arrays} if comm.rank == 0 else None)
         for found, expected in zip(result["arrays"], arrays, strict=True):
             assert_same(found, expected)
 
@@ -84,14 +87,12 @@ def test_a_dataclass_of_arrays(comm, root, n):
     assert not ms.report().segments
 
 
-def frame():
-    frame = pd.DataFrame(
-        {"float": np.linspace(0, 1, 2000), "when": pd.date_range("2013-01-01", periods=2000, freq="h")}
-    )
-    frame["kind"] = pd.Categorical(["a", "b"] * 1000)
-    frame["text"] = pd.array(["EWR", "LGA"] * 1000, dtype="string[pyarrow]")
-    frame["missing"] = pd.array([1, None] * 1000, dtype="Int64")
-    frame["arrow"] = pd.array(np.arange(2000), dtype=pd.ArrowDtype(pa.int32()))
+def frame(n=2000):
+    frame = pd.DataFrame({"float": np.linspace(0, 1, n), "when": pd.date_range("2013-01-01", periods=n, freq="h")})
+    frame["kind"] = pd.Categorical(["a", "b"] * (n // 2))
+    frame["text"] = pd.array(["EWR", "LGA"] * (n // 2), dtype="string[pyarrow]")
+    frame["missing"] = pd.array([1, None] * (n // 2), dtype="Int64")
+    frame["arrow"] = pd.array(np.arange(n), dtype=pd.ArrowDtype(pa.int32()))
     return frame
 
 
@@ -119,7 +120,7 @@ def test_kinds_of_objects(comm):
     assert fitted.predict(np.ones((1, 2))).shape == (1,)
     assert (score(), add()) == (11.0, 5.0)
     assert all(map(segment_of, (sparse.data, fitted.coef_, score.func.__self__.weights)))
-    assert shared(comm, lambda: "text" * 1_000_000) == "text" * 1_000_000
+    assert shared(comm, lambda: "text" * 100_000) == "text" * 100_000
     assert shared(comm, list) == []
 
 
@@ -133,6 +134,47 @@ def test_columns_of_python_objects_are_copied_with_a_warning(comm):
     pd.testing.assert_frame_equal(result, frame)
     assert ms.report().bytes_copied > 100 * 50
     assert segment_of(result["delay"].to_numpy()) is not None
+
+
+class Copying:
+    """Copies its table when it is unpickled, as a random forest does, or leaves it out."""
+
+    def __init__(self, keep, n=1 << 18):
+        self.keep, self.weights, self.table = keep, np.ones(n), np.arange(float(n))
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        vars(self)["table"] = np.array(self.table) if self.keep else None
+
+
+@pytest.mark.parametrize(
+    ("make", "text", "copied", "saved"),
+    [
+        (functools.partial(Copying, keep=True), "arrays that .*Copying copies when it is unpickled", 1 << 21, 1 << 21),
+        (functools.partial(Copying, keep=False), None, 0, 1 << 21),
+        (lambda: [numbers("d", bytes(1 << 21)), np.ones(1000)], "arrays that array.array copies", 1 << 21, 8000),
+        (
+            lambda: {"names": [f"name {n}" for n in range(100_000)], "v": np.ones(1000)},
+            "what dict pickles",
+            1 << 20,
+            8000,
+        ),
+        (lambda: [np.ones(1000), [n / 3 for n in range(200_000)]], "what list pickles besides arrays", 1 << 20, 8000),
+        (lambda: [frame(1 << 17), LinearRegression().fit(np.ones((1 << 18, 1)), np.ones(1 << 18))], None, 0, 1 << 21),
+    ],
+)
+def test_whole_copies_are_told_and_not_counted_as_saved(comm, make, text, copied, saved):
+    with (
+        pytest.warns(RuntimeWarning, match=f"{text}.* bytes on each rank. Use")
+        if text and not comm.rank
+        else nullcontext()
+    ):
+        result = shared(comm, make, 0)
+    (entry,) = ms.report().segments
+    assert copied <= entry.bytes_copied < 2 * copied + 50_000
+    assert entry.bytes_saved == entry.bytes_in_views * (entry.node_size - entry.copies)
+    assert saved <= entry.bytes_in_views < max(1.1 * saved, saved + 9 * (1 << 20) * (text is None))
+    del result
 
 
 def private(obj):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
+import xarray
 from astropy import units
 from astropy.coordinates import SkyCoord
 from astropy.io import fits
@@ -191,6 +192,16 @@ def test_what_a_library_copies_is_reported(obj, description):
     assert type(unpickle_object(pickled)) is type(obj)
     pickle_object([obj[:0], frame(), table(Table)], parts)
     assert parts.parts == []
+
+
+def test_a_data_set_of_xarray_that_is_not_loaded(tmp_path):
+    xarray.Dataset({"t": (("a", "b"), np.ones((400, 400)))}).to_netcdf(tmp_path / "t.nc", engine="netcdf4")
+    with xarray.open_dataset(tmp_path / "t.nc", engine="netcdf4") as data:
+        pickle_object(data, parts := UnsharedParts())
+        assert "dimensions ('a', 'b'), which is not loaded yet" in describe(parts.parts)
+        assert parts.parts[0].nbytes == 400 * 400 * 8
+        pickle_object(data.load(), parts)
+        assert parts.parts == []
 
 
 def test_strings_of_polars_without_pyarrow_are_reported(monkeypatch):
