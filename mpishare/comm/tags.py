@@ -10,8 +10,8 @@ class Tag(IntEnum):
     """One number for each kind of message on the collective communicator, which is the data communicator too."""
 
     CHUNK = 1  # transfer/between_nodes: a chunk of an array, from node to node
-    BLOCK_REQUEST = 3  # tasks/work_queue: a node asks the root for a block of tasks
-    BLOCK = 4  # tasks/work_queue: the block
+    BLOCK_REQUEST = 3  # tasks/scheduler: a node asks the root for a block of tasks
+    BLOCK = 4  # tasks/scheduler: the block
     MAP_RESULT = 5  # tasks/results: what the tasks of one rank returned
     POOL_COMMAND = 6  # tasks/pool: what a worker does next
     POOL_CALL = 7  # tasks/dispatcher: one call for a worker

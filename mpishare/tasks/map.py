@@ -62,7 +62,7 @@ def map(  # noqa: A001 - like Python's own
         Over `comm`.
 
     Source:
-        Guided self-scheduling and factoring; see `mpishare.tasks.self_scheduling`.
+        Guided self-scheduling and factoring; see `mpishare.tasks.scheduler`.
 
     Example:
         >>> import mpishare as ms

@@ -22,8 +22,7 @@ from mpishare.tasks.item_source import ItemSource
 from mpishare.tasks.items import Items
 from mpishare.tasks.object_transport import backoff
 from mpishare.tasks.results import RankResults, gather_results
-from mpishare.tasks.self_scheduling import ChunkSizer
-from mpishare.tasks.work_queue import WorkQueue
+from mpishare.tasks.scheduler import ChunkSizer, Scheduler
 
 _PAYLOAD = struct.Struct("<?q")
 """The root's payload of the first agreement: whether there is an initializer, and `chunk`, 0 for None."""
@@ -98,7 +97,7 @@ def run_map(
     with Bar(None if source is None else source.total, is_shown=source is not None and options.progress) as bar:
         sizer = ChunkSizer(chunk or None)
         # A task of one rank may map on the same communicator, while tasks of the outer map are left.
-        queue = WorkQueue(context) if context.topology.size == 1 else context.cached(WorkQueue)
+        queue = Scheduler(context) if context.topology.size == 1 else context.cached(Scheduler)
         return _Run(context, root, options.gather, func, source, bar, sizer, queue).results()
 
 
@@ -137,7 +136,7 @@ class _Run:
     _source: ItemSource | None
     _bar: Bar
     _sizer: ChunkSizer
-    _queue: WorkQueue
+    _queue: Scheduler
     _first: int = 0  # number of the first item of the batch
     _error: BaseException | None = None
 

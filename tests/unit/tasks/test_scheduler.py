@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from mpishare.errors import BackendError
 from mpishare.memory.shared_file import memory_file
-from mpishare.tasks.counters import Counters
-from mpishare.tasks.self_scheduling import CHUNK_S, ChunkRequest, ChunkSizer, chunk_size
-from mpishare.tasks.task_queue import COUNT, TaskQueue
+from mpishare.tasks.scheduler import CHUNK_S, ChunkRequest, ChunkSizer, TaskQueue, chunk_size
 
 
 @given(st.integers(0, 10**6), st.integers(1, 100), st.integers(1, 10**6), st.integers(1, 100))
@@ -53,12 +51,12 @@ def test_chunks_take_their_time():
 
 def test_a_size_that_was_chosen_stays_and_others_grow_by_steps():
     chosen, sizer = ChunkSizer(7), ChunkSizer(None)
-    assert sizer.block_request(3, 0.5) == (3, 3, 0)
+    assert sizer.block_request(3) == (3, 3, 0)
     for each in (chosen, sizer):
         each.note_time(1, 0)
     assert (chosen.request, sizer.request.n_tasks) == ((7, 7, 0), 8)
     sizer.note_time(9, 1.0)
-    assert sizer.block_request(3, 0.5).n_tasks == 15
+    assert sizer.block_request(3).n_tasks == 6
 
 
 def ends(task_s, ranks, take_s=1e-5):
@@ -96,7 +94,7 @@ ALL = ChunkRequest(10**6)
 
 def queue_of(n_tasks, *, is_closed):
     """A queue of its own memory."""
-    queue = TaskQueue(Counters(COUNT))
+    queue = TaskQueue()
     queue.reset(n_tasks, is_closed=is_closed)
     return queue
 
@@ -156,26 +154,27 @@ def open_files():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def add(counters, times):
+def take(queue, times, taken):
     for _ in range(times):
-        with counters.lock:
-            number = counters.numbers[1]
-            os.sched_yield()  # so that other threads run here, if they may
-            counters.numbers[1] = number + 1
+        chunk = queue.next_chunk(ChunkRequest(1), 1, 0, 1)
+        os.sched_yield()  # so that other threads run here, if they may
+        taken += chunk
 
 
-def test_those_who_open_the_file_change_them_one_at_a_time():
-    descriptor, before = memory_file(16), open_files()
-    opened = [Counters(2, os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)) for _ in range(3)]
-    assert list(opened[0].numbers) == list(Counters(2).numbers) == [0, 0]
-    threads = [threading.Thread(target=add, args=(counters, 1000)) for counters in opened]
+def test_those_who_open_the_file_take_tasks_one_at_a_time():
+    descriptor, before = memory_file(64), open_files()
+    opened = [TaskQueue(os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)) for _ in range(3)]
+    opened[0].reset(3000, is_closed=True)
+    taken: list[int] = []
+    threads = [threading.Thread(target=take, args=(queue, 1000, taken)) for queue in opened]
     with pytest.raises(KeyboardInterrupt), opened[0].lock:
         raise KeyboardInterrupt
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert list(opened[0].numbers) == [0, 3000]
+    assert sorted(taken) == list(range(3000))
+    assert {queue.done for queue in opened} == {3000}
     assert open_files() == before + 3
     del opened, threads
     assert open_files() == before
@@ -187,5 +186,5 @@ def test_a_file_that_cannot_be_mapped_or_has_no_pages_is_closed(tmp_path):
     before = open_files()
     for path, flags in ((tmp_path, os.O_RDONLY), (tmp_path / "empty", os.O_RDWR)):
         with pytest.raises(BackendError, match="cannot be mapped"):
-            Counters(2, os.open(path, flags))
+            TaskQueue(os.open(path, flags))
     assert open_files() == before
