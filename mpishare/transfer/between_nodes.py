@@ -21,6 +21,10 @@ _CHUNK_BYTES = 60 << 10
 """Bytes of a message along a chain. Open MPI over TCP sends up to 64 KiB, with its own header, without asking the
 receiver first. That round trip would stall the chain."""
 
+_LARGE_CHUNK_BYTES, _LARGE_BYTES_PER_NODE = 256 << 10, 8 << 20
+"""Bytes of a message where an array has at least the second number of bytes for each node: the time to fill the chain no
+longer counts, and fast links take fewer messages."""
+
 _CHUNKS_PER_NODE = 4
 """A chain needs this many chunks for each of its nodes: then the time to fill and empty it is a small part."""
 
@@ -38,11 +42,14 @@ def is_chain(context: Context, nbytes: int) -> bool:
         J. L. Träff and A. Ripke, "Optimal broadcast for fully connected processor-node networks", J. Parallel Distrib.
         Comput. 68 (2008), section 2: the linear pipeline.
     """
-    return nbytes >= _CHUNKS_PER_NODE * context.topology.n_nodes * _chunk_bytes(context)
+    return nbytes >= _CHUNKS_PER_NODE * context.topology.n_nodes * (context.config.chunk_bytes or _CHUNK_BYTES)
 
 
-def _chunk_bytes(context: Context) -> int:
-    return context.config.chunk_bytes or _CHUNK_BYTES
+def _chunks(context: Context, nbytes: int) -> list[slice]:
+    """The chunks that travel along a chain."""
+    is_large = nbytes >= _LARGE_BYTES_PER_NODE * context.topology.n_nodes
+    chunk = context.config.chunk_bytes or (_LARGE_CHUNK_BYTES if is_large else _CHUNK_BYTES)
+    return list(slices.chunks(nbytes, chunk))
 
 
 def chain(placement: Placement, root: int) -> tuple[int, ...]:
@@ -91,7 +98,7 @@ def _send(
 ) -> None:
     """Sends the chunks on the root, the first of the chain."""
     following = chain(context.topology.placement, context.topology.rank)[1]
-    chunks = list(slices.chunks(block.nbytes, _chunk_bytes(context)))
+    chunks = _chunks(context, block.nbytes)
     with InFlight(context.collective_comm, Tag.CHUNK, [following] * len(chunks)) as sending:
         for chunk in chunks:
             sending.send(chunk_of(chunk), following)
@@ -107,7 +114,7 @@ def _receive_and_send(context: Context, root: int, block: Block) -> None:
     path = chain(context.topology.placement, root)
     place = path.index(context.topology.rank)
     following = path[place + 1 : place + 2]
-    buffers = [(path[place - 1], block[chunk]) for chunk in slices.chunks(block.nbytes, _chunk_bytes(context))]
+    buffers = [(path[place - 1], block[chunk]) for chunk in _chunks(context, block.nbytes)]
     with (
         InFlight(context.collective_comm, Tag.CHUNK, buffers=buffers) as receiving,
         InFlight(context.collective_comm, Tag.CHUNK, len(buffers) * following) as sending,

@@ -39,6 +39,13 @@ def test_every_size_in_every_way(configured, backend):
             assert_allgathered(duplicate, filled(np.dtype("u1"), (count * 3 if duplicate.rank == owner else 0, 2)))
 
 
+def test_more_bytes_than_one_call_of_mpi_takes(comm, monkeypatch):
+    for limit in (1000, 40_000):
+        monkeypatch.setattr(rows, "LARGEST_MESSAGE_BYTES", limit)
+        for count in (0, 3, 5000, 200_001):
+            assert_allgathered(comm, np.arange(count + comm.rank) * (comm.rank + 1))
+
+
 @pytest.mark.parametrize("call", [ms.allgather, ms.allreduce])
 def test_one_copy_per_node(call):
     result = call(np.arange(300_000.0))
