@@ -83,7 +83,7 @@ def allreduce(
             reduction = Reduction(context, operation, local)
             if spec.order == "C":
                 agreement.payload = _IN_C_ORDER
-        if agreement.payload == _IN_C_ORDER or reduction.is_in_rank_order:
+        if spec.order == "F" and (agreement.payload == _IN_C_ORDER or reduction.is_in_rank_order):
             spec = replace(spec, order="C")
         scratch = _scratch(context, reduction.scratch_bytes, backend)
         with node_memory(context, spec.nbytes, backend=backend, made_by="allreduce") as segment:

@@ -22,8 +22,8 @@ _CHUNK_BYTES = 60 << 10
 receiver first. That round trip would stall the chain."""
 
 _LARGE_CHUNK_BYTES, _LARGE_BYTES_PER_NODE = 256 << 10, 8 << 20
-"""Bytes of a message where an array has at least the second number of bytes for each node: the time to fill the chain no
-longer counts, and fast links take fewer messages."""
+"""Bytes of a message where an array has at least the second number of bytes for each node: the time to fill the chain
+no longer counts, and fast links take fewer messages."""
 
 _CHUNKS_PER_NODE = 4
 """A chain needs this many chunks for each of its nodes: then the time to fill and empty it is a small part."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -202,13 +202,10 @@ class Reduction:
         most = min(topology.n_nodes * self._nbytes, self._piece_bytes) + topology.n_nodes * LINE_BYTES
         self._received = np.empty(most if topology.is_leader and topology.n_nodes > 1 else 0, np.uint8)
         self._deferred = Deferred()
-
-    @cached_property
-    def _layout(self) -> tuple[int, int, int]:
-        """The shape of the scratch memory of a node: two sides that take turns, rows for ranks, bytes of a step."""
-        ranks = max(map(len, self._context.topology.placement.nodes))
-        step = slices.round_up(min(self._nbytes, _STEP_BYTES, _MAX_SCRATCH_BYTES // ranks), LINE_BYTES)
-        return 2 if self._nbytes > step else 1, ranks, step
+        rows = max(map(len, topology.placement.nodes))
+        step = slices.round_up(min(self._nbytes, _STEP_BYTES, _MAX_SCRATCH_BYTES // rows), LINE_BYTES)
+        # of the scratch memory of a node: sides that take turns, rows for ranks, bytes of a step
+        self._layout = 2 if self._nbytes > step else 1, rows, step
 
     @property
     def scratch_bytes(self) -> int:
