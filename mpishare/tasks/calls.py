@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures import TimeoutError as LateError
-from itertools import chain, islice
+from itertools import chain, count, islice
 from typing import Any, NamedTuple
 
 from mpishare.errors import ArgumentError
@@ -140,23 +139,15 @@ class ResultIterator(Iterator[Any]):
 
 
 def joined(futures: Sequence[Future[list[Any]]]) -> Future[list[Any]]:
-    """One future for the lists of all of `futures`. The first that fails cancels those that have not begun."""
+    """One future for the lists of all of `futures`. One that fails cancels those that have not begun."""
     whole: Future[list[Any]] = Future()
-    lock = threading.Lock()
-    left, error = len(futures), None
+    ended = count(1)  # one step of it is one of Python's, which no thread comes between
 
     def note(future: Future[list[Any]]) -> None:
-        nonlocal left, error
-        failure = None if future.cancelled() else future.exception()
-        with lock:
-            is_first = failure is not None and error is None
-            error = error or failure
-            left -= 1
-            is_last = left == 0
-        if is_first:
+        if future.cancelled() or future.exception() is not None:
             cancel(futures)
-        if is_last:
-            _end(whole, futures, error)
+        if next(ended) == len(futures):
+            _end(whole, futures)
 
     for future in futures:
         future.add_done_callback(note)
@@ -165,10 +156,12 @@ def joined(futures: Sequence[Future[list[Any]]]) -> Future[list[Any]]:
     return whole
 
 
-def _end(whole: Future[list[Any]], futures: Sequence[Future[list[Any]]], error: BaseException | None) -> None:
+def _end(whole: Future[list[Any]], futures: Sequence[Future[list[Any]]]) -> None:
+    errors = [future.exception() for future in futures if not future.cancelled()]
+    error = next((error for error in errors if error is not None), None)
     if error is not None:
         whole.set_exception(error)
-    elif any(future.cancelled() for future in futures):
+    elif len(errors) < len(futures):
         whole.cancel()
         whole.set_running_or_notify_cancel()
     else:

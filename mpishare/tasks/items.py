@@ -3,11 +3,14 @@
 An array is shared as it is, and each task gets one row. Other items are pickled in groups: numbers and short strings as
 they are, any other item by itself, so that one that cannot be unpickled fails its own task only. The arrays of items
 lie behind one another as bytes, each once.
+
+The root makes batches of them: one batch if their number is known, else a few items at a time.
 """
 
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
@@ -17,8 +20,8 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Block, copy_bytes
 from mpishare.arrays.slices import LINE_BYTES, round_up
-from mpishare.arrays.spec import PLAIN_CLASSES, Spec
-from mpishare.errors import SpecError
+from mpishare.arrays.spec import PLAIN_CLASSES, Spec, describe
+from mpishare.errors import ArgumentError, SpecError
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import pickle_object, unpickle_object
 
@@ -27,6 +30,18 @@ _GROUP = 32
 
 _SHORT = 256
 """Strings up to this length are plain."""
+
+_BATCH_S = 1.0
+"""How long all ranks together should have work with one batch. Between two batches each waits for the slowest."""
+
+_READ_S = 0.5
+"""How long the root reads the iterator while the others may be waiting."""
+
+_BATCH_BYTES = 16 << 20
+"""Bytes of a batch, but for its last item. Two batches are in memory at a time."""
+
+_FIRST_PER_RANK = 4
+_GROWTH = 8
 
 _SCALARS = frozenset({int, float, complex, bool, type(None)})
 _STRINGS = frozenset({str, bytes})
@@ -183,3 +198,68 @@ def _is_plain(item: Any) -> bool:
     if kind is tuple:
         return len(item) <= _GROUP and all(type(part) in _SCALARS for part in item)
     return kind in _SCALARS or (kind in _STRINGS and len(item) <= _SHORT)
+
+
+class ItemSource:
+    """Where batches come from.
+
+    Attributes:
+        total: Number of items; None if it is not known.
+    """
+
+    def __init__(self, items: Any, n_ranks: int) -> None:
+        """Batches of `items`, for `n_ranks` ranks.
+
+        Raises:
+            ArgumentError: They cannot be iterated.
+        """
+        self._items = items
+        self.total = len(items) if hasattr(items, "__len__") and getattr(items, "shape", None) != () else None
+        self._is_over = self.total is not None
+        try:
+            self._iterator: Iterator[Any] = iter(() if self._is_over else items)
+        except TypeError as error:
+            cure = "Give a list, an array, a generator."
+            raise ArgumentError(f"items is {describe(items)}, which cannot be iterated. {cure}") from error
+        self._least = self._most = _FIRST_PER_RANK * n_ranks
+        self._read_count = 0
+        self._ready: tuple[bool, Items] | None = None
+        self._error: BaseException | None = None
+
+    def next(self) -> tuple[bool, Items]:
+        """Whether the next batch is the last, and the batch.
+
+        Raises:
+            SpecError: An item cannot be pickled.
+            Exception: What the iterator raised.
+        """
+        if self._error is not None:
+            raise self._error
+        if self.total is not None:
+            return True, pack(self._items)
+        batch, self._ready = self._ready or self._read(), None
+        return batch
+
+    def read_ahead(self) -> None:
+        """Makes the next batch, while other ranks work. An error waits for `next`, since earlier items count."""
+        if not self._is_over:
+            try:
+                self._ready = self._read()
+            except BaseException as error:
+                self._error = error
+
+    def note_time(self, count: int, seconds: float) -> None:
+        """Notes how long the last batch, of `count` items, took."""
+        fitting = int(count * _BATCH_S / max(seconds, 1e-6))
+        self._most = max(self._least, min(fitting, self._most * _GROWTH))
+
+    def _read(self) -> tuple[bool, Items]:
+        packer, end = Packer(copies=True, first=self._read_count), time.monotonic() + _READ_S
+        while packer.count < self._most and packer.nbytes < _BATCH_BYTES and time.monotonic() <= end:
+            try:
+                packer.add(next(self._iterator))
+            except StopIteration:
+                self._is_over = True
+                break
+        self._read_count += packer.count
+        return self._is_over, packer.items()

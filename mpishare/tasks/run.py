@@ -18,8 +18,7 @@ from mpishare.errors import ArgumentError, SpecError, checked_integer
 from mpishare.progress_bar import Bar, check_tqdm
 from mpishare.sharing import share
 from mpishare.tasks.errors import IN_TASK, Failure, apply_to_items, error_of
-from mpishare.tasks.item_source import ItemSource
-from mpishare.tasks.items import Items
+from mpishare.tasks.items import Items, ItemSource
 from mpishare.tasks.object_transport import backoff
 from mpishare.tasks.results import RankResults, gather_results
 from mpishare.tasks.scheduler import ChunkSizer, Scheduler

@@ -10,8 +10,7 @@ import pytest
 
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.tasks.errors import ItemFailed
-from mpishare.tasks.item_source import ItemSource
-from mpishare.tasks.items import Packer, pack
+from mpishare.tasks.items import ItemSource, Packer, pack
 from mpishare.tasks.results import RankResults, stack
 
 ARRAYS = [np.arange(5), {"a": np.ones((2, 3), order="F")}]
