@@ -187,6 +187,6 @@ def shared_name(array: NDArray[Any], *, writes: bool, is_contiguous: bool = True
         raise SpecError("array is read-only, as those of share are. Pass one from empty, zeros or full.")
     if is_contiguous and not array.flags.forc:
         raise SpecError("array is a part that is not contiguous. Pass the whole array, or a contiguous part of it.")
-    offset = address_of(array) - segment.memory.address
+    offset = address_of(array) - segment.address
     strides = "" if array.flags.forc else f", strides={array.strides}"
     return f"array {segment.key:x} from byte {offset}, {Spec.of(array)}{strides}"

@@ -25,8 +25,6 @@ class Config:
     Attributes:
         backend: `MPISHARE_BACKEND`, the segment kinds to try, separated by commas; None lets each node choose.
         nodes: `MPISHARE_NODES`, pretend nodes for tests and debugging; None for the real ones.
-        second_map: `MPISHARE_SECOND_MAP`, whether window pages may be mapped a second time; with "0" memmaps come
-            before windows, and each window is kept until MPI_Finalize.
         directory: `MPISHARE_DIR`, the folder for the files of memmaps; None for memory, and then the temporary folder.
         chunk_bytes: `MPISHARE_CHUNK`, the size of a message along a chain of nodes, such as "256K"; None for that of
             `transfer.between_nodes`.
@@ -45,7 +43,6 @@ class Config:
 
     backend: str | None = None
     nodes: str | None = None
-    second_map: bool = True
     directory: str | None = None
     recycle: str = "5%"
     chunk_bytes: int | None = None
@@ -113,7 +110,7 @@ class Config:
         return (
             f"MPISHARE_BACKEND={self.backend or ''} MPISHARE_NODES={self.nodes or ''} "
             f"MPISHARE_CHECK={self.check:d} MPISHARE_TIMEOUT={self.timeout_s or ''} "
-            f"MPISHARE_SECOND_MAP={self.second_map:d} MPISHARE_SINGLETONS={self.singletons:d} "
+            f"MPISHARE_SINGLETONS={self.singletons:d} "
             f"MPISHARE_RECYCLE={self.recycle} MPISHARE_CHUNK={self.chunk_bytes or ''}"
         )
 
@@ -178,7 +175,6 @@ _SWITCH = "0 or 1"
 _VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "backend": ("MPISHARE_BACKEND", str, ""),
     "nodes": ("MPISHARE_NODES", str, ""),
-    "second_map": ("MPISHARE_SECOND_MAP", _switch, _SWITCH),
     "directory": ("MPISHARE_DIR", str, ""),
     "recycle": (
         "MPISHARE_RECYCLE",

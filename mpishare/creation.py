@@ -14,7 +14,7 @@ from mpishare.arrays.spec import ShapeLike, Spec
 from mpishare.comm import mpi
 from mpishare.comm.collective import collective
 from mpishare.memory.allocation import node_memory
-from mpishare.memory.selection import check_backend
+from mpishare.memory.backends import check_backend
 
 
 def empty(

@@ -11,7 +11,7 @@ from mpishare.comm import mpi
 from mpishare.comm.agreement import Deferred
 from mpishare.comm.collective import collective
 from mpishare.memory.allocation import node_memory
-from mpishare.memory.selection import check_backend
+from mpishare.memory.backends import check_backend
 from mpishare.transfer.node_fill import broadcast_in_node
 from mpishare.transfer.rows import describe_rows, gather_nodes, payload_of_rows, rows_of, stack_rows
 

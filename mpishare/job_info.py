@@ -12,8 +12,9 @@ import numpy as np
 from mpishare._version import VERSION
 from mpishare.comm import mpi
 from mpishare.comm.collective import collective
-from mpishare.host.memory import Machine
-from mpishare.memory.selection import probe
+from mpishare.host.leftovers import unused_files
+from mpishare.host.memory import SHM_DIR, Machine
+from mpishare.memory.backends import probe
 from mpishare.transfer import cma
 
 
@@ -31,6 +32,8 @@ class NodeInfo:
         machine: The facts that its kernel reports.
         segments: For each segment kind the size up to which an array fits there now and what it provides, or why it
             cannot be used: first those that the node tries, in their order. An array gets the first that it fits.
+        leftovers: The files that MPI made in shared memory for jobs of this user which were killed, and that no process
+            uses any more. `mpishare clean` removes them.
     """
 
     host: str
@@ -39,6 +42,7 @@ class NodeInfo:
     reads_processes: bool
     machine: Machine
     segments: dict[str, str]
+    leftovers: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ class Info:
                 )
             lines += [f"  {line}" for line in _machine_lines(node.machine)]
             lines += [f"  segment {title:18} {fit}" for title, fit in node.segments.items()]
+            lines += [f"  left by a killed job: {file}; `mpishare clean` removes it" for file in node.leftovers]
         return "\n".join(lines)
 
 
@@ -101,7 +106,8 @@ def info(*, comm: mpi.Comm | None = None) -> Info:
             machine = Machine.probe()
         ranks = topology.ranks_of(topology.node)
         reads = cma.works(context)
-        node = NodeInfo(topology.host, ranks, context.mpi_nodes, reads, machine, probe(context))
+        segments, leftovers = probe(context), unused_files(context.config.window_dir or SHM_DIR)
+        node = NodeInfo(topology.host, ranks, context.mpi_nodes, reads, machine, segments, leftovers)
         nodes = context.collective_comm.allgather_obj(node if topology.is_leader else None)
         known_nodes = tuple(node for node in nodes if node is not None)
         return Info(_versions(), str(context.config), topology.size, known_nodes)

@@ -112,10 +112,10 @@ def report() -> Report:
 
 def _report_of(segment: Segment, huge: list[range]) -> SegmentReport:
     origin = segment.origin
-    is_huge = any(segment.memory.address + segment.nbytes // 2 in area for area in huge)
+    is_huge = any(segment.address + segment.nbytes // 2 in area for area in huge)
     return SegmentReport(
         made_by=segment.made_by,
-        backend=origin.kind,
+        backend=origin.backend,
         nbytes=segment.nbytes,
         bytes_in_views=segment.nbytes - segment.unviewed_bytes,
         node_size=origin.node_size,
@@ -123,5 +123,5 @@ def _report_of(segment: Segment, huge: list[range]) -> SegmentReport:
         page_bytes=huge_bytes() if is_huge else os.sysconf("SC_PAGE_SIZE"),
         refusals=dict(origin.refusals),
         bytes_copied=segment.copied_bytes,
-        is_read_only_by_flag_alone=not segment.writable and not segment.memory.can_protect,
+        is_read_only_by_flag_alone=segment.is_read_only_by_flag_alone,
     )

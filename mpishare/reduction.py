@@ -14,8 +14,8 @@ from mpishare.comm.agreement import PAYLOAD_BYTES, agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import MpishareError
-from mpishare.memory.allocation import allocate, is_refusal, node_memory
-from mpishare.memory.selection import check_backend
+from mpishare.memory.allocation import is_refusal, node_memory
+from mpishare.memory.backends import check_backend
 from mpishare.transfer.reduce import Reduction, Scratch, operation_of
 
 _IN_C_ORDER = b"\1".ljust(PAYLOAD_BYTES, b"\0")
@@ -100,8 +100,8 @@ def _scratch(context: Context, nbytes: int, backend: str | None) -> Scratch:
     """
     try:
         if nbytes:
-            segment = allocate(context, nbytes, backend=backend, made_by="allreduce", writable=True)
-            return Scratch(segment.block(), is_shared=True)
+            memory = node_memory(context, nbytes, backend=backend, made_by="allreduce", writable=True)
+            return Scratch(memory.segment.block(), is_shared=True)
     except MpishareError as error:
         if not is_refusal(context, error):
             raise

@@ -15,8 +15,8 @@ from mpishare.comm.collective import CollectiveCall, collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, SpecError, checked_integer
 from mpishare.memory.allocation import free_slot, node_memory, take_slot
+from mpishare.memory.backends import check_backend
 from mpishare.memory.segment import Segment
-from mpishare.memory.selection import check_backend
 from mpishare.objects import unshared
 from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_header, replicate_object, unpack_object
 from mpishare.objects.private import make_private
@@ -112,9 +112,8 @@ def private(array: _T) -> _T:
     `share`.
 
     Arrays in nameless files (`backend="memmap"`), and files that are mapped where they lie (`load(map=True)`), can be
-    mapped again as copy-on-write as long as their rank keeps the file open: it does so for the newest 64 segments. All
-    others can be where the process has CAP_CHECKPOINT_RESTORE, as the user root does. Otherwise the bytes are copied,
-    and a `RuntimeWarning` reports how many.
+    mapped again as copy-on-write as long as their rank keeps the file open: it does so for the newest 64 segments. Of
+    all others, such as those in windows, the bytes are copied, and a `RuntimeWarning` reports how many.
 
     Args:
         array: An array from `share`, `empty`, `zeros`, `full` or `load`, or a view of one; or an object with such

@@ -1,6 +1,5 @@
 """What the kernel tells about a process, and waiting for one, for tests."""
 
-import os
 import time
 from pathlib import Path
 
@@ -23,19 +22,6 @@ def proportional_bytes(comm):
     total = comm.allreduce(proportional_bytes_of("self"))
     comm.Barrier()
     return total
-
-
-def may_reopen_maps():
-    """Whether this process may open /proc/self/map_files, which takes CAP_CHECKPOINT_RESTORE."""
-    for entry in Path("/proc/self/map_files").iterdir():
-        try:
-            os.close(os.open(entry, os.O_RDONLY))
-        except PermissionError:
-            return False
-        except OSError:
-            continue
-        return True
-    return False
 
 
 def children_of(pid):

@@ -44,7 +44,6 @@ SELECTED = {"mpi-2-block:1": "not large and not one_launch", "watched": "not lar
 
 WATCHED = {"MPISHARE_CHECK": "1", "MPISHARE_TIMEOUT": "30"}
 MEMORY = {
-    "memory-one-map": {"MPISHARE_BACKEND": "window", "MPISHARE_SECOND_MAP": "0"},
     "memory-folder": {"MPISHARE_BACKEND": "memmap", "MPISHARE_DIR": gettempdir(), "MPISHARE_RECYCLE": "0"},
     # An MPI that refuses windows.
     "memory-refused": {"MPISHARE_NODES": "sizes:1,2", "OMPI_MCA_osc": "^ucx,sm"},

@@ -24,7 +24,7 @@ from mpishare.files.replace_file import Replacement
 from mpishare.files.row_blocks import ROOT
 from mpishare.files.save import names_in, specs_of
 from mpishare.files.source import Source, check_h5py
-from mpishare.memory.selection import check_backend
+from mpishare.memory.backends import check_backend
 from mpishare.progress_bar import check_tqdm
 
 

@@ -3,47 +3,67 @@
 from __future__ import annotations
 
 import argparse
-import os
+import sys
 from pathlib import Path
 
-from mpishare.host.leftovers import is_of_mpi, unused
+from mpishare.host.leftovers import files_of_mpi, unused
 from mpishare.host.memory import SHM_DIR
 
 
 def main(argv: list[str]) -> int:
-    """Removes the files and prints the name of each."""
+    """Lists the files, asks, and removes them; returns 1 if it can ask nobody and so leaves them."""
     parser = argparse.ArgumentParser(
         prog="mpishare clean",
-        description="Removes the files that MPI jobs of yours left in shared memory on this host when their launcher "
-        "was killed. A file that a process still uses, that is someone else's, or that MPI did not make, stays. The "
-        "first call of a job does the same on its hosts, without a word.",
+        description="Lists the files that MPI jobs of yours left in shared memory on this host when they were killed, "
+        "asks, and removes them. A file that a process still uses, that is someone else's, or that MPI did not make, "
+        "stays.",
     )
-    parser.add_argument("--dry-run", action="store_true", help="name the files and leave them")
+    parser.add_argument("--dry-run", action="store_true", help="list the files and leave them")
+    parser.add_argument("--yes", action="store_true", help="remove the files without asking, for scripts")
     parser.add_argument("--dir", type=Path, default=Path(SHM_DIR), help="where MPI puts windows (default: %(default)s)")
     options = parser.parse_args(argv)
     if not options.dir.is_dir():
         parser.error(f"there is no folder {options.dir}")
-    with os.scandir(options.dir) as entries:
-        files = sorted(Path(entry) for entry in entries if is_of_mpi(entry))
-    total = sum(_clean(file, is_dry=options.dry_run) for file in files)
-    print(f"{total:,} bytes {'could be' if options.dry_run else 'are'} free again")
+    sizes = {file: nbytes for file in files_of_mpi(str(options.dir)) if (nbytes := _unused_bytes(file)) is not None}
+    print(f"{len(sizes)} files that no process uses, {sum(sizes.values()):,} bytes")
+    if not sizes or options.dry_run:
+        return 0
+    if not options.yes:
+        if not sys.stdin.isatty():
+            print("mpishare clean: nothing is removed, as there is no terminal to ask at: pass --yes", file=sys.stderr)
+            return 1
+        if input("Remove them? [y/N] ").strip().lower() not in {"y", "yes"}:
+            return 0
+    removed = [nbytes for file, nbytes in sizes.items() if _remove(file)]
+    print(f"removed {len(removed)} files, {sum(removed):,} bytes")
     return 0
 
 
-def _clean(file: Path, *, is_dry: bool) -> int:
-    """Removes a file that no process uses, or prints why it stays; returns the bytes that it took."""
+def _unused_bytes(file: Path) -> int | None:
+    """The bytes of a file that no process uses; None for another one. Prints which, or why the file stays."""
     try:
-        with unused(file):
-            nbytes = file.stat().st_blocks * 512
-            if not is_dry:
-                file.unlink()
+        with unused(file) as status:
+            nbytes = status.st_blocks * 512
     except FileNotFoundError:  # its job has removed it meanwhile
-        return 0
+        return None
     except BlockingIOError:
         print(f"left {file}: a process uses it")
-        return 0
+        return None
     except OSError as error:
         print(f"left {file}: whether a process uses it cannot be known: {error.strerror}")
-        return 0
-    print(f"{'would remove' if is_dry else 'removed'} {file}, {nbytes:,} bytes")
+        return None
+    print(f"{file}, {nbytes:,} bytes")
     return nbytes
+
+
+def _remove(file: Path) -> bool:
+    """Removes a file unless a process uses it by now."""
+    try:
+        with unused(file):
+            file.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        print(f"left {file}: {error.strerror}")
+        return False
+    return True

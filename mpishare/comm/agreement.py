@@ -6,7 +6,7 @@ import struct
 from enum import IntEnum
 from functools import lru_cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -21,14 +21,10 @@ if TYPE_CHECKING:
 PAYLOAD_BYTES = 64
 """Size of the payload that ranks can exchange with an agreement."""
 
-PIGGYBACK_BYTES = 8
-"""Size of what goes with an agreement besides; see `Piggyback`."""
-
 _FLAGS = struct.Struct("<QII")
 """Whether this rank has failed; the checksum of its call; the same checksum with every bit inverted."""
 
 _FLAGS_BYTES = _FLAGS.size
-_NOTHING = bytes(PIGGYBACK_BYTES)
 
 _Error = TypeVar("_Error", bound=BaseException)
 
@@ -44,23 +40,6 @@ class Severity(IntEnum):
     """Any other exception, or one that not all ranks know of."""
 
 
-class Piggyback(Protocol):
-    """What the first agreement of a call combines for calls to come, which then need no agreement for that alone.
-
-    Attributes:
-        is_due: Whether the next agreement brings it; the same on all ranks.
-    """
-
-    @property
-    def is_due(self) -> bool: ...  # noqa: D102
-
-    def contribution(self) -> bytes:
-        """What this rank gives: `PIGGYBACK_BYTES`."""
-
-    def combine(self, result: bytes) -> None:
-        """Takes the bitwise OR of what all ranks gave."""
-
-
 class Agreement:
     """A block of local work that may fail on any rank of `comm`.
 
@@ -72,15 +51,14 @@ class Agreement:
     names `where` too, the file and line of the call, if that is set. When the block sets `payload`, to `PAYLOAD_BYTES`
     bytes, then after it `payload` is the bitwise OR of the payloads of all ranks.
 
-    Without an error it costs one MPI_Allreduce of 88 bytes by MPI_BOR: whether a rank has failed, the checksum of the
-    call, the inverted checksum, the payload, and what `piggyback` brings. Equal checksums come out as they went in. It
-    also orders memory: what any rank of a node wrote to node memory before, every rank of the node sees after.
+    Without an error it costs one MPI_Allreduce of 80 bytes by MPI_BOR: whether a rank has failed, the checksum of the
+    call, the inverted checksum, and the payload. Equal checksums come out as they went in. It also orders memory: what
+    any rank of a node wrote to node memory before, every rank of the node sees after.
     """
 
     call = ""
     payload = bytes(PAYLOAD_BYTES)
     where = ""
-    piggyback: Piggyback | None = None
 
     def __init__(self, comm: CollectiveComm) -> None:
         self._comm = comm
@@ -92,18 +70,14 @@ class Agreement:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         flags = _flags(self.call) if error is None else _flags(self.call, has_failed=True)
-        brought = _NOTHING if self.piggyback is None else self.piggyback.contribution()
-        result = self._comm.allreduce_or(flags + self.payload + brought)
-        self.payload = result[_FLAGS_BYTES:-PIGGYBACK_BYTES]
+        result = self._comm.allreduce_or(flags + self.payload)
+        self.payload = result[_FLAGS_BYTES:]
         if error is not None or not result.startswith(flags):
-            self.piggyback = None  # an error may be kept, and with it this object
             if _FLAGS.unpack_from(result)[0]:
                 _exchange_failures(self._comm, error)
             else:
                 calls = self._comm.allgather_obj(f"{self.call} at {self.where}" if self.where else self.call)
                 raise mark_known(self._comm, MismatchError(dict(enumerate(calls))))
-        elif self.piggyback is not None:
-            self.piggyback.combine(result[-PIGGYBACK_BYTES:])
 
 
 def agree(comm: CollectiveComm) -> Agreement:

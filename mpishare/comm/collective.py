@@ -45,7 +45,7 @@ class CollectiveCall:
             MpishareError: This rank is in another call on the communicator. Local: the other ranks are not.
             MismatchError, StallError: See `WatchedComm.enter`.
         """
-        context, is_of_all = self.context, comm is None
+        context = self.context
         if comm is None:
             comm = context.collective_comm
         if context.current_call:
@@ -59,9 +59,6 @@ class CollectiveCall:
             agreement.where = cast("WatchedComm", meeting).enter(self._name)
         self._comm = comm
         context.current_call = self._name
-        # From here on no signal handler can use the communicator, so that what is due stays so until the ranks agree.
-        if is_of_all and context.piggyback is not None and context.piggyback.is_due:
-            agreement.piggyback = context.piggyback
         return agreement
 
     def allow_nested_calls(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 from mpishare.comm import mpi
 from mpishare.comm.abort import abort_on_exception
-from mpishare.comm.agreement import Piggyback, agree
+from mpishare.comm.agreement import agree
 from mpishare.comm.alone import refuse_alone
 from mpishare.comm.communicator import CollectiveComm, WatchedComm
 from mpishare.comm.nodes import find_nodes
@@ -24,7 +24,6 @@ from mpishare.config import Config
 from mpishare.errors import ArgumentError, BackendError, LaunchError, StallError
 from mpishare.host import filesystems
 from mpishare.host import memory as host_memory
-from mpishare.host.leftovers import remove_leftovers
 
 _T = TypeVar("_T")
 
@@ -52,7 +51,6 @@ class Context:
         buffer_pool_bytes: How much memory this rank may keep for messages to come, in bytes.
         link_speeds: Bytes a second to other nodes, by node, as far as messages have measured it.
         segment_count: How many segments were made over the communicator, the same on all ranks.
-        piggyback: What the first agreement of the next call brings if it is due, None if there is nothing.
         uid: A number that is the same on all ranks and differs between communicators.
         pid: The process that is this rank; a fork of it is not a rank.
         is_watched: Whether calls are compared, or waits end (MPISHARE_CHECK, MPISHARE_TIMEOUT).
@@ -97,8 +95,6 @@ class Context:
             duplicate.Dup().Free()  # one must be left for windows: without, MPICH 5 ends the process
         self.mpi_nodes = nodes.mpi_nodes
         self._made = made
-        if self.topology.is_leader:
-            remove_leftovers(host_memory.SHM_DIR, self.config.window_dir or host_memory.SHM_DIR)
         self.data_comm = duplicate
         self.max_tag = cast("int", mpi.COMM_WORLD.Get_attr(mpi.TAG_UB))
         self.uid: int = duplicate.bcast(int.from_bytes(os.urandom(7), "little"))
@@ -111,7 +107,6 @@ class Context:
         self.buffer_pool_bytes = node_bytes // (2 * self.topology.node_size)
         self.link_speeds: dict[int, float] = {}
         self.segment_count = 0
-        self.piggyback: Piggyback | None = None
         self.is_out_of_step = False
         self.current_call = ""
         self._kept: dict[Callable[[Context], Any], Any] = {}
@@ -189,7 +184,6 @@ class Context:
         They stay if messages may be under way, which would reach the next communicator: MPI gives it the same number.
         """
         self._kept.clear()
-        self.piggyback = None
         if self._watchdog is not None:
             self._watchdog.close()
             if not self._watchdog.drain(self.head_comm):

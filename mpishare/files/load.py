@@ -21,8 +21,8 @@ from mpishare.files.parallel_read import ROOT, read_parts
 from mpishare.files.parts import ContiguousPart
 from mpishare.files.region import checked_region, text_of_region
 from mpishare.files.source import Source
-from mpishare.memory.kinds import Origin
-from mpishare.memory.selection import check_backend
+from mpishare.memory.backends import check_backend
+from mpishare.memory.mapping import Origin
 from mpishare.progress_bar import check_tqdm
 
 

@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Block
 from mpishare.arrays.slices import LINE_BYTES, round_up
-from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
 from mpishare.comm.in_flight import InFlight
 from mpishare.comm.tags import Tag
 from mpishare.files.parts import Part
 from mpishare.files.pieces import Hyperslab, piece_bytes
 from mpishare.files.source import Source
-from mpishare.memory.allocation import allocate, seal
+from mpishare.memory.allocation import node_memory
 from mpishare.progress_bar import Bar
 from mpishare.transfer.between_nodes import broadcast
 from mpishare.transfer.node_fill import broadcast_in_node
@@ -52,42 +51,40 @@ def read_parts(
 
     Raises:
         FileError: A piece cannot be read, or the file has changed.
-        CapacityError, BackendError: See `allocate`.
+        CapacityError, BackendError: See `node_memory`.
         PeerError: Another rank raised one of these.
 
     Collective:
         Over the communicator.
     """
     offsets, nbytes = layout_of(parts)
-    segment = allocate(context, nbytes, backend=backend, made_by="load", writable=False)
-    topology, block, streams = context.topology, segment.block(), once_per == "job" and context.topology.n_nodes > 1
-    readers = topology.ranks_of(topology.node)[: None if segment.origin.is_shared else 1]
-    errors: list[Exception] = []
-    reading = _read(context, source, parts, block, (readers[1:] or readers) if streams else readers, errors)
-    ready_bytes = 0
+    with node_memory(context, nbytes, backend=backend, made_by="load") as segment:
+        topology, block, streams = context.topology, segment.block(), once_per == "job" and context.topology.n_nodes > 1
+        readers = topology.ranks_of(topology.node)[: None if segment.origin.is_shared else 1]
+        errors: list[Exception] = []
+        reading = _read(context, source, parts, block, (readers[1:] or readers) if streams else readers, errors)
+        ready_bytes = 0
 
-    def read_chunk(chunk: slice) -> Block:
-        nonlocal ready_bytes
-        while ready_bytes < chunk.stop:
-            ready_bytes = next(reading)
-            bar.show(ready_bytes)
-        return block[chunk]
+        def read_chunk(chunk: slice) -> Block:
+            nonlocal ready_bytes
+            while ready_bytes < chunk.stop:
+                ready_bytes = next(reading)
+                bar.show(ready_bytes)
+            return block[chunk]
 
-    with closing(reading), Bar(nbytes, "B", is_shown=progress and topology.rank == ROOT) as bar:
-        try:
-            if streams:
-                broadcast(context, ROOT, block, read_chunk)
-            if not streams or topology.node == topology.node_of(ROOT):
-                for ready_bytes in reading:  # all pieces that no chunk has waited for
-                    bar.show(ready_bytes)
-        finally:  # also after an error, as the other ranks of the node wait for the bytes
-            if not segment.origin.is_shared:
-                broadcast_in_node(context, ROOT, block)
-    with agree(context.collective_comm):
+        with closing(reading), Bar(nbytes, "B", is_shown=progress and topology.rank == ROOT) as bar:
+            try:
+                if streams:
+                    broadcast(context, ROOT, block, read_chunk)
+                if not streams or topology.node == topology.node_of(ROOT):
+                    for ready_bytes in reading:  # all pieces that no chunk has waited for
+                        bar.show(ready_bytes)
+            finally:  # also after an error, as the other ranks of the node wait for the bytes
+                if not segment.origin.is_shared:
+                    broadcast_in_node(context, ROOT, block)
         if errors:
             raise errors[0]
         source.check()
-    seal(context, segment)
     return [segment.view(part.spec, offset) for part, offset in zip(parts, offsets, strict=True)]
 
 

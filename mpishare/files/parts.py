@@ -19,8 +19,8 @@ from mpishare.files.pieces import Hyperslab, Piece, pieces_of
 from mpishare.files.region import Axis
 from mpishare.files.source import Source
 from mpishare.files.stored import Stored
-from mpishare.memory.kinds import Origin
-from mpishare.memory.mapping import Mapping
+from mpishare.memory.mapping import Mapping, Origin
+from mpishare.memory.pool import Slot
 from mpishare.memory.segment import Segment
 
 _STAGED_BYTES = 1 << 20
@@ -156,7 +156,7 @@ class ContiguousPart(StoredPart):
         source = source.linked(self.stored.target)
         with source.errors(self.stored.name):
             memory = Mapping.read_only(source.descriptor, slice(offset, offset + nbytes))
-        segment = Segment(memory, origin, nbytes, key, "load")
+        segment = Segment(Slot(memory, origin, nbytes), nbytes, key, "load")
         segment.seal()
         strides = strides if self.spec.order == "C" else strides[::-1]
         return np.ndarray(self.spec.shape, self.spec.dtype, segment.block(), strides=strides)

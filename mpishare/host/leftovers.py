@@ -1,4 +1,4 @@
-"""Files that MPI jobs of this user left in shared memory when they were killed: which ones, and their removal."""
+"""Files that MPI jobs of this user left in shared memory when they were killed, and whether a process uses one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from fcntl import F_GETLEASE, F_SETLEASE, F_SETSIG, F_WRLCK, LOCK_EX, LOCK_NB, fcntl, flock
-from functools import cache
-from itertools import islice
+from fcntl import F_SETLEASE, F_SETSIG, F_WRLCK, fcntl
 from pathlib import Path
 from stat import S_ISREG
 
@@ -28,54 +26,14 @@ _NAMES = re.compile(
 )
 """The whole names of MPI's files. mpishare itself makes no file with a name."""
 
-_OPENING_S = 1.0
-"""How long a file that exists may wait for the process that makes it to have it open. See `unused`."""
-
-_MOST_NAMES = 10_000
-"""How many files of a directory the first call of a job looks at, so that it takes milliseconds at most."""
+_YOUNG_S = 1.0
+"""How long a file may wait for the process that makes it to open it: the kernel gives it its name first."""
 
 
-@cache
-def remove_leftovers(*directories: str) -> None:
-    """Removes them from directories where MPI puts windows, once in a process. It says nothing and raises no OSError.
-
-    A file whose use cannot be known stays; `mpishare clean` names it.
-    """
-    for directory in set(directories):
-        with suppress(OSError):
-            _remove_from(directory)
-
-
-def _remove_from(directory: str) -> None:
-    """Removes the leftovers in a directory, unless another process is about it.
-
-    Two processes that try the same file at the same time each find it in use. So one holds a lock on the directory.
-    """
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        flock(descriptor, LOCK_EX | LOCK_NB)
-        running = set()  # Of the files of a running job only one is tried: that takes 10 us
-        with os.scandir(directory) as entries:
-            for entry in islice(entries, _MOST_NAMES):
-                if not _NAMES.fullmatch(entry.name):
-                    continue
-                job = entry.name.rpartition(".")[0]  # "" for MPICH
-                if job in running or not _is_own(entry):
-                    continue
-                try:
-                    with unused(Path(entry)) as file:
-                        file.unlink()
-                except BlockingIOError:
-                    running.add(job or entry.name)
-                except OSError:  # it is gone meanwhile, or its use cannot be known
-                    continue
-    finally:
-        os.close(descriptor)
-
-
-def is_of_mpi(entry: os.DirEntry[str]) -> bool:
-    """Whether a file has a name as MPI gives it, is a regular one, and is of this user."""
-    return _NAMES.fullmatch(entry.name) is not None and _is_own(entry)
+def files_of_mpi(directory: str) -> list[Path]:
+    """The regular files of this user with a name as MPI gives it, sorted."""
+    with os.scandir(directory) as entries:
+        return sorted(Path(entry) for entry in entries if _NAMES.fullmatch(entry.name) and _is_own(entry))
 
 
 def _is_own(entry: os.DirEntry[str]) -> bool:
@@ -86,14 +44,22 @@ def _is_own(entry: os.DirEntry[str]) -> bool:
     return S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
 
 
+def unused_files(directory: str) -> tuple[str, ...]:
+    """Those of them that no process uses; none where that cannot be known."""
+    found = []
+    with suppress(OSError):
+        for file in files_of_mpi(directory):
+            with suppress(OSError), unused(file):
+                found.append(str(file))
+    return tuple(found)
+
+
 @contextmanager
-def unused(file: Path) -> Iterator[Path]:
+def unused(file: Path) -> Iterator[os.stat_result]:
     """Holds a write lease on a file that no process uses. Another process that opens it waits meanwhile.
 
     The kernel counts the users of a file in all PID namespaces; /proc shows the processes of its own one alone. Open
-    MPI and MPICH have a file open or mapped from its making until they remove it. But the kernel gives a file its name
-    first, and counts its maker as a user then: microseconds later, or more where another process gets the core. So the
-    lease on a young file is held until the file is a second old, and given back if the maker has come.
+    MPI and MPICH have a file open or mapped from its making until they remove it.
 
     Source:
         fcntl(2), F_SETLEASE: "A write lease may be placed on a file only if there are no other open file descriptors
@@ -101,7 +67,7 @@ def unused(file: Path) -> Iterator[Path]:
         one waits. Open MPI 4.0 to 5.0, opal/mca/shmem/mmap; MPICH 3.4 to 5.0, src/mpl/src/shm.
 
     Raises:
-        BlockingIOError: A process has the file open, maps it, or is about to open it.
+        BlockingIOError: A process has the file open, maps it, or may be about to open it.
         FileNotFoundError: It is gone.
         OSError: The file cannot be opened, or its file system has no leases, or none that other hosts respect.
     """
@@ -109,30 +75,13 @@ def unused(file: Path) -> Iterator[Path]:
     try:
         fcntl(descriptor, F_SETSIG, signal.SIGURG)
         fcntl(descriptor, F_SETLEASE, F_WRLCK)
-        if not _is_node_local(str(file.parent)):
+        if not is_node_local(str(file.parent)):
             raise OSError(errno.EREMOTE, "other hosts may use its file system")
-        age_s = time.time() - _mtime(descriptor)
-        if 0 <= age_s < _OPENING_S:
-            time.sleep(_OPENING_S - age_s)
-            _mtime(descriptor)
-        if fcntl(descriptor, F_GETLEASE) != F_WRLCK:
-            raise BlockingIOError(errno.EAGAIN, "a process waits for it")
-        yield file
+        status = os.fstat(descriptor)
+        if status.st_nlink == 0:  # its name may be that of another file: Open MPI uses names again
+            raise FileNotFoundError(errno.ENOENT, "it was removed")
+        if 0 <= time.time() - status.st_mtime < _YOUNG_S:
+            raise BlockingIOError(errno.EAGAIN, "the process that makes it may not have opened it yet")
+        yield status
     finally:
         os.close(descriptor)
-
-
-def _mtime(descriptor: int) -> float:
-    """When a file was made.
-
-    Raises:
-        FileNotFoundError: It has been removed. Its name may be that of another file: Open MPI uses names again.
-    """
-    status = os.fstat(descriptor)
-    if status.st_nlink == 0:
-        raise FileNotFoundError(errno.ENOENT, "it was removed")
-    return status.st_mtime
-
-
-_is_node_local = cache(is_node_local)
-"""It takes 0.1 ms and more to read the table of mounts."""

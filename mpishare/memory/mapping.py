@@ -5,10 +5,11 @@ from __future__ import annotations
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
+from typing import NamedTuple
 
+from mpishare.host.procfs import text_of
 from mpishare.memory import kept_files, syscalls
 from mpishare.memory.hugepages import aligned_range, collapse, is_aligned
 from mpishare.memory.stray_stores import ReadOnlyRange
@@ -19,12 +20,7 @@ class Mapping:
 
     Attributes:
         address: Where the bytes begin; not always on a page.
-        lifetime: When the memory is released, as a phrase for users.
-        can_protect: Whether `protect` makes its pages read-only.
     """
-
-    lifetime = "goes with its last view"
-    can_protect = True
 
     def __init__(self, address: int, start: int, length: int) -> None:
         """Takes over the map of `length` bytes at `start`, in which the bytes begin at `address`."""
@@ -107,7 +103,6 @@ class Mapping:
 
         Raises:
             MemoryError: The file system or the machine has no page left.
-            OSError: No file can be opened, on a kernel before 5.14.
         """
         start = (self.address + part.start) & -mmap.PAGESIZE
         stop = self.address + part.stop
@@ -118,18 +113,11 @@ class Mapping:
         if error:
             raise MemoryError(f"no pages for {part.stop - part.start:,} bytes: {os.strerror(error)}")
 
-    def name(self, made_by: str, *, offset: int = 0, slot_bytes: int = 0) -> None:
-        """Notes which call made the read-only array at `offset`, for who stores into it.
-
-        Args:
-            made_by: The public call.
-            offset: Where the array begins.
-            slot_bytes: The bytes of a slot where several arrays share the map; the same each time.
-        """
+    def read_only_range(self, slot_bytes: int) -> ReadOnlyRange:
+        """The addresses, where the calls that made read-only arrays in slots of this size are noted."""
         if not self._read_only:
-            nbytes = self._start + self._length - self.address
-            self._read_only.append(ReadOnlyRange(self.address, nbytes, slot_bytes or nbytes))
-        self._read_only[0].name(offset // slot_bytes if slot_bytes else 0, made_by)
+            self._read_only.append(ReadOnlyRange(self.address, self._start + self._length - self.address, slot_bytes))
+        return self._read_only[0]
 
     def protect(self) -> None:
         """Makes the pages read-only: a stray write ends the process that does it and no other.
@@ -152,15 +140,13 @@ class Mapping:
         return self.of_pages(self.address, self._start + self._length - self.address)
 
     def copy_on_write(self) -> Mapping | None:
-        """A private map of the same pages; None where their file is not kept open and may not be opened again."""
-        try:
-            if self._file is not None:
-                with kept_files.used(self._file) as descriptor:
-                    if descriptor is not None:
-                        return self._private_map(descriptor)
-            return self._private_map_of_reopened()
-        except OSError:
+        """A private map of the same pages; None where their file is not kept open."""
+        if self._file is None:
             return None
+        with kept_files.used(self._file) as descriptor, suppress(OSError):  # there are too many maps
+            if descriptor is not None:
+                return self._private_map(descriptor)
+        return None
 
     def _private_map(self, descriptor: int) -> Mapping:
         def make(target: int | None) -> int:
@@ -169,24 +155,28 @@ class Mapping:
         start = _map_aligned(self._length, self._file_offset, make)
         return Mapping(start + self.address - self._start, start, self._length)
 
-    def _private_map_of_reopened(self) -> Mapping:
-        """The same, of the files that the kernel names.
 
-        Source:
-            proc(5), /proc/pid/map_files: the files behind the maps, unlinked ones too. Opening one takes
-            CAP_CHECKPOINT_RESTORE, and CAP_SYS_ADMIN before Linux 5.9.
+class Origin(NamedTuple):
+    """The facts about memory that segments report.
 
-        Raises:
-            OSError: This process may not open them.
-        """
-        start = syscalls.map_file(None, self._length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
-        twin = Mapping(start + self.address - self._start, start, self._length)
-        for low, high, offset in _areas(self._start, self._start + self._length):
-            first, stop = max(low, self._start), min(high, self._start + self._length)
-            with Path(f"/proc/self/map_files/{low:x}-{high:x}").open("rb", buffering=0) as file:
-                target = start + first - self._start
-                syscalls.map_file(target, stop - first, mmap.MAP_PRIVATE, file.fileno(), offset + first - low)
-        return twin
+    Attributes:
+        backend: Title of the backend that provides it; "private" for a copy-on-write view.
+        node_size: Number of ranks on the node.
+        is_shared: Whether these ranks see one copy, or each has its own.
+        refusals: For each backend that was tried before, the reason why it was not used, by title.
+    """
+
+    backend: str
+    node_size: int
+    is_shared: bool = True
+    refusals: dict[str, str] = {}  # noqa: RUF012 - never changed
+
+
+class Allocated(NamedTuple):
+    """Memory of this node, and where it comes from."""
+
+    memory: Mapping
+    origin: Origin
 
 
 def _unmap(start: int, length: int, read_only: list[ReadOnlyRange]) -> None:
@@ -195,24 +185,14 @@ def _unmap(start: int, length: int, read_only: list[ReadOnlyRange]) -> None:
     syscalls.munmap(start, length)
 
 
-def _areas(start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """The maps of this process that overlap the addresses from `start` to `stop`.
-
-    Yields:
-        The first address of a map, the address behind it, and the offset of the first one in the mapped file.
-    """
-    with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            addresses, _, offset, *_ = line.split(maxsplit=3)
-            first, last = (int(end, 16) for end in addresses.split("-"))
-            if first < stop and start < last:
-                yield first, last, int(offset, 16)
-
-
 def file_offset(address: int) -> int:
     """The offset of the page at `address` in the mapped file; 0 if nothing is mapped there. It takes up to 1 ms."""
-    start = address & -mmap.PAGESIZE
-    return next((offset + start - first for first, _, offset in _areas(start, start + 1)), 0)
+    for line in text_of("/proc/self/maps").splitlines():
+        addresses, _, offset, *_ = line.split(maxsplit=3)
+        first, stop = (int(end, 16) for end in addresses.split("-"))
+        if first <= address < stop:
+            return int(offset, 16) + (address & -mmap.PAGESIZE) - first
+    return 0
 
 
 def _map_aligned(length: int, offset: int, make: Callable[[int | None], int]) -> int:

@@ -1,8 +1,7 @@
-"""A segment: node memory as the base of NumPy views, alive as long as the last of them."""
+"""A segment: the bytes of one array in the memory of this node, as the base of all its views."""
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -10,23 +9,18 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Block, address_of
 from mpishare.arrays.spec import Spec
-from mpishare.comm.live import LiveObjects
 from mpishare.errors import BackendError
-from mpishare.memory.kinds import Origin
-from mpishare.memory.mapping import Mapping
-from mpishare.memory.slab import Slot
+from mpishare.memory.mapping import Origin
+from mpishare.memory.pool import Slot, used_slots
 
 
 class Segment:
-    """The bytes of one array in the memory of this node, as this rank sees them.
+    """The bytes of one array in a slot, as this rank sees them.
 
-    It is the `base` of every view of them. So NumPy keeps it, and with it the memory, as long as there is a view. That
-    of a slot stays for the next array there, once there is no view.
+    It is the `base` of every view of them. So NumPy keeps it, and with it the slot, as long as there is a view.
 
     Attributes:
-        memory: The bytes.
         nbytes: Bytes that the ranks of the node share.
-        origin: Where it comes from.
         key: A number that differs between arrays and is the same on all ranks of the call that made it; None for
             memory of this rank alone.
         made_by: The public call that made it, for reports.
@@ -35,41 +29,46 @@ class Segment:
         unviewed_bytes: How many of the bytes no array is a view of, such as the pickle of the object; 0 for an array.
     """
 
+    copied_bytes = 0
+    unviewed_bytes = 0
+
     def __init__(
-        self, memory: Mapping | Slot, origin: Origin, nbytes: int, key: int | None, made_by: str, keeps: object = None
+        self, slot: Slot, nbytes: int, key: int | None, made_by: str, *, writable: bool = True, keeps: object = None
     ) -> None:
-        """`keeps` lives as long as the segment."""
-        self.memory = memory
-        self.nbytes = nbytes
-        self.origin = origin
-        self.key = key
-        self.made_by = made_by
-        self.writable = True
-        self.copied_bytes = 0
-        self.unviewed_bytes = 0
-        self._keeps = keeps
-        _live.add(self)
+        """Puts `slot` to use; a slot of a slab that was filled already if not `writable`.
 
-    @classmethod
-    def of_slot(cls, slot: Slot) -> Segment:
-        """That of a slot, before its first array."""
-        return cls(slot, slot.node_memory.origin, 0, key=None, made_by="")
-
-    def begin(self, nbytes: int, key: int, made_by: str, *, writable: bool) -> None:
-        """Begins to be that of the next array in a slot; sealed already if not `writable`."""
+        `keeps` lives as long as the segment.
+        """
         self.nbytes = nbytes
         self.key = key
         self.made_by = made_by
-        self.copied_bytes = 0
-        self.unviewed_bytes = 0
-        if writable is not self.writable:
-            if writable:
-                self.memory.unprotect()
-            else:
-                self.memory.protect()
-            self.writable = writable
+        self.writable = writable
+        self._slot = slot
+        if keeps is not None:
+            self._keeps = keeps
+        slot.begin(self)
         if not writable:
-            self.memory.name(made_by)
+            slot.name(made_by)
+
+    @property
+    def origin(self) -> Origin:
+        """Where the memory comes from."""
+        return self._slot.origin
+
+    @property
+    def address(self) -> int:
+        """Where the bytes begin."""
+        return self._slot.write_address if self.writable else self._slot.read_address
+
+    @property
+    def has_own_pages(self) -> bool:
+        """Whether to seal it can fail; see `Slot.has_own_pages`."""
+        return self._slot.has_own_pages
+
+    @property
+    def is_read_only_by_flag_alone(self) -> bool:
+        """Whether a store from C could change bytes that NumPy shows as read-only."""
+        return not self.writable and not self._slot.can_protect
 
     def block(self) -> Block:
         """A view of the bytes, shape (nbytes,), writable until `seal`."""
@@ -87,7 +86,8 @@ class Segment:
         Source:
             The NumPy reference, "The array interface protocol", version 3.
         """
-        data = (self.memory.address + at, not self.writable)
+        slot = self._slot
+        data = (slot.write_address + at, False) if self.writable else (slot.read_address + at, True)
         self.__array_interface__ = {"data": data, "shape": shape, "typestr": typestr, "version": 3}
         return np.asarray(self)
 
@@ -98,25 +98,24 @@ class Segment:
             BackendError: The kernel cannot protect the pages.
         """
         try:
-            if self.writable:
-                self.memory.protect()
-                self.memory.name(self.made_by)
+            self._slot.protect()
         except OSError as error:
-            raise BackendError(f"pages of {self.origin.kind} cannot be made read-only: {error}") from error
+            raise BackendError(f"pages of {self.origin.backend} cannot be made read-only: {error}") from error
         self.writable = False
+        self._slot.name(self.made_by)
 
     def private(self) -> Segment | None:
         """The same bytes as copy-on-write memory of this rank; None where the kernel has none."""
-        memory = self.memory.copy_on_write()
+        memory = self._slot.copy_on_write()
         if memory is None:
             return None
         # Unchanged pages show the bytes of this segment, which must live as long.
-        return Segment(memory, Origin("private", node_size=1), self.nbytes, key=None, made_by="private", keeps=self)
+        slot = Slot(memory, Origin("private", node_size=1), self.nbytes)
+        return Segment(slot, self.nbytes, key=None, made_by="private", keeps=self)
 
     def same_view(self, view: NDArray[Any], segment: Segment) -> NDArray[Any]:
         """What `view` is of `segment`, of this one, which has as many bytes."""
-        offset = address_of(view) - segment.memory.address
-        return np.ndarray(view.shape, view.dtype, self.block(), offset, view.strides)
+        return np.ndarray(view.shape, view.dtype, self.block(), address_of(view) - segment.address, view.strides)
 
 
 def segment_of(array: NDArray[Any]) -> Segment | None:
@@ -130,22 +129,10 @@ def segment_of(array: NDArray[Any]) -> Segment | None:
 def segment_at(array: NDArray[Any]) -> Segment | None:
     """The same where another library made the array, such as one of a tensor: by its address."""
     address = address_of(array)
-    places = ((segment, address - segment.memory.address) for segment in live_segments())
-    return next((segment for segment, place in places if 0 <= place < segment.nbytes), None)
-
-
-_live = LiveObjects[Segment]()
-
-_UNUSED = 3
-"""References to the segment of a slot without views, as `live_segments` counts them."""
+    return next((one for one in live_segments() if 0 <= address - one.address < one.nbytes), None)
 
 
 def live_segments() -> list[Segment]:
     """The segments of which this process has views."""
-    segments = _live.all()
-    counts = list(map(sys.getrefcount, segments))
-    return [
-        segment
-        for segment, count in zip(segments, counts, strict=True)
-        if count > _UNUSED or not isinstance(segment.memory, Slot)
-    ]
+    segments = (slot.lease() for slot in used_slots() if slot.lease is not None)
+    return [segment for segment in segments if isinstance(segment, Segment)]

@@ -35,9 +35,11 @@ import ctypes
 import mmap
 import os
 import signal
+import sys
 from functools import cache
 from itertools import count
-from types import CodeType
+from types import CodeType, FrameType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -116,7 +118,7 @@ _HEAD_WORDS, _RANGE_WORDS = 8, 4
 _MAX_RANGES = 1 << 16
 _MAX_LINES = 1000
 _LEAST_DEPTH = 4
-"""So many calls below that of the user a text is made, at least."""
+"""The call of the user stands at least so far above `ReadOnlyRange.name`."""
 
 
 class _SigAction(ctypes.Structure):
@@ -140,12 +142,12 @@ class ReadOnlyRange:
     def __init__(self, start: int, nbytes: int, slot_bytes: int) -> None:
         """Enters it in the table, as far as this process has one."""
         n_slots = -(-nbytes // slot_bytes)
-        self._kept = [b""] * n_slots
+        self._kept: list[_Line | None] = [None] * n_slots
         self._table = _table()
         if self._table is None:
             return
         lines = bytearray(16 * n_slots)
-        self._lines = memoryview(lines).cast("Q")
+        self._words = memoryview(lines).cast("Q")
         self._row = _free_rows.pop() if _free_rows else next(_rows)
         if self._row >= _MAX_RANGES:
             self._table = None
@@ -157,12 +159,16 @@ class ReadOnlyRange:
         _install(self._table)
 
     def name(self, number: int, made_by: str) -> None:
-        """Notes which call of the user made the array in slot `number`."""
-        if self._table is not None:
-            text, address = _text(made_by)
-            if self._kept[number] is not text:
-                self._lines[2 * number], self._lines[2 * number + 1] = address, len(text)
-                self._kept[number] = text
+        """Notes which call of the user, `made_by`, made the array in slot `number`."""
+        if self._table is None:
+            return
+        frame = sys._getframe(_LEAST_DEPTH)
+        while (code := frame.f_code).co_filename.startswith(callsite.PACKAGE) and frame.f_back is not None:
+            frame = frame.f_back
+        line = _lines.get((made_by, id(code), frame.f_lasti)) or _new_line(made_by, frame)
+        if self._kept[number] is not line:
+            self._words[2 * number], self._words[2 * number + 1] = line.address, len(line.text)
+            self._kept[number] = line
 
     def end(self) -> None:
         """Takes it out of the table. The addresses may be used for something else then."""
@@ -174,24 +180,30 @@ class ReadOnlyRange:
 
 _rows = count()
 _free_rows: list[int] = []
-_lines: dict[tuple[str, int, int], tuple[bytes, int, CodeType]] = {}
-"""The texts by call and instruction, each with its address, and the code that keeps its `id` from another's use."""
 
 
-def _text(made_by: str) -> tuple[bytes, int]:
-    """The line for an array that `made_by` makes now, and its address."""
-    frame, _ = callsite.user_frame(_LEAST_DEPTH)
-    key = made_by, id(frame.f_code), frame.f_lasti
-    known = _lines.get(key)
-    if known is None:
-        line = (
-            f"mpishare: the array of {made_by} at {frame.f_code.co_filename}:{frame.f_lineno} is read-only: a library "
-            "stored into it; pass private(array) or a copy\n"
-        ).encode(errors="surrogateescape")
-        if len(_lines) >= _MAX_LINES:
-            _lines.clear()
-        known = _lines[key] = line, address_of(np.frombuffer(line, np.uint8)), frame.f_code
-    return known[:2]
+class _Line(NamedTuple):
+    """A text for stderr, where its bytes are, and the code that makes the array, whose `id` nothing else gets then."""
+
+    text: bytes
+    address: int
+    code: CodeType
+
+
+_lines: dict[tuple[str, int, int], _Line] = {}
+
+
+def _new_line(made_by: str, frame: FrameType) -> _Line:
+    """The line for arrays that `made_by` makes at this place of the user's code."""
+    text = (
+        f"mpishare: the array of {made_by} at {frame.f_code.co_filename}:{frame.f_lineno} is read-only: a library "
+        "stored into it; pass private(array) or a copy\n"
+    ).encode(errors="surrogateescape")
+    if len(_lines) >= _MAX_LINES:
+        _lines.clear()
+    line = _Line(text, address_of(np.frombuffer(text, np.uint8)), frame.f_code)
+    _lines[made_by, id(frame.f_code), frame.f_lasti] = line
+    return line
 
 
 @cache

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from errno import EFAULT, EINVAL, ENOSYS
+from errno import EINVAL, ENOSYS
+from functools import cache
 
 # Numbers from the kernel's uapi/asm-generic/mman-common.h and uapi/linux/mman.h.
 MADV_POPULATE_WRITE = 23  # since Linux 5.14
@@ -17,7 +18,6 @@ _MREMAP_FIXED = 2
 _SYS_MREMAP = {"x86_64": 25, "aarch64": 216, "riscv64": 216, "ppc64le": 163, "s390x": 163}  # asm/unistd.h
 NO_ACCESS = 0  # PROT_NONE
 READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
-_IOV_MAX = 1024  # linux/uio.h; so many bytes fit in any pipe at once
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
@@ -49,8 +49,6 @@ class _IoVec(ctypes.Structure):
 _libc.process_vm_readv.restype = ctypes.c_ssize_t
 _libc.process_vm_readv.errcheck = _checked  # type: ignore[assignment]
 _libc.process_vm_readv.argtypes = [ctypes.c_int, *(_address, ctypes.c_ulong) * 2, ctypes.c_ulong]
-_libc.writev.restype = ctypes.c_ssize_t
-_libc.writev.argtypes = [ctypes.c_int, _address, ctypes.c_int]
 
 munmap = _libc.munmap
 """A plain function, which a finalizer can call until the very end of the process."""
@@ -122,27 +120,15 @@ def populate(start: int, stop: int) -> int:
     """Allocates the shared pages from `start` to `stop`; returns the error number, 0 for success.
 
     Source:
-        madvise(2), MADV_POPULATE_WRITE. Kernels before 5.14 and gVisor do not have it (EINVAL); see `_read_pages`.
+        madvise(2), MADV_POPULATE_WRITE. Where a kernel does not have it, see `can_populate`, nothing is done.
     """
-    error = madvise(start, stop - start, MADV_POPULATE_WRITE)
-    return _read_pages(start, stop) if error == EINVAL else error
+    return madvise(start, stop - start, MADV_POPULATE_WRITE) if can_populate() else 0
 
 
-def _read_pages(start: int, stop: int) -> int:
-    """Has the kernel read a byte of each shared page, which allocates it; returns the error number, 0 for success.
-
-    Source:
-        writev(2), EFAULT: a system call fails where an access of this process would be SIGBUS.
-    """
-    reader, writer = os.pipe()
-    try:
-        for first in range(start, stop, _IOV_MAX * mmap.PAGESIZE):
-            addresses = range(first, min(first + _IOV_MAX * mmap.PAGESIZE, stop), mmap.PAGESIZE)
-            parts = (_IoVec * len(addresses))(*[_IoVec(address, 1) for address in addresses])
-            if _libc.writev(writer, parts, len(parts)) < len(parts):
-                return EFAULT
-            os.read(reader, len(parts))
-    finally:
-        os.close(reader)
-        os.close(writer)
-    return 0
+@cache
+def can_populate() -> bool:
+    """Whether the kernel can allocate pages without an access, which may be SIGBUS: not before 5.14, nor gVisor's."""
+    page = map_file(None, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+    error = madvise(page, mmap.PAGESIZE, MADV_POPULATE_WRITE)
+    munmap(page, mmap.PAGESIZE)
+    return error != EINVAL

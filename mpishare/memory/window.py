@@ -1,11 +1,14 @@
-"""Memory from MPI shared-memory windows, mapped a second time so that mpishare alone decides when it is released."""
+"""Memory from MPI_Win_allocate_shared, the MPI standard's way to memory that all ranks of a node see.
+
+The window is freed as soon as every rank of the node has a second map of its pages. So live memory takes no
+communicator and no descriptor, and to free it is local.
+"""
 
 from __future__ import annotations
 
 import mmap
 import os
 from pathlib import Path
-from typing import NamedTuple
 
 from mpishare.arrays.slices import PAGE_BYTES
 from mpishare.comm import mpi
@@ -14,8 +17,8 @@ from mpishare.comm.context import Context
 from mpishare.errors import BackendError, CapacityError
 from mpishare.host import filesystems
 from mpishare.host import memory as host_memory
+from mpishare.memory import syscalls
 from mpishare.memory.hugepages import aligned_bytes, huge_bytes
-from mpishare.memory.kinds import Kind
 from mpishare.memory.mapping import Mapping, file_offset
 
 _SLACK_BYTES = mmap.PAGESIZE + (60 << 10)
@@ -23,20 +26,13 @@ _SLACK_BYTES = mmap.PAGESIZE + (60 << 10)
 
 _MARGIN_BYTES, _MARGIN_PART = 16 << 20, 16
 """Free space required besides a window: its own size, these bytes, or this part of /dev/shm, whichever is the most. In
-the 1 ms from `_check` to MPI's own look a core fills some 2 MB, so 128 cores 256 MB; of 64 GB the part is 4 GB."""
+the 1 ms from `check` to MPI's own look a core fills some 2 MB, so 128 cores 256 MB; of 64 GB the part is 4 GB."""
 
 _MAP_SLACK_BYTES = 4 << 20
 """What an MPI may map besides, while it makes a window."""
 
 
-def _check_mapped(context: Context, nbytes: int) -> int:
-    """Like `_check`, for windows that are mapped a second time."""
-    if not context.config.second_map:
-        raise BackendError("MPISHARE_SECOND_MAP=0 asks for windows that stay")
-    return _check(context, nbytes)
-
-
-def _check(context: Context, nbytes: int) -> int:
+def check(context: Context, nbytes: int) -> int:
     """Compares with the free space of the directory in which Open MPI and MPICH put windows, and with all limits.
 
     One rank of Open MPI compares the free space again, and the other ranks hang if it finds too little. Nothing keeps
@@ -45,6 +41,8 @@ def _check(context: Context, nbytes: int) -> int:
     only when their pages are reserved, where an error is one of ours.
     """
     host, is_file = context.topology.host, context.topology.node_size > 1
+    if not syscalls.can_populate():
+        raise BackendError(f"the kernel of host {host} cannot reserve a window's pages; it is older than Linux 5.14")
     file_bytes = aligned_bytes(nbytes) + _SLACK_BYTES if is_file else 0
     host_memory.check_limits(host, nbytes, map_bytes=aligned_bytes(nbytes) + _MAP_SLACK_BYTES, file_bytes=file_bytes)
     steps = host_memory.check_memory(host, nbytes)
@@ -66,31 +64,17 @@ def _check(context: Context, nbytes: int) -> int:
     return steps
 
 
-class _Trial(NamedTuple):
-    """What a window of one page has shown.
-
-    Attributes:
-        refusal: Why this MPI makes no windows; "" if it does.
-        refusal_of_map: Why their pages cannot be mapped a second time; "" if they can.
-    """
-
-    refusal: str
-    refusal_of_map: str
-
-    @classmethod
-    def of(cls, context: Context) -> _Trial:
-        """The refusals are the same on all ranks. Collective over the ranks of this node."""
-        if context.mpi_nodes > 1:
-            refusal = f"MPI puts the ranks of host {context.topology.host} on {context.mpi_nodes} nodes"
-            return cls(refusal, refusal)
-        try:
-            window = _make_shared(context, PAGE_BYTES)
-        except mpi.Exception as error:
-            refusal = f"this MPI makes no shared-memory windows: {error}"
-            return cls(refusal, refusal)
-        mapping = _map_again(context, window, PAGE_BYTES)
-        window.Free()
-        return cls("", "" if mapping else "the pages of MPI's windows cannot be mapped a second time on every rank")
+def _refusal(context: Context) -> str:
+    """Why windows are not used here, as one of a page has shown; "" if they are. Collective over the node's ranks."""
+    if context.mpi_nodes > 1:
+        return f"MPI puts the ranks of host {context.topology.host} on {context.mpi_nodes} nodes"
+    try:
+        window = _make_shared(context, PAGE_BYTES)
+    except mpi.Exception as error:
+        return f"this MPI makes no shared-memory windows: {error}"
+    mapping = _map_again(context, window, PAGE_BYTES)
+    window.Free()
+    return "" if mapping else "the pages of MPI's windows cannot be mapped a second time on every rank"
 
 
 class _FileOffset:
@@ -108,11 +92,11 @@ class _FileOffset:
         return self._offset
 
 
-def _allocate_mapped(context: Context, nbytes: int) -> Mapping:
+def allocate(context: Context, nbytes: int) -> Mapping:
     """The second map of a window, which is freed. Collective over the ranks of this node."""
     if context.topology.node_size == 1:
         return Mapping.anonymous(nbytes)
-    refusal = context.cached(_Trial.of).refusal_of_map
+    refusal = context.cached(_refusal)
     if refusal:
         raise BackendError(refusal)
     room = aligned_bytes(nbytes)  # untouched pages take no memory
@@ -126,22 +110,12 @@ def _allocate_mapped(context: Context, nbytes: int) -> Mapping:
     return mapping
 
 
-def _allocate_kept(context: Context, nbytes: int) -> Mapping:
-    """The memory of a window that stays. Collective over the ranks of this node."""
-    if context.topology.node_size == 1:
-        return Mapping.anonymous(nbytes)
-    refusal = context.cached(_Trial.of).refusal
-    if refusal:
-        raise BackendError(refusal)
-    return KeptWindow(_make(context, nbytes, nbytes))
-
-
 def _make(context: Context, nbytes: int, room: int) -> mpi.Win:
     """A window of `room` bytes for `nbytes`; an error of MPI ends the job. Collective over the ranks of this node."""
     try:
         return _make_shared(context, room)
     except mpi.Exception as error:
-        # The other ranks may never leave MPI. It happens only where another process fills /dev/shm after `_check`.
+        # The other ranks may never leave MPI. It happens only where another process fills /dev/shm after `check`.
         end_job(
             f"MPI could not make a window of {nbytes:,} bytes on host {context.topology.host}: {error}. "
             "Ending the job, as the other ranks of the node may wait in MPI for ever."
@@ -166,35 +140,6 @@ def _address_of(window: mpi.Win) -> int:
     return address
 
 
-class KeptWindow(Mapping):
-    """The memory of a window that is never freed: MPI_Win_free is collective, while views are deleted locally.
-
-    Its pages belong to MPI, which may put other data on them: their protection stays as it is.
-    """
-
-    lifetime = "stays until MPI_Finalize"
-    can_protect = False
-    kept: list[mpi.Win] = []  # noqa: RUF012 - all windows of the process, until MPI_Finalize
-
-    def __init__(self, window: mpi.Win) -> None:
-        self.kept.append(window)
-        self.address = _address_of(window)
-        self._window = window
-
-    def free(self) -> None:
-        """Frees the window, of which no rank has a view. Collective over the ranks of this node."""
-        self.kept.remove(self._window)
-        self._window.Free()
-
-    def name(self, made_by: str, *, offset: int = 0, slot_bytes: int = 0) -> None:
-        """Nothing: a store ends no rank."""
-
-    def _nothing(self) -> None:
-        """Nothing, and None: the pages are MPI's."""
-
-    protect = unprotect = second_map = copy_on_write = _nothing
-
-
 def may_print_errors(context: Context) -> bool:
     """Whether MPI may print an error on each rank for each window, though it makes it.
 
@@ -205,14 +150,3 @@ def may_print_errors(context: Context) -> bool:
         return False
     vendor, version = mpi.get_vendor()
     return vendor == "Open MPI" and version >= (5, 0, 0) and not Path("/sys/class/infiniband").is_dir()
-
-
-WINDOW = Kind("window", "window", True, _check_mapped, _allocate_mapped)
-"""MPI_Win_allocate_shared, the MPI standard's way to memory that all ranks of a node see.
-
-The window is freed as soon as every rank of the node has a second map of its pages. So live memory takes no
-communicator and no descriptor, and releasing it is local.
-"""
-
-KEPT_WINDOW = Kind("window", "window that stays", True, _check, _allocate_kept)
-"""A window that stays until MPI_Finalize, where its pages cannot be mapped a second time."""

@@ -44,7 +44,7 @@ def _private_views(obj: Any, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any
             continue
         views.append(array.copy())
         if segment is not None and id(segment) in shared:
-            copied[segment.origin.kind] += array.nbytes
+            copied[segment.origin.backend] += array.nbytes
     for kind, nbytes in copied.items():
         if nbytes:
             callsite.warn(f"private(): {nbytes:,} bytes were copied: {_reason_of_copy(kind)}")
@@ -54,7 +54,7 @@ def _private_views(obj: Any, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any
 def _reason_of_copy(kind: str) -> str:
     if kind.startswith(("memmap", "mapped")):
         return f"the file of this array is closed, as a rank keeps only the newest {MAX_KEPT} open"
-    return f'this process may not map memory of kind {kind!r} again; that of backend="memmap" it may'
+    return f'memory of backend {kind!r} cannot be mapped again; that of backend="memmap" can'
 
 
 def _not_shared(obj: Any, segments: Sequence[Segment | None]) -> SpecError:

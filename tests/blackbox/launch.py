@@ -91,8 +91,14 @@ def run(command, environ=None, *, status=0, limit_s=300, is_cleaned=False):
         # mpiexec ends before a rank that it has killed where that needs time to die: it still holds its files.
         wait_until(lambda: not living_in_session(process.pid), 60, lambda: f"{command} left processes")
         if is_cleaned:
-            run([sys.executable, "-m", "mpishare", "clean", "--dir", *{*settings.values()}])
+            clean(*{*settings.values()})
     return checked(subprocess.CompletedProcess(command, process.returncode, out, err), status)
+
+
+def clean(folder):
+    """Has `mpishare clean` remove all that it lists in a folder; it leaves a file that is younger than a second."""
+    command = [sys.executable, "-m", "mpishare", "clean", "--yes", "--dir", str(folder)]
+    wait_until(lambda: "left" not in run(command).stdout, 10, lambda: f"{list(Path(folder).iterdir())} stay")
 
 
 def checked(ended, status=0):

@@ -104,18 +104,14 @@ ENDS = {
 }
 
 
-# Without a second map the promise for views ends at MPI_Finalize.
-CASES = [*((name, "1") for name in ENDS), ("live views in a cycle", "0"), ("views read while Python ends", "0")]
-
-
-@pytest.mark.parametrize(("name", "second_map"), CASES)
-def test_ends_with_live_views(name, second_map):
+@pytest.mark.parametrize("name", ENDS)
+def test_ends_with_live_views(name):
     """The interpreter ends with live views, in cycles, in atexit handlers, after MPI_Finalize.
 
     Outcome: nothing.
     """
     code, status = ENDS[name]
-    ended = run_code(2, code, {"MPISHARE_SECOND_MAP": second_map}, status=status)
+    ended = run_code(2, code, status=status)
     if status == 0:
         assert ended.stderr == ""
 

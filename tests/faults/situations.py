@@ -1,6 +1,6 @@
 """The situations in which the ranks of a host share a kernel, but not all that a plain job has; a job of 4 in each.
 
-`python -m tests.faults.situations 100` kills a rank 100 times in each, and prints what one `mpishare info` leaves.
+`python -m tests.faults.situations 100` kills a rank 100 times in each, and prints what one `mpishare clean` leaves.
 """
 
 import json
@@ -16,7 +16,10 @@ _AS_ROOT = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
 _SHM = "mount -t tmpfs -o size={} none /dev/shm || exit; "
 _RUN = '"$@"; status=$?; find /dev/shm -mindepth 1; exit $status'
 _LIST = 'find /dev/shm -mindepth 1 -printf " %f"; echo'
-_KILL = f'for call in {{calls}}; do "$@" $call >&2; printf $?; {_LIST}; done; {{python}} -m mpishare info >&2; {_LIST}'
+_KILL = (
+    f'for call in {{calls}}; do "$@" $call >&2; printf $?; {_LIST}; done; '
+    f"sleep 1.1; {{python}} -m mpishare clean --yes >&2; {_LIST}"
+)
 _USER = ["unshare", "--user", "--map-current-user"]
 _EVERY_SECOND = f'[ $((OMPI_COMM_WORLD_RANK % 2)) = 0 ] || set -- {shlex.join(_USER)} "$@"; exec "$@"'
 WITHOUT_ADVICE = (sys.executable, "-m", f"{_PROGRAMS}.without_advice")
@@ -60,7 +63,8 @@ class Situation(NamedTuple):
         """Runs a job for each of `kills`, of which a rank gets SIGKILL at this system call; `rounds` times.
 
         Returns:
-            For each job its exit status, and the files that were then in /dev/shm. Last those after `mpishare info`.
+            For each job its exit status, and the files that were then in /dev/shm. Last those after `mpishare clean`,
+            which leaves files that are younger than a second.
         """
         script = _KILL.format(calls=" ".join(self.kills * rounds), python=self._interpreter)
         # MPICH's launcher now and then misses that a rank in a PID namespace has ended.
@@ -95,7 +99,7 @@ SITUATIONS = {
         environ=(("MPIR_CVAR_NOLOCAL", "1"),), is_mpich=True, kills=("ftruncate",)
     ),
     "a /dev/shm of 64 MiB": Situation(shm="64m"),
-    "a kernel that refuses all advice on memory": Situation(job=WITHOUT_ADVICE),
+    "a kernel that refuses all advice on memory": Situation(job=WITHOUT_ADVICE, kills=("fallocate",)),
 }
 
 

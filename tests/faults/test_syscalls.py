@@ -14,7 +14,7 @@ import pytest
 
 import mpishare as ms
 from mpishare.host.filesystems import IN_MEMORY, type_of
-from tests.blackbox.launch import PLAIN, environment, nothing_left, run, run_ranks, started
+from tests.blackbox.launch import PLAIN, clean, environment, nothing_left, run, run_ranks, started
 from tests.faults.situations import WITHOUT_ADVICE
 from tests.faults.test_space import SHM, run_with
 from tests.processes import children_of, wait_until
@@ -72,33 +72,33 @@ WINDOW = {"MPISHARE_BACKEND": "window"}
 def test_a_kernel_that_cannot_populate_pages():
     """A kernel without MADV_POPULATE_WRITE (before 5.14, gVisor), and a /dev/shm that is full before an array is used.
 
-    Outcome: nothing: pages are allocated with the array; the next window is a CapacityError on all ranks.
+    Outcome: nothing: pages are allocated with the array, in a file; the next array there is a CapacityError on all ranks.
     """
-    output = run_with(SHM.format("64m"), "fill_before_use", before=WITHOUT_ADVICE, **WINDOW)
+    folder = {"MPISHARE_BACKEND": "memmap", "MPISHARE_DIR": "/dev/shm"}
+    output = run_with(SHM.format("64m"), "fill_before_use", before=WITHOUT_ADVICE, **folder)
     assert output.count("right") == 2
     assert output.count("CapacityError 20,971,520 bytes do not fit in /dev/shm") == 2
 
 
 INFO = [sys.executable, "-m", "mpishare", "info"]
+CLEAN = [sys.executable, "-m", "mpishare", "clean", "--yes", "--dir"]
 
 
 def test_kill_inside_mpi():
     """SIGKILL inside MPI_Win_allocate_shared.
 
-    Outcome: mpiexec ends the job at once; MPI's file may stay until the next job of the same user on that host, whose
-    first call removes it, or until `mpishare clean`.
+    Outcome: mpiexec ends the job at once; MPI's file may stay, which `info` names and `mpishare clean` removes.
     """
-    left = []
     with nothing_left() as settings:
         for call in ("ftruncate", "unlink"):
             run_ranks(2, [*PROGRAM, "0", call, "SIGKILL", "1"], {**WINDOW, **settings}, status="failure")
-            left += files_of_mpi(settings)
+        left = files_of_mpi(settings)
         assert [file.name.partition(".")[0] for file in left] == ["osc_sm", "osc_sm"]
-        assert left[0] != left[1]  # that of the first job is gone already
-        run(INFO, settings)
+        wait_until(lambda: all(f"left by a killed job: {file}" in run(INFO, settings).stdout for file in left), 30)
+        clean(left[0].parent)
 
 
-def test_the_first_call_while_another_job_makes_a_window(tmp_path):
+def test_a_window_that_another_job_is_making_stays(tmp_path):
     command = [sys.executable, "-m", "mpishare", "run", "-n", "2", *PROGRAM, "0", "ftruncate", "SIGSTOP", "1"]
     with nothing_left() as settings:
         environ = environment({**WINDOW, **settings, "TMPDIR": str(tmp_path)})
@@ -106,7 +106,7 @@ def test_the_first_call_while_another_job_makes_a_window(tmp_path):
             wait_until(lambda: any("stopped by" in log.read_text() for log in tmp_path.glob("tmp*")), 60)
             files = files_of_mpi(settings)
             assert [file.name.partition(".")[0] for file in files] == ["osc_sm", "sm_segment", "sm_segment"]
-            run(INFO, settings)
+            assert run([*CLEAN, str(files[0].parent)]).stdout.count("a process uses it") == 3
             assert files_of_mpi(settings) == files
             for rank in children_of(job.pid):
                 os.kill(rank, signal.SIGCONT)

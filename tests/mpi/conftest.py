@@ -190,7 +190,7 @@ def _held():
     """Segments, descriptors and maps of unlinked shared files that this process holds, but for those kept for later."""
     gc.collect()
     config = context_of().config
-    keeps_maps = config.recycle != "0" or not config.second_map
+    keeps_maps = config.recycle != "0"
     maps = 0 if keeps_maps else Path("/proc/self/maps").read_text().count("(deleted)")
     files = sum(not (keeps_maps and _is_unlinked(entry)) for entry in Path("/proc/self/fd").iterdir())
     return len(live_segments()), files, maps

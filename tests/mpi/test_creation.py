@@ -10,8 +10,8 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.arrays.slices import balanced_slice
+from mpishare.memory.backends import BACKENDS
 from mpishare.memory.hugepages import huge_areas, huge_bytes
-from mpishare.memory.selection import KINDS
 from tests.arrays import DTYPES, REPRESENTATIVES
 
 
@@ -94,7 +94,7 @@ def test_info_is_the_same_on_all_ranks(comm):
     assert len(set(comm.allgather(json.dumps(info.as_dict())))) == 1
     assert [node.ranks for node in info.nodes] == [nodes.ranks_of(node) for node in range(nodes.n_nodes)]
     assert info.versions["MPI library"] in MPI.Get_library_version()
-    assert set(info.nodes[0].segments) == {kind.title for kind in KINDS}
+    assert set(info.nodes[0].segments) == {backend.title for backend in BACKENDS}
     assert info.nodes[0].segments["private"].startswith("fits")
     assert "segment private" in str(info)
 
@@ -106,7 +106,7 @@ def test_report_counts_live_segments():
     assert report.bytes_shared - before.bytes_shared == 32_000_080
     assert report.bytes_saved - before.bytes_saved == 32_000_080 * (ms.topology().node_size - 1)
     assert (report.segments[0].made_by, report.segments[0].nbytes) == ("zeros", large.nbytes)
-    assert report.segments[0].backend in {kind.title for kind in KINDS}
+    assert report.segments[0].backend in {backend.title for backend in BACKENDS}
     assert "32,000,000 bytes" in str(report)
     pages = {segment.nbytes: segment.page_bytes for segment in report.segments}
     assert pages[small.nbytes] == os.sysconf("SC_PAGE_SIZE")

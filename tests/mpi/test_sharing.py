@@ -13,10 +13,9 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare import sharing
-from mpishare.comm.context import context_of
 from mpishare.transfer import between_nodes
 from tests.arrays import DTYPES, REPRESENTATIVES, bits, filled
-from tests.processes import anonymous_bytes, may_reopen_maps
+from tests.processes import anonymous_bytes
 
 SOURCES = {
     **REPRESENTATIVES,
@@ -226,7 +225,7 @@ def test_a_private_view_takes_memory_for_changed_pages_only(comm):
     kind = ms.report().segments[0].backend
     before = anonymous_bytes()
     view, is_copy_on_write = private(shared)
-    assert is_copy_on_write == (kind.startswith("memmap") or (may_reopen_maps() and context_of().config.second_map))
+    assert is_copy_on_write == kind.startswith("memmap")
     view[: 1 << 20] = 2
     comm.Barrier()
     assert anonymous_bytes() - before < (2 << 20) + (0 if is_copy_on_write else nbytes)

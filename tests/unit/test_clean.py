@@ -1,21 +1,16 @@
-"""`mpishare clean`, and the first call of a job: what killed jobs left goes, and nothing else."""
+"""`mpishare clean`: what killed jobs left is removed, and nothing else."""
 
 import io
 import mmap
 import os
-import signal
 import subprocess
 import sys
 import time
-from fcntl import LOCK_EX, flock
-from threading import Thread
-from types import SimpleNamespace
 
 import pytest
 
 from mpishare.cli.clean import main
 from mpishare.host import leftovers
-from tests.processes import wait_until
 
 STALE = ["osc_sm.vm.ba3f0001.0.4", "osc_sm.n-1.example.org.4c.0.0x1f00000001"]
 STALE += ["osc_rdma.vm.4c.3.817", "osc_rdma.vm.4c.3", "osc_ucx.vm.4c.0.0x1f00000001"]
@@ -40,7 +35,7 @@ def clean(folder, capsys):
     """Runs the command on the folder; returns what it prints."""
 
     def run(*options):
-        assert main(["--dir", str(folder), *options]) == 0
+        assert main(["--dir", str(folder), *(options or ["--yes"])]) == 0
         return capsys.readouterr().out
 
     return run
@@ -51,17 +46,17 @@ def names_in(folder):
 
 
 def test_files_of_mpi_go_and_no_others(folder, clean):
-    assert clean("--dry-run").count("would remove") == len(STALE)
+    listed = clean("--dry-run")
+    assert all(f"{folder / name}, 8,192 bytes" in listed for name in STALE)
     assert len(names_in(folder)) == len(STALE) + len(FOREIGN)
-    output = clean()
-    assert all(f"removed {folder / name}, 8,192 bytes" in output for name in STALE)
-    assert f"{len(STALE) * 8192:,} bytes are free again" in output
+    assert clean() == f"{listed}removed {len(STALE)} files, {len(STALE) * 8192:,} bytes\n"
     assert names_in(folder) == set(FOREIGN)
 
 
 def test_files_in_use_stay_also_those_of_another_pid_namespace(folder):
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     command = ["unshare", *user, "--pid", "--fork", "--mount-proc", sys.executable, "-m", "mpishare", "clean"]
+    command.append("--yes")
     file = (folder / STALE[1]).open("rb")
     with (folder / STALE[0]).open("r+b"), mmap.mmap(file.fileno(), 4096, prot=mmap.PROT_READ):
         file.close()
@@ -70,9 +65,19 @@ def test_files_in_use_stay_also_those_of_another_pid_namespace(folder):
     assert names_in(folder) == {*FOREIGN, *STALE[:2]}
 
 
+@pytest.mark.parametrize(("answer", "are_removed"), [("y", True), ("", False), ("no", False)])
+def test_it_asks_where_it_can(answer, are_removed, folder, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", stdin := io.StringIO(answer + "\n"))
+    assert main(["--dir", str(folder)]) == 1
+    assert names_in(folder) == {*STALE, *FOREIGN}
+    monkeypatch.setattr(stdin, "isatty", lambda: True)
+    assert main(["--dir", str(folder)]) == 0
+    assert names_in(folder) == {*([] if are_removed else STALE), *FOREIGN}
+
+
 UNKNOWN = {
     "a file system without leases": ("F_SETLEASE", -1, "Invalid argument"),
-    "one of several hosts": ("_is_node_local", lambda directory: False, "other hosts may use its file system"),
+    "one of several hosts": ("is_node_local", lambda directory: False, "other hosts may use its file system"),
 }
 
 
@@ -81,11 +86,10 @@ def test_files_stay_where_their_use_cannot_be_known(case, folder, clean, monkeyp
     name, value, reason = UNKNOWN[case]
     monkeypatch.setattr(leftovers, name, value)
     assert clean().count(f"cannot be known: {reason}") == len(STALE)
-    leftovers.remove_leftovers(str(folder))
     assert names_in(folder) == {*FOREIGN, *STALE}
 
 
-@pytest.mark.parametrize("options", [[], ["--dry-run"]])
+@pytest.mark.parametrize("options", [["--yes"], ["--dry-run"]])
 def test_files_may_vanish(folder, options, monkeypatch):
     class Output(io.StringIO):
         """As soon as the first file is named, the jobs of the others end."""
@@ -104,76 +108,35 @@ def test_links_and_folders_stay(tmp_path):
     (tmp_path / STALE[0]).mkdir()
     (tmp_path / "elsewhere").write_text("mine")
     (tmp_path / STALE[1]).symlink_to(tmp_path / "elsewhere")
-    assert main(["--dir", str(tmp_path)]) == 0
+    assert main(["--dir", str(tmp_path), "--yes"]) == 0
     assert names_in(tmp_path) == {*STALE[:2], "elsewhere"}
 
 
 def test_files_of_others_stay(folder, clean, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 12345678)
-    assert clean() == "0 bytes are free again\n"
+    assert clean() == "0 files that no process uses, 0 bytes\n"
     assert names_in(folder) == {*FOREIGN, *STALE}
 
 
-def test_the_first_call_removes_them_once_without_a_word(folder, capfd):
-    leftovers.remove_leftovers(str(folder), str(folder / "missing"))
-    assert names_in(folder) == set(FOREIGN)
-    (folder / STALE[0]).touch()
-    leftovers.remove_leftovers(str(folder), str(folder / "missing"))
-    assert names_in(folder) == {*FOREIGN, STALE[0]}
-    assert capfd.readouterr() == ("", "")
-
-
-def test_the_first_call_leaves_files_in_use(folder):
-    used = {STALE[0], "mpich_shm_9f88a72b_0"}
-    files = [(folder / name).open() for name in used]
-    leftovers.remove_leftovers(str(folder))
-    assert names_in(folder) == {*FOREIGN, *used}
-    for file in files:
-        file.close()
-
-
-def test_the_first_call_leaves_a_folder_to_the_process_that_is_about_it(folder):
-    descriptor = os.open(folder, os.O_RDONLY)
-    flock(descriptor, LOCK_EX)
-    leftovers.remove_leftovers(str(folder))
-    os.close(descriptor)
-    assert names_in(folder) == {*FOREIGN, *STALE}
-
-
-@pytest.mark.parametrize("event", ["nothing", "its maker opens it", "its name is used again"])
-def test_a_young_file_goes_unless_something_happens_to_it(event, tmp_path, monkeypatch):
+def test_a_young_file_stays(tmp_path, capsys):
+    """Its maker may not have opened it."""
     (file := tmp_path / STALE[0]).touch()
-    maker, signals, waits = Thread(target=file.read_bytes), [], []
-
-    def sleep(seconds):
-        waits.append(seconds)
-        if event == "its maker opens it":
-            maker.start()  # and waits for the lease
-            wait_until(lambda: signals, 10)
-        elif event == "its name is used again":
-            file.unlink()
-            file.touch()
-
-    monkeypatch.setattr(leftovers, "time", SimpleNamespace(time=time.time, sleep=sleep))
-    previous = signal.signal(signal.SIGURG, lambda *_: signals.append(1))
-    leftovers.remove_leftovers(str(tmp_path))
-    signal.signal(signal.SIGURG, previous)
-    assert 0 < waits[0] <= 1
-    assert file.exists() == (event != "nothing")
-    if maker.ident:
-        maker.join()
+    assert main(["--dir", str(tmp_path), "--yes"]) == 0
+    assert f"left {file}: a process uses it" in capsys.readouterr().out
+    os.utime(file, (1, 1))
+    assert main(["--dir", str(tmp_path), "--yes"]) == 0
+    assert not file.exists()
 
 
 def test_a_file_stays_that_takes_the_name_of_one_that_was_opened(tmp_path, monkeypatch):
     (file := tmp_path / STALE[0]).touch()
-    other = tmp_path / "other"
-    other.touch()
     os.utime(file, (1, 1))
 
     def is_node_local(directory):  # is asked between
+        (other := tmp_path / "other").touch()
         other.rename(file)
         return True
 
-    monkeypatch.setattr(leftovers, "_is_node_local", is_node_local)
-    leftovers.remove_leftovers(str(tmp_path))
+    monkeypatch.setattr(leftovers, "is_node_local", is_node_local)
+    assert main(["--dir", str(tmp_path), "--yes"]) == 0
     assert file.exists()

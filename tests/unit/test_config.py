@@ -14,13 +14,13 @@ PACKAGE = Path(mpishare.__file__).parent
 
 
 def test_nothing_set():
-    assert Config.read({}) == Config() == Config.read({"MPISHARE_NODES": "", "MPISHARE_SECOND_MAP": ""})
+    assert Config.read({}) == Config() == Config.read({"MPISHARE_NODES": "", "MPISHARE_STRAY_STORES": ""})
 
 
 VARIABLES = [
     ("MPISHARE_BACKEND", "window", "backend", "window"),
     ("MPISHARE_NODES", "block:2", "nodes", "block:2"),
-    ("MPISHARE_SECOND_MAP", "0", "second_map", False),
+    ("MPISHARE_STRAY_STORES", "0", "stray_stores", False),
     ("MPISHARE_DIR", "/scratch", "directory", "/scratch"),
     ("MPISHARE_CHECK", "1", "check", True),
     ("MPISHARE_TIMEOUT", "2.5", "timeout_s", 2.5),
@@ -66,7 +66,7 @@ BAD = {
     "MPISHARE_RECYCLE": ["much", "-1", "nan", "inf", "91%", "-1%", "%", "3X", "G"],
     "MPISHARE_CHUNK": ["much", "-1", "nan", "inf", "10%", "3X", "1", "4095", "2G"],
     "MPISHARE_TIMEOUT": ["soon", "0", "-1", "nan", "inf"],
-    "MPISHARE_SECOND_MAP": ["maybe", "2"],
+    "MPISHARE_STRAY_STORES": ["maybe", "2"],
     "MPISHARE_CHECK": ["yes"],
     "MPISHARE_COLUMNS": ["wide", "0", "-1"],
 }

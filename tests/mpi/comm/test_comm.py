@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.comm import communicator
-from mpishare.comm.agreement import PAYLOAD_BYTES, PIGGYBACK_BYTES, Severity, agree, any_rank, is_known, severity_of
+from mpishare.comm.agreement import PAYLOAD_BYTES, Severity, agree, any_rank, is_known, severity_of
 from mpishare.comm.collective import collective
 from mpishare.comm.communicator import CollectiveComm, WatchedComm
 from mpishare.comm.context import context_of
@@ -189,7 +189,7 @@ def call_everything(ms, comm, folder):
     ms.bcast(array, comm=comm)
     for region in (np.s_[...], np.s_[:, 1:]):
         ms.put(array, region, rows[region], comm=comm)
-    ms.private(ms.share(call=lambda: {"rows": rows}, comm=comm)["rows"])
+    ms.private(ms.share(call=lambda: {"rows": rows}, comm=comm, backend="memmap")["rows"])
     ms.full(9, 1, comm=comm)
     ms.empty(9, comm=comm)
     ms.scatter(ms.gather(rows[ms.partition(1 << 17, comm=comm)], comm=comm), comm=comm)
@@ -415,35 +415,6 @@ def test_all_ranks_hear_the_worst_severity(ours, severity):
     assert is_known(caught.value, ours.size)
     assert not is_known(caught.value, ours.size + 1)
     assert severity_of(ms.BackendError("of this rank alone"), ours.size) == Severity.FATAL
-
-
-class Rider:
-    """What each rank sends with an agreement: a bit of its own; and what comes of it."""
-
-    def __init__(self, context):
-        self.context, self.calls, self.results = context, [], []
-
-    @property
-    def is_due(self):
-        self.calls.append(self.context.current_call)
-        return True
-
-    def contribution(self):
-        return (1 << self.context.topology.rank).to_bytes(PIGGYBACK_BYTES, "little")
-
-    def combine(self, result):
-        self.results.append(int.from_bytes(result, "little"))
-
-
-def test_the_first_agreement_of_a_call_brings_what_is_due_unless_a_rank_fails(duplicate):
-    """It is read once the call has begun: before, a signal handler's call could change what is due."""
-    context = context_of(duplicate)
-    context.piggyback = rider = Rider(context)
-    with pytest.raises(ms.MpishareError):
-        ms.zeros(-3 if duplicate.rank == 0 else 3, comm=duplicate)
-    ms.allgather(np.ones(3), comm=duplicate)
-    assert rider.calls == ["zeros", "allgather"]
-    assert rider.results == [(1 << duplicate.size) - 1]
 
 
 @pytest.mark.parametrize("count", [1, 7, 8 * PAYLOAD_BYTES, 8 * PAYLOAD_BYTES + 1])

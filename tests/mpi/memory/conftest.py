@@ -7,8 +7,7 @@ from tempfile import gettempdir
 
 import pytest
 
-from mpishare.memory import cache, selection
-from mpishare.memory.window import KeptWindow
+from mpishare.memory import backends, pool
 
 REFUSALS = {
     ("OMPI_MCA_osc", "^ucx,sm"): "this MPI makes no shared-memory windows",
@@ -17,26 +16,23 @@ REFUSALS = {
 """By the setting of a launch, why there are no windows in it."""
 REFUSAL = next((reason for setting, reason in REFUSALS.items() if setting in os.environ.items()), "")
 MAKES_WINDOWS = not REFUSAL
-KINDS = {kind.title: kind for kind in selection.KINDS if kind.name != "window" or MAKES_WINDOWS}
+KINDS = {kind.title: kind for kind in backends.BACKENDS if kind.name != "window" or MAKES_WINDOWS}
 """The segment kinds that this launch allows."""
 
 
 @pytest.fixture(autouse=True)
 def _empty_caches():
     """Memory that other tests have used is neither used again nor counted."""
-    cache.clear()
-    before = len(KeptWindow.kept)
+    pool.free_idle()
     yield
     gc.collect()
-    cache.clear()
-    while len(KeptWindow.kept) > before:
-        KeptWindow.kept.pop().Free()
+    pool.free_idle()
 
 
 def settings_of(kind):
     """The settings with which a node takes `kind`."""
     folder = gettempdir() if "folder" in kind.title else ""
-    return {"backend": kind.name, "dir": folder, "second_map": "0" if "stays" in kind.title else "1"}
+    return {"backend": kind.name, "dir": folder}
 
 
 def permissions(address):

@@ -10,12 +10,9 @@ import numpy as np
 import pytest
 
 import mpishare as ms
-from mpishare.comm.context import context_of
-from mpishare.memory import cache, selection
-from mpishare.memory.kinds import Kind
+from mpishare.memory import backends, pool, syscalls
+from mpishare.memory.backends import MEMMAP_IN_MEMORY, Backend
 from mpishare.memory.mapping import Mapping
-from mpishare.memory.memmap import MEMMAP_IN_MEMORY
-from mpishare.memory.window import KeptWindow
 from tests.mpi.memory.conftest import KINDS, MAKES_WINDOWS, REFUSAL, file_of_map, permissions, settings_of
 
 LARGE = 3 << 17
@@ -29,8 +26,8 @@ SHARED = {title: kind for title, kind in KINDS.items() if kind.is_shared}
 
 @pytest.fixture
 def keeping(configured):
-    """The ranks of the launch, with enough cached memory for these tests, which can be mapped twice."""
-    return configured(recycle="64M", second_map="1")
+    """The ranks of the launch, with enough cached memory for these tests."""
+    return configured(recycle="64M")
 
 
 def shared(comm, number, count=100):
@@ -69,7 +66,7 @@ def test_dropped_memory_is_used_again_writable_or_not_as_needed(kind, configured
     addresses = set()
     for number in range(ROUNDS[count]):
         array, grid = shared(comm, number, count), ms.zeros(count, comm=comm)
-        if number < 4 and context_of(comm).config.second_map:  # reading the maps takes long
+        if number < 4:  # reading the maps takes long
             assert permissions(array.ctypes.data).startswith("r--")
             assert permissions(grid.ctypes.data).startswith("rw-")
         assert (array == number).all()
@@ -105,7 +102,7 @@ def test_memory_that_a_child_or_a_private_view_shows_is_not_used_again(keeping, 
 
 
 def test_no_more_is_cached_than_allowed(configured):
-    comm = configured(recycle="12M", second_map="1")  # half of it for slabs
+    comm = configured(recycle="12M")  # half of it for slabs
     nodes = ms.topology(comm)
     slot = shared(comm, 1).ctypes.data
     assert permissions(slot)
@@ -118,7 +115,7 @@ def test_no_more_is_cached_than_allowed(configured):
     addresses.append(too_large.ctypes.data)
     del too_large
     assert not permissions(addresses[-1])
-    cache.clear()
+    pool.free_idle()
     assert not any(map(permissions, addresses))
     array = shared(comm, 3, LARGE)
     assert (array == 3).all()  # the ranks know what others have released
@@ -143,7 +140,7 @@ def test_an_error_that_is_kept_keeps_no_slabs(keeping):
 
 
 def test_nothing_is_cached_where_less_memory_is_free_than_may_be_cached(configured):
-    comm = configured(recycle="1000T", second_map="1")  # more than any host has
+    comm = configured(recycle="1000T")  # more than any host has
     small, large = shared(comm, 1, LARGE), shared(comm, 2, 8 << 20)
     addresses = [small.ctypes.data, large.ctypes.data]
     del small
@@ -161,7 +158,7 @@ def test_a_slab_that_was_refused_is_not_tried_for_each_array(configured, monkeyp
             raise ms.BackendError("only for small arrays")
         return MEMMAP_IN_MEMORY.allocate(context, nbytes)
 
-    monkeypatch.setattr(selection, "KINDS", (MEMMAP_IN_MEMORY._replace(allocate=allocate),))
+    monkeypatch.setattr(backends, "BACKENDS", (MEMMAP_IN_MEMORY._replace(allocate=allocate),))
     arrays = [shared(comm, number) for number in range(3)]
     slab, *others = sizes
     assert slab > 1000
@@ -234,10 +231,9 @@ def test_shared_bytes_are_on_read_only_pages_that_go_with_the_last_view(only):
         view, address = block[::7].reshape(-1, 1), block.ctypes.data
         del block
         assert np.array_equal(view[:, 0], source[::7])
-        if context_of(comm).config.second_map:
-            assert permissions(address).startswith("r--")
-            del view
-            assert not permissions(address)
+        assert permissions(address).startswith("r--")
+        del view
+        assert not permissions(address)
 
 
 @pytest.mark.ranks(2)
@@ -254,7 +250,7 @@ def test_files_in_folders_are_for_their_owner_alone_and_have_no_name(title, conf
 
 def test_large_arrays_have_huge_pages_in_a_window_as_in_a_file(configured):
     """So the file of each window has the offset that was found for the first one."""
-    comm = configured(recycle="0", dir="", second_map="1")
+    comm = configured(recycle="0", dir="")
     for count in (33 << 18, 1 << 18, 5 << 18):
         arrays = [ms.zeros(count, comm=comm, backend=kind) for kind in ("memmap", "window") if kind in NAMES]
         pages = {segment.page_bytes for segment in ms.report().segments if segment.nbytes == arrays[0].nbytes}
@@ -275,12 +271,12 @@ def break_down(context, nbytes):
 
 def with_failing(allocate):
     """All kinds, and before them one that allocates by `allocate`."""
-    return Kind("refusing", "refusing", True, lambda context, nbytes: 1, allocate), *selection.KINDS
+    return Backend("refusing", "refusing", True, lambda context, nbytes: 1, allocate), *backends.BACKENDS
 
 
 def test_the_next_kind_serves_where_one_fails(configured, monkeypatch):
     comm = configured(backend="", dir="", recycle="0")
-    monkeypatch.setattr(selection, "KINDS", with_failing(refuse))
+    monkeypatch.setattr(backends, "BACKENDS", with_failing(refuse))
     shared = ms.share(np.arange(1000) if comm.rank == 0 else None, comm=comm)
     assert shared.tolist() == list(range(1000))
     segment = next(segment for segment in ms.report().segments if segment.nbytes == 8000)
@@ -292,7 +288,7 @@ def test_the_next_kind_serves_where_one_fails(configured, monkeypatch):
 @pytest.mark.parametrize("recycle", ["0", "64M"])
 def test_an_unexpected_error_ends_the_call_on_all_ranks(count, recycle, configured, monkeypatch):
     comm = configured(backend="", dir="", recycle=recycle)
-    monkeypatch.setattr(selection, "KINDS", with_failing(break_down))
+    monkeypatch.setattr(backends, "BACKENDS", with_failing(break_down))
     is_culprit = ms.topology(comm).node_rank == ms.topology(comm).node_size - 1
     with pytest.raises(ZeroDivisionError if is_culprit else ms.MpishareError):
         ms.zeros(count, comm=comm)
@@ -318,7 +314,7 @@ def test_where_no_kind_fits_the_error_names_each(configured):
     assert 0 < error.value.free < 1 << 60
     assert error.value.host in ms.topology().hosts
     assert "MPISHARE_DIR" in str(error.value)
-    unnamed = {kind.title for kind in selection.KINDS if f"{kind.title}: " not in str(error.value)}
+    unnamed = {kind.title for kind in backends.BACKENDS if f"{kind.title}: " not in str(error.value)}
     # The error's own text is about these, which take the same memory: private copies do on a node of one rank.
     assert unnamed
     assert "memmap in a folder" not in unnamed
@@ -355,9 +351,8 @@ def test_a_temporary_folder_that_cannot_be_used(configured, monkeypatch):
     ids=["any", "one"],
 )
 def test_a_window_that_a_rank_cannot_map_again_is_left_to_the_next_kind(configured, monkeypatch, mappable, reason):
-    """Where no other kind is allowed, it stays. Its pages are writable on all ranks of the node: they belong to MPI."""
-    comm = configured(backend="", dir="", recycle="0", second_map="1")
-    nodes, of_pages, before = ms.topology(comm), Mapping.of_pages, len(KeptWindow.kept)
+    comm = configured(backend="", dir="", recycle="0")
+    nodes, of_pages = ms.topology(comm), Mapping.of_pages
     if nodes.node_rank == nodes.node_size - 1:
         monkeypatch.setattr(
             Mapping,
@@ -371,22 +366,27 @@ def test_a_window_that_a_rank_cannot_map_again_is_left_to_the_next_kind(configur
     assert segment.backend == ("memmap in memory" if is_refused else "window")
     reason = REFUSAL or reason
     assert (reason in str(ms.report())) == is_refused
-    assert len(KeptWindow.kept) == before
-    if not MAKES_WINDOWS:
-        return
-    shared = ms.share(np.arange(10_000), backend="window", comm=comm)
-    assert permissions(shared.ctypes.data).startswith("rw-" if is_refused else "r--")
-    assert shared.tolist() == list(range(10_000))
-    assert ("read-only by NumPy's flag alone" in str(ms.report())) == is_refused
-    assert len(KeptWindow.kept) - before == is_refused
+    if max(map(len, nodes.placement.nodes)) > 1 and MAKES_WINDOWS:
+        with pytest.raises(ms.MpishareError, match="window"):
+            ms.share(np.arange(10_000), backend="window", comm=comm)
 
 
-def test_info_tells_which_kind_is_taken_and_leaves_no_window(configured):
+def test_a_kernel_that_cannot_populate_pages_starts_with_a_file_whose_pages_are_allocated(configured, monkeypatch):
+    monkeypatch.setattr(syscalls, "can_populate", lambda: False)  # Linux before 5.14, and gVisor
+    comm = configured(backend="", dir="", recycle="0")
+    array = shared(comm, 1, LARGE)
+    (segment,) = ms.report().segments
+    assert segment.backend == "memmap in memory"
+    assert "it is older than Linux 5.14" in str(ms.report())
+    assert (array == 1).all()
+    if ms.topology(comm).node_size > 1 and os.geteuid() == 0:
+        assert file_of_map(array.ctypes.data).stat().st_blocks * 512 >= array.nbytes
+
+
+def test_info_tells_which_kind_is_taken(configured):
     comm = configured(recycle="0")
-    before = len(KeptWindow.kept)
     segments = ms.info(comm=comm).nodes[ms.topology(comm).node].segments
-    assert len(KeptWindow.kept) == before
-    assert set(segments) == {kind.title for kind in selection.KINDS}
+    assert set(segments) == {kind.title for kind in backends.BACKENDS}
     shared = ms.share(np.arange(1000), comm=comm)
     taken = next(segment.backend for segment in ms.report().segments if segment.nbytes == shared.nbytes)
     assert taken == next(title for title, verdict in segments.items() if verdict.startswith("fits"))
@@ -399,19 +399,61 @@ def test_the_report_names_small_arrays_that_a_stray_store_could_change(keeping, 
     assert [reports[array.nbytes].is_read_only_by_flag_alone for array in arrays] == [True, False]
 
 
-def test_a_file_that_a_rank_can_neither_open_nor_receive_is_refused(configured, raised, monkeypatch):
-    """The last rank of each node can do nothing with the leader's file."""
+def test_a_file_that_a_rank_cannot_receive_is_refused(configured, raised, monkeypatch):
+    """The last rank of a node can do nothing with the leader's file."""
     comm = configured(dir="", recycle="0")
     nodes = ms.topology(comm)
     if nodes.node == 0 and nodes.node_rank == nodes.node_size - 1 > 0:
-
-        def refuse(*_):
-            raise PermissionError(errno.EACCES, "not allowed")
-
-        monkeypatch.setattr("mpishare.host.descriptors.os.open", refuse)
-        monkeypatch.setattr("mpishare.comm.descriptors.Inbox", refuse)
+        monkeypatch.setattr("mpishare.comm.descriptors.receive", lambda _: "it is not allowed")
     errors = raised(lambda: ms.zeros(1000, comm=comm, backend="memmap"))
-    is_refused = len(nodes.placement.nodes[0]) > 1  # a leader opens no file of another rank
+    is_refused = len(nodes.placement.nodes[0]) > 1  # a leader receives no file
     assert all(("file of the node's leader cannot be shared" in message) == is_refused for _, message in errors)
     monkeypatch.undo()
     assert not ms.zeros(1000, comm=comm, backend="memmap").any()
+
+
+@pytest.mark.parametrize("count", [100, LARGE])
+def test_slots_that_one_rank_keeps_are_used_by_no_other_array_and_the_rest_are(keeping, count):
+    """The last rank keeps every fourth array; rank 0 none."""
+    kept, addresses = [], set()
+    for number in range(2 * ROUNDS[count]):
+        array = shared(keeping, number, count)
+        addresses.add(array.ctypes.data)
+        if keeping.rank == keeping.size - 1 and number % 4 == 0:
+            kept.append((number, array))
+        del array
+        if len(kept) > 5:
+            kept.pop(2)
+    assert all((array == number).all() for number, array in kept)
+    assert len(addresses) < 2 * ROUNDS[count]
+
+
+def test_as_much_is_cached_over_all_communicators_as_is_allowed(configured):
+    for comm in [configured(recycle="12M") for _ in range(4)]:
+        shared(comm, 1, LARGE)
+    cached = [slot.nbytes for one in pool.pools() if one.slot_bytes is None for slot in one.idle.values()]
+    assert cached == [LARGE * 8] * 2
+
+
+def test_slabs_of_all_communicators_together_stay_within_the_limit(configured):
+    comms = [configured(recycle="4M") for _ in range(4)]  # half of it for slabs
+    before = sum(one.slab_bytes for one in pool.pools())
+    live = [[shared(comm, 1, 1 << 15) for _ in range(8)] for comm in comms]
+    assert sum(one.slab_bytes for one in pool.pools()) <= max(2 << 20, before)
+    assert all((array == 1).all() for arrays in live for array in arrays)
+
+
+def test_after_a_fork_the_report_lists_all_arrays_and_slots_return_to_the_limit(configured):
+    """A child that ends at once, many times: what was in use is used no more, and its memory goes with its arrays."""
+    comm, before = configured(recycle="8M"), sum(one.slab_bytes for one in pool.pools())
+    small, large = shared(comm, 1), shared(comm, 2, LARGE)
+    for number in range(30):
+        array = shared(comm, number, 1 << 15)
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert sorted(segment.nbytes for segment in ms.report().segments) == [800, 1 << 18, LARGE * 8]
+        assert (array == number).all()
+    assert sum(one.slab_bytes for one in pool.pools()) <= max(4 << 20, before)
+    assert ms.report().bytes_shared == small.nbytes + large.nbytes + array.nbytes

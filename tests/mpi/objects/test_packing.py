@@ -102,7 +102,7 @@ def test_a_frame_is_as_it_was_and_its_columns_are_views(comm):
     segment = segment_of(result["float"].to_numpy())
     assert segment_of(result["when"].to_numpy()) is segment
     address = pa.array(result["arrow"].array).buffers()[1].address
-    assert 0 <= address - segment.memory.address < segment.nbytes
+    assert 0 <= address - segment.address < segment.nbytes
     with pytest.raises(ValueError, match="read-only"):
         result["float"].to_numpy()[0] = 1.0
     table = pa.table({"a": np.arange(5000), "b": ["x", None] * 2500})

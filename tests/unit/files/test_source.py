@@ -18,7 +18,7 @@ from mpishare.files.errors import file_errors
 from mpishare.files.hdf5_part import Hdf5Part
 from mpishare.files.parts import ContiguousPart
 from mpishare.files.source import Source, read_exactly
-from mpishare.memory.kinds import Origin
+from mpishare.memory.mapping import Origin
 from tests.arrays import DTYPES, assert_same, filled
 from tests.unit.files.reading import failing, inspected, loaded, regions
 

@@ -2,9 +2,10 @@
 
 import errno
 import os
-import socket
+import select
 import subprocess
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from mpishare.arrays.raw import address_of
-from mpishare.host.descriptors import Inbox, OpenFile, send
+from mpishare.comm.descriptors import receive, send_to_all, unix_socket
 from mpishare.memory.shared_file import memory_file
 from mpishare.memory.syscalls import read_process
 
@@ -60,9 +61,9 @@ def descriptor():
 
 def test_nobody_else_opens_the_file_through_proc(descriptor):
     with process_of(OWNER, descriptor) as pid:
-        file = OpenFile.of(descriptor)._replace(path=f"/proc/{pid}/fd/{descriptor}")
-        assert error_as(OWNER, file.open) == 0
-        assert error_as(STRANGER, file.open) == errno.EACCES
+        opens = partial(os.open, f"/proc/{pid}/fd/{descriptor}", os.O_RDWR)
+        assert error_as(OWNER, opens) == 0
+        assert error_as(STRANGER, opens) == errno.EACCES
 
 
 def test_nobody_else_reads_the_memory(descriptor):
@@ -74,19 +75,31 @@ def test_nobody_else_reads_the_memory(descriptor):
         assert error_as(STRANGER, partial(read_process, pid, start, address_of(target), target.nbytes)) == errno.EPERM
 
 
-def test_nothing_is_sent_to_a_socket_of_another_user_and_nothing_taken_from_one(descriptor):
-    def send_another_file():
-        with socket.socket(socket.AF_UNIX) as sender, Path("/dev/null").open() as other:
-            sender.connect(inbox.name)
-            socket.send_fds(sender, [b"\0"], [other.fileno()])
+def connect_and_receive(name):
+    """What another rank does; raises an OSError where it gets nothing."""
+    with ExitStack() as sockets:
+        connected = unix_socket(sockets, name)
+        assert not isinstance(connected, str)
+        connected.setblocking(True)
+        if isinstance(receive(connected), str):
+            raise OSError(errno.ENODATA, "nothing")
 
-    inbox, file = Inbox(), OpenFile.of(descriptor)
-    try:
-        assert error_as(STRANGER, partial(send, descriptor, inbox.name)) == errno.EPERM
-        assert error_as(STRANGER, send_another_file) == 0
-        with pytest.raises(BlockingIOError):
-            inbox.receive(file)
-        send(descriptor, inbox.name)
-        os.close(inbox.receive(file))
-    finally:
-        inbox.close()
+
+@pytest.mark.parametrize(("user", "number"), [(0, 0), (STRANGER, errno.ENODATA)])
+def test_the_file_is_sent_to_this_user_alone(descriptor, user, number):
+    name = os.urandom(12)
+    with ExitStack() as sockets, ThreadPoolExecutor(1) as others:
+        listening = unix_socket(sockets, name, backlog=1)
+        assert not isinstance(listening, str)
+        ended = others.submit(error_as, user, partial(connect_and_receive, name))
+        select.select([listening], [], [], 20)
+        send_to_all(listening, descriptor)
+        assert ended.result(20) == number
+
+
+def test_nothing_is_taken_from_a_socket_of_another_user(descriptor):
+    name = os.urandom(12)
+    with ExitStack() as sockets:
+        listening = unix_socket(sockets, name, backlog=1)
+        assert not isinstance(listening, str)
+        assert error_as(STRANGER, partial(connect_and_receive, name)) == errno.ENODATA

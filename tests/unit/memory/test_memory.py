@@ -1,12 +1,9 @@
 """Memory of this process, without MPI: maps, files without a name, and slabs of slots."""
 
-import errno
 import gc
 import mmap
 import os
 import resource
-from collections import deque
-from operator import or_
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +11,11 @@ import pytest
 
 from mpishare.arrays.raw import address_of
 from mpishare.errors import BackendError
-from mpishare.memory import syscalls
 from mpishare.memory.hugepages import huge_areas, huge_bytes
-from mpishare.memory.kinds import NodeMemory, Origin
-from mpishare.memory.mapping import Mapping
+from mpishare.memory.mapping import Allocated, Mapping, Origin
+from mpishare.memory.pool import LARGEST_SLOT_BYTES, Pool, Slot, slot_bytes
 from mpishare.memory.segment import Segment
 from mpishare.memory.shared_file import memory_file
-from mpishare.memory.slab import LARGEST_SLOT_BYTES, SlotPool, slot_bytes
-from tests.processes import may_reopen_maps
 
 PAGE, HUGE = mmap.PAGESIZE, huge_bytes()
 KERNEL = tuple(int(number) for number in os.uname().release.split(".")[:2])
@@ -30,7 +24,7 @@ MERGES = KERNEL >= (6, 1)
 
 def bytes_at(mapping, nbytes):
     """The bytes of a mapping as a view that keeps it."""
-    return Segment(mapping, Origin("test", node_size=1), nbytes, key=None, made_by="test").block()
+    return Segment(Slot(mapping, Origin("test", node_size=1), nbytes), nbytes, key=None, made_by="test").block()
 
 
 @pytest.fixture
@@ -53,11 +47,8 @@ def test_a_part_of_a_file_that_begins_within_a_page(large_file):
     assert block.tobytes() == b"bcde"
 
 
-@pytest.mark.parametrize("is_old", [False, True])
-def test_the_pages_of_a_part_are_allocated_and_missing_ones_are_an_error_and_no_signal(large_file, is_old, monkeypatch):
+def test_the_pages_of_a_part_are_allocated_and_missing_ones_are_an_error_and_no_signal(large_file):
     """Pages behind the end of a file cannot be allocated, as those of a full file system."""
-    if is_old:  # a kernel without MADV_POPULATE_WRITE
-        monkeypatch.setattr(syscalls, "madvise", lambda *_: errno.EINVAL)
     mapping = Mapping.of_file(large_file, 2000 * PAGE)
     mapping.reserve(slice(PAGE, 1990 * PAGE))
     assert os.fstat(large_file).st_blocks * 512 // PAGE == 1989
@@ -133,7 +124,7 @@ def test_the_files_of_the_newest_maps_stay_open_for_copy_on_write(limit, kept):
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert open_files() == before + kept
     views = [mapping.copy_on_write() for mapping in mappings]
-    assert [view is not None for view in views] == [may_reopen_maps()] * (70 - kept) + [True] * kept
+    assert [view is not None for view in views] == [False] * (70 - kept) + [True] * kept
     block, source = bytes_at(views[-1], PAGE + 1), bytes_at(mappings[-1], PAGE + 1)
     del mappings, views
     assert open_files() == before + 1
@@ -171,75 +162,38 @@ def test_slots_of_few_sizes_hold_their_arrays_and_waste_little():
     assert len({slot_bytes(nbytes) for nbytes in range(1, LARGEST_SLOT_BYTES + 1, 61)}) < 80
 
 
-def add_slab(slots):
+def add_slab(pool):
     """Adds the slab that is missing; returns its size in KiB."""
-    nbytes = slots.missing_bytes()
-    slots.add(NodeMemory(Mapping.anonymous(nbytes), Origin("test", node_size=1)), nbytes)
+    nbytes = pool.wanted_bytes()
+    pool.add_slab(Allocated(Mapping.anonymous(nbytes), Origin("test", node_size=1)), nbytes)
     return nbytes // KIB
 
 
 def test_slabs_double_the_slots_up_to_a_limit_when_less_than_a_quarter_is_free():
-    slots, sizes = SlotPool(4 * KIB, Segment.of_slot), list[int]()
+    pool, sizes = Pool(4 * KIB, 1 << 30), list[int]()
     for _ in range(8):
-        sizes.append(add_slab(slots))
-        slots.free = slots.free[: sum(sizes) // 4 // 4]
-        assert slots.missing_bytes() == 0
-        slots.free.pop()
+        sizes.append(add_slab(pool))
+        pool.free = pool.free[: sum(sizes) // 4 // 4]
+        assert not pool.is_short
+        pool.free.pop()
     assert sizes == [64, 64, 128, 256, 512, 1024, 2048, 2048]
-    assert SlotPool(LARGEST_SLOT_BYTES, Segment.of_slot).missing_bytes() == LARGEST_SLOT_BYTES
+    assert Pool(LARGEST_SLOT_BYTES, 1 << 30).wanted_bytes() == LARGEST_SLOT_BYTES
 
 
 def test_large_slots_are_added_until_some_are_free_although_each_array_is_dropped_before_the_next():
-    slots, sizes = SlotPool(1024 * KIB, Segment.of_slot), list[int]()
-    while slots.missing_bytes():
-        sizes.append(add_slab(slots))
+    pool, sizes = Pool(1024 * KIB, 1 << 30), list[int]()
+    while pool.is_short:
+        sizes.append(add_slab(pool))
     assert sizes == [1024, 1024, 2048]
 
 
-def agree_on_slots(pools):
-    """What the first agreement of a call does to the pools of its ranks."""
-    if pools[0].is_due:
-        result = bytes(map(or_, *(slots.contribution() for slots in pools)))
-        for slots in pools:
-            slots.combine(result)
-
-
-@pytest.mark.parametrize("kept", [1, 2])
-def test_the_slots_of_dropped_arrays_come_back_with_the_agreements_of_later_calls(kept):
-    """Two ranks drop an array once they have a newer one, or the second rank once it has two."""
-    pools = [SlotPool(1024 * KIB, Segment.of_slot) for _ in range(2)]
-    for slots in pools:
-        while slots.missing_bytes():
-            add_slab(slots)
-    arrays = [deque[tuple[int, Segment]](maxlen=1), deque[tuple[int, Segment]](maxlen=kept)]
-    for _ in range(30):
-        agree_on_slots(pools)
-        assert pools[0].free == pools[1].free != []
-        number = pools[0].free[-1]
-        assert all(number != used for live in arrays for used, _ in live)
-        for slots, live in zip(pools, arrays, strict=True):
-            live.append((number, slots.acquire()))
-
-
-def test_a_slot_that_a_forked_child_may_see_stays_in_use():
-    slots = SlotPool(1024 * KIB, Segment.of_slot)
-    while slots.missing_bytes():
-        add_slab(slots)
-    held = [slots.acquire() for _ in range(3)]
-    assert slots.is_due
-    slots.retire()
-    held.clear()
-    slots.combine(slots.contribution())
-    assert slots.free == [3]
-
-
 def test_slots_do_not_overlap_and_show_what_was_written_before():
-    slots, segments = SlotPool(4 * KIB, Segment.of_slot), []
-    add_slab(slots)
+    pool, segments = Pool(4 * KIB, 1 << 30), []
+    add_slab(pool)
     for number in range(16):
-        slots.next_bytes(4 * KIB)[:] = bytes([number]) * (4 * KIB)
-        segments.append(slots.acquire())
-        segments[-1].begin(4 * KIB, number, "test", writable=False)
-    assert not slots.free
+        slot = pool.free.pop()
+        slot.content(4 * KIB)[:] = bytes([number]) * (4 * KIB)
+        segments.append(Segment(slot, 4 * KIB, number, "test", writable=False))
+    assert not pool.free
     blocks = [segment.block() for segment in segments]
     assert all(np.all(block == number) and not block.flags.writeable for number, block in enumerate(blocks))

@@ -1,0 +1,291 @@
+"""The backends, the ways to allocate memory for the ranks of a node, in the order in which a node tries them."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import NamedTuple
+
+from mpishare.arrays.slices import PAGE_BYTES
+from mpishare.comm.agreement import PAYLOAD_BYTES, Severity, agree, severity_of
+from mpishare.comm.context import Context
+from mpishare.errors import ArgumentError, BackendError, CapacityError, MpishareError
+from mpishare.host import memory as host_memory
+from mpishare.memory import shared_file, window
+from mpishare.memory.hugepages import aligned_bytes, fill_slice
+from mpishare.memory.mapping import Allocated, Mapping, Origin
+
+
+class Backend(NamedTuple):
+    """One way to allocate memory for the ranks of a node.
+
+    Attributes:
+        name: Its name in MPISHARE_BACKEND and in `backend=`.
+        title: Its name for people: `name`, and where the bytes lie if backends differ in that alone.
+        is_shared: Whether the ranks of a node see one copy, and thus what the others write. If not, each has its own.
+        check: Called with the number of bytes; raises `MpishareError` if they cannot be allocated on this node. Returns
+            in how many steps to reserve their pages; see `host.memory.check_memory`. Local.
+        allocate: Allocates this number of bytes, at least one. Raises `MpishareError`, `MemoryError` or `OSError` where
+            that fails after all, but no rank raises while another is still in a collective of this call. Collective
+            over the ranks of this node.
+    """
+
+    name: str
+    title: str
+    is_shared: bool
+    check: Callable[[Context, int], int]
+    allocate: Callable[[Context, int], Mapping]
+
+
+def _check_private(context: Context, nbytes: int) -> int:
+    """Compares the bytes of all ranks of the node with the free memory."""
+    host_memory.check_limits(context.topology.host, nbytes, map_bytes=aligned_bytes(nbytes))
+    return host_memory.check_memory(context.topology.host, nbytes * context.topology.node_size)
+
+
+WINDOW = Backend("window", "window", True, window.check, window.allocate)
+"""MPI_Win_allocate_shared, mapped a second time and freed at once."""
+MEMMAP_IN_MEMORY = Backend("memmap", "memmap in memory", True, shared_file.check_memory, shared_file.allocate_in_memory)
+"""A nameless file in the kernel's own tmpfs. It takes memory as a window does, but no mount limits it."""
+MEMMAP_IN_FOLDER = Backend(
+    "memmap", "memmap in a folder", True, shared_file.check_folder, shared_file.allocate_in_folder
+)
+"""A nameless file in MPISHARE_DIR or the temporary folder, if its file system belongs to this node alone."""
+PRIVATE = Backend("private", "private", False, _check_private, lambda _, nbytes: Mapping.anonymous(nbytes))
+"""One copy per rank: the last resort, and the reference for tests of the others."""
+
+BACKENDS: tuple[Backend, ...] = (WINDOW, MEMMAP_IN_MEMORY, MEMMAP_IN_FOLDER, PRIVATE)
+"""In the order in which a node tries them.
+
+`_first_backend` puts another one first: the folder that MPISHARE_DIR names; and a nameless file in memory, where MPI
+would print an error for each window.
+"""
+
+_PRINTS_ERRORS = (
+    "Open MPI would print an error for each, as its UCX finds no network; with OMPI_MCA_osc=^ucx it does not"
+)
+"""Why windows do not come first."""
+
+_NO_SIZE_BYTES = 1 << 60
+"""More than fits anywhere."""
+
+_has_reported_copies = False
+"""Whether this process has reported that the ranks of its node hold copies."""
+
+
+def check_backend(backend: str | None, context: Context) -> str | None:
+    """The names of the backends to try, by the argument or MPISHARE_BACKEND; None for the node's own choice.
+
+    Raises:
+        ArgumentError: There is no such backend.
+    """
+    names = context.config.backend if backend is None else backend
+    if names is not None and not (isinstance(names, str) and _backends_named(names, BACKENDS)):
+        source = "MPISHARE_BACKEND" if backend is None else "backend"
+        known = ", ".join(dict.fromkeys(backend.name for backend in BACKENDS))
+        raise ArgumentError(f"{source} {names!r} is unknown. Use one of {known}, or several with commas.")
+    return names
+
+
+@lru_cache(maxsize=64)
+def _backends_named(names: str, backends: tuple[Backend, ...]) -> tuple[Backend, ...]:
+    """Those of `backends` that `names` lists, in its order; empty if one of the names is unknown."""
+    matches = [[backend for backend in backends if backend.name == name] for name in names.split(",")]
+    return tuple(backend for match in matches for backend in match) if all(matches) else ()
+
+
+def probe(context: Context) -> dict[str, str]:
+    """For each backend, by title, up to which size it fits on this node and what it provides, or why it does not.
+
+    Each is tried with one page: first those that this node tries for an array, in their order. Larger sizes are only
+    compared with what is free, as each rank finds for itself.
+
+    Collective:
+        Over the ranks of this node.
+    """
+    backends = dict.fromkeys([*_backends_to_try(context, context.config.backend), *BACKENDS])
+    outcomes = {backend.title: _probe(backend, context) for backend in backends}
+    postponed = _postponed(context, context.config.backend).items()
+    return outcomes | {title: f"{outcomes[title]}; not tried first: {reason}" for title, reason in postponed}
+
+
+def _probe(backend: Backend, context: Context) -> str:
+    try:
+        memory = _allocate(backend, context, PAGE_BYTES, writable=False)
+    except MpishareError as error:
+        return f"does not fit: {error}"
+    private = "is copy-on-write" if memory.copy_on_write() is not None else "copies"
+    single = ", a map of its own as this node has one rank" if context.topology.node_size == 1 else ""
+    return f"fits{single}, {_largest(backend, context)}; private() {private}"
+
+
+def _largest(backend: Backend, context: Context) -> str:
+    """The size up to which an array fits, less at most 2 %, and why a larger one does not. Local."""
+    largest, refused, reason = PAGE_BYTES, _NO_SIZE_BYTES, ""
+    while refused > largest * 1.02:
+        nbytes = math.isqrt(largest * refused)
+        try:
+            backend.check(context, nbytes)
+            largest = nbytes
+        except CapacityError as error:
+            refused, reason = nbytes, f"{error.where} has {error.free:,} free"
+        except MpishareError as error:
+            refused, reason = nbytes, str(error)
+    return f"up to {largest:,} bytes as {reason}"
+
+
+def obtain(
+    context: Context, nbytes: int, names: str | None, writable: bool, free_idle: Callable[[], None]
+) -> Allocated:
+    """Memory of the first backend that works on all ranks of this node.
+
+    Args:
+        context: The context of the communicator.
+        nbytes: Bytes on this node, at least one.
+        names: Names of backends that `check_backend` accepted, or None.
+        writable: Whether the ranks will write to it and must see what the others write.
+        free_idle: Gives back the memory of this process that is kept for later arrays.
+
+    Raises:
+        CapacityError, BackendError: No backend works; on all ranks of the node.
+
+    Collective:
+        Over the ranks of this node.
+    """
+    refusals = _postponed(context, names)  # texts, as an error would keep its frames, and these the arrays in them
+    lack, lacking = None, ""
+    backends = _backends_to_try(context, names)
+    for number, backend in enumerate(backends, start=1):
+        # If /dev/shm alone is short, what is kept stays: the next backend does not need /dev/shm.
+        needs_shm_alone = backend is WINDOW and MEMMAP_IN_MEMORY in backends[number:]
+        try:
+            if needs_shm_alone:
+                memory = _allocate(backend, context, nbytes, writable)
+            else:
+                memory = _allocate_with_retry(backend, context, nbytes, writable, free_idle)
+            if backend is PRIVATE and names is None:
+                _report_copies(context, nbytes, refusals)
+            return Allocated(memory, Origin(backend.title, context.topology.node_size, backend.is_shared, refusals))
+        except MpishareError as error:  # on all ranks of the node
+            if severity_of(error, context.topology.node_size) == Severity.FATAL:
+                raise
+            refusals[backend.title] = str(error)
+            if lack is None and isinstance(error, CapacityError):
+                lack, lacking = error.alone(), backend.title
+    others = "; ".join(f"{title}: {text}" for title, text in refusals.items() if text != refusals.get(lacking))
+    if names is not None:
+        others = f"{others}{'; ' * bool(others)}MPISHARE_BACKEND or backend= allows {names} alone; leave it out"
+    if lack is None:
+        raise BackendError(f"no segment kind can be used on host {context.topology.host}: {others}")
+    cure = f"{lack.cure} No other segment kind can be used either. {others}" if others else lack.cure
+    raise CapacityError(lack.host, lack.where, lack.wanted, lack.free, cure)
+
+
+def _report_copies(context: Context, nbytes: int, refusals: dict[str, str]) -> None:
+    """Writes to stderr, once in a process that is a leader, that each rank of its node holds a copy. Local."""
+    global _has_reported_copies
+    topology = context.topology
+    if _has_reported_copies or not topology.is_leader or topology.node_size == 1:
+        return
+    _has_reported_copies = True
+    reasons = "; ".join(f"{title}: {text}" for title, text in refusals.items())
+    sys.stderr.write(
+        f"mpishare: {topology.node_size} ranks on host {topology.host} hold {topology.node_size} copies of an array of "
+        f"{nbytes:,} bytes, as they can share no memory for it. {reasons}\n"
+    )
+    sys.stderr.flush()
+
+
+def _backends_to_try(context: Context, names: str | None) -> Sequence[Backend]:
+    """The backends to try, in order. Collective over the ranks of this node."""
+    if names is not None:
+        return _backends_named(names, BACKENDS)
+    first = context.cached(_first_backend)
+    return sorted(BACKENDS, key=lambda backend: backend.title != first)
+
+
+def _postponed(context: Context, names: str | None) -> dict[str, str]:
+    """By title, why windows are not tried first; empty if they are, or if the user chooses.
+
+    Collective:
+        Over the ranks of this node.
+    """
+    is_postponed = names is None and context.cached(_first_backend) == MEMMAP_IN_MEMORY.title
+    return {WINDOW.title: _PRINTS_ERRORS} if is_postponed else {}
+
+
+def _first_backend(context: Context) -> str:
+    """The title of a backend that this node tries before all others, as its leader decides; "" where the order stays.
+
+    Collective:
+        Over the ranks of this node.
+    """
+    title = MEMMAP_IN_MEMORY.title if window.may_print_errors(context) else ""
+    if context.config.directory is not None:
+        title = MEMMAP_IN_FOLDER.title
+    return str(context.node_collective_comm.bcast_obj(title, 0))
+
+
+def _allocate_with_retry(
+    backend: Backend, context: Context, nbytes: int, writable: bool, free_idle: Callable[[], None]
+) -> Mapping:
+    """Like `_allocate`; where memory is short, the ranks of the node free what they keep, and it is tried again."""
+    try:
+        return _allocate(backend, context, nbytes, writable)
+    except MpishareError as error:
+        if severity_of(error, context.topology.node_size) != Severity.NO_ROOM:
+            raise
+    free_idle()
+    context.node_collective_comm.barrier()
+    return _allocate(backend, context, nbytes, writable)
+
+
+def _allocate(backend: Backend, context: Context, nbytes: int, writable: bool) -> Mapping:
+    """Memory with real pages. Each rank reserves the pages of its own slice, near to its core.
+
+    Where little more memory is free, they do so in steps, and look at what is left before each.
+
+    Raises:
+        MpishareError: It could not be allocated on a rank of this node; on all ranks of the node.
+    """
+    topology, comm = context.topology, context.node_collective_comm
+    with agree(comm) as agreement:
+        if writable and not backend.is_shared and topology.node_size > 1:
+            raise BackendError("each rank would write to a copy of its own, and the others would not see it")
+        agreement.payload = ((1 << backend.check(context, nbytes)) - 1).to_bytes(PAYLOAD_BYTES, "little")
+    steps = int.from_bytes(agreement.payload, "little").bit_length()  # the most that a rank has counted
+    part = fill_slice(nbytes, topology.node_size, topology.node_rank) if backend.is_shared else slice(0, nbytes)
+    first, *others = _slices(part, steps)
+    with agree(comm), _kernel_errors(backend, context, nbytes):
+        memory = backend.allocate(context, nbytes)
+        memory.reserve(first)
+    for step, other in enumerate(others, start=1):
+        with agree(comm):  # while no rank reserves
+            host_memory.check_memory(topology.host, nbytes, allocated=nbytes * step // steps)
+        with agree(comm), _kernel_errors(backend, context, nbytes):
+            memory.reserve(other)
+    return memory
+
+
+def _slices(part: slice, count: int) -> list[slice]:
+    """`part` in `count` slices, which end at huge pages where it is large enough."""
+    steps = [fill_slice(part.stop - part.start, count, number) for number in range(count)]
+    return [slice(part.start + step.start, part.start + step.stop) for step in steps]
+
+
+@contextmanager
+def _kernel_errors(backend: Backend, context: Context, nbytes: int) -> Iterator[None]:
+    """Raises errors of the kernel within the block as ours."""
+    host = context.topology.host
+    try:
+        yield
+    except MemoryError as error:
+        if isinstance(error, CapacityError):
+            raise
+        cure = f"The kernel reports: {error}. Another process has taken the memory meanwhile; share less."
+        raise CapacityError(host, backend.title, nbytes, host_memory.memory_room().free, cure) from error
+    except OSError as error:
+        raise BackendError(f"{backend.title} on host {host}: the kernel reports: {error}") from error
