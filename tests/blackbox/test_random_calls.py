@@ -1,0 +1,15 @@
+"""Random calls on random communicators, arrays, objects, files and pools give what NumPy and Python give."""
+
+import pytest
+
+from tests.blackbox.launch import PROGRAMS, run_ranks
+
+SECONDS = 4
+
+
+@pytest.mark.parametrize(("size", "nodes"), [(2, ""), (3, "block:1"), (4, "block:2")])
+def test_random_calls(size, nodes):
+    """To look for longer: `mpiexec -n 4 python -m mpi4py -m tests.blackbox.programs.random_calls SEED SECONDS`."""
+    program = ["-m", f"{PROGRAMS}.random_calls", str(size), str(SECONDS)]
+    ended = run_ranks(size, program, {"MPISHARE_NODES": nodes})
+    assert "calls agree" in ended.stdout
