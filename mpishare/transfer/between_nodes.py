@@ -82,7 +82,7 @@ def broadcast(
         Over `root` and the leaders. On other ranks it returns at once.
     """
     if not is_chain(context, block.nbytes):
-        if chunk_of is not None:
+        if chunk_of is not None and context.topology.rank == root:
             chunk_of(slice(0, block.nbytes))
         if context.leader_comm is not None:
             for part in slices.chunks(block.nbytes, LARGEST_MESSAGE_BYTES):
