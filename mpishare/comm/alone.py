@@ -62,7 +62,7 @@ def where_alone(comm: mpi.Comm | None, *, of_this_thread: bool = False) -> str:
 
     With `of_this_thread`, blocks of other threads do not count.
     """
-    if not _blocks:  # nearly always
+    if not _blocks or mpi.Is_finalized():  # nearly always the first
         return ""
     comm = mpi.COMM_WORLD if comm is None else comm
     if not isinstance(comm, mpi.Intracomm) or comm == mpi.COMM_NULL:
