@@ -12,6 +12,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -231,7 +232,8 @@ def fail_to_copy(count):
         raise MemoryError
 
     columns, root, usual = np.arange(int(count)).reshape(-1, 2)[:, 1], comm.size - 1, node_fill.fill
-    for obj in (columns, [columns[:1000], np.ones(1 << 20)]):
+    objects: list[Any] = [columns, [columns[:1000], np.ones(1 << 20)]]
+    for obj in objects:
         ms.share(obj if rank == root else None, root=root)  # after which slots are known
         for fill in (fail, usual):
             node_fill.fill = packing.fill = fill  # type: ignore[attr-defined]

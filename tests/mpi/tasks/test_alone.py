@@ -10,6 +10,8 @@ from mpi4py import MPI
 
 import mpishare as ms
 
+of_all = unused = MPI.COMM_NULL
+
 COLLECTIVES = {
     "share": lambda comm: ms.share(np.ones(3), comm=comm),
     "share an object": lambda comm: ms.share({"a": np.ones(3)}, comm=comm),
@@ -31,8 +33,6 @@ COLLECTIVES = {
     "share over another communicator": lambda comm: ms.share(np.ones(3), comm=of_all),
     "a first call": lambda comm: ms.topology(unused),
 }
-
-of_all = unused = MPI.COMM_NULL
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +99,7 @@ def whole(number):
     """A task that makes collective calls that are legal."""
     alone = MPI.COMM_SELF
     array = ms.share(np.full(3, number), comm=alone)
-    return int(ms.allreduce(array, comm=alone).sum()) + sum(ms.map(abs, [number], comm=alone))
+    return int(ms.allreduce(array, comm=alone).sum()) + sum(ms.map(abs, [number], comm=alone) or [])
 
 
 def test_over_the_rank_alone(comm):

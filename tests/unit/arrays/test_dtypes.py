@@ -54,7 +54,7 @@ class Parametric:
 
 def test_a_dtype_that_its_name_does_not_describe_is_refused():
     with pytest.raises(SpecError, match=r"would make float64 of it\. Share its bytes, e\.g\. \.view\('V16'\)"):
-        check_dtype(Parametric())
+        check_dtype(Parametric())  # type: ignore[arg-type]
     with pytest.raises(SpecError, match=r"Share its bytes, e\.g\. \.view\('V"):
         check_dtype(DTYPES["foreign"].newbyteorder())
     for module, name in (("os", "path"), ("builtins", "dict")):
