@@ -12,12 +12,10 @@ DEMO_READY := $(VENV)/demo-ready
 READY := $(VENV)/ready
 DOCS_READY := .venv-docs/ready
 MPICH_READY := .venv-mpich/ready
-MPIO_READY := .venv-mpio/ready
 ORIGINALS := build/originals/ready
-MPIO_H5PY := $(wildcard /usr/lib/python3/dist-packages/h5py/_debian_h5py_mpi)
 FLIGHTS := build/flights.npy
 MANUAL := build/docs/ready
-MADE := $(DEMO_READY) $(DOCS_READY) $(MPICH_READY) $(MPIO_READY) $(ORIGINALS) $(MANUAL)
+MADE := $(DEMO_READY) $(DOCS_READY) $(MPICH_READY) $(ORIGINALS) $(MANUAL)
 .PRECIOUS: $(MADE)
 
 # $(begin) makes the folder of a target. The target is the mark of make's folders, so it is there from the start, as old
@@ -49,7 +47,7 @@ demo: $(DEMO_READY) $(FLIGHTS)
 	@echo "mpishare: jobs/broadcast.py on 4 ranks, as 2 pretend nodes of 2"
 	@MPISHARE_NODES=block:2 $(PY) -m mpishare run -n 4 jobs/broadcast.py --data $(FLIGHTS)
 
-test: $(READY) $(ORIGINALS) $(MPICH_READY) $(if $(MPIO_H5PY),$(MPIO_READY))
+test: $(READY) $(ORIGINALS) $(MPICH_READY)
 	@$(PY) -m tests.run $(if $(ONLY),--only $(ONLY))
 
 # The project's own files, whatever else lies beside them.
@@ -81,13 +79,12 @@ $(BENCH_READY): $(READY)
 bench: $(BENCH_READY)
 	$(PY) -m benchmarks.run
 
-# The only target that touches the system. libpmix-dev because Slurm opens libpmix.so by that name; python3-h5py-mpi for
-# HDF5 that writes through MPI.
+# The only target that touches the system. libpmix-dev because Slurm opens libpmix.so by that name; python3-venv because
+# the launch `bare` finds no other Python.
 cluster-packages:
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-	  slurm-wlm munge libpmix-dev iproute2 util-linux shellcheck strace \
-	  python3-h5py-mpi python3-mpi4py python3-venv openmpi-bin
+	  slurm-wlm munge libpmix-dev iproute2 util-linux shellcheck strace python3-venv
 
 $(FLIGHTS): $(DEMO_READY) jobs/flights.py
 	@$(PY) jobs/flights.py $@
@@ -129,15 +126,6 @@ $(MPICH_READY): $(READY)
 	@$(begin); $(PY) -m venv --without-pip $(@D)
 	@$(call install,$(@D)/bin/python,--editable . mpich cloudpickle emcee h5py hypothesis lz4 numba pandas pshmem \
 	  pyarrow pytest pytest-mpi pytest-timeout schwimmbad scikit-learn scipy tqdm)
-	@touch $@
-
-# The system's h5py, which writes through MPI, with the mpi4py and the NumPy that it was built for. After the other, as
-# each installation writes mpishare.egg-info.
-$(MPIO_READY): $(READY) | $(MPICH_READY)
-	@echo "mpishare: setting up $(@D), for the tests of HDF5 through MPI"
-	@$(begin); /usr/bin/python3 -m venv --without-pip --system-site-packages $(@D)
-	@$(call install,$(@D)/bin/python,--no-deps --editable . iniconfig packaging pluggy pygments pytest pytest-mpi \
-	  pytest-timeout tqdm)
 	@touch $@
 
 # Of the folders only those that make made.

@@ -1,7 +1,7 @@
 """`python -m tests.bare`: what README.md and CONTRIBUTING.md tell a newcomer, on a machine that has nothing installed.
 
-A mount namespace hides Slurm, munge, MPI and the system's h5py. There each command of the two documents runs, one after
-the other as a reader would type them, in a copy of the project whose path has a space, with an empty environment.
+A mount namespace hides Slurm, munge and MPI. There each command of the two documents runs, one after the other as a
+reader would type them, in a copy of the project whose path has a space, with an empty environment.
 """
 
 import os
@@ -18,11 +18,11 @@ from tests.cluster.missing import missing
 LAUNCHES = ["unit", "mpi-2", "mpi-2-block:1", "blackbox", "cluster"]
 """Launches of tests.run that run here: those of what a machine may lack, and those that CONTRIBUTING.md names."""
 HIDDEN = re.compile(
-    r"(lib)?(mpi|ompi|orte|openmpi|open-|osh|prte|prun|mca_|pmix|munge|unmunge|slurm|hdf5_openmpi|h5py)"
+    r"(lib)?(mpi|ompi|orte|openmpi|open-|osh|prte|prun|mca_|pmix|munge|unmunge|slurm|hdf5_openmpi)"
     r"|s(acct|acctmgr|alloc|batch|control|info|queue|run)$"
 )
 """Beginnings of the names of what is hidden."""
-PLACES = ["*bin/*", "lib*/*", "lib*/*/*", "lib*/python3*/*-packages/*"]
+PLACES = ["*bin/*", "lib*/*", "lib*/*/*"]
 """Where in /usr and /usr/local it lies."""
 PATH = "/usr/local/bin:/usr/bin:/bin"
 SETTINGS = ("PIP_", "SSL_", "REQUESTS_", "UV_", "COVERAGE_")
@@ -73,7 +73,7 @@ def inside(folder):
 
 
 def hide(layers):
-    """Takes MPI, Slurm and h5py out of /usr, and out of the list of libraries in /etc, for this namespace.
+    """Takes MPI and Slurm out of /usr, and out of the list of libraries in /etc, for this namespace.
 
     Raises:
         RuntimeError: Something of it is still there.

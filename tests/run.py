@@ -16,7 +16,6 @@ from tests import bare, coverage
 from tests.blackbox.launch import MPICH, ROOT, environment
 from tests.cluster.missing import missing, missing_namespaces, missing_strace
 
-MPIO = ROOT / ".venv-mpio" / "bin" / "python"
 TIME_LIMIT_S = 1800  # a launch that takes longer hangs
 
 ABOVE = ["objects", "messages", "files", "checkpoints", "tasks", "kernels"]
@@ -128,10 +127,6 @@ def launches():
         chosen.append(with_python("mpich-2", MPICH, mpi_tests(only=[*ABOVE, "compat"]), size=2))
         cyclic = {"MPISHARE_NODES": "cyclic:2"}
         chosen.append(with_python("mpich-4-cyclic:2", MPICH, mpi_tests(only=["compat"]), size=4, environ=cyclic))
-    if MPIO.exists():
-        # The system's h5py, which writes through MPI, with its mpiexec.
-        folders = mpi_tests(only=["files", "checkpoints"])
-        chosen.append(with_python("hdf5-mpi", MPIO, folders, mpiexec="/usr/bin"))
     chosen += [mpi(f"large-{size}", size, {"MPISHARE_NODES": nodes}, "large") for size, nodes in LARGE.items()]
     chosen.append(pytest("blackbox", "--numprocesses=2", "--dist=loadfile", "tests/blackbox"))
     if not missing(slurm=False):
@@ -151,8 +146,6 @@ def left_out():
     lines += [f"left out: the tests of what ranks of one host may lack: {reason}" for reason in situations]
     if not MPICH.exists():
         lines.append("left out: the tests on a second MPI: there is no .venv-mpich; make test creates it")
-    if not MPIO.exists():
-        lines.append("left out: the tests of HDF5 through MPI: no such h5py; make cluster-packages installs it")
     lines += [f"left out: what a machine without MPI and Slurm shows: {reason}" for reason in bare.reasons()[:1]]
     hosts, slurm = missing(slurm=False), missing(slurm=True)
     if hosts:
@@ -182,9 +175,9 @@ def mpi_tests(marks=EVERYWHERE, *, only=("",), without=()):
     return [*PYTEST, "--durations=5", "--tb=short", "-m", marks, *folders]
 
 
-def with_python(name, python, args, *, mpiexec="", size=3, environ=None):
-    """Another Python on some ranks, with its folder, then that of its mpiexec, first on PATH."""
-    path = os.pathsep.join(filter(None, [str(python.parent), mpiexec, os.environ.get("PATH", os.defpath)]))
+def with_python(name, python, args, *, size=3, environ=None):
+    """Another Python on some ranks, with its folder, and so its mpiexec, first on PATH."""
+    path = os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])
     command = [str(python), "-m", "mpishare", "run", "-n", str(size), "python", *args]
     return Launch(name, command, {"PATH": path, **(environ or {})})
 
