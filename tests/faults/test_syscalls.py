@@ -72,7 +72,7 @@ WINDOW = {"MPISHARE_BACKEND": "window"}
 def test_a_kernel_that_cannot_populate_pages():
     """A kernel without MADV_POPULATE_WRITE (before 5.14, gVisor), and a /dev/shm that is full before an array is used.
 
-    Outcome: nothing: pages are allocated with the array, in a file; the next array there is a CapacityError on all ranks.
+    Outcome: nothing: pages are allocated with the array, in a file; the next one there is a CapacityError on all ranks.
     """
     folder = {"MPISHARE_BACKEND": "memmap", "MPISHARE_DIR": "/dev/shm"}
     output = run_with(SHM.format("64m"), "fill_before_use", before=WITHOUT_ADVICE, **folder)
