@@ -16,6 +16,7 @@ from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, SpecError, checked_integer
 from mpishare.memory.allocation import free_slot, node_memory, take_slot
 from mpishare.memory.backends import check_backend
+from mpishare.memory.pool import Slot
 from mpishare.memory.segment import Segment
 from mpishare.objects import unshared
 from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_header, replicate_object, unpack_object
@@ -201,11 +202,11 @@ def _prepared(context: Context, obj: Any, root: int, backend: str | None) -> Arr
     source = ArraySource(Spec.of(obj), obj) if type(obj) in PLAIN_CLASSES else _pack(obj, root)
     slot = _free_slot(context, source.header.nbytes, backend)
     if slot is not None:
-        source.write(slot)
+        source.write(slot.content(source.header.nbytes))
     return source
 
 
-def _free_slot(context: Context, nbytes: int, backend: str | None) -> memoryview | None:
+def _free_slot(context: Context, nbytes: int, backend: str | None) -> Slot | None:
     """The slot that the root fills before the ranks agree; None if there is none, or the bytes travel in chunks."""
     is_whole = context.topology.n_nodes == 1 or not is_chain(context, nbytes)
     return free_slot(context, nbytes, backend) if is_whole else None
@@ -225,10 +226,10 @@ def _filled(context: Context, header: Spec | PackedHeader, source: Any, root: in
     slot = _free_slot(context, header.nbytes, backend)
     if slot is not None:  # the root has filled it on its node
         if context.topology.n_nodes > 1:
-            broadcast(context, root, np.frombuffer(slot, np.uint8))
+            broadcast(context, root, np.frombuffer(slot.content(header.nbytes), np.uint8))
             if context.topology.node != context.topology.node_of(root):
                 context.node_collective_comm.barrier()
-        return take_slot(context, header.nbytes, backend, "share")
+        return take_slot(context, slot, header.nbytes, "share")
     with node_memory(context, header.nbytes, backend=backend, made_by="share") as segment:
         if isinstance(header, Spec):
             replicate(context, root, segment.block(), segment.origin.is_shared, source)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,7 @@ def unpack(header: bytes, extension: bytes) -> tuple[np.dtype[Any], Any, bool, s
         return as_bytes, description["shape"], bool(flags), str(error)
 
 
+@lru_cache(maxsize=256)
 def extension_bytes(header: bytes) -> int:
     """How many bytes of extension follow `header`.
 

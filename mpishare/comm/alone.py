@@ -77,7 +77,7 @@ def refuse_alone(name: str, comm: mpi.Comm | None) -> None:
     Raises:
         ArgumentError: They do not. Local.
     """
-    if where := where_alone(comm):
+    if _blocks and (where := where_alone(comm)):
         raise ArgumentError(
             f"{name} was called {where}, where other ranks of the communicator do not join. Call it before, outside, "
             "or pass comm=MPI.COMM_SELF."

@@ -73,21 +73,20 @@ class NodeMemory:
                 self.segment.seal()
 
 
-def free_slot(context: Context, nbytes: int, backend: str | None) -> memoryview | None:
-    """The bytes of the slot that the next array of `nbytes` takes; None if the ranks know no free slot.
+def free_slot(context: Context, nbytes: int, backend: str | None) -> Slot | None:
+    """The slot that the next array of `nbytes` takes; None if the ranks know no free slot.
 
     A rank may fill it before the ranks agree that there is an array: see the theory of operation in `memory.pool`.
     Local.
     """
     pool = context.cached(_Pools).small(context, nbytes, backend)
-    return pool.free[-1].content(nbytes) if pool is not None and pool.free else None
+    return pool.free[-1] if pool is not None and pool.free else None
 
 
-def take_slot(context: Context, nbytes: int, backend: str | None, made_by: str) -> Segment:
+def take_slot(context: Context, slot: Slot, nbytes: int, made_by: str) -> Segment:
     """The memory of an array in the slot of `free_slot`, filled and sealed. Local, but all ranks must call it."""
-    pool = context.cached(_Pools).small(context, nbytes, backend)
-    assert pool is not None  # so `free_slot` said on all ranks
-    return Segment(pool.free.pop(), nbytes, _next_key(context), made_by, writable=False)
+    slot.take()
+    return Segment(slot, nbytes, _next_key(context), made_by, False)
 
 
 def _next_key(context: Context) -> int:

@@ -176,6 +176,13 @@ class Slot:
         """Makes it slot `number` of a pool, which notes the end of each lease by a function."""
         self._end, self.number, self.pool = note, number, pool
 
+    def take(self) -> None:
+        """Takes the slot, which is the next one, from the free list of its pool."""
+        pool = None if self.pool is None else self.pool()
+        assert pool is not None
+        taken = pool.free.pop()
+        assert taken is self
+
     def fits(self, nbytes: int) -> bool:
         """Whether an array of `nbytes` may use it, in which 0 is any array of the pool."""
         return not nbytes or nbytes <= self.nbytes <= nbytes * _MAX_SIZE_RATIO

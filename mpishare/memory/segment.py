@@ -29,11 +29,13 @@ class Segment:
         unviewed_bytes: How many of the bytes no array is a view of, such as the pickle of the object; 0 for an array.
     """
 
-    copied_bytes = 0
-    unviewed_bytes = 0
+    __slots__ = (
+        "__array_interface__", "__weakref__", "_keeps", "_slot", "copied_bytes", "key", "made_by", "nbytes",
+        "unviewed_bytes", "writable",
+    )  # fmt: skip
 
     def __init__(
-        self, slot: Slot, nbytes: int, key: int | None, made_by: str, *, writable: bool = True, keeps: object = None
+        self, slot: Slot, nbytes: int, key: int | None, made_by: str, writable: bool = True, keeps: object = None
     ) -> None:
         """Puts `slot` to use; a slot of a slab that was filled already if not `writable`.
 
@@ -43,9 +45,9 @@ class Segment:
         self.key = key
         self.made_by = made_by
         self.writable = writable
+        self.copied_bytes = self.unviewed_bytes = 0
         self._slot = slot
-        if keeps is not None:
-            self._keeps = keeps
+        self._keeps = keeps
         slot.begin(self)
         if not writable:
             slot.name(made_by)

@@ -117,7 +117,7 @@ _CODE = """
 _HEAD_WORDS, _RANGE_WORDS = 8, 4
 _MAX_RANGES = 1 << 16
 _MAX_LINES = 1000
-_LEAST_DEPTH = 4
+_LEAST_DEPTH = 5
 """The call of the user stands at least so far above `ReadOnlyRange.name`."""
 
 
