@@ -46,6 +46,7 @@ def test_the_collector_returns_a_buffer_while_another_is_sought():
     """It runs after each number of allocations in turn, of which the tuples that Python keeps for later save none."""
     thresholds, tuples = gc.get_threshold(), list[object]()
     gc.disable()
+    gc.freeze()  # the objects of all modules need not be searched each time
     try:
         for allocations in range(20):
             buffer_pool.clear()
@@ -61,5 +62,6 @@ def test_the_collector_returns_a_buffer_while_another_is_sought():
             gc.collect()
             assert block.nbytes == SMALLEST
     finally:
+        gc.unfreeze()
         gc.set_threshold(*thresholds)
         gc.enable()
