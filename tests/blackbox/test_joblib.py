@@ -15,7 +15,7 @@ OF_PROCESSES = """
 """Of joblib's tests, those that start processes, end those of the backend, or look for memory-mapped files."""
 
 
-@pytest.mark.parametrize(("size", "nodes"), [(2, "block:1"), (3, ""), (4, "block:2")])
+@pytest.mark.parametrize(("size", "nodes"), [(2, "block:1"), (4, "block:2")])
 def test_joblibs_own_tests(size, nodes, tmp_path):
     chosen = ["-k", f"mpishare and not ({' or '.join(OF_PROCESSES.split())})"]
     ended = run_ranks(size, [*PROGRAM, str(tmp_path), *chosen], {"MPISHARE_NODES": nodes})

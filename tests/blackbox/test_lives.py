@@ -32,7 +32,7 @@ def test_one_copy_per_node_in_proportional_memory(nodes, copies):
 
 @pytest.mark.parametrize(
     ("size", "backend", "recycle", "most_descriptors"),
-    [(1, "", "", 0), (4, "", "", 0), (4, "memmap", "", 64), (4, "memmap", "0", 64)],
+    [(1, "", "", 0), (2, "", "", 0), (2, "memmap", "", 64), (2, "memmap", "0", 64)],
 )
 def test_ten_thousand_live_shares(size, backend, recycle, most_descriptors):
     """A limit on open files.

@@ -18,7 +18,7 @@ AXES = st.builds(
 
 
 @given(st.lists(AXES, max_size=3), st.integers(1, 400))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_pieces_cover_all_items_once_in_order_and_cut_no_chunk(axes, largest_bytes):
     counts = tuple(len(axis.indices) for axis in axes)
     numbers = np.full(counts, -1)

@@ -42,7 +42,7 @@ def test_bad_indices(index, message):
 
 
 @given(st.data())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_regions_are_numpys_indices(data):
     """The stored items are read once, in rising order; the result is a view of the items in the order asked for."""
     shape = data.draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=6))

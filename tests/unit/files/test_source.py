@@ -83,7 +83,7 @@ FILTERS = [{}, {"compression": "gzip", "shuffle": True}, {"compression": "lzf", 
 
 @pytest.mark.filterwarnings("ignore:Stored array in format")
 @given(data=st.data(), kind=st.sampled_from(["npy", "h5", "chunked"]))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_region_is_read_and_mapped(data, kind, tmp_path_factory):
     """As NumPy and h5py read it."""
     path, dataset = tmp_path_factory.getbasetemp() / "any.npy", None if kind == "npy" else "a"
