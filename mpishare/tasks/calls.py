@@ -144,8 +144,8 @@ def joined(futures: Sequence[Future[list[Any]]]) -> Future[list[Any]]:
     ended = count(1)  # one step of it is one of Python's, which no thread comes between
 
     def note(future: Future[list[Any]]) -> None:
-        if future.cancelled() or future.exception() is not None:
-            cancel(futures)
+        if not future.cancelled() and future.exception() is not None:
+            cancel(futures)  # each calls this function, which would recurse too deep if it cancelled the next
         if next(ended) == len(futures):
             _end(whole, futures)
 

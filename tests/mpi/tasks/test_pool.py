@@ -459,7 +459,7 @@ def test_terminate(comm, shared_folder):
     file = shared_folder / "end"
 
     def body(pool):
-        result = pool.map_async(partial(until, file), range(100 * comm.size), 1)
+        result = pool.map_async(partial(until, file), range(1000), 1)  # more than Python's limit of recursion
         single = pool.apply_async(abs, (-1,))
         pool.shutdown(wait=False, cancel_futures=True)
         file.touch()
