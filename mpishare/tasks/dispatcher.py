@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpishare.comm import mpi
 from mpishare.comm.alone import alone
@@ -19,13 +18,12 @@ from mpishare.comm.context import Context
 from mpishare.comm.stopwatch import Stopwatch
 from mpishare.comm.tags import Tag
 from mpishare.errors import MpishareError, StallError
-from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import pickle_object
-from mpishare.tasks.calls import Call
 from mpishare.tasks.errors import IN_TASK, Failure
-from mpishare.tasks.object_transport import backoff, receive_object, send_object
+from mpishare.tasks.results import receive_object, send_object
+from mpishare.tasks.scheduler import backoff
 
-MAP, CALL, INITIALIZE, CLOSE = b"M", b"S", b"I", b"C"
+MAP, CALL, CLOSE = b"M", b"S", b"C"
 
 _COMMAND = struct.Struct("<cQ")
 """One of these, and the number of the pool."""
@@ -40,25 +38,44 @@ _IDLE_SLEEP_S = 0.0005
 """How long a worker without work sleeps between looks, so that the root has the machine to itself meanwhile."""
 
 
+class Call(NamedTuple):
+    """A call for a worker.
+
+    Attributes:
+        number: Number of the call, or of its first item, for errors.
+        func: What to call.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        has_fixed_state: Whether a worker may keep `func`, whose state does not change, for the next call with it.
+    """
+
+    number: int
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    has_fixed_state: bool = False
+
+
 class Dispatcher:
     """On the root: a thread that sends calls and receives results. Needs MPI_THREAD_MULTIPLE."""
 
-    def __init__(self, context: Context, pool: int) -> None:
-        """Starts the thread, for the pool of that number."""
+    def __init__(self, context: Context, pool: int, in_other_call: Callable[[], bool]) -> None:
+        """Starts the thread, for the pool of that number.
+
+        `in_other_call` tells whether the workers are in a call of all ranks. Then no single call is late.
+        """
         self._context = context
         self._pool = pool
+        self._in_other_call = in_other_call
         self._comm = CollectiveComm(context.data_comm)
         self._waiting: deque[tuple[Future[Any], Call]] = deque()
         self._unended: set[Future[Any]] = set()
-        self._running: dict[int, tuple[Future[Any], Call, float]] = {}
+        self._running: dict[int, tuple[Future[Any], Call]] = {}
         self._idle = [rank for rank in range(self._comm.size) if rank != self._comm.rank]
         self._functions: dict[int, Any] = {}  # that each worker keeps
         self._error: BaseException | None = None
-        # Of the time, and of `_waiting` and `_error`, so that no call waits for a thread that has ended.
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()  # of `_waiting` and `_error`, so that no call waits for a thread that has ended
         self._is_closing = False
-        self._stopwatch = Stopwatch(_LONGEST_RECEIVE_S)
-        self._watched_from = 0.0  # inf while calls may take any time
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -86,13 +103,8 @@ class Dispatcher:
 
     def cancel(self) -> None:
         """Cancels the calls that have not begun."""
-        for future, _ in list(self._waiting):
+        for future in list(self._unended):
             future.cancel()
-
-    def watch(self, is_watched: bool) -> None:
-        """Whether the calls that have been sent, and those to come, must end within MPISHARE_TIMEOUT from now on."""
-        with self._lock:
-            self._watched_from = self._stopwatch.seconds() if is_watched else math.inf
 
     def is_this_thread(self) -> bool:
         """Whether this thread, which runs the callbacks of futures, is the one that makes calls and so cannot wait."""
@@ -109,28 +121,30 @@ class Dispatcher:
                 receive_object(self._context, self._comm, rank, Tag.POOL_RESULT)
 
     def _run(self) -> None:
-        with alone(self._context.topology.comm, "by a callback of a Pool"):
-            self._run_calls()
-
-    def _run_calls(self) -> None:
         try:
-            while not self._is_closing or self._waiting:
-                self._wake.wait()
-                self._wake.clear()
-                while self._waiting or self._running:
-                    self._seconds()  # a look
-                    if not self._send_next() and not self._receive_next():
-                        self._check_time()
-                        time.sleep(_SLEEP_S)
+            with alone(self._context.topology.comm, "by a callback of a Pool"):
+                self._run_calls()
         except BaseException as error:  # such as MemoryError: no caller may wait for ever
             with self._lock:
                 self._error = error
             self._context.is_out_of_step |= bool(self._running)  # results are on their way, which nobody receives
-            for future, _, _ in self._running.values():
-                future.set_exception(error)
-            for future, _ in self._waiting:
-                if future.set_running_or_notify_cancel():
+            for future in list(self._unended):
+                with suppress(InvalidStateError):  # it is cancelled just now
                     future.set_exception(error)
+
+    def _run_calls(self) -> None:
+        clock, limit_s = Stopwatch(_LONGEST_RECEIVE_S), self._context.config.timeout_s
+        while self._waiting or self._running or not self._is_closing:
+            if not (self._waiting or self._running):
+                self._wake.wait()
+                self._wake.clear()
+            has_worked = self._send_next() or self._receive_next()
+            if has_worked or not self._running or self._in_other_call():
+                clock = Stopwatch(_LONGEST_RECEIVE_S)
+            elif limit_s is not None and clock.seconds() > limit_s:
+                raise self._stall(limit_s)
+            if not has_worked:
+                time.sleep(_SLEEP_S)
 
     def _send_next(self) -> bool:
         """Sends the next call to a worker; False if there is no call, or no worker."""
@@ -147,7 +161,7 @@ class Dispatcher:
             future.set_exception(error)
             return True
         self._idle.pop()
-        self._running[rank] = future, call, self._seconds()
+        self._running[rank] = future, call
         send_command(self._context, self._pool, CALL, rank)
         send_object(self._context, self._comm, pickled, rank, Tag.POOL_CALL)
         return True
@@ -158,7 +172,7 @@ class Dispatcher:
         if not self._context.data_comm.Iprobe(mpi.ANY_SOURCE, Tag.POOL_RESULT, status):
             return False
         rank = status.source
-        future, call, _ = self._running.pop(rank)
+        future, call = self._running.pop(rank)
         self._idle.append(rank)
         try:
             failure, value = receive_object(self._context, self._comm, rank, Tag.POOL_RESULT)
@@ -174,22 +188,11 @@ class Dispatcher:
                 self._functions[rank] = call.func
         return True
 
-    def _check_time(self) -> None:
-        """Raises StallError where a call takes longer than MPISHARE_TIMEOUT."""
-        limit_s, facts = self._context.config.timeout_s, self._context.topology
-        if limit_s is None:
-            return
-        latest = self._seconds() - limit_s
-        late = [rank for rank, (_, _, since) in self._running.items() if max(since, self._watched_from) < latest]
-        if late:
-            hosts = {rank: facts.hosts[facts.node_of(rank)] for rank in late}
-            doing = "is in a call of a pool: it computes, or does not run"
-            raise StallError("Pool.submit", limit_s, {rank: f"on host {host} {doing}" for rank, host in hosts.items()})
-
-    def _seconds(self) -> float:
-        """The time of `_running`."""
-        with self._lock:
-            return self._stopwatch.seconds()
+    def _stall(self, limit_s: float) -> StallError:
+        topology = self._context.topology
+        hosts = {rank: topology.hosts[topology.node_of(rank)] for rank in self._running}
+        doing = "is in a call of a pool: it computes, or does not run"
+        return StallError("Pool.submit", limit_s, {rank: f"on host {host} {doing}" for rank, host in hosts.items()})
 
 
 def send_command(context: Context, pool: int, command: bytes, rank: int) -> None:
@@ -213,7 +216,7 @@ def next_command(context: Context, root: int, pool: int) -> bytes:
 
 
 def serve_call(context: Context, root: int, kept: Any) -> Any:
-    """On any other rank: receives a call, makes it, and sends what it returns, or its failure.
+    """On a worker: receives a call, makes it, and sends what it returns, or its failure.
 
     Args:
         context: Of the communicator.
@@ -227,31 +230,11 @@ def serve_call(context: Context, root: int, kept: Any) -> Any:
     try:
         has_function, func, args, kwargs = receive_object(context, comm, root, Tag.POOL_CALL)
         kept = kept if has_function else func
-        answer = _answer(context, kept, args, kwargs)
-    except (Exception, SystemExit) as error:  # an argument's, which cannot be unpickled
+        with alone(context.topology.comm, IN_TASK):
+            answer = pickle_object((None, kept(*args, **kwargs)))
+    except BaseException as error:  # a task must not end the rank that serves
         if context.is_out_of_step:
             raise
         answer = pickle_object((Failure.of(error), None))
     send_object(context, comm, answer, root, Tag.POOL_RESULT)
     return kept
-
-
-def _answer(context: Context, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> PickledObject:
-    """What a call returns, or its failure."""
-    try:
-        with alone(context.topology.comm, IN_TASK):
-            return pickle_object((None, func(*args, **kwargs)))
-    except BaseException as error:  # a task must not end the rank that serves
-        return pickle_object((Failure.of(error), None))
-
-
-def call_now(context: Context, call: Call) -> Future[Any]:
-    """Makes a call on this rank; a future that is done."""
-    future: Future[Any] = Future()
-    try:
-        with alone(context.topology.comm, IN_TASK):
-            result = call.func(*call.args, **call.kwargs)
-        future.set_result(result)
-    except (Exception, SystemExit) as error:
-        future.set_exception(Failure.of(error).task_error(context, context.topology.rank, call.number, error))
-    return future

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
+from concurrent.futures import TimeoutError as LateError
 from contextlib import closing
 from functools import partial
-from itertools import count, islice
+from itertools import chain, count, islice
+from multiprocessing import TimeoutError as NotReadyError
 from typing import Any
 
-from mpishare.errors import checked_integer
-from mpishare.tasks.calls import AsyncResult, Call, ResultIterator, joined
+from mpishare.errors import ArgumentError, checked_integer
+from mpishare.tasks.dispatcher import Call
 from mpishare.tasks.errors import apply_to_items, cause_of
 
 _AHEAD = 2
@@ -23,6 +25,116 @@ _AHEAD = 2
 
 _CHUNKS = 4
 """Into how many chunks for each worker `map_async` divides the items, as multiprocessing does."""
+
+
+class AsyncResult:
+    """The result of a call that goes on, as multiprocessing has it. Its callbacks run in a thread of the pool."""
+
+    def __init__(
+        self,
+        future: Future[Any],
+        callback: Callable[[Any], object] | None = None,
+        error_callback: Callable[[BaseException], object] | None = None,
+    ) -> None:
+        """The result of `future`, with which one of the two is called."""
+        self._future = future
+
+        def call_back(_: Future[Any]) -> None:
+            try:
+                result = future.result()
+            except CancelledError:
+                pass
+            except BaseException as error:
+                if error_callback is not None:
+                    error_callback(error)
+            else:
+                if callback is not None:
+                    callback(result)
+
+        future.add_done_callback(call_back)
+
+    def get(self, timeout: float | None = None) -> Any:
+        """Returns the result, or raises what the call raised.
+
+        Raises:
+            multiprocessing.TimeoutError: It was not there within `timeout` seconds.
+            concurrent.futures.CancelledError: The pool was terminated before the call began.
+        """
+        self.wait(timeout)
+        if not self.ready():
+            raise NotReadyError
+        return self._future.result()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Returns when the call has ended, or after `timeout` seconds."""
+        wait([self._future], timeout)
+
+    def ready(self) -> bool:
+        """Whether the call has ended."""
+        return self._future.done()
+
+    def successful(self) -> bool:
+        """Whether it has ended without an error.
+
+        Raises:
+            ArgumentError: It has not ended. A ValueError, as multiprocessing raises.
+        """
+        if not self.ready():
+            raise ArgumentError("the call has not ended. Call wait() first.")
+        return not self._future.cancelled() and self._future.exception() is None
+
+
+class ResultIterator(Iterator[Any]):
+    """The results of calls that return lists, one after the other, as multiprocessing has them. An error ends it."""
+
+    def __init__(self, calls: Iterator[Future[list[Any]]], n_ahead: int, *, is_ordered: bool) -> None:
+        """Begins the first `n_ahead` of `calls`, and one more with each that has ended."""
+        self._calls = calls
+        self._is_ordered = is_ordered
+        self._values: Iterator[Any] = iter(())
+        self._pending: list[Future[list[Any]]] = []
+        self._pending += islice(calls, n_ahead)
+
+    def __next__(self) -> Any:
+        return self.within(None)
+
+    def next(self, timeout: float | None = None) -> Any:
+        """The next result. After a TimeoutError it can still be asked for.
+
+        Raises:
+            StopIteration: There is none.
+            multiprocessing.TimeoutError: It was not there within `timeout` seconds.
+        """
+        try:
+            return self.within(timeout)
+        except LateError as error:
+            raise NotReadyError from error
+
+    def within(self, timeout: float | None) -> Any:
+        """The same, which raises concurrent.futures.TimeoutError."""
+        for value in self._values:
+            return value
+        if not self._pending:
+            raise StopIteration
+        ended, _ = wait(self._pending[:1] if self._is_ordered else self._pending, timeout, FIRST_COMPLETED)
+        if not ended:
+            raise LateError
+        future = ended.pop()
+        self._pending.remove(future)
+        try:
+            self._values = iter(future.result())
+            self._pending += islice(self._calls, 1)
+        except BaseException:
+            self.close()
+            raise
+        return next(self._values)
+
+    def close(self) -> None:
+        """Cancels the calls that have not begun; no result follows."""
+        _cancel(self._pending)
+        self._pending = []
+
+    __del__ = close
 
 
 class TaskExecutor(Executor):
@@ -55,7 +167,7 @@ class TaskExecutor(Executor):
         return SerialPool, ()
 
     def __copy__(self) -> TaskExecutor:
-        """The pool itself, also within an object that is copied: a stub is for other ranks."""
+        """The pool itself. Only pickling, which sends it to another rank, makes a `SerialPool` of it."""
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TaskExecutor:
@@ -193,7 +305,7 @@ class TaskExecutor(Executor):
         items = iterable if isinstance(iterable, Sized) else list(iterable)
         if chunksize is None:
             chunksize = -(-len(items) // (_CHUNKS * self._max_workers)) or 1
-        return AsyncResult(joined(list(self._chunks(func, items, chunksize))), callback, error_callback)
+        return AsyncResult(_joined(list(self._chunks(func, items, chunksize))), callback, error_callback)
 
     def starmap_async(
         self,
@@ -234,6 +346,43 @@ class TaskExecutor(Executor):
             yield failed
 
 
+def _joined(futures: Sequence[Future[list[Any]]]) -> Future[list[Any]]:
+    """One future for the lists of all of `futures`. One that fails cancels those that have not begun."""
+    whole: Future[list[Any]] = Future()
+    ended = count(1)  # one step of it is one of Python's, which no thread comes between
+
+    def note(future: Future[list[Any]]) -> None:
+        if not future.cancelled() and future.exception() is not None:
+            _cancel(futures)  # each calls this function, which would recurse too deep if it cancelled the next
+        if next(ended) == len(futures):
+            try:
+                whole.set_result(list(chain.from_iterable(future.result() for future in futures)))
+            except BaseException as error:
+                whole.set_exception(error)
+
+    for future in futures:
+        future.add_done_callback(note)
+    if not futures:
+        whole.set_result([])
+    return whole
+
+
+def _cancel(futures: Iterable[Future[Any]]) -> None:
+    """Cancels those that have not begun."""
+    for future in futures:
+        future.cancel()
+
+
+def call_now(call: Call, error_of: Callable[[BaseException], BaseException]) -> Future[Any]:
+    """Makes a call on this rank; a future that is done. `error_of` says what it raises in place of an error."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(call.func(*call.args, **call.kwargs))
+    except (Exception, SystemExit) as error:
+        future.set_exception(error_of(error))
+    return future
+
+
 def _rows(*iterables: Iterable[Any]) -> Iterable[tuple[Any, ...]]:
     """One tuple for each place in all of them; a list if their lengths are known."""
     rows = zip(*iterables, strict=False)
@@ -253,12 +402,7 @@ class SerialPool(TaskExecutor):
         return [func(item) for item in items]
 
     def _submit(self, call: Call) -> Future[Any]:
-        future: Future[Any] = Future()
-        try:
-            future.set_result(call.func(*call.args, **call.kwargs))
-        except Exception as error:
-            future.set_exception(cause_of(error))
-        return future
+        return call_now(call, cause_of)
 
     def join(self) -> None:
         """Returns at once."""

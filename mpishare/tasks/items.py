@@ -9,6 +9,7 @@ The root makes batches of them: one batch if their number is known, else a few i
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,10 +36,10 @@ _BATCH_S = 1.0
 """How long all ranks together should have work with one batch. Between two batches each waits for the slowest."""
 
 _READ_S = 0.5
-"""How long the root reads the iterator while the others may be waiting."""
+"""How long the root reads the iterator while the others wait."""
 
 _BATCH_BYTES = 16 << 20
-"""Bytes of a batch, but for its last item. Two batches are in memory at a time."""
+"""Bytes of a batch, but for its last item."""
 
 _FIRST_PER_RANK = 4
 _GROWTH = 8
@@ -91,81 +92,54 @@ Items: TypeAlias = "range | NDArray[Any] | PackedItems"
 
 
 class Packer:
-    """Packs items, one after the other.
+    """Packs the items of one batch, one after the other.
 
     Attributes:
-        count: Number of items so far.
-        nbytes: Bytes that they take, but for the plain items of the last group.
+        nbytes: Bytes that they take so far, but for plain ones.
     """
 
-    def __init__(self, *, copies: bool, first: int = 0) -> None:
+    def __init__(self, first: int = 0, *, copies: bool = False) -> None:
         """Begins with no items.
 
         Args:
-            copies: Whether to copy arrays at once, since the caller may change them.
             first: Number of the first item, for errors.
+            copies: Whether to copy arrays at once, since the caller may change them.
         """
-        self.count = 0
         self.nbytes = 0
         self._first = first
         self._copies = copies
-        self._group: list[Any] = []
-        self._group_bytes = 0  # of the skeletons in the group, counted in `nbytes` already
-        self._pickles: list[bytes] = []
         self._arrays: list[tuple[Spec, NDArray[Any], int]] = []
         self._array_bytes = 0
         self._placed: dict[int, tuple[Spec, int]] = {}  # by the id of an array, which several items may hold
 
-    def extend(self, items: Iterable[Any]) -> None:
-        """Adds items to a packer that has none.
+    def pack(self, items: Iterable[Any]) -> PackedItems:
+        """All of `items`.
 
         Raises:
             SpecError: An item cannot be pickled; the text names it.
         """
-        iterator = iter(items)
-        while group := list(islice(iterator, _GROUP)):
-            if _SCALARS.issuperset(map(type, group)):  # a third of the time of adding each
-                self._group = group
-                self.count += len(group)
-                self._close_group()
-            else:
-                for item in group:
-                    self.add(item)
-
-    def add(self, item: Any) -> None:
-        """Adds an item.
-
-        Raises:
-            SpecError: It cannot be pickled.
-        """
-        self._group.append(item if _is_plain(item) else self._pickled(item))
-        self.count += 1
-        if len(self._group) == _GROUP:
-            self._close_group()
-
-    def items(self) -> PackedItems:
-        """All of them."""
-        self._close_group()
-        ends = np.cumsum([0, *map(len, self._pickles)], dtype=np.int64)
+        count, pickles = 0, []
+        packed = map(self._packed, items, itertools.count(self._first)) if self._copies else iter(items)
+        while group := list(islice(packed, _GROUP)):
+            if not (self._copies or _SCALARS.issuperset(map(type, group))):  # which takes a third of the time of each
+                group = list(map(self._packed, group, itertools.count(self._first + count)))
+            pickles.append(pickle.dumps(group, protocol=5))
+            count += len(group)
+        ends = np.cumsum([0, *map(len, pickles)], dtype=np.int64)
         arrays = np.empty(self._array_bytes, np.uint8)
         for spec, content, offset in self._arrays:
             if spec.nbytes:
                 copy_bytes(spec.view(arrays[offset : offset + spec.nbytes]), content)
-        return PackedItems(self.count, ends, np.frombuffer(b"".join(self._pickles), np.uint8), arrays)
+        return PackedItems(count, ends, np.frombuffer(b"".join(pickles), np.uint8), arrays)
 
-    def _close_group(self) -> None:
-        if self._group:
-            self._pickles.append(pickle.dumps(self._group, protocol=5))
-            self.nbytes += len(self._pickles[-1]) - self._group_bytes
-            self._group, self._group_bytes = [], 0
-
-    def _pickled(self, item: Any) -> _PickledItem:
+    def _packed(self, item: Any, number: int) -> Any:
+        if _is_plain(item):
+            return item
         try:
             pickled = pickle_object(item)
         except SpecError as error:
-            raise SpecError(f"item {self._first + self.count}: {error}") from error
+            raise SpecError(f"item {number}: {error}") from error
         self.nbytes += len(pickled.skeleton)
-        self._group_bytes += len(pickled.skeleton)
         return _PickledItem(bytes(pickled.skeleton), [self._place(array) for array in pickled.arrays])
 
     def _place(self, array: NDArray[Any]) -> tuple[Spec, int]:
@@ -178,20 +152,6 @@ class Packer:
         return spec, offset
 
 
-def pack(items: Any) -> Items:
-    """Packs items whose number is known.
-
-    Raises:
-        SpecError: An item cannot be pickled; the text names it.
-    """
-    if isinstance(items, range) or (type(items) in PLAIN_CLASSES and not items.dtype.hasobject):
-        batch: Items = items
-        return batch
-    packer = Packer(copies=False)
-    packer.extend(items)
-    return packer.items()
-
-
 def _is_plain(item: Any) -> bool:
     """Whether it is a number, a short string, or a short tuple of numbers: nothing that can fail when unpickled."""
     kind = type(item)
@@ -200,8 +160,8 @@ def _is_plain(item: Any) -> bool:
     return kind in _SCALARS or (kind in _STRINGS and len(item) <= _SHORT)
 
 
-class ItemSource:
-    """Where batches come from.
+class Batches:
+    """The batches of a map's items: one if their number is known, else as many as are not empty, and an empty one.
 
     Attributes:
         total: Number of items; None if it is not known.
@@ -213,53 +173,40 @@ class ItemSource:
         Raises:
             ArgumentError: They cannot be iterated.
         """
-        self._items = items
         self.total = len(items) if hasattr(items, "__len__") and getattr(items, "shape", None) != () else None
-        self._is_over = self.total is not None
         try:
-            self._iterator: Iterator[Any] = iter(() if self._is_over else items)
+            self._items = iter(items) if self.total is None else items
         except TypeError as error:
             cure = "Give a list, an array, a generator."
             raise ArgumentError(f"items is {describe(items)}, which cannot be iterated. {cure}") from error
         self._least = self._most = _FIRST_PER_RANK * n_ranks
-        self._read_count = 0
-        self._ready: tuple[bool, Items] | None = None
-        self._error: BaseException | None = None
+        self._n_read = 0
 
-    def next(self) -> tuple[bool, Items]:
-        """Whether the next batch is the last, and the batch.
+    def next(self) -> Items:
+        """The next batch.
 
         Raises:
             SpecError: An item cannot be pickled.
             Exception: What the iterator raised.
         """
-        if self._error is not None:
-            raise self._error
-        if self.total is not None:
-            return True, pack(self._items)
-        batch, self._ready = self._ready or self._read(), None
-        return batch
-
-    def read_ahead(self) -> None:
-        """Makes the next batch, while other ranks work. An error waits for `next`, since earlier items count."""
-        if not self._is_over:
-            try:
-                self._ready = self._read()
-            except BaseException as error:
-                self._error = error
+        if self.total is None:
+            packer = Packer(self._n_read, copies=True)
+            batch = packer.pack(self._some(packer))
+            self._n_read += len(batch)
+            return batch
+        items = self._items
+        if isinstance(items, range) or (type(items) in PLAIN_CLASSES and not items.dtype.hasobject):
+            return items  # type: ignore[no-any-return]
+        return Packer().pack(items)
 
     def note_time(self, count: int, seconds: float) -> None:
         """Notes how long the last batch, of `count` items, took."""
         fitting = int(count * _BATCH_S / max(seconds, 1e-6))
-        self._most = max(self._least, min(fitting, self._most * _GROWTH))
+        self._most = max(self._least, min(fitting, self._most * _GROWTH, _BATCH_BYTES // _SHORT))
 
-    def _read(self) -> tuple[bool, Items]:
-        packer, end = Packer(copies=True, first=self._read_count), time.monotonic() + _READ_S
-        while packer.count < self._most and packer.nbytes < _BATCH_BYTES and time.monotonic() <= end:
-            try:
-                packer.add(next(self._iterator))
-            except StopIteration:
-                self._is_over = True
-                break
-        self._read_count += packer.count
-        return self._is_over, packer.items()
+    def _some(self, packer: Packer) -> Iterator[Any]:
+        end = time.monotonic() + _READ_S
+        for item in islice(self._items, self._most):
+            yield item
+            if packer.nbytes >= _BATCH_BYTES or time.monotonic() > end:
+                return

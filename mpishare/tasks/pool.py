@@ -1,13 +1,19 @@
-"""A pool of ranks for codes of which one rank, the root, has all tasks. The others serve it until it closes."""
+"""A pool of ranks for codes of which one rank, the root, has all tasks. The others serve it until it closes.
+
+Two schedulers stand behind it. A `map` is a call of all ranks, the root among them, who share the tasks among
+themselves (`mpishare.tasks.scheduler`). `submit` and its like are single calls, which a thread of the root sends to the
+other ranks (`mpishare.tasks.dispatcher`). A worker waits for commands: which of the two comes next, or the end.
+"""
 
 from __future__ import annotations
 
 import atexit
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Sized
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -16,12 +22,11 @@ from mpishare.comm import mpi
 from mpishare.comm.agreement import PAYLOAD_BYTES, is_known
 from mpishare.comm.alone import alone, where_alone
 from mpishare.comm.collective import collective
-from mpishare.errors import ArgumentError, MpishareError, SpecError, TaskError, checked_integer
-from mpishare.tasks import dispatcher
-from mpishare.tasks.calls import Call
-from mpishare.tasks.errors import IN_TASK
-from mpishare.tasks.executor import SerialPool, TaskExecutor
-from mpishare.tasks.run import Options, initialize, run_map
+from mpishare.errors import ArgumentError, MpishareError, SpecError, TaskError
+from mpishare.tasks.dispatcher import CALL, CLOSE, MAP, Call, Dispatcher, next_command, send_command, serve_call
+from mpishare.tasks.errors import IN_TASK, Failure
+from mpishare.tasks.executor import SerialPool, TaskExecutor, call_now
+from mpishare.tasks.map import Options, initialize, run_map
 
 _PAYLOAD = struct.Struct("<?Q")
 """The root's payload of the first agreement: whether there is an initializer, and the number of the pool."""
@@ -102,22 +107,20 @@ class Pool(TaskExecutor):
     ) -> None:
         with collective("Pool", comm) as call:
             self._context = context = call.context
+            self.rank, self.size = context.topology.rank, context.topology.size
             with call.agree_on_arguments() as agreement:
-                self._root = checked_integer("root", root, largest=context.topology.size - 1)
-                Options(per=per).check()
-                agreement.call = f"Pool(root={self._root}, per={per!r})"
-                self.is_root = context.topology.rank == self._root
+                self._options = options = Options(root, per=per).checked(self.size)
+                agreement.call = f"Pool(root={options.root}, per={per!r})"
+                self.is_root = self.rank == options.root
                 if self.is_root:
                     payload = _PAYLOAD.pack(initializer is not None, next(_pool_numbers))
                     agreement.payload = payload.ljust(PAYLOAD_BYTES, b"\0")
             call.allow_nested_calls()  # what follows shares arrays in calls of its own
             has_initializer, self._number = _PAYLOAD.unpack_from(agreement.payload)
             if has_initializer:
-                initialize(context, self._root, per, initializer, initargs)
-        self.rank, self.size = context.topology.rank, context.topology.size
-        self.workers = frozenset(range(self.size)) - {self._root}
-        self._per = per
-        self._dispatcher: dispatcher.Dispatcher | None = None
+                initialize(context, options, initializer, initargs)
+        self.workers = frozenset(range(self.size)) - {options.root}
+        self._dispatcher: Dispatcher | None = None
         self._is_open = True
         self._lock = threading.RLock()  # of both, and of the commands
         self._turn = threading.Lock()  # of a call that all ranks make
@@ -159,17 +162,14 @@ class Pool(TaskExecutor):
         self._check_comm()
         func = None
         while self._is_open:
-            command = dispatcher.next_command(self._context, self._root, self._number)
-            if command == dispatcher.CALL:
-                func = dispatcher.serve_call(self._context, self._root, func)
-            elif command == dispatcher.CLOSE:
+            command = next_command(self._context, self._options.root, self._number)
+            if command == CALL:
+                func = serve_call(self._context, self._options.root, func)
+            elif command == CLOSE:
                 self._is_open = False
             else:
                 try:
-                    if command == dispatcher.MAP:
-                        self._run_map(Options(), None, None)
-                    else:
-                        self._run_initializer(None, ())
+                    self._run(self._options, None, None)
                 except BaseException as error:
                     if not is_known(error, self.size):  # else it is left to the root, which raises it as well
                         raise
@@ -190,8 +190,7 @@ class Pool(TaskExecutor):
             )
         if not callable(initializer):
             raise SpecError(f"initializer is {describe(initializer)}, which cannot be called. Pass a function.")
-        with self._all_ranks(dispatcher.INITIALIZE):
-            self._run_initializer(initializer, initargs)
+        self._with_all_ranks(self._options, abs, (), initializer, initargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Closes the pool, as in concurrent.futures; the other ranks go on behind their `with`.
@@ -243,34 +242,30 @@ class Pool(TaskExecutor):
     def _end_service(self) -> None:
         if self._dispatcher is not None:
             self._dispatcher.close()
-        self._command(dispatcher.CLOSE)
+        self._command(CLOSE)
 
-    @contextmanager
-    def _all_ranks(self, command: bytes) -> Iterator[None]:
-        """Has the others come to what all ranks do in the block, one thread at a time."""
+    def _command(self, command: bytes) -> None:
+        for rank in self.workers:
+            send_command(self._context, self._number, command, rank)
+
+    def _with_all_ranks(self, *args: Any) -> list[Any]:
+        """`_run` on all ranks, for one thread at a time."""
         with self._turn:
             try:
                 with self._lock:  # no thread closes the pool meanwhile
                     self._check_usable()
                     self._caller = threading.get_ident()
                     self._block.is_lifted = True
-                    self._watch_calls()
-                    self._command(command)
-                yield
+                    self._command(MAP)
+                return self._run(*args) or []
             finally:
                 with self._lock:
                     self._caller = None
                     self._block.is_lifted = False
-                    self._watch_calls()
 
-    def _watch_calls(self) -> None:
-        """Tells the dispatcher whether calls can be late. One that waits for the end of a call of all ranks is not."""
-        if self._dispatcher is not None:
-            self._dispatcher.watch(self._caller is None)
-
-    def _command(self, command: bytes) -> None:
-        for rank in self.workers:
-            dispatcher.send_command(self._context, self._number, command, rank)
+    def _run(self, *args: Any) -> list[Any] | None:
+        with collective("Pool.map", self._context.topology.comm) as call:
+            return run_map(call, *args)
 
     def _map(
         self, func: Callable[[Any], Any], items: Iterable[Any], chunksize: int | None, progress: bool
@@ -281,8 +276,7 @@ class Pool(TaskExecutor):
         if self._dispatcher is not None and not isinstance(items, Sized):
             self._dispatcher.wait()  # the items may be what these calls return
         try:
-            with self._all_ranks(dispatcher.MAP):
-                return self._run_map(Options(chunksize, progress=progress), func, items) or []
+            return self._with_all_ranks(replace(self._options, chunk=chunksize, progress=progress), func, items)
         except TaskError:  # which may be a SpecError as well
             raise
         except SpecError as error:
@@ -295,21 +289,12 @@ class Pool(TaskExecutor):
             self._check_usable()
             if self.workers and mpi.Query_thread() == mpi.THREAD_MULTIPLE:
                 if self._dispatcher is None:
-                    self._dispatcher = dispatcher.Dispatcher(self._context, self._number)
-                    self._watch_calls()
+                    self._dispatcher = Dispatcher(self._context, self._number, lambda: self._caller is not None)
                 return self._dispatcher.submit(call)
-        return dispatcher.call_now(self._context, call)
-
-    def _run_map(self, options: Options, func: Any, items: Any) -> list[Any] | None:
-        with collective("Pool.map", self._context.topology.comm) as call:
-            return run_map(call, self._root, options, func, items)
-
-    def _run_initializer(self, initializer: Callable[..., Any] | None, initargs: tuple[Any, ...]) -> None:
-        with collective("Pool.initialize", self._context.topology.comm) as call:
-            with call.agree_on_arguments():
-                pass
-            call.allow_nested_calls()  # what follows shares arrays in calls of its own
-            initialize(self._context, self._root, self._per, initializer, initargs)
+        with alone(self._context.topology.comm, IN_TASK):
+            return call_now(
+                call, lambda error: Failure.of(error).task_error(self._context, self.rank, call.number, error)
+            )
 
     def _is_busy(self) -> bool:
         """Whether this thread is in a task, or in a call of all ranks itself: then the others do not come."""
@@ -324,13 +309,13 @@ class Pool(TaskExecutor):
 
     def _check_comm(self) -> None:
         if self._has_no_comm():
-            raise ArgumentError(
-                "MPI has ended, or the communicator of the pool has been freed. Use a pool before that."
-            )
+            text = "MPI has ended, or the communicator of the pool has been freed. Use a pool before that."
+            raise ArgumentError(text)
 
     def _check_usable(self) -> None:
         self._check_comm()
         if not self.is_root:
-            raise ArgumentError(f"only the root, rank {self._root}, has tasks; the others are in `with` until it ends.")
+            root = self._options.root
+            raise ArgumentError(f"only the root, rank {root}, has tasks; the others are in `with` until it ends.")
         if not self._is_open:
             raise ArgumentError("the pool has been closed. Make another one, on all ranks.")

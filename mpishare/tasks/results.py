@@ -1,4 +1,4 @@
-"""What tasks returned: brought to the root, and put in the order of the items."""
+"""What travels between ranks: objects, and what tasks returned, which the root puts in the order of the items."""
 
 from __future__ import annotations
 
@@ -12,25 +12,74 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.spec import PLAIN_CLASSES
+from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
+from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.context import Context
+from mpishare.comm.in_flight import InFlight
 from mpishare.comm.tags import Tag
+from mpishare.errors import MpishareError
+from mpishare.messages.wire import HEAD_BYTES, chunks_of, decode, encode
 from mpishare.objects.pickled import PickledObject
-from mpishare.objects.pickling import pickle_object
+from mpishare.objects.pickling import pickle_object, unpickle_object
 from mpishare.tasks.errors import ItemFailed
-from mpishare.tasks.object_transport import receive_object, send_object
 
 Values: TypeAlias = "list[Any] | NDArray[Any]"
 """Results, one after the other: as the rows of an array if they are alike, else as a list."""
+
+
+def send_object(context: Context, comm: CollectiveComm, pickled: PickledObject, dest: int, tag: int) -> None:
+    """Sends an object to `receive_object` on rank `dest`. Returns when its arrays may be changed.
+
+    First comes the head of a message (`messages.wire`), then its parts.
+    """
+    message = encode(context, pickled)
+    with InFlight(comm, tag) as in_flight:
+        for block in (np.frombuffer(message.head, np.uint8), *message.parts):
+            for chunk in chunks_of(block):
+                in_flight.send(chunk, dest)
+
+
+def receive_object(context: Context, comm: CollectiveComm, source: int, tag: int) -> Any:
+    """Receives what `send_object` sends, to the end, also where it raises one of these.
+
+    After any other exception, such as a signal handler's, the communicator is refused: what is left of the message
+    would come to the next receive, and Open MPI 5.0 writes a message that is too long past the end of its buffer.
+
+    Returns:
+        The object, unpickled.
+
+    Raises:
+        CapacityError: There is no memory for it.
+        Exception: What the object's classes raise when they are unpickled.
+    """
+    head, status = np.empty(HEAD_BYTES, np.uint8), mpi.Status()
+    try:
+        with InFlight(comm, tag) as in_flight:
+            in_flight.receive(head, source)
+            in_flight.wait_oldest(status)
+            steps = decode(context, head[: status.count].tobytes(), None)
+            try:
+                block, _ = next(steps)
+                while True:
+                    in_flight.receive(block, source)
+                    in_flight.wait_oldest()
+                    block, _ = steps.send(block.nbytes)
+            except StopIteration as end:
+                pickled: PickledObject = end.value
+    except MpishareError:
+        raise
+    except BaseException:
+        context.is_out_of_step = True
+        raise
+    return unpickle_object(pickled)
 
 
 class RankResults:
     """What the tasks of this rank returned."""
 
     def __init__(self) -> None:
-        self._chunks = array(
-            "q"
-        )  # where each begins and ends: 16 bytes per chunk, which tuples of numbers take 8 times
+        self._chunks = array("q")  # where each begins and ends: an eighth of the memory of tuples
         self._values: list[Any] = []
 
     def add(self, chunk: range, values: list[Any]) -> None:
@@ -66,18 +115,15 @@ def stack(values: list[Any]) -> Values:
 
     Else `values`. Only native classes and dtypes are stacked, so that the rows are of the same class as the values.
     """
-    kinds = set(map(type, values))
-    if len(kinds) != 1:
-        return values
-    kind = kinds.pop()
-    if kind not in PLAIN_CLASSES and not issubclass(kind, np.number | np.bool_):  # their dtype may be another library's
+    kind = type(values[0]) if len(set(map(type, values))) == 1 else None
+    is_array = kind in PLAIN_CLASSES
+    if kind is None or not (is_array or issubclass(kind, np.number | np.bool_)):  # the dtype may be another library's
         return values
     dtype, shape = values[0].dtype, values[0].shape
-    is_row = kind not in PLAIN_CLASSES or bool(shape)
-    is_fixed = dtype.kind not in "OV" and dtype.itemsize
-    if not (is_row and is_fixed) or any(value.dtype != dtype or value.shape != shape for value in values):
+    if (is_array and not shape) or dtype.kind in "OV" or not dtype.itemsize:
         return values
-    return np.array(values, dtype)
+    is_alike = all(value.dtype == dtype and value.shape == shape for value in values)
+    return np.array(values, dtype) if is_alike else values
 
 
 def gather_results(
@@ -111,7 +157,7 @@ def gather_results(
             try:  # from all ranks, also after an error, since each of them sends
                 content = results.content
                 if rank != root:
-                    content = receive_object(context, context.collective_comm, rank, Tag.MAP_RESULT)
+                    content = receive_object(context, comm, rank, Tag.MAP_RESULT)
                 gathered = _placed(gathered, count, *content)
             except Exception as error:
                 errors.append(error)

@@ -81,13 +81,6 @@ def come_late(late, calls, is_first=""):
     release(int(late))
 
 
-def call_within_a_pool():
-    """The root calls another collective while the others serve its pool."""
-    with ms.Pool() as pool:
-        if pool is not None:
-            ms.zeros(3)
-
-
 def submit_to_a_pool(call):
     """The root waits for a call that does not end."""
     with ms.Pool() as pool:
@@ -102,13 +95,12 @@ def wait_for(file, item):
 
 
 def take_long(name, folder, number="1"):
-    """In one call the others wait for a rank longer than they may: for fsync number `number`, a task, or the root."""
+    """In one call the others wait for a rank longer than they may: for fsync number `number`, or a task."""
     table, checkpoint, ended = Path(folder, "a.npy"), ms.Checkpoint(folder), Path(folder, "ended")
     calls = {
         "save": lambda: ms.save(table, np.ones(3)),
         "Checkpoint.save": lambda: checkpoint.save(1, {}),
         "map": lambda: ms.map(partial(wait_for, ended), range(3), chunk=1),
-        "Pool": call_within_a_pool,
         "Pool.submit": lambda: submit_to_a_pool(partial(wait_for, ended)),
     }
     is_slow = rank == 0 and "save" in name

@@ -19,7 +19,6 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.comm import mpi
-from mpishare.tasks import run
 from tests.mpi.tasks.objects import (
     AwkwardError,
     NotPicklable,
@@ -732,7 +731,7 @@ def test_an_interrupted_initializer(configured, monkeypatch):
         raise KeyboardInterrupt
 
     def body(pool):
-        monkeypatch.setattr(run, "agree", interrupt)
+        monkeypatch.setattr("mpishare.tasks.map.agree", interrupt)
         with pytest.raises(KeyboardInterrupt):
             pool.initialize(abs, (1,))
         pool.close()

@@ -2,7 +2,7 @@
 
 import pickle
 import threading
-from itertools import chain
+from itertools import chain, count, islice
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.tasks.errors import ItemFailed
-from mpishare.tasks.items import ItemSource, Packer, pack
+from mpishare.tasks.items import Batches, Packer
 from mpishare.tasks.results import RankResults, stack
 
 ARRAYS = [np.arange(5), {"a": np.ones((2, 3), order="F")}]
@@ -19,7 +19,7 @@ ITEMS = [*range(70), "a" * 9999, (1, 2), (3, [4]), *ARRAYS, None, b"x"]
 
 def sent(items):
     """The items as another rank has them."""
-    received = pickle.loads(pickle.dumps(pack(items)))
+    received = pickle.loads(pickle.dumps(Batches(items, 1).next()))
     assert len(received) == len(items)
     return received
 
@@ -47,60 +47,51 @@ def test_arrays_are_views_that_begin_on_a_cache_line():
 
 
 def test_plain_items_share_a_pickle_and_items_share_an_array():
-    assert len(pickle.dumps(pack(list(range(1000))))) < 5000
+    assert len(pickle.dumps(Packer().pack(list(range(1000))))) < 5000
     array = np.zeros(1000)
-    assert len(pickle.dumps(pack([(number, array) for number in range(50)]))) < 30_000
+    assert len(pickle.dumps(Packer().pack([(number, array) for number in range(50)]))) < 30_000
 
 
-def test_an_item_that_cannot_be_pickled_is_named():
-    packer = Packer(copies=True, first=40)
-    packer.add("a")
-    with pytest.raises(SpecError, match=r"^item 41: "):
-        packer.add(threading.Lock())
+@pytest.mark.parametrize("copies", [True, False])
+def test_an_item_that_cannot_be_pickled_is_named(copies):
+    for before in (["a"] * 7, range(40)):
+        with pytest.raises(SpecError, match=rf"^item {40 + len(before)}: "):
+            Packer(40, copies=copies).pack([*before, threading.Lock()])
 
 
 def test_arrays_are_copied_at_once_if_asked():
-    array = np.zeros(1000)
+    def rows():
+        array = np.zeros(1000)
+        for number in range(3):
+            array[:] = number
+            yield array
+
     for copies in (True, False):
-        array[:] = 0
-        packer = Packer(copies=copies)
-        packer.add(array)
-        packer.add(array)
-        array[:] = 1
-        assert [item[0] for item in packer.items()[0:2]] == [1 - copies] * 2
-
-
-@pytest.mark.parametrize(("item", "nbytes"), [(np.zeros(1000), 8000), (["a" * 1000], 1000), ("a" * 257, 257)])
-def test_the_size_of_a_batch_is_known_as_it_grows(item, nbytes):
-    packer = Packer(copies=True)
-    packer.add(item)
-    assert nbytes < packer.nbytes < nbytes + 200
-    for _ in range(31):
-        packer.add(item)
-    assert 32 * nbytes < packer.nbytes < 32 * (nbytes + 400)
+        rest = Packer(copies=copies).pack(rows())[0:3]
+        assert [row[0] for row in rest] == ([0, 1, 2] if copies else [2, 2, 2])
 
 
 def batches_of(source, seconds=1.0):
     """All batches, each of which takes `seconds` to run."""
-    batches, is_last = [], False
-    while not is_last:
-        is_last, items = source.next()
+    batches = []
+    while len(items := source.next()):
         batches.append(list(items[0 : len(items)]))
-        source.read_ahead()
         source.note_time(len(items), seconds)
+        if source.total is not None:
+            break
     return batches
 
 
-@pytest.mark.parametrize("items", [[3, "a"], range(5), (), "abc", {"a": 1}])
+@pytest.mark.parametrize("items", [[3, "a"], range(5), "abc", {"a": 1}])
 def test_items_of_known_number_are_one_batch(items):
-    source = ItemSource(items, 3)
+    source = Batches(items, 3)
     assert source.total == len(items)
     assert batches_of(source) == [list(items)]
 
 
-@pytest.mark.parametrize(("seconds", "sizes"), [(10.0, [8] * 12), (1.0, [8] * 12), (1e-9, [8, 8, 64, 20])])
+@pytest.mark.parametrize(("seconds", "sizes"), [(10.0, [8] * 12), (1.0, [8] * 12), (1e-9, [8, 64, 28])])
 def test_batches_of_an_iterator_grow_with_speed(seconds, sizes):
-    source = ItemSource(iter(range(100)), 2)
+    source = Batches(iter(range(100)), 2)
     assert source.total is None
     batches = batches_of(source, seconds)
     assert [len(batch) for batch in batches][: len(sizes)] == sizes
@@ -108,35 +99,19 @@ def test_batches_of_an_iterator_grow_with_speed(seconds, sizes):
 
 
 def test_an_iterator_is_read_to_a_number_of_bytes():
-    read = 0
+    read = count()
 
     def rows():
-        nonlocal read
         row = np.zeros(1 << 19)  # 4 MiB, the same array again and again
-        for number in range(12):
+        for number in islice(read, 12):
             row[:] = number
-            read += 1
             yield row
 
-    source = ItemSource(rows(), 100)
-    _, items = source.next()
-    assert (len(items), read) == (4, 4)
-    source.read_ahead()
-    assert read == 8
-    _, items = source.next()
-    assert [row.max() for row in items[0:4] if isinstance(row, np.ndarray)] == [4, 5, 6, 7]
-
-
-def test_an_error_of_the_iterator_comes_after_its_items():
-    def broken():
-        yield from range(8)
-        raise OSError("gone")
-
-    source = ItemSource(broken(), 2)
-    assert source.next()[0] is False
-    source.read_ahead()
-    with pytest.raises(OSError, match="gone"):
-        source.next()
+    source = Batches(rows(), 100)
+    for number in (0, 4):
+        items = source.next()
+        assert [row.max() for row in items[0 : len(items)]] == [number, number + 1, number + 2, number + 3]
+    assert next(read) == 8
 
 
 @pytest.mark.parametrize(
@@ -144,7 +119,7 @@ def test_an_error_of_the_iterator_comes_after_its_items():
 )
 def test_what_cannot_be_iterated(items, text):
     with pytest.raises(ArgumentError, match=text):
-        ItemSource(items, 2)
+        Batches(items, 2)
 
 
 VECTORS, MATRIX = [np.arange(3.0), np.ones(3)], np.arange(6).reshape(2, 3)

@@ -1,4 +1,4 @@
-"""object_transport: what an exception in the middle of a message leaves."""
+"""What an exception in the middle of a message leaves."""
 
 import signal
 import sys
@@ -13,7 +13,7 @@ from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.context import context_of
 from mpishare.comm.in_flight import InFlight
 from mpishare.objects.pickling import pickle_object
-from mpishare.tasks.object_transport import receive_object, send_object
+from mpishare.tasks.results import receive_object, send_object
 from tests.signals import is_coverage, outside_coverage
 
 TAG = 1
