@@ -141,7 +141,7 @@ class StallError(MpishareError, TimeoutError):
     Attributes:
         call: The call that waited, and where it was made.
         seconds: How long it waited.
-        missing: For each rank that has not come, its host and what it does instead.
+        missing: For each rank that is known not to have come, its host and what it does instead.
     """
 
     def __init__(self, call: str, seconds: float, missing: Mapping[int, str]) -> None:
@@ -156,9 +156,11 @@ class StallError(MpishareError, TimeoutError):
 
     def __str__(self) -> str:
         missing = "; ".join(f"rank {rank} {doing}" for rank, doing in self.missing.items())
-        unknown = "they are unknown in a first call. Call topology() at program start; later errors name them."
         head = f"{self.call} has waited {self.seconds:g} s (MPISHARE_TIMEOUT) for ranks that have not come"
-        return f"{head}: {missing or unknown}"
+        hint = (
+            "each rank that gives up prints its call and line on stderr; look for the ranks that print none or another"
+        )
+        return f"{head}: {missing or hint}"
 
 
 class TaskError(MpishareError):

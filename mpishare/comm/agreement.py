@@ -40,6 +40,10 @@ class Severity(IntEnum):
     """Any other exception, or one that not all ranks know of."""
 
 
+_ALONE = 0, Severity.FATAL
+"""To how many ranks an error is known that ended messages, and its severity; see `mark_alone`."""
+
+
 class Agreement:
     """A block of local work that may fail on any rank of `comm`.
 
@@ -69,6 +73,8 @@ class Agreement:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if error is not None and _is_alone(error):
+            return
         flags = _flags(self.call) if error is None else _flags(self.call, has_failed=True)
         result = self._comm.allreduce_or(flags + self.payload)
         self.payload = result[_FLAGS_BYTES:]
@@ -168,6 +174,18 @@ def mark_known(comm: CollectiveComm, error: _Error, severity: Severity = Severit
     """Marks an error that all ranks of `comm` have, with the worst severity among them."""
     vars(error)["known_to"] = comm.size, severity  # some classes allow no assignment, such as frozen dataclasses
     return error
+
+
+def mark_alone(error: BaseException) -> None:
+    """Marks an error that ended messages of this rank.
+
+    The others may wait for these and come to no agreement, so this rank must not wait for them there: it raises.
+    """
+    vars(error)["known_to"] = _ALONE
+
+
+def _is_alone(error: BaseException) -> bool:
+    return getattr(error, "known_to", None) == _ALONE
 
 
 def is_known(error: BaseException, size: int) -> bool:

@@ -29,3 +29,12 @@ def _user_frame() -> tuple[FrameType, int]:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame, depth = frame.f_back, depth + 1
     return frame, depth
+
+
+def call_of(frame: FrameType) -> tuple[str, str, int]:
+    """Of a frame within this package: the call that the user made, its file and line, and a number of the call."""
+    while frame.f_back is not None and frame.f_back.f_code.co_filename.startswith(PACKAGE):
+        frame = frame.f_back
+    name: str = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)  # from Python 3.11 on
+    user = frame.f_back or frame
+    return name, f"{user.f_code.co_filename}:{user.f_lineno}", id(frame)

@@ -20,14 +20,12 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import starmap
 from typing import Any
 
 import numpy as np
 
 from mpishare.comm import mpi
-from mpishare.comm.requests import advance_all, keep_alive, pending, run_blocking
+from mpishare.comm.requests import advance_all, keep_alive, kept_alive_on_error, pending, run_blocking, waits
 from mpishare.comm.watchdog import Watchdog
 from mpishare.errors import MismatchError
 
@@ -56,8 +54,6 @@ class CollectiveComm:
         size: Number of ranks.
         isend: Begins to send, as in mpi4py.
         irecv: Begins to receive, as in mpi4py.
-        begin_bcast: A broadcast, as Bcast or Ibcast of mpi4py; see `finish`.
-        begin_barrier: A barrier, in the same way.
     """
 
     def __init__(self, comm: mpi.Intracomm) -> None:
@@ -67,17 +63,12 @@ class CollectiveComm:
         self.isend: Callable[..., mpi.Request] = comm.Isend
         self.irecv: Callable[..., mpi.Request] = comm.Irecv
         self._allreduce: Callable[..., object] = comm.Allreduce
-        self.begin_bcast: Callable[..., mpi.Request | None] = comm.Bcast
-        self.begin_barrier: Callable[..., mpi.Request | None] = barrier_of(comm.Barrier, comm.Allreduce)
+        self._bcast: Callable[..., object] = comm.Bcast
+        self._barrier: Callable[..., object] = comm.Barrier
         self._allgather: Callable[..., object] = comm.Allgather
         self._allgatherv: Callable[..., object] = comm.Allgatherv
         self._alltoallv: Callable[..., object] = comm.Alltoallv
         self._reduce: Callable[..., object] = comm.Reduce
-
-    @property
-    def is_given_up(self) -> bool:
-        """Whether a rank gave up waiting for the others, so that no rank uses the communicator any more."""
-        return False
 
     def allreduce(self, array: Any, op: mpi.Op) -> None:
         """Reduces `array` of all ranks in place."""
@@ -85,6 +76,7 @@ class CollectiveComm:
 
     def allreduce_or(self, data: bytes) -> bytes:
         """The bitwise OR of the same number of bytes from each rank. Receives that have begun go on meanwhile."""
+        waits[0] += 1
         result = bytearray(data)
         if pending:
             run_blocking(self._allreduce, mpi.IN_PLACE, [result, mpi.BYTE], mpi.BOR)
@@ -94,7 +86,8 @@ class CollectiveComm:
 
     def bcast(self, block: Any, root: int) -> None:
         """Fills `block` on all ranks from that of `root`."""
-        self.finish(self.begin_bcast([block, mpi.BYTE], root))
+        waits[0] += 1
+        self._bcast([block, mpi.BYTE], root)
 
     def allgather(self, block: Any, blocks: Any) -> None:
         """Fills `blocks` with the blocks of all ranks, which have one length, in the order of the ranks."""
@@ -117,31 +110,23 @@ class CollectiveComm:
         self._reduce(items, result if self.rank == root else None, op, root)
 
     def barrier(self) -> None:
-        """Returns when all ranks have come."""
-        self.finish(self.begin_barrier())
-
-    def finish(self, request: mpi.Request | None) -> None:
-        """Waits for what a `begin_...` has returned: None here, as they have waited."""
+        """Returns when all ranks have come. It orders memory, as the other calls do."""
+        waits[0] += 1
+        if _HAS_ORDERED_STORES:
+            self._barrier()
+        else:
+            self._allreduce(mpi.IN_PLACE, [bytearray(1), mpi.BYTE], mpi.BOR)
 
     def barrier_asleep(self, *, has_limit: bool = True) -> None:
         """Like `barrier`, but leaves the cores to the threads of a rank that works before it comes.
 
-        It orders no memory where MPI_Barrier does not: an agreement follows. An exception, such as a signal handler's,
-        ends the wait of this rank alone, and the barrier of no rank.
+        It orders no memory where MPI_Barrier does not: an agreement follows.
 
         Args:
-            has_limit: Whether MPISHARE_TIMEOUT ends the wait.
+            has_limit: Whether the others should come soon: MPISHARE_TIMEOUT ends the wait, and stderr names it.
         """
-        begun: list[mpi.Request] = []
-        try:
-            # In one call of C: no signal handler runs between the two.
-            begun.extend(starmap(self._comm.Ibarrier, ((),)))
-            self._wait_asleep(begun[0], has_limit=has_limit)
-        except BaseException:
-            if not begun and not self.is_given_up:
-                begun.append(self._comm.Ibarrier())
-            keep_alive(begun)
-            raise
+        waits[0] += 1
+        self._wait_asleep(self._comm.Ibarrier(), has_limit=has_limit)
 
     def _wait_asleep(self, request: mpi.Request, *, has_limit: bool) -> None:
         pause_s = _SLEEP_S
@@ -165,6 +150,7 @@ class CollectiveComm:
 
     def wait(self, request: mpi.Request, rank: int, status: mpi.Status | None = None) -> None:
         """Waits for a message to or from `rank`."""
+        waits[0] += 1
         request.Wait(status)
 
 
@@ -172,7 +158,11 @@ class WatchedComm(CollectiveComm):
     """Makes each blocking call in its nonblocking form and waits under a watchdog."""
 
     def __init__(
-        self, comm: mpi.Intracomm, watchdog: Watchdog, ranks: Sequence[int], node_comm: WatchedComm | None = None
+        self,
+        comm: mpi.Intracomm,
+        watchdog: Watchdog,
+        ranks: Sequence[int],
+        node_comm: WatchedComm | None = None,
     ) -> None:
         """Watches `comm`.
 
@@ -186,22 +176,28 @@ class WatchedComm(CollectiveComm):
         self._watchdog = watchdog
         self._ranks = tuple(ranks)
         self._node_comm = node_comm
+        self._outer: WatchedComm = self
+        if node_comm is not None:
+            node_comm._outer = self
         self._allreduce = self._watched(comm.Iallreduce)
-        self.begin_bcast = comm.Ibcast
-        self.begin_barrier = barrier_of(comm.Ibarrier, comm.Iallreduce)
+        self._bcast = self._watched(comm.Ibcast)
+        self._barrier = self._watched(comm.Ibarrier)
         self._allgather = self._watched(comm.Iallgather)
         self._allgatherv = self._watched(comm.Iallgatherv)
         self._alltoallv = self._watched(comm.Ialltoallv)
         self._reduce = self._watched(comm.Ireduce)
 
     def _watched(self, begin: Callable[..., mpi.Request]) -> Callable[..., None]:
-        """A function that begins a nonblocking collective call of MPI, and waits for all ranks."""
-        return lambda *args: self._watchdog.wait(begin(*args), self._ranks, meets=True)
+        """A function that begins a nonblocking collective call of MPI, and waits for all ranks.
 
-    def finish(self, request: mpi.Request | None) -> None:
-        """See `CollectiveComm.finish`."""
-        if request is not None:
-            self._watchdog.wait(request, self._ranks)
+        An exception keeps the buffers alive: the requests of mpi4py hold those of messages, but not of reductions.
+        """
+
+        def call_and_wait(*args: Any) -> None:
+            with kept_alive_on_error(args):
+                self._watchdog.wait(begin(*args))
+
+        return call_and_wait
 
     def enter(self, call: str) -> str:
         """Notes that a public call begins on this communicator; returns where it was called, for errors.
@@ -229,11 +225,11 @@ class WatchedComm(CollectiveComm):
         The ranks of a node that differ also tell the other nodes, if one of them calls for all nodes: the ranks there
         may wait for it. They do not wait for these, which may be in calls for their own node.
         """
-        node_comm, outer = self._node_comm or self, self._watchdog.outer
+        node_comm, outer = self._node_comm or self, self._outer
         own = f"{int(self is outer)}{call}\0{self._watchdog.call}"
         calls = node_comm._gather_records(own, math.inf)
         if _differ(calls):
-            if outer is not None and any(text.startswith("1") for text in calls.values()):
+            if any(text.startswith("1") for text in calls.values()):
                 calls = outer._gather_records(f"!{own}", _TELL_S) or calls
         elif node_comm is not self:
             calls = self._gather_records(own, math.inf)
@@ -247,7 +243,7 @@ class WatchedComm(CollectiveComm):
         own[: len(data)] = np.frombuffer(data, np.uint8)
         request = self._comm.Iallgather([own, mpi.BYTE], [records, mpi.BYTE])
         if limit_s == math.inf:
-            self._watchdog.wait(request, self._ranks, meets=True)
+            self._watchdog.wait(request)
             is_done = True
         else:
             is_done = _ends_within(request, limit_s)
@@ -260,38 +256,29 @@ class WatchedComm(CollectiveComm):
         }
 
     def _wait_asleep(self, request: mpi.Request, *, has_limit: bool) -> None:
-        self._watchdog.wait(request, self._ranks, has_limit=has_limit)  # which sleeps between its looks
-
-    @property
-    def is_given_up(self) -> bool:
-        """See `CollectiveComm.is_given_up`."""
-        return self._watchdog.stalled is not None
+        self._watchdog.wait(request, has_limit=has_limit)  # which sleeps between its looks
 
     def bcast_obj(self, obj: Any, root: int) -> Any:
         """See `CollectiveComm.bcast_obj`."""
         return self.allgather_obj(obj if self.rank == root else None)[root]
 
-    def allgather_obj(self, obj: Any) -> list[Any]:
-        """See `CollectiveComm.allgather_obj`."""
-        return self._gathered(obj, self._comm.Iallgather, self._comm.Iallgatherv)
-
     def gather_obj(self, obj: Any, root: int) -> list[Any]:
         """See `CollectiveComm.gather_obj`."""
-        return self._gathered(obj, partial(self._comm.Igather, root=root), partial(self._comm.Igatherv, root=root))
+        gathered = self.allgather_obj(obj)
+        return gathered if self.rank == root else []
 
-    def _gathered(self, obj: Any, gather: Callable[..., mpi.Request], gatherv: Callable[..., mpi.Request]) -> list[Any]:
-        """What MPI's `gather` and `gatherv` bring to this rank; nothing where they bring none."""
-        data = np.frombuffer(pickle.dumps(obj), np.uint8)
-        sizes = np.zeros(self.size, np.int64)
-        self._watched(gather)(np.array([data.size], np.int64), sizes)
+    def allgather_obj(self, obj: Any) -> list[Any]:
+        """See `CollectiveComm.allgather_obj`."""
+        data, sizes = np.frombuffer(pickle.dumps(obj), np.uint8), np.empty(self.size, np.int64)
+        self._allgather(np.array([data.size], np.int64), sizes)
         buffer = np.empty(int(sizes.sum()), np.uint8)
-        self._watched(gatherv)(data, [buffer, sizes.tolist(), mpi.BYTE])
+        self._allgatherv(data, [buffer, sizes.tolist(), mpi.BYTE])
         parts = np.split(buffer, np.cumsum(sizes)[:-1])
-        return [pickle.loads(part.tobytes()) for part in parts if part.size]  # noqa: S301 - from ranks of this job
+        return [pickle.loads(part.tobytes()) for part in parts]  # noqa: S301 - from ranks of this job
 
     def wait(self, request: mpi.Request, rank: int, status: mpi.Status | None = None) -> None:
         """See `CollectiveComm.wait`."""
-        self._watchdog.wait(request, [self._ranks[rank]], status)
+        self._watchdog.wait(request, status)
 
 
 def _differ(records: dict[int, str]) -> bool:
@@ -307,8 +294,3 @@ def _ends_within(request: mpi.Request, limit_s: float) -> bool:
             return False
         time.sleep(_SLEEP_S)
     return True
-
-
-def barrier_of(barrier: Callable[..., Any], allreduce: Callable[..., Any]) -> Callable[..., Any]:
-    """Of two calls of MPI the one that makes a `barrier`."""
-    return barrier if _HAS_ORDERED_STORES else partial(allreduce, mpi.IN_PLACE, [bytearray(1), mpi.BYTE], mpi.BOR)

@@ -6,7 +6,7 @@ import os
 import time
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -14,12 +14,12 @@ from mpishare.comm import mpi
 from mpishare.comm.abort import abort_on_exception
 from mpishare.comm.agreement import agree
 from mpishare.comm.alone import refuse_alone
+from mpishare.comm.callsite import call_site
 from mpishare.comm.communicator import CollectiveComm, WatchedComm
 from mpishare.comm.nodes import find_nodes
-from mpishare.comm.requests import Pending, advance_all, kept_alive_on_error, wait_for
-from mpishare.comm.stopwatch import Stopwatch
+from mpishare.comm.requests import Pending, advance_all, kept_alive_on_error, wait_for, waits
 from mpishare.comm.topology import Topology, make_topology, pretend_node
-from mpishare.comm.watchdog import Watchdog, first_call
+from mpishare.comm.watchdog import Stopwatch, Watchdog, gave_up, report_long_waits
 from mpishare.config import Config
 from mpishare.errors import ArgumentError, BackendError, LaunchError, StallError
 from mpishare.host import filesystems
@@ -67,7 +67,7 @@ class Context:
         with _from_those_left([]):
             duplicate = _duplicate(comm, timeout_s)
         duplicate.Set_errhandler(mpi.ERRORS_RETURN)
-        watchdog = Watchdog(duplicate, timeout_s)
+        watchdog = Watchdog(timeout_s)
         self.collective_comm: CollectiveComm = WatchedComm(duplicate, watchdog, range(duplicate.size))
         try:
             with agree(self.collective_comm) as agreement:  # watched: the others may have given up waiting by now
@@ -80,7 +80,6 @@ class Context:
                 pretend = None if rule is None else pretend_node(rule, world.rank, world.size)
         except BaseException as error:
             if not isinstance(error, StallError):  # else to free it would wait for the others
-                watchdog.close()
                 duplicate.Free()
             raise
         made = [duplicate]  # communicators, which are freed if MPI has none left for the next
@@ -120,16 +119,14 @@ class Context:
         """Chooses the communicators of collectives: watched where calls are compared or waits end."""
         facts = self.topology
         if not self.is_watched:
-            watchdog.close()
             self.node_collective_comm = CollectiveComm(facts.node_comm)
             self.collective_comm = CollectiveComm(self.data_comm)
             self.leader_comm = CollectiveComm(facts.leaders) if facts.is_leader else None
             return
         watchdog.compares = self.config.check
-        watchdog.hosts = [facts.hosts[facts.node_of(rank)] for rank in range(facts.size)]
         node_comm = WatchedComm(facts.node_comm, watchdog, facts.ranks_of(facts.node))
         self.node_collective_comm = node_comm
-        watchdog.outer = self.collective_comm = WatchedComm(self.data_comm, watchdog, range(facts.size), node_comm)
+        self.collective_comm = WatchedComm(self.data_comm, watchdog, range(facts.size), node_comm)
         leaders = [facts.placement.leader(node) for node in range(facts.n_nodes)]
         self.leader_comm = WatchedComm(facts.leaders, watchdog, leaders) if facts.is_leader else None
 
@@ -164,19 +161,13 @@ class Context:
         Raises:
             StallError: MPISHARE_TIMEOUT has passed. A message that has not begun to come is given up.
         """
+        waits[0] += 1
         with kept_alive_on_error([request]):
             if self._watchdog is None:
                 wait_for(request, status, excluded)
-                return
-            if rank == mpi.ANY_SOURCE:
-                ranks, call = range(self.topology.size), f"{call} any rank"
             else:
-                ranks, call = range(rank, rank + 1), f"{call} rank {rank}"
-            self._watchdog.wait_for_message(request, ranks, call, status, excluded)
-
-    def noted(self, call: str) -> AbstractContextManager[None]:
-        """A block in which the errors of other ranks that wait name `call`, the public call that this rank is in."""
-        return nullcontext() if self._watchdog is None else self._watchdog.noted(call)
+                call = f"{call} {'any rank' if rank == mpi.ANY_SOURCE else f'rank {rank}'}"
+                self._watchdog.wait_for_message(request, call, status, excluded)
 
     def free(self) -> None:
         """Frees mpishare's communicators. Collective over the communicator; called when that is freed.
@@ -184,11 +175,8 @@ class Context:
         They stay if messages may be under way, which would reach the next communicator: MPI gives it the same number.
         """
         self._kept.clear()
-        if self._watchdog is not None:
-            self._watchdog.close()
-            if not self._watchdog.drain(self.head_comm):
-                return
-        if self.is_out_of_step or self.is_refused_for_messages:
+        is_stalled = self._watchdog is not None and self._watchdog.stalled is not None
+        if is_stalled or self.is_out_of_step or self.is_refused_for_messages:
             return
         _free(self._made)
 
@@ -232,7 +220,7 @@ def _duplicate(comm: mpi.Intracomm, timeout_s: float | None) -> mpi.Intracomm:
         stopwatch = Stopwatch()
         while not request.Test():
             if stopwatch.seconds() > timeout_s:
-                raise StallError(first_call(), timeout_s, {})
+                raise gave_up(f"the first call on a communicator at {call_site()}", timeout_s)
             advance_all()
             time.sleep(_LOOK_S)
     except BaseException:  # such as KeyboardInterrupt
@@ -345,6 +333,7 @@ def _find_context(comm: mpi.Comm | None) -> Context:
     if not isinstance(context, Context):
         refuse_alone("the first call on a communicator", checked)
         abort_on_exception()
+        report_long_waits()
         try:
             context = Context(checked)
         except StallError as error:  # the ranks do not agree on what comes next, so the communicator stays refused

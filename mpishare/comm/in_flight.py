@@ -7,8 +7,10 @@ from types import TracebackType
 from typing import Any
 
 from mpishare.comm import mpi
+from mpishare.comm.agreement import mark_alone
 from mpishare.comm.communicator import CollectiveComm
-from mpishare.comm.requests import keep_alive, start
+from mpishare.comm.requests import keep_alive
+from mpishare.errors import MpishareError
 
 MAX_IN_FLIGHT = 4
 """Number of chunks in flight in each direction. Measured: 4 keep a link of 400 Mbit/s busy over 8 nodes."""
@@ -17,27 +19,25 @@ MAX_IN_FLIGHT = 4
 class InFlight:
     """The messages of one call that have begun and not ended, the oldest first.
 
-    Leaving the block waits for all of them. An exception keeps their buffers alive instead, and begins what is left of
-    `dests` and `buffers`, so that no other rank waits in the middle of the call for this rank, which has left it.
+    Leaving the block waits for all of them. An exception keeps their buffers alive instead. One from outside, such as a
+    signal handler's, is raised at once, without an agreement: the other ranks may wait for messages of this one, until
+    MPISHARE_TIMEOUT or the end of the job.
     """
 
-    def __init__(
-        self, comm: CollectiveComm, tag: int, dests: Sequence[int] = (), buffers: Sequence[tuple[int, Any]] = ()
-    ) -> None:
+    def __init__(self, comm: CollectiveComm, tag: int, buffers: Sequence[tuple[int, Any]] = ()) -> None:
         """Messages on `comm` with `tag`.
 
         Args:
             comm: The communicator.
             tag: The tag of all of them.
-            dests: The rank to which each message is sent. After an exception those that are left are sent empty.
-            buffers: For each message that is received the rank that sends it, and the memory that it goes to.
+            buffers: For `receive_all`: for each message the rank that sends it, and the memory that it goes to.
         """
         self._comm = comm
         self._tag = tag
-        self._dests = dests
         self._buffers = buffers
         self._requests: list[mpi.Request] = []  # of all that have begun
         self._ranks: list[int] = []
+        self._last: Any = None  # the buffer of a message that may have begun, and whose request is not known yet
         self._ended = 0
 
     def __enter__(self) -> InFlight:
@@ -49,20 +49,28 @@ class InFlight:
         try:
             if error is None:
                 self.wait_until(0)
-            elif not self._comm.is_given_up:  # else all ranks hear of it
-                self._begin_rest()
-        finally:
-            keep_alive(self._requests[self._ended :])
+        except BaseException as ending:
+            self._give_up(ending)
+            raise
+        if error is not None:
+            self._give_up(error)
+
+    def _give_up(self, error: BaseException) -> None:
+        keep_alive([self._last, *self._requests[self._ended :]])
+        if not isinstance(error, MpishareError):
+            mark_alone(error)
 
     def send(self, block: Any, rank: int) -> None:
         """Begins to send."""
-        start(self._requests, self._comm.isend, [block, mpi.BYTE], rank, self._tag)
+        self._last = block
         self._ranks.append(rank)
+        self._requests.append(self._comm.isend([block, mpi.BYTE], rank, self._tag))
 
     def receive(self, block: Any, rank: int) -> None:
         """Begins to receive."""
-        start(self._requests, self._comm.irecv, [block, mpi.BYTE], rank, self._tag)
+        self._last = block
         self._ranks.append(rank)
+        self._requests.append(self._comm.irecv([block, mpi.BYTE], rank, self._tag))
 
     def receive_all(self) -> Iterator[Any]:
         """Receives into `buffers`, in order, with up to `MAX_IN_FLIGHT` receives posted at a time.
@@ -91,10 +99,3 @@ class InFlight:
         """Waits until no more than `count` messages are left."""
         while len(self._requests) - self._ended > count:
             self.wait_oldest()
-
-    def _begin_rest(self) -> None:
-        begun = len(self._requests)
-        for rank in self._dests[begun:]:
-            self.send(b"", rank)
-        for rank, buffer in self._buffers[begun:]:
-            self.receive(buffer, rank)

@@ -33,6 +33,10 @@ pending: dict[Pending, None] = {}
 """
 
 
+waits = [0]
+"""How many waits for other ranks this process has begun: a thread in the same one as before has waited all the time."""
+
+
 def advance_all(excluded: Pending | None = None) -> bool:
     """Advances all pending operations but `excluded`; whether there are any."""
     operations = [operation for operation in list(pending) if operation is not excluded]
@@ -87,17 +91,6 @@ def keep_alive(objects: Collection[object]) -> None:
     _kept_alive.extend(objects)
     if objects:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept_alive))
-
-
-def start(
-    requests: list[mpi.Request],
-    call: Callable[..., mpi.Request],
-    message: Any,
-    rank: int,
-    tag: int,
-) -> None:
-    """Begins a message and appends its request, in one call of C: no signal handler runs between the two."""
-    requests.extend(map(call, (message,), (rank,), (tag,)))
 
 
 class kept_alive_on_error:  # noqa: N801 - used as `with kept_alive_on_error([request]):`

@@ -18,8 +18,5 @@ class Tag(IntEnum):
     POOL_RESULT = 8  # tasks/dispatcher: what it returned
     ROW_BLOCK = 9  # files/parallel_write: rows on their way to the node that writes
     PIECE_READY = 10  # files/parallel_read: a reader tells its leader that a piece is in memory
-    STALL_QUESTION = 11  # comm/watchdog: which call do you wait in?
-    STALL_ANSWER = 12  # comm/watchdog: the answer
-    STALLED = 13  # comm/watchdog: a rank gave up
-    ROWS = 15  # gather_scatter: rows to or from the root
-    FIRST_OF_MESSAGES = 17  # messages/wire: this and all above, what follows the head of a user's message
+    ROWS = 11  # gather_scatter: rows to or from the root
+    FIRST_OF_MESSAGES = 12  # messages/wire: this and all above, what follows the head of a user's message

@@ -145,9 +145,8 @@ def _read(
     readers = readers if len(pieces) > 1 else [leader]  # which has the file open
     dealt = [readers[number % len(readers)] for number in range(len(pieces))]
     others = [(reader, np.empty(0, np.uint8)) for reader in dealt if reader != rank]
-    dests = [leader] * dealt.count(rank) if rank != leader else []
     with (
-        InFlight(comm, Tag.PIECE_READY, dests) as sent,
+        InFlight(comm, Tag.PIECE_READY) as sent,
         InFlight(comm, Tag.PIECE_READY, buffers=others if rank == leader else ()) as receiving,
     ):
         notices = receiving.receive_all()

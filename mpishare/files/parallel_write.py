@@ -80,7 +80,7 @@ class ParallelWrite:
         if self._writer == self._rank:
             self._write_all([*own, *(run for _, run in self._received)], bar)
         else:
-            with InFlight(self._comm, Tag.ROW_BLOCK, [self._writer] * len(own)) as sending:
+            with InFlight(self._comm, Tag.ROW_BLOCK) as sending:
                 for data in self._own():
                     sending.send(data, self._writer)
                     sending.wait_until(MAX_IN_FLIGHT - 1)

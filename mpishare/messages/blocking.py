@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -15,7 +14,7 @@ from mpishare.arrays.header import HEADER_BYTES, extension_bytes
 from mpishare.arrays.spec import Spec
 from mpishare.comm import mpi
 from mpishare.comm.context import Context
-from mpishare.comm.requests import keep_alive, pending, start
+from mpishare.comm.requests import keep_alive, pending, waits
 from mpishare.errors import CapacityError, MpishareError
 from mpishare.memory.buffer_pool import SMALLEST_BYTES
 from mpishare.messages.requests import refuse_if_interrupted
@@ -55,17 +54,16 @@ def send_fast(context: Context, array: object, dest: object, tag: object) -> boo
     if known is None:
         return False
     header, nbytes = known
-    requests: Collection[mpi.Request] = ()
+    waits[0] += 1
     try:
         if nbytes <= INLINE_BYTES:
             context.head_comm.Send((header + array.tobytes("A"), mpi.BYTE), dest, tag)
         else:
-            data_tag, requests = new_tag(context), []
+            data_tag = new_tag(context)
             context.head_comm.Send((header + PARTS_FOLLOW.pack(data_tag, 0), mpi.BYTE), dest, tag)
-            start(requests, context.data_comm.Isend, (array, mpi.BYTE), dest, data_tag)  # while the head is read
-            requests[0].Wait()
+            context.data_comm.Isend((array, mpi.BYTE), dest, data_tag).Wait()  # it begins while the head is read
     except BaseException as error:
-        keep_alive(requests)
+        keep_alive([array])
         refuse_if_interrupted(context, error)
         raise
     return True
@@ -133,6 +131,7 @@ def receive_fast(context: Context, source: int, tag: int, out: NDArray[Any] | No
     except IndexError:
         head = _Head()
     head_status = head.status if status is None else status
+    waits[0] += 1
     try:
         context.head_comm.Recv(head.message, source, tag, head_status)
         header = head.header.tobytes()

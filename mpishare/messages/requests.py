@@ -18,7 +18,7 @@ from mpishare.arrays.raw import Block
 from mpishare.arrays.slices import chunks
 from mpishare.comm import mpi
 from mpishare.comm.context import Context
-from mpishare.comm.requests import advance_all, keep_alive, pending, start
+from mpishare.comm.requests import advance_all, keep_alive, pending
 from mpishare.errors import MpishareError
 from mpishare.messages.compression import FRAME_BYTES, MEASURED_FRAMES, compress_frame, pays
 from mpishare.messages.wire import HEAD_BYTES, Decoding, Message, chunks_of, decode, travels_in_frames
@@ -117,7 +117,7 @@ class SendRequest(Request):
         self._tag = message.tag
         _prepare(context)
         try:
-            start(self._requests, context.head_comm.Isend, [message.head, mpi.BYTE], dest, tag)
+            self._requests.append(context.head_comm.Isend([message.head, mpi.BYTE], dest, tag))
             for part in message.parts:
                 if travels_in_frames(part.nbytes, message.has_frames):
                     self._send_frames(part, is_blocking)
@@ -125,12 +125,14 @@ class SendRequest(Request):
                     for chunk in chunks_of(part):
                         self._send(chunk)
         except BaseException as error:
+            keep_alive([message])  # which MPI may have begun to send just now
             refuse_if_interrupted(context, error)
             raise
 
     def _send(self, block: Block | bytes, *, is_synchronous: bool = False) -> None:
         comm = self._context.data_comm
-        start(self._requests, comm.Issend if is_synchronous else comm.Isend, [block, mpi.BYTE], self._dest, self._tag)
+        send = comm.Issend if is_synchronous else comm.Isend
+        self._requests.append(send([block, mpi.BYTE], self._dest, self._tag))
 
     def _send_frames(self, part: Block, is_blocking: bool) -> None:
         """Sends a large part, compressed from where that pays on."""

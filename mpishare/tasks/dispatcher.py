@@ -15,8 +15,8 @@ from mpishare.comm import mpi
 from mpishare.comm.alone import alone
 from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.context import Context
-from mpishare.comm.stopwatch import Stopwatch
 from mpishare.comm.tags import Tag
+from mpishare.comm.watchdog import Stopwatch
 from mpishare.errors import MpishareError, StallError
 from mpishare.objects.pickling import pickle_object
 from mpishare.tasks.errors import IN_TASK, Failure

@@ -150,8 +150,7 @@ class Pool(TaskExecutor):
     def wait(self) -> None:
         """On a rank other than the root: `serve`. On the root it returns at once, as schwimmbad's does."""
         if not self.is_root:
-            with self._context.noted("Pool"):
-                self.serve()
+            self.serve()
 
     def serve(self) -> None:
         """On a rank other than the root: runs tasks until the root closes the pool.

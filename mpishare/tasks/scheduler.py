@@ -53,7 +53,6 @@ from mpishare.comm import mpi
 from mpishare.comm.agreement import Severity, agree, severity_of
 from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag
-from mpishare.comm.watchdog import answer_everywhere
 from mpishare.errors import BackendError, MpishareError
 from mpishare.memory.shared_file import memory_file, open_shared
 
@@ -82,16 +81,12 @@ queue; how many tasks have been run since the node last asked the root."""
 
 
 def backoff(sleep_s: float = _SLEEP_S) -> Iterator[None]:
-    """Pauses with each `next`, between two looks at what another rank does: first yields the core, then sleeps.
-
-    Ranks that have waited too long for this one get an answer meanwhile.
-    """
+    """Pauses with each `next`, between two looks at what another rank does: first yields the core, then sleeps."""
     for _ in range(_YIELDS):
         os.sched_yield()
         yield
     while True:
         time.sleep(sleep_s)
-        answer_everywhere()
         yield
 
 

@@ -99,7 +99,7 @@ def _send(
     """Sends the chunks on the root, the first of the chain."""
     following = chain(context.topology.placement, context.topology.rank)[1]
     chunks = _chunks(context, block.nbytes)
-    with InFlight(context.collective_comm, Tag.CHUNK, [following] * len(chunks)) as sending:
+    with InFlight(context.collective_comm, Tag.CHUNK) as sending:
         for chunk in chunks:
             sending.send(chunk_of(chunk), following)
             if after_send is not None:
@@ -117,7 +117,7 @@ def _receive_and_send(context: Context, root: int, block: Block) -> None:
     buffers = [(path[place - 1], block[chunk]) for chunk in _chunks(context, block.nbytes)]
     with (
         InFlight(context.collective_comm, Tag.CHUNK, buffers=buffers) as receiving,
-        InFlight(context.collective_comm, Tag.CHUNK, len(buffers) * following) as sending,
+        InFlight(context.collective_comm, Tag.CHUNK) as sending,
     ):
         for chunk in receiving.receive_all():
             for rank in following:

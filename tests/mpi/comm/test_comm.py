@@ -2,7 +2,6 @@
 
 import pickle
 import signal
-import time
 from contextlib import suppress
 from dataclasses import FrozenInstanceError
 from itertools import combinations, product
@@ -291,7 +290,7 @@ def test_a_communicator_whose_first_call_stalled_stays_refused(duplicate, comm, 
     late = comm.size - 1
     for is_first in (True, False):
         if comm.rank != late or not is_first:
-            with pytest.raises(ms.StallError, match=r"the first call on a communicator, at .*, has waited"):
+            with pytest.raises(ms.StallError, match=r"the first call on a communicator at .*test_comm.py:\d+, on rank"):
                 ms.topology(duplicate)
         comm.Barrier()
 
@@ -324,36 +323,6 @@ def test_a_communicator_whose_first_call_was_interrupted_can_be_freed(duplicate,
         with pytest.raises(ms.StallError):
             ms.topology(duplicate)
     duplicate.Free()
-
-
-@pytest.mark.one_launch
-@pytest.mark.ranks(2)
-def test_a_communicator_whose_first_call_failed_answers_no_ranks_that_wait(configured):
-    with pytest.raises(ms.ArgumentError, match="MPISHARE_NODES") as failed:  # whose frames live as long
-        configured(nodes="rows:2")
-    watched = configured(nodes="block:1", timeout="2")
-    with pytest.raises(ms.StallError):
-        ms.recv((watched.rank + 1) % watched.size, comm=watched)
-    assert "rows:2" in str(failed.value)
-
-
-@pytest.mark.one_launch
-@pytest.mark.ranks(2)
-def test_a_question_that_comes_late_reaches_no_later_communicator(configured, comm):
-    """MPI gives later communicators the numbers of those that were freed."""
-    watched, last = configured(timeout="2"), comm.size - 1
-    if comm.rank == 0:
-        with pytest.raises(ms.StallError):
-            ms.recv(last, comm=watched)
-    elif comm.rank == last:
-        time.sleep(3)  # in no call of MPI, while it is asked what it does
-    watched.Free()
-    later = [comm.Dup() for _ in range(8)]
-    for number in range(20):
-        received = [each.sendrecv(number, (comm.rank + 1) % comm.size, source=MPI.ANY_SOURCE) for each in later]
-        assert received == [number] * len(later)
-    for each in later:
-        each.Free()
 
 
 def test_ranks_that_reach_a_page_of_the_first_are_one_node(duplicate):

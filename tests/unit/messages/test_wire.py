@@ -14,6 +14,7 @@ from mpishare.errors import ArgumentError, BackendError, MpishareError, SpecErro
 from mpishare.messages import compression, wire
 from mpishare.messages.compression import FRAME_BYTES, compress_frame, expand_frame, pays
 from mpishare.messages.wire import (
+    FIRST_TAG,
     HEAD_BYTES,
     LARGEST_CHUNK_BYTES,
     Message,
@@ -187,7 +188,7 @@ def test_no_bytes_break_the_decoder(head):
             received(Message(head[:place]))
 
 
-@pytest.mark.parametrize(("tag", "frames"), [(15, 0), (1 << 20, 0), (16, 2)])
+@pytest.mark.parametrize(("tag", "frames"), [(FIRST_TAG - 1, 0), (1 << 20, 0), (FIRST_TAG, 2)])
 def test_heads_that_name_other_tags_are_refused(tag, frames):
     head = encode(CONTEXT, np.arange(5000)).head
     with pytest.raises(SpecError, match=f"names tag {tag}, frames {frames}"):
