@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import bytes_of
-from mpishare.checkpoints import arguments
+from mpishare.arrays.spec import Spec
 from mpishare.checkpoints.contents import CheckpointWriter, ChecksummedPart, Contents
 from mpishare.checkpoints.folder import CheckpointFolder
 from mpishare.checkpoints.values import dump, load
@@ -20,6 +22,7 @@ from mpishare.comm.collective import collective
 from mpishare.errors import ArgumentError, checked_integer, checked_path
 from mpishare.files.errors import file_errors, stall_errors
 from mpishare.files.parallel_read import read_parts
+from mpishare.files.region import parse_region
 from mpishare.files.replace_file import Replacement
 from mpishare.files.row_blocks import ROOT
 from mpishare.files.save import names_in, specs_of
@@ -121,7 +124,7 @@ class Checkpoint:
             is_root = context.topology.rank == ROOT
             with call.agree_on_arguments() as agreement:
                 number = checked_integer("step", step)
-                arguments.check_names(arrays)
+                _check_names(arrays)
                 rows = names_in(distributed, arrays)
                 specs = specs_of(self.path, arrays, rows, is_root=is_root, any_dtype=True)
                 values_json = dump(values) if is_root else ""
@@ -228,7 +231,7 @@ class Snapshot:
                 kind = check_backend(backend, call.context)
                 agreement.call = f"Snapshot.load({name!r}, region={region and '…'}, backend={kind})"
                 if region is not None:
-                    start, array = arguments.target_rows(region, out, part.spec)
+                    start, array = _target_rows(region, out, part.spec)
                 elif out is not None:
                     raise ArgumentError("out is for rows: give their region too, e.g. region=partition(n).")
             if region is None:
@@ -244,3 +247,36 @@ class Snapshot:
 
     def __repr__(self) -> str:
         return f"<Snapshot of step {self.step} with {', '.join(self.names) or 'no array'} in {self.path}>"
+
+
+def _check_names(arrays: Mapping[str, object]) -> None:
+    """Checks the arrays of a checkpoint.
+
+    Raises:
+        ArgumentError: `arrays` is not a mapping, or a name cannot be used.
+    """
+    if not isinstance(arrays, Mapping):
+        raise ArgumentError(f"arrays is of type {type(arrays).__name__}; expected a dict of arrays by name.")
+    for name in arrays:
+        if not isinstance(name, str) or not name or name == "." or set("/\0") & set(name):
+            raise ArgumentError(f"{name!r} is not a name for an array. Give a string without a slash, such as 'grid'.")
+
+
+def _target_rows(region: object, out: object, spec: Spec) -> tuple[int, NDArray[Any]]:
+    """Where the bytes of the rows in `region` begin in an array of `spec`; and `out`, or a new array for them.
+
+    Raises:
+        ArgumentError: `region` is not a slice of rows, or they do not fit `out`.
+    """
+    if not isinstance(region, slice) or region.step not in (None, 1):
+        raise ArgumentError(f"region is {region!r}. Give a slice without a step, such as partition(n).")
+    rows = parse_region(region, spec.shape)[0][0].span(slice(None))
+    wanted = Spec(spec.dtype, (len(rows), *spec.shape[1:]))
+    start = rows.start * replace(spec, shape=spec.shape[1:]).nbytes
+    if out is None:
+        return start, wanted.view(np.empty(wanted.nbytes, np.uint8))
+    if not isinstance(out, np.ndarray) or not out.flags.writeable or not out.flags.c_contiguous:
+        raise ArgumentError("out must be a numpy.ndarray that is C-contiguous and writable.")
+    if not wanted.fits(out):
+        raise ArgumentError(f"out has {out.shape}, {out.dtype}, but the rows have {wanted.shape}, {spec.dtype}.")
+    return start, out
