@@ -308,15 +308,10 @@ class TaskExecutor(Executor):
         return AsyncResult(_joined(list(self._chunks(func, items, chunksize))), callback, error_callback)
 
     def starmap_async(
-        self,
-        func: Callable[..., Any],
-        iterable: Iterable[Iterable[Any]],
-        chunksize: int | None = None,
-        callback: Callable[[list[Any]], object] | None = None,
-        error_callback: Callable[[BaseException], object] | None = None,
+        self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], *args: Any, **kwargs: Any
     ) -> AsyncResult:
         """Like `map_async`, where each item is a tuple of arguments."""
-        return self.map_async(partial(_call_with, func), iterable, chunksize, callback, error_callback)
+        return self.map_async(partial(_call_with, func), iterable, *args, **kwargs)
 
     def close(self) -> None:
         """Closes the pool when all calls have ended."""

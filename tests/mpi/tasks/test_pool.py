@@ -146,31 +146,19 @@ def test_submit(pool):
 
 
 @on_the_root
-def test_threads_submit_at_once(pool):
-    ready = threading.Barrier(8)
-
-    def submit(number):
-        ready.wait()
-        return pool.submit(abs, -number).result(10)
-
-    with ThreadPoolExecutor(8) as threads:
-        assert list(threads.map(submit, range(8))) == list(range(8))
-
-
-@on_the_root
-def test_threads_map_at_once(pool):
-    ready = threading.Barrier(4)
+def test_threads_map_and_submit_at_once(pool):
+    ready = threading.Barrier(7)
 
     def work(number):
         ready.wait()
-        if number == 0:
+        if number < 4:
             return [pool.submit(abs, -item).result(50) for item in range(20)]
         return [pool.map(partial(pow, number), range(20), 1) for _ in range(20)]
 
-    with ThreadPoolExecutor(4) as threads:
-        submitted, *mapped = threads.map(work, range(4))
-    assert submitted == list(range(20))
-    assert mapped == [[[number**item for item in range(20)]] * 20 for number in range(1, 4)]
+    with ThreadPoolExecutor(7) as threads:
+        results = list(threads.map(work, range(7)))
+    assert results[:4] == [list(range(20))] * 4
+    assert results[4:] == [[[number**item for item in range(20)]] * 20 for number in range(4, 7)]
 
 
 def begin_and_wait(folder, number):
@@ -570,10 +558,13 @@ def test_a_pool_that_is_sent_is_a_serial_one(pool):
     assert type(raised.value) is ZeroDivisionError
 
 
-def test_an_initializer_of_an_open_pool(comm):
+def test_initializers(comm):
+    """Each is called once: that of a new pool, and one of an open pool."""
     made.clear()
 
     def body(pool):
+        for _ in range(2):
+            assert pool.map(with_made, range(20)) == [3 + number for number in range(20)]
         pool.initialize(make, (2, 5))
         assert pool.map(with_made, range(20)) == [7 + number for number in range(20)]
         with pytest.raises((ms.PeerError, ZeroDivisionError), match="of"):
@@ -582,8 +573,9 @@ def test_an_initializer_of_an_open_pool(comm):
             pool.initialize(7)
         assert pool.submit(with_made, 1).result() == 8
 
-    with_pool(body, root=comm.size - 1)
-    assert made == [7]
+    root = comm.size - 1
+    with_pool(body, root=root, initializer=make if comm.rank == root else None, initargs=(1, 2))
+    assert made == [3, 7]
 
 
 @pytest.mark.ranks(2)
@@ -679,26 +671,6 @@ def test_the_function_that_is_called_is_the_one_that_was_given_as_it_is_now(seed
                     chance.choice(REFUSED)(pool)
 
     with_pool(body)
-
-
-@on_the_root
-def test_what_the_root_changes_in_the_state_of_a_function_is_seen_by_all(pool):
-    state = State()
-    for number in range(4):
-        state.array[:] = number
-        assert set(pool.map(state.look, range(40), 1)) == {number}
-        assert pool.submit(state.look, 3).result() == number
-
-
-def test_an_initializer_is_called_once(comm):
-    made.clear()
-
-    def body(pool):
-        for _ in range(3):
-            assert pool.map(with_made, range(20)) == [7 + number for number in range(20)]
-
-    with_pool(body, initializer=make if comm.rank == 0 else None, initargs=(2, 5))
-    assert made == [7]
 
 
 @pytest.mark.ranks(2)
