@@ -1,5 +1,36 @@
 """Makes one rank's error every rank's error, so that no rank waits for one that has failed."""
 
+# Theory of operation: how one rank's error becomes every rank's, and what an agreement orders.
+#
+# The rules:
+# 1. Local work that can fail stands in the block of an agreement. Between two collectives of a call there is none
+#    outside of one.
+# 2. Leaving the block is one MPI_Allreduce, which all ranks of the communicator make whatever happened in the block.
+#    It brings each rank the same bytes, the bitwise OR of what the ranks gave.
+# 3. Each rank decides by these bytes alone what to do next: go on; exchange the errors; or exchange the calls, which
+#    differ.
+# 4. A rank whose block raised raises its own error after that; the others raise `PeerError`. The error says to how
+#    many ranks it is known (`mark_known`), so that code above may try another way where all ranks have it, and only
+#    there.
+#
+# Why no rank waits for one that has failed: by rule 2 the ranks that failed come to the same Allreduce as the others,
+# and by rule 3 all take the same branch after it, so that they come to the same collectives there. Work that is
+# itself made of collectives, in which other ranks come to the next one whatever happens here, keeps its first error
+# until it has called all of them (`Deferred`).
+#
+# Why comparing calls costs nothing: the checksum of a call and its inverse are both combined by OR. If all ranks gave
+# the same one, both come out as they went in. If two differ in a bit, that bit is set in both results, and neither
+# rank finds its own.
+#
+# Why an agreement orders memory: no rank leaves it before all have entered, and data came from each of them. So what
+# a rank of a node wrote to node memory before the agreement, every rank of the node sees after it, and what a rank
+# read before, nobody has changed (`comm.communicator` says why that holds on any CPU). What is written within a block
+# is not yet ordered in it: a rank must not read there what another one writes there.
+#
+# What is outside of it: an exception that comes from outside, such as a signal's handler, between the block and the
+# end of the call. That rank does not know what the others did, so that it is refused on the communicator from then on
+# (`comm.collective`), and its buffers stay alive; the others wait for MPISHARE_TIMEOUT or the end of the job.
+
 from __future__ import annotations
 
 import struct
@@ -55,9 +86,7 @@ class Agreement:
     names `where` too, the file and line of the call, if that is set. When the block sets `payload`, to `PAYLOAD_BYTES`
     bytes, then after it `payload` is the bitwise OR of the payloads of all ranks.
 
-    Without an error it costs one MPI_Allreduce of 80 bytes by MPI_BOR: whether a rank has failed, the checksum of the
-    call, the inverted checksum, and the payload. Equal checksums come out as they went in. It also orders memory: what
-    any rank of a node wrote to node memory before, every rank of the node sees after.
+    Without an error it costs one MPI_Allreduce of 80 bytes.
     """
 
     call = ""
