@@ -48,7 +48,6 @@ class Context:
         data_comm: The duplicate of `collective_comm` as mpi4py has it, for what follows a head.
         max_tag: The largest tag that MPI allows.
         recycle_bytes: How much memory each node may keep for arrays to come, in bytes: what the smallest node allows.
-        buffer_pool_bytes: How much memory this rank may keep for messages to come, in bytes.
         link_speeds: Bytes a second to other nodes, by node, as far as messages have measured it.
         segment_count: How many segments were made over the communicator, the same on all ranks.
         uid: A number that is the same on all ranks and differs between communicators.
@@ -97,13 +96,11 @@ class Context:
         self.data_comm = duplicate
         self.max_tag = cast("int", mpi.COMM_WORLD.Get_attr(mpi.TAG_UB))
         self.uid: int = duplicate.bcast(int.from_bytes(os.urandom(7), "little"))
-        node_bytes = self.config.recycle_bytes(host_memory.memory_bytes())
         # mpi4py's allreduce of objects would duplicate the communicator, and hold Python's lock meanwhile: other ranks
         # could then wait for a thread of this one that makes a communicator or a window.
-        smallest = array("q", [node_bytes])
+        smallest = array("q", [self.config.recycle_bytes(host_memory.memory_bytes())])
         duplicate.Allreduce(mpi.IN_PLACE, smallest, mpi.MIN)
         self.recycle_bytes = smallest[0]
-        self.buffer_pool_bytes = node_bytes // (2 * self.topology.node_size)
         self.link_speeds: dict[int, float] = {}
         self.segment_count = 0
         self.is_out_of_step = False

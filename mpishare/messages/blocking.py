@@ -15,8 +15,7 @@ from mpishare.arrays.spec import Spec
 from mpishare.comm import mpi
 from mpishare.comm.context import Context
 from mpishare.comm.requests import keep_alive, pending, waits
-from mpishare.errors import CapacityError, MpishareError
-from mpishare.memory.buffer_pool import SMALLEST_BYTES
+from mpishare.errors import MpishareError
 from mpishare.messages.requests import refuse_if_interrupted
 from mpishare.messages.wire import (
     FIRST_TAG,
@@ -25,7 +24,6 @@ from mpishare.messages.wire import (
     LARGEST_CHUNK_BYTES,
     PARTS_FOLLOW,
     decode,
-    memory_for,
     new_tag,
 )
 
@@ -163,13 +161,8 @@ def _receive_part(
     if has_frames or not FIRST_TAG <= tag < context.max_tag or not (out is None or spec.is_order_of(out)):
         return None
     try:
-        if out is not None:
-            array = out
-        elif spec.nbytes < SMALLEST_BYTES:
-            array = np.empty(spec.shape, spec.dtype, spec.order)  # in the fewest steps
-        else:
-            array = spec.view(memory_for(context, spec.nbytes))
-    except (CapacityError, MemoryError):
+        array = np.empty(spec.shape, spec.dtype, spec.order) if out is None else out
+    except MemoryError:
         return None
     context.data_comm.Recv((array, mpi.BYTE), source, tag)
     return array

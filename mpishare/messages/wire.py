@@ -27,7 +27,7 @@ from mpishare.arrays.spec import Spec
 from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag
 from mpishare.errors import ArgumentError, MpishareError, SpecError
-from mpishare.memory.buffer_pool import acquire, acquire_for
+from mpishare.memory.buffers import allocate_buffer
 from mpishare.messages.compression import FRAME_BYTES, SMALLEST_BYTES, expand_frame
 from mpishare.objects.pickled import PickledObject, check_length, pack_specs, unpack_specs
 
@@ -108,7 +108,7 @@ def encode(context: Context, content: NDArray[Any] | PickledObject, wants_frames
         return _encode_object(context, content, wants_frames)
     spec = Spec.of(content)
     header, extension = spec.packed
-    block = _contiguous_bytes(context, content, spec)
+    block = _contiguous_bytes(content, spec)
     if HEADER_BYTES + len(extension) + spec.nbytes <= HEAD_BYTES:
         return Message(b"".join((header, extension, block.tobytes())))
     parts = [part for part in (np.frombuffer(extension, np.uint8), block) if part.nbytes]
@@ -121,7 +121,7 @@ def _encode_object(context: Context, pickled: PickledObject, wants_frames: Wants
     streams = contents, pickled.skeleton
     in_head = sum(_are_in_head(len(contents), len(pickled.skeleton)))
     parts = [np.frombuffer(text, np.uint8) for text in streams[in_head:]]
-    blocks = list(map(_contiguous_bytes, repeat(context), pickled.arrays, specs))
+    blocks = list(map(_contiguous_bytes, pickled.arrays, specs))
     parts += [_joined(blocks[arrays], offsets, nbytes) for arrays, offsets, nbytes in _parts_of(specs) if nbytes]
     tag, has_frames = new_tag(context), wants_frames is not None and wants_frames(parts)
     head = _OBJECT_HEAD.pack(_OBJECT_MAGIC, tag, has_frames, len(contents), len(pickled.skeleton))
@@ -158,15 +158,15 @@ def _are_in_head(contents_bytes: int, skeleton_bytes: int) -> tuple[bool, bool]:
     return contents_bytes <= room, contents_bytes + skeleton_bytes <= room
 
 
-def _contiguous_bytes(context: Context, array: NDArray[Any], spec: Spec) -> Block:
+def _contiguous_bytes(array: NDArray[Any], spec: Spec) -> Block:
     """The bytes of `array` in the order of `spec`: a view if it is contiguous, else a copy.
 
-    Within a node a derived datatype takes half the time for 8 MiB, but its bytes
-    could not be compressed, nor cut at any place.
+    Within a node a derived datatype takes half the time for 8 MiB, but its bytes could not be compressed, nor cut at
+    any place.
     """
     if array.flags.forc:
         return bytes_of(array)
-    block = acquire(spec.nbytes, context.buffer_pool_bytes)
+    block = np.empty(spec.nbytes, np.uint8)
     copy_bytes(spec.view(block), array)
     return block
 
@@ -253,7 +253,7 @@ class _IncomingParts:
         """The bytes of the next part, in `block` or in memory of their own; no bytes if they are lost."""
         try:
             self.raise_error()
-            block = memory_for(self._context, nbytes) if block is None else block
+            block = _memory_for(self._context, nbytes) if block is None else block
         except MpishareError as error:
             self.error = error
         has_frames = travels_in_frames(nbytes, self._has_frames)
@@ -287,14 +287,14 @@ def _placed(spec: Spec, block: Block | bytearray, out: NDArray[Any] | None) -> N
     return out
 
 
-def memory_for(context: Context, nbytes: int) -> Block:
+def _memory_for(context: Context, nbytes: int) -> Block:
     """Fresh memory for an array.
 
     Raises:
         CapacityError: There is none.
     """
     cure = "The message is lost; the next one is not. Send less at a time."
-    return acquire_for(context, nbytes, cure, before=_sink)  # reserved while there is memory
+    return allocate_buffer(context, nbytes, cure, before=_sink)  # reserved while there is memory
 
 
 @cache

@@ -1,10 +1,12 @@
 """Rows of all ranks, to all, to the root and from it: bit for bit, one copy per node."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 import mpishare as ms
-from mpishare.memory import buffer_pool
+from mpishare.memory import buffers
 from mpishare.transfer import rows
 from tests.arrays import REPRESENTATIVES, bits, filled
 from tests.mpi.test_errors import assert_refused_alike
@@ -106,11 +108,11 @@ def test_any_number_of_messages(comm, monkeypatch):
 def test_no_memory_on_one_rank(comm, raised, monkeypatch):
     last = comm.size - 1
 
-    def refuse(nbytes, limit):
+    def refuse(nbytes, dtype):
         raise MemoryError
 
     if comm.rank == last:
-        monkeypatch.setattr(buffer_pool, "acquire", refuse)
+        monkeypatch.setattr(buffers, "np", SimpleNamespace(empty=refuse, uint8=np.uint8))
     for call in (lambda: ms.gather(np.ones(3), root=last), lambda: ms.scatter(np.ones(9))):
         errors = [error for error, _ in raised(call)]
         assert errors == ["PeerCapacityError"] * last + ["CapacityError"]

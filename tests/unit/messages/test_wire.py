@@ -26,7 +26,7 @@ from mpishare.messages.wire import (
 from mpishare.objects.pickling import pickle_object, unpickle_object
 from tests.arrays import DTYPES, REPRESENTATIVES, bits
 
-CONTEXT: Any = SimpleNamespace(topology=SimpleNamespace(host="host"), max_tag=1 << 20, buffer_pool_bytes=0)
+CONTEXT: Any = SimpleNamespace(topology=SimpleNamespace(host="host"), max_tag=1 << 20)
 MAX_BUFFERS = 10_000
 
 
