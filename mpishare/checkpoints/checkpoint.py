@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.raw import bytes_of
 from mpishare.arrays.spec import Spec
-from mpishare.checkpoints.contents import CheckpointWriter, ChecksummedPart, Contents
+from mpishare.checkpoints.contents import CheckpointFile, CheckpointWriter, ChecksummedPart
 from mpishare.checkpoints.folder import CheckpointFolder
 from mpishare.checkpoints.values import dump, load
 from mpishare.comm import mpi
@@ -100,13 +100,13 @@ class Checkpoint:
 
         Args:
             step: The step of the computation, an integer >= 0.
-            arrays: The arrays by name, the same names on all ranks. Those of rank 0 are saved; those of other ranks are
-                ignored unless `distributed` names them.
+            arrays: The arrays by name, the same names on all ranks. Arrays of rank 0 are saved; arrays of other ranks
+                are ignored unless `distributed` names them.
             distributed: The names of the arrays of which each rank has rows, which are stacked in rank order.
             values: Small values by name. Those of rank 0 are saved: numbers of Python and NumPy, strings, bytes, None,
                 dates and times, paths, arrays of up to 1 MiB, NumPy's random generators of every kind; and lists,
-                tuples, sets and dicts of these. `comm.gather` brings those of other ranks to rank 0.
-            overwrite: Whether checkpoints of later steps are set aside, as those of a run that begins again.
+                tuples, sets and dicts of these. `comm.gather` brings values of other ranks to rank 0.
+            overwrite: Whether checkpoints of later steps are set aside, as when a run begins again.
             progress: Whether rank 0 shows a bar; see `mpishare.save`.
 
         Raises:
@@ -162,8 +162,8 @@ class Checkpoint:
         with collective("Checkpoint.latest", self._comm) as call:
             with call.agree_on_arguments() as agreement:
                 agreement.call = f"Checkpoint.latest({self.path})"
-            contents = self._folder.newest(call.context)
-        return None if contents is None else Snapshot(contents, self._comm)
+            file = self._folder.newest(call.context)
+        return None if file is None else Snapshot(file, self._comm)
 
 
 class Snapshot:
@@ -175,12 +175,12 @@ class Snapshot:
         path: Its file, an HDF5 file with the arrays in the group "arrays".
     """
 
-    def __init__(self, contents: Contents, comm: mpi.Comm | None) -> None:
-        self._contents = contents
+    def __init__(self, file: CheckpointFile, comm: mpi.Comm | None) -> None:
+        self._file = file
         self._comm = comm
-        self.step = contents.step
-        self.names = tuple(contents.arrays)
-        self.path = contents.path
+        self.step = file.step
+        self.names = tuple(file.arrays)
+        self.path = file.path
 
     @property
     def values(self) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class Snapshot:
             FileError: This version of NumPy or this machine lacks the class or the dtype of one.
         """
         with file_errors(self.path):
-            return load(self._contents.values)
+            return load(self._file.values)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of an array, with all its rows. Local."""
@@ -243,7 +243,7 @@ class Snapshot:
     def _part(self, name: str) -> ChecksummedPart:
         if name not in self.names:
             raise ArgumentError(f"{self.path} has no array {name!r}; it has {', '.join(self.names) or 'none'}.")
-        return self._contents.arrays[name]
+        return self._file.arrays[name]
 
     def __repr__(self) -> str:
         return f"<Snapshot of step {self.step} with {', '.join(self.names) or 'no array'} in {self.path}>"

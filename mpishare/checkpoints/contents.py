@@ -41,7 +41,7 @@ HEADER = struct.Struct("<8sIIQQ")
 """Magic, format number, checksum of the JSON text that follows, its length, size of the user block.
 
 Every format begins with this header. The checksum is a CRC-32 that starts with the format number less 1, so that an
-altered number is not taken for that of another format.
+altered number is not taken for the number of another format.
 """
 
 FORMAT = 2
@@ -126,7 +126,7 @@ class ChecksummedPart:
                     target[:] = run.read(source.descriptor)[max(-offset, 0) :][: target.nbytes]
 
 
-class Contents(NamedTuple):
+class CheckpointFile(NamedTuple):
     """What the file of a checkpoint has, but for the bytes of the arrays.
 
     Attributes:
@@ -144,7 +144,7 @@ class Contents(NamedTuple):
     runs: Sequence[CheckedRun]
 
     @classmethod
-    def read(cls, source: Source) -> Contents:
+    def read(cls, source: Source) -> CheckpointFile:
         """Reads the manifest of a file, and checks it, but not the `runs`.
 
         Raises:

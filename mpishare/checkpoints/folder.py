@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from mpishare.arrays.slices import balanced_slice
-from mpishare.checkpoints.contents import DAMAGE, Contents
+from mpishare.checkpoints.contents import DAMAGE, CheckpointFile
 from mpishare.comm import callsite
 from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
@@ -82,8 +82,8 @@ class CheckpointFolder:
         """The file of a step."""
         return self.path / f"{step:012}.h5"
 
-    def newest(self, context: Context) -> Contents | None:
-        """The contents of the newest file that is as it was saved; None if the folder has no file.
+    def newest(self, context: Context) -> CheckpointFile | None:
+        """The newest file that is as it was saved; None if the folder has no file.
 
         Raises:
             FileError: There are files, but none is as it was saved; or the folder or a file cannot be read.
@@ -95,10 +95,10 @@ class CheckpointFolder:
         self.damaged.clear()
         step: int | None = 0
         while step is not None:
-            step, contents = self._look(context)
-            if contents is not None:
+            step, found = self._look(context)
+            if found is not None:
                 self.last = step
-                return contents
+                return found
         with agree(context.collective_comm):
             if self.damaged:
                 reason = f"all {len(self.damaged)} checkpoints are damaged. Remove them to start again."
@@ -106,14 +106,14 @@ class CheckpointFolder:
         self.last = -1
         return None
 
-    def _look(self, context: Context) -> tuple[int | None, Contents | None]:
-        """The highest step that is not known to be damaged, and its contents.
+    def _look(self, context: Context) -> tuple[int | None, CheckpointFile | None]:
+        """The highest step that is not known to be damaged, and its file.
 
-        The contents are None if they are damaged, which is noted, or have been replaced meanwhile. Collective over the
+        The file is None if it is damaged, which is noted, or has been replaced meanwhile. Collective over the
         communicator.
         """
         comm, is_root = context.collective_comm, context.topology.rank == ROOT
-        step = contents = stamp = None
+        step = found = stamp = None
         problems: list[Exception] = []
         with agree(comm), file_errors(self.path):
             if is_root:
@@ -122,12 +122,12 @@ class CheckpointFolder:
             if step is not None:
                 with self._open(step, problems) as source:
                     stamp = source.stamp
-                    contents = Contents.read(source)
-        step, contents = comm.bcast_obj((step, contents), ROOT)
+                    found = CheckpointFile.read(source)
+        step, found = comm.bcast_obj((step, found), ROOT)
         if step is None:
             return None, None
         with agree(comm), self._open(step, problems) as source:
-            runs = contents.runs if contents is not None else ()
+            runs = found.runs if found is not None else ()
             for run in runs[balanced_slice(len(runs), comm.size, comm.rank)]:
                 run.read(source.descriptor)
         is_replaced = is_root  # or removed
@@ -144,7 +144,7 @@ class CheckpointFolder:
             with agree(comm):  # warnings may be errors
                 if is_root:
                     callsite.warn(f"the checkpoint of step {step} in {self.path} is left out: {reasons[0]}")
-        return step, None if reasons else contents
+        return step, None if reasons else found
 
     @contextmanager
     def _open(self, step: int, problems: list[Exception]) -> Iterator[Source]:
@@ -176,7 +176,7 @@ class CheckpointFolder:
         return steps
 
     def check_follows(self, step: int) -> None:
-        """Checks that the folder has no later step, or that the computation goes on from `step` or before. Local.
+        """Checks that the folder has no later step, or that the computation continues from `step` or before. Local.
 
         Damaged ones do not count.
 
@@ -212,7 +212,7 @@ class CheckpointFolder:
 
         Args:
             step: The step that has been saved.
-            keep: How many files up to that of `step` stay.
+            keep: How many files stay, counted back from the file of `step`.
             sets_aside: Whether files of later steps get another name; otherwise they keep theirs.
 
         Raises:

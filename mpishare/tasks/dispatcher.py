@@ -32,7 +32,7 @@ _SLEEP_S = 0.0002
 """How long the root's thread sleeps between looks while calls are running."""
 
 _LONGEST_RECEIVE_S = 1
-"""A result that takes longer to receive counts as much of the time of the other calls; see `Stopwatch`."""
+"""A result that takes longer to receive counts as this many seconds for the other calls; see `Stopwatch`."""
 
 _IDLE_SLEEP_S = 0.0005
 """How long a worker without work sleeps between looks, so that the root has the machine to itself meanwhile."""
@@ -157,7 +157,7 @@ class Dispatcher:
         has_function = self._functions.pop(rank, self) is call.func  # noted again when the call has been made
         try:
             pickled = pickle_object((has_function, None if has_function else call.func, call.args, call.kwargs))
-        except BaseException as error:  # of a class that is pickled; the pool goes on
+        except BaseException as error:  # raised by a class that is pickled; the pool stays usable
             future.set_exception(error)
             return True
         self._idle.pop()

@@ -128,7 +128,7 @@ class Failure(NamedTuple):
     def task_error(self, context: Context, rank: int, first: int = 0, error: BaseException | None = None) -> TaskError:
         """The error for users, where the task ran on `rank`. Its item is counted from item number `first`.
 
-        `error` is the failed task's own one, if that was of this rank.
+        `error` is the failed task's own error where this rank ran the task.
         """
         facts = first + (self.item or 0), rank, _host(context, rank), self.reason, self.traceback
         task_error, cause = TaskError(*facts), error and cause_of(error)

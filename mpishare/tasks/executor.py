@@ -28,7 +28,7 @@ _CHUNKS = 4
 
 
 class AsyncResult:
-    """The result of a call that goes on, as multiprocessing has it. Its callbacks run in a thread of the pool."""
+    """The result of a running call, as multiprocessing has it. Its callbacks run in a thread of the pool."""
 
     def __init__(
         self,
@@ -257,20 +257,20 @@ class TaskExecutor(Executor):
         return self.map(partial(_call_with, func), iterable, chunksize=chunksize)
 
     def submit(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Has one of the other ranks call `func` while the root goes on; without other ranks, calls it at once.
+        """Has another rank call `func` and returns at once. A root without other ranks calls `func` itself.
 
         Several threads may submit at the same time.
 
         Returns:
-            A future, as of concurrent.futures. If the call fails, its result raises TaskError.
+            A future of concurrent.futures. If the call fails, its result raises TaskError.
         """
         return self._submit(Call(next(self._call_numbers), func, args, kwargs))
 
     def imap(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1) -> ResultIterator:
         """Yields the results in order, computed by the other ranks while the root uses them.
 
-        Items are read a few chunks ahead. A call costs some hundred microseconds, so that chunks should take longer.
-        `next(timeout)` of what it returns is that of multiprocessing.
+        Items are read a few chunks ahead. A call costs a few hundred microseconds, so that chunks should take longer.
+        The iterator has multiprocessing's `next(timeout)`.
         """
         return ResultIterator(self._chunks(func, iterable, chunksize), self._n_ahead, is_ordered=True)
 
@@ -328,7 +328,7 @@ class TaskExecutor(Executor):
     def _chunks(
         self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int
     ) -> Iterator[Future[list[Any]]]:
-        """Submits `chunksize` items with each step. An error of `iterable` is that of the last future."""
+        """Submits `chunksize` items with each step. If `iterable` raises, the last future has its error."""
         checked_integer("chunksize", chunksize, least=1)
         items, function, first = iter(iterable), partial(apply_to_items, func), 0
         try:

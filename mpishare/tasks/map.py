@@ -101,7 +101,7 @@ class Options:
     per: str = "rank"
 
     def checked(self, n_ranks: int) -> Options:
-        """The same, where users gave what is allowed.
+        """These options, with `root` as an int.
 
         Raises:
             ArgumentError: One is not among those allowed.
@@ -260,7 +260,7 @@ class _Run:
     def _wait_for_all(self) -> None:
         """Waits until no rank has a task left.
 
-        An exception from outside, such as a signal handler's, cancels the tasks; the wait goes on. Where waits are
+        An exception from outside, such as a signal handler's, cancels the tasks; the wait continues. Where waits are
         watched, the ranks meet in the next collective instead, which a stall ends.
         """
         request = None

@@ -41,19 +41,20 @@ class Pool(TaskExecutor):
     On the root, `with` returns the pool, and the root runs tasks of `map` as well. On the other ranks, `with` returns
     None when the root leaves its block; until then they serve the root, and sleep while it computes. A task that raises
     does not end this, whatever it raises. Each `map` sends its function, in the state that it has then; `initialize`
-    makes what is large on each rank once.
+    makes large state on each rank once.
 
     Names that other pools have mean what they mean there. Where they differ:
 
     - `map` returns a list, as multiprocessing's and schwimmbad's do. Its third argument is `chunksize` as in
       multiprocessing if it is a number, `callback` as in schwimmbad if it is a function, else one more iterable, as in
-      concurrent.futures; `timeout` is that of concurrent.futures. `callback` gets single results; that of `map_async`
-      gets the list. The third argument of `starmap` is `chunksize`, as in multiprocessing; mpi4py's is `timeout`.
+      concurrent.futures; `timeout` is as in concurrent.futures. `callback` gets single results; the callback of
+      `map_async` gets the list. The third argument of `starmap` is `chunksize`, as in multiprocessing; in mpi4py it is
+      `timeout`.
     - `imap` reads a few chunks ahead, not all items. An error ends it.
-    - `submit`, `apply`, `imap` and their like leave the root free; they run on the other ranks. Where MPI allows no
+    - Calls of `submit`, `apply`, `imap` and the like run on the other ranks. The root stays free. Where MPI allows no
       threads (it does by MPI_THREAD_MULTIPLE, the default of mpi4py), the root makes each call itself, at once.
     - `with` waits for all calls, as in concurrent.futures. `close` does so too; multiprocessing's returns at once.
-      `terminate` and an exception cancel the calls that have not begun; a call that has begun goes on to its end.
+      `terminate` and an exception cancel the calls that have not begun; a call that has begun runs to its end.
     - `size` and `_processes` count the root; `workers`, which is schwimmbad's, `num_workers`, which is mpi4py's, and
       `_max_workers` do not. adaptive, which does not know this executor, needs `ntasks=pool.num_workers`.
     - `wait` is schwimmbad's: the worker serves the root. concurrent.futures.wait takes the futures of `submit`.
@@ -86,7 +87,7 @@ class Pool(TaskExecutor):
         Over `comm`, to make it and to enter it. All other methods are for the root alone.
 
     Source:
-        The pattern is that of mpi4py.futures.MPICommExecutor.
+        The pattern follows mpi4py.futures.MPICommExecutor.
 
     Example:
         >>> import mpishare as ms
@@ -210,7 +211,7 @@ class Pool(TaskExecutor):
             return
         if self._end is not None:
             self._end.join()
-        with self._turn:  # a `map` of another thread goes on until here
+        with self._turn:  # waits for the `map` of another thread
             pass
 
     def join(self) -> None:

@@ -43,7 +43,7 @@ def send_object(context: Context, comm: CollectiveComm, pickled: PickledObject, 
 def receive_object(context: Context, comm: CollectiveComm, source: int, tag: int) -> Any:
     """Receives what `send_object` sends, to the end, also where it raises one of these.
 
-    After any other exception, such as a signal handler's, the communicator is refused: what is left of the message
+    After any other exception, such as a signal handler's, the communicator is refused: the rest of the message
     would come to the next receive, and Open MPI 5.0 writes a message that is too long past the end of its buffer.
 
     Returns:

@@ -57,7 +57,7 @@ from mpishare.errors import BackendError, MpishareError
 from mpishare.memory.shared_file import memory_file, open_shared
 
 CHUNK_S = 0.002
-"""How long a chunk should take: some hundred times as long as taking it."""
+"""How long a chunk should take: a few hundred times as long as to take it."""
 
 _BLOCK_S = 0.25
 """How long a node takes for a block, as far as is known. To fetch one takes about a millisecond."""
@@ -216,7 +216,7 @@ class Scheduler:
             return self._take(sizer.n_tasks, self._n_ranks)
 
     def cancel(self) -> None:
-        """No rank of this node takes more tasks, and those of other nodes no more blocks."""
+        """No rank of this node takes more tasks, and no other node gets more blocks."""
         with self._thread_lock, self._file_lock:
             self._numbers[_BEGIN] = self._numbers[_END]
             if not self._numbers[_IS_CLOSED]:

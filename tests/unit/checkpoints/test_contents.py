@@ -11,7 +11,7 @@ import pytest
 
 from mpishare.arrays.spec import Spec
 from mpishare.checkpoints import contents
-from mpishare.checkpoints.contents import DAMAGE, FORMAT, HEADER, CheckpointWriter, Contents, gaps_between
+from mpishare.checkpoints.contents import DAMAGE, FORMAT, HEADER, CheckpointFile, CheckpointWriter, gaps_between
 from mpishare.errors import SpecError
 from mpishare.files import row_blocks
 from mpishare.files.atomic_file import AtomicFile, write_exactly
@@ -53,7 +53,7 @@ def path(tmp_path, monkeypatch):
 def verified(path):
     """The contents, after all of the file has been read."""
     with Source(str(path)) as source:
-        contents = Contents.read(source)
+        contents = CheckpointFile.read(source)
         for run in contents.runs:
             run.read(source.descriptor)
     return contents
