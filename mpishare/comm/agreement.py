@@ -27,9 +27,12 @@
 # read before, nobody has changed (`comm.communicator` says why that holds on any CPU). What is written within a block
 # is not yet ordered in it: a rank must not read there what another one writes there.
 #
-# What is outside of it: an exception that comes from outside, such as a signal's handler, between the block and the
-# end of the call. That rank does not know what the others did, so that it is refused on the communicator from then on
-# (`comm.collective`), and its buffers stay alive; the others wait for MPISHARE_TIMEOUT or the end of the job.
+# What is outside of it: an exception that comes from outside, such as a signal's handler. Between the block and the end
+# of the call, this rank does not know what the others did. Within a block that sends messages, the others may wait for
+# one that this rank has not sent, and so come to no Allreduce: there rule 2 has its one exception, and this rank raises
+# at once (`mark_alone`). Either way it refuses the communicator from then on (`comm.collective`), and its buffers stay
+# alive; the others wait for MPISHARE_TIMEOUT or the end of the job. Nothing is repaired: after an interrupt at any
+# instruction no rank can know which messages are under way.
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def _user_frame() -> tuple[FrameType, int]:
 
 
 def call_of(frame: FrameType) -> tuple[str, str, int]:
-    """Of a frame within this package: the call that the user made, its file and line, and a number of the call."""
+    """The user's call that led to a frame within this package: its name, its file and line, and a number for it."""
     while frame.f_back is not None and frame.f_back.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back
     name: str = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)  # from Python 3.11 on

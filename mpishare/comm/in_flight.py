@@ -37,7 +37,7 @@ class InFlight:
         self._buffers = buffers
         self._requests: list[mpi.Request] = []  # of all that have begun
         self._ranks: list[int] = []
-        self._last: Any = None  # the buffer of a message that may have begun, and whose request is not known yet
+        self._last: Any = None  # the newest buffer: after an interrupt MPI may use it though its request is lost
         self._ended = 0
 
     def __enter__(self) -> InFlight:

@@ -34,7 +34,8 @@ pending: dict[Pending, None] = {}
 
 
 waits = [0]
-"""How many waits for other ranks this process has begun: a thread in the same one as before has waited all the time."""
+"""How many waits for other ranks this process has begun. If it has not grown between two looks, no wait has ended in
+between and begun anew; the watchdog needs this, as Python may use a frame's address again."""
 
 
 def advance_all(excluded: Pending | None = None) -> bool:

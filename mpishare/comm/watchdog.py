@@ -1,8 +1,8 @@
-"""What says where this rank waits for others, and what ends the wait.
+"""Names on stderr where this rank waits long for others, and ends waits at MPISHARE_TIMEOUT.
 
-By default a thread looks every few seconds what the other threads of the process are in, and writes to stderr where one
-has waited long. It reads their stacks, so that it also sees a rank that blocks inside MPI, and calls need not tell it.
-Where MPISHARE_TIMEOUT is set, each wait is a loop that looks at a clock.
+By default a thread looks every two seconds where the other threads of the process are, and writes to stderr where one
+has waited long. It reads their stacks. So it also sees a rank that blocks inside MPI.
+With MPISHARE_TIMEOUT each wait is a loop that looks at a clock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REPORT_AFTER_S = 60
 """How long a rank waits in one call before it says so."""
 
 REPORT_LOOK_S = 2
-"""How often that is looked at."""
+"""Time between two looks at the stacks."""
 
 _LOOK_S = 0.01
 _SPIN_S = 0.01
@@ -34,14 +34,14 @@ _SLEEP_S = 0.0001
 """A wait with a limit yields the core for `_SPIN_S`; after that it sleeps `_SLEEP_S` between looks."""
 
 _WAITING = tuple(f"{Path(__file__).parents[1] / folder}{os.sep}" for folder in ("comm", "messages"))
-"""Where the innermost function of a thread is that waits for another rank."""
+"""A thread whose innermost function lies in one of these folders waits for another rank."""
 
 
 class Stopwatch:
     """Counts seconds from when it is made, for limits to waiting.
 
-    Between two looks it counts no more than `longest_s`: a batch system may suspend the whole job for hours, and nobody
-    has waited for a rank meanwhile. For one thread at a time.
+    Between two looks it counts no more than `longest_s`: a batch system may suspend the whole job for hours, and no
+    rank waits for another in that time. For one thread at a time.
     """
 
     def __init__(self, longest_s: float = 0.1) -> None:
@@ -76,7 +76,7 @@ class Watchdog:
         self.stalled: StallError | None = None
 
     def enter(self, name: str) -> str:
-        """Notes that this rank begins a public call; its file and line.
+        """Notes that this rank begins a public call. Returns the call's file and line.
 
         Raises:
             StallError: This rank gave up waiting on this communicator before.
@@ -174,7 +174,12 @@ def _report(rank: str, cure: str) -> None:
 
 
 def _look(before: dict[int, tuple[object, int]], rank: str, cure: str) -> dict[int, tuple[object, int]]:
-    """For each thread that waits: its wait, and for how many looks it has been in that. Keeps no frame, nor arrays."""
+    """Reports the threads that have been in one wait for long.
+
+    Returns:
+        For each thread that waits, the number of its wait and how many looks have found it there. A frame would keep
+        the caller's arrays alive, so none is kept.
+    """
     looks: dict[int, tuple[object, int]] = {}
     for thread, frame in sys._current_frames().items():
         call, where, number = call_of(frame)
@@ -188,7 +193,7 @@ def _look(before: dict[int, tuple[object, int]], rank: str, cure: str) -> dict[i
 
 
 def _has_limit(frame: FrameType | None) -> bool:
-    """Whether this is a wait for ranks that should come, not for what one of them does for the others."""
+    """Whether the ranks that this one waits for should come soon. They need not while one of them works for all."""
     for _ in range(3):
         if frame is not None and frame.f_locals.get("has_limit") is False:
             return False
