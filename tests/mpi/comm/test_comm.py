@@ -327,9 +327,11 @@ def test_a_communicator_whose_first_call_was_interrupted_can_be_freed(duplicate,
 
 def test_ranks_that_reach_a_page_of_the_first_are_one_node(duplicate):
     """As where MPI puts each rank on a node of its own."""
-    comm = CollectiveComm(duplicate)
+    of_host = duplicate.Split_type(MPI.COMM_TYPE_SHARED)
+    comm = CollectiveComm(of_host)
     assert join_nodes(comm, range(comm.size)) == dict.fromkeys(range(comm.size), 0)
     assert join_nodes(comm, [0] * comm.size) == {0: 0}
+    of_host.Free()
 
 
 @pytest.fixture
