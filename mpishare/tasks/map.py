@@ -217,7 +217,7 @@ class _Run:
         root, comm, sent = self._options.root, self._context.topology.comm, None
         with agree(self._context.collective_comm):
             if self._batches is not None:
-                with alone(comm, "by the items of a map"):
+                with self._reading():
                     items = self._batches.next()
                 is_last = self._batches.total is not None or not len(items)
                 sent = is_last, items, None if self._first else self._func
@@ -227,11 +227,18 @@ class _Run:
             self._func = func
         return is_last, items
 
+    def _reading(self) -> alone:
+        """A block in which the root reads items, while the other ranks run tasks or wait for them."""
+        return alone(self._context.topology.comm, "by the items of a map")
+
     def _run(self, items: Items) -> RankResults:
         """Runs tasks until none is left or one fails, and waits until all ranks have done so."""
         results, start = RankResults(), time.perf_counter()
         try:
             self._scheduler.start()
+            if self._batches is not None:
+                with self._reading():
+                    self._batches.read_ahead()
             with alone(self._context.topology.comm, IN_TASK, for_all_threads=True):
                 self._run_chunks(items, results)
         except BaseException as error:

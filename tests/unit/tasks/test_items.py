@@ -76,6 +76,7 @@ def batches_of(source, seconds=1.0):
     batches = []
     while len(items := source.next()):
         batches.append(list(items[0 : len(items)]))
+        source.read_ahead()
         source.note_time(len(items), seconds)
         if source.total is not None:
             break
@@ -89,7 +90,7 @@ def test_items_of_known_number_are_one_batch(items):
     assert batches_of(source) == [list(items)]
 
 
-@pytest.mark.parametrize(("seconds", "sizes"), [(10.0, [8] * 12), (1.0, [8] * 12), (1e-9, [8, 64, 28])])
+@pytest.mark.parametrize(("seconds", "sizes"), [(10.0, [8] * 12), (1.0, [8] * 12), (1e-9, [8, 8, 64, 20])])
 def test_batches_of_an_iterator_grow_with_speed(seconds, sizes):
     source = Batches(iter(range(100)), 2)
     assert source.total is None
@@ -112,6 +113,18 @@ def test_an_iterator_is_read_to_a_number_of_bytes():
         items = source.next()
         assert [row.max() for row in items[0 : len(items)]] == [number, number + 1, number + 2, number + 3]
     assert next(read) == 8
+
+
+def test_an_error_of_the_iterator_comes_after_its_items():
+    def broken():
+        yield from range(8)
+        raise OSError("gone")
+
+    source = Batches(broken(), 2)
+    assert len(source.next()) == 8
+    source.read_ahead()
+    with pytest.raises(OSError, match="gone"):
+        source.next()
 
 
 @pytest.mark.parametrize(
