@@ -8,10 +8,10 @@ import pytest
 
 from tests.run import ABOVE, mpi_tests
 
-BY_SLOT = ["--map-by", "slot", "--leave-session-attached"]
+ONE_SESSION = ["--leave-session-attached"]
 """Linux shares the cores among sessions, so that in one of its own a host whose ranks wait would get as much as one
 whose ranks work: a test takes half as long where all hosts are in one."""
-BY_NODE = [*BY_SLOT, "--rank-by", "node"]
+BY_SLOT, BY_NODE = ["--map-by", "slot"], ["--map-by", "slot", "--rank-by", "node"]
 PLACED = ["--ignore-glob=tests/mpi/test_*.py", *(f"--ignore=tests/mpi/{name}" for name in ("comm", "transfer"))]
 """Pytest's options to leave out the tests that depend on placement."""
 
@@ -28,7 +28,7 @@ PLACED = ["--ignore-glob=tests/mpi/test_*.py", *(f"--ignore=tests/mpi/{name}" fo
 def test_on_hosts(make, hosts, ranks, placed, options):
     """Uneven hosts have the tests that depend on placement, and even ones all others that send messages."""
     cluster = make(hosts, ranks=ranks)
-    ended = cluster.mpiexec([*placed, sys.executable, *options], limit_s=800)
+    ended = cluster.mpiexec([*ONE_SESSION, *placed, sys.executable, *options], limit_s=800)
     assert " passed" in ended.stdout
     assert " skipped" not in ended.stdout
     for host in cluster.spec.hosts:
@@ -81,7 +81,7 @@ MIB = 64
 
 def parts(hosts, call, *args, options=()):
     """What each host's link carried during a call of 64 MiB."""
-    links = json.loads(hosts.mpiexec([*options, *PROGRAM, call, str(MIB), *args]).stdout)
+    links = json.loads(hosts.mpiexec([*ONE_SESSION, *options, *PROGRAM, call, str(MIB), *args]).stdout)
     return {host: tuple(count / (MIB << 20) for count in counts) for host, counts in links.items()}
 
 
