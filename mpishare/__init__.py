@@ -6,12 +6,18 @@ from mpishare._version import VERSION
 
 TYPE_CHECKING = False  # that of typing, whose import would take longer than all else here
 if TYPE_CHECKING:
-    from mpishare.assignment import put
+    from mpishare._report.info import Info, info
+    from mpishare._report.report import Report, report
     from mpishare.checkpoints.checkpoint import Checkpoint, Snapshot
-    from mpishare.collectives import bcast, fence, partition
+    from mpishare.collectives.allgather import allgather
+    from mpishare.collectives.allreduce import allreduce
+    from mpishare.collectives.bcast import bcast, fence, partition
+    from mpishare.collectives.creation import empty, full, zeros
+    from mpishare.collectives.gather import gather, scatter
+    from mpishare.collectives.put import put
+    from mpishare.collectives.share import private, share
     from mpishare.comm.context import topology
     from mpishare.comm.topology import Topology
-    from mpishare.creation import empty, full, zeros
     from mpishare.errors import (
         ArgumentError,
         BackendError,
@@ -30,38 +36,32 @@ if TYPE_CHECKING:
     from mpishare.files.load import load
     from mpishare.files.save import Saved, save
     from mpishare.files.stored import Stored
-    from mpishare.gather_scatter import gather, scatter
-    from mpishare.gather_to_all import allgather
-    from mpishare.job_info import Info, info
-    from mpishare.memory_report import Report, report
+    from mpishare.messages.point_to_point import irecv, isend, recv, send, sendrecv
     from mpishare.messages.requests import Request
-    from mpishare.point_to_point import irecv, isend, recv, send, sendrecv
-    from mpishare.reduction import allreduce
-    from mpishare.sharing import private, share
     from mpishare.tasks.map import map  # noqa: A004 - like Python's own
     from mpishare.tasks.pool import Pool
 else:
     # Each module is imported when one of its names is first used (PEP 562), so that a job of many ranks reads only the
     # files that it needs. No module of this folder is called like a name: its import would take the name's place.
     _NAMES = {
-        "assignment": ("put",),
+        "collectives.put": ("put",),
         "checkpoints.checkpoint": ("Checkpoint", "Snapshot"),
-        "collectives": ("bcast", "fence", "partition"),
+        "collectives.bcast": ("bcast", "fence", "partition"),
         "comm.context": ("topology",),
         "comm.topology": ("Topology",),
-        "creation": ("empty", "full", "zeros"),
+        "collectives.creation": ("empty", "full", "zeros"),
         "files.inspect": ("stored",),
         "files.load": ("load",),
         "files.stored": ("Stored",),
         "files.save": ("Saved", "save"),
-        "gather_scatter": ("gather", "scatter"),
-        "gather_to_all": ("allgather",),
-        "job_info": ("Info", "info"),
-        "memory_report": ("Report", "report"),
+        "collectives.gather": ("gather", "scatter"),
+        "collectives.allgather": ("allgather",),
+        "_report.info": ("Info", "info"),
+        "_report.report": ("Report", "report"),
         "messages.requests": ("Request",),
-        "point_to_point": ("irecv", "isend", "recv", "send", "sendrecv"),
-        "reduction": ("allreduce",),
-        "sharing": ("private", "share"),
+        "messages.point_to_point": ("irecv", "isend", "recv", "send", "sendrecv"),
+        "collectives.allreduce": ("allreduce",),
+        "collectives.share": ("private", "share"),
         "tasks.map": ("map",),
         "tasks.pool": ("Pool",),
     }

@@ -23,7 +23,7 @@ class Config:
     """The settings of one communicator, read from the environment when it is first used.
 
     Attributes:
-        backend: `MPISHARE_BACKEND`, the segment kinds to try, separated by commas; None lets each node choose.
+        backend: `MPISHARE_BACKEND`, the backends to try, separated by commas; None lets each node choose.
         nodes: `MPISHARE_NODES`, pretend nodes for tests and debugging; None for the real ones.
         directory: `MPISHARE_DIR`, the folder for the files of memmaps; None for memory, and then the temporary folder.
         chunk_bytes: `MPISHARE_CHUNK`, the size of a message along a chain of nodes, such as "256K"; None for that of

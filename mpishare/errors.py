@@ -20,7 +20,7 @@ class SpecError(MpishareError, TypeError):
 
 
 class BackendError(MpishareError):
-    """A segment kind, or an optional package, cannot be used on this node."""
+    """A backend, or an optional package, cannot be used on this node."""
 
 
 class CapacityError(MpishareError, MemoryError):

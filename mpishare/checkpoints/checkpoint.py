@@ -210,7 +210,7 @@ class Snapshot:
             region: This rank's rows, as a slice without a step; None for the whole array, once per node.
             out: With `region`, a C-contiguous array of the rows' shape and dtype to fill, such as rows of an array in
                 node memory; None for a new one.
-            backend: Without `region`, the segment kind to use; see `share`.
+            backend: Without `region`, the backend to use; see `share`.
 
         Returns:
             The rows, in `out` or in a new array; or the whole array, read-only, one copy per node.

@@ -17,7 +17,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="mpishare info",
         description="Versions of MPI, mpi4py and numpy; hosts, ranks and placement; the memory of each node and which "
-        "segment kinds fit there. Start it as the job would be started, e.g. mpiexec -n 4 mpishare info.",
+        "backends fit there. Start it as the job would be started, e.g. mpiexec -n 4 mpishare info.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
     options = parser.parse_args(argv)

@@ -68,7 +68,7 @@ def load(
         attributes: Whether to return the attributes too.
         progress: Whether rank 0 shows the rate and the time left; see `mpishare.map`.
         comm: The ranks that share; MPI_COMM_WORLD when None.
-        backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
+        backend: The backend to use, or several with commas in the order to try; None lets each node choose.
 
     Returns:
         For one array a read-only `numpy.ndarray` in node memory, in Fortran order if the file has that. For a group a
@@ -83,7 +83,7 @@ def load(
         SpecError: The dtype of the dataset cannot be shared, or it is an HDF5 null dataspace.
         ArgumentError: `region` is not within the array, or another argument is not allowed.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
-        BackendError: h5py or tqdm is needed and not installed, or the segment kind cannot be used on this node.
+        BackendError: h5py or tqdm is needed and not installed, or the backend cannot be used on this node.
         MismatchError: The ranks gave different arguments, or made different calls.
         PeerError: Another rank raised one of these.
 

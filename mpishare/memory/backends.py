@@ -179,8 +179,8 @@ def obtain(
     if names is not None:
         others = f"{others}{'; ' * bool(others)}MPISHARE_BACKEND or backend= allows {names} alone; leave it out"
     if lack is None:
-        raise BackendError(f"no segment kind can be used on host {context.topology.host}: {others}")
-    cure = f"{lack.cure} No other segment kind can be used either. {others}" if others else lack.cure
+        raise BackendError(f"no backend can be used on host {context.topology.host}: {others}")
+    cure = f"{lack.cure} No other backend can be used either. {others}" if others else lack.cure
     raise CapacityError(lack.host, lack.where, lack.wanted, lack.free, cure)
 
 

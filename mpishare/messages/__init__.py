@@ -1,6 +1,7 @@
 """Messages from rank to rank.
 
-Their format (`wire`), how they are sent and received in the fewest steps (`blocking`) and in general (`requests`, also
-what a signal's exception does to them), and whether they are compressed (`compression`). `point_to_point` and `tasks`
-may call it. It must never run a collective, nor leave a sender waiting when the receiver has no room for its message.
+The public calls (`point_to_point`), the format of a message (`wire`), how it is sent and received in the fewest steps
+(`blocking`) and in general (`requests`, also what a signal's exception does to it), and whether it is compressed
+(`compression`). `mpishare` itself and `tasks` may call it. It must never run a collective, nor leave a sender waiting
+when the receiver has no room for its message.
 """

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mpishare.arrays.spec import describe
+from mpishare.collectives.share import share
 from mpishare.comm import mpi
 from mpishare.comm.agreement import PAYLOAD_BYTES, agree, mark_known
 from mpishare.comm.alone import alone
@@ -16,7 +17,6 @@ from mpishare.comm.collective import CollectiveCall, collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, SpecError, checked_integer
 from mpishare.progress_bar import Bar, check_tqdm
-from mpishare.sharing import share
 from mpishare.tasks.errors import IN_TASK, Failure, apply_to_items, error_of
 from mpishare.tasks.items import Batches, Items
 from mpishare.tasks.results import RankResults, gather_results

@@ -20,7 +20,7 @@ DEFAULTS = {
     SMALL: FILE,
     "a kernel that refuses all advice on memory": FILE,
 }
-"""The segment kind that each takes of itself."""
+"""The backend that each takes of itself."""
 APART = {"a user namespace per rank", "a user namespace for every second rank", "a PID namespace per rank"}
 """In which ranks may not read each other's memory."""
 

@@ -120,7 +120,7 @@ def test_limits_of_a_process(option, place):
 def test_no_open_files():
     """No open file left.
 
-    Outcome: the next kind, in the end one copy per rank, where one is enough to read.
+    Outcome: the next backend, in the end one copy per rank, where one is enough to read.
     """
     assert run_with("true", "share_without_descriptors").count("['private']") == 2
 

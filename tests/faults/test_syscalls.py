@@ -40,7 +40,7 @@ def settings(kind, folder):
 def test_errors(kind, tmp_path):
     """ENOSPC or EIO at the n-th system call that makes a window, a file in memory, or one in a folder.
 
-    Outcome: the next kind, or one error on all ranks; the next call works.
+    Outcome: the next backend, or one error on all ranks; the next call works.
     """
     ended = run_ranks(2, [*PROGRAM, "0", ",".join(CALLS[kind]), "ENOSPC,EIO", "1"], settings(kind, tmp_path))
     counts = json.loads(ended.stdout.splitlines()[-1])

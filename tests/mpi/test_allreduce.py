@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare import reduction
+from mpishare.collectives import allreduce
 from mpishare.errors import CapacityError
 from mpishare.transfer import reduce
 from tests.mpi.test_errors import assert_refused_alike
@@ -116,7 +116,7 @@ def test_no_memory_on_one_rank(configured, raised, monkeypatch):
     def refuse(*_, **__):
         raise CapacityError("a host", "nothing", 1, 0, "")
 
-    scratch = [(reduction, "Scratch")] if has_pairs else []  # else a node needs none
+    scratch = [(allreduce, "Scratch")] if has_pairs else []  # else a node needs none
     for owner, name in [*scratch, (reduce._Function, "fold")] if duplicate.size > 1 else []:
         if duplicate.rank == duplicate.size - 1:
             monkeypatch.setattr(owner, name, refuse)

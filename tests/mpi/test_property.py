@@ -1,4 +1,4 @@
-"""All ranks see the same bits of any array that hypothesis draws, for any root, placement and segment kind."""
+"""All ranks see the same bits of any array that hypothesis draws, for any root, placement and backend."""
 
 import os
 from typing import Any

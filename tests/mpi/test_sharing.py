@@ -12,7 +12,7 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare import sharing
+from mpishare.collectives import share
 from mpishare.transfer import between_nodes
 from tests.arrays import DTYPES, REPRESENTATIVES, bits, filled
 from tests.processes import anonymous_bytes
@@ -67,7 +67,7 @@ def test_a_neighbour_of_the_root_may_change_a_source_that_is_shared_once_it_has_
             waits.append(comm.recv(source=1))
         between_nodes.broadcast(*args, **options)
 
-    monkeypatch.setattr(sharing, "broadcast", broadcast)
+    monkeypatch.setattr(share, "broadcast", broadcast)
     source = ms.zeros(64 << 10, "u1")
     for number in range(8):
         shared = ms.share(source if comm.rank == 0 else None)

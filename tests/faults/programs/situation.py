@@ -27,7 +27,7 @@ def numbers(first, count):
 
 
 def outcome(backend, nbytes):
-    """The segment kinds of the ranks, whether all bytes are right on all, and the memory held over the array's."""
+    """The backends of the ranks, whether all bytes are right on all, and the memory held over the array's."""
     before = proportional_bytes(comm)
     array = ms.share(numbers(0, nbytes // 8) if comm.rank == 0 else None, backend=backend)
     firsts = range(0, array.size, BLOCK)

@@ -1,4 +1,4 @@
-"""The segment kinds of a launch, and the maps of this process."""
+"""The backends of a launch, and the maps of this process."""
 
 import gc
 import os
@@ -17,7 +17,7 @@ REFUSALS = {
 REFUSAL = next((reason for setting, reason in REFUSALS.items() if setting in os.environ.items()), "")
 MAKES_WINDOWS = not REFUSAL
 KINDS = {kind.title: kind for kind in backends.BACKENDS if kind.name != "window" or MAKES_WINDOWS}
-"""The segment kinds that this launch allows."""
+"""The backends that this launch allows."""
 
 
 @pytest.fixture(autouse=True)

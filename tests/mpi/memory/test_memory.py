@@ -1,4 +1,4 @@
-"""Memory of a node: what every segment kind does, which is taken, and how arrays use it in turn."""
+"""Memory of a node: what every backend does, which is taken, and how arrays use it in turn."""
 
 import errno
 import gc
@@ -303,7 +303,7 @@ def test_a_folder_that_is_named_comes_first(configured, tmp_path, comm):
 
 
 def test_where_no_kind_fits_the_error_names_each(configured):
-    """No segment kind has room.
+    """No backend has room.
 
     Outcome: CapacityError on all ranks: host, directory, bytes wanted, bytes free, the cure.
     """

@@ -35,7 +35,7 @@ def empty(
         dtype: Any dtype without Python objects.
         order: "C" or "F".
         comm: The ranks that share; MPI_COMM_WORLD when None.
-        backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
+        backend: The backend to use, or several with commas in the order to try; None lets each node choose.
 
     Returns:
         A writable `numpy.ndarray` of `shape` and `dtype`, valid as long as it or a view of it exists.
@@ -44,7 +44,7 @@ def empty(
         SpecError: The shape is negative or too large, or the dtype has no fixed size.
         ArgumentError: `order` or `backend` is unknown.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
-        BackendError: The requested segment kind cannot be used on this node.
+        BackendError: The requested backend cannot be used on this node.
         MismatchError: The ranks gave different arguments, or made different calls.
         PeerError: Another rank raised one of these.
 
@@ -80,7 +80,7 @@ def zeros(
         dtype: Any dtype without Python objects.
         order: "C" or "F".
         comm: The ranks that share; MPI_COMM_WORLD when None.
-        backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
+        backend: The backend to use, or several with commas in the order to try; None lets each node choose.
 
     Returns:
         A writable `numpy.ndarray` of `shape` and `dtype`, valid as long as it or a view of it exists.
@@ -89,7 +89,7 @@ def zeros(
         SpecError: The shape is negative or too large, or the dtype has no fixed size.
         ArgumentError: `order` or `backend` is unknown.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
-        BackendError: The requested segment kind cannot be used on this node.
+        BackendError: The requested backend cannot be used on this node.
         MismatchError: The ranks gave different arguments, or made different calls.
         PeerError: Another rank raised one of these.
 
@@ -124,7 +124,7 @@ def full(
         dtype: Any dtype without Python objects; that of `value` when None.
         order: "C" or "F".
         comm: The ranks that share; MPI_COMM_WORLD when None.
-        backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
+        backend: The backend to use, or several with commas in the order to try; None lets each node choose.
 
     Returns:
         A writable `numpy.ndarray` of `shape` and `dtype`, valid as long as it or a view of it exists.
@@ -133,7 +133,7 @@ def full(
         SpecError: The shape is negative or too large, the dtype has no fixed size, or `value` is not an item of it.
         ArgumentError: `order` or `backend` is unknown.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
-        BackendError: The requested segment kind cannot be used on this node.
+        BackendError: The requested backend cannot be used on this node.
         MismatchError: The ranks gave different arguments, or made different calls.
         PeerError: Another rank raised one of these.
 

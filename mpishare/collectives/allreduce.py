@@ -41,7 +41,7 @@ def allreduce(
             an operation made by MPI.Op.Create, for numbers that MPI has types for. An exception in its function ends
             the job.
         comm: The ranks that reduce; MPI_COMM_WORLD when None.
-        backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
+        backend: The backend to use, or several with commas in the order to try; None lets each node choose.
 
     Returns:
         A `numpy.ndarray` of the shape and dtype of `local`, in Fortran order if all ranks' arrays are, else in C order.
@@ -52,7 +52,7 @@ def allreduce(
         SpecError: `local` is not an array, or its dtype does not fit `op`.
         ArgumentError: `op` is not an operation on arrays of numbers, or `backend` is unknown.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
-        BackendError: The segment kind that was asked for cannot be used on this node.
+        BackendError: The backend that was asked for cannot be used on this node.
         MismatchError: The ranks gave different shapes, dtypes or operations, or made different calls.
         PeerError: Another rank raised one of these.
 

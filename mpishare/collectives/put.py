@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from mpishare.arrays.dtypes import has_gaps
 from mpishare.arrays.raw import Block, bytes_of
 from mpishare.arrays.spec import Spec
-from mpishare.collectives import shared_name
+from mpishare.collectives.bcast import shared_name
 from mpishare.comm import mpi
 from mpishare.comm.agreement import Deferred, agree
 from mpishare.comm.collective import collective

@@ -63,7 +63,7 @@ def share(
             `comm` is refused there; one of MPI deadlocks.
         root: The rank whose object is shared.
         comm: The ranks that share; MPI_COMM_WORLD when None.
-        backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
+        backend: The backend to use, or several with commas in the order to try; None lets each node choose.
 
     Returns:
         For an array, a plain `numpy.ndarray` with the bits, dtype and shape of `obj`, in Fortran order if `obj` is,
@@ -77,7 +77,7 @@ def share(
         ArgumentError: `root` is not a rank of `comm`, `backend` is unknown, `call` is not a function, or there are both
             `obj` and `call`.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
-        BackendError: The requested segment kind cannot be used on this node.
+        BackendError: The requested backend cannot be used on this node.
         MismatchError: The ranks gave different `root` or `backend`, or made different calls.
         PeerError: Another rank raised one of these, or `call` raised on `root`. That rank raises its own error.
 

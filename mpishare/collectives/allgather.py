@@ -25,7 +25,7 @@ def allgather(local: NDArray[Any], *, comm: mpi.Comm | None = None, backend: str
         local: This rank's rows, shape (n, ...) with any n >= 0. The other lengths and the dtype must be the same on all
             ranks. Any strides, any dtype without Python objects.
         comm: The ranks that gather; MPI_COMM_WORLD when None.
-        backend: The segment kind to use, or several with commas in the order to try; None lets each node choose.
+        backend: The backend to use, or several with commas in the order to try; None lets each node choose.
 
     Returns:
         A `numpy.ndarray` in C order, with the rows of rank 0 first. It is read-only, as arrays of `share` are, and
@@ -36,7 +36,7 @@ def allgather(local: NDArray[Any], *, comm: mpi.Comm | None = None, backend: str
             all ranks have.
         ArgumentError: `backend` is unknown.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
-        BackendError: The segment kind that was asked for cannot be used on this node.
+        BackendError: The backend that was asked for cannot be used on this node.
         MismatchError: The ranks gave rows of different shapes or dtypes, or made different calls.
         PeerError: Another rank raised one of these.
 

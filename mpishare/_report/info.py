@@ -1,4 +1,4 @@
-"""info: the versions, settings and nodes of a job, and the segment kinds that each node can use."""
+"""info: the versions, settings and nodes of a job, and the backends that each node can use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NodeInfo:
         reads_processes: Whether each of its ranks may read the memory of each other one (process_vm_readv). If not,
             the root of a `share` copies a large array by threads while the other ranks wait.
         machine: The facts that its kernel reports.
-        segments: For each segment kind the size up to which an array fits there now and what it provides, or why it
+        segments: For each backend the size up to which an array fits there now and what it provides, or why it
             cannot be used: first those that the node tries, in their order. An array gets the first that it fits.
         leftovers: The files that MPI made in shared memory for jobs of this user which were killed, and that no process
             uses any more. `mpishare clean` removes them.
@@ -83,7 +83,7 @@ class Info:
 
 
 def info(*, comm: mpi.Comm | None = None) -> Info:
-    """Collects the versions, the placement of the ranks, and the memory and segment kinds of each node.
+    """Collects the versions, the placement of the ranks, and the memory and backends of each node.
 
     Args:
         comm: The ranks asked about; MPI_COMM_WORLD when None.

@@ -15,14 +15,14 @@ class SegmentReport:
 
     Attributes:
         made_by: The call that made it.
-        backend: Its segment kind.
+        backend: Where its memory comes from.
         nbytes: Bytes of the array, or of all arrays of an object and of its pickle.
         bytes_in_views: How many of them arrays are views of. The rest is the pickle, and arrays that the object's
             classes copied or left out.
         node_size: Ranks on the node.
         copies: How many times the node holds the bytes: once, or once per rank.
         page_bytes: Size of its memory pages, as far as this rank has used them.
-        refusals: For each segment kind that was tried before, the reason why it was not used.
+        refusals: For each backend that was tried before, the reason why it was not used.
         bytes_copied: Bytes that each rank holds for itself of the object that was shared, such as Python objects, and
             arrays that its classes copy; 0 for an array.
         is_read_only_by_flag_alone: Whether a store from C would change what all ranks see: the array is read-only, but
