@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
@@ -144,12 +143,12 @@ def _member(source: Source, name: str) -> Any:
         FileError: There is no dataset and no group of that name.
     """
     try:
-        member = source.hdf5[name]
+        member = source.object(name)
     except FOREIGN_ERRORS as error:
         raise source.error(f"there is no such dataset or group; {_as_far_as(source, name)}.", name) from error
-    if not isinstance(member, h5py.Dataset | h5py.Group):
-        raise source.error(f"is a {type(member).__name__}, neither a dataset nor a group.", name)
-    return member.id
+    if isinstance(member, h5py.h5t.TypeID):
+        raise source.error("is a Datatype, neither a dataset nor a group.", name)
+    return member
 
 
 def _as_far_as(source: Source, name: str) -> str:
@@ -186,27 +185,33 @@ def stored_as(source: Source, name: str, dataset: Any, target: tuple[str, str] |
         FileError: The file ends before the dataset does, or is damaged otherwise.
     """
     with source.errors(name if target is None else target[1]):
-        plist, shape = dataset.get_create_plist(), dataset.shape
-        layout = "external" if plist.get_external_count() else _LAYOUTS[plist.get_layout()]
-        filters = [plist.get_filter(number) for number in range(plist.get_nfilters())]
-        names = tuple(name.decode(errors="replace") or str(code) for code, _, _, name in filters)
-        chunks = plist.get_chunk() if layout == "chunked" else None
+        shape, offset = dataset.shape, dataset.get_offset()
         dtype, left_out = readable(dataset.dtype)
-        unknown = Spec(_NO_DTYPE, shape or ())
-        result = Stored(name, unknown, len(unknown.shape), layout, None, chunks, names, target=target)
+        is_text = dtype is not None and dtype.hasobject
+        layout, chunks, filters = ("contiguous", None, []) if offset is not None else _layout_of(dataset)
+        facts = (chunks, tuple(name for _, name in filters), is_text)
         try:
-            result = replace(result, spec=_spec_of(shape, dtype, left_out), left_out=tuple(left_out))
+            spec = _spec_of(shape, dtype, left_out)
         except SpecError as error:
-            return replace(result, reason=str(error))
-        codes = [code for code, *_ in filters]
+            unknown = Spec(_NO_DTYPE, shape or ())
+            return Stored(name, unknown, len(unknown.shape), layout, None, *facts, str(error), target=target)
+        codes = [code for code, _ in filters]
         if h5py.h5z.FILTER_FLETCHER32 in codes:
             _check_chunks(dataset, codes.index(h5py.h5z.FILTER_FLETCHER32))
-        missing = [name for name, code in zip(names, codes, strict=True) if not h5py.h5z.filter_avail(code)]
+        missing = [name for code, name in filters if not h5py.h5z.filter_avail(code)]
         reason = _MISSING_FILTER.format(missing[0]) if missing else _why_unreadable(dataset, layout)
-        is_text = dtype is not None and dtype.hasobject
-        is_plain = layout == "contiguous" and not is_text and not left_out
-        offset = _offset_of(source, dataset, result.spec) if is_plain else None
-        return replace(result, offset=offset, is_text=is_text, reason=reason)
+        if offset is not None and (is_text or left_out or not _is_as_in_memory(source, dataset, offset, spec)):
+            offset = None
+        return Stored(name, spec, len(shape), layout, offset, *facts, reason, tuple(left_out), target)
+
+
+def _layout_of(dataset: Any) -> tuple[str, tuple[int, ...] | None, list[tuple[int, str]]]:
+    """The layout, the lengths of a chunk, and the codes and names of the filters."""
+    plist = dataset.get_create_plist()
+    layout = "external" if plist.get_external_count() else _LAYOUTS[plist.get_layout()]
+    filters = [plist.get_filter(number) for number in range(plist.get_nfilters())]
+    names = [(code, name.decode(errors="replace") or str(code)) for code, _, _, name in filters]
+    return layout, plist.get_chunk() if layout == "chunked" else None, names
 
 
 def _spec_of(shape: tuple[int, ...] | None, dtype: np.dtype[Any] | None, left_out: list[str]) -> Spec:
@@ -227,23 +232,19 @@ def _spec_of(shape: tuple[int, ...] | None, dtype: np.dtype[Any] | None, left_ou
     return Spec.checked((*shape, *fixed.shape), fixed.base)
 
 
-def _offset_of(source: Source, dataset: Any, spec: Spec) -> int | None:
-    """Where the bytes of a contiguous dataset begin in its file; None if they are not those of the array."""
-    offset: int | None = dataset.get_offset()
-    is_written = dataset.get_storage_size() == spec.nbytes  # else h5py returns fill values
-    is_converted = not dataset.get_type().equal(h5py.h5t.py_create(dataset.dtype, logical=True))
-    if offset is None or not is_written or is_converted:
-        return None
+def _is_as_in_memory(source: Source, dataset: Any, offset: int, spec: Spec) -> bool:
+    """Whether the bytes of a contiguous dataset, which begin at `offset` in its file, are those of the array."""
+    if dataset.get_storage_size() != spec.nbytes:  # as nothing was written: h5py returns fill values
+        return False
     source.check_end(offset + spec.nbytes)
-    return offset
+    return bool(dataset.get_type().equal(h5py.h5t.py_create(dataset.dtype, logical=True)))
 
 
 def _why_unreadable(dataset: Any, layout: str) -> str:
     """Why the first item cannot be read, where the bytes are in another file, which may be missing; else ""."""
     try:
-        opened = h5py.Dataset(dataset)
-        if layout == "external" and opened.size:
-            opened[(0,) * opened.ndim]
+        if layout == "external" and 0 not in dataset.shape:
+            h5py.Dataset(dataset)[(0,) * dataset.rank]
     except OSError as error:
         return f"its bytes are in another file: {error}"
     return ""

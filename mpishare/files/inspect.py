@@ -150,6 +150,8 @@ def inspect_file(source: Source, name: str | None, region: Any, *, attributes: b
 
 def _with_widths(source: Source, listing: FileListing, region: Any) -> tuple[Stored, ...]:
     """The arrays, where the items of those of strings are as wide as a load needs them."""
+    if not any(array.is_text for array in listing.arrays):
+        return listing.arrays
     parts, _ = listing.parts(region)
     strings = {number: part for number, part in parts.items() if isinstance(part, Hdf5Part) and part.stored.is_text}
     dtypes = {number: part.dtype_of_longest(source) for number, part in strings.items()}

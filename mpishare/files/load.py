@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.comm import callsite, mpi
-from mpishare.comm.agreement import agree
+from mpishare.comm.agreement import PAYLOAD_BYTES, agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, FileError
@@ -120,7 +121,9 @@ def load(
                 if listing.left_out and context.topology.rank == ROOT:
                     callsite.warn(f"load(): left out of {file}: {'; '.join(listing.left_out)}")
                 pickled = pickle.dumps(listing)  # while an error can still be raised on all ranks
-        listing = _shared_listing(context, pickled, per_node=per_node)
+                if context.topology.rank == ROOT:
+                    agreement.payload = len(pickled).to_bytes(PAYLOAD_BYTES, "little")
+        listing = _shared_listing(context, pickled, agreement.payload, per_node=per_node)
         if source is None:
             source = stack.enter_context(Source(listing.path, listing.stamps))
         with nullcontext() if items is None else agree(context.collective_comm):
@@ -133,9 +136,19 @@ def load(
     return (data, listing.attributes) if attributes else data
 
 
-def _shared_listing(context: Context, pickled: bytes, *, per_node: bool) -> FileListing:
-    """What the root found in its file; or, `per_node`, what the leader of this node found in the file of the node."""
-    listing: FileListing = pickle.loads(context.collective_comm.bcast_obj(pickled, ROOT))  # noqa: S301 - of this job
+def _shared_listing(context: Context, pickled: bytes, length: bytes, *, per_node: bool) -> FileListing:
+    """What the root found in its file; or, `per_node`, what the leader of this node found in the file of the node.
+
+    Args:
+        context: That of the communicator.
+        pickled: What this rank found, if it looked.
+        length: The number of bytes that the root has.
+        per_node: Whether each node has its own file.
+    """
+    is_root = context.topology.rank == ROOT
+    block = np.frombuffer(pickled, np.uint8) if is_root else np.empty(int.from_bytes(length, "little"), np.uint8)
+    context.collective_comm.bcast(block, ROOT)
+    listing: FileListing = pickle.loads(block.data)  # noqa: S301 - of this job
     if not per_node or context.topology.n_nodes == 1:
         return listing
     own: FileListing = pickle.loads(context.node_collective_comm.bcast_obj(pickled, 0))  # noqa: S301

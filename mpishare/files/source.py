@@ -177,7 +177,9 @@ class Source(ExitStack):
         """
         with self.errors():
             try:
-                file = h5py.File(self.path, "r", locking="best-effort")
+                access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)  # as h5py.File does, which takes a third longer
+                access.set_file_locking(True, ignore_when_disabled=True)
+                file = h5py.File(h5py.h5f.open(os.fsencode(self.path), h5py.h5f.ACC_RDONLY, access))
             except OSError as error:
                 if error.errno is not None or h5py.is_hdf5(self.path):
                     raise
@@ -196,9 +198,10 @@ class Source(ExitStack):
         return f"is neither a .npy nor an HDF5 file: {reason}. Read it with the library of its format, and share that."
 
     def _add(self, descriptor: int) -> None:
+        stamp = Stamp.of(descriptor)
+        self._stamp = self._stamp or stamp
         self._descriptors.append(descriptor)
-        self._stamp = self._stamp or Stamp.of(descriptor)
-        self.check()
+        self._check(stamp)
 
     def check(self) -> None:
         """Returns if the file, and those behind its links, are as they were inspected.
@@ -207,12 +210,15 @@ class Source(ExitStack):
             FileError: It was written, or another has taken its name.
         """
         with self.errors():
-            for stamp in map(Stamp.of, self._descriptors):
-                if stamp != self._stamp:
-                    text = f"was changed while it was read: it had {self._stamp}, and now has {stamp}. Load it again."
-                    raise self.error(text)
+            for descriptor in self._descriptors:
+                self._check(Stamp.of(descriptor))
         for file in self._linked.values():
             file.check()
+
+    def _check(self, stamp: Stamp) -> None:
+        if stamp != self._stamp:
+            text = f"was changed while it was read: it had {self._stamp}, and now has {stamp}. Load it again."
+            raise self.error(text)
 
     def check_end(self, stop: int, dataset: str | None = None) -> None:
         """Returns if the file has at least `stop` bytes.
