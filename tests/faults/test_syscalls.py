@@ -159,9 +159,9 @@ IN_TIME = re.escape("and takes its name unless rank 0 reports an error")
 @pytest.mark.parametrize(
     ("name", "number", "is_saved", "outcome"),
     [
-        ("save", "1", False, "save at .* is in this call and does not answer"),
-        ("save", "2", True, f"save at .*{IN_TIME}.* is in this call and does not answer"),
-        ("Checkpoint.save", "2", True, f"Checkpoint.save at .*{IN_TIME}.* is in this call and does not answer"),
+        ("save", "1", False, "save at .* has waited 1 s "),
+        ("save", "2", True, f"save at .*{IN_TIME}.* has waited 1 s "),
+        ("Checkpoint.save", "2", True, f"Checkpoint.save at .*{IN_TIME}.* has waited 1 s "),
     ],
 )
 def test_a_save_that_takes_long(name, number, is_saved, outcome, tmp_path):
