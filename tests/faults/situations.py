@@ -66,7 +66,7 @@ class Situation(NamedTuple):
             For each job its exit status, and the files that were then in /dev/shm. Last those after `mpishare clean`,
             which leaves files that are younger than a second.
         """
-        script = _KILL.format(calls=" ".join(self.kills * rounds), python=self._interpreter)
+        script = _KILL.format(calls=" ".join(self.kills * rounds), python=shlex.quote(self._interpreter))
         # MPICH's launcher now and then misses that a rank in a PID namespace has ended.
         situation = self._replace(environ=(*self.environ, ("MPIEXEC_TIMEOUT", "20")))
         return [line.split() for line in situation._run(script, "killed", limit_s=100 * rounds).split("\n")[:-1]]
