@@ -213,9 +213,11 @@ def test_a_call_imports_only_what_it_needs():
     imported, called = (line.split() for line in lines)
     assert not {"numpy", "mpi4py", "typing"} & {*imported}
     assert {name for name in imported if name.startswith("mpishare")} == {"mpishare", "mpishare._version"}
-    modules = {"_version", "config", "creation", "errors", "sharing"}
-    folders = {"arrays", "comm", "host", "memory", "objects", "transfer"}
+    modules = {"_version", "config", "errors"}
+    folders = {"arrays", "collectives", "comm", "host", "memory", "objects", "transfer"}
     assert {name.split(".")[1] for name in called if name.startswith("mpishare.")} == modules | folders
+    calls = {"mpishare.collectives.creation", "mpishare.collectives.share"}
+    assert {name for name in called if name.startswith("mpishare.collectives.")} == calls
 
 
 def test_h5py_is_imported_where_it_reads(tmp_path):
