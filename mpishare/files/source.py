@@ -76,7 +76,8 @@ class _H5py:
             import h5py
         except ImportError as error:
             raise BackendError(_NO_H5PY) from error
-        return getattr(h5py, name)
+        value = vars(self)[name] = getattr(h5py, name)
+        return value
 
 
 _NO_H5PY = "HDF5 files need h5py, which is not installed: pip install h5py"
@@ -186,6 +187,7 @@ class Source(ExitStack):
                 raise self.error(self._unknown_format()) from error
             self.callback(file.close)
             self._add(file.id.get_vfd_handle())
+        vars(self).setdefault("descriptor", self._descriptors[-1])  # which reads its bytes, too
         return file
 
     def object(self, name: str) -> Any:
