@@ -72,12 +72,16 @@ class _H5py:
     """The module h5py, which is imported when the first of its attributes is used."""
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            import h5py
-        except ImportError as error:
-            raise BackendError(_NO_H5PY) from error
-        value = vars(self)[name] = getattr(h5py, name)
+        value = vars(self)[name] = getattr(_imported_h5py(), name)
         return value
+
+
+def _imported_h5py() -> Any:
+    try:
+        import h5py
+    except ImportError as error:
+        raise BackendError(_NO_H5PY) from error
+    return h5py
 
 
 _NO_H5PY = "HDF5 files need h5py, which is not installed: pip install h5py"
@@ -90,7 +94,7 @@ def check_h5py(*, imports: bool) -> None:
         BackendError: It is not.
     """
     if imports:
-        h5py.get_config()
+        _imported_h5py()
     elif find_spec("h5py") is None:
         raise BackendError(_NO_H5PY)
 
