@@ -107,6 +107,7 @@ def manual(share: Any, nodes: Any) -> str:
     """A table for each question, of at most three sizes."""
     largest = {place: [*sizes.items()][-1] for place, sizes in nodes.items()}
     calls = kept("collectives")["2 pretend nodes of 2"]
+    files = {name: rows for name, rows in kept("files").items() if isinstance(rows, dict) and LOAD in rows}
     peaks = {name: row["peak, MB"] for name, row in kept("table").items()}
     parts = [
         *("### One node", markdown(f"{share['ranks']} ranks", few(share["times"]))),
@@ -114,7 +115,7 @@ def manual(share: Any, nodes: Any) -> str:
         *("### Messages", markdown("one node", few(kept("messages")["one node"]))),
         *("### Sums", markdown("4 ranks on 2 pretend nodes", few(calls["allreduce"]))),
         *("### Gathers", markdown("4 ranks on 2 pretend nodes", few(calls["allgather"]))),
-        *("### Files", markdown("4 ranks", {name: rows for name, rows in kept("files").items() if LOAD in rows})),
+        *("### Files", markdown("4 ranks", files)),
         *("### Tasks", markdown("2 workers", {name: rows for name, rows in kept("pool").items() if name != "workers"})),
         *("### The table of flights", markdown("4 processes", {"time": kept("table")}, {"most memory, MB": peaks})),
     ]
