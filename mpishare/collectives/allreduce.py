@@ -29,8 +29,8 @@ def allreduce(
 
     The result has the same bits on all ranks, and in each run with the same ranks on the same nodes. The order:
 
-    - Within a node the ranks are taken in rising order: ((a0 + a1) + a2) + a3. Then the nodes are, in the order of
-      their lowest ranks.
+    - Within a node the ranks are taken in rising order: ((a0 + a1) + a2) + a3. The nodes follow, in the
+      order of their lowest ranks.
     - An operation made by MPI.Op.Create is applied from the last to the first: a0 + (a1 + (a2 + a3)). If it does not
       commute and the ranks of the nodes are not consecutive, it is applied strictly in the order of the ranks.
 
@@ -93,7 +93,7 @@ def allreduce(
 
 
 def _scratch(context: Context, nbytes: int, backend: str | None) -> Scratch:
-    """Memory in which the ranks of each node show one another their items; of each rank where a node has none.
+    """Memory in which the ranks of a node exchange items; memory of each rank alone where the node has none.
 
     Collective:
         Over the communicator.

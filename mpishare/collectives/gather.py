@@ -125,7 +125,7 @@ def scatter(array: NDArray[Any] | None, *, root: int = 0, comm: mpi.Comm | None 
             block = _allocate(context, own_spec.nbytes)
             is_copied = topology.rank == root and array is not None and not array.flags.c_contiguous
             row_bytes = spec.nbytes // max(spec.shape[0], 1)
-            # no part has more than a row more
+            # no part is longer than this one by more than a row
             stage = _allocate(context, own_spec.nbytes + row_bytes if is_copied else 0)
         rows = own_spec.view(block)
         if topology.rank != root or array is None:

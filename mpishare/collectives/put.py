@@ -87,7 +87,7 @@ def put(
 
 
 class _Items(NamedTuple):
-    """`array[items]`, which is `part` if that is a view. Bytes of no column stay as they are."""
+    """`array[items]`, which is `part` if that is a view. Padding bytes stay unchanged."""
 
     array: NDArray[Any]
     items: tuple[Any, ...]
@@ -133,7 +133,7 @@ def _replicate_items(
 
 
 def _selected(array: NDArray[Any], region: Any) -> tuple[tuple[Any, ...], Spec, NDArray[Any] | None]:
-    """`region`, the spec of `array[region]`, and that itself as a view, also of one item; None by a list or mask."""
+    """The parsed `region`, the spec of `array[region]`, and a view of these items; None for a list or a mask."""
     shared_name(array, writes=True, is_contiguous=False)  # which refuses what is no array
     items = checked_region(region)
     axes, view = parse_region(items, array.shape)

@@ -198,7 +198,7 @@ def _called(
 
 
 def _prepared(context: Context, obj: Any, root: int, backend: str | None) -> ArraySource | PackedObject:
-    """The bytes of `obj` on its root, which fills the next slot with them where `_free_slot` says so."""
+    """The bytes of `obj` on its root, which writes them to the next free slot (see `memory.pool`) if there is one."""
     source = ArraySource(Spec.of(obj), obj) if type(obj) in PLAIN_CLASSES else _pack(obj, root)
     slot = _free_slot(context, source.header.nbytes, backend)
     if slot is not None:

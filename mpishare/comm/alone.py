@@ -9,7 +9,7 @@ from mpishare.comm import mpi
 from mpishare.errors import ArgumentError
 
 _blocks: list[alone] = []
-"""Those in which this process is, the innermost last."""
+"""The blocks that this process is in, the innermost last."""
 
 
 class alone:  # noqa: N801 - used as `with alone(comm, "within a task"):`

@@ -85,7 +85,7 @@ class CollectiveComm:
         return bytes(result)
 
     def bcast(self, block: Any, root: int) -> None:
-        """Fills `block` on all ranks from that of `root`."""
+        """Copies the `block` of `root` to those of all other ranks."""
         waits[0] += 1
         self._bcast([block, mpi.BYTE], root)
 
@@ -168,7 +168,7 @@ class WatchedComm(CollectiveComm):
 
         Args:
             comm: The communicator.
-            watchdog: That of the communicator over all nodes.
+            watchdog: The watchdog of the communicator over all nodes.
             ranks: For each rank of `comm`, its rank on the communicator over all nodes.
             node_comm: Where `comm` is over all nodes, that of this node, whose ranks are compared first.
         """

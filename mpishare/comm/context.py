@@ -41,7 +41,7 @@ class Context:
         mpi_nodes: How many nodes MPI sees in the ranks of this node; where it is not 1, it makes no windows here.
         config: The settings read from the environment when the communicator was first used.
         collective_comm: mpishare's own duplicate of the communicator, for collectives; see `comm.tags`.
-        node_collective_comm: The same for the ranks of this node. It is what users see as `topology.node_comm`, so
+        node_collective_comm: The same for the ranks of this node. Users see it as `topology.node_comm`, so
             only collectives run on it.
         leader_comm: The same for the leaders of all nodes, which users see as `topology.leaders`; None on other ranks.
         head_comm: Another duplicate, for the heads of users' messages alone, as a receive with any tag takes any.
@@ -230,8 +230,8 @@ def _duplicate(comm: mpi.Intracomm, timeout_s: float | None) -> mpi.Intracomm:
 def _duplication_keyval() -> int:
     """The key of a duplication that was given up, on the communicator that is duplicated.
 
-    To free that waits a moment for the ranks that came late, as Open MPI 5 ends a process that frees a communicator
-    while a collective goes on.
+    Freeing that communicator waits up to a second for the ranks that came late, as Open MPI 5 ends a process that frees
+    a communicator while a collective goes on.
     """
 
     def wait(_comm: mpi.Comm, _keyval: int, request: mpi.Request) -> None:

@@ -18,7 +18,7 @@ _TOKEN_BYTES = 16
 """Random bytes in the page that ranks must reach: a virtual machine and its clone have all else in common."""
 
 _is_reported = False
-"""Whether this process knows that ranks of its host were reported, which cannot reach each other's memory."""
+"""Whether it was reported that ranks of this host cannot reach each other's memory."""
 
 
 @dataclass(frozen=True)

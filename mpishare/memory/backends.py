@@ -92,7 +92,7 @@ def check_backend(backend: str | None, context: Context) -> str | None:
 
 @lru_cache(maxsize=64)
 def _backends_named(names: str, backends: tuple[Backend, ...]) -> tuple[Backend, ...]:
-    """Those of `backends` that `names` lists, in its order; empty if one of the names is unknown."""
+    """The backends that `names` lists, in its order; none if one of the names is unknown."""
     matches = [[backend for backend in backends if backend.name == name] for name in names.split(",")]
     return tuple(backend for match in matches for backend in match) if all(matches) else ()
 

@@ -16,8 +16,8 @@ from mpishare.host.procfs import number_of, text_of
 from mpishare.memory import syscalls
 
 _FEW_BYTES = 2 << 20
-"""So many addresses more are few for any map. Without them, windows of 4 to 12 MiB would have half their huge pages of
-2 MiB or fewer: filling new ones took 1.3 to 1.9 times as long."""
+"""This many more addresses are few for any map. Without them, windows of 4 to 12 MiB would have half their huge pages
+of 2 MiB or fewer: filling new ones took 1.3 to 1.9 times as long."""
 
 _LARGEST_GROWTH = 8
 """Beyond that, a map grows by one part in so many at most. Huge pages of 512 MiB are worth no more: the small pages of

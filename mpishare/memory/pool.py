@@ -370,7 +370,7 @@ class Pool:
             self.gone[slot.number] = None
 
     def _drop(self, number: int) -> None:
-        """Does the same where all ranks know of it."""
+        """Retires a slot that all ranks know to be gone on one of them."""
         slot = self._slots.pop(number, None)
         if slot is not None:
             slot.is_retired = True

@@ -116,7 +116,7 @@ class Segment:
         return Segment(slot, self.nbytes, key=None, made_by="private", keeps=self)
 
     def same_view(self, view: NDArray[Any], segment: Segment) -> NDArray[Any]:
-        """What `view` is of `segment`, of this one, which has as many bytes."""
+        """The view of this segment at the place that `view` has in `segment`, which has as many bytes."""
         return np.ndarray(view.shape, view.dtype, self.block(), address_of(view) - segment.address, view.strides)
 
 
@@ -129,7 +129,7 @@ def segment_of(array: NDArray[Any]) -> Segment | None:
 
 
 def segment_at(array: NDArray[Any]) -> Segment | None:
-    """The same where another library made the array, such as one of a tensor: by its address."""
+    """The segment at the address of an array that another library made, such as one of a tensor."""
     address = address_of(array)
     return next((one for one in live_segments() if 0 <= address - one.address < one.nbytes), None)
 

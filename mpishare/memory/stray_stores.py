@@ -7,7 +7,7 @@
 #    hold any lock, or be one of OpenMP's that Python does not know. The thread that has Python's lock may wait for it.
 # 2. After the line on stderr everything goes on as it would without this handler. The previous handler gets the same
 #    arguments on the same stack. Where there was none, the default action ends the process.
-# 3. Where one of these cannot be had, there is no handler.
+# 3. Where a rule cannot be kept, no handler is installed.
 #
 # So the handler is the machine code below, on a page of its own. It works on numbers that Python has prepared: it looks
 # for the address in a table of ranges, writes a text that is ready, and jumps to the previous handler. It returns only
