@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -97,7 +98,8 @@ class Config:
     def recycle_bytes(self, memory_bytes: int) -> int:
         """How much a node with `memory_bytes` of memory keeps for arrays to come, in bytes."""
         percent = _percent(self.recycle)
-        return parse_bytes(self.recycle) if percent is None else int(percent * memory_bytes / 100)
+        nbytes = parse_bytes(self.recycle) if percent is None else int(percent * memory_bytes / 100)
+        return min(nbytes, sys.maxsize)
 
     @property
     def folder(self) -> str:

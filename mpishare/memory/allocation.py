@@ -138,7 +138,9 @@ class _Pools:
         nbytes = pool.wanted_bytes()
         try:
             memory = self._obtain(context, nbytes, backend, writable=True)
-            self._pool(context, backend, pool.slot_bytes).add_slab(memory, nbytes)
+            with agree(context.collective_comm):
+                slots = pool.cut(memory, nbytes)
+            self._pool(context, backend, pool.slot_bytes).add_slab(slots)
         except MpishareError as error:
             if not is_refusal(context, error):
                 raise

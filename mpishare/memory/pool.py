@@ -266,15 +266,18 @@ class Pool:
         _pools.add(self)
         _watch_forks()
 
-    def add_slab(self, allocated: Allocated, nbytes: int) -> None:
-        """Cuts new memory into slots, which are free."""
+    def cut(self, allocated: Allocated, nbytes: int) -> list[Slot]:
+        """Cuts new memory of `nbytes` into slots. What can fail of `add_slab`, so that it stands in an agreement."""
         size = self.slot_bytes or nbytes
         slab = _Slab.of(allocated.memory, nbytes, size)
-        added = [Slot(*allocated, size, slab, offset) for offset in range(0, nbytes, size)]
-        for slot in added:
+        return [Slot(*allocated, size, slab, offset) for offset in range(0, nbytes, size)]
+
+    def add_slab(self, slots: list[Slot]) -> None:
+        """Adds the slots of a slab, which are free."""
+        for slot in slots:
             self._number(slot, self._ended.append)
-        self.slab_bytes += nbytes
-        self.free = [*reversed(added), *self.free]
+        self.slab_bytes += len(slots) * slots[0].nbytes
+        self.free = [*reversed(slots), *self.free]
 
     def add(self, allocated: Allocated, nbytes: int) -> Slot:
         """A slot of new memory, in use at once."""
@@ -289,17 +292,22 @@ class Pool:
         self._slots[self._count] = slot
         self._count += 1
 
+    @property
+    def _n_known(self) -> int:
+        """The number of slots in slabs that all ranks know; a rank may have given some of them up already."""
+        return self.slab_bytes // (self.slot_bytes or 1)
+
     def wanted_bytes(self) -> int:
-        """The size of the next slab."""
+        """The size of the next slab; the same on all ranks."""
         size = self.slot_bytes or 1
-        wanted = max(len(self._slots), _FIRST_SLAB_BYTES // size, 1)
+        wanted = max(self._n_known, _FIRST_SLAB_BYTES // size, 1)
         return min(wanted, _LARGEST_SLAB_BYTES // size, _MOST_SLOTS_OF_SLAB) * size
 
     @property
     def is_short(self) -> bool:
         """Whether the pool should grow; the same on all ranks."""
         least = max(_LEAST_SLOTS, min(_MANY_SLOTS, _FEW_SLOTS_BYTES // (self.slot_bytes or 1)))
-        count = len(self._slots)
+        count = self._n_known
         return count < least or len(self.free) * _SLOTS_PER_FREE_SLOT < min(count, _WINDOW)
 
     def find_free(self, context: Context, nbytes: int = 0) -> list[Slot]:
@@ -321,9 +329,13 @@ class Pool:
             return []
         held = {number: self.idle.pop(number, None) for number in proposed}
         used = [number for number, slot in held.items() if slot is None and number not in self.gone]
-        with agree(comm) as agreement:
-            answer = _ANSWER.pack(_mask(first, used), _mask(first, list(self.gone)))
-            agreement.payload = answer.ljust(PAYLOAD_BYTES, b"\0")
+        try:
+            with agree(comm) as agreement:
+                answer = _ANSWER.pack(_mask(first, used), _mask(first, list(self.gone)))
+                agreement.payload = answer.ljust(PAYLOAD_BYTES, b"\0")
+        except BaseException:
+            self.idle.update((number, slot) for number, slot in held.items() if slot is not None)
+            raise
         in_use, gone = (set(_numbers(first, mask)) for mask in _ANSWER.unpack_from(agreement.payload))
         for number, slot in held.items():
             if number in gone:
@@ -349,7 +361,7 @@ class Pool:
                 continue
             if slot.is_retired:
                 self.give_up(slot)
-            elif slot.number in self._slots:
+            elif self.has(slot):
                 self.idle[slot.number] = slot
 
     def take_free(self, context: Context, nbytes: int) -> Slot | None:
@@ -362,6 +374,10 @@ class Pool:
         taken = min(found, key=lambda slot: slot.nbytes, default=None)
         self.idle.update((slot.number, slot) for slot in found if slot is not taken)
         return taken
+
+    def has(self, slot: Slot) -> bool:
+        """Whether a later array may get the slot."""
+        return slot.number in self._slots
 
     def give_up(self, slot: Slot) -> None:
         """No array gets the slot any more. Its memory is freed with its last lease."""
@@ -402,7 +418,7 @@ def _end(lease: Lease, is_finalizing: Callable[[], bool] = sys.is_finalizing) ->
         slot.unprotect()
     except OSError:
         slot.is_retired = True
-    if slot.is_retired:
+    if slot.is_retired or not pool.has(slot):
         pool.give_up(slot)
         return
     pool.idle[slot.number] = slot

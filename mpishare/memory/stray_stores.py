@@ -215,7 +215,11 @@ def _table() -> memoryview | None:
     """
     if os.uname().machine != "x86_64" or not Config.names_stray_stores():
         return None
-    table = memoryview(mmap.mmap(-1, 8 * (_HEAD_WORDS + _MAX_RANGES * _RANGE_WORDS), flags=mmap.MAP_PRIVATE)).cast("Q")
+    try:
+        pages = mmap.mmap(-1, 8 * (_HEAD_WORDS + _MAX_RANGES * _RANGE_WORDS), flags=mmap.MAP_PRIVATE)
+    except OSError:  # the kernel allows no more maps
+        return None
+    table = memoryview(pages).cast("Q")
     return table if _handler(address_of(np.frombuffer(table, np.uint64))) else None
 
 

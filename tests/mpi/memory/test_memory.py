@@ -457,3 +457,27 @@ def test_after_a_fork_the_report_lists_all_arrays_and_slots_return_to_the_limit(
         assert (array == number).all()
     assert sum(one.slab_bytes for one in pool.pools()) <= max(4 << 20, before)
     assert ms.report().bytes_shared == small.nbytes + large.nbytes + array.nbytes
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize(("first", "later", "count"), [(512, 2000, 100), (1, 8, 1 << 17)])
+def test_a_fork_of_one_rank_leaves_all_ranks_with_the_same_slots(configured, first, later, count, keeps):
+    """The rank gives up more slots than one payload can name; the others keep the arrays, or drop them, too."""
+    comm = configured(recycle="64M")
+    arrays = [shared(comm, number, count) for number in range(first)]
+    forks = comm.rank == comm.size - 1
+    if forks:
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+    if forks or not keeps:
+        arrays.clear()
+    later_arrays = []
+    for number in range(later):
+        later_arrays.append(shared(comm, number, count))
+        assert later_arrays[-1][0] == number
+    assert all((array == number).all() for number, array in enumerate(later_arrays))
+    assert all((array == number).all() for number, array in enumerate(arrays))
+    known = [(one.slot_bytes, one.slab_bytes, len(one.free)) for one in pool.pools() if one.slot_bytes]
+    assert all(each == known for each in comm.allgather(known))

@@ -1,6 +1,8 @@
 """Memory of this process, without MPI: maps, files without a name, and slabs of slots."""
 
+import errno
 import gc
+import inspect
 import mmap
 import os
 import resource
@@ -11,6 +13,7 @@ import pytest
 
 from mpishare.arrays.raw import address_of
 from mpishare.errors import BackendError
+from mpishare.memory import stray_stores
 from mpishare.memory.hugepages import huge_areas, huge_bytes
 from mpishare.memory.mapping import Allocated, Mapping, Origin
 from mpishare.memory.pool import LARGEST_SLOT_BYTES, Pool, Slot, slot_bytes
@@ -165,7 +168,7 @@ def test_slots_of_few_sizes_hold_their_arrays_and_waste_little():
 def add_slab(pool):
     """Adds the slab that is missing; returns its size in KiB."""
     nbytes = pool.wanted_bytes()
-    pool.add_slab(Allocated(Mapping.anonymous(nbytes), Origin("test", node_size=1)), nbytes)
+    pool.add_slab(pool.cut(Allocated(Mapping.anonymous(nbytes), Origin("test", node_size=1)), nbytes))
     return nbytes // KIB
 
 
@@ -197,3 +200,11 @@ def test_slots_do_not_overlap_and_show_what_was_written_before():
     assert not pool.free
     blocks = [segment.block() for segment in segments]
     assert all(np.all(block == number) and not block.flags.writeable for number, block in enumerate(blocks))
+
+
+def test_a_process_without_a_map_left_names_no_stray_stores(monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.ENOMEM, "no map is left")
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    assert inspect.unwrap(stray_stores._table)() is None
