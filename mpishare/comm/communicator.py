@@ -26,7 +26,7 @@ import numpy as np
 
 from mpishare.comm import mpi
 from mpishare.comm.requests import advance_all, keep_alive, kept_alive_on_error, pending, run_blocking, waits
-from mpishare.comm.watchdog import Watchdog
+from mpishare.comm.watchdog import Watchdog, ends_within
 from mpishare.errors import MismatchError
 
 _HAS_ORDERED_STORES = os.uname().machine == "x86_64"
@@ -246,7 +246,7 @@ class WatchedComm(CollectiveComm):
             self._watchdog.wait(request)
             is_done = True
         else:
-            is_done = _ends_within(request, limit_s)
+            is_done = ends_within(request, limit_s)
         if not is_done:
             keep_alive([request])
             return {}
@@ -284,13 +284,3 @@ class WatchedComm(CollectiveComm):
 def _differ(records: dict[int, str]) -> bool:
     """Whether the calls that begin the records are not all the same."""
     return len({text.partition("\0")[0] for text in records.values()}) > 1
-
-
-def _ends_within(request: mpi.Request, limit_s: float) -> bool:
-    """Whether a request ends within `limit_s`."""
-    end = time.monotonic() + limit_s
-    while not request.Test():
-        if time.monotonic() > end:
-            return False
-        time.sleep(_SLEEP_S)
-    return True

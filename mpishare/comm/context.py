@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,9 +16,9 @@ from mpishare.comm.alone import refuse_alone
 from mpishare.comm.callsite import call_site
 from mpishare.comm.communicator import CollectiveComm, WatchedComm
 from mpishare.comm.nodes import find_nodes
-from mpishare.comm.requests import Pending, advance_all, kept_alive_on_error, wait_for, waits
+from mpishare.comm.requests import Pending, kept_alive_on_error, wait_for, waits
 from mpishare.comm.topology import Topology, make_topology, pretend_node
-from mpishare.comm.watchdog import Stopwatch, Watchdog, gave_up, report_long_waits
+from mpishare.comm.watchdog import Watchdog, ends_within, gave_up, report_long_waits
 from mpishare.config import Config
 from mpishare.errors import ArgumentError, BackendError, LaunchError, StallError
 from mpishare.host import filesystems
@@ -27,8 +26,6 @@ from mpishare.host import memory as host_memory
 
 _T = TypeVar("_T")
 
-_LOOK_S = 0.0005
-"""How often the first call on a communicator looks whether the other ranks have come, under MPISHARE_TIMEOUT."""
 _FREE_WITHIN_S = 1
 """How long to free a communicator waits for the ranks that came too late to its first call."""
 
@@ -213,13 +210,8 @@ def _duplicate(comm: mpi.Intracomm, timeout_s: float | None) -> mpi.Intracomm:
     try:
         if timeout_s is None:
             wait_for(request)
-            return duplicate
-        stopwatch = Stopwatch()
-        while not request.Test():
-            if stopwatch.seconds() > timeout_s:
-                raise gave_up(f"the first call on a communicator at {call_site()}", timeout_s)
-            advance_all()
-            time.sleep(_LOOK_S)
+        elif not ends_within(request, timeout_s):
+            raise gave_up(f"the first call on a communicator at {call_site()}", timeout_s)
     except BaseException:  # such as KeyboardInterrupt
         comm.Set_attr(_duplication_keyval(), request)
         raise
@@ -235,9 +227,7 @@ def _duplication_keyval() -> int:
     """
 
     def wait(_comm: mpi.Comm, _keyval: int, request: mpi.Request) -> None:
-        stopwatch = Stopwatch()
-        while not request.Test() and stopwatch.seconds() < _FREE_WITHIN_S:
-            time.sleep(_LOOK_S)
+        ends_within(request, _FREE_WITHIN_S)
 
     return mpi.Comm.Create_keyval(delete_fn=wait)
 

@@ -28,7 +28,6 @@ REPORT_AFTER_S = 60
 REPORT_LOOK_S = 2
 """Time between two looks at the stacks."""
 
-_LOOK_S = 0.01
 _SPIN_S = 0.01
 _SLEEP_S = 0.0001
 """A wait with a limit yields the core for `_SPIN_S`; after that it sleeps `_SLEEP_S` between looks."""
@@ -103,7 +102,7 @@ class Watchdog:
         with kept_alive_on_error([request]):
             if self.stalled is not None:  # in an error's clean-up
                 raise self.stalled.again()
-            if not _ends_within(request, self._timeout_s if has_limit else math.inf, status):
+            if not ends_within(request, self._timeout_s if has_limit else math.inf, status):
                 self.stalled = gave_up(self.call, self._timeout_s)
                 raise self.stalled.again()
 
@@ -122,17 +121,17 @@ class Watchdog:
             StallError: It took longer than MPISHARE_TIMEOUT.
         """
         status = mpi.Status() if status is None else status
-        if _ends_within(request, self._timeout_s, status, excluded):
+        if ends_within(request, self._timeout_s, status, excluded):
             return
         request.Cancel()  # a receive; MPI takes back no message that was sent
         if not request.Test(status) or status.Is_cancelled():
             raise gave_up(f"{call} at {call_site()}", self._timeout_s)
 
 
-def _ends_within(
-    request: mpi.Request, limit_s: float, status: mpi.Status | None, excluded: Pending | None = None
+def ends_within(
+    request: mpi.Request, limit_s: float, status: mpi.Status | None = None, excluded: Pending | None = None
 ) -> bool:
-    """Waits for `request`; False after `limit_s`."""
+    """Waits for `request`; False after `limit_s`. Pending operations but `excluded` are advanced meanwhile."""
     stopwatch = Stopwatch()
     while not request.Test(status):
         advance_all(excluded)
