@@ -104,10 +104,12 @@ def info(*, comm: mpi.Comm | None = None) -> Info:
         with call.agree_on_arguments() as agreement:
             agreement.call = "info()"
             machine = Machine.probe()
+            folder = context.config.window_dir or SHM_DIR
+            # Two ranks that try one file at the same time each find it in use, so one rank of a node looks.
+            leftovers = unused_files(folder) if topology.is_leader else ()
         ranks = topology.ranks_of(topology.node)
         reads = cma.works(context)
-        segments, leftovers = probe(context), unused_files(context.config.window_dir or SHM_DIR)
-        node = NodeInfo(topology.host, ranks, context.mpi_nodes, reads, machine, segments, leftovers)
+        node = NodeInfo(topology.host, ranks, context.mpi_nodes, reads, machine, probe(context), leftovers)
         nodes = context.collective_comm.allgather_obj(node if topology.is_leader else None)
         known_nodes = tuple(node for node in nodes if node is not None)
         return Info(_versions(), str(context.config), topology.size, known_nodes)

@@ -47,7 +47,7 @@ def _unused_bytes(file: Path) -> int | None:
     except FileNotFoundError:  # its job has removed it meanwhile
         return None
     except BlockingIOError:
-        print(f"left {file}: a process uses it")
+        print(f"left {file}: a process uses it, or has just made it")
         return None
     except OSError as error:
         print(f"left {file}: whether a process uses it cannot be known: {error.strerror}")

@@ -45,7 +45,7 @@ def _is_own(entry: os.DirEntry[str]) -> bool:
 
 
 def unused_files(directory: str) -> tuple[str, ...]:
-    """Those of them that no process uses; none where that cannot be known."""
+    """The files of MPI in a directory that no process uses; none where that cannot be known."""
     found = []
     with suppress(OSError):
         for file in files_of_mpi(directory):

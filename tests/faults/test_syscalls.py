@@ -14,7 +14,7 @@ import pytest
 
 import mpishare as ms
 from mpishare.host.filesystems import IN_MEMORY, type_of
-from tests.blackbox.launch import PLAIN, clean, environment, nothing_left, run, run_ranks, started
+from tests.blackbox.launch import PLAIN, age, clean, environment, nothing_left, run, run_ranks, started
 from tests.faults.situations import WITHOUT_ADVICE
 from tests.faults.test_space import SHM, run_with
 from tests.processes import children_of, wait_until
@@ -80,7 +80,6 @@ def test_a_kernel_that_cannot_populate_pages():
     assert output.count("CapacityError 20,971,520 bytes do not fit in /dev/shm") == 2
 
 
-INFO = [sys.executable, "-m", "mpishare", "info"]
 CLEAN = [sys.executable, "-m", "mpishare", "clean", "--yes", "--dir"]
 
 
@@ -94,7 +93,9 @@ def test_kill_inside_mpi():
             run_ranks(2, [*PROGRAM, "0", call, "SIGKILL", "1"], {**WINDOW, **settings}, status="failure")
         left = files_of_mpi(settings)
         assert [file.name.partition(".")[0] for file in left] == ["osc_sm", "osc_sm"]
-        wait_until(lambda: all(f"left by a killed job: {file}" in run(INFO, settings).stdout for file in left), 30)
+        age(left[0].parent)
+        listed = run_ranks(2, ["-m", "mpishare", "info"], settings).stdout
+        assert all(f"left by a killed job: {file}" in listed for file in left)
         clean(left[0].parent)
 
 
