@@ -105,11 +105,11 @@ def load(
         context, per_node = call.context, map or read == "node"
         source, pickled = None, b""
         with call.agree_on_arguments() as agreement:
-            kind = check_backend(backend, context)
+            names = check_backend(backend, context)
             file, name = checked(path, dataset)
             items = None if region is None else checked_region(region)
             shown = "None" if items is None else text_of_region(items)
-            switches = f"map={bool(map)}, attributes={bool(attributes)}, progress={bool(progress)}, backend={kind}"
+            switches = f"map={bool(map)}, attributes={bool(attributes)}, progress={bool(progress)}, backend={names}"
             agreement.call = f"load({file!r}, {name!r}, region={shown}, {read=}, {switches})"
             if not isinstance(read, str) or read not in ("job", "node"):
                 raise ArgumentError(f"read {read!r} is unknown. Use 'job' or 'node'.")
@@ -131,7 +131,7 @@ def load(
         if map:
             arrays = _mapped(context, source, list(parts.values()))
         else:
-            arrays = read_parts(context, source, list(parts.values()), backend=kind, once_per=read, progress=progress)
+            arrays = read_parts(context, source, list(parts.values()), backend=names, once_per=read, progress=progress)
     data = nested(listing.tree, dict(zip(parts, arrays, strict=True)), {}) if listing.is_group else view(arrays[0])
     return (data, listing.attributes) if attributes else data
 

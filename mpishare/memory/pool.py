@@ -112,7 +112,7 @@ class _Slab(NamedTuple):
 
     @classmethod
     def of(cls, memory: Mapping, nbytes: int, slot_bytes: int) -> _Slab:
-        """No error, as it would be one of this rank alone."""
+        """Where the kernel makes no second map that is read-only, arrays are read-only by NumPy's flag alone."""
         buffer = (ctypes.c_uint8 * nbytes).from_address(memory.address)
         buffer.memory = memory  # type: ignore[attr-defined]  # which is kept with every view of the bytes
         readable = memory.second_map()

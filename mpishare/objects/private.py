@@ -45,16 +45,16 @@ def _private_views(obj: Any, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any
         views.append(array.copy())
         if segment is not None and id(segment) in shared:
             copied[segment.origin.backend] += array.nbytes
-    for kind, nbytes in copied.items():
+    for backend, nbytes in copied.items():
         if nbytes:
-            callsite.warn(f"private(): {nbytes:,} bytes were copied: {_reason_of_copy(kind)}")
+            callsite.warn(f"private(): {nbytes:,} bytes were copied: {_reason_of_copy(backend)}")
     return views
 
 
-def _reason_of_copy(kind: str) -> str:
-    if kind.startswith(("memmap", "mapped")):
+def _reason_of_copy(backend: str) -> str:
+    if backend.startswith(("memmap", "mapped")):
         return f"the file of this array is closed, as a rank keeps only the newest {MAX_KEPT} open"
-    return f'memory of backend {kind!r} cannot be mapped again; that of backend="memmap" can'
+    return f'memory of backend {backend!r} cannot be mapped again; that of backend="memmap" can'
 
 
 def _not_shared(obj: Any, segments: Sequence[Segment | None]) -> SpecError:
