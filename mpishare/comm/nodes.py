@@ -11,8 +11,8 @@ from typing import NamedTuple, cast
 from mpishare.comm import mpi
 from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.descriptors import open_file_of
-from mpishare.host.memfd import memfd_create
-from mpishare.host.processes import boot_id
+from mpishare.host.filesystems import memfd_create
+from mpishare.host.procfs import boot_id
 
 _TOKEN_BYTES = 16
 """Random bytes in the page that ranks must reach: a virtual machine and its clone have all else in common."""

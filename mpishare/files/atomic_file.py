@@ -16,7 +16,7 @@ from pathlib import Path
 from mpishare.files.errors import file_errors
 from mpishare.files.source import Stamp
 from mpishare.host.filesystems import room
-from mpishare.host.processes import has_ended, scope
+from mpishare.host.procfs import has_ended, scope
 
 _TEMPORARY = re.compile(
     r"(?s:.+)\.tmp\.[\w-]{0,63}\.(?P<pid>[1-9]\d{0,6})\.(?P<scope>[0-9a-f]{8})[0-9a-f]{8}", re.ASCII

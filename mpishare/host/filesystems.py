@@ -1,11 +1,13 @@
-"""The file systems of directories: how much space they have, and whether they belong to this host alone."""
+"""The file systems of directories: how much space they have, whether other hosts share them; files without a name."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import sys
 from dataclasses import dataclass
+from errno import EINVAL, ENOSYS
 from pathlib import Path
 
 from mpishare.host.procfs import text_of
@@ -17,6 +19,10 @@ _NODE_LOCAL = IN_MEMORY | {
     *("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "jfs", "reiserfs")
 }
 """Types of file systems that belong to one host. Any other type counts as a network file system."""
+
+_MFD_CLOEXEC = 1  # these two from uapi/linux/memfd.h
+_MFD_NOEXEC_SEAL = 8  # since Linux 6.3
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,29 @@ def refusal_of(directory: str) -> str:
 def nameless_file(directory: str) -> int:
     """The descriptor of a new file in `directory` that has no name."""
     return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+
+
+def memfd_create() -> int:
+    """The descriptor of a new file without a name in the kernel's own tmpfs.
+
+    Source:
+        memfd_create(2), of the C library: a Python that was built on an old system lacks `os.memfd_create`, as those of
+        miniforge and uv do. Kernels 6.3 to 6.5 refuse files that could become executable where vm.memfd_noexec is 2;
+        kernels before 6.3 do not know the flag against that (EINVAL).
+
+    Raises:
+        OSError: The kernel refuses it, or the C library has no such function (ENOSYS: glibc before 2.27).
+    """
+    if not hasattr(_libc, "memfd_create"):
+        raise OSError(ENOSYS, os.strerror(ENOSYS))
+    for flags in (_MFD_CLOEXEC | _MFD_NOEXEC_SEAL, _MFD_CLOEXEC):
+        descriptor: int = _libc.memfd_create(b"mpishare", flags)
+        number = ctypes.get_errno()
+        if descriptor >= 0 or number != EINVAL:
+            break
+    if descriptor < 0:
+        raise OSError(number, os.strerror(number))
+    return descriptor
 
 
 def type_of(directory: str, mounts: Path = Path("/proc/self/mountinfo")) -> str:

@@ -1,16 +1,17 @@
-"""The memory of this host: how much there is, how much is free, and in which pages."""
+"""The memory of this host, within the limits of control groups: how much there is, how much is free."""
 
 from __future__ import annotations
 
 import os
 import platform
 import resource
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from mpishare.errors import CapacityError
-from mpishare.host.cgroups import memory_left, memory_limit
 from mpishare.host.filesystems import Room, room
-from mpishare.host.procfs import table_of, text_of
+from mpishare.host.procfs import number_of, table_of, text_of
 
 SHM_DIR = "/dev/shm"  # noqa: S108 - only its free space is read
 MAX_STEPS = 32
@@ -18,6 +19,52 @@ MAX_STEPS = 32
 
 _LARGE_BYTES = 1 << 20
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage"
+_PROC = Path("/proc/self/cgroup")
+_ROOT = Path("/sys/fs/cgroup")
+
+
+_NO_LIMIT_BYTES = 1 << 60
+"""Version 1 of control groups reports a number near 2**63 where there is no limit."""
+
+_GROUPS = {
+    1: ("memory/", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("", "memory.max", "memory.current", "inactive_file"),
+}
+"""For each version of control groups: a folder, the files of the limit and of what is used, and what of that the kernel
+would drop to make room, by its name in memory.stat."""
+
+
+def memory_limit(proc: Path = _PROC, root: Path = _ROOT) -> int | None:
+    """The smallest memory limit of the control groups of this process and their parents, in bytes; None without one.
+
+    Source:
+        cgroups(7); the kernel's documentation of control groups, "memory.max" and "memory.limit_in_bytes".
+    """
+    return min((limit for limit, _ in _limits(proc, root)), default=None)
+
+
+def memory_left(proc: Path = _PROC, root: Path = _ROOT) -> int | None:
+    """The bytes that this process can get before the first control group is full; None without a limit.
+
+    File pages that the kernel would drop to make room count as free, as in MemAvailable.
+    """
+    return min((max(limit - used, 0) for limit, used in _limits(proc, root)), default=None)
+
+
+def _limits(proc: Path, root: Path) -> Iterator[tuple[int, int]]:
+    """The limit and the used bytes of each group with a limit, of those of this process and their parents."""
+    for line in text_of(proc).splitlines():
+        _, controllers, group = line.split(":", maxsplit=2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        folder, limit_file, used_file, reclaimable = _GROUPS[1 if controllers else 2]
+        base = root / folder
+        inner = base / group.lstrip("/")
+        for group_folder in (inner, *inner.parents):
+            limit = number_of(group_folder / limit_file) if group_folder.is_relative_to(base) else None
+            if limit is not None and limit < _NO_LIMIT_BYTES:
+                dropped = table_of(group_folder / "memory.stat").get(reclaimable, 0)
+                yield limit, (number_of(group_folder / used_file) or 0) - dropped
 
 
 def memory_room() -> Room:
@@ -72,17 +119,15 @@ def check_limits(host: str, nbytes: int, *, map_bytes: int, file_bytes: int = 0)
     Raises:
         CapacityError: It may not.
     """
+    mapped = int(text_of("/proc/self/statm").split()[0]) * resource.getpagesize()
     for option, place, number, wanted, used in (
-        ("v", "the address space of a process", resource.RLIMIT_AS, map_bytes, _mapped_bytes),
-        ("f", "a file", resource.RLIMIT_FSIZE, file_bytes, lambda: 0),
+        ("v", "the address space of a process", resource.RLIMIT_AS, map_bytes, mapped),
+        ("f", "a file", resource.RLIMIT_FSIZE, file_bytes, 0),
     ):
         limit = resource.getrlimit(number)[0]
-        if limit != resource.RLIM_INFINITY and wanted > (free := max(limit - used(), 0)):
-            raise CapacityError(host, place, nbytes, free, f"Raise the limit, ulimit -{option}, or share less.")
-
-
-def _mapped_bytes() -> int:
-    return int(text_of("/proc/self/statm").split()[0]) * resource.getpagesize()
+        if limit != resource.RLIM_INFINITY and used + wanted > limit:
+            cure = f"Raise the limit, ulimit -{option}, or share less."
+            raise CapacityError(host, place, nbytes, max(limit - used, 0), cure)
 
 
 @dataclass(frozen=True)

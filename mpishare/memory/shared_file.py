@@ -16,7 +16,6 @@ from mpishare.comm.descriptors import open_file_of
 from mpishare.errors import BackendError, CapacityError
 from mpishare.host import filesystems
 from mpishare.host import memory as host_memory
-from mpishare.host.memfd import memfd_create
 from mpishare.memory import syscalls
 from mpishare.memory.hugepages import aligned_bytes
 from mpishare.memory.mapping import Mapping
@@ -87,7 +86,7 @@ def memory_file(nbytes: int) -> int:
     """
     descriptor = -1
     try:
-        descriptor = memfd_create()
+        descriptor = filesystems.memfd_create()
         _set_size(descriptor, nbytes, has_blocks=False)
     except OSError as error:
         if descriptor >= 0:

@@ -1,15 +1,20 @@
 """The facts about a host: of this one, and of files that the tests write."""
 
+import ctypes
+import errno
+import fcntl
 import os
 import platform
+import resource
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from mpishare.errors import CapacityError
-from mpishare.host.cgroups import memory_left, memory_limit
-from mpishare.host.filesystems import is_node_local, room, type_of
-from mpishare.host.memory import Machine, check_memory, memory_bytes, memory_room
+from mpishare.host import filesystems
+from mpishare.host.filesystems import is_node_local, memfd_create, room, type_of
+from mpishare.host.memory import Machine, check_memory, memory_bytes, memory_left, memory_limit, memory_room
 
 
 def test_the_facts_are_those_of_this_host():
@@ -86,3 +91,41 @@ def test_room_of_a_directory(tmp_path):
     space = room(str(tmp_path))
     assert 0 <= space.free <= space.total
     assert room(str(tmp_path / "missing")) is None
+
+
+KERNEL = tuple(int(number) for number in os.uname().release.split(".")[:2])
+
+
+def test_a_file_without_a_name():
+    descriptor = memfd_create()
+    try:
+        os.write(descriptor, b"bytes")
+        assert os.pread(descriptor, 9, 0) == b"bytes"
+        status = os.fstat(descriptor)
+        assert status.st_nlink == 0
+        assert bool(status.st_mode & 0o111) == (KERNEL < (6, 3))  # whether it may become executable
+        assert fcntl.fcntl(descriptor, fcntl.F_GETFD) == fcntl.FD_CLOEXEC
+    finally:
+        os.close(descriptor)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            memfd_create()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_kernel_that_knows_fewer_flags_and_a_c_library_without_the_function(monkeypatch):
+    asked = []
+
+    def create(_, flags):
+        asked.append(flags)
+        ctypes.set_errno(errno.EINVAL)
+        return 7 if flags == 1 else -1
+
+    monkeypatch.setattr(filesystems, "_libc", SimpleNamespace(memfd_create=create))
+    assert (memfd_create(), asked) == (7, [9, 1])
+    monkeypatch.setattr(filesystems, "_libc", SimpleNamespace())
+    with pytest.raises(OSError, match="Function not implemented"):
+        memfd_create()
