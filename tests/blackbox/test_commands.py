@@ -66,22 +66,6 @@ def test_info_as_json_under_mpiexec():
     assert facts["nodes"][0]["segments"]["memmap in memory"].endswith("private() is copy-on-write")
 
 
-BENCHES = [
-    (1, "", "There is one rank, so there is nothing to share"),
-    (3, "block:2", f"saves {1 << 20:,} bytes of memory"),
-    (2, "block:1", "saves no memory, as each node has one rank"),
-]
-
-
-@pytest.mark.parametrize(("size", "nodes", "saving"), BENCHES)
-def test_bench_ends_in_a_verdict(size, nodes, saving):
-    output = run_ranks(size, ["mpishare", "bench", "--mib", "1"], {"MPISHARE_NODES": nodes}).stdout
-    assert output.count("mpishare.share") == 2
-    assert output.splitlines()[-1].startswith("verdict: sharing 1 MiB costs ")
-    assert saving in output
-    assert ("of that of `comm.Bcast, a copy a rank`" in output.splitlines()[-1]) == (size > 1)
-
-
 USAGE = [
     ("", 2, "usage: mpishare"),
     ("fly", 2, "usage: mpishare"),
