@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-from typing import NamedTuple
 
 import mpishare as ms
 from mpishare.config import parse_bytes
@@ -16,80 +14,22 @@ _RANK_BYTES = 256 << 20
 _MEM_STEP_BYTES = 256 << 20
 """--mem is rounded up to a multiple of this."""
 
-_FACTS = ("name", "shape", "dtype", "nbytes", "layout", "chunks", "filters", "reason", "left_out", "target")
-"""Of an array, in JSON."""
-
-
-class Plan(NamedTuple):
-    """The memory that data take in a job, in bytes.
-
-    Attributes:
-        data: The data, once.
-        ranks: Ranks of the job.
-        nodes: Nodes of the job.
-        each: The memory of a rank without the data.
-        memory: The memory of a node.
-        limit: The limit of its control groups; None without one.
-        shm: The size of its /dev/shm; 0 without one.
-        ranks_a_node: The ranks of the fullest node.
-        shared: The bytes that the fullest node holds with one copy of the data.
-        shared_from_root: The same where the root holds the data for itself as well, as in ms.share(np.load(file)).
-        copied: The bytes that it holds with one copy per rank.
-        fits: Whether one copy per node fits.
-        sbatch: The lines of a batch script that ask for it.
-    """
-
-    data: int
-    ranks: int
-    nodes: int
-    each: int
-    memory: int
-    limit: int | None
-    shm: int
-    ranks_a_node: int
-    shared: int
-    shared_from_root: int
-    copied: int
-    fits: bool
-    sbatch: list[str]
-
-
-def make_plan(*, data: int, ranks: int, nodes: int, each: int, memory: int, limit: int | None, shm: int) -> Plan:
-    """The plan for a node of `memory` bytes, of which control groups allow `limit`."""
-    ranks_a_node = -(-ranks // nodes)
-    shared, copied = data + ranks_a_node * each, ranks_a_node * (data + each)
-    ntasks = f"--ntasks={ranks}" if ranks % nodes else f"--ntasks-per-node={ranks_a_node}"
-    sbatch = [f"#SBATCH {option}" for option in (f"--nodes={nodes}", ntasks, _mem(shared))]
-    fits = shared <= _room(memory, limit)
-    return Plan(data, ranks, nodes, each, memory, limit, shm, ranks_a_node, shared, shared + data, copied, fits, sbatch)
-
-
-def _mem(nbytes: int) -> str:
-    """The option that asks Slurm for so many bytes per node."""
-    return f"--mem={-(-nbytes // _MEM_STEP_BYTES) * (_MEM_STEP_BYTES >> 20)}M"
-
-
-def _room(memory: int, limit: int | None) -> int:
-    """The bytes that a node may hold."""
-    return memory if limit is None else min(memory, limit)
-
 
 def main(argv: list[str]) -> int:
-    """Prints the plan; 0 when the data fit, 1 when they do not."""
+    """Prints the plan; 0 when one copy per node fits, 1 when it does not."""
     options = _options(argv)
     path, dataset = _path_and_dataset(options.file)
-    arrays: dict[ms.Stored, list[str]] = {}  # with the names of each, which is in memory once
+    names: dict[ms.Stored, list[str]] = {}  # of each array, which is in memory once
     for name, array in ms.stored(path, dataset).items():
-        arrays.setdefault(array, []).append(name)
-    plan = _plan(options, sum(array.nbytes for array in arrays))
-    if options.json:
-        facts = [{**{name: getattr(array, name) for name in _FACTS}, "names": arrays[array]} for array in arrays]
-        print(json.dumps({"arrays": facts, **plan._asdict()}, indent=2, default=str))
-    else:
-        lines = [_line(array, names, path) for array, names in arrays.items()]
-        node = "this host" if options.memory is None else "such a node"
-        print(*lines, *_table(plan, node), *plan.sbatch, sep="\n")
-    return 0 if plan.fits else 1
+        names.setdefault(array, []).append(name)
+    print(*(_line(array, names[array], path) for array in names), sep="\n")
+    nbytes = sum(array.nbytes for array in names)
+    room = _room_of_this_host() if options.memory is None else options.memory
+    print(_table(options, nbytes, room))
+    fits = nbytes + _ranks_per_node(options) * options.each <= room
+    if fits:
+        print(_batch_lines(options, nbytes))
+    return 0 if fits else 1
 
 
 def _options(argv: list[str]) -> argparse.Namespace:
@@ -104,11 +44,7 @@ def _options(argv: list[str]) -> argparse.Namespace:
     add("-n", "--ranks", type=int, required=True, help="ranks of the job")
     add("-N", "--nodes", type=int, required=True, help="nodes of the job")
     add("--each", type=parse_bytes, metavar="SIZE", default=_RANK_BYTES, help="memory of a rank without the data: 256M")
-    add(
-        "--memory", type=parse_bytes, metavar="SIZE", help="memory of a node, such as 64G; without it that of this host"
-    )
-    add("--shm", type=parse_bytes, metavar="SIZE", help="its /dev/shm; without it half of --memory, or as on this host")
-    add("--json", action="store_true", help="print JSON for programs")
+    add("--memory", type=parse_bytes, metavar="SIZE", help="memory of a node, such as 64G (default: of this host)")
     options = parser.parse_args(argv)
     if not 0 < options.nodes <= options.ranks:
         parser.error("-n and -N take 1 or more, and each node has at least one rank")
@@ -127,17 +63,15 @@ def _path_and_dataset(file: str) -> tuple[str, str | None]:
     return (path, dataset) if colon else (file, None)
 
 
-def _plan(options: argparse.Namespace, data: int) -> Plan:
-    """The plan for this host, or for the node that the options describe."""
-    if options.memory is not None:
-        memory, limit, shm = options.memory, None, options.memory // 2
-    else:
-        machine = ms.info().nodes[0].machine
-        memory, limit = machine.memory_bytes, machine.memory_limit
-        shm = 0 if machine.shm is None else machine.shm.total
-    shm = shm if options.shm is None else options.shm
-    job = {"ranks": options.ranks, "nodes": options.nodes, "each": options.each}
-    return make_plan(data=data, **job, memory=memory, limit=limit, shm=shm)
+def _room_of_this_host() -> int:
+    """The memory that a job may have here, in bytes."""
+    machine = ms.info().nodes[0].machine
+    return min(machine.memory_bytes, machine.memory_limit or machine.memory_bytes)
+
+
+def _ranks_per_node(options: argparse.Namespace) -> int:
+    """The ranks of the fullest node."""
+    return -(-int(options.ranks) // int(options.nodes))
 
 
 def _line(array: ms.Stored, names: list[str], path: str) -> str:
@@ -151,30 +85,41 @@ def _line(array: ms.Stored, names: list[str], path: str) -> str:
     return f"{names[0] or path}: {facts}{strings}{also}{left_out}"
 
 
-def _table(plan: Plan, node: str) -> list[str]:
-    """The bytes on a node, and what fits there."""
-    ranks, room = plan.ranks_a_node, _room(plan.memory, plan.limit)
-    allowed = "" if room == plan.memory else f", of which control groups allow {room:,}"
-    windows = "fit" if 2 * plan.data <= plan.shm else "may not all fit; the rest are nameless files in memory"
-    return [
-        f"{plan.ranks} ranks on {plan.nodes} nodes, up to {ranks} per node, each with {plan.each:,} bytes for itself",
+def _table(options: argparse.Namespace, nbytes: int, room: int) -> str:
+    """The bytes on the fullest node, and whether they fit there."""
+    ranks, each = _ranks_per_node(options), options.each
+    lines = [
+        f"{options.ranks} ranks on {options.nodes} nodes, up to {ranks} per node, each with {each:,} bytes for itself",
+        f"memory of a node: {room:,} bytes",
         "",
-        f"  {'bytes on a node':22} {'data':>18} {'and the ranks':>18}",
-        f"  {'one copy, shared':22} {plan.data:18,} {plan.shared:18,}",
-        f"  {'and the root has one':22} {2 * plan.data:18,} {plan.shared_from_root:18,}",
-        f"  {'one copy per rank':22} {plan.data * ranks:18,} {plan.copied:18,}",
-        "",
-        f"  memory of {node} {plan.memory:,} bytes{allowed}:",
-        f"    one copy {_verdict(plan.fits, (room - plan.data) // plan.each)}",
-        f"    one copy per rank {_verdict(plan.copied <= room, room // (plan.data + plan.each))}",
-        f"  /dev/shm {plan.shm:,} bytes:",
-        f"    MPI's windows {windows}",
-        "",
-        f"For load(file). For share(np.load(file)), as the root has a copy of its own, {_mem(plan.shared_from_root)}:",
+        f"  {'bytes on a node':26} {'data':>16} {'and the ranks':>18}",
     ]
+    rows = [
+        ("one copy", nbytes, (room - nbytes) // each),
+        ("one copy, and the root's", 2 * nbytes, (room - 2 * nbytes) // each),
+        ("one copy per rank", ranks * nbytes, room // (nbytes + each)),
+    ]
+    for title, data, most_ranks in rows:
+        lines.append(f"  {title:26} {data:16,} {data + ranks * each:18,}  {_verdict(ranks, most_ranks)}")
+    return "\n".join(lines)
 
 
-def _verdict(fits: bool, most_ranks: int) -> str:
-    if fits:
+def _verdict(ranks: int, most_ranks: int) -> str:
+    """Whether the ranks fit on a node."""
+    if ranks <= most_ranks:
         return "fits"
-    return f"does not fit, but with {most_ranks} ranks per node" if most_ranks > 0 else "does not fit with any rank"
+    return f"does not fit; {most_ranks} ranks per node do" if most_ranks > 0 else "does not fit with any rank"
+
+
+def _batch_lines(options: argparse.Namespace, nbytes: int) -> str:
+    """What a batch script asks Slurm for."""
+    ranks = _ranks_per_node(options)
+    ntasks = f"--ntasks={options.ranks}" if options.ranks % options.nodes else f"--ntasks-per-node={ranks}"
+    mem, mem_from_root = (_mem(copies * nbytes + ranks * options.each) for copies in (1, 2))
+    sbatch = (f"#SBATCH {option}" for option in (f"--nodes={options.nodes}", ntasks, mem))
+    return "\n".join(["", f"for ms.load(file); ms.share(np.load(file)) needs {mem_from_root}:", *sbatch])
+
+
+def _mem(nbytes: int) -> str:
+    """The option that asks Slurm for this memory on each node."""
+    return f"--mem={-(-nbytes // _MEM_STEP_BYTES) * (_MEM_STEP_BYTES >> 20)}M"
