@@ -1,8 +1,7 @@
 """Compiled work on node-shared arrays that NumPy cannot do in place. Needs numba.
 
-It answers how several ranks add to one array without losing an addition (`atomics`), and how compiled code is kept
-(`compiling`). Only users may call it, by `from mpishare import kernels`. The rest of mpishare must never import it,
-since numba is optional.
+It answers how several ranks add to one array without losing an addition. Only users may call it, by
+`from mpishare import kernels`. The rest of mpishare must never import it, since numba is optional.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
+import numba
 import numpy as np
 from numba import from_dtype, types
 from numba.core import cgutils
@@ -13,7 +13,6 @@ from numba.extending import intrinsic, overload
 from numpy.typing import ArrayLike, NDArray
 
 from mpishare.errors import ArgumentError, SpecError
-from mpishare.kernels.compiling import compiled
 
 _NAMES = ("int32", "int64", "uint32", "uint64", "float32", "float64")
 _TYPES = frozenset(from_dtype(np.dtype(name)) for name in _NAMES)
@@ -74,7 +73,7 @@ def atomic_add(array: NDArray[Any], index: int | tuple[int, ...], value: float) 
         [1, 0, 2]
     """
     _check_array(array)
-    return _add(array, _checked_index(array, index), _as_item(array, value))
+    return _add(array, _checked_index(array, index), _as_items(array, value, 1)[0])
 
 
 def add_at(array: NDArray[Any], indices: ArrayLike, values: ArrayLike = 1) -> None:
@@ -104,16 +103,15 @@ def add_at(array: NDArray[Any], indices: ArrayLike, values: ArrayLike = 1) -> No
     _check_array(array)
     if array.ndim != 1:
         raise SpecError(f"this array has {array.ndim} dimensions; expected 1. Pass array.reshape(-1).")
-    numbers = np.asarray(indices)
-    if numbers.size == 0:
-        numbers = numbers.astype(np.intp)  # NumPy makes an empty list one of floats
-    if numbers.dtype.kind not in "iu":
-        raise ArgumentError(f"indices are of dtype {numbers.dtype}; expected integers.")
-    numbers = np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("=")).reshape(-1)
-    items = _as_items(array, values, numbers.size)
-    wrong = _add_all(array, _read_only(numbers, array), _read_only(items, array), int(items.size > 1))
-    if wrong >= 0:
-        raise IndexError(f"add_at: index {numbers[wrong]} at {wrong} is outside of an array of {array.size} items")
+    given = np.asarray(indices).reshape(-1)
+    if given.size and given.dtype.kind not in "iu":
+        raise ArgumentError(f"indices are of dtype {given.dtype}; expected integers.")
+    items = _as_items(array, values, given.size)
+    [outside] = np.nonzero((given < -array.size) | (given >= array.size))
+    if outside.size:
+        place = outside[0]
+        raise IndexError(f"add_at: index {given[place]} at {place} is outside of an array of {array.size} items")
+    _add_all(array, given.astype(np.intp), items)
 
 
 def _check_array(array: NDArray[Any]) -> None:
@@ -130,46 +128,28 @@ def _check_array(array: NDArray[Any]) -> None:
 
 
 def _checked_index(array: NDArray[Any], index: int | tuple[int, ...]) -> tuple[int, ...]:
-    try:
-        integers = tuple(map(operator.index, index if isinstance(index, tuple) else (index,)))
-    except TypeError as error:
-        raise ArgumentError(f"index is {index!r}; expected an integer, or a tuple of integers.") from error
-    if len(integers) != array.ndim:
-        raise ArgumentError(f"index {index!r} has {len(integers)} integers; this array has {array.ndim} dimensions.")
+    """The index as a tuple of Python's integers, so that numba compiles for one type."""
+    integers = index if isinstance(index, tuple) else (index,)
+    if len(integers) != array.ndim or not all(isinstance(integer, int | np.integer) for integer in integers):
+        raise ArgumentError(f"index is {index!r}; expected one integer for each of {array.ndim} dimensions.")
     if not all(-length <= integer < length for integer, length in zip(integers, array.shape, strict=True)):
         raise IndexError(_OUTSIDE)
-    return integers
-
-
-def _as_item(array: NDArray[Any], value: Any) -> Any:
-    """`value` in the dtype of `array`."""
-    try:
-        return array.dtype.type(operator.index(value) if array.dtype.kind in "iu" else float(value))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ArgumentError(f"value {value!r} cannot be added to items of {array.dtype}: {error}") from error
+    return tuple(map(int, integers))
 
 
 def _as_items(array: NDArray[Any], values: ArrayLike, count: int) -> NDArray[Any]:
-    """`values` in the dtype of `array`, shape (1,) or (count,)."""
+    """A new array of `count` values, in the dtype of `array`."""
     given = np.asarray(values).reshape(-1)
-    if given.size == 1:
-        return np.array([_as_item(array, given[0])])
-    if given.size != count:
+    if given.size not in (1, count):
         raise ArgumentError(f"there are {given.size} values for {count} indices; expected as many, or one for all.")
     refusal = f"values of {given.dtype} cannot be added to items of {array.dtype}"
-    if not np.can_cast(given.dtype, array.dtype, "same_kind"):
+    if given.dtype.kind not in ("biu" if array.dtype.kind in "iu" else "biuf"):
         raise ArgumentError(f"{refusal}.")
-    items = np.ascontiguousarray(given, array.dtype)
-    if array.dtype.kind in "iu" and not np.array_equal(items, given):
+    items = np.empty(count, array.dtype)
+    items[:] = given.astype(array.dtype)
+    if array.dtype.kind in "iu" and not (items == given).all():
         raise ArgumentError(f"{refusal}: some are too large.")
     return items
-
-
-def _read_only(given: NDArray[Any], array: NDArray[Any]) -> NDArray[Any]:
-    """A view, so that no function is compiled for writable arrays too; a copy if adding to `array` would change it."""
-    view = given.copy() if np.may_share_memory(given, array) else given.view()
-    view.flags.writeable = False
-    return view
 
 
 def _why_refused(array: types.Type, index: types.Type, value: types.Type) -> str:
@@ -231,18 +211,13 @@ def _add_one(array: Any, index: Any, value: Any) -> Any:
     return _fetch_add(array, index, value)
 
 
-_add = compiled(_add_one)
+_add = numba.njit(nogil=True)(_add_one)
 
 
-@compiled
-def _add_all(array: Any, indices: Any, values: Any, step: int) -> int:
-    """Adds `values`; `step` is 0 if one is for all. Returns the position of the first index that is outside, or -1."""
+@numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+def _add_all(array: Any, indices: Any, values: Any) -> None:
     for number in range(indices.size):
-        if not -array.size <= indices[number] < array.size:
-            return number
-    for number in range(indices.size):
-        _fetch_add(array, indices[number], values[number * step])
-    return -1
+        _fetch_add(array, indices[number], values[number])
 
 
 def _overload(array: Any, index: Any, value: Any) -> Any:  # noqa: ARG001 - numba wants their names
