@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 import mpishare as ms
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from mpishare.host.leftovers import files_of_mpi, unused
@@ -24,7 +25,11 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if not options.dir.is_dir():
         parser.error(f"there is no folder {options.dir}")
-    sizes = {file: nbytes for file in files_of_mpi(str(options.dir)) if (nbytes := _unused_bytes(file)) is not None}
+    sizes = {}
+    for file in files_of_mpi(str(options.dir)):
+        if (nbytes := _unused_bytes(file)) is not None:
+            print(f"{file}, {nbytes:,} bytes")
+            sizes[file] = nbytes
     print(f"{len(sizes)} files that no process uses, {sum(sizes.values()):,} bytes")
     if not sizes or options.dry_run:
         return 0
@@ -34,36 +39,23 @@ def main(argv: list[str]) -> int:
             return 1
         if input("Remove them? [y/N] ").strip().lower() not in {"y", "yes"}:
             return 0
-    removed = [nbytes for file, nbytes in sizes.items() if _remove(file)]
+    removed = [nbytes for file in sizes if (nbytes := _unused_bytes(file, Path.unlink)) is not None]
     print(f"removed {len(removed)} files, {sum(removed):,} bytes")
     return 0
 
 
-def _unused_bytes(file: Path) -> int | None:
-    """The bytes of a file that no process uses; None for another one. Prints which, or why the file stays."""
+def _unused_bytes(file: Path, action: Callable[[Path], None] | None = None) -> int | None:
+    """The bytes of a file that no process uses, after an action on it. For another one, says why it stays: None."""
     try:
         with unused(file) as status:
-            nbytes = status.st_blocks * 512
+            if action:
+                action(file)
+            return status.st_blocks * 512
     except FileNotFoundError:  # its job has removed it meanwhile
         return None
     except BlockingIOError:
-        print(f"left {file}: a process uses it, or has just made it")
-        return None
+        reason = "a process uses it, or has just made it"
     except OSError as error:
-        print(f"left {file}: whether a process uses it cannot be known: {error.strerror}")
-        return None
-    print(f"{file}, {nbytes:,} bytes")
-    return nbytes
-
-
-def _remove(file: Path) -> bool:
-    """Removes a file unless a process uses it by now."""
-    try:
-        with unused(file):
-            file.unlink()
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        print(f"left {file}: {error.strerror}")
-        return False
-    return True
+        reason = str(error.strerror) if action else f"whether a process uses it cannot be known: {error.strerror}"
+    print(f"left {file}: {reason}")
+    return None

@@ -27,7 +27,7 @@ other MPIs ignore, unless they are set already:
 
 PROGRAM is the first argument that is -m, ends in .py, or is an interpreter such as python3.11; without mpiexec options,
 the first argument. Write -- before any other program. Of several programs (a.py : -n 2 b.py) only the first runs under
-mpi4py.
+mpi4py. So does none with combined flags of Python such as -uc: write -u -c.
 
 options:
   -n N          number of ranks (also -np, --np, -c); without it mpiexec decides
@@ -47,6 +47,10 @@ _OVERSUBSCRIBE = {
 
 _SYSTEM_FOLDERS = ("/bin", "/usr/bin", "/usr/local/bin")
 """Programs in them are beside each other by chance."""
+
+
+_FLAG = re.compile("-([bBdEiIOPqRsSuvx]+|[XW].*)")
+"""Flags of Python before the program. The value of -X and -W may be the next word."""
 
 
 @dataclass
@@ -135,28 +139,17 @@ def command(request: Request, mpiexec: str) -> list[str]:
 
 
 def _under_mpi4py(program: list[str]) -> list[str]:
-    """The program, run by `python -m mpi4py` if it is a Python program."""
+    """The program, run by `python -m mpi4py` where it is a Python program with flags that we know."""
     if program[0] == "-m" or program[0].endswith(".py"):
-        return [sys.executable, "-m", "mpi4py", *program]
-    if not _is_python(program[0]):
+        program = [sys.executable, *program]
+    place = 1
+    while place < len(program) and _FLAG.fullmatch(program[place]):
+        place += 2 if program[place] in ("-X", "-W") else 1
+    rest = program[place:]
+    is_file = bool(rest) and not rest[0].startswith("-")
+    if not _is_python(program[0]) or not (is_file or rest[:1] in (["-m"], ["-c"])) or rest[:2] == ["-m", "mpi4py"]:
         return program
-    flags, rest = _split_flags(program[1:])
-    if not rest or rest[:2] == ["-m", "mpi4py"]:
-        return program
-    return [program[0], *flags, "-m", "mpi4py", *rest]
-
-
-def _split_flags(args: list[str]) -> tuple[list[str], list[str]]:
-    """The interpreter's flags, and the rest: a file, or -m or -c with what follows, also when combined as in -uc."""
-    flags: list[str] = []
-    rest = list(args)
-    while rest and rest[0].startswith("-") and rest[0] != "-":
-        combined = re.fullmatch("-(?![XW])([a-zA-Z]*)([mc])", rest[0])
-        if combined:
-            return [*flags, *([f"-{combined[1]}"] if combined[1] else [])], [f"-{combined[2]}", *rest[1:]]
-        count = 2 if rest[0] in ("-X", "-W", "--check-hash-based-pycs") else 1
-        flags, rest = [*flags, *rest[:count]], rest[count:]
-    return flags, rest
+    return [*program[:place], "-m", "mpi4py", *rest]
 
 
 def _is_program(arg: str, options: list[str]) -> bool:
