@@ -15,7 +15,6 @@ from mpishare.comm.collective import collective
 from mpishare.host.leftovers import unused_files
 from mpishare.host.memory import SHM_DIR, Machine
 from mpishare.memory.backends import probe
-from mpishare.transfer import cma
 
 
 @dataclass(frozen=True)
@@ -27,8 +26,6 @@ class NodeInfo:
         ranks: Its ranks in the communicator.
         mpi_nodes: How many nodes MPI sees in these ranks. Where it is not 1, they were found to share memory all the
             same, by files and not by windows.
-        reads_processes: Whether each of its ranks may read the memory of each other one (process_vm_readv). If not,
-            the root of a `share` copies a large array by threads while the other ranks wait.
         machine: The facts that its kernel reports.
         segments: For each backend the size up to which an array fits there now and what it provides, or why it
             cannot be used: first those that the node tries, in their order. An array gets the first that it fits.
@@ -39,7 +36,6 @@ class NodeInfo:
     host: str
     ranks: tuple[int, ...]
     mpi_nodes: int
-    reads_processes: bool
     machine: Machine
     segments: dict[str, str]
     leftovers: tuple[str, ...]
@@ -72,10 +68,6 @@ class Info:
             lines += ["", f"node {number}: {node.host}, ranks {', '.join(map(str, node.ranks))}"]
             if node.mpi_nodes > 1:
                 lines.append(f"  MPI sees {node.mpi_nodes} nodes in these ranks, but they can share memory")
-            if not node.reads_processes:
-                lines.append(
-                    "  the ranks may not read each other's memory, so that the root of a share copies by threads"
-                )
             lines += [f"  {line}" for line in _machine_lines(node.machine)]
             lines += [f"  segment {title:18} {fit}" for title, fit in node.segments.items()]
             lines += [f"  left by a killed job: {file}; `mpishare clean` removes it" for file in node.leftovers]
@@ -108,8 +100,7 @@ def info(*, comm: mpi.Comm | None = None) -> Info:
             # Two ranks that try one file at the same time each find it in use, so one rank of a node looks.
             leftovers = unused_files(folder) if topology.is_leader else ()
         ranks = topology.ranks_of(topology.node)
-        reads = cma.works(context)
-        node = NodeInfo(topology.host, ranks, context.mpi_nodes, reads, machine, probe(context), leftovers)
+        node = NodeInfo(topology.host, ranks, context.mpi_nodes, machine, probe(context), leftovers)
         nodes = context.collective_comm.allgather_obj(node if topology.is_leader else None)
         known_nodes = tuple(node for node in nodes if node is not None)
         return Info(_versions(), str(context.config), topology.size, known_nodes)

@@ -147,7 +147,7 @@ class Deferred:
     """
 
     def __init__(self) -> None:
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     def __enter__(self) -> None:
         """Begins some of the work."""
@@ -155,9 +155,8 @@ class Deferred:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        if isinstance(error, Exception):
-            self._error = self._error or error
-        return isinstance(error, Exception)
+        self._error = self._error or error
+        return error is not None
 
     def raise_first(self) -> None:
         """Raises the first error, if there was one."""

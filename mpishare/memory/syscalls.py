@@ -39,17 +39,6 @@ _libc.mmap.errcheck = _libc.syscall.errcheck = _libc.mprotect.errcheck = _checke
 _libc.munmap.argtypes = [_address, _size]
 _libc.mprotect.argtypes = _libc.madvise.argtypes = [_address, _size, ctypes.c_int]
 
-
-class _IoVec(ctypes.Structure):
-    """struct iovec of readv(2)."""
-
-    _fields_ = (("base", _address), ("length", _size))
-
-
-_libc.process_vm_readv.restype = ctypes.c_ssize_t
-_libc.process_vm_readv.errcheck = _checked  # type: ignore[assignment]
-_libc.process_vm_readv.argtypes = [ctypes.c_int, *(_address, ctypes.c_ulong) * 2, ctypes.c_ulong]
-
 munmap = _libc.munmap
 """A plain function, which a finalizer can call until the very end of the process."""
 
@@ -93,22 +82,6 @@ def mremap_copy(start: int, length: int, target: int | None) -> int:
     if number is None:
         raise OSError(ENOSYS, os.strerror(ENOSYS))
     return int(_libc.syscall(number, start, 0, length, flags, target))
-
-
-def read_process(pid: int, source: int, target: int, length: int) -> None:
-    """Copies `length` bytes at address `source` of another process to address `target` of this one.
-
-    Source:
-        process_vm_readv(2). The kernel copies at most 2 GiB less a page at a time.
-
-    Raises:
-        OSError: This process may not read there (EPERM); there is no such process (ESRCH) or address (EFAULT).
-    """
-    done = 0
-    while done < length:
-        local = _IoVec(target + done, length - done)
-        remote = _IoVec(source + done, length - done)
-        done += _libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
 
 
 def madvise(start: int, length: int, advice: int) -> int:

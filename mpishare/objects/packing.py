@@ -23,7 +23,7 @@ from mpishare.memory.segment import Segment, segment_at, segment_of
 from mpishare.objects.pickled import PickledObject, pack_specs, unpack_specs
 from mpishare.objects.pickling import pickle_object, unpickle_object
 from mpishare.objects.unshared import LARGE_BYTES, PickledTypes, UnsharedPart, UnsharedParts, describe, part_of_copies
-from mpishare.transfer.cma import MIN_BYTES as _LARGE_BYTES
+from mpishare.transfer.node_fill import LARGE_BYTES as _LARGE_BYTES
 from mpishare.transfer.node_fill import ArraySource, fill, replicate
 
 _HEADER = struct.Struct("<4sxxxxQQQQQ16x")

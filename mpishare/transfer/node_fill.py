@@ -12,12 +12,19 @@ from numpy.typing import NDArray
 from mpishare.arrays import slices
 from mpishare.arrays.raw import Block, bytes_of, copy_by_threads, copy_bytes
 from mpishare.arrays.spec import Spec
+from mpishare.comm.agreement import Deferred
 from mpishare.comm.context import Context
-from mpishare.transfer import cma
 from mpishare.transfer.between_nodes import LARGEST_MESSAGE_BYTES, broadcast, is_chain
 
 _SMALL_BYTES = 16 << 10
 """Up to this size a second copy takes less time than a view of the bytes: a twentieth of `share` for 1 KiB."""
+
+
+LARGE_BYTES = 4 << 20
+"""From this size on a copy is worth threads, and the sleep of the other ranks of the node."""
+
+_MAX_THREADS = 8
+"""More threads would wait for the memory."""
 
 
 class ByteSource(Protocol):
@@ -77,60 +84,22 @@ def replicate(context: Context, root: int, block: Block, is_shared: bool, source
     Collective:
         Over the communicator, but a rank may return before others have come.
     """
-    is_on_root_node = context.topology.node_of(root) == context.topology.node
-    try:
-        if is_on_root_node:
-            is_filled = is_shared and _read_by_cma(context, root, block, source)
-            if not is_filled:
-                _copy_by_root(context, root, block, source)
-        elif _sends_meanwhile(context, block):
-            broadcast(context, root, block)
-    finally:
-        if context.topology.n_nodes > 1 and not _sends_meanwhile(context, block):
-            if is_on_root_node and is_shared:
-                context.node_collective_comm.barrier()
-            elif is_on_root_node:
-                broadcast_in_node(context, root, block)  # to the leader, which sends it to the others
-            broadcast(context, root, block)
-        if not is_shared:
-            broadcast_in_node(context, root, block)
-
-
-def _sends_meanwhile(context: Context, block: Block) -> bool:
-    """Whether the root sends chunks to the other nodes while its own node is filled."""
-    return context.topology.n_nodes > 1 and is_chain(context, block.nbytes)
-
-
-def _read_by_cma(context: Context, root: int, block: Block, source: ByteSource | None) -> bool:
-    """Fills the root's node: its ranks read disjoint parts from the memory of `root`, which sends to other nodes.
-
-    Returns:
-        Whether this was the way. It takes contiguous bytes, enough of them, and the kernel's permission.
-    """
-    if context.topology.node_size == 1 or block.nbytes < cma.MIN_BYTES:
-        return False
+    topology, deferred = context.topology, Deferred()
+    sends_chunks = topology.n_nodes > 1 and is_chain(context, block.nbytes)
     contiguous = None if source is None else source.contiguous
-    published = cma.publish(context, contiguous)
-    if published is None:
-        return False
-    if contiguous is not None and _sends_meanwhile(context, block):
-        broadcast(context, root, block, contiguous.__getitem__)
-    if not cma.read(context, root, published, block, contiguous):
-        _copy_while_others_wait(context, block, source)
-    return True
-
-
-def _copy_by_root(context: Context, root: int, block: Block, source: ByteSource | None) -> None:
-    """Fills the root's node by `root` alone, while it sends contiguous bytes, or before it sends others."""
-    if not _sends_meanwhile(context, block):
-        _copy_while_others_wait(context, block, source)
-    elif source is not None and (contiguous := source.contiguous) is not None:
-        broadcast(context, root, block, contiguous.__getitem__, functools.partial(_copy, block, contiguous))
-    elif source is not None:
-        try:
-            source.write(block.data)
-        finally:
+    with deferred:
+        if source is not None and not (sends_chunks and contiguous is not None):
+            _write(context, block, source)
+    if sends_chunks:
+        if contiguous is None:
             broadcast(context, root, block)
+        else:  # the root fills its own node while MPI sends
+            broadcast(context, root, block, contiguous.__getitem__, functools.partial(_copy, block, contiguous))
+    else:
+        _send_when_written(context, root, block, is_shared)
+    if not is_shared:
+        broadcast_in_node(context, root, block)
+    deferred.raise_first()
 
 
 def _copy(target: Block, source: Block, part: slice) -> None:
@@ -138,26 +107,32 @@ def _copy(target: Block, source: Block, part: slice) -> None:
     target[part] = source[part]
 
 
-def _copy_while_others_wait(context: Context, block: Block, source: ByteSource | None) -> None:
-    """Copies on the root's node, many bytes by threads on the cores of the other ranks, which sleep until then.
+def _write(context: Context, block: Block, source: ByteSource) -> None:
+    """Copies on the root: many bytes by threads, on the cores of the ranks of its node that sleep until then.
 
-    A rank that is bound to a core has no other. Gain for 256 MiB, 4 ranks on 4 cores, user namespaces: fresh 33 to 21
-    ms, memory used again 20 to 10 ms; of the sleep, on MPICH, whose waiting ranks keep their cores: fresh 37 to 28 ms,
-    used again 26 to 13 ms.
+    A rank that is bound to a core has no other. Gain for 256 MiB in memory used again, 4 ranks on 2 cores: 20 to 14 ms.
     """
-    if block.nbytes < cma.MIN_BYTES:
-        if source is not None:
-            source.write(block.data)
-        return
-    try:
-        contiguous = source.contiguous if source is not None else None
-        if contiguous is not None:
-            cores = len(os.sched_getaffinity(0))
-            copy_by_threads(block, contiguous, min(cores, context.topology.node_size, cma.MAX_READERS))
-        elif source is not None:
-            source.write(block.data)
-    finally:
+    contiguous = source.contiguous if block.nbytes >= LARGE_BYTES else None
+    if contiguous is None:
+        source.write(block.data)
+    else:
+        cores = len(os.sched_getaffinity(0))
+        copy_by_threads(block, contiguous, min(cores, context.topology.node_size, _MAX_THREADS))
+
+
+def _send_when_written(context: Context, root: int, block: Block, is_shared: bool) -> None:
+    """Waits until the root has filled its block, and brings it to the other nodes."""
+    topology = context.topology
+    is_on_root_node = topology.node_of(root) == topology.node
+    if is_on_root_node and block.nbytes >= LARGE_BYTES:
         context.node_collective_comm.barrier_asleep()
+    if topology.n_nodes == 1:
+        return
+    if is_on_root_node and is_shared:
+        context.node_collective_comm.barrier()
+    elif is_on_root_node:
+        broadcast_in_node(context, root, block)  # to the leader, which sends it to the others
+    broadcast(context, root, block)
 
 
 def broadcast_in_node(context: Context, root: int, block: Block) -> None:

@@ -19,11 +19,11 @@ from sklearn.linear_model import LinearRegression
 
 import mpishare as ms
 from mpishare.memory.segment import segment_of
-from mpishare.transfer.cma import MIN_BYTES
+from mpishare.transfer.node_fill import LARGE_BYTES
 from tests.arrays import DTYPES, REPRESENTATIVES, assert_same, filled
 from tests.mpi.test_errors import assert_refused
 
-LARGE = MIN_BYTES // 8
+LARGE = LARGE_BYTES // 8
 """Float64 items of the smallest array that is not in the prefix."""
 
 

@@ -20,7 +20,7 @@ from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_heade
 from mpishare.objects.pickled import PickledObject, pack_specs, unpack_specs
 from mpishare.objects.pickling import pickle_object, unpickle_object
 from mpishare.objects.unshared import UnsharedParts, describe
-from mpishare.transfer.cma import MIN_BYTES as LARGE
+from mpishare.transfer.node_fill import LARGE_BYTES as LARGE
 
 
 def test_what_is_not_an_array_but_has_its_bytes():
