@@ -1,8 +1,6 @@
-"""Other libraries: their objects are shared as they are, and what they refuse as read-only they take as private."""
+"""Other libraries take as private what they refuse as read-only."""
 
-import json
-
-from tests.blackbox.launch import PROGRAMS, run_code, run_ranks
+from tests.blackbox.launch import run_code
 
 PROGRAM = """
 import tracemalloc
@@ -38,14 +36,3 @@ print(*lines)
 def test_what_is_refused_read_only_is_taken_private():
     ended = run_code(2, PROGRAM, {"OMP_NUM_THREADS": "1"})
     assert ended.stdout == "output array is read-only True True buffer source array is read-only True True\n" * 2
-
-
-def test_objects_of_other_libraries_are_the_same_around_one_copy_a_node():
-    # Memory that is freed goes back to the kernel at once.
-    environ = {"MPISHARE_NODES": "block:2", "MPISHARE_RECYCLE": "0", "MALLOC_MMAP_THRESHOLD_": "65536"}
-    ended = run_ranks(3, ["-m", f"{PROGRAMS}.libraries"], environ)
-    outcomes = json.loads(ended.stdout)
-    assert outcomes.keys() >= {"quantity", "table", "dataset", "frame"}
-    for name, outcome in outcomes.items():
-        assert (name, outcome["same"]) == (name, True)
-        assert outcome["memory"] < 1.1, name  # less where a library frees other memory meanwhile

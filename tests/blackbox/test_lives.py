@@ -2,8 +2,6 @@
 
 import json
 
-import h5py
-import numpy as np
 import pytest
 
 from tests.blackbox.launch import PROGRAMS, run_code, run_ranks
@@ -155,19 +153,6 @@ def test_a_rank_that_is_killed_within_a_task(victim, nodes):
     assert ended.stdout == "mapping\n"
 
 
-KILLED_CALL = """
-import os, signal, mpishare as ms
-with ms.Pool() as pool:
-    if pool is not None:
-        print("waiting", flush=True)
-        pool.submit(lambda: os.kill(os.getpid(), signal.SIGKILL)).result()
-"""
-
-
-def test_a_rank_that_is_killed_within_a_call_of_a_pool():
-    assert run_code(2, KILLED_CALL, status="failure").stdout == "waiting\n"
-
-
 LAZY = """
 import resource, numpy as np, mpishare as ms
 rows = (np.full(1 << 17, number, float) for number in range(1000))  # 1 GiB in all
@@ -192,13 +177,6 @@ def test_a_pool_that_nobody_closes():
     assert run_code(3, POOL).stdout == "[1, 2]\n"
 
 
-CODE = """
-import sys, mpishare as ms
-assert all(ms.load({path!r}, name).sum() == 499500 for name in ("flat", "chunked"))
-print(ms.topology().rank, "h5py" in sys.modules)
-"""
-
-
 LOADED = """
 import sys
 import mpishare as ms
@@ -218,13 +196,3 @@ def test_a_call_imports_only_what_it_needs():
     assert {name.split(".")[1] for name in called if name.startswith("mpishare.")} == modules | folders
     calls = {"mpishare.collectives.creation", "mpishare.collectives.share"}
     assert {name for name in called if name.startswith("mpishare.collectives.")} == calls
-
-
-def test_h5py_is_imported_where_it_reads(tmp_path):
-    """One rank looks at the file and reads small datasets; a contiguous one is read without h5py."""
-    path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w") as file:
-        file["flat"] = np.arange(1000)
-        file.create_dataset("chunked", data=np.arange(1000), chunks=(10,))
-    output = run_code(4, CODE.format(path=path), {"MPISHARE_NODES": "block:2"}).stdout
-    assert sorted(output.splitlines()) == ["0 True", "1 False", "2 False", "3 False"]

@@ -1,4 +1,4 @@
-"""Libraries that take a pool run on one of ours, unchanged: lmfit, SciPy, platypus, adaptive, dynesty, emcee."""
+"""Libraries that take a pool run on one of ours, unchanged: SciPy, dynesty, emcee, concurrent.futures."""
 
 from tests.blackbox.launch import run_ranks
 

@@ -7,7 +7,7 @@ from tests.blackbox.launch import PROGRAMS, run_ranks
 SECONDS = 4
 
 
-@pytest.mark.parametrize(("size", "nodes"), [(2, ""), (3, "block:1"), (4, "block:2")])
+@pytest.mark.parametrize(("size", "nodes"), [(3, "block:1"), (4, "block:2")])
 def test_random_calls(size, nodes):
     """To look for longer: `mpiexec -n 4 python -m mpi4py -m tests.blackbox.programs.random_calls SEED SECONDS`."""
     program = ["-m", f"{PROGRAMS}.random_calls", str(size), str(SECONDS)]

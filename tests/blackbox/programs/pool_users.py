@@ -3,49 +3,16 @@
 The code is that of the libraries' own documentation.
 """
 
-import warnings
 from concurrent.futures import Executor, as_completed
 
-import adaptive
 import dynesty
 import dynesty.pool
 import emcee
-import lmfit
 import numpy as np
-import platypus
 import pytest
 from scipy.optimize import brute, differential_evolution
 
 import mpishare as ms
-
-
-def line(params, x, y):
-    """Residuals of a line."""
-    return params["slope"] * x + params["offset"] - y
-
-
-def fit(**options):
-    """A fit by lmfit."""
-    params = lmfit.Parameters()
-    params.add("slope", value=2.0, min=0, max=4)
-    params.add("offset", value=1.0, min=0, max=2)
-    x = np.linspace(0, 1, 9)
-    return lmfit.minimize(line, params, args=(x, 2 * x + 1.1), **options)
-
-
-def by_lmfit_emcee(pool):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of short chains
-        chains = [
-            fit(method="emcee", steps=9, nwalkers=10, seed=1, progress=False, is_weighted=False, workers=workers).chain
-            for workers in (pool, 1)
-        ]
-    return np.array_equal(*chains)
-
-
-def by_lmfit_brute(pool):
-    results = [fit(method="brute", Ns=8, workers=workers) for workers in (pool.map, 1)]
-    return np.array_equal(*(result.brute_Jout for result in results))
 
 
 class Bowl:
@@ -63,24 +30,6 @@ def by_scipy(pool):
     options = {"maxiter": 3, "seed": 1, "polish": False, "updating": "deferred"}
     results = [differential_evolution(Bowl(pool), [(0, 1)] * 2, workers=w, **options).x for w in (pool.map, 1)]
     return grid.tolist() == [0.5, 0.5] and np.array_equal(*results)
-
-
-def by_platypus(pool):
-    algorithm = platypus.NSGAII(platypus.DTLZ2(), population_size=20, evaluator=platypus.PoolEvaluator(pool))
-    algorithm.run(60)
-    futures = platypus.NSGAII(platypus.DTLZ2(), population_size=20, evaluator=platypus.ApplyEvaluator(pool.apply_async))
-    futures.run(60)
-    return len(algorithm.result) == len(futures.result) == 20
-
-
-def peak(x):
-    return x + 0.1**2 / (0.1**2 + x**2)
-
-
-def by_adaptive(pool):
-    learner = adaptive.Learner1D(peak, (-1, 1))
-    adaptive.BlockingRunner(learner, npoints_goal=40, executor=pool, ntasks=pool.num_workers, shutdown_executor=False)
-    return all(learner.data[x] == peak(x) for x in learner.data) and learner.npoints >= 40
 
 
 def log_likelihood(x, width):
@@ -137,7 +86,7 @@ def by_emcee(pool):
     return pytest.main([*options, "--pyargs", "emcee.tests.unit"]) == 0
 
 
-USERS = [by_lmfit_emcee, by_lmfit_brute, by_scipy, by_platypus, by_adaptive, by_dynesty, by_futures, by_emcee]
+USERS = [by_scipy, by_dynesty, by_futures, by_emcee]
 
 if __name__ == "__main__":
     with ms.Pool() as pool:
