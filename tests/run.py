@@ -24,31 +24,20 @@ LAYOUTS = [
     (1, "", ["kernels"]),
     (2, "", ["memory", *ABOVE]),
     (2, "block:1", []),
-    (3, "", ["memory", *ABOVE]),
-    (4, "block:2", ABOVE),
+    (3, "", ["memory", "compat", *ABOVE]),
+    (4, "block:2", [*ABOVE, "compat"]),
     (4, "cyclic:2", ["memory", *ABOVE]),
-    (5, "sizes:1,3,1", [*ABOVE, "compat"]),
 ]
 """Numbers of ranks, placements on pretended nodes ("" is all on the real one), and folders left out. The launch
-`watched` has 3 ranks on 2 nodes."""
-ALSO_ON_HOSTS = "mpi-5-sizes:1,3,1"
-"""The launch whose tests the launch `cluster` runs on as many ranks of real hosts: it runs where there can be none, and
-where it is named."""
-LARGE = {3: "sizes:2,1"}
-"""Where the tests marked `large` run."""
+`watched` has 3 ranks on 2 nodes, `cluster` 5 ranks on 3 hosts."""
 EVERYWHERE = "not large and not one_launch and not two_launches"
 SELECTED = {"mpi-2-block:1": "not large and not one_launch", "watched": "not large"}
 """Which tests of tests/mpi a launch runs, by their marks: those of `two_launches` run in these two, and those of
 `one_launch`, which wait for a time limit, in the second."""
 
-WATCHED = {"MPISHARE_CHECK": "1", "MPISHARE_TIMEOUT": "30"}
-MEMORY = {
-    "memory-folder": {"MPISHARE_BACKEND": "memmap", "MPISHARE_DIR": gettempdir(), "MPISHARE_RECYCLE": "0"},
-    # An MPI that refuses windows.
-    "memory-refused": {"MPISHARE_NODES": "sizes:1,2", "OMPI_MCA_osc": "^ucx,sm"},
-}
-"""Launches with other memory, on 2 ranks or on those of the nodes that they name: of the tests of arrays in the root of
-tests/mpi, and of tests/mpi/memory."""
+WATCHED = {"MPISHARE_NODES": "block:2", "MPISHARE_CHECK": "1", "MPISHARE_TIMEOUT": "30"}
+FOLDER = {"MPISHARE_DIR": gettempdir(), "MPISHARE_RECYCLE": "0", "OMPI_MCA_osc": "^ucx,sm"}
+"""An MPI that refuses windows, files in a folder, and no memory that is used again."""
 
 PYTEST = ["-m", "pytest", "-q", "--color=no"]
 FAILURE = r"^(?:FAILED |ERROR |\[rank \d+\] tests/).*"
@@ -81,8 +70,8 @@ def main():
     if options.list:
         print(*(item.name for item in chosen), sep="\n")
         return 0
-    if is_whole:
-        chosen = [item for item in chosen if item.name not in run_elsewhere()]
+    if is_whole and not bare.reasons():
+        chosen = [item for item in chosen if item.name not in bare.LAUNCHES]
     return run_all(chosen, is_whole=is_whole)
 
 
@@ -102,11 +91,6 @@ def run_all(chosen, *, is_whole):
     return int(failed > 0 or is_incomplete or "fell" in covered)
 
 
-def run_elsewhere():
-    """The launches whose tests another launch runs where it can."""
-    return [*([] if missing(slurm=False) else [ALSO_ON_HOSTS]), *([] if bare.reasons() else bare.LAUNCHES)]
-
-
 def launches():
     """All launches."""
     doctests = ["--doctest-modules", "mpishare", "-W", "ignore:private"]
@@ -117,23 +101,18 @@ def launches():
     for size, nodes, without in LAYOUTS:
         name = f"mpi-{size}-{nodes}".rstrip("-")
         chosen.append(mpi(name, size, {"MPISHARE_NODES": nodes}, without=without))
-    for name, environ in MEMORY.items():
-        size = 3 if "MPISHARE_NODES" in environ else 2
-        chosen.append(mpi(name, size, environ, without=["comm", "transfer", "compat", *ABOVE]))
-    chosen.append(mpi("watched", 3, {"MPISHARE_NODES": "block:2", **WATCHED}, without=["memory", "kernels"]))
+    chosen.append(mpi("memory-folder", 2, FOLDER, without=["comm", "transfer", "compat", *ABOVE]))
+    chosen.append(mpi("watched", 3, WATCHED, without=["memory", "kernels"]))
     if MPICH.exists():
         # The folders above the others on 2 ranks, as a rank of MPICH that waits leaves its core to no other.
-        chosen.append(with_python("mpich", MPICH, mpi_tests(without=ABOVE)))
-        chosen.append(with_python("mpich-2", MPICH, mpi_tests(only=[*ABOVE, "compat"]), size=2))
-        cyclic = {"MPISHARE_NODES": "cyclic:2"}
-        chosen.append(with_python("mpich-4-cyclic:2", MPICH, mpi_tests(only=["compat"]), size=4, environ=cyclic))
-    chosen += [mpi(f"large-{size}", size, {"MPISHARE_NODES": nodes}, "large") for size, nodes in LARGE.items()]
+        chosen.append(with_python("mpich", MPICH, 3, mpi_tests(without=[*ABOVE, "compat"])))
+        chosen.append(with_python("mpich-2", MPICH, 2, mpi_tests(only=[*ABOVE, "compat"])))
+    chosen.append(mpi("large-3", 3, {"MPISHARE_NODES": "sizes:2,1"}, "large"))
     chosen.append(pytest("blackbox", "--numprocesses=2", "--dist=loadfile", "tests/blackbox"))
     if not missing(slurm=False):
         chosen.append(pytest("cluster", "tests/cluster", "--ignore=tests/cluster/test_slurm.py"))
     if not missing(slurm=True):
-        owner = "tests/cluster/test_lost.py::test_it_ends_when_its_owner_is_killed"
-        chosen.append(pytest("slurm", "tests/cluster/test_slurm.py", owner))
+        chosen.append(pytest("slurm", "tests/cluster/test_slurm.py"))
     if not bare.reasons():
         chosen.append(Launch("bare", [sys.executable, "-m", "tests.bare"], {}))
     return chosen
@@ -175,11 +154,10 @@ def mpi_tests(marks=EVERYWHERE, *, only=("",), without=()):
     return [*PYTEST, "--durations=5", "--tb=short", "-m", marks, *folders]
 
 
-def with_python(name, python, args, *, size=3, environ=None):
+def with_python(name, python, size, args):
     """Another Python on some ranks, with its folder, and so its mpiexec, first on PATH."""
     path = os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])
-    command = [str(python), "-m", "mpishare", "run", "-n", str(size), "python", *args]
-    return Launch(name, command, {"PATH": path, **(environ or {})})
+    return Launch(name, [str(python), "-m", "mpishare", "run", "-n", str(size), "python", *args], {"PATH": path})
 
 
 def run(launch):

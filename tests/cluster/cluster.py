@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -82,31 +81,21 @@ class Cluster:
         """Takes the host off the network, as a pulled cable does."""
         self.exec(HEAD, ["ip", "link", "set", host, "down"])
 
-    def kill(self, host):
-        """Ends every process of the host at once, as a power failure does, and takes it off the network."""
-        self.disconnect(host)
-        for pid in self._processes(host):
-            os.kill(pid, signal.SIGKILL)
-
     def shared_files(self, host):
         """What lies in the host's /dev/shm and temporary folder."""
         return self.exec(host, ["find", "/dev/shm", "/run/tmp", "-mindepth", "1"]).stdout.split()
 
     def processes(self, host):
         """The command lines of the host's processes, but for the one that holds its namespaces."""
-        return [line for line in self._processes(host).values() if line != "sleep infinity"]
-
-    def _processes(self, host):
-        """The processes in the host's network namespace, as numbered outside, with their command lines."""
         net = self.exec(host, ["readlink", "/proc/self/ns/net"]).stdout.strip()
-        lines = {}
+        lines = []
         for process in Path("/proc").glob("[0-9]*"):
             try:
                 if str((process / "ns/net").readlink()) == net:
-                    lines[int(process.name)] = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+                    lines.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip())
             except OSError:
                 continue  # it ended meanwhile, or is not for us to look at, and so not ours
-        return lines
+        return [line for line in lines if line != "sleep infinity"]
 
 
 @contextmanager

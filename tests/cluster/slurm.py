@@ -16,8 +16,7 @@ _NODE_MEMORY_MIB = 4096  # reported by each host, so that --mem has an effect
 def config(spec):
     """slurm.conf: everything in the cluster's own folder, one CPU a slot, answers within seconds.
 
-    cred_expire is also how long a job that was requeued waits before it starts again. A job that takes more than its
-    --mem is ended: proportional memory is counted, once a second.
+    cred_expire is also how long a job that was requeued waits before it starts again.
     """
     nodes = "".join(
         f"NodeName={host} NodeAddr={address_of(host)} CPUs={count} RealMemory={_NODE_MEMORY_MIB} State=UNKNOWN\n"
@@ -36,9 +35,6 @@ SlurmctldLogFile={ETC}/slurmctld.log
 SlurmdLogFile={ETC}/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/linux
-JobAcctGatherFrequency=task=1
-JobAcctGatherParams=UsePss,OverMemoryKill
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 DefMemPerCPU=512

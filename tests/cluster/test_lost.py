@@ -1,18 +1,14 @@
-"""Hosts and ranks that are lost in mid-broadcast, and the owner of a cluster: nothing of them is left."""
+"""A host and a rank that are lost in mid-broadcast: nothing of them is left."""
 
-import os
-import select
 import shlex
 import subprocess
 import sys
 from contextlib import suppress
 
-import pytest
-
-from tests.blackbox.launch import environment, started
+from tests.blackbox.launch import started
 from tests.cluster.cluster import cluster
 from tests.cluster.spec import make_spec
-from tests.processes import children_of, wait_until
+from tests.processes import wait_until
 
 PROGRAM = [sys.executable, "-m", "tests.faults.programs.signalled"]
 TIME_LIMIT_S = 10
@@ -26,16 +22,15 @@ NOTICE_SOON = [
 ]
 
 
-@pytest.mark.parametrize("fault", ["killed", "cut off"])
-def test_lost_host(fault):
-    """A host that loses its power or its network in a broadcast.
+def test_lost_host():
+    """A host that loses its network in a broadcast.
 
     Outcome: mpiexec ends the job within its --timeout; nothing of ours is left on the other hosts.
     """
     with cluster(make_spec(3, rate="400mbit")) as hosts:
         line = hosts.mpiexec_line(["--timeout", str(TIME_LIMIT_S), *NOTICE_SOON, *PROGRAM, "9", "SIGKILL", "never"])
         with started(line, hosts.environment(), "sharing again") as job:
-            {"killed": hosts.kill, "cut off": hosts.disconnect}[fault]("h3")
+            hosts.disconnect("h3")
             output = job.communicate(timeout=6 * TIME_LIMIT_S)[0]
         # The exit status says nothing: Open MPI 5.0's mpiexec returns 0 when it lost a daemon.
         assert "daemon" in output
@@ -54,14 +49,13 @@ def ranks(hosts, names):
     return [line for line in lines if line.startswith(shlex.join(PROGRAM))]
 
 
-@pytest.mark.parametrize("victim", [0, 5], ids=["root", "another rank"])
-def test_killed_rank(make, victim):
-    """SIGKILL of a rank on one of several hosts during a share.
+def test_killed_rank(make):
+    """SIGKILL of the root on one of several hosts during a share.
 
     Outcome: all ranks end at once, mpiexec mostly too; nothing of ours is left on any host.
     """
     hosts = make(3)
-    line = hosts.mpiexec_line(["--timeout", str(6 * TIME_LIMIT_S), *PROGRAM, str(victim), "SIGKILL", "during"])
+    line = hosts.mpiexec_line(["--timeout", str(6 * TIME_LIMIT_S), *PROGRAM, "0", "SIGKILL", "during"])
     with started(line, hosts.environment(), "sharing again") as job:
         wait_until(lambda: not ranks(hosts, hosts.spec.hosts), AT_ONCE_S)
         # Open MPI 5.0's mpiexec itself now and then misses that its last rank has ended.
@@ -70,24 +64,3 @@ def test_killed_rank(make, victim):
         assert job.returncode != 0  # None if it was missed
     for host in hosts.spec.hosts:
         assert [file for file in hosts.shared_files(host) if not file.startswith(OF_THE_LAUNCHER)] == []
-
-
-OWNER = """
-import time
-from tests.cluster.cluster import cluster
-from tests.cluster.missing import missing
-from tests.cluster.spec import make_spec
-with cluster(make_spec(2, slurm=not missing(slurm=True))):
-    print("up", flush=True)
-    time.sleep(1000)
-"""
-
-
-def test_it_ends_when_its_owner_is_killed():
-    """All else ends with the first process of the namespace: processes, links, mounts and files."""
-    with started([sys.executable, "-c", OWNER], environment({}), "up") as owner:
-        unshare = children_of(owner.pid)[0]
-        watches = [os.pidfd_open(pid) for pid in (unshare, *children_of(unshare))]
-    for watch in watches:
-        assert select.select([watch], [], [], 60)[0]
-        os.close(watch)

@@ -1,26 +1,20 @@
-"""The batch scripts of slurm/, submitted for real; jobs that fail, that are cancelled, that are started wrongly.
+"""The batch scripts of slurm/, submitted for real; jobs that fail, that are cancelled, that are started wrongly."""
 
-And what Slurm counts of shared memory.
-"""
-
-import json
 import re
 import shlex
 import shutil
 import sys
-from contextlib import contextmanager
 from functools import partial
 
 import pytest
 
 from tests.blackbox.launch import ROOT, run
-from tests.cluster.slurm import CONFIG
 from tests.cluster.spec import HEAD
 from tests.processes import wait_until
 
-SCRIPTS = {"srun": 1, "mpiexec": 1, "array": 3, "hybrid": 1, "apptainer": 1, "acceptance": 1}
+SCRIPTS = {"mpiexec": 1, "array": 3, "hybrid": 1, "apptainer": 1, "acceptance": 1}
 """The number of jobs that each makes."""
-RANKS = {"srun": 6, "mpiexec": 6, "array": 2, "apptainer": 4}
+RANKS = {"mpiexec": 6, "array": 2, "apptainer": 4}
 """The ranks of each job that shares an array, two on each host."""
 CHECKED = {"hybrid": "2 ranks on 2 nodes agree with rank 0 alone", "acceptance": "acceptance: passed"}
 APPTAINER = """#!/bin/sh
@@ -66,17 +60,17 @@ def wait_for(text, file):
 
 
 def test_the_commands_of_contributing(tmp_path):
-    """The first opens a shell, which ends at once without input."""
+    """The first opens a shell, which ends at once without input; the second submits srun.sbatch."""
     text = (ROOT / "CONTRIBUTING.md").read_text()
     commands = [line.split() for line in re.findall(r"^\$ \.venv/bin/python (-m tests\.cluster.*)", text, re.MULTILINE)]
-    assert len(commands) == 3
+    assert len(commands) == 2
     for command in commands:
         run([sys.executable, *command], {"SBATCH_OUTPUT": f"{tmp_path}/job"})
     assert "agree bit for bit" in (tmp_path / "job").read_text()
 
 
 def test_scripts_end_completed_with_their_own_check_passed(slurm, tmp_path):
-    assert {file.stem for file in (ROOT / "slurm").glob("*.sbatch")} == {*SCRIPTS, "resume"}
+    assert {file.stem for file in (ROOT / "slurm").glob("*.sbatch")} == {*SCRIPTS, "srun", "resume"}
     program = tmp_path / "apptainer"
     program.write_text(APPTAINER)
     program.chmod(0o755)
@@ -175,64 +169,3 @@ def test_tasks_that_mpi_sees_alone_are_refused(slurm):
     code = "import mpishare as ms; print(ms.zeros(3).sum())"
     alone = slurm.exec(HEAD, [*srun, "env", "MPISHARE_SINGLETONS=1", sys.executable, "-c", code])
     assert alone.stdout == "0.0\n" * 6
-
-
-ONE_COPY = """
-import signal
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-import mpishare as ms
-array = ms.full(256 << 20, 1, "u1")
-assert array.sum() == array.size
-signal.sigwait([signal.SIGUSR1])
-"""
-
-
-@contextmanager
-def counting(slurm, params):
-    """Slurm with other JobAcctGatherParams for the time of a block."""
-    before = slurm.exec(HEAD, ["sed", "-n", "s/^JobAcctGatherParams=//p", CONFIG]).stdout.strip()
-    try:
-        reconfigure(slurm, params)
-        yield
-    finally:
-        reconfigure(slurm, before)
-
-
-def reconfigure(slurm, params):
-    """The daemons read slurm.conf again; steps that start afterwards follow it."""
-    slurm.exec(HEAD, ["sed", "-i", f"s/^JobAcctGatherParams=.*/JobAcctGatherParams={params}/", CONFIG])
-    slurm.exec(HEAD, ["scontrol", "reconfigure"])
-
-
-def warnings_of_info(slurm):
-    """What `mpishare info` warns of in a job of 2 ranks on one host."""
-    ended = slurm.exec(HEAD, ["srun", "--nodes=1", "--ntasks=2", "--mpi=pmix", "mpishare", "info", "--json"])
-    assert json.loads(ended.stdout)["size"] == 2
-    return re.findall("mpishare info: warning: (.*)", ended.stderr)
-
-
-def submit_one_copy(slurm, output):
-    """A job of 4 ranks on one host that share 256 MiB in --mem=600M, until SIGUSR1."""
-    wrap = f"srun --ntasks=4 --overcommit --mpi=pmix {PYTHON} -m mpi4py -c {shlex.quote(ONE_COPY)}"
-    return submit(slurm, "--nodes=1", "--ntasks=2", "--mem=600M", f"--output={output}", f"--wrap={wrap}")
-
-
-def counted_mib(slurm, job):
-    """The memory of all tasks of the first step, as Slurm counts it; 0 before it has."""
-    line = ["sstat", "--noheader", "--parsable2", "--format=TRESUsageInTot", f"{job}.0"]
-    match = re.search(r"mem=(\d+)K", slurm.exec(HEAD, line, status="any").stdout)
-    return int(match[1]) >> 10 if match else 0
-
-
-def test_shared_memory_counts_once_with_usepss_and_once_a_rank_without(slurm, tmp_path):
-    assert warnings_of_info(slurm) == []
-    job = submit_one_copy(slurm, tmp_path / "once")
-    wait_until(lambda: counted_mib(slurm, job) >= 256, 300, partial(shown, slurm, job))
-    slurm.exec(HEAD, ["scancel", "--signal=USR1", job])
-    assert wait(slurm, job) == ["COMPLETED"], (tmp_path / "once").read_text()
-    with counting(slurm, "OverMemoryKill"):
-        [warning] = warnings_of_info(slurm)
-        assert "once per rank here, and ends a job" in warning
-        assert wait(slurm, submit_one_copy(slurm, tmp_path / "ranks")) == ["FAILED"]
-        assert re.search(r"exceeded memory limit \(\d+ > 629145600\)", (tmp_path / "ranks").read_text())
-    assert_nothing_left(slurm)
