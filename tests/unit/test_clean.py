@@ -104,18 +104,16 @@ def test_files_may_vanish(folder, options, monkeypatch):
     assert output.getvalue().count(str(folder)) == 1
 
 
-def test_links_and_folders_stay(tmp_path):
-    (tmp_path / STALE[0]).mkdir()
-    (tmp_path / "elsewhere").write_text("mine")
-    (tmp_path / STALE[1]).symlink_to(tmp_path / "elsewhere")
-    assert main(["--dir", str(tmp_path), "--yes"]) == 0
-    assert names_in(tmp_path) == {*STALE[:2], "elsewhere"}
-
-
-def test_files_of_others_stay(folder, clean, monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 12345678)
-    assert clean() == "0 files that no process uses, 0 bytes\n"
-    assert names_in(folder) == {*FOREIGN, *STALE}
+def test_links_and_folders_and_files_of_others_stay(folder, clean, monkeypatch):
+    (folder / "osc_sm.vm.1.0.1").mkdir()
+    (folder / "osc_sm.vm.1.0.2").symlink_to(folder / "notes.txt")
+    kept = {*FOREIGN, "osc_sm.vm.1.0.1", "osc_sm.vm.1.0.2"}
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: 12345678)
+        assert clean() == "0 files that no process uses, 0 bytes\n"
+        assert names_in(folder) == {*kept, *STALE}
+    clean()
+    assert names_in(folder) == kept
 
 
 def test_a_young_file_stays(tmp_path, capsys):

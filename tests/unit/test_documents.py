@@ -25,6 +25,12 @@ def test_links_lead_somewhere(file):
         assert not anchor or anchor in anchors_of(page.read_text()), anchor
 
 
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md"])
+def test_the_files_that_a_page_names_exist(page):
+    for path in re.findall(r"`([a-z_/]+\.py)`", (ROOT / page).read_text()):
+        assert (ROOT / path).exists() or (ROOT / "mpishare" / path).exists(), path
+
+
 def anchors_of(text):
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}

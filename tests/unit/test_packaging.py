@@ -22,11 +22,6 @@ def test_the_changelog_is_one_of_keep_a_changelog():
     assert f"version: {VERSION}\n" in (ROOT / "CITATION.cff").read_text()
 
 
-def test_the_files_that_security_names_exist():
-    for path in re.findall(r"`((?:tests|docs)/[\w/.]+)`", (ROOT / "SECURITY.md").read_text()):
-        assert (ROOT / path).exists(), path
-
-
 def test_the_versions_of_python_are_the_same_everywhere():
     """Those that the package declares, the workflow tests, and the Makefile looks for."""
     declared = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', PYPROJECT)

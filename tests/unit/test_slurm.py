@@ -32,11 +32,9 @@ def printing(kind, params):
     [
         (LINUX, "(null)", "but ends no job for it"),
         (LINUX, "OverMemoryKill", "and ends a job of which that is over --mem"),
-        (LINUX, "UsePss", None),
         (LINUX, "overmemorykill,usePSS", None),
         (LINUX, "NoShared,OverMemoryKill", None),
         (CGROUP, "OverMemoryKill", None),
-        ("jobacct_gather/none", "(null)", None),
     ],
 )
 def test_the_warning_follows_the_configuration(scontrol, kind, params, sentence):

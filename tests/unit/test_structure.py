@@ -88,14 +88,11 @@ def test_imports_point_down():
     pure = [name for name in FILES if layer_of(name) <= layer_of("mpishare.arrays")]
     assert [name for name in pure if any(imported.startswith("mpi4py") for imported in IMPORTS[name])] == []
     longest = max((chain_of(name) for name in FILES.keys() - {"mpishare"}), key=len)
-    cure = "import less, or move what both modules need to one below them"
-    assert len(longest) <= LONGEST_CHAIN, f"{cure}: {' -> '.join(longest)}"
+    assert len(longest) <= LONGEST_CHAIN, longest
 
 
 def test_the_root_has_what_all_folders_use_only():
-    modules = sorted(file.stem for file in PACKAGE.glob("*.py"))
-    cure = "add it to a folder"
-    assert len(modules) <= MAX_ROOT_MODULES, f"{cure}: {modules}"
+    assert len(list(PACKAGE.glob("*.py"))) <= MAX_ROOT_MODULES, "add it to a folder"
     folders = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
     assert folders - {"__pycache__"} == set.union(*FOLDERS) | FACE | {"cli", "compat"}
 
@@ -117,12 +114,6 @@ def test_programs_use_the_public_face_only():
         names = [name for name in imports_of(source_of(file)) if name.startswith("mpishare.")]
         assert all(name.startswith(public) or name.split(".")[1] in ms.__all__ for name in names), (file, names)
         assert set(re.findall(r"\bms\.(\w+)", file.read_text())) <= {*ms.__all__, "__version__"}, file
-
-
-def test_public_names_are_listed_in_two_places_only():
-    listing = [name for name, file in FILES.items() if re.search(r"^__all__\b", file.read_text(), re.MULTILINE)]
-    assert listing == ["mpishare", "mpishare.kernels"]
-    assert ms.__all__ == sorted(ms.__all__)
 
 
 def test_names_are_those_that_type_checkers_see():
@@ -152,15 +143,6 @@ def test_docstrings_have_their_sections(call):
     assert collective
 
 
-def test_collectives_have_a_row_of_bad_arguments():
-    calls = [item for item in PUBLIC if inspect.isfunction(item) and "comm" in inspect.signature(item).parameters]
-    names = {
-        call.__name__ for call in calls if call.__module__.startswith(("mpishare.collectives", "mpishare._report"))
-    }
-    tried = re.findall(r"\b(?:ms|ANY)\.(\w+)", (PACKAGE.parent / "tests/mpi/test_errors.py").read_text())
-    assert names - set(tried) == set()
-
-
 def test_import_is_inert():
     code = (
         "import os, random, signal, sys, numpy as np\n"
@@ -179,9 +161,3 @@ def test_import_is_inert():
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
-
-
-def test_the_files_that_contributing_names_exist():
-    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text()
-    for path in re.findall(r"`([a-z_/]+\.py)`", text):
-        assert (PACKAGE / path).exists() or (PACKAGE.parent / path).exists(), path
