@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from mpishare.comm import mpi
 from mpishare.comm.alone import alone
@@ -38,22 +38,11 @@ _IDLE_SLEEP_S = 0.0005
 """How long a worker without work sleeps between looks, so that the root has the machine to itself meanwhile."""
 
 
-class Call(NamedTuple):
-    """A call for a worker.
+Call: TypeAlias = "tuple[int, Callable[..., Any], tuple[Any, ...]]"
+"""A call for a worker: its number, or that of its first item, for errors; the function, and its arguments.
 
-    Attributes:
-        number: Number of the call, or of its first item, for errors.
-        func: What to call.
-        args: Its arguments.
-        kwargs: Its keyword arguments.
-        has_fixed_state: Whether a worker may keep `func`, whose state does not change, for the next call with it.
-    """
-
-    number: int
-    func: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    has_fixed_state: bool = False
+A worker keeps the function of a call that has arguments. If it is the same object in the next call, it is not sent.
+"""
 
 
 class Dispatcher:
@@ -74,8 +63,7 @@ class Dispatcher:
         self._idle = [rank for rank in range(self._comm.size) if rank != self._comm.rank]
         self._functions: dict[int, Any] = {}  # that each worker keeps
         self._error: BaseException | None = None
-        self._lock = threading.Lock()  # of `_waiting` and `_error`, so that no call waits for a thread that has ended
-        self._is_closing = False
+        self._closing = threading.Event()
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -87,54 +75,50 @@ class Dispatcher:
             MpishareError: The thread has ended by an error.
         """
         future: Future[Any] = Future()
-        with self._lock:
-            if self._error is not None:
-                text = "the pool's thread has ended, by the error that caused this one. Make a new pool on all ranks."
-                raise MpishareError(text) from self._error
-            self._unended.add(future)
-            future.add_done_callback(self._unended.discard)
-            self._waiting.append((future, call))
+        self._unended.add(future)
+        future.add_done_callback(self._unended.discard)
+        self._waiting.append((future, call))
         self._wake.set()
+        if self._error is not None:  # looked at last, so that a thread that ends now ends the future
+            text = "the pool's thread has ended, by the error that caused this one. Make a new pool on all ranks."
+            raise MpishareError(text) from self._error
         return future
 
     def wait(self) -> None:
         """Returns when the calls that have been submitted have ended."""
         wait(list(self._unended))
 
-    def cancel(self) -> None:
-        """Cancels the calls that have not begun."""
-        for future in list(self._unended):
-            future.cancel()
-
     def is_this_thread(self) -> bool:
         """Whether this thread, which runs the callbacks of futures, is the one that makes calls and so cannot wait."""
         return self._thread is threading.current_thread()
 
-    def close(self) -> None:
-        """Returns when all calls have ended."""
-        self._is_closing = True
+    def close(self, *, is_cancelled: bool) -> None:
+        """Ends the service of the workers when all calls have ended. Those that have not begun may be cancelled."""
+        for future in list(self._unended) if is_cancelled else ():
+            future.cancel()
+        self._closing.set()
         self._wake.set()
+
+    def join(self) -> None:
+        """Returns when that is done."""
         self._thread.join()
-        for rank in () if isinstance(self._error, StallError) else self._running:
-            # By an error the thread has left results that would come to a later communicator.
-            with suppress(Exception):
-                receive_object(self._context, self._comm, rank, Tag.POOL_RESULT)
 
     def _run(self) -> None:
         try:
             with alone(self._context.topology.comm, "by a callback of a Pool"):
                 self._run_calls()
         except BaseException as error:  # such as MemoryError: no caller may wait for ever
-            with self._lock:
-                self._error = error
+            self._error = error
             self._context.is_out_of_step |= bool(self._running)  # results are on their way, which nobody receives
             for future in list(self._unended):
                 with suppress(InvalidStateError):  # it is cancelled just now
                     future.set_exception(error)
+        self._closing.wait()
+        send_command(self._context, self._pool, CLOSE)
 
     def _run_calls(self) -> None:
         clock, limit_s = Stopwatch(_LONGEST_RECEIVE_S), self._context.config.timeout_s
-        while self._waiting or self._running or not self._is_closing:
+        while self._waiting or self._running or not self._closing.is_set():
             if not (self._waiting or self._running):
                 self._wake.wait()
                 self._wake.clear()
@@ -153,10 +137,10 @@ class Dispatcher:
         future, call = self._waiting.popleft()
         if not future.set_running_or_notify_cancel():
             return True
-        rank = self._idle[-1]
-        has_function = self._functions.pop(rank, self) is call.func  # noted again when the call has been made
+        rank, (number, func, args) = self._idle[-1], call
+        has_function = self._functions.pop(rank, self) is func  # noted again when the call has been made
         try:
-            pickled = pickle_object((has_function, None if has_function else call.func, call.args, call.kwargs))
+            pickled = pickle_object((number, None if has_function else func, args))
         except BaseException as error:  # raised by a class that is pickled; the pool stays usable
             future.set_exception(error)
             return True
@@ -172,20 +156,20 @@ class Dispatcher:
         if not self._context.data_comm.Iprobe(mpi.ANY_SOURCE, Tag.POOL_RESULT, status):
             return False
         rank = status.source
-        future, call = self._running.pop(rank)
+        future, (_, func, args) = self._running.pop(rank)
         self._idle.append(rank)
         try:
             failure, value = receive_object(self._context, self._comm, rank, Tag.POOL_RESULT)
             if failure is not None:
-                raise failure.task_error(self._context, rank, call.number)
+                raise failure.task_error()
         except BaseException as error:
             future.set_exception(error)
             if self._context.is_out_of_step:
                 raise
         else:
             future.set_result(value)
-            if call.has_fixed_state:
-                self._functions[rank] = call.func
+            if args:
+                self._functions[rank] = func
         return True
 
     def _stall(self, limit_s: float) -> StallError:
@@ -195,9 +179,11 @@ class Dispatcher:
         return StallError("Pool.submit", limit_s, {rank: f"on host {host} {doing}" for rank, host in hosts.items()})
 
 
-def send_command(context: Context, pool: int, command: bytes, rank: int) -> None:
-    """On the root: tells a worker of the pool with number `pool`, by rank."""
-    context.data_comm.Send([_COMMAND.pack(command, pool), mpi.BYTE], rank, Tag.POOL_COMMAND)
+def send_command(context: Context, pool: int, command: bytes, *ranks: int) -> None:
+    """On the root: tells workers of the pool with number `pool`; all of them if no rank is given."""
+    comm = context.data_comm
+    for rank in ranks or set(range(comm.size)) - {comm.rank}:
+        comm.Send([_COMMAND.pack(command, pool), mpi.BYTE], rank, Tag.POOL_COMMAND)
 
 
 def next_command(context: Context, root: int, pool: int) -> bytes:
@@ -226,15 +212,16 @@ def serve_call(context: Context, root: int, kept: Any) -> Any:
     Returns:
         The function, to be kept.
     """
-    comm = CollectiveComm(context.data_comm)
+    comm, number = CollectiveComm(context.data_comm), 0
     try:
-        has_function, func, args, kwargs = receive_object(context, comm, root, Tag.POOL_CALL)
-        kept = kept if has_function else func
+        number, func, args = receive_object(context, comm, root, Tag.POOL_CALL)
+        func = kept if func is None else func
         with alone(context.topology.comm, IN_TASK):
-            answer = pickle_object((None, kept(*args, **kwargs)))
+            answer = pickle_object((None, func(*args)))
+        kept = func if args else None
     except BaseException as error:  # a task must not end the rank that serves
         if context.is_out_of_step:
             raise
-        answer = pickle_object((Failure.of(error), None))
+        kept, answer = None, pickle_object((Failure.of(context, error, number), None))
     send_object(context, comm, answer, root, Tag.POOL_RESULT)
     return kept

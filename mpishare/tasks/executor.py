@@ -6,19 +6,15 @@ Where pools give one name several meanings, `Pool` says whose it has.
 from __future__ import annotations
 
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
-from concurrent.futures import TimeoutError as LateError
-from contextlib import closing
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from functools import partial
 from itertools import chain, count, islice
 from multiprocessing import TimeoutError as NotReadyError
 from typing import Any
 
 from mpishare.errors import ArgumentError, checked_integer
-from mpishare.tasks.dispatcher import Call
-from mpishare.tasks.errors import apply_to_items, cause_of
+from mpishare.tasks.errors import ItemFailed, apply_to_items
 
 _AHEAD = 2
 """How many chunks for each worker `imap` reads ahead."""
@@ -40,16 +36,13 @@ class AsyncResult:
         self._future = future
 
         def call_back(_: Future[Any]) -> None:
-            try:
-                result = future.result()
-            except CancelledError:
-                pass
-            except BaseException as error:
-                if error_callback is not None:
-                    error_callback(error)
-            else:
-                if callback is not None:
-                    callback(result)
+            if future.cancelled():
+                return
+            error = future.exception()
+            if error is None and callback is not None:
+                callback(future.result())
+            if error is not None and error_callback is not None:
+                error_callback(error)
 
         future.add_done_callback(call_back)
 
@@ -92,11 +85,10 @@ class ResultIterator(Iterator[Any]):
         self._calls = calls
         self._is_ordered = is_ordered
         self._values: Iterator[Any] = iter(())
-        self._pending: list[Future[list[Any]]] = []
-        self._pending += islice(calls, n_ahead)
+        self._pending = list(islice(calls, n_ahead))
 
     def __next__(self) -> Any:
-        return self.within(None)
+        return self.next()
 
     def next(self, timeout: float | None = None) -> Any:
         """The next result. After a TimeoutError it can still be asked for.
@@ -105,40 +97,27 @@ class ResultIterator(Iterator[Any]):
             StopIteration: There is none.
             multiprocessing.TimeoutError: It was not there within `timeout` seconds.
         """
-        try:
-            return self.within(timeout)
-        except LateError as error:
-            raise NotReadyError from error
-
-    def within(self, timeout: float | None) -> Any:
-        """The same, which raises concurrent.futures.TimeoutError."""
         for value in self._values:
             return value
         if not self._pending:
             raise StopIteration
         ended, _ = wait(self._pending[:1] if self._is_ordered else self._pending, timeout, FIRST_COMPLETED)
         if not ended:
-            raise LateError
+            raise NotReadyError
         future = ended.pop()
         self._pending.remove(future)
         try:
             self._values = iter(future.result())
-            self._pending += islice(self._calls, 1)
         except BaseException:
-            self.close()
+            _cancel(self._pending)
+            self._pending = []
             raise
+        self._pending += islice(self._calls, 1)
         return next(self._values)
-
-    def close(self) -> None:
-        """Cancels the calls that have not begun; no result follows."""
-        _cancel(self._pending)
-        self._pending = []
-
-    __del__ = close
 
 
 class TaskExecutor(Executor):
-    """See `Pool`.
+    """What a pool becomes where it is unpickled: this rank alone runs the tasks, at once, and raises what they raise.
 
     Attributes:
         is_root: Whether this rank has the tasks.
@@ -153,21 +132,30 @@ class TaskExecutor(Executor):
     workers: frozenset[int] = frozenset()
     _call_numbers = count()
 
-    @abstractmethod
     def _map(
         self, func: Callable[[Any], Any], items: Iterable[Any], chunksize: int | None, progress: bool
     ) -> list[Any]:
         """Applies `func` to each item on all ranks."""
+        return [func(item) for item in items]
 
-    @abstractmethod
-    def _submit(self, call: Call) -> Future[Any]:
-        """Begins a call."""
+    def _submit(self, number: int, func: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
+        """Begins a call, of this number for errors. A worker keeps the function of one that has arguments."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(func(*args))
+        except (Exception, SystemExit) as error:
+            future.set_exception(self._error_of(number, error))
+        return future
+
+    def _error_of(self, number: int, error: BaseException) -> BaseException:
+        """What the future of call `number` raises where the call has raised `error` on this rank."""
+        return error.__cause__ or error if isinstance(error, ItemFailed) else error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SerialPool, ()
+        return TaskExecutor, ()
 
     def __copy__(self) -> TaskExecutor:
-        """The pool itself. Only pickling, which sends it to another rank, makes a `SerialPool` of it."""
+        """The pool itself. Only pickling, which sends it to another rank, makes another one."""
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TaskExecutor:
@@ -240,15 +228,17 @@ class TaskExecutor(Executor):
         if timeout is None and callback is None:
             return self._map(func, iterable, chunksize, progress)
         end = None if timeout is None else time.monotonic() + timeout
+        futures = list(self._chunks(func, iterable, 1 if chunksize is None else chunksize))
         results: list[Any] = []
-        with closing(self.imap(func, iterable, 1 if chunksize is None else chunksize)) as coming:
-            while True:
-                try:
-                    results.append(coming.within(None if end is None else end - time.monotonic()))
-                except StopIteration:
-                    return results
-                if callback is not None:
-                    callback(results[-1])
+        try:
+            for future in futures:
+                for result in future.result(None if end is None else end - time.monotonic()):
+                    results.append(result)
+                    if callback is not None:
+                        callback(result)
+        finally:
+            _cancel(futures)
+        return results
 
     def starmap(
         self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
@@ -264,7 +254,7 @@ class TaskExecutor(Executor):
         Returns:
             A future of concurrent.futures. If the call fails, its result raises TaskError.
         """
-        return self._submit(Call(next(self._call_numbers), func, args, kwargs))
+        return self._submit(next(self._call_numbers), partial(func, *args, **kwargs), ())
 
     def imap(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1) -> ResultIterator:
         """Yields the results in order, computed by the other ranks while the root uses them.
@@ -272,11 +262,11 @@ class TaskExecutor(Executor):
         Items are read a few chunks ahead. A call costs a few hundred microseconds, so that chunks should take longer.
         The iterator has multiprocessing's `next(timeout)`.
         """
-        return ResultIterator(self._chunks(func, iterable, chunksize), self._n_ahead, is_ordered=True)
+        return ResultIterator(self._chunks(func, iterable, chunksize), _AHEAD * self._max_workers, is_ordered=True)
 
     def imap_unordered(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1) -> ResultIterator:
         """Like `imap`, but yields each result as soon as it is known."""
-        return ResultIterator(self._chunks(func, iterable, chunksize), self._n_ahead, is_ordered=False)
+        return ResultIterator(self._chunks(func, iterable, chunksize), _AHEAD * self._max_workers, is_ordered=False)
 
     def apply(self, func: Callable[..., Any], args: Iterable[Any] = (), kwds: Mapping[str, Any] | None = None) -> Any:
         """What `func(*args, **kwds)` returns on one of the other ranks."""
@@ -305,7 +295,11 @@ class TaskExecutor(Executor):
         items = iterable if isinstance(iterable, Sized) else list(iterable)
         if chunksize is None:
             chunksize = -(-len(items) // (_CHUNKS * self._max_workers)) or 1
-        return AsyncResult(_joined(list(self._chunks(func, items, chunksize))), callback, error_callback)
+        futures = list(self._chunks(func, items, chunksize))
+        with_thread = ThreadPoolExecutor(1)
+        whole = with_thread.submit(_joined, futures)
+        with_thread.shutdown(wait=False)
+        return AsyncResult(whole, callback, error_callback)
 
     def starmap_async(
         self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], *args: Any, **kwargs: Any
@@ -321,9 +315,11 @@ class TaskExecutor(Executor):
         """The same, and cancels the calls that have not begun. Those that have go on to their end."""
         self.shutdown(cancel_futures=True)
 
-    @property
-    def _n_ahead(self) -> int:
-        return _AHEAD * self._max_workers
+    def join(self) -> None:
+        """Returns when all calls have ended: here at once."""
+
+    def wait(self) -> None:
+        """Returns when the root has ended: here at once."""
 
     def _chunks(
         self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int
@@ -333,7 +329,7 @@ class TaskExecutor(Executor):
         items, function, first = iter(iterable), partial(apply_to_items, func), 0
         try:
             while chunk := list(islice(items, chunksize)):
-                yield self._submit(Call(first, function, (chunk,), {}, has_fixed_state=True))
+                yield self._submit(first, function, (chunk,))
                 first += len(chunk)
         except Exception as error:
             failed: Future[list[Any]] = Future()
@@ -341,41 +337,18 @@ class TaskExecutor(Executor):
             yield failed
 
 
-def _joined(futures: Sequence[Future[list[Any]]]) -> Future[list[Any]]:
-    """One future for the lists of all of `futures`. One that fails cancels those that have not begun."""
-    whole: Future[list[Any]] = Future()
-    ended = count(1)  # one step of it is one of Python's, which no thread comes between
-
-    def note(future: Future[list[Any]]) -> None:
-        if not future.cancelled() and future.exception() is not None:
-            _cancel(futures)  # each calls this function, which would recurse too deep if it cancelled the next
-        if next(ended) == len(futures):
-            try:
-                whole.set_result(list(chain.from_iterable(future.result() for future in futures)))
-            except BaseException as error:
-                whole.set_exception(error)
-
-    for future in futures:
-        future.add_done_callback(note)
-    if not futures:
-        whole.set_result([])
-    return whole
+def _joined(futures: Sequence[Future[list[Any]]]) -> list[Any]:
+    """The lists of all of `futures` in one. One that fails cancels those that have not begun."""
+    try:
+        return list(chain.from_iterable(future.result() for future in futures))
+    finally:
+        _cancel(futures)
 
 
 def _cancel(futures: Iterable[Future[Any]]) -> None:
     """Cancels those that have not begun."""
     for future in futures:
         future.cancel()
-
-
-def call_now(call: Call, error_of: Callable[[BaseException], BaseException]) -> Future[Any]:
-    """Makes a call on this rank; a future that is done. `error_of` says what it raises in place of an error."""
-    future: Future[Any] = Future()
-    try:
-        future.set_result(call.func(*call.args, **call.kwargs))
-    except (Exception, SystemExit) as error:
-        future.set_exception(error_of(error))
-    return future
 
 
 def _rows(*iterables: Iterable[Any]) -> Iterable[tuple[Any, ...]]:
@@ -386,21 +359,3 @@ def _rows(*iterables: Iterable[Any]) -> Iterable[tuple[Any, ...]]:
 
 def _call_with(func: Callable[..., Any], args: Iterable[Any]) -> Any:
     return func(*args)
-
-
-class SerialPool(TaskExecutor):
-    """What a pool becomes where it is unpickled: this rank alone runs the tasks at once, and raises what they raise."""
-
-    def _map(
-        self, func: Callable[[Any], Any], items: Iterable[Any], chunksize: int | None, progress: bool
-    ) -> list[Any]:
-        return [func(item) for item in items]
-
-    def _submit(self, call: Call) -> Future[Any]:
-        return call_now(call, cause_of)
-
-    def join(self) -> None:
-        """Returns at once."""
-
-    def wait(self) -> None:
-        """Returns at once."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from mpishare.arrays.spec import describe
 from mpishare.collectives.share import share
@@ -15,15 +14,19 @@ from mpishare.comm.agreement import PAYLOAD_BYTES, agree, mark_known
 from mpishare.comm.alone import alone
 from mpishare.comm.collective import CollectiveCall, collective
 from mpishare.comm.context import Context
-from mpishare.errors import ArgumentError, SpecError, checked_integer
+from mpishare.errors import ArgumentError, SpecError, TaskError, checked_integer
+from mpishare.objects.pickled import PickledObject
 from mpishare.progress_bar import Bar, check_tqdm
-from mpishare.tasks.errors import IN_TASK, Failure, apply_to_items, error_of
-from mpishare.tasks.items import Batches, Items
-from mpishare.tasks.results import RankResults, gather_results
+from mpishare.tasks.errors import IN_TASK, Failure, ItemFailed, apply_to_items
+from mpishare.tasks.items import Batches, Items, count_of, items_of
+from mpishare.tasks.results import RankResults, gather_results, stack
 from mpishare.tasks.scheduler import ChunkSizer, Scheduler, backoff
 
-_PAYLOAD = struct.Struct("<?q")
-"""The root's payload of the first agreement: whether there is an initializer, and `chunk`, 0 for None."""
+IN_ITEMS = "by the items of a map"
+"""Where a call was made, in errors."""
+
+_FAILED = b"\1".ljust(PAYLOAD_BYTES, b"\0")
+"""The payload of a rank whose task failed."""
 
 
 def map(  # noqa: A001 - like Python's own
@@ -61,8 +64,8 @@ def map(  # noqa: A001 - like Python's own
         per: "rank" to call it on each rank, "node" on one rank of each node.
 
     Returns:
-        The results, in the order of the items, on the ranks that `gather` names; None on the others. Arrays of one
-        dtype and one shape are views of one array; with "all", read-only views of one copy per node.
+        The results, in the order of the items, on the ranks that `gather` names; None on the others. With "all", arrays
+        of one dtype and one shape are read-only views of one copy per node.
 
     Raises:
         TaskError: A task failed, an item could not be unpickled on the rank that was to run its task, or a result
@@ -85,179 +88,151 @@ def map(  # noqa: A001 - like Python's own
         >>> ms.map(abs, [-3, 1, -4, 1, -5])
         [3, 1, 4, 1, 5]
     """
-    options = Options(root, chunk, progress, gather, per)
+    job = Job(func, items, chunk, progress, initializer, initargs, per)
     with collective("map", comm) as call:
-        return run_map(call, options, func, items, initializer, initargs, compares=True)
+        compared = f"map(root={root}, chunk={chunk}, gather={gather!r}, per={per!r})"
+        return run_map(call, job, root, gather, compared)
 
 
-@dataclass(frozen=True)
-class Options:
-    """How to run tasks; see `map`."""
+class Job(NamedTuple):
+    """What only the root needs to give; see `map`."""
 
-    root: int
+    func: Any = None
+    items: Any = None
     chunk: int | None = None
-    progress: bool = field(default=False, repr=False)  # which is not compared
-    gather: str = "root"
+    progress: bool = False
+    initializer: Callable[..., Any] | None = None
+    initargs: tuple[Any, ...] = ()
     per: str = "rank"
 
-    def checked(self, n_ranks: int) -> Options:
-        """These options, with `root` as an int.
 
-        Raises:
-            ArgumentError: One is not among those allowed.
-        """
-        root = checked_integer("root", self.root, largest=n_ranks - 1)
-        if self.chunk is not None:
-            checked_integer("chunk", self.chunk, least=1, largest=2**62)
-        if self.gather not in ("root", "all", "none"):
-            raise ArgumentError(f"gather {self.gather!r} is unknown. Use 'root', 'all' or 'none'.")
-        if self.per not in ("rank", "node"):
-            raise ArgumentError(f"per {self.per!r} is unknown. Use 'rank' or 'node'.")
-        return replace(self, root=root)
-
-
-def run_map(
-    call: CollectiveCall,
-    options: Options,
-    func: Any,
-    items: Any,
-    initializer: Callable[..., Any] | None = None,
-    initargs: tuple[Any, ...] = (),
-    *,
-    compares: bool = False,
-) -> list[Any] | None:
+def run_map(call: CollectiveCall, job: Job, root: int, gather: str = "root", compared: str = "") -> list[Any] | None:
     """Does what `map` does; see there.
 
     Args:
         call: The public call.
-        options: The root's; elsewhere, `chunk` and `progress` are ignored.
-        func: See `map`, as all that follow.
-        items: The items.
-        initializer: What to call first.
-        initargs: Its arguments.
-        compares: Whether the ranks' options are compared.
+        job: The root's is used. All are checked.
+        root: The rank that has the tasks.
+        gather: Who gets the results.
+        compared: The call, if the ranks' calls are to be compared.
     """
-    batches, context, topology = None, call.context, call.context.topology
+    context, topology = call.context, call.context.topology
+    batches, batch = None, None
     with call.agree_on_arguments() as agreement:
-        options = options.checked(topology.size)
-        if compares:
-            agreement.call = str(options).replace("Options", "map")
-        if topology.rank == options.root:
-            if not callable(func):
-                cure = "Pass a function on that rank."
-                raise SpecError(f"root {options.root} passed {describe(func)} as func, which cannot be called. {cure}")
-            if options.progress:
+        root = checked_integer("root", root, largest=topology.size - 1)
+        _check(job, gather)
+        agreement.call = compared
+        call.allow_nested_calls()  # of the items; what follows shares arrays in calls of its own
+        if topology.rank == root:
+            if not callable(job.func):
+                text = f"root {root} passed {describe(job.func)} as func, which cannot be called."
+                raise SpecError(f"{text} Pass a function on that rank.")
+            if job.progress:
                 check_tqdm()
-            batches = Batches(items, topology.size)
-            payload = _PAYLOAD.pack(initializer is not None, options.chunk or 0)
-            agreement.payload = payload.ljust(PAYLOAD_BYTES, b"\0")
-    call.allow_nested_calls()  # what follows shares arrays in calls of its own
-    has_initializer, chunk = _PAYLOAD.unpack_from(agreement.payload)
-    if has_initializer:
-        initialize(context, options, initializer, initargs)
-    with Bar(None if batches is None else batches.total, is_shown=batches is not None and options.progress) as bar:
-        # A task of one rank may map on the same communicator, while tasks of the outer map are left.
-        scheduler = Scheduler(context) if topology.size == 1 else context.cached(Scheduler)
-        return _Run(context, options, func, batches, bar, ChunkSizer(chunk or None), scheduler).results()
+            batches = Batches(job.items, topology.size)
+            with alone(topology.comm, IN_ITEMS):
+                batch = batches.next()
+    # A task of one rank may map on the same communicator, while tasks of the outer map are left.
+    scheduler = Scheduler(context) if topology.size == 1 else context.cached(Scheduler)
+    with Bar(None if batches is None else batches.total, is_shown=batches is not None and job.progress) as bar:
+        results = _Run(context, root, gather, batches, bar, scheduler).results(job, batch)
+    return results if gather == "all" or (gather == "root" and batches is not None) else None
 
 
-def initialize(context: Context, options: Options, initializer: Callable[..., Any] | None, initargs: Any) -> None:
-    """Calls the root's `initializer(*initargs)`, on each rank or on one rank of each node; see `map`.
+def _check(job: Job, gather: str) -> None:
+    """Raises an `ArgumentError` for an argument that `map` does not take."""
+    if job.chunk is not None:
+        checked_integer("chunk", job.chunk, least=1, largest=2**62)
+    if gather not in ("root", "all", "none"):
+        raise ArgumentError(f"gather {gather!r} is unknown. Use 'root', 'all' or 'none'.")
+    if job.per not in ("rank", "node"):
+        raise ArgumentError(f"per {job.per!r} is unknown. Use 'rank' or 'node'.")
 
-    Raises:
-        PeerError: It raised on another rank.
 
-    Collective:
-        Over the communicator.
-    """
+def _initialize(context: Context, job: Job) -> None:
+    """Calls the initializer, on each rank or on one rank of each node. Collective over the communicator."""
     topology = context.topology
-    given: Any = (initializer, initargs) if topology.rank == options.root else None
-    shared = share(given, root=options.root, comm=topology.comm)
-    function, args = given or shared
     with agree(context.collective_comm):
-        if options.per == "rank":
-            function(*args)
+        if job.initializer is None:
+            pass
+        elif job.per == "rank":
+            job.initializer(*job.initargs)
         elif topology.is_leader:
             with alone(topology.node_comm, "by an initializer of each node"):
-                function(*args)
+                job.initializer(*job.initargs)
 
 
 @dataclass
 class _Run:
-    """One call: batch after batch. Only the root has `_batches`, and `_func` before the first batch.
+    """One call: batch after batch. Only the root has `_batches`.
 
     The function comes with the first batch of each call. So every rank calls it in the state that it has on the root at
     that time, whatever earlier calls were and however they ended. The root calls the object that it was given.
     """
 
     _context: Context
-    _options: Options
-    _func: Any
+    _root: int
+    _gather: str
     _batches: Batches | None
     _bar: Bar
-    _sizer: ChunkSizer
     _scheduler: Scheduler
     _first: int = 0  # number of the first item of the batch
     _error: BaseException | None = None
 
-    def results(self) -> list[Any] | None:
-        """Runs all tasks; see `map`."""
+    def results(self, own_job: Job, batch: tuple[bool, Items] | None) -> list[Any]:
+        """Runs all tasks. On the root, `batch` is the first one."""
+        is_last, items, job = self._share(batch, own_job._replace(items=None, progress=False))
+        assert job is not None
+        job = job if self._batches is None else own_job
+        if job.initializer is not None:
+            _initialize(self._context, job)
+        self._sizer = ChunkSizer(job.chunk)
         results: list[Any] = []
-        is_last = False
-        while not is_last:
-            is_last, items = self._next_batch()
-            if len(items):
-                results += self._gathered(len(items), self._run(items))
-                self._first += len(items)
-        is_given = self._options.gather == "all" or (self._options.gather == "root" and self._batches is not None)
-        return results if is_given else None
+        while True:
+            if n_items := count_of(items):
+                results += self._gathered(n_items, self._run(job.func, items))
+                self._first += n_items
+            if is_last:
+                return results
+            is_last, items, _ = self._share(self._next_batch(), None)
 
-    def _next_batch(self) -> tuple[bool, Items]:
-        """Whether a batch is the last, and the batch, of the root; with the first one the function."""
-        root, comm, sent = self._options.root, self._context.topology.comm, None
+    def _share(self, batch: tuple[bool, Items] | None, job: Job | None) -> tuple[bool, Items, Job | None]:
+        """The batch of the root, and the job with the first one."""
+        self._scheduler.reset(self._root, 0 if batch is None else count_of(batch[1]))
+        given = None if batch is None else (*batch, job)
+        return share(given, root=self._root, comm=self._context.topology.comm)
+
+    def _next_batch(self) -> tuple[bool, Items] | None:
         with agree(self._context.collective_comm):
             if self._batches is not None:
-                with self._reading():
-                    items = self._batches.next()
-                is_last = self._batches.total is not None or not len(items)
-                sent = is_last, items, None if self._first else self._func
-            self._scheduler.reset(root, 0 if sent is None else len(sent[1]))
-        is_last, items, func = share(sent, root=root, comm=comm)
-        if self._batches is None and func is not None:
-            self._func = func
-        return is_last, items
+                with alone(self._context.topology.comm, IN_ITEMS):
+                    return self._batches.next()
+        return None
 
-    def _reading(self) -> alone:
-        """A block in which the root reads items, while the other ranks run tasks or wait for them."""
-        return alone(self._context.topology.comm, "by the items of a map")
-
-    def _run(self, items: Items) -> RankResults:
+    def _run(self, func: Callable[[Any], Any], items: Items) -> RankResults:
         """Runs tasks until none is left or one fails, and waits until all ranks have done so."""
-        results, start = RankResults(), time.perf_counter()
+        results, comm = RankResults(), self._context.topology.comm
         try:
             self._scheduler.start()
             if self._batches is not None:
-                with self._reading():
+                with alone(comm, IN_ITEMS):
                     self._batches.read_ahead()
-            with alone(self._context.topology.comm, IN_TASK, for_all_threads=True):
-                self._run_chunks(items, results)
+            with alone(comm, IN_TASK, for_all_threads=True):
+                self._run_chunks(func, items, results)
         except BaseException as error:
             self._fail(error)
         self._wait_for_all()
-        if self._batches is not None:
-            self._batches.note_time(len(items), time.perf_counter() - start)
-        self._bar.end_round(len(items))
+        self._bar.end_round(count_of(items))
         return results
 
-    def _run_chunks(self, items: Items, results: RankResults) -> None:
-        done = 0
-        while chunk := self._scheduler.next_chunk(self._sizer, done):
-            start, done = time.perf_counter(), len(chunk)
-            values = apply_to_items(self._func, items[chunk.start : chunk.stop], chunk.start)
-            self._sizer.note_time(done, time.perf_counter() - start)
-            if self._options.gather != "none":
+    def _run_chunks(self, func: Callable[[Any], Any], items: Items, results: RankResults) -> None:
+        while chunk := self._scheduler.next_chunk(self._sizer):
+            start = time.perf_counter()
+            values = apply_to_items(func, items_of(items, chunk), chunk.start)
+            self._sizer.note_time(len(chunk), time.perf_counter() - start)
+            if self._gather != "none":
                 results.add(chunk, values)
-            self._bar.show(self._scheduler.done)
+            self._bar.show(self._scheduler.n_taken)
 
     def _fail(self, error: BaseException) -> None:
         """Cancels the tasks that no rank has begun."""
@@ -278,7 +253,7 @@ class _Run:
                 if request is None and not self._context.is_watched:
                     request = self._context.data_comm.Ibarrier()
                 while request is not None and not request.Test():
-                    self._bar.show(self._scheduler.done)
+                    self._bar.show(self._scheduler.n_taken)
                     next(pauses)
                 return
             except mpi.Exception:
@@ -288,19 +263,34 @@ class _Run:
 
     def _gathered(self, count: int, results: RankResults) -> list[Any]:
         """The results of one batch, on the ranks that get them. Raises on all ranks if one failed."""
-        context, options, pickled = self._context, self._options, None
-        if self._error is None and options.gather != "none":
-            try:
-                pickled = results.pickled()
-            except Exception as error:
-                self._error = error
-        failure = None if self._error is None else Failure.of(self._error, self._first)
-        failures = context.collective_comm.allgather_obj(failure)
-        if any(failures):
-            raise mark_known(context.collective_comm, error_of(context, self._error, failures))
-        if pickled is None:
+        pickled = self._pickled(results)
+        if self._gather == "none":
             return []
-        values = gather_results(context, options.root, count, results, pickled)
-        if options.gather == "all":
-            (values,) = share((values,), root=options.root, comm=context.topology.comm)  # `share` refuses None
-        return [] if values is None else list(values)
+        values = gather_results(self._context, self._root, count, results, pickled)
+        if self._gather == "all":
+            stacked = None if values is None else (stack(values),)  # `share` refuses None
+            values = list(*share(stacked, root=self._root, comm=self._context.topology.comm) or ())
+        return values or []
+
+    def _pickled(self, results: RankResults) -> PickledObject:
+        """This rank's results, pickled. Raises on all ranks if a task failed, or an exception came from outside."""
+        comm = self._context.collective_comm
+        with agree(comm) as agreement:
+            try:
+                if self._error is not None:
+                    raise self._error
+                pickled = results.pickled()
+            except ItemFailed as error:
+                self._error = error
+                agreement.payload = _FAILED
+        if agreement.payload == _FAILED:
+            raise self._task_error()
+        return pickled
+
+    def _task_error(self) -> TaskError:
+        """The error of the first item that failed. Collective over the communicator."""
+        comm = self._context.collective_comm
+        own = None if self._error is None else Failure.of(self._context, self._error, self._first)
+        failures = [failure for failure in comm.allgather_obj(own) if failure is not None]
+        first: Failure = min(failures, key=lambda failure: failure.facts[:2])
+        return mark_known(comm, first.task_error(self._error if first.facts[1] == comm.rank else None))

@@ -8,31 +8,28 @@ other ranks (`mpishare.tasks.dispatcher`). A worker waits for commands: which of
 from __future__ import annotations
 
 import atexit
-import struct
 import threading
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
 from mpishare.arrays.spec import describe
 from mpishare.comm import mpi
-from mpishare.comm.agreement import PAYLOAD_BYTES, is_known
+from mpishare.comm.agreement import is_known
 from mpishare.comm.alone import alone, where_alone
 from mpishare.comm.collective import collective
+from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, MpishareError, SpecError, TaskError
-from mpishare.tasks.dispatcher import CALL, CLOSE, MAP, Call, Dispatcher, next_command, send_command, serve_call
+from mpishare.tasks.dispatcher import CALL, CLOSE, MAP, Dispatcher, next_command, send_command, serve_call
 from mpishare.tasks.errors import IN_TASK, Failure
-from mpishare.tasks.executor import SerialPool, TaskExecutor, call_now
-from mpishare.tasks.map import Options, initialize, run_map
+from mpishare.tasks.executor import TaskExecutor
+from mpishare.tasks.map import Job, run_map
 
-_PAYLOAD = struct.Struct("<?Q")
-"""The root's payload of the first agreement: whether there is an initializer, and the number of the pool."""
 
-_pool_numbers = count()
-"""Of the pools whose root this rank is. By its number a worker knows a command for a pool that it left."""
+def _numbers_of_pools(_: Context) -> Iterator[int]:
+    """By its number a worker knows a command for a pool that it left."""
+    return count()
 
 
 class Pool(TaskExecutor):
@@ -106,31 +103,24 @@ class Pool(TaskExecutor):
         initargs: tuple[Any, ...] = (),
         per: str = "rank",
     ) -> None:
+        self._per = per
         with collective("Pool", comm) as call:
             self._context = context = call.context
-            self.rank, self.size = context.topology.rank, context.topology.size
-            with call.agree_on_arguments() as agreement:
-                self._options = options = Options(root, per=per).checked(self.size)
-                agreement.call = f"Pool(root={options.root}, per={per!r})"
-                self.is_root = self.rank == options.root
-                if self.is_root:
-                    payload = _PAYLOAD.pack(initializer is not None, next(_pool_numbers))
-                    agreement.payload = payload.ljust(PAYLOAD_BYTES, b"\0")
-            call.allow_nested_calls()  # what follows shares arrays in calls of its own
-            has_initializer, self._number = _PAYLOAD.unpack_from(agreement.payload)
-            if has_initializer:
-                initialize(context, options, initializer, initargs)
-        self.workers = frozenset(range(self.size)) - {options.root}
+            job = Job(abs, (), initializer=initializer, initargs=initargs, per=per)
+            run_map(call, job, root, compared=f"Pool(root={root}, per={per!r})")
+        self.rank, self.size, self._root = context.topology.rank, context.topology.size, int(root)
+        self.is_root = self.rank == root
+        self.workers = frozenset(range(self.size)) - {root}
+        self._number = next(context.cached(_numbers_of_pools))
         self._dispatcher: Dispatcher | None = None
         self._is_open = True
         self._lock = threading.RLock()  # of both, and of the commands
         self._turn = threading.Lock()  # of a call that all ranks make
         self._caller: int | None = None  # the thread whose turn it is
-        self._end: threading.Thread | None = None
         self._call_numbers = count()  # of `submit`
         self._block = alone(context.topology.comm, "by the root within the block of a Pool", for_all_threads=True)
         if self.is_root:
-            atexit.register(self.close)  # without it, a root that ends would leave the others waiting
+            atexit.register(self.shutdown)  # without it, a root that ends would leave the others waiting
 
     @property
     def comm(self) -> mpi.Comm:
@@ -160,16 +150,16 @@ class Pool(TaskExecutor):
             ArgumentError: MPI has ended, or the communicator has been freed.
         """
         self._check_comm()
-        func = None
+        kept = None
         while self._is_open:
-            command = next_command(self._context, self._options.root, self._number)
+            command = next_command(self._context, self._root, self._number)
             if command == CALL:
-                func = serve_call(self._context, self._options.root, func)
+                kept = serve_call(self._context, self._root, kept)
             elif command == CLOSE:
                 self._is_open = False
             else:
                 try:
-                    self._run(self._options, None, None)
+                    self._run(Job())
                 except BaseException as error:
                     if not is_known(error, self.size):  # else it is left to the root, which raises it as well
                         raise
@@ -190,7 +180,7 @@ class Pool(TaskExecutor):
             )
         if not callable(initializer):
             raise SpecError(f"initializer is {describe(initializer)}, which cannot be called. Pass a function.")
-        self._with_all_ranks(self._options, abs, (), initializer, initargs)
+        self._with_all_ranks(Job(abs, (), initializer=initializer, initargs=initargs, per=self._per))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Closes the pool, as in concurrent.futures; the other ranks go on behind their `with`.
@@ -200,19 +190,21 @@ class Pool(TaskExecutor):
                 The callback of a call, and the items and tasks of a map, do not wait.
             cancel_futures: Whether to cancel calls that have not begun.
         """
+        has_comm = not self._has_no_comm()
         with self._lock:
             if self.is_root and self._is_open:
                 self._is_open = False
                 self._block.end()
-                atexit.unregister(self.close)
-                if not self._has_no_comm():
-                    self._close(is_cancelled=cancel_futures)
+                if has_comm and self._dispatcher is not None:
+                    self._dispatcher.close(is_cancelled=cancel_futures)
+                elif has_comm:
+                    send_command(self._context, self._number, CLOSE)
         if not wait or self._is_in_callback() or self._caller == threading.get_ident():
             return
-        if self._end is not None:
-            self._end.join()
+        if has_comm and self._dispatcher is not None:
+            self._dispatcher.join()
         with self._turn:  # waits for the `map` of another thread
-            pass
+            atexit.unregister(self.shutdown)
 
     def join(self) -> None:
         """Returns when all calls have ended, as in multiprocessing.
@@ -224,31 +216,7 @@ class Pool(TaskExecutor):
             raise ArgumentError("the pool is open. Call close() or terminate() before join().")
         self.shutdown()
 
-    def _close(self, *, is_cancelled: bool) -> None:
-        """Ends the others' service when the calls have ended: in a thread, so that no interrupt leaves them waiting.
-
-        Python waits for the thread before its atexit handlers, of which MPI_Finalize is one.
-        """
-        if self._dispatcher is not None:
-            if is_cancelled:
-                self._dispatcher.cancel()
-            end = threading.Thread(target=self._end_service)
-            with suppress(RuntimeError):  # the system gives no more threads, or Python is about to end
-                end.start()
-                self._end = end
-        if self._end is None:
-            self._end_service()
-
-    def _end_service(self) -> None:
-        if self._dispatcher is not None:
-            self._dispatcher.close()
-        self._command(CLOSE)
-
-    def _command(self, command: bytes) -> None:
-        for rank in self.workers:
-            send_command(self._context, self._number, command, rank)
-
-    def _with_all_ranks(self, *args: Any) -> list[Any]:
+    def _with_all_ranks(self, job: Job) -> list[Any]:
         """`_run` on all ranks, for one thread at a time."""
         with self._turn:
             try:
@@ -256,45 +224,45 @@ class Pool(TaskExecutor):
                     self._check_usable()
                     self._caller = threading.get_ident()
                     self._block.is_lifted = True
-                    self._command(MAP)
-                return self._run(*args) or []
+                    send_command(self._context, self._number, MAP)
+                return self._run(job) or []
             finally:
                 with self._lock:
                     self._caller = None
                     self._block.is_lifted = False
 
-    def _run(self, *args: Any) -> list[Any] | None:
+    def _run(self, job: Job) -> list[Any] | None:
         with collective("Pool.map", self._context.topology.comm) as call:
-            return run_map(call, *args)
+            return run_map(call, job, self._root)
 
     def _map(
         self, func: Callable[[Any], Any], items: Iterable[Any], chunksize: int | None, progress: bool
     ) -> list[Any]:
         if self._is_busy() or self._is_in_callback():
-            return SerialPool()._map(func, items, chunksize, progress)
+            return super()._map(func, items, chunksize, progress)
         self._check_usable()
         if self._dispatcher is not None and not isinstance(items, Sized):
             self._dispatcher.wait()  # the items may be what these calls return
         try:
-            return self._with_all_ranks(replace(self._options, chunk=chunksize, progress=progress), func, items)
+            return self._with_all_ranks(Job(func, items, chunksize, progress))
         except TaskError:  # which may be a SpecError as well
             raise
         except SpecError as error:
             raise MpishareError(str(error)) from error
 
-    def _submit(self, call: Call) -> Future[Any]:
-        if self._is_busy():
-            return SerialPool()._submit(call)
-        with self._lock:
-            self._check_usable()
-            if self.workers and mpi.Query_thread() == mpi.THREAD_MULTIPLE:
-                if self._dispatcher is None:
-                    self._dispatcher = Dispatcher(self._context, self._number, lambda: self._caller is not None)
-                return self._dispatcher.submit(call)
+    def _submit(self, number: int, func: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
+        if not self._is_busy():
+            with self._lock:
+                self._check_usable()
+                if self.workers and mpi.Query_thread() == mpi.THREAD_MULTIPLE:
+                    if self._dispatcher is None:
+                        self._dispatcher = Dispatcher(self._context, self._number, lambda: self._caller is not None)
+                    return self._dispatcher.submit((number, func, args))
         with alone(self._context.topology.comm, IN_TASK):
-            return call_now(
-                call, lambda error: Failure.of(error).task_error(self._context, self.rank, call.number, error)
-            )
+            return super()._submit(number, func, args)
+
+    def _error_of(self, number: int, error: BaseException) -> BaseException:
+        return Failure.of(self._context, error, number).task_error(error)
 
     def _is_busy(self) -> bool:
         """Whether this thread is in a task, or in a call of all ranks itself: then the others do not come."""
@@ -315,7 +283,6 @@ class Pool(TaskExecutor):
     def _check_usable(self) -> None:
         self._check_comm()
         if not self.is_root:
-            root = self._options.root
-            raise ArgumentError(f"only the root, rank {root}, has tasks; the others are in `with` until it ends.")
+            raise ArgumentError(f"only the root, rank {self._root}, has tasks; the others are in `with` until it ends.")
         if not self._is_open:
             raise ArgumentError("the pool has been closed. Make another one, on all ranks.")

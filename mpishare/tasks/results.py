@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
-from functools import cached_property
+from collections.abc import Iterator
 from itertools import chain, starmap
 from typing import Any, TypeAlias
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.spec import PLAIN_CLASSES
 from mpishare.comm import mpi
-from mpishare.comm.agreement import agree
+from mpishare.comm.agreement import Deferred, agree
 from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.comm.in_flight import InFlight
@@ -22,7 +21,7 @@ from mpishare.errors import MpishareError
 from mpishare.messages.wire import HEAD_BYTES, chunks_of, decode, encode
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import pickle_object, unpickle_object
-from mpishare.tasks.errors import ItemFailed
+from mpishare.tasks.errors import apply_to_items
 
 Values: TypeAlias = "list[Any] | NDArray[Any]"
 """Results, one after the other: as the rows of an array if they are alike, else as a list."""
@@ -76,37 +75,34 @@ def receive_object(context: Context, comm: CollectiveComm, source: int, tag: int
 
 
 class RankResults:
-    """What the tasks of this rank returned."""
+    """What the tasks of this rank returned.
+
+    Attributes:
+        bounds: Where each chunk of items begins and ends: an eighth of the memory of tuples.
+        values: The results.
+    """
 
     def __init__(self) -> None:
-        self._chunks = array("q")  # where each begins and ends: an eighth of the memory of tuples
-        self._values: list[Any] = []
+        self.bounds = array("q")
+        self.values: list[Any] = []
 
     def add(self, chunk: range, values: list[Any]) -> None:
         """Adds the results of the items with the numbers `chunk`."""
-        self._chunks.extend((chunk.start, chunk.stop))
-        self._values += values
-
-    @cached_property
-    def content(self) -> tuple[bytes, Values]:
-        """Where each chunk of items begins and ends, in 64 bits each, and the results. All have been added by then."""
-        return self._chunks.tobytes(), stack(self._values)
+        self.bounds.extend((chunk.start, chunk.stop))
+        self.values += values
 
     def pickled(self) -> PickledObject:
-        """Their content, pickled.
+        """The bounds and the results.
 
         Raises:
             ItemFailed: A result cannot be pickled.
         """
         try:
-            return pickle_object(self.content)
-        except Exception as error:  # user classes may raise anything when they are pickled
-            items = chain.from_iterable(starmap(range, _pairs(self._chunks)))
-            for item, value in zip(items, self._values, strict=True):
-                try:
-                    pickle_object(value)
-                except Exception:
-                    raise ItemFailed(item) from error
+            return pickle_object((self.bounds.tobytes(), stack(self.values)))
+        except Exception:  # user classes may raise anything when they are pickled
+            items = chain.from_iterable(starmap(range, _pairs(self.bounds)))
+            for item, value in zip(items, self.values, strict=True):
+                apply_to_items(pickle_object, [value], item)
             raise
 
 
@@ -128,7 +124,7 @@ def stack(values: list[Any]) -> Values:
 
 def gather_results(
     context: Context, root: int, count: int, results: RankResults, pickled: PickledObject
-) -> Values | None:
+) -> list[Any] | None:
     """Brings the results of all ranks to the root.
 
     Args:
@@ -149,46 +145,31 @@ def gather_results(
     Collective:
         Over the communicator.
     """
-    comm, gathered, errors = context.collective_comm, None, []
-    if comm.rank != root:
-        send_object(context, comm, pickled, root, Tag.MAP_RESULT)
+    comm = context.collective_comm
     with agree(comm):
-        for rank in range(comm.size) if comm.rank == root else ():
-            try:  # from all ranks, also after an error, since each of them sends
-                content = results.content
-                if rank != root:
-                    content = receive_object(context, comm, rank, Tag.MAP_RESULT)
-                gathered = _placed(gathered, count, *content)
-            except Exception as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        if comm.rank != root:
+            send_object(context, comm, pickled, root, Tag.MAP_RESULT)
+            return None
+        gathered, errors = [None] * count, Deferred()
+        _place(gathered, results.bounds, results.values)
+        for rank in set(range(comm.size)) - {root}:
+            with errors:  # also after an error, as each of them sends
+                bounds, values = receive_object(context, comm, rank, Tag.MAP_RESULT)
+                _place(gathered, memoryview(bounds).cast("q"), values)
+        errors.raise_first()
     return gathered
 
 
-def _placed(gathered: Values | None, count: int, chunks: bytes, values: Values) -> Values | None:
-    """`gathered`, of `count` items, with the results of one more rank; a list where the ranks' results differ."""
-    if not chunks:
-        return gathered
-    row = _row_of(values)
-    if gathered is None:
-        gathered = [None] * count if row is None else np.empty((count, *row[1]), row[0])
-    elif row != _row_of(gathered):
-        gathered = list(gathered)
+def _place(gathered: list[Any], bounds: memoryview | array[int], values: Values) -> None:
+    """Puts the results of one rank at the places of their items."""
     begin = 0
-    for start, stop in _pairs(memoryview(chunks).cast("q")):
+    for start, stop in _pairs(bounds):
         end = begin + stop - start
         gathered[start:stop] = values[begin:end]
         begin = end
-    return gathered
 
 
-def _pairs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+def _pairs(numbers: memoryview | array[int]) -> Iterator[tuple[int, int]]:
     """Two of the numbers at a time."""
     iterator = iter(numbers)
     return zip(iterator, iterator, strict=True)
-
-
-def _row_of(values: Values) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
-    """The dtype and the shape of each of `values`; None if they are in a list."""
-    return (values.dtype, values.shape[1:]) if isinstance(values, np.ndarray) else None
