@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import mpishare as ms
@@ -48,26 +48,11 @@ _OVERSUBSCRIBE = {
 _SYSTEM_FOLDERS = ("/bin", "/usr/bin", "/usr/local/bin")
 """Programs in them are beside each other by chance."""
 
+_RANKS = ("-n", "--n", "-np", "--np", "-c")
+"""Options of mpiexec that a number of ranks follows."""
 
 _FLAG = re.compile("-([bBdEiIOPqRsSuvx]+|[XW].*)")
 """Flags of Python before the program. The value of -X and -W may be the next word."""
-
-
-@dataclass
-class Request:
-    """What the user asked for.
-
-    Attributes:
-        ranks: Number of ranks; None leaves it to mpiexec.
-        options: Arguments for mpiexec.
-        program: The program and its arguments.
-        dry_run: Whether to print the command line only.
-    """
-
-    ranks: int | None = None
-    options: list[str] = field(default_factory=list)
-    program: list[str] = field(default_factory=list)
-    dry_run: bool = False
 
 
 def main(argv: list[str]) -> int:
@@ -75,50 +60,44 @@ def main(argv: list[str]) -> int:
     if argv[:1] in (["-h"], ["--help"]):
         print(_USAGE, end="")
         return 0
-    request, mpiexec = parse(argv), find_mpiexec()
-    added = additions(request, os.environ)
-    line = command(request, mpiexec)
-    if not request.dry_run:
-        os.execve(mpiexec, line, {**os.environ, **added, **_terminal()})  # noqa: S606 - its purpose is to start a program
+    options, program = split(argv)
+    added = additions(options, os.environ)
+    line = command([option for option in options if option != "--dry-run"], program)
+    if "--dry-run" not in options:
+        os.execve(line[0], line, {**os.environ, **added, **_terminal()})  # noqa: S606 - it is to start a program
     print(shlex.join([*(f"{name}={value}" for name, value in added.items()), *line]))
     return 0
 
 
-def parse(argv: list[str]) -> Request:
-    """Sorts the arguments into our own, mpiexec's and the program's.
+def split(argv: list[str]) -> tuple[list[str], list[str]]:
+    """The options of mpiexec and ours; the program and its arguments.
 
     Raises:
-        ArgumentError: There is no program, or the number of ranks is not a number.
+        ArgumentError: There is no program, or the number of ranks is none.
     """
-    request, args = Request(), list(argv)
-    while args and not request.program:
-        arg = args.pop(0)
-        if arg in ("-n", "--n", "-np", "--np", "-c"):
-            number = args.pop(0) if args else ""
-            if not number.isdecimal() or int(number) < 1:
-                raise ms.ArgumentError(f"-n takes a number of ranks, 1 or more, not {number!r}.")
-            request.ranks = int(number)
-        elif arg == "--dry-run":
-            request.dry_run = True
-        elif arg == "--":
-            request.program, args = args, []
-        elif _is_program(arg, request.options):
-            request.program, args = [arg, *args], []
-        else:
-            request.options.append(arg)
-    if not request.program:
-        given = f" in {shlex.join(argv)!r}. Write -- before it: -- ./a.out" if request.options else ""
-        raise ms.ArgumentError(f"no PROGRAM to run{given}. See mpishare run --help.")
-    return request
+    is_value, has_options = False, False
+    for place, arg in enumerate(argv):
+        if is_value and not (arg.isdecimal() and int(arg) > 0):
+            raise ms.ArgumentError(f"-n takes a number of ranks, 1 or more, not {arg!r}.")
+        if arg == "--" and place + 1 < len(argv):
+            return argv[:place], argv[place + 1 :]
+        is_first = not (is_value or has_options or arg.startswith("-"))
+        if is_first or arg == "-m" or arg.endswith(".py") or _is_python(arg):
+            return argv[:place], argv[place:]
+        has_options |= not is_value and arg not in ("--dry-run", *_RANKS)
+        is_value = arg in _RANKS
+    given = f" in {shlex.join(argv)!r}. Write -- before it: -- ./a.out" if has_options else ""
+    raise ms.ArgumentError(f"no PROGRAM to run{given}. See mpishare run --help.")
 
 
-def additions(request: Request, environ: Mapping[str, str]) -> dict[str, str]:
+def additions(options: list[str], environ: Mapping[str, str]) -> dict[str, str]:
     """The settings to add to `environ` for this user on this machine."""
     added = {"OMPI_MCA_osc": "^ucx"}
     if os.geteuid() == 0:
         added |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    numbers = [value for option, value in itertools.pairwise(options) if option in _RANKS]
     is_placed = any(name in environ for name in _ALLOCATION_VARIABLES)
-    if request.ranks is not None and request.ranks > len(os.sched_getaffinity(0)) and not is_placed:
+    if numbers and int(numbers[0]) > len(os.sched_getaffinity(0)) and not is_placed:
         added |= _OVERSUBSCRIBE
     return {name: value for name, value in added.items() if name not in environ}
 
@@ -132,10 +111,9 @@ def _terminal() -> dict[str, str]:
     return {"MPISHARE_COLUMNS": str(columns or 80)}
 
 
-def command(request: Request, mpiexec: str) -> list[str]:
+def command(options: list[str], program: list[str]) -> list[str]:
     """The command line, mpiexec first."""
-    ranks = [] if request.ranks is None else ["-n", str(request.ranks)]
-    return [mpiexec, *ranks, *request.options, *_under_mpi4py(request.program)]
+    return [find_mpiexec(), *options, *_under_mpi4py(program)]
 
 
 def _under_mpi4py(program: list[str]) -> list[str]:
@@ -150,10 +128,6 @@ def _under_mpi4py(program: list[str]) -> list[str]:
     if not _is_python(program[0]) or not (is_file or rest[:1] in (["-m"], ["-c"])) or rest[:2] == ["-m", "mpi4py"]:
         return program
     return [*program[:place], "-m", "mpi4py", *rest]
-
-
-def _is_program(arg: str, options: list[str]) -> bool:
-    return arg == "-m" or arg.endswith(".py") or _is_python(arg) or not (arg.startswith("-") or options)
 
 
 def _is_python(arg: str) -> bool:

@@ -117,9 +117,9 @@ def checked(ended, status=0):
 
 def run_ranks(size, args, environ=None, **options):
     """Runs words such as `prog.py` on `size` ranks: what `mpishare run` does, less the start of one more Python."""
-    request = launcher.parse(["-n", str(size), *args])
-    added = launcher.additions(request, environment(environ or {}))
-    return run(launcher.command(request, launcher.find_mpiexec()), {**added, **(environ or {})}, **options)
+    sorted_args = launcher.split(["-n", str(size), *args])
+    added = launcher.additions(sorted_args[0], environment(environ or {}))
+    return run(launcher.command(*sorted_args), {**added, **(environ or {})}, **options)
 
 
 def run_code(size, code, environ=None, **options):
