@@ -13,15 +13,14 @@ _RESIDENT_SUM = "jobacct_gather/linux"
 _COUNTED_ONCE = {"usepss", "noshared"}
 """The values of JobAcctGatherParams, in lower case, with which it does not count an array once per rank."""
 
-_REPORTED = "in what sstat and sacct report, but ends no job for it"
-_ENDED = (
-    "and ends a job of which that is over --mem (OverMemoryKill). Ask for --mem with each array once per rank, or ask "
-    "the site for UsePss"
+_WARNING = (
+    "Slurm counts a shared array once per rank here, and may end the job by that sum: "
+    'see "Memory that Slurm counts" in the manual.'
 )
 
 
 def accounting_warning(environ: Mapping[str, str] = os.environ, *, limit_s: float = 2) -> str | None:
-    """The warning for a job of which Slurm counts shared memory once per rank; None elsewhere.
+    """The warning where Slurm counts the shared memory of this job once per rank; None elsewhere.
 
     None also where scontrol is missing, fails, or takes longer than `limit_s`.
 
@@ -32,10 +31,8 @@ def accounting_warning(environ: Mapping[str, str] = os.environ, *, limit_s: floa
         return None
     config = _config(limit_s)
     params = set(config.get("JobAcctGatherParams", "").lower().split(","))
-    if config.get("JobAcctGatherType") != _RESIDENT_SUM or params & _COUNTED_ONCE:
-        return None
-    outcome = _ENDED if "overmemorykill" in params else _REPORTED
-    return f'Slurm counts a shared array once per rank here, {outcome}: see "Memory that Slurm counts" in the manual.'
+    is_counted_per_rank = config.get("JobAcctGatherType") == _RESIDENT_SUM and not params & _COUNTED_ONCE
+    return _WARNING if is_counted_per_rank else None
 
 
 def _config(limit_s: float) -> dict[str, str]:
