@@ -1,7 +1,6 @@
 """Jobs give the answers of NumPy and scikit-learn on any ranks and nodes, and heat resumes."""
 
 import csv
-import json
 import os
 import re
 import signal
@@ -86,40 +85,6 @@ def test_the_answers_of_others(data, tmp_path):
     assert output.count("all bits are the same") == 2
     with h5py.File(max((tmp_path / "heat").glob("*.h5"))) as checkpoint:
         assert checkpoint["arrays/grid"][:].std() > 0.001
-
-
-BAD_INPUT = [
-    ("broadcast", ["--data=FOLDER/empty.npy"], "EOFError: No data left in file"),
-    ("ensemble", [], "name the files, or a folder"),
-    ("heat", ["FOLDER/run", "--size", "2", "9"], "fewer rows than ranks"),
-    ("kmeans", ["--points=3"], "10 clusters of points (3, 8)"),
-    ("kmeans", ["--data=FOLDER/empty.npy"], "FileError"),
-    ("round_trip", ["--to=3"], "expected 1 to 2"),
-    ("task_map", ["--bits=60"], "invalid choice: 60"),
-]
-REFUSED = """
-import contextlib, importlib, io, json, sys
-from mpi4py import MPI
-for job, args in json.loads(sys.argv[1]):
-    outcome, stderr = "", io.StringIO()
-    with contextlib.redirect_stderr(stderr):
-        try:
-            importlib.import_module(f"jobs.{job}").main(args)
-        except (Exception, SystemExit) as error:
-            outcome = f"{type(error).__name__}: {error}"
-    outcomes = MPI.COMM_WORLD.gather((outcome, stderr.getvalue()))
-    if outcomes:
-        print(json.dumps(outcomes))
-"""
-
-
-def test_bad_input_is_an_error_on_all_ranks(data):
-    calls = [(job, [arg.replace("FOLDER", str(data)) for arg in args]) for job, args, _ in BAD_INPUT]
-    lines = run_ranks(3, [*PLAIN, "-c", REFUSED, json.dumps(calls)]).stdout.splitlines()
-    for line, (job, _, message) in zip(lines, BAD_INPUT, strict=True):
-        outcomes = json.loads(line)
-        assert all(error for error, _ in outcomes), (job, outcomes)
-        assert message in "".join(outcomes[0]), (job, outcomes)
 
 
 RESUMED = """

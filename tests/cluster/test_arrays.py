@@ -11,21 +11,19 @@ ONE_SESSION = ["--leave-session-attached"]
 """Linux shares the cores among sessions, so that in one of its own a host whose ranks wait would get as much as one
 whose ranks work: a test takes half as long where all hosts are in one."""
 BY_SLOT, BY_NODE = ["--map-by", "slot"], ["--map-by", "slot", "--rank-by", "node"]
-PLACED = ["--ignore-glob=tests/mpi/test_*.py", *(f"--ignore=tests/mpi/{name}" for name in ("comm", "transfer"))]
-"""Pytest's options to leave out the tests that depend on placement."""
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("hosts", "ranks", "placed", "options"),
     [
-        (2, "2", BY_SLOT, [*mpi_tests(without=["memory", "kernels", "objects"]), *PLACED]),
+        (2, "2", BY_SLOT, mpi_tests(only=["messages", "tasks", "compat"])),
         (3, "1,3,1", BY_NODE, mpi_tests(without=["memory", "compat", *ABOVE])),
     ],
     ids=["2 hosts even by slot", "3 hosts uneven by node"],
 )
 def test_on_hosts(make, hosts, ranks, placed, options):
-    """Uneven hosts have the tests that depend on placement, and even ones all others that send messages."""
+    """Uneven hosts have the tests that depend on placement, and even ones the tests of messages and tasks."""
     cluster = make(hosts, ranks=ranks)
     ended = cluster.mpiexec([*ONE_SESSION, *placed, sys.executable, *options], limit_s=800)
     assert " passed" in ended.stdout

@@ -5,8 +5,6 @@ The code is that of the libraries' own documentation.
 
 from concurrent.futures import Executor, as_completed
 
-import dynesty
-import dynesty.pool
 import emcee
 import numpy as np
 import pytest
@@ -30,30 +28,6 @@ def by_scipy(pool):
     options = {"maxiter": 3, "seed": 1, "polish": False, "updating": "deferred"}
     results = [differential_evolution(Bowl(pool), [(0, 1)] * 2, workers=w, **options).x for w in (pool.map, 1)]
     return grid.tolist() == [0.5, 0.5] and np.array_equal(*results)
-
-
-def log_likelihood(x, width):
-    return -0.5 * float(np.sum((x / width) ** 2))
-
-
-def prior_transform(u):
-    return 4 * u - 2
-
-
-def by_dynesty(pool):
-    """The functions come once, by the initializer of dynesty's own pool."""
-    functions = dynesty.pool
-    pool.initialize(functions.initializer, (log_likelihood, prior_transform, (0.5,), {}, (), {}))
-    sampler = dynesty.NestedSampler(
-        functions.loglike_cache,
-        functions.prior_transform_cache,
-        2,
-        nlive=50,
-        pool=pool,
-        rstate=np.random.default_rng(1),
-    )
-    sampler.run_nested(dlogz=5, print_progress=False)
-    return abs(sampler.results.logz[-1] - np.log(2 * np.pi * 0.25 / 16)) < 2
 
 
 def by_futures(pool):
@@ -86,7 +60,7 @@ def by_emcee(pool):
     return pytest.main([*options, "--pyargs", "emcee.tests.unit"]) == 0
 
 
-USERS = [by_scipy, by_dynesty, by_futures, by_emcee]
+USERS = [by_scipy, by_futures, by_emcee]
 
 if __name__ == "__main__":
     with ms.Pool() as pool:
