@@ -27,8 +27,11 @@ def test_links_lead_somewhere(file):
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md"])
 def test_the_files_that_a_page_names_exist(page):
-    for path in re.findall(r"`([a-z_/]+\.py)`", (ROOT / page).read_text()):
-        assert (ROOT / path).exists() or (ROOT / "mpishare" / path).exists(), path
+    """And they define the names that the page says are in them."""
+    for name, path in re.findall(r"(?:`(\w+)` in )?`([a-z_/]+\.py)`", (ROOT / page).read_text()):
+        [file] = [folder / path for folder in (ROOT, ROOT / "mpishare") if (folder / path).exists()] or [None]
+        assert file, path
+        assert re.search(rf"^(def|class) {name}\b|^{name}\b", file.read_text(), re.MULTILINE), (name, path)
 
 
 def anchors_of(text):
