@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 
 import mpishare as ms
@@ -14,6 +15,9 @@ _RANK_BYTES = 256 << 20
 _MEM_STEP_BYTES = 256 << 20
 """--mem is rounded up to a multiple of this."""
 
+_FACTS = ("name", "shape", "dtype", "nbytes", "layout", "chunks", "filters", "reason", "left_out", "target")
+"""Of an array, in JSON."""
+
 
 def main(argv: list[str]) -> int:
     """Prints the plan; 0 when one copy per node fits, 1 when it does not."""
@@ -22,11 +26,17 @@ def main(argv: list[str]) -> int:
     names: dict[ms.Stored, list[str]] = {}  # of each array, which is in memory once
     for name, array in ms.stored(path, dataset).items():
         names.setdefault(array, []).append(name)
-    print(*(_line(array, names[array], path) for array in names), sep="\n")
     nbytes = sum(array.nbytes for array in names)
-    room = _room_of_this_host() if options.memory is None else options.memory
-    print(_table(options, nbytes, room))
+    room, shm = _room(options)
     fits = nbytes + _ranks_per_node(options) * options.each <= room
+    if options.json:
+        arrays = [{**{fact: getattr(array, fact) for fact in _FACTS}, "names": names[array]} for array in names]
+        job = {"ranks": options.ranks, "nodes": options.nodes, "each": options.each, "memory": room, "shm": shm}
+        print(json.dumps({"arrays": arrays, "data": nbytes, **job, "fits": fits}, indent=2, default=str))
+        return 0 if fits else 1
+    print(*(_line(array, names[array], path) for array in names), sep="\n")
+    windows = "fit" if 2 * nbytes <= shm else "may not all fit; the rest are nameless files in memory"
+    print(_table(options, nbytes, room), f"  /dev/shm of {shm:,} bytes: MPI's windows {windows}", sep="\n")
     if fits:
         print(_batch_lines(options, nbytes))
     return 0 if fits else 1
@@ -45,6 +55,8 @@ def _options(argv: list[str]) -> argparse.Namespace:
     add("-N", "--nodes", type=int, required=True, help="nodes of the job")
     add("--each", type=parse_bytes, metavar="SIZE", default=_RANK_BYTES, help="memory of a rank without the data: 256M")
     add("--memory", type=parse_bytes, metavar="SIZE", help="memory of a node, such as 64G (default: of this host)")
+    add("--shm", type=parse_bytes, metavar="SIZE", help="its /dev/shm (default: half of --memory, or of this host)")
+    add("--json", action="store_true", help="print JSON for programs")
     options = parser.parse_args(argv)
     if not 0 < options.nodes <= options.ranks:
         parser.error("-n and -N take 1 or more, and each node has at least one rank")
@@ -63,10 +75,14 @@ def _path_and_dataset(file: str) -> tuple[str, str | None]:
     return (path, dataset) if colon else (file, None)
 
 
-def _room_of_this_host() -> int:
-    """The memory that a job may have here, in bytes."""
-    machine = ms.info().nodes[0].machine
-    return min(machine.memory_bytes, machine.memory_limit or machine.memory_bytes)
+def _room(options: argparse.Namespace) -> tuple[int, int]:
+    """The memory that a job may have on a node, and the size of its /dev/shm, in bytes."""
+    memory, shm = options.memory, options.shm
+    if memory is None:
+        machine = ms.info().nodes[0].machine
+        memory = min(machine.memory_bytes, machine.memory_limit or machine.memory_bytes)
+        shm = shm if shm is not None or machine.shm is None else machine.shm.total
+    return memory, memory // 2 if shm is None else shm
 
 
 def _ranks_per_node(options: argparse.Namespace) -> int:

@@ -1,5 +1,7 @@
 """`mpishare plan`: the memory of data on a node, and the lines for Slurm; without MPI where the node is given."""
 
+import json
+
 import h5py
 import numpy as np
 import pytest
@@ -51,6 +53,15 @@ def test_a_whole_file_that_does_not_fit(file, capsys):
 def test_this_host(file, capsys):
     assert main([str(file), "-n", "2", "-N", "2", "--each", "1M"]) == 0
     assert "#SBATCH --ntasks-per-node=1\n" in capsys.readouterr().out
+
+
+def test_json_for_a_node_with_little_shared_memory(file, capsys):
+    arguments = [f"{file}:deep", "-n", "4", "-N", "2", "--shm", "20K"]
+    assert "/dev/shm of 20,480 bytes: MPI's windows may not all fit" in plan_of(capsys, *arguments)[1]
+    plan = json.loads(plan_of(capsys, *arguments, "--json")[1])
+    assert (plan["data"], plan["shm"], plan["memory"], plan["fits"]) == (12_000, 20 << 10, 1 << 30, True)
+    assert plan["arrays"][0]["names"] == ["/deep/packed"]
+    assert plan["arrays"][0]["chunks"] == [100, 3]
 
 
 def test_a_colon_in_a_name(tmp_path, capsys):

@@ -1,5 +1,7 @@
 """mpishare bench on the ranks of a job."""
 
+import json
+
 import pytest
 
 import mpishare as ms
@@ -25,6 +27,14 @@ def test_one_rank_prints_a_table_and_a_verdict(comm, capsys):
 def test_the_verdict_turns_ratios_round():
     times = {"ms.share": 2.0, "comm.bcast": 34.0, "comm.Bcast": 0.5}
     assert bench._speed(times) == "17.0 times as fast as comm.bcast, 4.0 times as slow as comm.Bcast"
+
+
+def test_a_file_of_the_figures(comm, shared_folder):
+    bench.main(["--mib", "1", "--output", str(shared_folder / "bench.json")])
+    result = json.loads((shared_folder / "bench.json").read_text())
+    assert set(result["milliseconds"]) == {"1024", "1048576"}
+    with pytest.raises(ms.MpishareError, match="No such file or directory"):
+        bench.main(["--output", str(shared_folder / "none" / "bench.json")])
 
 
 def test_what_is_no_size():
