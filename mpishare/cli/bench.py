@@ -46,9 +46,9 @@ def main(argv: list[str]) -> int:
 def _write(path: str, result: dict[str, object]) -> None:
     """Writes `result` as JSON by rank 0; an error of the file is every rank's."""
 
-    def write() -> None:
+    def write() -> int:
         try:
-            Path(path).write_text(json.dumps(result, indent=2) + "\n")
+            return Path(path).write_text(json.dumps(result, indent=2) + "\n")
         except OSError as error:
             raise ms.FileError(path, None, str(error.strerror)) from None
 
