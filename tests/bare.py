@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from tests.blackbox.launch import ROOT, copy_project
 from tests.cluster.missing import missing
 
-LAUNCHES = ["unit", "mpi-2", "mpi-2-block:1", "blackbox", "cluster"]
+LAUNCHES = ["unit", "mpi-2-block:1", "blackbox", "cluster"]
 """Launches of tests.run that run here: those of what a machine may lack, and those that CONTRIBUTING.md names."""
 HIDDEN = re.compile(
     r"(lib)?(mpi|ompi|orte|openmpi|open-|osh|prte|prun|mca_|pmix|munge|unmunge|slurm|hdf5_openmpi)"
