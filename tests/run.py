@@ -27,8 +27,8 @@ LAYOUTS = [
     (4, "block:2", [*ABOVE, "compat"]),
     (4, "cyclic:2", ["memory", *ABOVE]),
 ]
-"""Numbers of ranks, placements on pretended nodes ("" is all on the real one), and folders left out. `memory-folder` has 2
-ranks on the real node, `watched` 3 ranks on 2 nodes, `cluster` 5 ranks on 3 hosts."""
+"""Numbers of ranks, placements on pretended nodes ("" is all on the real one), and folders left out. `memory-folder`
+has 2 ranks on the real node, `watched` 3 ranks on 2 nodes, `cluster` 5 ranks on 3 hosts."""
 EVERYWHERE = "not large and not one_launch and not two_launches"
 SELECTED = {"mpi-2-block:1": "not large and not one_launch", "watched": "not large"}
 """Which tests of tests/mpi a launch runs, by their marks: those of `two_launches` run in these two, and those of

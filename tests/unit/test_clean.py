@@ -116,21 +116,14 @@ def test_links_and_folders_and_files_of_others_stay(folder, clean, monkeypatch):
     assert names_in(folder) == kept
 
 
-def test_a_young_file_stays(tmp_path, capsys):
-    """Its maker may not have opened it."""
+def test_a_young_file_stays_and_one_that_takes_the_name_of_another(tmp_path, monkeypatch, capsys):
+    """The maker of a young file may not have opened it."""
     (file := tmp_path / STALE[0]).touch()
     assert main(["--dir", str(tmp_path), "--yes"]) == 0
     assert f"left {file}: a process uses it" in capsys.readouterr().out
     os.utime(file, (1, 1))
-    assert main(["--dir", str(tmp_path), "--yes"]) == 0
-    assert not file.exists()
 
-
-def test_a_file_stays_that_takes_the_name_of_one_that_was_opened(tmp_path, monkeypatch):
-    (file := tmp_path / STALE[0]).touch()
-    os.utime(file, (1, 1))
-
-    def is_node_local(directory):  # is asked between
+    def is_node_local(directory):  # is asked when the file has been opened
         (other := tmp_path / "other").touch()
         other.rename(file)
         return True
