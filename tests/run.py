@@ -104,7 +104,7 @@ def launches():
     chosen.append(mpi("watched", 3, WATCHED, without=["memory", "kernels"]))
     if MPICH.exists():
         # The folders above the others on 2 ranks, as a rank of MPICH that waits leaves its core to no other.
-        chosen.append(with_python("mpich", MPICH, 3, mpi_tests(without=[*ABOVE, "compat"])))
+        chosen.append(with_python("mpich", MPICH, 3, mpi_tests(without=[*ABOVE, "compat"]), nodes="block:2"))
         chosen.append(with_python("mpich-2", MPICH, 2, mpi_tests(only=[*ABOVE, "compat"])))
     chosen.append(mpi("large-3", 3, {"MPISHARE_NODES": "sizes:2,1"}, "large"))
     chosen.append(pytest("blackbox", "--numprocesses=2", "--dist=loadfile", "tests/blackbox"))
@@ -153,10 +153,11 @@ def mpi_tests(marks=EVERYWHERE, *, only=("",), without=()):
     return [*PYTEST, "--durations=5", "--tb=short", "-m", marks, *folders]
 
 
-def with_python(name, python, size, args):
+def with_python(name, python, size, args, *, nodes=""):
     """Another Python on some ranks, with its folder, and so its mpiexec, first on PATH."""
     path = os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])
-    return Launch(name, [str(python), "-m", "mpishare", "run", "-n", str(size), "python", *args], {"PATH": path})
+    command = [str(python), "-m", "mpishare", "run", "-n", str(size), "python", *args]
+    return Launch(name, command, {"PATH": path, "MPISHARE_NODES": nodes})
 
 
 def run(launch):
