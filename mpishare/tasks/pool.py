@@ -1,7 +1,7 @@
 """A pool of ranks for codes of which one rank, the root, has all tasks. The others serve it until it closes.
 
 Two schedulers stand behind it. A `map` is a call of all ranks, the root among them, who share the tasks among
-themselves (`mpishare.tasks.scheduler`). `submit` and its like are single calls, which a thread of the root sends to the
+themselves (`mpishare.tasks.scheduler`). `submit` and its like are single calls, which threads of the root send to the
 other ranks (`mpishare.tasks.dispatcher`). A worker waits for commands: which of the two comes next, or the end.
 """
 
@@ -21,7 +21,7 @@ from mpishare.comm.alone import alone, where_alone
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, MpishareError, SpecError, TaskError
-from mpishare.tasks.dispatcher import CALL, CLOSE, MAP, Dispatcher, next_command, send_command, serve_call
+from mpishare.tasks.dispatcher import CALL, CLOSE, IN_CALLBACK, MAP, Dispatcher, next_command, send_command, serve_call
 from mpishare.tasks.errors import IN_TASK, Failure
 from mpishare.tasks.executor import TaskExecutor
 from mpishare.tasks.map import Job, run_map
@@ -114,6 +114,7 @@ class Pool(TaskExecutor):
         self._number = next(context.cached(_numbers_of_pools))
         self._dispatcher: Dispatcher | None = None
         self._is_open = True
+        self._has_ended = False
         self._lock = threading.RLock()  # of both, and of the commands
         self._turn = threading.Lock()  # of a call that all ranks make
         self._caller: int | None = None  # the thread whose turn it is
@@ -190,21 +191,34 @@ class Pool(TaskExecutor):
                 The callback of a call, and the items and tasks of a map, do not wait.
             cancel_futures: Whether to cancel calls that have not begun.
         """
-        has_comm = not self._has_no_comm()
-        with self._lock:
-            if self.is_root and self._is_open:
-                self._is_open = False
-                self._block.end()
-                if has_comm and self._dispatcher is not None:
-                    self._dispatcher.close(is_cancelled=cancel_futures)
-                elif has_comm:
-                    send_command(self._context, self._number, CLOSE)
-        if not wait or self._is_in_callback() or self._caller == threading.get_ident():
+        if not self.is_root:
             return
-        if has_comm and self._dispatcher is not None:
-            self._dispatcher.join()
-        with self._turn:  # waits for the `map` of another thread
-            atexit.unregister(self.shutdown)
+        with self._lock:
+            self._is_open = False
+            self._block.end()
+            has_comm, dispatcher = not self._has_no_comm(), self._dispatcher
+        waits = wait and not self._is_in_callback() and self._caller != threading.get_ident()
+        if has_comm and dispatcher is not None:
+            dispatcher.shutdown(waits=False, is_cancelled=cancel_futures)
+        if waits or dispatcher is None:
+            self._end_service()
+        else:
+            threading.Thread(target=self._end_service).start()
+        if waits:
+            with self._turn:  # waits for the `map` of another thread
+                pass
+
+    def _end_service(self) -> None:
+        """Ends the others' service, once, when the calls have ended."""
+        if self._has_no_comm():
+            return
+        if self._dispatcher is not None:
+            self._dispatcher.shutdown(waits=True, is_cancelled=False)
+        with self._lock:
+            if not self._has_ended:
+                self._has_ended = True
+                send_command(self._context, self._number, CLOSE)
+                atexit.unregister(self.shutdown)
 
     def join(self) -> None:
         """Returns when all calls have ended, as in multiprocessing.
@@ -256,8 +270,8 @@ class Pool(TaskExecutor):
                 self._check_usable()
                 if self.workers and mpi.Query_thread() == mpi.THREAD_MULTIPLE:
                     if self._dispatcher is None:
-                        self._dispatcher = Dispatcher(self._context, self._number, lambda: self._caller is not None)
-                    return self._dispatcher.submit((number, func, args))
+                        self._dispatcher = Dispatcher(self._context, self._number)
+                    return self._dispatcher.submit(number, func, args)
         with alone(self._context.topology.comm, IN_TASK):
             return super()._submit(number, func, args)
 
@@ -270,7 +284,7 @@ class Pool(TaskExecutor):
 
     def _is_in_callback(self) -> bool:
         """Whether this thread receives the results of calls, for which the others may wait."""
-        return self._dispatcher is not None and self._dispatcher.is_this_thread()
+        return where_alone(self.comm, of_this_thread=True) == IN_CALLBACK
 
     def _has_no_comm(self) -> bool:
         return mpi.Is_finalized() or self._context.data_comm == mpi.COMM_NULL

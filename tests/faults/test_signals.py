@@ -103,7 +103,7 @@ def test_sigstop():
     assert "mpishare: rank 3" not in ended.stderr
 
 
-@pytest.mark.parametrize("name", ["a first call", "fence", "Pool.submit"])
+@pytest.mark.parametrize("name", ["a first call", "fence"])
 def test_a_job_that_is_suspended(name, tmp_path):
     """SIGSTOP of all ranks and SIGCONT later, as a batch system suspends a job, with MPISHARE_TIMEOUT.
 

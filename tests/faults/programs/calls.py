@@ -82,13 +82,6 @@ def come_late(late, calls, is_first=""):
     release(int(late))
 
 
-def submit_to_a_pool(call):
-    """The root waits for a call that does not end."""
-    with ms.Pool() as pool:
-        if pool is not None:
-            pool.submit(call, 0).result()
-
-
 def wait_for(file, item):
     """A task: item 0 takes until there is a file."""
     while item == 0 and not file.exists():
@@ -102,7 +95,6 @@ def take_long(name, folder, number="1"):
         "save": lambda: ms.save(table, np.ones(3)),
         "Checkpoint.save": lambda: checkpoint.save(1, {}),
         "map": lambda: ms.map(partial(wait_for, ended), range(3), chunk=1),
-        "Pool.submit": lambda: submit_to_a_pool(partial(wait_for, ended)),
     }
     is_slow = rank == 0 and "save" in name
     with printed(), injected("fsync", f"delay_exit=3000000:when={number}") if is_slow else nullcontext():
@@ -115,13 +107,10 @@ def take_long(name, folder, number="1"):
 
 def be_suspended(name, file):
     """The others wait for a rank that waits for a file, and the job is suspended meanwhile."""
-    if name == "Pool.submit":
-        submit_to_a_pool(partial(wait_for_resume, Path(file)))
-    else:
-        used = comm.Dup() if name == "a first call" else comm
-        if rank == 2:
-            wait_for_resume(Path(file), 0)
-        ms.fence(comm=used)
+    used = comm.Dup() if name == "a first call" else comm
+    if rank == 2:
+        wait_for_resume(Path(file), 0)
+    ms.fence(comm=used)
     print("done", flush=True)
 
 

@@ -7,7 +7,7 @@ import random
 import sys
 import threading
 import time
-from concurrent.futures import CancelledError, Executor, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import CancelledError, Executor, ThreadPoolExecutor, as_completed
 from concurrent.futures import TimeoutError as FuturesTimeoutError
 from contextlib import nullcontext
 from functools import partial
@@ -346,29 +346,6 @@ def test_a_freed_communicator_is_refused(duplicate):
     with ms.Pool(MPI.COMM_SELF) as alone:
         assert "ArgumentError: comm is MPI_COMM_NULL" in str(alone.submit(ms.map, abs, [1], comm=duplicate).exception())
     pool.close()
-
-
-@pytest.mark.ranks(2)
-def test_every_future_ends_when_the_thread_of_the_pool_has_ended(comm):
-    """Here by a callback, as by lack of memory. Calls are submitted all the time."""
-
-    def body(pool):
-        pool.submit(rank_of, 1).add_done_callback(lambda _: leave(SystemExit))
-        futures = []
-        with pytest.raises(ms.MpishareError, match="thread has ended"):
-            while True:
-                futures.append(pool.submit(abs, -1))
-        assert not wait(futures, 10).not_done
-
-    for _ in range(8):
-        other = comm.Dup()
-        with_pool(body, comm=other)
-        other.Free()
-    for ranks in range(1, comm.size + 1):  # no result is left that would come to a later communicator
-        other = comm.Split(comm.rank < ranks, comm.rank)
-        rows = ms.gather(np.ones(9), comm=other)
-        assert rows is None or rows.sum() == 9 * other.size
-        other.Free()
 
 
 def until(file, number):
