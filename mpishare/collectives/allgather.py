@@ -13,7 +13,7 @@ from mpishare.comm.collective import collective
 from mpishare.memory.allocation import node_memory
 from mpishare.memory.backends import check_backend
 from mpishare.transfer.node_fill import broadcast_in_node
-from mpishare.transfer.rows import describe_rows, gather_nodes, payload_of_rows, rows_of, stack_rows
+from mpishare.transfer.rows import describe_rows, gather_nodes, rows_of, stack_rows
 
 
 def allgather(local: NDArray[Any], *, comm: mpi.Comm | None = None, backend: str | None = None) -> NDArray[Any]:
@@ -60,8 +60,7 @@ def allgather(local: NDArray[Any], *, comm: mpi.Comm | None = None, backend: str
             spec = rows_of(local)
             backend = check_backend(backend, context)
             agreement.call = f"allgather(rows of {describe_rows(spec)}, backend={backend})"
-            agreement.payload = payload_of_rows(context, spec.shape[0])
-        starts, whole = stack_rows(context, agreement.payload, spec)
+        starts, whole = stack_rows(context, spec)
         topology, deferred = context.topology, Deferred()
         row_bytes = whole.nbytes // max(starts[-1], 1)
         byte_starts = [start * row_bytes for start in starts]

@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.spec import Spec
 from mpishare.comm import mpi
-from mpishare.comm.agreement import PAYLOAD_BYTES, agree
+from mpishare.comm.agreement import PAYLOAD_BYTES
 from mpishare.comm.collective import collective
-from mpishare.comm.context import Context
-from mpishare.errors import MpishareError
-from mpishare.memory.allocation import is_refusal, node_memory
+from mpishare.memory.allocation import node_memory
 from mpishare.memory.backends import check_backend
-from mpishare.transfer.reduce import Reduction, Scratch, operation_of
+from mpishare.transfer.reduce import Reduction, operation_of
 
 _IN_C_ORDER = b"\1".ljust(PAYLOAD_BYTES, b"\0")
 """The payload of a rank that has no array in Fortran order: the result is in C order then."""
@@ -83,28 +80,10 @@ def allreduce(
             reduction = Reduction(context, operation, local)
             if spec.order == "C":
                 agreement.payload = _IN_C_ORDER
-        if spec.order == "F" and (agreement.payload == _IN_C_ORDER or reduction.is_in_rank_order):
+        if agreement.payload == _IN_C_ORDER:
             spec = replace(spec, order="C")
-        scratch = _scratch(context, reduction.scratch_bytes, backend)
-        with node_memory(context, spec.nbytes, backend=backend, made_by="allreduce") as segment:
+        scope = "node" if reduction.is_gathered else "all"  # few bytes are reduced without any allocation
+        with node_memory(context, spec.nbytes, backend=backend, made_by="allreduce", scope=scope) as segment:
             if spec.nbytes:
-                reduction.run(local, spec, segment, scratch)
+                reduction.run(local, spec, segment)
         return segment.view(spec)
-
-
-def _scratch(context: Context, nbytes: int, backend: str | None) -> Scratch:
-    """Memory in which the ranks of a node exchange items; memory of each rank alone where the node has none.
-
-    Collective:
-        Over the communicator.
-    """
-    try:
-        if nbytes:
-            memory = node_memory(context, nbytes, backend=backend, made_by="allreduce", writable=True)
-            return Scratch(memory.segment.block(), is_shared=True)
-    except MpishareError as error:
-        if not is_refusal(context, error):
-            raise
-        with agree(context.collective_comm):
-            return Scratch(np.empty(nbytes, np.uint8), is_shared=False)
-    return Scratch(np.empty(0, np.uint8), is_shared=True)

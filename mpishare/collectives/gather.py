@@ -17,7 +17,7 @@ from mpishare.comm.context import Context
 from mpishare.errors import checked_integer
 from mpishare.memory.buffers import allocate_buffer
 from mpishare.transfer.between_nodes import broadcast_spec
-from mpishare.transfer.rows import describe_rows, payload_of_rows, receive_blocks, rows_of, send_blocks, stack_rows
+from mpishare.transfer.rows import describe_rows, receive_blocks, rows_of, send_blocks, stack_rows
 
 
 def gather(local: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -> NDArray[Any] | None:
@@ -61,9 +61,8 @@ def gather(local: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) 
             root = checked_integer("root", root, largest=topology.size - 1)
             spec = rows_of(local)
             agreement.call = f"gather(rows of {describe_rows(spec)}, root={root})"
-            agreement.payload = payload_of_rows(context, spec.shape[0])
             stage = _allocate(context, 0 if topology.rank == root or local.flags.c_contiguous else spec.nbytes)
-        starts, whole = stack_rows(context, agreement.payload, spec)
+        starts, whole = stack_rows(context, spec)
         with agree(context.collective_comm):
             block = _allocate(context, whole.nbytes if topology.rank == root else 0)
         if topology.rank != root:

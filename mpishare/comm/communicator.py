@@ -68,11 +68,6 @@ class CollectiveComm:
         self._allgather: Callable[..., object] = comm.Allgather
         self._allgatherv: Callable[..., object] = comm.Allgatherv
         self._alltoallv: Callable[..., object] = comm.Alltoallv
-        self._reduce: Callable[..., object] = comm.Reduce
-
-    def allreduce(self, array: Any, op: mpi.Op) -> None:
-        """Reduces `array` of all ranks in place."""
-        self._allreduce(mpi.IN_PLACE, array, op)
 
     def allreduce_or(self, data: bytes) -> bytes:
         """The bitwise OR of the same number of bytes from each rank. Receives that have begun go on meanwhile."""
@@ -93,6 +88,12 @@ class CollectiveComm:
         """Fills `blocks` with the blocks of all ranks, which have one length, in the order of the ranks."""
         self._allgather([block, mpi.BYTE], [blocks, mpi.BYTE])
 
+    def allgather_int(self, number: int) -> list[int]:
+        """The numbers of all ranks, by rank."""
+        numbers = np.empty(self.size, np.int64)
+        self._allgather(np.array([number], np.int64), numbers)
+        return list(map(int, numbers))
+
     def allgather_parts(self, block: Any, parts: Sequence[slice]) -> None:
         """Fills `block` on all ranks, where each rank has filled its own part."""
         sizes, starts = [part.stop - part.start for part in parts], [part.start for part in parts]
@@ -104,10 +105,6 @@ class CollectiveComm:
         own = sizes[self.rank]
         places = [own * rank for rank in range(self.size)]
         self._alltoallv([block, sizes, starts, mpi.BYTE], [received, [own] * self.size, places, mpi.BYTE])
-
-    def reduce(self, items: Any, result: Any, op: mpi.Op, root: int) -> None:
-        """Reduces `items`, numbers that MPI has a type for, to `result` on `root`, in the order of the ranks."""
-        self._reduce(items, result if self.rank == root else None, op, root)
 
     def barrier(self) -> None:
         """Returns when all ranks have come. It orders memory, as the other calls do."""
@@ -185,7 +182,6 @@ class WatchedComm(CollectiveComm):
         self._allgather = self._watched(comm.Iallgather)
         self._allgatherv = self._watched(comm.Iallgatherv)
         self._alltoallv = self._watched(comm.Ialltoallv)
-        self._reduce = self._watched(comm.Ireduce)
 
     def _watched(self, begin: Callable[..., mpi.Request]) -> Callable[..., None]:
         """A function that begins a nonblocking collective call of MPI, and waits for all ranks.

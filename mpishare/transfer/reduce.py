@@ -1,19 +1,17 @@
-"""Reduces the arrays of all ranks to one on each node: the ranks of a node reduce slices, then the leaders do."""
+"""Reduces the arrays of all ranks to one on each node: first those of a node, then the results of the nodes."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays import slices
 from mpishare.arrays.dtypes import is_native_number
-from mpishare.arrays.raw import Block
 from mpishare.arrays.slices import LINE_BYTES
 from mpishare.arrays.spec import Spec
 from mpishare.comm import mpi
@@ -22,65 +20,45 @@ from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.memory.segment import Segment
-from mpishare.transfer.between_nodes import LARGEST_MESSAGE_BYTES, broadcast
 from mpishare.transfer.node_fill import broadcast_in_node
 
 Array = NDArray[Any]
 
-_STEP_BYTES, _MAX_SCRATCH_BYTES = 1 << 20, 32 << 20
-"""Bytes that a rank shows the others of its node in a step, and that all of them show at most. A step fits in a cache,
-and is worth a barrier."""
-
-_MAX_LEADER_BYTES = 64 << 10
-"""Up to this size, over all ranks of a node, the leader reduces alone: that takes no longer than a barrier."""
-
 _MAX_GATHERED_BYTES = 32 << 10
-"""Up to this size, over all nodes, each leader gets the items of all leaders: one message in place of two."""
+"""Up to this size, over all ranks, each rank gets the items of all ranks: one message of MPI in place of three."""
 
-_PART_BYTES, _MAX_PIECE_BYTES = 1 << 20, 64 << 20
-"""Bytes that a leader reduces at a time, and that all of them do at most."""
+_PIECE_BYTES, _MAX_PIECE_BYTES = 1 << 20, 64 << 20
+"""Bytes that the ranks of a node reduce at a time, and the leaders for each node; and the leaders at most."""
 
 _KINDS = {"b": "bool", "i": "integers", "u": "unsigned integers", "f": "floats", "c": "complex numbers"}
 
 
-class Operation(Protocol):
-    """An operation on arrays of one shape and dtype.
+@dataclass
+class _Function:
+    """One of MPI's operations by a NumPy function, which takes the inputs from first to last.
 
     Attributes:
         name: What all ranks must give alike.
-        op: The operation as MPI has it.
+        function: The function.
+        kinds: The kinds of dtypes that it takes.
         commutes: Whether the ranks may be taken in any order.
     """
 
     name: str
-    op: mpi.Op
-    commutes: bool
-
-    def check(self, dtype: np.dtype[Any]) -> None:
-        """Raises a `SpecError` if the operation does not fit `dtype`."""
-
-    def fold(self, inputs: Sequence[Array] | Array, out: Array) -> None:
-        """Reduces `inputs`, at least one, into `out`, which overlaps none of them."""
-
-
-@dataclass
-class _Function:
-    """One of MPI's operations by a NumPy function, which takes the inputs from first to last. Satisfies `Operation`."""
-
-    name: str
-    op: mpi.Op
     function: np.ufunc
     kinds: str
     commutes: bool = True
 
     def check(self, dtype: np.dtype[Any]) -> None:
-        """By the table of MPI 3.1, section 5.9.2, with bool among the kinds that have bits."""
+        """Raises a `SpecError` where MPI 3.1, section 5.9.2, has no such operation. Here bool has bits, too."""
         if dtype.kind not in self.kinds:
             known = ", ".join(_KINDS[kind] for kind in self.kinds)
             raise SpecError(f"{self.name} does not fit dtype {dtype}: it takes {known}. {_cure(dtype)}")
 
     def fold(self, inputs: Sequence[Array] | Array, out: Array) -> None:
-        """See `Operation`. An overflow is a value, as in MPI; a warning could be an error.
+        """Reduces `inputs`, at least one, into `out`, which overlaps none of them.
+
+        An overflow is a value, as in MPI; a warning could be an error.
 
         NumPy takes one item that is its own result for a reduction: it swaps the operands, and a complex product is
         then rounded in another way.
@@ -99,7 +77,7 @@ class _Function:
 
 @dataclass
 class _UserFunction:
-    """An operation made by MPI.Op.Create. It satisfies `Operation`.
+    """An operation made by MPI.Op.Create, with the methods of `_Function`.
 
     It takes the inputs from last to first, as MPI_Reduce_local writes the result over the upper input.
     """
@@ -109,7 +87,7 @@ class _UserFunction:
     commutes: bool
 
     def check(self, dtype: np.dtype[Any]) -> None:
-        """The operation gets an MPI datatype, so MPI must have one."""
+        """Raises a `SpecError` where MPI has no datatype, which the operation gets."""
         if not is_native_number(dtype):
             raise SpecError(f"{self.name} does not fit dtype {dtype}: it takes numbers in this machine's byte order.")
         try:
@@ -120,10 +98,14 @@ class _UserFunction:
             ) from error
 
     def fold(self, inputs: Sequence[Array] | Array, out: Array) -> None:
-        """See `Operation`."""
+        """See `_Function.fold`."""
         out[:] = inputs[-1]
         for array in inputs[-2::-1]:
             self.op.Reduce_local(np.ascontiguousarray(array), out)
+
+
+Operation = _Function | _UserFunction
+"""An operation on arrays of one shape and dtype."""
 
 
 def operation_of(op: mpi.Op) -> Operation:
@@ -159,8 +141,7 @@ def _known_operations() -> dict[int, _Function]:
         "BOR": (np.bitwise_or, "biu"),
         "BXOR": (np.bitwise_xor, "biu"),
     }
-    ops = {name: getattr(mpi, name) for name in table}
-    return {mpi.handle_of(op): _Function(f"MPI.{name}", op, *table[name]) for name, op in ops.items()}
+    return {mpi.handle_of(getattr(mpi, name)): _Function(f"MPI.{name}", *entry) for name, entry in table.items()}
 
 
 def _cure(dtype: np.dtype[Any]) -> str:
@@ -171,131 +152,108 @@ def _cure(dtype: np.dtype[Any]) -> str:
     return "Use another operation, or another dtype by .astype."
 
 
-class Scratch(NamedTuple):
-    """Memory in which the ranks of a node show one another their items.
-
-    Attributes:
-        block: The bytes.
-        is_shared: Whether all ranks of the node see the same bytes; else each rank has its own.
-    """
-
-    block: Block
-    is_shared: bool
-
-
 class Reduction:
     """One reduction on one rank.
 
+    Few bytes, and those whose ranks must be taken strictly in their order, are gathered: each rank gets the items of
+    all ranks, and the leaders reduce them. More are exchanged: the ranks of a node each get one part of all arrays of
+    the node and reduce it, then the leaders do the same with the results of the nodes. So each item is reduced once,
+    and all nodes get the same bits, whatever the MPI library and its MPI_Allreduce.
+
     Attributes:
-        is_in_rank_order: Whether the ranks are taken strictly in their order, as the operation does not commute and the
-            ranks of the nodes are not consecutive.
+        is_gathered: Whether each rank gets the items of all ranks.
     """
 
     def __init__(self, context: Context, operation: Operation, local: Array) -> None:
-        """Allocates what the leader of this node receives from the other leaders. Local; may raise MemoryError."""
-        topology = context.topology
-        self._context, self._operation, self._dtype, self._nbytes = context, operation, local.dtype, local.nbytes
-        ranks = [rank for ranks in topology.placement.nodes for rank in ranks]
-        self.is_in_rank_order = not operation.commutes and ranks != list(range(topology.size))
-        self._copy = np.array(local, order="C").reshape(-1) if self.is_in_rank_order else None
-        self._piece_bytes = min(topology.n_nodes * _PART_BYTES, _MAX_PIECE_BYTES)
-        most = min(topology.n_nodes * self._nbytes, self._piece_bytes) + topology.n_nodes * LINE_BYTES
-        self._received = np.empty(most if topology.is_leader and topology.n_nodes > 1 else 0, np.uint8)
+        """Allocates what this rank receives. Local; may raise MemoryError."""
+        topology, nodes = context.topology, context.topology.placement.nodes
+        self._context, self._operation, self._dtype = context, operation, local.dtype
         self._deferred = Deferred()
-        rows = max(map(len, topology.placement.nodes))
-        step = slices.round_up(min(self._nbytes, _STEP_BYTES, _MAX_SCRATCH_BYTES // rows), LINE_BYTES)
-        # of the scratch memory of a node: sides that take turns, rows for ranks, bytes of a step
-        self._layout = 2 if self._nbytes > step else 1, rows, step
+        is_consecutive = [rank for ranks in nodes for rank in ranks] == list(range(topology.size))
+        self._groups = nodes if operation.commutes or is_consecutive else (tuple(range(topology.size)),)
+        self.is_gathered = topology.size * local.nbytes <= _MAX_GATHERED_BYTES or self._groups is not nodes
+        self._piece_bytes = _PIECE_BYTES
+        if self.is_gathered:
+            self._piece_bytes = slices.round_up(_MAX_GATHERED_BYTES // topology.size, LINE_BYTES)
+        self._leaders_bytes = min(topology.n_nodes * _PIECE_BYTES, _MAX_PIECE_BYTES)
+        piece = min(local.nbytes, self._piece_bytes)
+        received = piece * topology.size if self.is_gathered else piece + topology.node_size * LINE_BYTES
+        if topology.is_leader and not self.is_gathered:
+            received = max(received, min(local.nbytes, self._leaders_bytes) + topology.n_nodes * LINE_BYTES)
+        self._received = np.empty(received, np.uint8)
+        self._sent = np.empty(piece // local.itemsize, local.dtype)
+        self._of_groups = np.empty((len(self._groups), self._sent.size if self.is_gathered else 0), local.dtype)
 
-    @property
-    def scratch_bytes(self) -> int:
-        """The bytes of each node in which its ranks show one another their items; the same on all ranks."""
-        return 0 if self._layout[1] == 1 or self.is_in_rank_order else math.prod(self._layout)
-
-    def run(self, local: Array, spec: Spec, segment: Segment, scratch: Scratch) -> None:
+    def run(self, local: Array, spec: Spec, segment: Segment) -> None:
         """Reduces the arrays of all ranks into the segment of each node. An agreement of all ranks must follow.
 
         Args:
             local: This rank's array.
             spec: The spec of the result.
             segment: The memory of the result.
-            scratch: Memory of `scratch_bytes`.
 
         Collective:
             Over the communicator, but a rank may return before others have come.
         """
-        context, block, is_shared = self._context, segment.block(), segment.origin.is_shared
+        topology, block, is_shared = self._context.topology, segment.block(), segment.origin.is_shared
         result = block.view(self._dtype)
-        if self._copy is not None:
-            for piece in slices.chunks(result.size, LARGEST_MESSAGE_BYTES // result.itemsize):
-                context.collective_comm.reduce(self._copy[piece], result[piece], self._operation.op, 0)
-            broadcast(context, 0, block)
-            if not is_shared:
-                broadcast_in_node(context, 0, block)
-            return
-        items = local.T if spec.order == "F" else local
-        self._reduce_in_node(items.reshape(-1) if items.flags.c_contiguous else items.flat, result, is_shared, scratch)
-        if context.leader_comm is not None and context.topology.n_nodes > 1:
-            for part in slices.chunks(block.nbytes, self._piece_bytes):
-                self._reduce_between_nodes(context.leader_comm, block[part])
-        if context.topology.n_nodes > 1 and not is_shared:
-            broadcast_in_node(context, 0, block)
+        in_order = local.T if spec.order == "F" else local
+        items: Any = in_order.reshape(-1) if in_order.flags.c_contiguous else in_order.flat
+        for piece in slices.chunks(result.size, self._piece_bytes // result.itemsize):
+            if self.is_gathered:
+                self._gather(self._contiguous(items, piece), result[piece], topology.is_leader or not is_shared)
+            elif topology.node_size == 1:
+                with self._deferred:
+                    result[piece] = items[piece]
+            else:
+                comm = self._context.node_collective_comm
+                self._exchange(comm, self._contiguous(items, piece), result[piece], gathers=not is_shared)
+        if topology.n_nodes > 1 and not self.is_gathered:
+            self._reduce_nodes(result, is_shared)
         self._deferred.raise_first()
 
-    def _reduce_in_node(self, items: Any, result: Array, is_shared: bool, scratch: Scratch) -> None:
-        """Reduces the arrays of the ranks of this node, a step of items at a time.
-
-        In each step every rank shows its items in a row, and reduces a part of the items of all rows. The sides take
-        turns: once all ranks have come to a barrier, all have reduced the step before the last one.
-        """
-        topology, node_comm = self._context.topology, self._context.node_collective_comm
-        if topology.node_size == 1:
-            with self._deferred:
-                result[:] = items
-            return
-        sides = scratch.block.view(self._dtype).reshape(*self._layout[:2], -1)
-        for number, step in enumerate(slices.chunks(result.size, sides.shape[-1])):
-            rows, whole = sides[number % len(sides), : topology.node_size, : step.stop - step.start], result[step]
-            with self._deferred:
-                rows[topology.node_rank] = items[step]
-            if scratch.is_shared:
-                node_comm.barrier()
-            else:
-                for node_rank, row in enumerate(rows):
-                    node_comm.bcast(row.view(np.uint8), node_rank)
-            own = self._own_part(whole) if is_shared else slice(0, whole.size)
-            with self._deferred:
-                self._operation.fold(rows[:, own], whole[own])
-        if is_shared and not self._leader_reduces:
-            node_comm.barrier()
-
-    @property
-    def _leader_reduces(self) -> bool:
-        return self._context.topology.node_size * self._nbytes <= _MAX_LEADER_BYTES
-
-    def _own_part(self, whole: Array) -> slice:
-        """The items that this rank reduces for its node."""
-        topology = self._context.topology
-        if self._leader_reduces:
-            return slice(0, whole.size if topology.is_leader else 0)
-        part = slices.byte_slice(whole.nbytes, topology.node_size, topology.node_rank, grain=LINE_BYTES)
-        return slice(part.start // whole.itemsize, part.stop // whole.itemsize)
-
-    def _reduce_between_nodes(self, leaders: CollectiveComm, block: Block) -> None:
-        """Reduces the bytes of the leaders in the order of the nodes: each reduces a part, which all others get.
-
-        So each item is reduced once, and all nodes get the same bits, whatever the MPI library and its MPI_Allreduce.
-        """
-        count, rank, nbytes = leaders.size, leaders.rank, block.nbytes
-        is_gathered = count * nbytes <= _MAX_GATHERED_BYTES
-        parts = [slices.byte_slice(nbytes, count, number, grain=LINE_BYTES) for number in range(count)]
-        own = block if is_gathered else block[parts[rank]]
-        received = self._received[: count * own.nbytes]
-        if is_gathered:
-            leaders.allgather(block, received)
-        else:
-            leaders.alltoall_parts(block, parts, received)
+    def _contiguous(self, items: Any, piece: slice) -> Array:
+        """A piece of the items, in memory that MPI can send."""
+        if isinstance(items, np.ndarray):
+            return items[piece]
+        sent = self._sent[: piece.stop - piece.start]
         with self._deferred:
-            self._operation.fold(received.view(self._dtype).reshape(count, -1), own.view(self._dtype))
-        if not is_gathered:
-            leaders.allgather_parts(block, parts)
+            sent[:] = items[piece]
+        return sent
+
+    def _gather(self, sent: Array, result: Array, reduces: bool) -> None:
+        """Brings the items of all ranks to each rank, which may reduce them: first those of each group."""
+        received = self._received[: self._context.topology.size * sent.nbytes]
+        self._context.collective_comm.allgather(sent.view(np.uint8), received)
+        rows, of_groups = received.view(self._dtype).reshape(-1, sent.size), self._of_groups[:, : sent.size]
+        with self._deferred:
+            if reduces:
+                for ranks, of_group in zip(self._groups, of_groups, strict=True):
+                    self._operation.fold([rows[rank] for rank in ranks], of_group)
+                self._operation.fold(of_groups, result)
+
+    def _exchange(self, comm: CollectiveComm, sent: Array, result: Array, *, gathers: bool) -> None:
+        """Brings one part of the items of all ranks of `comm` to each of them, which reduces it into `result`.
+
+        With `gathers`, each rank gets the results of all parts; else they have one `result` in node memory.
+        """
+        parts = [slices.byte_slice(sent.nbytes, comm.size, number, grain=LINE_BYTES) for number in range(comm.size)]
+        block = result.view(np.uint8)
+        own = block[parts[comm.rank]]
+        received = self._received[: comm.size * own.nbytes]
+        comm.alltoall_parts(sent.view(np.uint8), parts, received)
+        with self._deferred:
+            self._operation.fold(received.view(self._dtype).reshape(comm.size, -1), own.view(self._dtype))
+        if gathers:
+            comm.allgather_parts(block, parts)
+
+    def _reduce_nodes(self, result: Array, is_shared: bool) -> None:
+        """Reduces the results of the nodes, where the ranks of this node have reduced its own."""
+        if is_shared:
+            self._context.node_collective_comm.barrier()
+        leaders = self._context.leader_comm
+        if leaders is not None:
+            for piece in slices.chunks(result.size, self._leaders_bytes // result.itemsize):
+                self._exchange(leaders, result[piece], result[piece], gathers=True)
+        if not is_shared:
+            broadcast_in_node(self._context, 0, result.view(np.uint8))

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, zip_longest
-
-import numpy as np
 
 from mpishare.arrays import slices
 from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import Spec
-from mpishare.comm import mpi
-from mpishare.comm.agreement import PAYLOAD_BYTES, mark_known
+from mpishare.comm.agreement import mark_known
 from mpishare.comm.context import Context
 from mpishare.comm.in_flight import MAX_IN_FLIGHT, InFlight
 from mpishare.comm.tags import Tag
 from mpishare.errors import SpecError
 from mpishare.transfer.between_nodes import LARGEST_MESSAGE_BYTES, broadcast
-
-_COUNT = struct.Struct("<q")
-_MAX_NOTED_RANKS = PAYLOAD_BYTES // _COUNT.size
-"""The payload of an agreement has room for the counts of this many ranks."""
 
 
 def rows_of(array: object) -> Spec:
@@ -42,44 +34,25 @@ def describe_rows(spec: Spec) -> str:
     return f"shape {shape}, {spec.dtype.str if spec.dtype.names is None else spec.dtype}"
 
 
-def payload_of_rows(context: Context, count: int) -> bytes:
-    """The payload of an agreement that tells the other ranks this rank's number of rows, if all counts fit in it."""
-    if context.topology.size > _MAX_NOTED_RANKS:
-        return bytes(PAYLOAD_BYTES)
-    return (bytes(_COUNT.size * context.topology.rank) + _COUNT.pack(count)).ljust(PAYLOAD_BYTES, b"\0")
-
-
-def stack_rows(context: Context, payload: bytes, spec: Spec) -> tuple[list[int], Spec]:
+def stack_rows(context: Context, spec: Spec) -> tuple[list[int], Spec]:
     """Where the rows of each rank begin in the array of all rows, with their total at the end; and its spec.
 
     Args:
         context: The context of the communicator.
-        payload: The payload of the agreement, from the `payload_of_rows` of all ranks.
         spec: That of this rank's rows.
 
     Raises:
-        SpecError: An array cannot have so many rows. On all ranks.
+        SpecError: An array cannot have as many rows. On all ranks.
 
     Collective:
         Over the communicator.
     """
-    starts = [0, *accumulate(_row_counts(context, payload, spec.shape[0]))]
+    starts = [0, *accumulate(context.collective_comm.allgather_int(spec.shape[0]))]
     try:
         return starts, Spec.checked((starts[-1], *spec.shape[1:]), spec.dtype)
     except SpecError as error:
         mark_known(context.collective_comm, error)
         raise
-
-
-def _row_counts(context: Context, payload: bytes, count: int) -> list[int]:
-    """The number of rows of each rank, by rank."""
-    size, rank = context.topology.size, context.topology.rank
-    if size <= _MAX_NOTED_RANKS:
-        return [number for (number,) in _COUNT.iter_unpack(payload)][:size]
-    counts = np.zeros(size, np.int64)
-    counts[rank] = count
-    context.collective_comm.allreduce(counts, mpi.SUM)
-    return list(map(int, counts))
 
 
 def gather_nodes(context: Context, block: Block, starts: Sequence[int]) -> None:

@@ -55,14 +55,6 @@ def test_one_copy_per_node(call):
     assert (largest.nbytes, largest.made_by, largest.copies) == (result.nbytes, call.__name__, 1)
 
 
-def test_counts_that_do_not_fit_in_a_note(comm, monkeypatch):
-    monkeypatch.setattr(rows, "_MAX_NOTED_RANKS", 0)  # as with more ranks than a test has
-    assert_allgathered(comm, np.arange(3 * comm.rank) + comm.rank)
-    gathered = ms.gather(np.full(comm.rank, comm.rank))
-    assert (gathered is None) == (comm.rank > 0)
-    assert gathered is None or gathered.tolist() == [rank for rank in range(comm.size) for _ in range(rank)]
-
-
 @pytest.mark.two_launches
 @pytest.mark.ranks(2)
 def test_more_rows_than_an_array_can_have(comm, raised):
