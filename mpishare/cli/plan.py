@@ -27,16 +27,12 @@ def main(argv: list[str]) -> int:
     for name, array in ms.stored(path, dataset).items():
         names.setdefault(array, []).append(name)
     nbytes = sum(array.nbytes for array in names)
-    room, shm = _room(options)
-    fits = nbytes + _ranks_per_node(options) * options.each <= room
+    fits = nbytes + options.ranks_per_node * options.each <= options.memory
     if options.json:
         arrays = [{**{fact: getattr(array, fact) for fact in _FACTS}, "names": names[array]} for array in names]
-        job = {"ranks": options.ranks, "nodes": options.nodes, "each": options.each, "memory": room, "shm": shm}
-        print(json.dumps({"arrays": arrays, "data": nbytes, **job, "fits": fits}, indent=2, default=str))
+        print(json.dumps({**vars(options), "data": nbytes, "fits": fits, "arrays": arrays}, indent=2, default=str))
         return 0 if fits else 1
-    print(*(_line(array, names[array], path) for array in names), sep="\n")
-    windows = "fit" if 2 * nbytes <= shm else "may not all fit; the rest are nameless files in memory"
-    print(_table(options, nbytes, room), f"  /dev/shm of {shm:,} bytes: MPI's windows {windows}", sep="\n")
+    print(*(_line(array, names[array], path) for array in names), _table(options, nbytes), sep="\n")
     if fits:
         print(_batch_lines(options, nbytes))
     return 0 if fits else 1
@@ -62,6 +58,8 @@ def _options(argv: list[str]) -> argparse.Namespace:
         parser.error("-n and -N take 1 or more, and each node has at least one rank")
     if options.each < 1:
         parser.error("--each takes 1 or more")
+    options.ranks_per_node = -(-options.ranks // options.nodes)  # on the fullest node
+    options.memory, options.shm = _room(options.memory, options.shm)
     return options
 
 
@@ -75,19 +73,13 @@ def _path_and_dataset(file: str) -> tuple[str, str | None]:
     return (path, dataset) if colon else (file, None)
 
 
-def _room(options: argparse.Namespace) -> tuple[int, int]:
-    """The memory that a job may have on a node, and the size of its /dev/shm, in bytes."""
-    memory, shm = options.memory, options.shm
+def _room(memory: int | None, shm: int | None) -> tuple[int, int]:
+    """The memory that a job may have on a node, and the size of its /dev/shm, in bytes, as given or as on this host."""
     if memory is None:
         machine = ms.info().nodes[0].machine
         memory = min(machine.memory_bytes, machine.memory_limit or machine.memory_bytes)
-        shm = shm if shm is not None or machine.shm is None else machine.shm.total
+        shm = machine.shm.total if shm is None and machine.shm else shm
     return memory, memory // 2 if shm is None else shm
-
-
-def _ranks_per_node(options: argparse.Namespace) -> int:
-    """The ranks of the fullest node."""
-    return -(-int(options.ranks) // int(options.nodes))
 
 
 def _line(array: ms.Stored, names: list[str], path: str) -> str:
@@ -101,9 +93,9 @@ def _line(array: ms.Stored, names: list[str], path: str) -> str:
     return f"{names[0] or path}: {facts}{strings}{also}{left_out}"
 
 
-def _table(options: argparse.Namespace, nbytes: int, room: int) -> str:
+def _table(options: argparse.Namespace, nbytes: int) -> str:
     """The bytes on the fullest node, and whether they fit there."""
-    ranks, each = _ranks_per_node(options), options.each
+    ranks, each, room = options.ranks_per_node, options.each, options.memory
     lines = [
         f"{options.ranks} ranks on {options.nodes} nodes, up to {ranks} per node, each with {each:,} bytes for itself",
         f"memory of a node: {room:,} bytes",
@@ -117,7 +109,8 @@ def _table(options: argparse.Namespace, nbytes: int, room: int) -> str:
     ]
     for title, data, most_ranks in rows:
         lines.append(f"  {title:26} {data:16,} {data + ranks * each:18,}  {_verdict(ranks, most_ranks)}")
-    return "\n".join(lines)
+    windows = "fit" if 2 * nbytes <= options.shm else "may not all fit; the rest are nameless files in memory"
+    return "\n".join([*lines, f"  /dev/shm of {options.shm:,} bytes: MPI's windows {windows}"])
 
 
 def _verdict(ranks: int, most_ranks: int) -> str:
@@ -129,7 +122,7 @@ def _verdict(ranks: int, most_ranks: int) -> str:
 
 def _batch_lines(options: argparse.Namespace, nbytes: int) -> str:
     """What a batch script asks Slurm for."""
-    ranks = _ranks_per_node(options)
+    ranks = options.ranks_per_node
     ntasks = f"--ntasks={options.ranks}" if options.ranks % options.nodes else f"--ntasks-per-node={ranks}"
     mem, mem_from_root = (_mem(copies * nbytes + ranks * options.each) for copies in (1, 2))
     sbatch = (f"#SBATCH {option}" for option in (f"--nodes={options.nodes}", ntasks, mem))
