@@ -60,14 +60,7 @@ def inside(folder):
     (project / "example.py").write_text(program)
     caches = {"UV_CACHE_DIR": Path.home() / ".cache/uv", "PIP_CACHE_DIR": Path.home() / ".cache/pip"}
     passed = {name: value for name, value in os.environ.items() if name.startswith(SETTINGS)}
-    environ = {
-        **caches,
-        **passed,
-        "HOME": folder,
-        "TMPDIR": folder,
-        "CI": "true",
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-    }
+    environ = {**caches, **passed, "HOME": folder, "TMPDIR": folder, "CI": "true", "PATH": PATH}
     line = ["env", "-i", *(f"{name}={value}" for name, value in environ.items()), "bash", "-c", script()]
     return subprocess.run(line, cwd=project, check=False).returncode
 

@@ -216,6 +216,7 @@ def main():
                 raise
             while len(live) > MOST_LIVE or (live and rng.random() < 0.3):
                 live.pop(rng.integers(len(live)))
+    WORLD.Barrier()  # others may still use the files
     if WORLD.rank == 0:
         shutil.rmtree(FOLDER)
         sys.stdout.write(f"{number} calls agree\n")
