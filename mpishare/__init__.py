@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         StallError,
         TaskError,
     )
-    from mpishare.files.inspect import stored
+    from mpishare.files.listing import stored
     from mpishare.files.load import load
     from mpishare.files.save import Saved, save
     from mpishare.files.stored import Stored
@@ -50,7 +50,7 @@ else:
         "comm.context": ("topology",),
         "comm.topology": ("Topology",),
         "collectives.creation": ("empty", "full", "zeros"),
-        "files.inspect": ("stored",),
+        "files.listing": ("stored",),
         "files.load": ("load",),
         "files.stored": ("Stored",),
         "files.save": ("Saved", "save"),

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import bytes_of
+from mpishare.arrays.region import parse_region
 from mpishare.arrays.spec import Spec
 from mpishare.checkpoints.contents import CheckpointFile, CheckpointWriter, ChecksummedPart
 from mpishare.checkpoints.folder import CheckpointFolder
@@ -21,12 +22,12 @@ from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.errors import ArgumentError, checked_integer, checked_path
 from mpishare.files.errors import file_errors, stall_errors
+from mpishare.files.hdf5_types import check_h5py
+from mpishare.files.input_file import InputFile
 from mpishare.files.parallel_read import read_parts
-from mpishare.files.region import parse_region
 from mpishare.files.replace_file import Replacement
 from mpishare.files.row_blocks import ROOT
 from mpishare.files.save import names_in, specs_of
-from mpishare.files.source import Source, check_h5py
 from mpishare.memory.backends import check_backend
 from mpishare.progress_bar import check_tqdm
 
@@ -72,7 +73,7 @@ class Checkpoint:
             self.path = Path(checked_path(path)).absolute()
             self._folder = CheckpointFolder(self.path)
             self.keep = checked_integer("keep", keep, least=1)
-            check_h5py(imports=is_root)
+            check_h5py()
             if is_root:
                 self._folder.check_writable()
             agreement.call = f"Checkpoint({self.path}, keep={self.keep})"
@@ -225,7 +226,7 @@ class Snapshot:
         Collective:
             Over the ranks of the `Checkpoint`.
         """
-        with collective("Snapshot.load", self._comm) as call, Source(str(self.path)) as source:
+        with collective("Snapshot.load", self._comm) as call, InputFile(str(self.path)) as source:
             with call.agree_on_arguments() as agreement:
                 part = self._part(name)
                 kind = check_backend(backend, call.context)
@@ -270,7 +271,8 @@ def _target_rows(region: object, out: object, spec: Spec) -> tuple[int, NDArray[
     """
     if not isinstance(region, slice) or region.step not in (None, 1):
         raise ArgumentError(f"region is {region!r}. Give a slice without a step, such as partition(n).")
-    rows = parse_region(region, spec.shape)[0][0].span(slice(None))
+    rows = parse_region(region, spec.shape)[0][0].indices
+    assert isinstance(rows, range)
     wanted = Spec(spec.dtype, (len(rows), *spec.shape[1:]))
     start = rows.start * replace(spec, shape=spec.shape[1:]).nbytes
     if out is None:

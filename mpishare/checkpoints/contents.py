@@ -17,6 +17,7 @@ import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -32,10 +33,10 @@ from mpishare.errors import SpecError
 from mpishare.files.atomic_file import AtomicFile, write_exactly
 from mpishare.files.errors import file_errors
 from mpishare.files.hdf5_write import METADATA_BYTES, lay_out
-from mpishare.files.pieces import Hyperslab, Piece
+from mpishare.files.input_file import InputFile, read_bytes, read_exactly
 from mpishare.files.replace_file import Blocks, Checksums
 from mpishare.files.row_blocks import RowBlocks
-from mpishare.files.source import Source, read_bytes, read_exactly
+from mpishare.files.tiles import Tile
 
 HEADER = struct.Struct("<8sIIQQ")
 """Magic, format number, checksum of the JSON text that follows, its length, size of the user block.
@@ -94,23 +95,22 @@ class ChecksummedPart:
     spec: Spec
     runs: tuple[CheckedRun, ...]
 
-    def pieces(self, largest_bytes: int) -> Iterator[Piece]:
-        """See `Part`. A piece is a run, however long: one that is cut would be read twice."""
-        for number, run in enumerate(self.runs):
-            yield Piece((slice(number, number + 1),), run.offset - self.runs[0].offset)
+    def tiles(self, file: InputFile, largest_bytes: int) -> Iterator[Tile]:
+        """See `Part`. A tile is a run, however long: one that is cut would be read twice."""
+        for run in self.runs:
+            yield Tile(run.offset - self.runs[0].offset, run.nbytes, partial(self._read, file, run))
 
-    def read(self, source: Source, items: Hyperslab, block: Block) -> None:
-        """See `Part`.
+    def _read(self, file: InputFile, run: CheckedRun, block: Block) -> None:
+        """Reads a run to its place in the block of the array.
 
         Raises:
             FileError: The bytes are not those that were saved, or cannot be read.
         """
-        run = self.runs[items[0].start]
         start = run.offset - self.runs[0].offset
-        with file_errors(source.path, self.name):
-            run.read(source.descriptor, block[start : start + run.nbytes].data)
+        with file_errors(file.path, self.name):
+            run.read(file.descriptor, block[start : start + run.nbytes].data)
 
-    def read_range(self, source: Source, start: int, buffer: memoryview) -> None:
+    def read_range(self, source: InputFile, start: int, buffer: memoryview) -> None:
         """Fills `buffer` with the bytes of the array from `start` on. All runs that they are in are checked.
 
         Raises:
@@ -144,7 +144,7 @@ class CheckpointFile(NamedTuple):
     runs: Sequence[CheckedRun]
 
     @classmethod
-    def read(cls, source: Source) -> CheckpointFile:
+    def read(cls, source: InputFile) -> CheckpointFile:
         """Reads the manifest of a file, and checks it, but not the `runs`.
 
         Raises:
@@ -184,7 +184,7 @@ def _unpack(fd: int) -> tuple[Any, int]:
     return json.loads(block[:length]), nbytes
 
 
-def _part_of(source: Source, name: str, entry: Mapping[str, Any]) -> ChecksummedPart:
+def _part_of(source: InputFile, name: str, entry: Mapping[str, Any]) -> ChecksummedPart:
     """The array that an entry of the manifest describes; its checksums are there, or in format 1 at "checks_at"."""
     spec = Spec(dtype_of(entry["dtype"]), tuple(entry["shape"]))
     runs = list(RowBlocks(spec, tuple(entry["starts"]), entry["at"]).all_runs())

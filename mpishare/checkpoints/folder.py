@@ -19,8 +19,8 @@ from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, FileError, text_of_error
 from mpishare.files.atomic_file import sync_folder
 from mpishare.files.errors import file_errors
+from mpishare.files.input_file import InputFile, Stamp
 from mpishare.files.row_blocks import ROOT
-from mpishare.files.source import Source, Stamp
 
 _FILES = r"\d{12,}\.h5"
 """A pattern for the names of the files."""
@@ -147,13 +147,13 @@ class CheckpointFolder:
         return step, None if reasons else found
 
     @contextmanager
-    def _open(self, step: int, problems: list[Exception]) -> Iterator[Source]:
+    def _open(self, step: int, problems: list[Exception]) -> Iterator[InputFile]:
         """The file of a step. Adds to `problems` what the block finds to be wrong with it, or that it is gone.
 
         Raises:
             FileError: The file may be good, but cannot be read.
         """
-        with file_errors(self.file(step)), Source(str(self.file(step))) as source:
+        with file_errors(self.file(step)), InputFile(str(self.file(step))) as source:
             try:
                 yield source
             except DAMAGE as error:

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mpishare.arrays.dtypes import has_gaps
 from mpishare.arrays.raw import Block, bytes_of
+from mpishare.arrays.region import checked_region, parse_region, text_of_region
 from mpishare.arrays.spec import Spec
 from mpishare.collectives.bcast import shared_name
 from mpishare.comm import mpi
@@ -16,7 +17,6 @@ from mpishare.comm.agreement import Deferred, agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, SpecError, checked_integer
-from mpishare.files.region import checked_region, parse_region, text_of_region
 from mpishare.memory.buffers import allocate_buffer
 from mpishare.transfer.between_nodes import broadcast
 from mpishare.transfer.node_fill import ArraySource, replicate
@@ -138,11 +138,11 @@ def _selected(array: NDArray[Any], region: Any) -> tuple[tuple[Any, ...], Spec, 
     items = checked_region(region)
     axes, view = parse_region(items, array.shape)
     if any(isinstance(item, np.ndarray) for item in items):
-        like = np.broadcast_to(np.empty((), array.dtype), [axis.length for axis in axes])  # which takes no memory
+        like = np.broadcast_to(np.empty((), array.dtype), [len(axis.indices) for axis in axes])  # which takes no memory
         return items, Spec.checked(view(like).shape, array.dtype), None
-    ranges = [axis.span(slice(None)) for axis in axes]
-    stored: Any = (*(slice(r.start, r.stop, r.step) for r in ranges), ...)
-    part = view(array[stored])
+    ranges = [axis.indices for axis in axes if isinstance(axis.indices, range)]
+    selected: Any = (*(slice(r.start, r.stop, r.step) for r in ranges), ...)
+    part = view(array[selected])
     return items, Spec.of(part), part
 
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mpishare.files.errors import file_errors
-from mpishare.files.source import Stamp
+from mpishare.files.input_file import Stamp
 from mpishare.host.filesystems import room
 from mpishare.host.procfs import has_ended, scope
 

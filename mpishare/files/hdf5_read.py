@@ -1,24 +1,24 @@
-"""What an HDF5 file says of its datasets and groups, by h5py."""
+"""An HDF5 file, read by h5py: what it says of its datasets and groups, and their items."""
 
 from __future__ import annotations
 
 import os
-from itertools import repeat
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import islice, repeat
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mpishare.arrays.dtypes import check_dtype
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError, place_in
-from mpishare.files.errors import FOREIGN_ERRORS, reason_of
-from mpishare.files.hdf5_types import ObjectNames, attributes_of, readable, with_widths
-from mpishare.files.source import Source, h5py
-from mpishare.files.stored import Stored
-
-Tree = Any
-"""The number of an array among those of a file; or a dict of trees by name, for a group. Where a group or a dataset has
-several names, the same object stands under each."""
+from mpishare.files.errors import FOREIGN_ERRORS, file_errors, reason_of
+from mpishare.files.hdf5_types import ObjectNames, attributes_of, h5py, readable, strings_in, with_widths
+from mpishare.files.input_file import InputFile, Stamp
+from mpishare.files.stored import Listing, Stored, Tree
+from mpishare.files.tiles import Selection, wanted
 
 _SHOWN_NAMES = 8
 
@@ -28,64 +28,184 @@ _LAYOUTS = ("compact", "contiguous", "chunked", "virtual")
 _CHECKSUM_BYTES = 4
 """Of the filter fletcher32, at the end of a chunk."""
 
+_STRINGS_AT_A_TIME = 1 << 16
+
 _NO_DTYPE = np.dtype("V")
 """The dtype of items that no NumPy array can have."""
 
 _MISSING_FILTER = "needs the filter {!r}, which HDF5 does not find here. Import hdf5plugin on all ranks before."
 
 
-class Walk:
-    """The datasets and the groups that are in a dataset or a group of a file, also by links.
-
-    Each is opened once, however many names it has. What leads nowhere, or back to a group on its own way, counts as an
-    array that cannot be loaded. Named types are left out.
+class Hdf5File:
+    """An HDF5 file and those that its external links lead to. It satisfies `Reader`.
 
     Attributes:
-        arrays: The datasets.
-        tree: Their numbers, by name.
-        attributes: Those of each dataset by its number, and of each group by the identity of its tree.
-        left_out: The attributes that cannot be read, each with the reason.
+        file: The file, which closes them all.
     """
 
-    def __init__(self, source: Source, name: str, *, attributes: bool) -> None:
-        """Lists what is in the object of that name.
+    def __init__(self, file: InputFile, stamps: Mapping[str, Stamp] | None = None) -> None:
+        """`stamps` are those of the rank that inspected the files, by path; None on that rank."""
+        self.file = file
+        self._inspected = stamps
+        self._linked: dict[str, Hdf5File] = {}
+
+    @property
+    def stamps(self) -> dict[str, Stamp]:
+        """The stamps of this file and of those behind its links, by path."""
+        return {one.file.path: one.file.stamp for one in (self, *self._linked.values())}
+
+    def check(self) -> None:
+        """Returns if the files are as they were inspected; see `InputFile.check`."""
+        for one in (self, *self._linked.values()):
+            one.file.check()
+
+    def linked(self, path: str) -> Hdf5File:
+        """Another file, to which a link leads."""
+        if path not in self._linked:
+            file = self.file.enter_context(InputFile(path, self._inspected))
+            self._linked[path] = Hdf5File(file)
+        return self._linked[path]
+
+    def holder(self, stored: Stored) -> Hdf5File:
+        """The file that has a dataset."""
+        return self if stored.target is None else self.linked(stored.target[0])
+
+    @cached_property
+    def handle(self) -> Any:
+        """The file, opened by h5py.
+
+        Where the file system has locks, no other program can open it for writing meanwhile, and a file that is open
+        for writing is refused.
+
+        Raises:
+            FileError: It is not an HDF5 file, is damaged, or has changed since it was inspected.
+            BackendError: h5py is not installed.
+
+        Source:
+            The h5py documentation, "File locking".
+        """
+        file = self.file
+        with file_errors(file.path):
+            try:
+                access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)  # as h5py.File does, which takes a third longer
+                access.set_file_locking(True, ignore_when_disabled=True)
+                handle = h5py.File(h5py.h5f.open(os.fsencode(file.path), h5py.h5f.ACC_RDONLY, access))
+            except OSError as error:
+                if error.errno is not None or h5py.is_hdf5(file.path):
+                    raise
+                magic = file.read_bytes(0, min(file.stamp.nbytes, 8))
+                reason = f"is neither a .npy nor an HDF5 file: its {file.stamp.nbytes:,} bytes begin with {magic!r}"
+                cure = "Read it with the library of its format, and share that."
+                raise FileError(file.path, None, f"{reason}. {cure}") from error
+        file.callback(handle.close)
+        file.watch(handle.id.get_vfd_handle())
+        return handle
+
+    def object(self, name: str) -> Any:
+        """The object of that name, as h5py's low-level object."""
+        return h5py.h5o.open(self.handle.id, name.encode(errors="surrogateescape"))
+
+    def listing(self, name: str | None, *, attributes: bool) -> Listing:
+        """The datasets and the groups in the object of that name, also behind links.
 
         Raises:
             FileError: There is no dataset and no group of that name, or the file is damaged.
         """
-        self.arrays: list[Stored] = []
-        self.attributes: dict[int, dict[str, Any]] = {}
-        self.left_out: list[str] = []
+        return _Walk(self, attributes=attributes).listing(name or "/")
+
+    def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
+        """See `Reader`."""
+        holder = self.holder(stored)
+        if stored.offset is not None:
+            holder.file.read(stored, ranges, out)
+        elif stored.is_text:
+            strings = holder.strings(stored, ranges).astype(stored.dtype)
+            out[...] = strings.reshape(-1).view(out.dtype).reshape(out.shape)
+        else:
+            items = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
+            holder._read(stored, ranges, items)
+            if items is not out:
+                out[...] = items
+
+    def strings(self, stored: Stored, ranges: Sequence[range]) -> NDArray[Any]:
+        """The stored items of these indices, with strings as bytes of Python.
+
+        Raises:
+            FileError: They cannot be read, or are damaged.
+        """
+        dtype, _ = readable(self.object(stored.own_name).dtype)
+        items = np.zeros([*map(len, ranges)], dtype)
+        self._read(stored, ranges, items)
+        return items
+
+    def _read(self, stored: Stored, ranges: Sequence[range], items: NDArray[Any]) -> None:
+        """Reads stored items by h5py into a C-contiguous array."""
+        with file_errors(self.file.path, stored.own_name):
+            dataset = self.object(stored.own_name)
+            dtype, _ = readable(dataset.dtype)
+            lengths, space = tuple(map(len, ranges)), dataset.get_space()
+            if ranges:
+                starts, steps = tuple(r.start for r in ranges), tuple(r.step for r in ranges)
+                space.select_hyperslab(starts, lengths, steps)
+            dataset.read(h5py.h5s.create_simple(lengths), space, items, h5py.h5t.py_create(dtype))
+
+    def dtype_of_longest(self, selection: Selection) -> np.dtype[Any]:
+        """The dtype of the selected items with strings as wide as the longest of them, which are read to find it.
+
+        Raises:
+            FileError: They cannot be read.
+        """
+        stored = selection.stored
+        dtype, _ = readable(self.holder(stored).object(stored.own_name).dtype)
+        assert dtype is not None
+        widths = [1] * len(list(strings_in(np.empty(0, dtype))))
+        for strips in selection.cuts(_STRINGS_AT_A_TIME):
+            items = wanted(self.holder(stored).strings(stored, [strip.indices for strip in strips]), strips)
+            longest = [max(map(len, strings.flat), default=0) for strings in strings_in(items)]
+            widths = list(map(max, widths, longest))
+        return with_widths(dtype, iter(widths)).base
+
+
+class _Walk:
+    """The datasets and the groups that are in a dataset or a group of a file, also by links.
+
+    Each is opened once, however many names it has. What leads nowhere, or back to a group on its own way, counts as an
+    array that cannot be loaded. Named types are left out.
+    """
+
+    def __init__(self, file: Hdf5File, *, attributes: bool) -> None:
+        self._listing = Listing([], None, {}, [])
         self._has_attributes = attributes
         self._object_names = ObjectNames()
         self._trees: dict[tuple[int, int], Tree] = {}  # by the file and the address of the object
-        self._files = {h5py.h5o.get_info(source.hdf5.id).fileno: source}
-        with source.errors(name):
-            self.tree = self._tree(_member(source, name), path_of(name), {})
+        self._first = file
+        self._files = {h5py.h5o.get_info(file.handle.id).fileno: file}
+
+    def listing(self, name: str) -> Listing:
+        """What is in the object of that name."""
+        with file_errors(self._first.file.path, name):
+            return self._listing._replace(tree=self._tree(_member(self._first, name), path_of(name), {}))
 
     def _tree(self, member: Any, name: str, parents: dict[tuple[int, int], str]) -> Tree:
         """The tree of h5py's low-level object of that name, which is in these groups."""
         info = h5py.h5o.get_info(member)
         place = info.fileno, info.addr
-        source, target = self._source(member, info.fileno)
         if place in parents:
             return self._left_out(name, f"it leads to the group {parents[place]!r}, which it is in.")
         if place in self._trees:
             return self._trees[place]
-        if isinstance(member, h5py.h5d.DatasetID):
-            tree: Tree = self._add(stored_as(source, name, member, target))
-        else:
-            tree = {}
-            for key in member:
-                inner_name = f"{name.rstrip('/')}/{key.decode(errors='surrogateescape')}"
-                inner = self._inner(member, key, inner_name, {**parents, place: name})
-                if inner is not None:
-                    tree[inner_name.rpartition("/")[2]] = inner
+        holder, target = self._holder(member, info.fileno)
+        is_dataset = isinstance(member, h5py.h5d.DatasetID)
+        tree: Tree = self._add(stored_as(holder, name, member, target)) if is_dataset else {}
+        for key in () if is_dataset else member:
+            inner_name = f"{name.rstrip('/')}/{key.decode(errors='surrogateescape')}"
+            inner = self._inner(member, key, inner_name, {**parents, place: name})
+            if inner is not None:
+                tree[inner_name.rpartition("/")[2]] = inner
         self._trees[place] = tree
-        if self._has_attributes and (isinstance(tree, dict) or not self.arrays[tree].reason):
-            opened = h5py.Group(member) if isinstance(tree, dict) else h5py.Dataset(member)
-            key = id(tree) if isinstance(tree, dict) else tree
-            self.attributes[key] = attributes_of(opened, self._object_names, self.left_out)
+        if self._has_attributes and not (is_dataset and self._listing.arrays[tree].reason):
+            opened, key = (h5py.Dataset(member), tree) if is_dataset else (h5py.Group(member), id(tree))
+            self._listing.attributes[key] = attributes_of(opened, self._object_names, self._listing.left_out)
         return tree
 
     def _inner(self, group: Any, key: bytes, name: str, parents: dict[tuple[int, int], str]) -> Tree | None:
@@ -101,59 +221,53 @@ class Walk:
         return None if is_type else self._tree(member, name, parents)
 
     def _add(self, stored: Stored) -> int:
-        self.arrays.append(stored)
-        return len(self.arrays) - 1
+        self._listing.arrays.append(stored)
+        return len(self._listing.arrays) - 1
 
     def _left_out(self, name: str, reason: str) -> int:
         """The number of what cannot be loaded as it is not a dataset."""
         return self._add(Stored(name, Spec(_NO_DTYPE, ()), 0, "link", reason=reason))
 
-    def _source(self, member: Any, fileno: int) -> tuple[Source, tuple[str, str] | None]:
+    def _holder(self, member: Any, fileno: int) -> tuple[Hdf5File, tuple[str, str] | None]:
         """The file that has an object; and, if it is another than the first, its name and that of the object there."""
-        first, *_ = self._files.values()
         if fileno not in self._files:
             path = os.path.abspath(os.fsdecode(h5py.h5f.get_name(member)))  # noqa: PTH100 - does not resolve links
-            self._files[fileno] = first.linked((path, ""))
-            self._files[fileno].hdf5  # noqa: B018 - while the object is open: so the file keeps its number
-        source = self._files[fileno]
-        if source is first:
-            return source, None
-        return source, (source.path, h5py.h5i.get_name(member).decode(errors="surrogateescape"))
+            self._files[fileno] = self._first.linked(path)
+            self._files[fileno].handle  # noqa: B018 - while the object is open: so the file keeps its number
+        holder = self._files[fileno]
+        if holder is self._first:
+            return holder, None
+        return holder, (holder.file.path, h5py.h5i.get_name(member).decode(errors="surrogateescape"))
 
 
 def _why_dangling(group: Any, key: bytes, error: BaseException) -> str:
     """Where a link that cannot be followed leads, and what is wrong there."""
-    value, reason = group.links.get_val(key), reason_of(error)
-    if isinstance(value, bytes):
-        return f"it leads to {value.decode(errors='replace')!r}: {reason}"
-    folder = os.path.dirname(os.fsdecode(h5py.h5f.get_name(group)))  # noqa: PTH120
-    path, name = os.path.abspath(os.path.join(folder, os.fsdecode(value[0]))), value[1].decode(errors="replace")  # noqa: PTH100, PTH118
-    try:
-        with Source(path) as file:
-            file.descriptor, file.hdf5  # noqa: B018 - whose own errors say more
-    except FileError as own:
-        reason = own.reason
-    return f"it leads to {place_in(path, name)}: {reason}"
+    target = group.links.get_val(key)
+    if isinstance(target, bytes):
+        return f"it leads to {target.decode(errors='replace')!r}: {reason_of(error)}"
+    path, name = os.fsdecode(target[0]), target[1].decode(errors="replace")
+    return f"it leads to {place_in(path, name)}: {reason_of(error)}"
 
 
-def _member(source: Source, name: str) -> Any:
+def _member(file: Hdf5File, name: str) -> Any:
     """h5py's low-level object of that name.
 
     Raises:
         FileError: There is no dataset and no group of that name.
     """
     try:
-        member = source.object(name)
+        member = file.object(name)
     except FOREIGN_ERRORS as error:
-        raise source.error(f"there is no such dataset or group; {_as_far_as(source, name)}.", name) from error
+        reason = f"there is no such dataset or group; {_as_far_as(file.handle, name)}."
+        raise FileError(file.file.path, name, reason) from error
     if isinstance(member, h5py.h5t.TypeID):
-        raise source.error("is a Datatype, neither a dataset nor a group.", name)
+        raise FileError(file.file.path, name, "is a Datatype, neither a dataset nor a group.")
     return member
 
 
-def _as_far_as(source: Source, name: str) -> str:
-    """What the file has as far along that name as it goes: the members of a group, a dataset, or a link."""
-    member, path = source.hdf5, ""
+def _as_far_as(member: Any, name: str) -> str:
+    """What a file has along a name: the members of the last group, or the dataset or link at which it ends."""
+    path = ""
     for part in path_of(name).split("/")[1:]:
         if not isinstance(member, h5py.Group) or part.encode() not in list(member.id):
             break
@@ -164,13 +278,8 @@ def _as_far_as(source: Source, name: str) -> str:
             return f"{path!r} is a link: {_why_dangling(member.id, part.encode(), error)}"
     if not isinstance(member, h5py.Group):
         return f"{path!r} is a {type(member).__name__.lower()}"
-    return f"{f'the group {path!r}' if path else 'the file'} has {_names(member)}"
-
-
-def _names(group: Any) -> str:
-    names = list(group)
-    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    return ", ".join(map(repr, names[:_SHOWN_NAMES])) + more if names else "none"
+    names = ", ".join(map(repr, islice(member, _SHOWN_NAMES))) + (", …" if len(member) > _SHOWN_NAMES else "")
+    return f"{f'the group {path!r}' if path else 'the file'} has {names or 'none'}"
 
 
 def path_of(name: str) -> str:
@@ -178,13 +287,13 @@ def path_of(name: str) -> str:
     return "/" + "/".join(part for part in name.split("/") if part not in ("", "."))
 
 
-def stored_as(source: Source, name: str, dataset: Any, target: tuple[str, str] | None = None) -> Stored:
+def stored_as(holder: Hdf5File, name: str, dataset: Any, target: tuple[str, str] | None = None) -> Stored:
     """What the file says of a dataset, h5py's low-level object, with the reason if it cannot be loaded.
 
     Raises:
         FileError: The file ends before the dataset does, or is damaged otherwise.
     """
-    with source.errors(name if target is None else target[1]):
+    with file_errors(holder.file.path, name if target is None else target[1]):
         shape, offset = dataset.shape, dataset.get_offset()
         dtype, left_out = readable(dataset.dtype)
         is_text = dtype is not None and dtype.hasobject
@@ -199,8 +308,8 @@ def stored_as(source: Source, name: str, dataset: Any, target: tuple[str, str] |
         if h5py.h5z.FILTER_FLETCHER32 in codes:
             _check_chunks(dataset, codes.index(h5py.h5z.FILTER_FLETCHER32))
         missing = [name for code, name in filters if not h5py.h5z.filter_avail(code)]
-        reason = _MISSING_FILTER.format(missing[0]) if missing else _why_unreadable(dataset, layout)
-        if offset is not None and (is_text or left_out or not _is_as_in_memory(source, dataset, offset, spec)):
+        reason = _MISSING_FILTER.format(missing[0]) if missing else ""
+        if is_text or left_out or not _is_as_in_memory(holder.file, dataset, offset, spec):
             offset = None
         return Stored(name, spec, len(shape), layout, offset, *facts, reason, tuple(left_out), target)
 
@@ -232,35 +341,25 @@ def _spec_of(shape: tuple[int, ...] | None, dtype: np.dtype[Any] | None, left_ou
     return Spec.checked((*shape, *fixed.shape), fixed.base)
 
 
-def _is_as_in_memory(source: Source, dataset: Any, offset: int, spec: Spec) -> bool:
-    """Whether the bytes of a contiguous dataset, which begin at `offset` in its file, are those of the array."""
-    if dataset.get_storage_size() != spec.nbytes:  # as nothing was written: h5py returns fill values
+def _is_as_in_memory(file: InputFile, dataset: Any, offset: int | None, spec: Spec) -> bool:
+    """Whether the bytes of a dataset lie at `offset` in its file as those of the array in memory."""
+    if offset is None or dataset.get_storage_size() != spec.nbytes:  # nothing was written: h5py returns fill values
         return False
-    source.check_end(offset + spec.nbytes)
+    file.check_end(offset + spec.nbytes)
     return bool(dataset.get_type().equal(h5py.h5t.py_create(dataset.dtype, logical=True)))
 
 
-def _why_unreadable(dataset: Any, layout: str) -> str:
-    """Why the first item cannot be read, where the bytes are in another file, which may be missing; else ""."""
-    try:
-        if layout == "external" and 0 not in dataset.shape:
-            h5py.Dataset(dataset)[(0,) * dataset.rank]
-    except OSError as error:
-        return f"its bytes are in another file: {error}"
-    return ""
-
-
-def check_loadable(source: Source, stored: Stored) -> None:
+def check_loadable(path: str, stored: Stored) -> None:
     """Returns if a dataset can be loaded.
 
     Raises:
         SpecError: Its items have no fixed size, or NumPy has no such dtype.
-        FileError: HDF5 lacks one of its filters, or another file that has its bytes.
+        FileError: HDF5 lacks one of its filters.
     """
     if stored.reason and stored.dtype == _NO_DTYPE:
-        raise SpecError(f"{place_in(source.path, stored.name)}: {stored.reason}")
+        raise SpecError(f"{place_in(path, stored.name)}: {stored.reason}")
     if stored.reason:
-        raise source.error(stored.reason, stored.name)
+        raise FileError(path, stored.name, stored.reason)
 
 
 def _check_chunks(dataset: Any, number: int) -> None:

@@ -3,13 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mpishare.arrays.dtypes import describe, is_native_number, rebuild
+from mpishare.errors import BackendError
 from mpishare.files.errors import FOREIGN_ERRORS, reason_of
-from mpishare.files.source import h5py
+
+_NO_H5PY = "HDF5 files need h5py, which is not installed: pip install h5py"
+
+
+class _H5py:
+    """The module h5py, which is imported when the first of its attributes is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            import h5py
+        except ImportError as error:
+            raise BackendError(_NO_H5PY) from error
+        value = vars(self)[name] = getattr(h5py, name)
+        return value
+
+
+h5py: Any = _H5py()
+"""h5py for all that read or write HDF5 files. Its use raises BackendError if it is not installed."""
+
+
+def check_h5py() -> None:
+    """Checks that h5py is installed, without importing it.
+
+    Raises:
+        BackendError: It is not.
+    """
+    if find_spec("h5py") is None:
+        raise BackendError(_NO_H5PY)
 
 
 def with_widths(dtype: np.dtype[Any], widths: Iterator[int]) -> np.dtype[Any]:
@@ -50,6 +80,14 @@ def readable(dtype: np.dtype[Any], column: str = "") -> tuple[np.dtype[Any] | No
     else:
         reason = "its items are arrays of variable length. Store them in one array, and in another where each begins."
     return None, [f"column {column!r}: {reason}" if column else reason]
+
+
+def strings_in(items: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """The columns of strings of variable length in what h5py has read."""
+    if items.dtype.kind == "O":
+        yield items
+    for name in items.dtype.names or ():
+        yield from strings_in(items[name])
 
 
 class ObjectNames:

@@ -16,7 +16,7 @@ from mpishare.arrays.spec import Spec
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.files.atomic_file import write_exactly
 from mpishare.files.errors import FOREIGN_ERRORS, file_errors
-from mpishare.files.source import h5py
+from mpishare.files.hdf5_types import h5py
 
 METADATA_BYTES = 1 << 20
 """Room that is demanded besides the arrays, so that the disk is not full when HDF5's own bytes are written."""

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mpishare.arrays.region import checked_region, text_of_region
 from mpishare.comm import callsite, mpi
 from mpishare.comm.agreement import PAYLOAD_BYTES, agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, FileError
-from mpishare.files.hdf5_part import Hdf5Part
-from mpishare.files.inspect import FileListing, checked, inspect_file
+from mpishare.files.errors import file_errors
+from mpishare.files.input_file import InputFile, lie_of, span_of
+from mpishare.files.listing import FileListing, FormatReader, checked, inspect_file, reader_of
 from mpishare.files.parallel_read import ROOT, read_parts
-from mpishare.files.parts import ContiguousPart
-from mpishare.files.region import checked_region, text_of_region
-from mpishare.files.source import Source
+from mpishare.files.stored import strides_of
+from mpishare.files.tiles import Selection
 from mpishare.memory.backends import check_backend
-from mpishare.memory.mapping import Origin
+from mpishare.memory.mapping import Mapping, Origin
+from mpishare.memory.pool import Slot
+from mpishare.memory.segment import Segment
 from mpishare.progress_bar import check_tqdm
 
 
@@ -103,7 +105,7 @@ def load(
     """
     with collective("load", comm) as call, ExitStack() as stack:
         context, per_node = call.context, map or read == "node"
-        source, pickled = None, b""
+        reader, pickled = None, b""
         with call.agree_on_arguments() as agreement:
             names = check_backend(backend, context)
             file, name = checked(path, dataset)
@@ -116,24 +118,29 @@ def load(
             if progress:
                 check_tqdm()
             if context.topology.rank == ROOT or (per_node and context.topology.is_leader):
-                source = stack.enter_context(Source(file))
-                listing = inspect_file(source, name, items, attributes=attributes)
+                reader = reader_of(stack.enter_context(InputFile(file)))
+                listing = inspect_file(reader, name, items, attributes=attributes)
                 if listing.left_out and context.topology.rank == ROOT:
                     callsite.warn(f"load(): left out of {file}: {'; '.join(listing.left_out)}")
                 pickled = pickle.dumps(listing)  # while an error can still be raised on all ranks
                 if context.topology.rank == ROOT:
                     agreement.payload = len(pickled).to_bytes(PAYLOAD_BYTES, "little")
         listing = _shared_listing(context, pickled, agreement.payload, per_node=per_node)
-        if source is None:
-            source = stack.enter_context(Source(listing.path, listing.stamps))
+        if reader is None:
+            reader = listing.reader()
+            stack.enter_context(reader.file)
         with nullcontext() if items is None else agree(context.collective_comm):
-            parts, view = listing.parts(items)
+            selections, view = listing.selections(items)
         if map:
-            arrays = _mapped(context, source, list(parts.values()))
+            arrays = _mapped(context, reader, list(selections.values()))
         else:
-            arrays = read_parts(context, source, list(parts.values()), backend=names, once_per=read, progress=progress)
-    data = nested(listing.tree, dict(zip(parts, arrays, strict=True)), {}) if listing.is_group else view(arrays[0])
-    return (data, listing.attributes) if attributes else data
+            parts = list(selections.values())
+            arrays = read_parts(context, reader, parts, backend=names, once_per=read, progress=progress)
+    numbered = dict(zip(selections, arrays, strict=True))
+    data = nested(listing.tree, numbered, {}) if listing.is_group else view(arrays[0])
+    if not attributes:
+        return data
+    return data, listing.attributes if listing.is_group else listing.attributes.get("", {})
 
 
 def _shared_listing(context: Context, pickled: bytes, length: bytes, *, per_node: bool) -> FileListing:
@@ -160,26 +167,54 @@ def _shared_listing(context: Context, pickled: bytes, length: bytes, *, per_node
     return own
 
 
-def _mapped(context: Context, source: Source, parts: list[ContiguousPart | Hdf5Part]) -> list[NDArray[Any]]:
+def _mapped(context: Context, reader: FormatReader, selections: list[Selection]) -> list[NDArray[Any]]:
     """The arrays, as read-only views of the kernel's own pages of the file."""
     with agree(context.collective_comm):
         first_key = context.uid + context.segment_count + 1
-        context.segment_count += len(parts)  # before anything fails: all ranks count alike
+        context.segment_count += len(selections)  # before anything fails: all ranks count alike
         origin = Origin("mapped file", context.topology.node_size)
-        arrays = []
-        for key, part in enumerate(parts, first_key):
-            if not isinstance(part, ContiguousPart):
-                reason = "cannot be mapped: it is converted, or not contiguous in this file. Load it without map=True."
-                raise source.linked(part.stored.target).error(reason, part.stored.own_name)
-            arrays.append(part.map(source, origin, key))
-        return arrays
+        return [map_file(reader, selection, origin, key) for key, selection in enumerate(selections, first_key)]
 
 
-def nested(tree: Any, arrays: Mapping[int, NDArray[Any]], made: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def map_file(reader: FormatReader, selection: Selection, origin: Origin, key: int) -> NDArray[Any]:
+    """Some items of an array as a read-only view of the kernel's own pages of the file. Local.
+
+    Args:
+        reader: What reads the file.
+        selection: The items.
+        origin: What `report` says of the memory.
+        key: The number of the segment; see `Segment`.
+
+    Raises:
+        ArgumentError: A list or a mask selects the items.
+        FileError: The bytes are not in the file as in memory; or it cannot be opened or mapped, or has changed.
+    """
+    stored, spec, file = selection.stored, selection.spec, reader.holder(selection.stored).file
+    if stored.offset is None:
+        reason = "cannot be mapped: it is converted, or not contiguous in this file. Load it without map=True."
+        raise FileError(file.path, stored.own_name, reason)
+    ranges = [axis.indices for axis in selection.axes if isinstance(axis.indices, range)]
+    if len(ranges) < len(selection.axes):
+        raise ArgumentError("map=True cannot pick items by a list or a mask. Use slices, or leave map=True out.")
+    if not spec.nbytes:
+        empty = spec.view(np.empty(0, np.uint8))
+        empty.flags.writeable = False
+        return empty
+    offset, strides = lie_of(stored, ranges)
+    nbytes = span_of(selection.shape, strides, stored.itemsize)
+    with file_errors(file.path, stored.name):
+        memory = Mapping.read_only(file.descriptor, slice(offset, offset + nbytes))
+    segment = Segment(Slot(memory, origin, nbytes), nbytes, key, "load")
+    segment.seal()
+    inner = strides_of(spec.shape[stored.ndim :], spec.dtype.itemsize, "C")
+    return np.ndarray(spec.shape, spec.dtype, segment.block(), strides=(*strides, *inner))
+
+
+def nested(tree: Any, arrays: dict[int, NDArray[Any]], made: dict[int, dict[str, Any]]) -> dict[str, Any]:
     """The arrays of a group by name, in a dict for each group. Where a group has several names, its dict has them too.
 
     Args:
-        tree: That of the group; see `hdf5_read.Tree`.
+        tree: That of the group; see `stored.Tree`.
         arrays: The arrays by number.
         made: The dicts that are made, by the identity of the tree of each.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Mapping
 
 from numpy.lib import format as npy
 
@@ -11,8 +12,8 @@ from mpishare.arrays.dtypes import check_dtype, describe, rebuild
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError
 from mpishare.files.errors import file_errors
-from mpishare.files.source import Source
-from mpishare.files.stored import Stored
+from mpishare.files.input_file import InputFile, Stamp
+from mpishare.files.stored import Listing, Stored
 
 _LENGTHS = {1: struct.Struct("<H"), 2: struct.Struct("<I"), 3: struct.Struct("<I")}
 """How each version of the format stores the length of its header."""
@@ -28,28 +29,49 @@ _ALIGNED_BYTES = 64
 _SHOWN_CHARACTERS = 200
 
 
-def stored_in(source: Source) -> Stored:
-    """What a file that begins as a .npy file stores.
+class NpyFile:
+    """A .npy file. It satisfies `Reader`."""
 
-    Raises:
-        FileError: The header is damaged or too long, or the file ends before the array does.
-        SpecError: The array holds Python objects, which only a pickle could restore.
+    def __init__(self, file: InputFile, stamps: Mapping[str, Stamp] | None = None) -> None:
+        """`stamps` are those of the rank that inspected the file; the `file` has its own."""
+        self.file = file
+        self.read, self.check = file.read, file.check
 
-    Source:
-        numpy.lib.format, "Format Version 1.0" to "3.0".
-    """
-    version, start = source.read_bytes(0, npy.MAGIC_LEN)[len(npy.MAGIC_PREFIX)], npy.MAGIC_LEN
-    if version not in _LENGTHS:
-        raise FileError(source.path, None, f".npy format {version} is unknown. Use format 1, 2 or 3.")
-    (nbytes,) = _LENGTHS[version].unpack(source.read_bytes(start, _LENGTHS[version].size))
-    start += _LENGTHS[version].size
-    if nbytes > _LARGEST_HEADER_BYTES:
-        raise FileError(source.path, None, f"its header has {nbytes:,} bytes; {_LARGEST_HEADER_BYTES:,} are allowed.")
-    content = source.read_bytes(start, nbytes)
-    with file_errors(source.path):
-        spec = spec_in(content, version)
-    source.check_end(start + nbytes + spec.nbytes)
-    return Stored(None, spec, len(spec.shape), "npy", offset=start + nbytes)
+    @property
+    def stamps(self) -> dict[str, Stamp]:
+        """The stamp of the file, by its path."""
+        return {self.file.path: self.file.stamp}
+
+    def holder(self, stored: Stored) -> NpyFile:
+        """The file that has an array."""
+        return self
+
+    def listing(self, name: str | None, *, attributes: bool) -> Listing:
+        """The one array.
+
+        Raises:
+            FileError: A `name` is given; or the header is damaged or too long, or the file ends before the array does.
+            SpecError: The array holds Python objects, which only a pickle could restore.
+
+        Source:
+            numpy.lib.format, "Format Version 1.0" to "3.0".
+        """
+        file = self.file
+        if name is not None:
+            reason = "is a .npy file, which has one array and no datasets. Leave dataset out."
+            raise FileError(file.path, name, reason)
+        version, start = file.read_bytes(0, npy.MAGIC_LEN)[len(npy.MAGIC_PREFIX)], npy.MAGIC_LEN
+        if version not in _LENGTHS:
+            raise FileError(file.path, None, f".npy format {version} is unknown. Use format 1, 2 or 3.")
+        (nbytes,) = _LENGTHS[version].unpack(file.read_bytes(start, _LENGTHS[version].size))
+        start += _LENGTHS[version].size
+        if nbytes > _LARGEST_HEADER_BYTES:
+            raise FileError(file.path, None, f"its header has {nbytes:,} bytes; {_LARGEST_HEADER_BYTES:,} are allowed.")
+        content = file.read_bytes(start, nbytes)
+        with file_errors(file.path):
+            spec = spec_in(content, version)
+        file.check_end(start + nbytes + spec.nbytes)
+        return Listing([Stored(None, spec, len(spec.shape), "npy", offset=start + nbytes)], 0, {}, [])
 
 
 def spec_in(content: bytes, version: int) -> Spec:
@@ -82,7 +104,7 @@ def spec_in(content: bytes, version: int) -> Spec:
 
 
 def header_of(spec: Spec) -> bytes:
-    """All that a .npy file has before the bytes of the array, in the oldest version of the format that can store it.
+    """All that a .npy file has before the bytes of the array, in version 1 of the format where it can, else in 3.
 
     Raises:
         SpecError: The format cannot store the dtype.
@@ -94,10 +116,8 @@ def header_of(spec: Spec) -> bytes:
     try:
         fields = {"descr": npy.dtype_to_descr(plain), "fortran_order": spec.order == "F", "shape": spec.shape}
         text = repr(fields)
-        version = 1 if max(text) <= "\xff" else 3
+        version = 1 if max(text) <= "\xff" and len(text) + _ALIGNED_BYTES <= _LARGEST_OF_VERSION_1 else 3
         content = text.encode("latin-1" if version == 1 else "utf-8")
-        if version == 1 and len(content) + _ALIGNED_BYTES > _LARGEST_OF_VERSION_1:
-            version = 2
         end = npy.MAGIC_LEN + _LENGTHS[version].size + len(content) + 1
         content += b" " * (-end % _ALIGNED_BYTES) + b"\n"
         if len(content) > _LARGEST_HEADER_BYTES:

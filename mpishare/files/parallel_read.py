@@ -1,23 +1,23 @@
-"""The ranks of a node read disjoint pieces of a file into its memory, while its leader sends earlier ones on."""
+"""The ranks of a node read disjoint tiles of a file into its memory, while its leader sends earlier ones on."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from itertools import groupby
-from typing import Any
+from itertools import accumulate, groupby
+from operator import itemgetter
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Block
 from mpishare.arrays.slices import LINE_BYTES, round_up
+from mpishare.arrays.spec import Spec
 from mpishare.comm.context import Context
 from mpishare.comm.in_flight import InFlight
 from mpishare.comm.tags import Tag
-from mpishare.files.parts import Part
-from mpishare.files.pieces import Hyperslab, piece_bytes
-from mpishare.files.source import Source
+from mpishare.files.tiles import Tile, tile_bytes
 from mpishare.memory.allocation import node_memory
 from mpishare.progress_bar import Bar
 from mpishare.transfer.between_nodes import broadcast
@@ -27,9 +27,20 @@ ROOT = 0
 """The rank that inspects the file. Its node reads a file that is read once per job."""
 
 
+class Part(Protocol):
+    """An array in a file, or a part of one, that is read tile by tile, by any rank in any order."""
+
+    @property
+    def spec(self) -> Spec:
+        """What a load of it returns."""
+
+    def tiles(self, reader: Any, largest_bytes: int) -> Iterator[Tile]:
+        """Its tiles, none larger than `largest_bytes` if that can be, by `reader`, in the order of the file."""
+
+
 def read_parts(
     context: Context,
-    source: Source,
+    reader: Any,
     parts: Sequence[Part],
     *,
     backend: str | None = None,
@@ -40,7 +51,7 @@ def read_parts(
 
     Args:
         context: That of the communicator.
-        source: The file, the same on all ranks; or, once per node, on all ranks of a node.
+        reader: What reads the file, the same on all ranks; or, once per node, on all ranks of a node.
         parts: The arrays, the same on all ranks.
         backend: What `check_backend` returned.
         once_per: "job": the root's node reads each byte, and sends it to the others. "node": every node reads.
@@ -50,7 +61,7 @@ def read_parts(
         The arrays, read-only.
 
     Raises:
-        FileError: A piece cannot be read, or the file has changed.
+        FileError: A tile cannot be read, or the file has changed.
         CapacityError, BackendError: See `node_memory`.
         PeerError: Another rank raised one of these.
 
@@ -62,7 +73,9 @@ def read_parts(
         topology, block, streams = context.topology, segment.block(), once_per == "job" and context.topology.n_nodes > 1
         readers = topology.ranks_of(topology.node)[: None if segment.origin.is_shared else 1]
         errors: list[Exception] = []
-        reading = _read(context, source, parts, block, (readers[1:] or readers) if streams else readers, errors)
+        readers = (readers[1:] or readers) if streams else readers
+        batches = _batches(reader, parts, tile_bytes(nbytes, len(readers)))
+        reading = _read(context, batches, block, readers, errors)
         ready_bytes = 0
 
         def read_chunk(chunk: slice) -> Block:
@@ -77,14 +90,14 @@ def read_parts(
                 if streams:
                     broadcast(context, ROOT, block, read_chunk)
                 if not streams or topology.node == topology.node_of(ROOT):
-                    for ready_bytes in reading:  # all pieces that no chunk has waited for
+                    for ready_bytes in reading:  # all batches that no chunk has waited for
                         bar.show(ready_bytes)
             finally:  # also after an error, as the other ranks of the node wait for the bytes
                 if not segment.origin.is_shared:
                     broadcast_in_node(context, ROOT, block)
         if errors:
             raise errors[0]
-        source.check()
+        reader.check()
     return [segment.view(part.spec, offset) for part, offset in zip(parts, offsets, strict=True)]
 
 
@@ -97,68 +110,66 @@ def layout_of(parts: Sequence[Part]) -> tuple[list[int], int]:
     return offsets, end
 
 
-def _pieces(
-    parts: Sequence[Part], offsets: Sequence[int], largest_bytes: int
-) -> Iterator[tuple[int, list[tuple[Part, Hyperslab, int]]]]:
-    """What is read at a time: a piece of an array; or small arrays that lie in one window of `largest_bytes`.
+class _Batch(NamedTuple):
+    """Tiles that one rank reads before it notifies the leader: a large one, or those of many small arrays.
 
-    Yields:
-        The first byte in the block; and for each array its piece, and where the array begins.
+    Attributes:
+        reads: For each tile the first byte of its array in the block, the bytes of the array, and what reads the tile.
+        ready: With this batch and those before it, all bytes of the block before this one have been read.
     """
 
-    def window(number: int) -> int:
-        first, last = offsets[number] // largest_bytes, (offsets[number] + parts[number].spec.nbytes) // largest_bytes
-        return first if first == last else ~number  # of this array alone
+    reads: list[tuple[slice, Callable[[Block], None]]]
+    ready: int
 
-    for _, group in groupby(range(len(parts)), window):
-        numbers = list(group)
-        reads = ((parts[n], piece, offsets[n]) for n in numbers for piece in parts[n].pieces(largest_bytes))
-        if len(numbers) > 1:
-            small = [(part, piece.items, offset) for part, piece, offset in reads]
-            yield from [(offsets[numbers[0]], small)] if small else []
-        else:
-            yield from ((offset + piece.start, [(part, piece.items, offset)]) for part, piece, offset in reads)
+
+def _batches(reader: Any, parts: Sequence[Part], largest_bytes: int) -> list[_Batch]:
+    """Deals the tiles of all arrays, in order, to batches of about `largest_bytes`."""
+    offsets, nbytes = layout_of(parts)
+    tiles = [
+        (at, part, tile) for at, part in zip(offsets, parts, strict=True) for tile in part.tiles(reader, largest_bytes)
+    ]
+    ends = accumulate(tile.nbytes for _, _, tile in tiles)
+    numbered = zip(((end - 1) // largest_bytes for end in ends), tiles, strict=True)
+    groups = [[item for _, item in group] for _, group in groupby(numbered, itemgetter(0))]
+    firsts = [min(at + tile.first for at, _, tile in group) for group in groups]
+    ready = [*accumulate([nbytes, *firsts[:0:-1]], min)][::-1]
+    return [
+        _Batch([(slice(at, at + part.spec.nbytes), tile.read) for at, part, tile in group], end)
+        for group, end in zip(groups, ready, strict=False)
+    ]
 
 
 def _read(
-    context: Context,
-    source: Source,
-    parts: Sequence[Part],
-    block: Block,
-    readers: Sequence[int],
-    errors: list[Exception],
+    context: Context, batches: Sequence[_Batch], block: Block, readers: Sequence[int], errors: list[Exception]
 ) -> Generator[int, None, None]:
-    """Reads arrays into the block of this node, each piece by one of `readers`, which notifies the leader.
+    """Reads arrays into the block of this node, each batch by one of `readers`, which notifies the leader.
 
-    Reader number i of n reads the pieces i, i + n, i + 2n, …. While the leader sends to other nodes it reads none,
+    Reader number i of n reads the batches i, i + n, i + 2n, …. While the leader sends to other nodes it reads none,
     unless it is alone on its node. After an error, which joins `errors`, a rank reads no more, but still notifies, so
     that no rank waits.
 
     Yields:
-        On the leader after each piece: the number of bytes from the beginning of the block that have been read.
+        On the leader after each batch: the number of bytes from the beginning of the block that have been read.
     """
     comm, topology = context.collective_comm, context.topology
     rank, leader = topology.rank, topology.ranks_of(topology.node)[0]
-    offsets, nbytes = layout_of(parts)
-    pieces = list(_pieces(parts, offsets, piece_bytes(nbytes, len(readers))))
-    ends = [*(start for start, _ in pieces[1:]), nbytes]
-    readers = readers if len(pieces) > 1 else [leader]  # which has the file open
-    dealt = [readers[number % len(readers)] for number in range(len(pieces))]
+    readers = readers if len(batches) > 1 else [leader]  # which has the file open
+    dealt = [readers[number % len(readers)] for number in range(len(batches))]
     others = [(reader, np.empty(0, np.uint8)) for reader in dealt if reader != rank]
     with (
         InFlight(comm, Tag.PIECE_READY) as sent,
         InFlight(comm, Tag.PIECE_READY, buffers=others if rank == leader else ()) as receiving,
     ):
         notices = receiving.receive_all()
-        for (_, reads), reader, end in zip(pieces, dealt, ends[: len(pieces)], strict=True):
+        for batch, reader in zip(batches, dealt, strict=True):
             if reader == rank and not errors:
                 try:
-                    for part, items, offset in reads:
-                        part.read(source, items, block[offset : offset + part.spec.nbytes])
+                    for place, read in batch.reads:
+                        read(block[place])
                 except Exception as error:
                     errors.append(error)
             if reader == rank != leader:
                 sent.send(b"", leader)
             elif reader != rank == leader:
                 next(notices)
-            yield end
+            yield batch.ready

@@ -1,13 +1,19 @@
-"""What a file says of an array in it."""
+"""What a file says of the arrays in it."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mpishare.arrays.spec import Spec
+
+Tree = Any
+"""The number of an array among those of a file; or a dict of trees by name, for a group. Where a group or a dataset has
+several names, the same object stands under each."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,38 @@ class Stored:
         return self.spec.nbytes
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of an item, with all of a subarray."""
+        return self.spec.dtype.itemsize * math.prod(self.shape[self.ndim :])
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """The bytes from one item to the next along each of the `ndim` axes."""
+        return strides_of(self.shape[: self.ndim], self.itemsize, self.spec.order)
+
+    @property
     def own_name(self) -> str:
         """Its dataset, by the name in its own file."""
         return self.name or "" if self.target is None else self.target[1]
+
+
+class Listing(NamedTuple):
+    """What a file, or an object in it, has.
+
+    Attributes:
+        arrays: The arrays, each once.
+        tree: Their numbers by name; an array alone is its number.
+        attributes: Those of each array by its number, and of each group by the identity of its tree.
+        left_out: The attributes that cannot be read, each with the reason.
+    """
+
+    arrays: list[Stored]
+    tree: Tree
+    attributes: dict[int, dict[str, Any]]
+    left_out: list[str]
+
+
+def strides_of(shape: Sequence[int], itemsize: int, order: str) -> tuple[int, ...]:
+    """The bytes from one item to the next along each axis of a contiguous array."""
+    inner = (shape[axis + 1 :] if order == "C" else shape[:axis] for axis in range(len(shape)))
+    return tuple(itemsize * math.prod(lengths) for lengths in inner)

@@ -109,9 +109,13 @@ BAD_ARGUMENTS = {
     "put outside": (
         lambda: ms.put(ms.zeros((2, 3)), np.s_[:, 3], 0),
         "ArgumentError",
-        "region: index 3 is outside of axis 1",
+        "region: 3 is not within axis 1, of length 3",
     ),
-    "put by a mask": (lambda: ms.put(ms.zeros(3), np.ones(2, "?"), 0), "ArgumentError", "region: the mask has 2 items"),
+    "put by a mask": (
+        lambda: ms.put(ms.zeros(3), np.ones(2, "?"), 0),
+        "ArgumentError",
+        "is not within axis 0, of length 3",
+    ),
     "put by floats": (lambda: ms.put(ms.zeros(3), [0.5], 0), "ArgumentError", "region: [0.5] is not an index"),
     "put: indices": (
         lambda: ms.put(ms.zeros(3), (0, 0), 0),

@@ -15,9 +15,8 @@ from mpishare.checkpoints.contents import DAMAGE, FORMAT, HEADER, CheckpointFile
 from mpishare.errors import SpecError
 from mpishare.files import row_blocks
 from mpishare.files.atomic_file import AtomicFile, write_exactly
-from mpishare.files.pieces import Piece
+from mpishare.files.input_file import InputFile
 from mpishare.files.row_blocks import RowBlocks
-from mpishare.files.source import Source
 from tests.arrays import filled
 
 ARRAYS = {"grid": filled(np.dtype("f8"), (9, 4)), "more": filled(np.dtype("i2"), (3,)), "none": np.ones((0, 2))}
@@ -52,7 +51,7 @@ def path(tmp_path, monkeypatch):
 
 def verified(path):
     """The contents, after all of the file has been read."""
-    with Source(str(path)) as source:
+    with InputFile(str(path)) as source:
         contents = CheckpointFile.read(source)
         for run in contents.runs:
             run.read(source.descriptor)
@@ -99,16 +98,17 @@ def test_any_range_and_any_run_is_read(path, name):
     part, data = verified(path).arrays[name], ARRAYS[name].tobytes()
     assert part.spec == Spec.of(ARRAYS[name])
     block = np.zeros(len(data), np.uint8)
-    with Source(str(path)) as source:
+    with InputFile(str(path)) as source:
         for start in range(0, len(data), 7):
             for stop in range(start, len(data) + 1, 5):
                 buffer = bytearray(stop - start)
                 part.read_range(source, start, memoryview(buffer))
                 assert buffer == data[start:stop]
-        for piece in reversed(list(part.pieces(1))):
-            part.read(source, piece.items, block)
+        tiles = list(part.tiles(source, 1))
+        for tile in reversed(tiles):
+            tile.read(block)
     assert block.tobytes() == data
-    assert name != "grid" or list(part.pieces(1)) == [Piece((slice(n, n + 1),), 64 * n) for n in range(5)]
+    assert name != "grid" or [tile.first for tile in tiles] == [64 * n for n in range(5)]
 
 
 @pytest.mark.parametrize("count", [0, 1, 10, 100])

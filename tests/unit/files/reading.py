@@ -6,33 +6,35 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mpishare.files.inspect import inspect_file
+from mpishare.files.input_file import InputFile
+from mpishare.files.listing import inspect_file, reader_of
 from mpishare.files.load import nested
 from mpishare.files.parallel_read import layout_of
-from mpishare.files.source import Source
 
-SMALL_PIECE_BYTES = 64
+SMALL_TILE_BYTES = 64
 
 
-def loaded(path, dataset=None, region=None, *, piece_bytes=SMALL_PIECE_BYTES):
-    """What `load` returns, read in small pieces, the last one first."""
-    with Source(str(path)) as source:
-        listing = inspect_file(source, dataset, region, attributes=False)
-        parts, view = listing.parts(region)
-        offsets, nbytes = layout_of([*parts.values()])
+def loaded(path, dataset=None, region=None, *, tile_bytes=SMALL_TILE_BYTES):
+    """What `load` returns, read in small tiles, the last one first."""
+    with InputFile(str(path)) as file:
+        reader = reader_of(file)
+        listing = inspect_file(reader, dataset, region, attributes=False)
+        selections, view = listing.selections(region)
+        offsets, nbytes = layout_of([*selections.values()])
         block = np.full(nbytes, 0xEE, np.uint8)
-        for part, offset in zip(parts.values(), offsets, strict=True):
-            for piece in reversed(list(part.pieces(piece_bytes))):
-                part.read(source, piece.items, block[offset : offset + part.spec.nbytes])
-        source.check()
-    arrays = [part.spec.view(block[offset:]) for part, offset in zip(parts.values(), offsets, strict=True)]
-    return nested(listing.tree, dict(zip(parts, arrays, strict=True)), {}) if listing.is_group else view(arrays[0])
+        for selection, offset in zip(selections.values(), offsets, strict=True):
+            for tile in reversed(list(selection.tiles(reader, tile_bytes))):
+                tile.read(block[offset : offset + selection.spec.nbytes])
+        reader.check()
+    arrays = [part.spec.view(block[offset:]) for part, offset in zip(selections.values(), offsets, strict=True)]
+    numbered = dict(zip(selections, arrays, strict=True))
+    return nested(listing.tree, numbered, {}) if listing.is_group else view(arrays[0])
 
 
 def inspected(path, dataset=None, region=None, *, attributes=False):
     """What `load` finds in the file."""
-    with Source(str(path)) as source:
-        return inspect_file(source, dataset, region, attributes=attributes)
+    with InputFile(str(path)) as file:
+        return inspect_file(reader_of(file), dataset, region, attributes=attributes)
 
 
 def regions(shape):

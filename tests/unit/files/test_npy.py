@@ -8,7 +8,7 @@ import pytest
 
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError
-from mpishare.files.inspect import stored
+from mpishare.files.listing import stored
 from mpishare.files.npy import header_of
 from tests.arrays import DTYPES, REPRESENTATIVES, assert_same, bits, filled
 from tests.unit.files.reading import inspected, loaded
@@ -35,8 +35,8 @@ def test_numpy_and_mpishare_read_what_either_writes(tmp_path, name):
         assert stored(tmp_path / file)[""].nbytes == expected.nbytes
 
 
-@pytest.mark.parametrize(("character", "count", "version"), [("a", 3, 1), ("a", 3000, 2), ("é", 3, 1), ("名", 3, 3)])
-def test_the_oldest_version_is_written(tmp_path, character, count, version):
+@pytest.mark.parametrize(("character", "count", "version"), [("a", 3, 1), ("a", 3000, 3), ("é", 3, 1), ("名", 3, 3)])
+def test_the_version_that_is_written(tmp_path, character, count, version):
     array = filled(np.dtype([(f"{character * 10}{number}", "f8") for number in range(count)]), (2,))
     header = header_of(Spec.of(array))
     assert header[6] == version

@@ -1,4 +1,4 @@
-"""What a file stores, and which parts of it a call loads, as plain data that other ranks can be sent."""
+"""What a file stores, and what of it a call loads, as plain data that other ranks can be sent."""
 
 from __future__ import annotations
 
@@ -7,39 +7,43 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.lib import format as npy_format
 
+from mpishare.arrays.region import View, parse_region
 from mpishare.errors import ArgumentError, FileError, checked_path
-from mpishare.files import hdf5_read, npy
-from mpishare.files.hdf5_part import Hdf5Part
-from mpishare.files.parts import ContiguousPart
-from mpishare.files.region import Axis, View, parse_region
-from mpishare.files.source import Source, Stamp
-from mpishare.files.stored import Stored
+from mpishare.files.hdf5_read import Hdf5File, check_loadable, path_of
+from mpishare.files.input_file import InputFile, Stamp
+from mpishare.files.npy import NpyFile
+from mpishare.files.stored import Stored, Tree
+from mpishare.files.tiles import Selection
+
+FormatReader: TypeAlias = NpyFile | Hdf5File
 
 _MOST_NAMES = 1_000_000
 """Groups that link to each other can give a file of some KiB more names than any memory holds."""
 
 
 class FileListing(NamedTuple):
-    """What a file, or an object in it, has.
+    """What a call loads of a file.
 
     Attributes:
         path: The absolute path of the file.
+        format: What reads it.
         stamps: The stamps of the file and of those behind its links, by path.
         arrays: The arrays, each once.
-        tree: Their numbers by name; see `hdf5_read.Tree`.
-        attributes: Those of the dataset; or, of a group, those of each of its members by name, its own under "".
+        tree: Their numbers by name.
+        attributes: Those of the object under "", and those of each member of a group by its name.
         left_out: What cannot be loaded, each with the reason.
     """
 
     path: str
+    format: type[FormatReader]
     stamps: Mapping[str, Stamp]
     arrays: tuple[Stored, ...]
-    tree: hdf5_read.Tree
+    tree: Tree
     attributes: Mapping[str, Any]
     left_out: tuple[str, ...]
 
@@ -53,8 +57,12 @@ class FileListing(NamedTuple):
         """What must be the same on all nodes."""
         return "; ".join(f"{array.name or 'array'}: {array.spec}" for array in self.arrays)
 
-    def parts(self, region: Any) -> tuple[dict[int, ContiguousPart | Hdf5Part], View]:
-        """The part to read of each array, by its number; and what makes the result of the one array.
+    def reader(self) -> FormatReader:
+        """What reads the file on a rank that has not inspected it. It is opened at the first read."""
+        return self.format(InputFile(self.path, self.stamps), self.stamps)
+
+    def selections(self, region: Any) -> tuple[dict[int, Selection], View]:
+        """What to read of each array, by its number; and what makes the result of the one array.
 
         Args:
             region: An index into one array; None for all of it.
@@ -64,9 +72,13 @@ class FileListing(NamedTuple):
         """
         if self.is_group and region is not None:
             raise ArgumentError(f"region is for one array, but a group of {self.path} was given. Give a dataset in it.")
-        made = {number: _part(array, region) for number, array in enumerate(self.arrays) if not array.reason}
-        view = next((view for _, view in made.values()), np.asarray)
-        return {number: part for number, (part, _) in made.items()}, view
+        made: dict[int, Selection] = {}
+        view: View = np.asarray
+        for number, array in enumerate(self.arrays):
+            if not array.reason:
+                axes, view = parse_region(() if region is None else region, array.shape[: array.ndim])
+                made[number] = Selection(array, tuple(axes))
+        return made, view
 
 
 def stored(path: str | os.PathLike[str], dataset: str | None = None) -> dict[str, Stored]:
@@ -98,23 +110,23 @@ def stored(path: str | os.PathLike[str], dataset: str | None = None) -> dict[str
         >>> grid.shape, grid.nbytes, grid.layout
         ((2, 3), 48, 'npy')
     """
-    file, name = checked(path, dataset)
-    with Source(file) as source:
-        if _is_npy(source, name):
-            return {"": npy.stored_in(source)}
-        walk = hdf5_read.Walk(source, name or "/", attributes=False)
+    path, name = checked(path, dataset)
+    with InputFile(path) as file:
+        listing = reader_of(file).listing(name, attributes=False)
+    if listing.arrays and listing.arrays[0].name is None:
+        return {"": listing.arrays[0]}
     return {
-        hdf5_read.path_of(f"{name or ''}/{inner}"): walk.arrays[tree]
-        for inner, tree in _names_in(walk.tree, file)
+        path_of(f"{name or ''}/{inner}"): listing.arrays[tree]
+        for inner, tree in _names_in(listing.tree, path)
         if not isinstance(tree, dict)
     }
 
 
-def inspect_file(source: Source, name: str | None, region: Any, *, attributes: bool) -> FileListing:
+def inspect_file(reader: FormatReader, name: str | None, region: Any, *, attributes: bool) -> FileListing:
     """What a call loads.
 
     Args:
-        source: The file.
+        reader: What reads the file.
         name: A dataset or a group; None for the whole file.
         region: An index into one array; None for all of it. Strings are as wide as the longest that it selects.
         attributes: Whether to read the attributes as well.
@@ -123,45 +135,38 @@ def inspect_file(source: Source, name: str | None, region: Any, *, attributes: b
         FileError: There is no such file or dataset, or it is damaged.
         SpecError: The dataset cannot be loaded. Of a group it is left out.
     """
-    path = os.path.abspath(source.path)  # noqa: PTH100 - does not resolve links
-    if _is_npy(source, name):
-        array = npy.stored_in(source)
-        return FileListing(path, source.stamps, (array,), 0, {}, ())
-    walk = hdf5_read.Walk(source, name or "/", attributes=attributes)
-    if not isinstance(walk.tree, dict):
-        hdf5_read.check_loadable(source, walk.arrays[0])
-        named = walk.attributes.get(0, {})
-    elif attributes:
-        keys = ((inner, id(tree) if isinstance(tree, dict) else tree) for inner, tree in _names_in(walk.tree, path))
-        named = {inner: walk.attributes[key] for inner, key in keys if key in walk.attributes}
-    else:
-        named = {}
+    found = reader.listing(name, attributes=attributes)
+    if not isinstance(found.tree, dict):
+        check_loadable(reader.file.path, found.arrays[0])
+    path = os.path.abspath(reader.file.path)  # noqa: PTH100 - does not resolve links
     left_out = [
         f"{'link' if array.layout == 'link' else 'dataset'} {array.name!r}: {reason}"
-        for array in walk.arrays
+        for array in found.arrays
         for reason in (array.reason, *array.left_out)
         if reason
     ]
-    listing = FileListing(path, source.stamps, tuple(walk.arrays), walk.tree, named, (*left_out, *walk.left_out))
-    with suppress(ArgumentError):  # which every rank finds by itself
-        return listing._replace(arrays=_with_widths(source, listing, region))
+    names = _names_in(found.tree, path) if attributes else []
+    keys = ((inner, id(tree) if isinstance(tree, dict) else tree) for inner, tree in names)
+    named = {inner: found.attributes[key] for inner, key in keys if key in found.attributes}
+    left_out += found.left_out
+    listing = FileListing(path, type(reader), reader.stamps, tuple(found.arrays), found.tree, named, tuple(left_out))
+    if isinstance(reader, Hdf5File) and any(array.is_text for array in found.arrays):
+        with suppress(ArgumentError):  # which every rank finds by itself
+            listing = _with_widths(reader, listing, region)
     return listing
 
 
-def _with_widths(source: Source, listing: FileListing, region: Any) -> tuple[Stored, ...]:
-    """The arrays, where the items of those of strings are as wide as a load needs them."""
-    if not any(array.is_text for array in listing.arrays):
-        return listing.arrays
-    parts, _ = listing.parts(region)
-    strings = {number: part for number, part in parts.items() if isinstance(part, Hdf5Part) and part.stored.is_text}
-    dtypes = {number: part.dtype_of_longest(source) for number, part in strings.items()}
-    return tuple(
-        replace(array, spec=replace(array.spec, dtype=dtypes[number])) if number in dtypes else array
-        for number, array in enumerate(listing.arrays)
-    )
+def _with_widths(reader: Hdf5File, listing: FileListing, region: Any) -> FileListing:
+    """The listing, with strings as wide as a load needs them."""
+    arrays = list(listing.arrays)
+    for number, selection in listing.selections(region)[0].items():
+        if selection.stored.is_text:
+            spec = replace(arrays[number].spec, dtype=reader.dtype_of_longest(selection))
+            arrays[number] = replace(arrays[number], spec=spec)
+    return listing._replace(arrays=tuple(arrays))
 
 
-def _names_in(tree: hdf5_read.Tree, path: str) -> list[tuple[str, hdf5_read.Tree]]:
+def _names_in(tree: Tree, path: str) -> list[tuple[str, Tree]]:
     """All groups and arrays of a tree by their names, with slashes between groups; "" is the tree itself.
 
     Raises:
@@ -174,38 +179,22 @@ def _names_in(tree: hdf5_read.Tree, path: str) -> list[tuple[str, hdf5_read.Tree
     return names
 
 
-def _walk(tree: hdf5_read.Tree, name: str) -> Iterator[tuple[str, hdf5_read.Tree]]:
+def _walk(tree: Tree, name: str) -> Iterator[tuple[str, Tree]]:
     yield name, tree
     for key, inner in tree.items() if isinstance(tree, dict) else ():
         yield from _walk(inner, f"{name}/{key}".lstrip("/"))
 
 
-def _is_npy(source: Source, name: str | None) -> bool:
-    """Whether it is a .npy file.
+def reader_of(file: InputFile) -> FormatReader:
+    """What reads the format of a file, by its first bytes.
 
     Raises:
-        FileError: It is one, but `name` is given; or it is an archive.
+        FileError: It cannot be opened, or is an archive.
     """
-    magic = source.read_bytes(0, min(source.stamp.nbytes, len(npy_format.MAGIC_PREFIX)))
+    magic = file.read_bytes(0, min(file.stamp.nbytes, len(npy_format.MAGIC_PREFIX)))
     if magic.startswith(b"PK"):
-        raise FileError(source.path, None, "is an archive, as .npz is. Load its arrays by numpy.load and share them.")
-    if magic != npy_format.MAGIC_PREFIX:
-        return False
-    if name is not None:
-        raise FileError(source.path, name, "is a .npy file, which has one array and no datasets. Leave dataset out.")
-    return True
-
-
-def _part(stored: Stored, region: Any) -> tuple[ContiguousPart | Hdf5Part, View]:
-    """The part to read for a region, None for all; and what makes the result of it.
-
-    Raises:
-        ArgumentError: The region is not within the array.
-    """
-    axes, view = parse_region(() if region is None else region, stored.shape[: stored.ndim])
-    if stored.offset is None:
-        return Hdf5Part.of(stored, axes), view
-    return ContiguousPart.of(stored, [*axes, *(Axis(range(n)) for n in stored.shape[stored.ndim :])]), view
+        raise FileError(file.path, None, "is an archive, as .npz is. Load its arrays by numpy.load and share them.")
+    return NpyFile(file) if magic == npy_format.MAGIC_PREFIX else Hdf5File(file)
 
 
 def checked(path: Any, dataset: Any) -> tuple[str, str | None]:

@@ -1,0 +1,187 @@
+"""A file that a rank reads: opened at the first read, closed after the call, refused if it changes meanwhile."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpishare.arrays.slices import chunks
+from mpishare.errors import FileError
+from mpishare.files.errors import file_errors
+from mpishare.files.stored import Stored
+
+_STAGED_BYTES = 1 << 20
+"""Items of a slice with a step are read by one call, with the bytes between them, if all lie within this."""
+
+_OF_ZARR = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")
+"""Files of a zarr folder, versions 3 and 2."""
+
+
+class Stamp(NamedTuple):
+    """What changes when a file is replaced or written."""
+
+    inode: int
+    nbytes: int
+    written_ns: int
+
+    def __str__(self) -> str:
+        return f"inode {self.inode}, {self.nbytes:,} bytes and the time {np.datetime64(self.written_ns, 'ns')} (UTC)"
+
+    @classmethod
+    def of(cls, file: int | os.PathLike[str]) -> Stamp:
+        """The stamp of an open file, by its descriptor, or of the file at a path."""
+        status = os.stat(file)  # noqa: PTH116 - pathlib takes no descriptor
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def read_exactly(fd: int, offset: int, buffer: memoryview) -> None:
+    """Fills `buffer` with the bytes of an open file from `offset` on.
+
+    Raises:
+        OSError: They cannot be read.
+        EOFError: The file ends before them.
+    """
+    end = offset + buffer.nbytes
+    while buffer.nbytes:
+        count = os.preadv(fd, [buffer], offset)
+        if not count:
+            raise EOFError(f"the file ends at byte {offset:,}, but its contents go on to byte {end:,}")
+        buffer, offset = buffer[count:], offset + count
+
+
+def read_bytes(fd: int, offset: int, nbytes: int) -> bytes:
+    """The `nbytes` bytes of an open file from `offset` on. See `read_exactly`."""
+    buffer = bytearray(nbytes)
+    read_exactly(fd, offset, memoryview(buffer))
+    return bytes(buffer)
+
+
+class InputFile(ExitStack):
+    """A file to read from. Leaving the context closes it, and what the readers of its format have opened.
+
+    Attributes:
+        path: Its name.
+    """
+
+    def __init__(self, path: str, stamps: Mapping[str, Stamp] | None = None) -> None:
+        """`stamps` are those of the rank that inspected the files, by path; None on that rank."""
+        super().__init__()
+        self.path = path
+        self._stamp = (stamps or {}).get(path)
+        self._descriptors: list[int] = []
+
+    @property
+    def stamp(self) -> Stamp:
+        """The stamp of the file when it was inspected."""
+        return self._stamp or Stamp.of(self.descriptor)
+
+    @cached_property
+    def descriptor(self) -> int:
+        """The file, opened to read bytes.
+
+        Raises:
+            FileError: It cannot be opened, is not a regular file, or has changed since it was inspected.
+        """
+        with file_errors(self.path):
+            mode = os.stat(self.path).st_mode  # noqa: PTH116 - before it is opened: a pipe would wait for its writer
+            if not stat.S_ISREG(mode):
+                raise FileError(self.path, None, _why_no_file(self.path, mode))
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            self.callback(os.close, descriptor)
+        self.watch(descriptor)
+        return descriptor
+
+    def watch(self, descriptor: int) -> None:
+        """Checks now, and at each `check`, that a descriptor is of the file as it was inspected; it may read bytes.
+
+        Raises:
+            FileError: It is not.
+        """
+        self._stamp = self._stamp or Stamp.of(descriptor)
+        self._descriptors.append(descriptor)
+        vars(self).setdefault("descriptor", descriptor)
+        self.check()
+
+    def check(self) -> None:
+        """Returns if the file is as it was inspected.
+
+        Raises:
+            FileError: It was written, or another has taken its name.
+        """
+        for stamp in map(Stamp.of, self._descriptors):
+            if stamp != self._stamp:
+                text = f"was changed while it was read: it had {self._stamp}, and now has {stamp}. Load it again."
+                raise FileError(self.path, None, text)
+
+    def check_end(self, stop: int, dataset: str | None = None) -> None:
+        """Returns if the file has at least `stop` bytes.
+
+        Raises:
+            FileError: It is truncated.
+        """
+        if stop > self.stamp.nbytes:
+            reason = f"is truncated: it has {self.stamp.nbytes:,} bytes, and the array goes on to byte {stop:,}."
+            raise FileError(self.path, dataset, reason)
+
+    def read_bytes(self, offset: int, nbytes: int) -> bytes:
+        """The `nbytes` bytes from `offset` on.
+
+        Raises:
+            FileError: They cannot be read, or the file ends before.
+        """
+        with file_errors(self.path):
+            return read_bytes(self.descriptor, offset, nbytes)
+
+    def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
+        """Reads items of an array whose bytes lie in the file as they would in memory. See `tiles.Reader`."""
+        offset, strides = lie_of(stored, ranges)
+        if stored.spec.order == "F":
+            strides, out = strides[::-1], out.T
+        with file_errors(self.path, stored.name):
+            _read_items(self.descriptor, offset, strides, out)
+
+
+def lie_of(stored: Stored, ranges: Sequence[range]) -> tuple[int, tuple[int, ...]]:
+    """Where the first of some items lies in the file, and the bytes from one to the next along each axis."""
+    assert stored.offset is not None
+    starts = (indices.start * stride for indices, stride in zip(ranges, stored.strides, strict=True))
+    steps = (indices.step * stride for indices, stride in zip(ranges, stored.strides, strict=True))
+    return stored.offset + sum(starts), tuple(steps)
+
+
+def span_of(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
+    """The bytes from the first to the last of items that lie `strides` apart."""
+    return itemsize + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+
+
+def _read_items(fd: int, offset: int, strides: tuple[int, ...], out: NDArray[np.void]) -> None:
+    """Fills `out` with items that lie `strides` bytes apart in a file, from `offset` on, the slowest axis first."""
+    nbytes = span_of(out.shape, strides, out.itemsize)
+    if out.flags.c_contiguous and nbytes == out.nbytes:
+        read_exactly(fd, offset, out.reshape(-1).view(np.uint8).data)
+    elif nbytes <= _STAGED_BYTES:
+        staged = np.empty(nbytes, np.uint8)
+        read_exactly(fd, offset, staged.data)
+        out[...] = np.ndarray(out.shape, out.dtype, staged, strides=strides)
+    elif len(out) == 1 or strides[0] > _STAGED_BYTES:
+        for row in range(len(out)):
+            _read_items(fd, offset + row * strides[0], strides[1:], out[row, ...])
+    else:
+        for rows in chunks(len(out), _STAGED_BYTES // strides[0]):
+            _read_items(fd, offset + rows.start * strides[0], strides, out[rows])
+
+
+def _why_no_file(path: str, mode: int) -> str:
+    """What has the name, and what to do with it."""
+    if not stat.S_ISDIR(mode):
+        return "is not a regular file"
+    if path.rstrip("/").endswith(".zarr") or any(os.path.lexists(f"{path}/{name}") for name in _OF_ZARR):
+        return "is a folder of the format zarr. Read it with the zarr package, and share that."
+    return "is a folder. Give the name of a file."

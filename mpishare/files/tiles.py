@@ -1,0 +1,198 @@
+"""What a call reads of an array in a file, cut into tiles that several ranks read at the same time."""
+
+from __future__ import annotations
+
+import math
+import sys
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpishare.arrays.raw import Block
+from mpishare.arrays.region import Axis
+from mpishare.arrays.spec import Spec
+from mpishare.files.stored import Stored, strides_of
+
+_NEAR_BYTES = 256 << 10
+"""Listed items that lie in one range of this size are read by one call: about as quick as to call once more."""
+
+_LARGEST_TILE_BYTES = 4 << 20
+"""Read from the page cache in about a millisecond, so that the next node soon gets its first bytes; large enough that
+the Python code for each tile costs little."""
+
+_SMALLEST_TILE_BYTES = 256 << 10
+"""Opening the file on one more rank takes longer than reading less than this."""
+
+_TILES_PER_READER = 4
+"""This many tiles, if they are not too small, balance readers of different speed."""
+
+
+class Tile(NamedTuple):
+    """What one rank reads at a time.
+
+    Attributes:
+        first: The lowest byte of the array that the tile fills.
+        nbytes: The bytes that it reads.
+        read: Reads it to its place in the block of the whole array. It may raise a FileError.
+    """
+
+    first: int
+    nbytes: int
+    read: Callable[[Block], None]
+
+
+class Reader(Protocol):
+    """An open file of one format, which reads the arrays in it."""
+
+    def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
+        """Fills `out` with the stored items of these indices along each axis, the slowest axis of the file first.
+
+        Raises:
+            FileError: They cannot be read, or are damaged.
+        """
+
+
+class Strip(NamedTuple):
+    """What is read along one axis by one call.
+
+    Attributes:
+        indices: The stored indices.
+        place: Where the items are in the selection.
+        taken: Which of the items are wanted, in which order; None for all of them.
+    """
+
+    indices: range
+    place: slice | NDArray[np.intp]
+    taken: NDArray[np.intp] | None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The items of an array in a file that a region selects.
+
+    Attributes:
+        stored: The array.
+        axes: What is selected along each axis.
+    """
+
+    stored: Stored
+    axes: tuple[Axis, ...]
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """The number of items along each axis, without the axes of a subarray dtype."""
+        return tuple(len(axis.indices) for axis in self.axes)
+
+    @cached_property
+    def spec(self) -> Spec:
+        """What a load of them returns."""
+        stored = self.stored
+        return Spec.checked((*self.shape, *stored.shape[stored.ndim :]), stored.dtype, stored.spec.order)
+
+    def cuts(self, largest_bytes: int) -> Iterator[tuple[Strip, ...]]:
+        """Cuts it into parts of at most `largest_bytes`, but never within a chunk, which would be read twice.
+
+        Yields:
+            What is read along each axis.
+        """
+        slowest_first = slice(None, None, 1 if self.stored.spec.order == "C" else -1)
+        grid = list(zip(self.axes, self._chunks(), strict=True))[slowest_first]
+        for strips in _cut(grid, self.stored.itemsize, largest_bytes) if self.spec.nbytes else ():
+            yield strips[slowest_first]
+
+    def tiles(self, reader: Reader, largest_bytes: int) -> Iterator[Tile]:
+        """Its tiles, of at most `largest_bytes` or one chunk, in the order of the file."""
+        itemsize = self.stored.itemsize
+        strides = strides_of(self.shape, itemsize, self.stored.spec.order)
+        for strips in self.cuts(largest_bytes):
+            starts = (strip.place.start if isinstance(strip.place, slice) else strip.place.min() for strip in strips)
+            first = sum(int(start) * stride for start, stride in zip(starts, strides, strict=True))
+            nbytes = itemsize * math.prod(len(strip.indices) for strip in strips)
+            yield Tile(first, nbytes, partial(self._read, reader, strips))
+
+    def _chunks(self) -> Sequence[int]:
+        """The number of indices along each axis that are best read together."""
+        if self.stored.chunks is not None:
+            return self.stored.chunks
+        return [
+            1 if isinstance(axis.indices, range) else max(_NEAR_BYTES // max(stride, 1), 1)
+            for axis, stride in zip(self.axes, self.stored.strides, strict=True)
+        ]
+
+    def _read(self, reader: Reader, strips: Sequence[Strip], block: Block) -> None:
+        """Reads a tile to its place in `block`, which is that of the whole selection."""
+        item = np.dtype((np.void, self.stored.itemsize))
+        array = block.view(item).reshape(self.shape, order=self.stored.spec.order)
+        ranges, place = [strip.indices for strip in strips], tuple(strip.place for strip in strips)
+        if all(strip.taken is None for strip in strips):
+            reader.read(self.stored, ranges, array[(*place, ...)])  # with the Ellipsis one item is a view, too
+        else:
+            near = np.empty([*map(len, ranges)], item, order=self.stored.spec.order)
+            reader.read(self.stored, ranges, near)
+            array[place] = wanted(near, strips)
+
+
+def wanted(items: NDArray[Any], strips: Sequence[Strip]) -> NDArray[Any]:
+    """The wanted ones of the items that were read for some strips. At most one of these is of a list."""
+    for axis, strip in enumerate(strips):
+        if strip.taken is not None:
+            return items.take(strip.taken, axis)
+    return items
+
+
+def tile_bytes(nbytes: int, readers: int) -> int:
+    """The size of the tiles in which `readers` ranks read `nbytes`."""
+    return min(max(nbytes // (readers * _TILES_PER_READER), _SMALLEST_TILE_BYTES), _LARGEST_TILE_BYTES)
+
+
+def _cut(grid: Sequence[tuple[Axis, int]], itemsize: int, largest_bytes: int) -> Iterator[tuple[Strip, ...]]:
+    """Cuts an array of axes with chunks, the slowest axis first: for each tile its strip along each axis."""
+    if not grid:
+        yield ()
+        return
+    (axis, chunk), *inner = grid
+    row_bytes = itemsize * math.prod(sum(len(strip.indices) for strip in _strips(*other)) for other in inner)
+    for strip in _strips(axis, chunk, max(largest_bytes // row_bytes, 1)):
+        for others in _cut(inner, itemsize, largest_bytes // len(strip.indices)):
+            yield (strip, *others)
+
+
+def _strips(axis: Axis, chunk: int, most: int = sys.maxsize) -> Iterator[Strip]:
+    """What is selected along an axis, in strips of at most `most` indices, or of one chunk, that cut no chunk.
+
+    A strip of a list has all indices between the first and the last. So a list is cut where indices that follow each
+    other are in different chunks, unless they are neighbours.
+    """
+    indices, step = axis.indices, axis.indices.step if isinstance(axis.indices, range) else 1
+    edges = [0, len(indices)]
+    if isinstance(indices, np.ndarray):
+        is_cut = (np.diff(indices) > 1) & (np.diff(indices // chunk) > 0)
+        edges[1:1] = (np.flatnonzero(is_cut) + 1).tolist()
+    for first, last in pairwise(edges):
+        while first < last:
+            limit = int(indices[first]) + min(most, len(indices)) * step
+            stop = min(bisect_left(indices, limit, first), last)
+            if stop < last and chunk > 1:
+                start_of_chunk = int(indices[stop]) // chunk * chunk
+                if start_of_chunk <= indices[first]:
+                    start_of_chunk = (int(indices[first]) // chunk + 1) * chunk
+                stop = bisect_left(indices, start_of_chunk, first)
+            yield _strip(axis, first, stop)
+            first = stop
+
+
+def _strip(axis: Axis, first: int, stop: int) -> Strip:
+    """The strip of some of the indices of an axis."""
+    indices, order = axis.indices, axis.order
+    if isinstance(indices, range):
+        return Strip(indices[first:stop], slice(first, stop), None)
+    span = range(int(indices[first]), int(indices[stop - 1]) + 1)
+    if order is None and len(span) == stop - first:
+        return Strip(span, slice(first, stop), None)
+    return Strip(span, slice(first, stop) if order is None else order[first:stop], indices[first:stop] - span.start)

@@ -1,0 +1,77 @@
+"""Tiles cover a selection once and cut no chunk."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from mpishare.arrays.region import parse_region
+from mpishare.arrays.spec import Spec
+from mpishare.files.stored import Stored
+from mpishare.files.tiles import Selection, tile_bytes
+from tests.unit.files.reading import regions
+
+
+class Reading:
+    """A reader of an array in memory, which notes the indices of each read."""
+
+    def __init__(self, array):
+        self.array = array
+        self.reads = []
+
+    def read(self, _, ranges, out):
+        self.reads.append(ranges)
+        out[...] = self.array[np.ix_(*ranges)] if ranges else self.array
+
+
+def selected(array, region, chunks=None):
+    """A selection of an array that is stored in `chunks`, and what makes the result of it."""
+    axes, view = parse_region(region, array.shape)
+    stored = Stored("a", Spec.of(array.view("i4")), array.ndim, "chunked", chunks=chunks)
+    return Selection(stored, tuple(axes)), view
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_tiles_cover_all_items_once_and_cut_no_chunk(data):
+    shape = data.draw(hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=12))
+    array = np.arange(np.prod(shape), dtype="i4").reshape(shape)
+    region = data.draw(regions(shape))
+    chunks = tuple(data.draw(st.integers(1, 8)) for _ in shape)
+    reader = Reading(array.view("V4"))
+    selection, view = selected(array.view("V4"), region, chunks)
+    tiles = list(selection.tiles(reader, data.draw(st.integers(1, 400))))
+    block, unread = np.full(selection.spec.nbytes, 0xFF, np.uint8), {}
+    for number, tile in reversed(list(enumerate(tiles))):
+        before = block.copy()
+        tile.read(block)
+        changed = np.flatnonzero(before != block)
+        assert (before[changed] == 0xFF).all()
+        assert tile.first == changed.min() // 4 * 4
+        for item in np.argwhere(np.ones([*map(len, reader.reads[-1])])):
+            indices = [along[at] for along, at in zip(reader.reads[-1], item, strict=True)]
+            chunk = tuple(index // length for index, length in zip(indices, chunks, strict=True))
+            assert unread.setdefault(chunk, number) == number
+    read = view(selection.spec.view(block))
+    assert (read == array[region]).all()
+
+
+def test_tiles_are_near_the_largest_size():
+    def firsts(shape, largest_bytes, region=(), chunks=None):
+        selection, _ = selected(np.broadcast_to(np.empty((), "V4"), shape), region, chunks)
+        return [tile.first // 4 for tile in selection.tiles(None, largest_bytes)]
+
+    assert firsts((10 << 20,), 16 << 20) == [0, 4 << 20, 8 << 20]
+    assert firsts((4, 1000), 2000) == list(range(0, 4000, 500))
+    assert firsts((1000,), 300, chunks=(7,)) == list(range(0, 1000, 70))
+    assert firsts((1000,), 24, chunks=(7,))[:3] == [0, 7, 14]
+    assert len(firsts((1000,), 40, np.s_[::50], (7,))) == 2
+
+
+TILE_BYTES = [(0, 1, 256 << 10), (40 << 20, 4, 2560 << 10), (1 << 40, 4, 4 << 20), (4 << 20, 2, 512 << 10)]
+
+
+@pytest.mark.parametrize(("nbytes", "readers", "expected"), TILE_BYTES)
+def test_tile_bytes(nbytes, readers, expected):
+    assert tile_bytes(nbytes, readers) == expected
