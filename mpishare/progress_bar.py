@@ -7,8 +7,7 @@ see a terminal. `mpishare run` can, and tells the ranks how wide it is (`Config.
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import RLock
 from typing import Any
@@ -33,16 +32,17 @@ class Bar:
         self._before = 0
         if is_shown:
             tqdm = check_tqdm()
-            options = {"unit_scale": True, "unit_divisor": 1024} if unit == "B" else {}
+            options: dict[str, Any] = {"unit_scale": True, "unit_divisor": 1024} if unit == "B" else {}
             with self._ending_on_error():
                 is_terminal, columns = sys.stderr.isatty(), Config.read_columns()
+                # tqdm's own lock is one between processes, for which Python 3.14 starts a process.
+                own: dict[str, Any] = {"_lock": RLock()}
                 if not is_terminal and columns is None:
-                    self._bar = _Lines(tqdm, total, unit=unit, **options)
-                else:
-                    # tqdm's own lock is one between processes, for which Python 3.14 starts a process.
-                    thread_safe = type("thread_safe", (tqdm,), {"_lock": RLock()})
-                    width = None if is_terminal else columns  # None: tqdm asks the terminal
-                    self._bar = thread_safe(total=total, unit=unit, ncols=width, file=sys.stderr, **options)
+                    own.update(status_printer=staticmethod(_line_printer), monitor_interval=0)
+                    options.update(ncols=0, delay=_LINE_S, mininterval=_LINE_S, miniters=1)
+                elif not is_terminal:
+                    options["ncols"] = columns  # without it tqdm asks the terminal
+                self._bar = type("bar", (tqdm,), own)(total=total, unit=unit, file=sys.stderr, **options)
 
     def show(self, done: int) -> None:
         """Shows how much of this round has been done."""
@@ -72,30 +72,14 @@ class Bar:
             self._bar = None
 
 
-class _Lines:
-    """Writes what a bar says as lines of a log, and a last one if there was any."""
+def _line_printer(stream: Any) -> Callable[[str], None]:
+    """What writes each state of a bar as a line of a log."""
 
-    def __init__(self, tqdm: Any, total: int | None, **options: Any) -> None:
-        self.n = 0
-        self._format = tqdm.format_meter
-        self._facts = {"total": total, "ncols": 0, **options}
-        self._begin = self._last = time.monotonic()
+    def print_line(text: str) -> None:
+        stream.write(text.strip() + "\n" if text else "")
+        stream.flush()
 
-    def update(self, count: int) -> None:
-        """Notes that `count` more units have been done."""
-        self.n += count
-        if time.monotonic() - self._last >= _LINE_S:
-            self._write()
-
-    def close(self) -> None:
-        """Ends the lines."""
-        if self._last > self._begin:
-            self._write()
-
-    def _write(self) -> None:
-        self._last = time.monotonic()
-        sys.stderr.write(self._format(self.n, elapsed=self._last - self._begin, **self._facts).strip() + "\n")
-        sys.stderr.flush()
+    return print_line
 
 
 def check_tqdm() -> Any:
