@@ -32,7 +32,7 @@ from mpishare.checkpoints.values import dtype_of
 from mpishare.errors import SpecError
 from mpishare.files.atomic_file import AtomicFile, write_exactly
 from mpishare.files.errors import file_errors
-from mpishare.files.hdf5_write import METADATA_BYTES, lay_out
+from mpishare.files.hdf5_write import lay_out
 from mpishare.files.input_file import InputFile, read_bytes, read_exactly
 from mpishare.files.replace_file import Blocks, Checksums
 from mpishare.files.row_blocks import RowBlocks
@@ -221,7 +221,6 @@ class CheckpointWriter:
             raise SpecError(f"values and names take more than {_LARGEST_USER_BLOCK_BYTES // 2:,} bytes. Save arrays.")
         specs = {f"arrays/{name}": array.spec for name, array in blocks.items()}
         nbytes = self.user_block_bytes
-        new.check_room(sum(spec.nbytes for spec in specs.values()) + nbytes + METADATA_BYTES)
         small = {"step": np.array(self.step), "values": np.array(self.values.encode())}
         return list(lay_out(new.fd, new.path, specs, small=small, user_block_bytes=nbytes, any_dtype=True).values())
 

@@ -11,6 +11,7 @@ import shutil
 import stat
 import time
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from mpishare.files.errors import file_errors
@@ -30,16 +31,15 @@ _ABANDONED_S = 86_400
 """Nobody has written to a temporary file for so long whose process has ended. It cannot be asked on another host."""
 
 _COPIED_BYTES = 4 << 20
-"""Bytes that are read and written at a time where the kernel does not copy: little memory, and few calls."""
+"""Bytes that are read and written at a time: little memory, and few calls."""
 
 
 class AtomicFile:
     """A temporary file in the folder of `path`, which takes the name of `path` by `commit`, or is removed.
 
-    It is locked while it is written. One without a lock was left by a killed process if that has ended. The first save
-    of a process in a folder removes what others left there; a folder may have a million files, and is not listed for
-    each. A process of another host or PID namespace cannot be asked, and its lock may be invisible here (Lustre with
-    localflock, NFS with local_lock, BeeGFS): a file of such a process is removed when it is a day old.
+    Its name has the process that writes it. The first save of a process in a folder removes what others left there: the
+    files of processes that have ended, and those that are a day old, as a process of another host or PID namespace
+    cannot be asked. A folder may have a million files, and is not listed for each save.
 
     Attributes:
         path: The file to replace or to make, symbolic links followed.
@@ -71,8 +71,7 @@ class AtomicFile:
         """
         space = room(str(self.path.parent))
         if space is not None and space.free < nbytes:
-            reason = f"{os.strerror(errno.ENOSPC)}, {nbytes:,} bytes are to be written and {space.free:,} are free"
-            raise OSError(errno.ENOSPC, reason)
+            raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {space.free:,} of {nbytes:,} bytes are free")
 
     def copy_old(self) -> None:
         """Copies the bytes of the old file, which must exist. No HDF5 program may be writing to it.
@@ -88,7 +87,8 @@ class AtomicFile:
             except OSError:  # a file system without locks
                 pass
             self._copied = Stamp.of(old.fileno())
-            _copy(old.fileno(), self.fd, self._copied.nbytes)
+            with open(self.fd, "wb", closefd=False) as new:
+                shutil.copyfileobj(old, new, _COPIED_BYTES)
 
     def sync(self) -> None:
         """Gives the new file the old one's group, permissions and attributes, and waits until it is on the disk.
@@ -117,10 +117,8 @@ class AtomicFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
+        with suppress(OSError):  # the disk has become read-only: a later job removes it
             self.temporary.unlink(missing_ok=True)
-        except OSError:
-            _searched.discard(self.path.parent)  # the next save removes it
         with suppress(OSError):  # `sync` reports what could not be written
             os.close(self.fd)
 
@@ -173,17 +171,11 @@ def _target(path: Path) -> tuple[Path, os.stat_result | None]:
 
 
 def _create(path: Path, mode: int) -> tuple[Path, int]:
-    """A new file beside another, open and locked."""
+    """A new file beside another, and its descriptor."""
     stem = os.fsdecode(os.fsencode(path.name)[:_LONGEST_STEM_BYTES])
     host = re.sub(r"[^\w-]", "_", os.uname().nodename.partition(".")[0], flags=re.ASCII)[:63]
-    while True:
-        file = path.with_name(f"{stem}.tmp.{host}.{os.getpid()}.{scope():08x}{secrets.token_hex(4)}")
-        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        with suppress(OSError):  # a file system without locks, where leftovers stay
-            fcntl.flock(fd, fcntl.LOCK_SH)  # shared, so that HDF5 can lock it too
-        if file.exists():
-            return file, fd
-        os.close(fd)  # another save took it for a leftover before it was locked
+    file = path.with_name(f"{stem}.tmp.{host}.{os.getpid()}.{scope():08x}{secrets.token_hex(4)}")
+    return file, os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
 
 
 def _pass_on(old: Path, status: os.stat_result, fd: int) -> None:
@@ -205,42 +197,13 @@ def _pass_on(old: Path, status: os.stat_result, fd: int) -> None:
     os.fchmod(fd, mode)
 
 
-_searched: set[Path] = set()
-"""Folders from which this process has removed what others left."""
-
-
+@cache
 def _remove_leftovers(folder: Path) -> None:
-    """Removes the temporary files in a folder that no process writes to any more."""
-    if folder in _searched:
-        return
+    """Removes the temporary files in a folder that no process writes to any more, once a process."""
     for file in folder.iterdir():
         match = _TEMPORARY.fullmatch(file.name)
         if match is not None:
-            with suppress(OSError), file.open("rb+") as left:  # an error: it is locked, gone, or of another user
-                fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_left(match) or os.fstat(left.fileno()).st_mtime < time.time() - _ABANDONED_S:
+            with suppress(OSError):  # it is gone, or of another user
+                is_old = file.stat().st_mtime < time.time() - _ABANDONED_S
+                if is_old or (int(match["scope"], 16) == scope() and has_ended(int(match["pid"]))):
                     file.unlink()
-    _searched.add(folder)
-
-
-def _is_left(temporary: re.Match[str]) -> bool:
-    """Whether the process that made an unlocked temporary file has ended, or is this one."""
-    pid = int(temporary["pid"])
-    return int(temporary["scope"], 16) == scope() and (pid == os.getpid() or has_ended(pid))
-
-
-def _copy(source: int, target: int, nbytes: int) -> None:
-    """Copies the first `nbytes` of an open file to the position of another, in the file system where it can.
-
-    Source:
-        copy_file_range(2), "BUGS": it may also return 0 where it does not work.
-    """
-    done = 0
-    while done < nbytes:
-        count = 0
-        with suppress(OSError):  # what is wrong with a file, and not with the call, is wrong for the next line too
-            count = os.copy_file_range(source, target, nbytes - done, done)
-        count = count or os.write(target, os.pread(source, min(nbytes - done, _COPIED_BYTES), done))
-        if not count:
-            raise OSError(errno.EIO, "the file became shorter while it was copied")
-        done += count

@@ -18,9 +18,6 @@ from mpishare.files.atomic_file import write_exactly
 from mpishare.files.errors import FOREIGN_ERRORS, file_errors
 from mpishare.files.hdf5_types import h5py
 
-METADATA_BYTES = 1 << 20
-"""Room that is demanded besides the arrays, so that the disk is not full when HDF5's own bytes are written."""
-
 
 def lay_out(
     fd: int,
@@ -52,8 +49,8 @@ def lay_out(
         SpecError: A dtype cannot be stored.
         ArgumentError: A name is that of a group, or leads to another file or to another dataset of `specs`.
     """
-    buffer = WriteBuffer(fd)
-    with h5py.File(buffer, "r+" if adds else "w", userblock_size=user_block_bytes or None) as file:
+    opened = _Writing(fd, "r+", closefd=False)
+    with h5py.File(opened, "r+" if adds else "w", userblock_size=user_block_bytes or None) as file:
         made = {name: _create(file, path, name, spec, any_dtype) for name, spec in specs.items()}
         for name, dataset in made.items():
             if file[name].id != dataset:
@@ -61,7 +58,8 @@ def lay_out(
         offsets = {name: dataset.get_offset() or 0 for name, dataset in made.items()}
         for name, array in (small or {}).items():
             file.create_dataset(name, data=array, track_times=False)
-    buffer.apply()
+    if opened.error is not None:
+        raise opened.error
     return offsets
 
 
@@ -93,20 +91,14 @@ def _create_dataset(file: Any, name: str, spec: Spec, creation: Any, links: Any)
 
 
 def _check_groups(file: Any, name: str) -> None:
-    """Checks that the groups of a dataset are in this file, as its bytes will be.
+    """Checks that the groups of a dataset are no links, which may lead to another file.
 
     Raises:
-        ArgumentError: A link leads to another file.
+        ArgumentError: One is.
     """
     for end in (index for index, character in enumerate(name) if character == "/"):
-        group = name[:end]
-        is_elsewhere = isinstance(file.get(group, getlink=True), h5py.ExternalLink)
-        try:
-            is_elsewhere |= group in file and file[group].file.filename != file.filename
-        except KeyError:  # of HDF5 1.10, for a link to a file that is not there
-            is_elsewhere = True
-        if is_elsewhere:
-            raise ArgumentError(f"{group!r} leads to another file. Save the dataset in that file.")
+        if isinstance(file.get(name[:end], getlink=True), h5py.SoftLink | h5py.ExternalLink):
+            raise ArgumentError(f"{name[:end]!r} is a link. Save the dataset under the name to which it leads.")
 
 
 def stored_type(spec: Spec) -> Any:
@@ -150,58 +142,32 @@ def _with_opaque_times(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype({"names": dtype.names, "formats": formats, "offsets": offsets, "itemsize": dtype.itemsize})
 
 
-class WriteBuffer(io.RawIOBase):
-    """An open file as HDF5 sees it: what HDF5 writes stays in memory until `apply` writes it to the disk.
+class _Writing(io.FileIO):
+    """An open file, none of whose writes fails for HDF5: the first error waits in `error`.
 
     HDF5 cannot be closed when one of its own writes fails: it keeps the file, tries again when the process ends, and
-    may end in a segmentation fault (seen with HDF5 2.0.0). With this buffer none of its writes fails.
+    may end in a segmentation fault (seen with HDF5 2.0.0).
 
     Source:
         The h5py reference, "Python file-like objects".
     """
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._size = os.fstat(fd).st_size
-        self._position = 0
-        self._writes: list[tuple[int, bytes]] = []  # offsets and data, in order; HDF5 reads few of them again
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """See `io.IOBase.seek`."""
-        self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
-        return self._position
-
-    def truncate(self, size: int | None = None) -> int:
-        """See `io.IOBase.truncate`."""
-        self._size = self._position if size is None else size
-        return self._size
-
-    def readinto(self, buffer: Any) -> int:
-        """See `io.RawIOBase.readinto`."""
-        start = self._position
-        target = memoryview(buffer).cast("B")[: max(self._size - start, 0)]
-        target[:] = os.pread(self._fd, target.nbytes, start).ljust(target.nbytes, b"\0")
-        for offset, data in self._writes:
-            low, high = max(offset, start), min(offset + len(data), start + target.nbytes)
-            if low < high:
-                target[low - start : high - start] = data[low - offset : high - offset]
-        self._position += target.nbytes
-        return target.nbytes
+    error: OSError | None = None
 
     def write(self, data: Any) -> int:
         """See `io.RawIOBase.write`."""
-        copy = bytes(data)
-        self._writes.append((self._position, copy))
-        self._position += len(copy)
-        self._size = max(self._size, self._position)
-        return len(copy)
+        block = memoryview(data)
+        try:
+            write_exactly(self.fileno(), self.tell(), block)
+        except OSError as error:
+            self.error = self.error or error
+        self.seek(block.nbytes, os.SEEK_CUR)
+        return block.nbytes
 
-    def apply(self) -> None:
-        """Writes the changes to the file.
-
-        Raises:
-            OSError: They cannot be written.
-        """
-        os.ftruncate(self._fd, self._size)
-        for offset, data in self._writes:
-            write_exactly(self._fd, offset, memoryview(data)[: max(self._size - offset, 0)])
+    def truncate(self, size: int | None = None) -> int:
+        """See `io.IOBase.truncate`."""
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.error = self.error or error
+            return size or 0

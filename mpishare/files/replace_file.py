@@ -1,24 +1,28 @@
-"""How all ranks write one file, which takes the place of another when it is whole."""
+"""How all ranks write one file, each byte once, which takes the place of another when it is whole."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import chain, cycle
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mpishare.arrays.raw import bytes_of
 from mpishare.arrays.spec import Spec
-from mpishare.comm.agreement import agree
+from mpishare.comm.agreement import Deferred, agree
 from mpishare.comm.context import Context
-from mpishare.files.atomic_file import AtomicFile
+from mpishare.comm.in_flight import MAX_IN_FLIGHT, InFlight
+from mpishare.comm.tags import Tag
+from mpishare.files.atomic_file import AtomicFile, write_exactly
 from mpishare.files.errors import file_errors, stall_errors
-from mpishare.files.parallel_write import ParallelWrite
-from mpishare.files.row_blocks import ROOT, RowBlocks, choose_way, writers
+from mpishare.files.row_blocks import ROOT, RowBlocks, Run, choose_way, writers
 from mpishare.host.filesystems import IN_MEMORY, type_of
 from mpishare.host.memory import check_memory
 from mpishare.progress_bar import Bar
@@ -29,6 +33,12 @@ Checksums = Sequence[NDArray[np.uint32]]
 
 Blocks = Mapping[str, RowBlocks]
 """Which rank has which bytes of each array, by name."""
+
+Received = tuple[int, NDArray[np.uint8], Run]
+"""What another rank sends: the rank, memory for it, and the place in the file."""
+
+Lists = dict[str, list[int]]
+"""By name, the checksums of this rank's runs of an array."""
 
 
 @dataclass
@@ -78,15 +88,16 @@ class Replacement:
         new = prepared = None
         self.blocks = self._gather_blocks()
         with ExitStack() as stack:
-            with agree(comm), self._errors():
+            with self._agree():
                 if comm.rank == ROOT:
                     new = stack.enter_context(AtomicFile(self.path))
-                    prepared = new.temporary, self.lay_out(new, self.blocks), self._way(new)
+                    way = self._way(new)
+                    prepared = new.temporary, self.lay_out(new, self.blocks), way
             temporary, offsets, way = comm.bcast_obj(prepared, ROOT)
             for (name, array), offset in zip(list(self.blocks.items()), offsets, strict=True):
                 self.blocks[name] = replace(array, offset=offset)
             checksums = self._write(temporary, way)
-            with agree(comm), self._errors():
+            with self._agree():
                 if new is not None:
                     if self.complete is not None:
                         self.complete(new, self.blocks, checksums)
@@ -94,10 +105,20 @@ class Replacement:
             with agree(comm):
                 pass  # no rank has given up waiting for the disk: it would not come here
             outcome = f"the new file is on the disk, and takes its name unless rank {ROOT} reports an error"
-            with stall_errors(outcome), agree(comm), self._errors():
+            with stall_errors(outcome), self._agree():
                 if new is not None:
                     new.commit()
         return str(way)
+
+    @property
+    def _rank(self) -> int:
+        return self.context.topology.rank
+
+    @contextmanager
+    def _agree(self) -> Iterator[None]:
+        """An agreement in which errors name the file."""
+        with agree(self.context.collective_comm), file_errors(self.path, self.dataset, "it was not saved"):
+            yield
 
     def _gather_blocks(self) -> dict[str, RowBlocks]:
         comm = self.context.collective_comm
@@ -110,32 +131,90 @@ class Replacement:
             for name, spec in specs_of_root.items()
         }
 
-    def _errors(self) -> AbstractContextManager[None]:
-        return file_errors(self.path, self.dataset, "it was not saved")
-
     def _way(self, new: AtomicFile) -> str:
-        """How the bytes are written; see `choose_way`. A file system in memory must have memory for them."""
+        """How the bytes are written; see `choose_way`. A file system must have room for them, also one in memory."""
+        nbytes = sum(array.spec.nbytes for array in self.blocks.values())
         filesystem = type_of(str(new.path.parent))  # the file may be behind a symbolic link
         if filesystem in IN_MEMORY:
-            check_memory(self.context.topology.host, sum(array.spec.nbytes for array in self.blocks.values()))
+            check_memory(self.context.topology.host, nbytes)
+        new.check_room(nbytes)
         return choose_way(self.context.topology.placement, filesystem, distributed=bool(self.distributed))
 
     def _write(self, temporary: Path, way: str) -> Checksums:
         """Writes the bytes of all ranks. Returns their checksums, to the root, if the file is completed with them."""
         comm, ranks = self.context.collective_comm, writers(self.context.topology.placement, way)
-        blocks = list(self.blocks.values())
-        arrays = [self.arrays[name] if name in self.specs else None for name in self.blocks]
-        nbytes = sum(array.spec.nbytes for array in blocks)
-        has_checksums = self.complete is not None
-        with Bar(nbytes, "B", is_shown=self.progress and comm.rank == ROOT) as bar, ExitStack() as stack:
-            with agree(comm), self._errors():
-                writing = ParallelWrite(self.context, temporary, blocks, arrays, ranks, has_checksums)
-                stack.enter_context(writing.file)  # closed here if another rank cannot open it
-            with agree(comm), self._errors(), writing.file:  # closing it may report that bytes could not be written
-                writing.run(bar)
-                if way == "hosts":
-                    os.fsync(writing.fd)
-        if not has_checksums:
+        senders = [rank for rank, writer in enumerate(ranks) if writer == self._rank != rank]
+        runs = [(rank, run) for rank in senders for array in self.blocks.values() for run in array.runs(rank)]
+        checksums: Lists = {name: [] for name in self.blocks}
+        with ExitStack() as stack:
+            with self._agree():
+                is_shown = self.progress and comm.rank == ROOT
+                bar = stack.enter_context(Bar(sum(a.spec.nbytes for a in self.blocks.values()), "B", is_shown=is_shown))
+                largest = max((run.nbytes for _, run in runs), default=0)
+                buffers = cycle([np.empty(largest, np.uint8) for _ in range(MAX_IN_FLIGHT)])
+                received = [(rank, next(buffers)[: run.nbytes], run) for rank, run in runs]
+                is_writer = ranks[self._rank] == self._rank
+                file = stack.enter_context(temporary.open("rb+", buffering=0)) if is_writer else None
+            work = Deferred()
+            with self._agree(), file or nullcontext():  # closing it may report that bytes could not be written
+                if file is not None:
+                    self._write_runs(file.fileno(), received, checksums, work, bar)
+                else:
+                    self._send_runs(ranks[self._rank], checksums, work)
+                work.raise_first()
+                if file is not None and way == "hosts":
+                    os.fsync(file.fileno())
+        if self.complete is None:
             return []
-        by_rank = comm.gather_obj([np.array(checksums, np.uint32) for checksums in writing.checksums], ROOT)
+        by_rank = comm.gather_obj([np.array(of_array, np.uint32) for of_array in checksums.values()], ROOT)
         return [np.concatenate(of_ranks) for of_ranks in zip(*by_rank, strict=True)]
+
+    def _write_runs(self, fd: int, received: Sequence[Received], checksums: Lists, work: Deferred, bar: Bar) -> None:
+        """Writes this rank's bytes, and then those that others send. The others are about as far as this rank is."""
+        nbytes, done = sum(array.spec.nbytes for array in self.blocks.values()), 0
+        own = (array.starts[self._rank + 1] - array.starts[self._rank] for array in self.blocks.values())
+        mine = sum(own) + sum(run.nbytes for _, _, run in received)
+        places = [(sender, buffer) for sender, buffer, _ in received]
+        with InFlight(self.context.collective_comm, Tag.ROW_BLOCK, buffers=places) as receiving:
+            arriving = zip((run for _, _, run in received), receiving.receive_all(), strict=True)
+            for run, data in chain(self._own(checksums, work), arriving):
+                with work:
+                    write_exactly(fd, run.offset, memoryview(data))
+                done += run.nbytes
+                bar.show(nbytes * done // mine)
+
+    def _send_runs(self, writer: int, checksums: Lists, work: Deferred) -> None:
+        """Sends this rank's bytes to the rank that writes them."""
+        with InFlight(self.context.collective_comm, Tag.ROW_BLOCK) as sending:
+            for _, data in self._own(checksums, work):
+                sending.send(data, writer)
+                sending.wait_until(MAX_IN_FLIGHT - 1)
+
+    def _own(self, checksums: Lists, work: Deferred) -> Iterator[tuple[Run, memoryview]]:
+        """This rank's runs with their bytes; after an error without them, as the writer waits for each run."""
+        for name, blocks in self.blocks.items():
+            start = blocks.offset + blocks.starts[self._rank]
+            for run in blocks.runs(self._rank):
+                data = memoryview(b"")
+                with work:
+                    data = bytes_at(self.arrays[name], blocks.spec.order, run.offset - start, run.nbytes)
+                    if self.complete is not None:
+                        checksums[name].append(crc32(data))
+                yield run, data
+
+
+def bytes_at(array: NDArray[Any] | None, order: str, start: int, nbytes: int) -> memoryview:
+    """The `nbytes` bytes from `start` on of an array, its items in `order`. Only an array of another layout is copied.
+
+    Args:
+        array: The array, which has these bytes.
+        order: "C" or "F".
+        start: The first byte, at which an item begins.
+        nbytes: The number of bytes, those of whole items.
+    """
+    assert array is not None
+    if array.flags.c_contiguous if order == "C" else array.flags.f_contiguous:
+        return bytes_of(array)[start : start + nbytes].data
+    items = array.view(np.dtype((np.void, array.itemsize)))  # with all their bytes, padding included
+    flat = (items if order == "C" else items.T).flat
+    return flat[start // array.itemsize : (start + nbytes) // array.itemsize].view(np.uint8).data

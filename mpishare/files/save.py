@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -17,7 +17,7 @@ from mpishare.comm.collective import collective
 from mpishare.errors import ArgumentError, checked_path
 from mpishare.files.atomic_file import AtomicFile, write_exactly
 from mpishare.files.errors import file_errors
-from mpishare.files.hdf5_write import METADATA_BYTES, lay_out, stored_type
+from mpishare.files.hdf5_write import lay_out, stored_type
 from mpishare.files.npy import header_of
 from mpishare.files.replace_file import Blocks, Replacement
 from mpishare.files.row_blocks import ROOT
@@ -52,30 +52,6 @@ class Saved:
     way: str
 
 
-@overload
-def save(
-    path: str | os.PathLike[str],
-    array: NDArray[Any] | None,
-    dataset: str | None = None,
-    *,
-    distributed: bool = False,
-    progress: bool = False,
-    comm: mpi.Comm | None = None,
-) -> Saved: ...
-
-
-@overload
-def save(
-    path: str | os.PathLike[str],
-    array: Mapping[str, NDArray[Any] | None],
-    dataset: None = None,
-    *,
-    distributed: bool | Collection[str] = False,
-    progress: bool = False,
-    comm: mpi.Comm | None = None,
-) -> dict[str, Saved]: ...
-
-
 def save(
     path: str | os.PathLike[str],
     array: NDArray[Any] | Mapping[str, NDArray[Any] | None] | None,
@@ -84,7 +60,7 @@ def save(
     distributed: bool | Collection[str] = False,
     progress: bool = False,
     comm: mpi.Comm | None = None,
-) -> Saved | dict[str, Saved]:
+) -> Any:
     """Saves an array that all ranks have, or the rows of each rank, as .npy or in HDF5; or several arrays in HDF5.
 
     The bytes go to a new file in the same folder, which takes the name of the old one when it is on the disk. So a
@@ -111,8 +87,8 @@ def save(
     Raises:
         SpecError: An array holds Python objects, or the format has no name for its dtype. In HDF5 dates and times are
             opaque data, as h5py stores them.
-        ArgumentError: The suffix is unknown; `dataset` is missing, or given for .npy or for a dict; or names of a dict
-            lead to one dataset, or `distributed` has a name that the dict has not.
+        ArgumentError: The suffix is unknown; `dataset` is missing, or given for .npy or for a dict, or has a group that
+            is a link; or names of a dict lead to one dataset, or `distributed` has a name that the dict has not.
         FileError: The file cannot be written: no such folder, no permission, no room, a folder of that name, not an
             HDF5 file, or another process writes to it. It has the `errno`. The old file is still there, unless the
             error says that the new one is and only its folder could not be synced.
@@ -238,14 +214,11 @@ def specs_of(
 def _lay_out(new: AtomicFile, blocks: Blocks) -> Sequence[int]:
     """Writes the .npy header, or makes the datasets in a copy of the old file; returns the offsets of the arrays."""
     specs = {name: array.spec for name, array in blocks.items()}
-    nbytes = sum(spec.nbytes for spec in specs.values())
     if _NPY_NAME in specs:
         content = header_of(specs[_NPY_NAME])
-        new.check_room(len(content) + nbytes)
         write_exactly(new.fd, 0, memoryview(content))
         return [len(content)]
-    old_bytes = new.old.st_size if new.old is not None else 0
-    new.check_room(old_bytes + nbytes + METADATA_BYTES)
-    if old_bytes:
+    adds = new.old is not None and new.old.st_size > 0
+    if adds:
         new.copy_old()
-    return list(lay_out(new.fd, new.path, specs, adds=old_bytes > 0).values())
+    return list(lay_out(new.fd, new.path, specs, adds=adds).values())

@@ -86,7 +86,6 @@ def failed(call, fault, number):
         assert fault == "EROFS" or not list(folder.rglob("*.tmp.*"))
         comm.Barrier()
     assert set(attempt(value, own)) == {"bits"}, "the next call works"
-    assert not saves or not list(folder.rglob("*.tmp.*"))
     own.Free()
     return is_injected and min(outcomes, key="bits".__eq__)
 
