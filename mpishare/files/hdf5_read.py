@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import islice, repeat
 from typing import Any
@@ -16,8 +16,8 @@ from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError, place_in
 from mpishare.files.errors import FOREIGN_ERRORS, file_errors, reason_of
 from mpishare.files.hdf5_types import ObjectNames, attributes_of, h5py, readable, strings_in, with_widths
-from mpishare.files.input_file import InputFile, Stamp
-from mpishare.files.stored import Listing, Stored, Tree
+from mpishare.files.input_file import InputFile
+from mpishare.files.stored import Listing, Stored, Tree, names_in
 from mpishare.files.tiles import Selection, wanted
 
 _SHOWN_NAMES = 8
@@ -37,38 +37,11 @@ _MISSING_FILTER = "needs the filter {!r}, which HDF5 does not find here. Import 
 
 
 class Hdf5File:
-    """An HDF5 file and those that its external links lead to. It satisfies `Reader`.
+    """An HDF5 file. It satisfies `Reader`."""
 
-    Attributes:
-        file: The file, which closes them all.
-    """
-
-    def __init__(self, file: InputFile, stamps: Mapping[str, Stamp] | None = None) -> None:
-        """`stamps` are those of the rank that inspected the files, by path; None on that rank."""
+    def __init__(self, file: InputFile) -> None:
         self.file = file
-        self._inspected = stamps
-        self._linked: dict[str, Hdf5File] = {}
-
-    @property
-    def stamps(self) -> dict[str, Stamp]:
-        """The stamps of this file and of those behind its links, by path."""
-        return {one.file.path: one.file.stamp for one in (self, *self._linked.values())}
-
-    def check(self) -> None:
-        """Returns if the files are as they were inspected; see `InputFile.check`."""
-        for one in (self, *self._linked.values()):
-            one.file.check()
-
-    def linked(self, path: str) -> Hdf5File:
-        """Another file, to which a link leads."""
-        if path not in self._linked:
-            file = self.file.enter_context(InputFile(path, self._inspected))
-            self._linked[path] = Hdf5File(file)
-        return self._linked[path]
-
-    def holder(self, stored: Stored) -> Hdf5File:
-        """The file that has a dataset."""
-        return self if stored.target is None else self.linked(stored.target[0])
+        self.check = file.check
 
     @cached_property
     def handle(self) -> Any:
@@ -101,9 +74,9 @@ class Hdf5File:
         file.watch(handle.id.get_vfd_handle())
         return handle
 
-    def object(self, name: str) -> Any:
+    def object(self, name: str | None) -> Any:
         """The object of that name, as h5py's low-level object."""
-        return h5py.h5o.open(self.handle.id, name.encode(errors="surrogateescape"))
+        return h5py.h5o.open(self.handle.id, (name or "/").encode(errors="surrogateescape"))
 
     def listing(self, name: str | None, *, attributes: bool) -> Listing:
         """The datasets and the groups in the object of that name, also behind links.
@@ -111,19 +84,30 @@ class Hdf5File:
         Raises:
             FileError: There is no dataset and no group of that name, or the file is damaged.
         """
-        return _Walk(self, attributes=attributes).listing(name or "/")
+        name, path = name or "/", self.file.absolute_path
+        with file_errors(self.file.path, name):
+            walk = _Walk(self, attributes=attributes)
+            tree = walk.tree(_member(self, name), path_of(name), {})
+        names = names_in(tree, path) if attributes else []
+        left_out = [
+            f"{'link' if array.layout == 'link' else 'dataset'} {array.name!r}: {reason}"
+            for array in walk.arrays
+            for reason in (array.reason, *array.left_out)
+            if reason
+        ]
+        named = {inner: walk.attributes[_key(one)] for inner, one in names if _key(one) in walk.attributes}
+        return Listing(path, walk.arrays, tree, named, left_out + walk.left_out)
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
         """See `Reader`."""
-        holder = self.holder(stored)
         if stored.offset is not None:
-            holder.file.read(stored, ranges, out)
+            self.file.read(stored, ranges, out)
         elif stored.is_text:
-            strings = holder.strings(stored, ranges).astype(stored.dtype)
+            strings = self.strings(stored, ranges).astype(stored.dtype)
             out[...] = strings.reshape(-1).view(out.dtype).reshape(out.shape)
         else:
             items = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
-            holder._read(stored, ranges, items)
+            self._read(stored, ranges, items)
             if items is not out:
                 out[...] = items
 
@@ -133,15 +117,15 @@ class Hdf5File:
         Raises:
             FileError: They cannot be read, or are damaged.
         """
-        dtype, _ = readable(self.object(stored.own_name).dtype)
+        dtype, _ = readable(self.object(stored.name).dtype)
         items = np.zeros([*map(len, ranges)], dtype)
         self._read(stored, ranges, items)
         return items
 
     def _read(self, stored: Stored, ranges: Sequence[range], items: NDArray[Any]) -> None:
         """Reads stored items by h5py into a C-contiguous array."""
-        with file_errors(self.file.path, stored.own_name):
-            dataset = self.object(stored.own_name)
+        with file_errors(self.file.path, stored.name):
+            dataset = self.object(stored.name)
             dtype, _ = readable(dataset.dtype)
             lengths, space = tuple(map(len, ranges)), dataset.get_space()
             if ranges:
@@ -156,11 +140,11 @@ class Hdf5File:
             FileError: They cannot be read.
         """
         stored = selection.stored
-        dtype, _ = readable(self.holder(stored).object(stored.own_name).dtype)
+        dtype, _ = readable(self.object(stored.name).dtype)
         assert dtype is not None
         widths = [1] * len(list(strings_in(np.empty(0, dtype))))
         for strips in selection.cuts(_STRINGS_AT_A_TIME):
-            items = wanted(self.holder(stored).strings(stored, [strip.indices for strip in strips]), strips)
+            items = wanted(self.strings(stored, [strip.indices for strip in strips]), strips)
             longest = [max(map(len, strings.flat), default=0) for strings in strings_in(items)]
             widths = list(map(max, widths, longest))
         return with_widths(dtype, iter(widths)).base
@@ -171,22 +155,24 @@ class _Walk:
 
     Each is opened once, however many names it has. What leads nowhere, or back to a group on its own way, counts as an
     array that cannot be loaded. Named types are left out.
+
+    Attributes:
+        arrays: The datasets.
+        attributes: Those of each dataset and group, by the key of its tree.
+        left_out: The attributes that cannot be read, each with the reason.
     """
 
     def __init__(self, file: Hdf5File, *, attributes: bool) -> None:
-        self._listing = Listing([], None, {}, [])
+        self.arrays: list[Stored] = []
+        self.attributes: dict[int, dict[str, Any]] = {}
+        self.left_out: list[str] = []
         self._has_attributes = attributes
         self._object_names = ObjectNames()
         self._trees: dict[tuple[int, int], Tree] = {}  # by the file and the address of the object
-        self._first = file
-        self._files = {h5py.h5o.get_info(file.handle.id).fileno: file}
+        self._file = file
+        self._files = {h5py.h5o.get_info(file.handle.id).fileno: file.handle}  # open, so that each keeps its number
 
-    def listing(self, name: str) -> Listing:
-        """What is in the object of that name."""
-        with file_errors(self._first.file.path, name):
-            return self._listing._replace(tree=self._tree(_member(self._first, name), path_of(name), {}))
-
-    def _tree(self, member: Any, name: str, parents: dict[tuple[int, int], str]) -> Tree:
+    def tree(self, member: Any, name: str, parents: dict[tuple[int, int], str]) -> Tree:
         """The tree of h5py's low-level object of that name, which is in these groups."""
         info = h5py.h5o.get_info(member)
         place = info.fileno, info.addr
@@ -194,18 +180,18 @@ class _Walk:
             return self._left_out(name, f"it leads to the group {parents[place]!r}, which it is in.")
         if place in self._trees:
             return self._trees[place]
-        holder, target = self._holder(member, info.fileno)
         is_dataset = isinstance(member, h5py.h5d.DatasetID)
-        tree: Tree = self._add(stored_as(holder, name, member, target)) if is_dataset else {}
+        target = self._target(member, info.fileno)
+        tree: Tree = self._add(stored_as(self._file.file, name, member, target)) if is_dataset else {}
         for key in () if is_dataset else member:
             inner_name = f"{name.rstrip('/')}/{key.decode(errors='surrogateescape')}"
             inner = self._inner(member, key, inner_name, {**parents, place: name})
             if inner is not None:
                 tree[inner_name.rpartition("/")[2]] = inner
         self._trees[place] = tree
-        if self._has_attributes and not (is_dataset and self._listing.arrays[tree].reason):
-            opened, key = (h5py.Dataset(member), tree) if is_dataset else (h5py.Group(member), id(tree))
-            self._listing.attributes[key] = attributes_of(opened, self._object_names, self._listing.left_out)
+        if self._has_attributes and not (is_dataset and self.arrays[tree].reason):
+            opened = h5py.Dataset(member) if is_dataset else h5py.Group(member)
+            self.attributes[_key(tree)] = attributes_of(opened, self._object_names, self.left_out)
         return tree
 
     def _inner(self, group: Any, key: bytes, name: str, parents: dict[tuple[int, int], str]) -> Tree | None:
@@ -218,26 +204,27 @@ class _Walk:
             except FOREIGN_ERRORS as error:
                 return self._left_out(name, _why_dangling(group, key, error))
         is_type = isinstance(member, h5py.h5t.TypeID)
-        return None if is_type else self._tree(member, name, parents)
+        return None if is_type else self.tree(member, name, parents)
 
     def _add(self, stored: Stored) -> int:
-        self._listing.arrays.append(stored)
-        return len(self._listing.arrays) - 1
+        self.arrays.append(stored)
+        return len(self.arrays) - 1
 
     def _left_out(self, name: str, reason: str) -> int:
         """The number of what cannot be loaded as it is not a dataset."""
         return self._add(Stored(name, Spec(_NO_DTYPE, ()), 0, "link", reason=reason))
 
-    def _holder(self, member: Any, fileno: int) -> tuple[Hdf5File, tuple[str, str] | None]:
-        """The file that has an object; and, if it is another than the first, its name and that of the object there."""
-        if fileno not in self._files:
-            path = os.path.abspath(os.fsdecode(h5py.h5f.get_name(member)))  # noqa: PTH100 - does not resolve links
-            self._files[fileno] = self._first.linked(path)
-            self._files[fileno].handle  # noqa: B018 - while the object is open: so the file keeps its number
-        holder = self._files[fileno]
-        if holder is self._first:
-            return holder, None
-        return holder, (holder.file.path, h5py.h5i.get_name(member).decode(errors="surrogateescape"))
+    def _target(self, member: Any, fileno: int) -> tuple[str, str] | None:
+        """The file that has an object, and the name of the object there; None for this file."""
+        if self._files.setdefault(fileno, member) is self._file.handle:
+            return None
+        path = os.path.abspath(os.fsdecode(h5py.h5f.get_name(member)))  # noqa: PTH100 - does not resolve links
+        return path, h5py.h5i.get_name(member).decode(errors="surrogateescape")
+
+
+def _key(tree: Tree) -> int:
+    """What the attributes of a dataset or a group are kept by: a number of a few digits, or an address."""
+    return id(tree) if isinstance(tree, dict) else int(tree)
 
 
 def _why_dangling(group: Any, key: bytes, error: BaseException) -> str:
@@ -287,13 +274,13 @@ def path_of(name: str) -> str:
     return "/" + "/".join(part for part in name.split("/") if part not in ("", "."))
 
 
-def stored_as(holder: Hdf5File, name: str, dataset: Any, target: tuple[str, str] | None = None) -> Stored:
+def stored_as(file: InputFile, name: str, dataset: Any, target: tuple[str, str] | None) -> Stored:
     """What the file says of a dataset, h5py's low-level object, with the reason if it cannot be loaded.
 
     Raises:
         FileError: The file ends before the dataset does, or is damaged otherwise.
     """
-    with file_errors(holder.file.path, name if target is None else target[1]):
+    with file_errors(file.path, name):
         shape, offset = dataset.shape, dataset.get_offset()
         dtype, left_out = readable(dataset.dtype)
         is_text = dtype is not None and dtype.hasobject
@@ -309,7 +296,7 @@ def stored_as(holder: Hdf5File, name: str, dataset: Any, target: tuple[str, str]
             _check_chunks(dataset, codes.index(h5py.h5z.FILTER_FLETCHER32))
         missing = [name for code, name in filters if not h5py.h5z.filter_avail(code)]
         reason = _MISSING_FILTER.format(missing[0]) if missing else ""
-        if is_text or left_out or not _is_as_in_memory(holder.file, dataset, offset, spec):
+        if is_text or left_out or target or not _is_as_in_memory(file, dataset, offset, spec):
             offset = None
         return Stored(name, spec, len(shape), layout, offset, *facts, reason, tuple(left_out), target)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from typing import NamedTuple
@@ -70,12 +70,17 @@ class InputFile(ExitStack):
         path: Its name.
     """
 
-    def __init__(self, path: str, stamps: Mapping[str, Stamp] | None = None) -> None:
-        """`stamps` are those of the rank that inspected the files, by path; None on that rank."""
+    def __init__(self, path: str, stamp: Stamp | None = None) -> None:
+        """`stamp` is the one of the rank that inspected the file; None on that rank."""
         super().__init__()
         self.path = path
-        self._stamp = (stamps or {}).get(path)
+        self._stamp = stamp
         self._descriptors: list[int] = []
+
+    @property
+    def absolute_path(self) -> str:
+        """Its name for ranks that work in another folder."""
+        return os.path.abspath(self.path)  # noqa: PTH100 - does not resolve links
 
     @property
     def stamp(self) -> Stamp:
@@ -141,14 +146,14 @@ class InputFile(ExitStack):
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
         """Reads items of an array whose bytes lie in the file as they would in memory. See `tiles.Reader`."""
-        offset, strides = lie_of(stored, ranges)
+        offset, strides = _lie_of(stored, ranges)
         if stored.spec.order == "F":
             strides, out = strides[::-1], out.T
         with file_errors(self.path, stored.name):
             _read_items(self.descriptor, offset, strides, out)
 
 
-def lie_of(stored: Stored, ranges: Sequence[range]) -> tuple[int, tuple[int, ...]]:
+def _lie_of(stored: Stored, ranges: Sequence[range]) -> tuple[int, tuple[int, ...]]:
     """Where the first of some items lies in the file, and the bytes from one to the next along each axis."""
     assert stored.offset is not None
     starts = (indices.start * stride for indices, stride in zip(ranges, stored.strides, strict=True))
@@ -156,14 +161,14 @@ def lie_of(stored: Stored, ranges: Sequence[range]) -> tuple[int, tuple[int, ...
     return stored.offset + sum(starts), tuple(steps)
 
 
-def span_of(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
+def _span_of(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
     """The bytes from the first to the last of items that lie `strides` apart."""
     return itemsize + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
 
 
 def _read_items(fd: int, offset: int, strides: tuple[int, ...], out: NDArray[np.void]) -> None:
     """Fills `out` with items that lie `strides` bytes apart in a file, from `offset` on, the slowest axis first."""
-    nbytes = span_of(out.shape, strides, out.itemsize)
+    nbytes = _span_of(out.shape, strides, out.itemsize)
     if out.flags.c_contiguous and nbytes == out.nbytes:
         read_exactly(fd, offset, out.reshape(-1).view(np.uint8).data)
     elif nbytes <= _STAGED_BYTES:

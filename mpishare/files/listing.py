@@ -1,13 +1,11 @@
-"""What a file stores, and what of it a call loads, as plain data that other ranks can be sent."""
+"""What a file stores, and what of it a call loads."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -15,70 +13,12 @@ from numpy.lib import format as npy_format
 from mpishare.arrays.region import View, parse_region
 from mpishare.errors import ArgumentError, FileError, checked_path
 from mpishare.files.hdf5_read import Hdf5File, check_loadable, path_of
-from mpishare.files.input_file import InputFile, Stamp
+from mpishare.files.input_file import InputFile
 from mpishare.files.npy import NpyFile
-from mpishare.files.stored import Stored, Tree
+from mpishare.files.stored import Listing, Stored, names_in
 from mpishare.files.tiles import Selection
 
 FormatReader: TypeAlias = NpyFile | Hdf5File
-
-_MOST_NAMES = 1_000_000
-"""Groups that link to each other can give a file of some KiB more names than any memory holds."""
-
-
-class FileListing(NamedTuple):
-    """What a call loads of a file.
-
-    Attributes:
-        path: The absolute path of the file.
-        format: What reads it.
-        stamps: The stamps of the file and of those behind its links, by path.
-        arrays: The arrays, each once.
-        tree: Their numbers by name.
-        attributes: Those of the object under "", and those of each member of a group by its name.
-        left_out: What cannot be loaded, each with the reason.
-    """
-
-    path: str
-    format: type[FormatReader]
-    stamps: Mapping[str, Stamp]
-    arrays: tuple[Stored, ...]
-    tree: Tree
-    attributes: Mapping[str, Any]
-    left_out: tuple[str, ...]
-
-    @property
-    def is_group(self) -> bool:
-        """Whether the object is a group, and not one array."""
-        return isinstance(self.tree, dict)
-
-    @property
-    def description(self) -> str:
-        """What must be the same on all nodes."""
-        return "; ".join(f"{array.name or 'array'}: {array.spec}" for array in self.arrays)
-
-    def reader(self) -> FormatReader:
-        """What reads the file on a rank that has not inspected it. It is opened at the first read."""
-        return self.format(InputFile(self.path, self.stamps), self.stamps)
-
-    def selections(self, region: Any) -> tuple[dict[int, Selection], View]:
-        """What to read of each array, by its number; and what makes the result of the one array.
-
-        Args:
-            region: An index into one array; None for all of it.
-
-        Raises:
-            ArgumentError: The region is not within the array, or is of a group.
-        """
-        if self.is_group and region is not None:
-            raise ArgumentError(f"region is for one array, but a group of {self.path} was given. Give a dataset in it.")
-        made: dict[int, Selection] = {}
-        view: View = np.asarray
-        for number, array in enumerate(self.arrays):
-            if not array.reason:
-                axes, view = parse_region(() if region is None else region, array.shape[: array.ndim])
-                made[number] = Selection(array, tuple(axes))
-        return made, view
 
 
 def stored(path: str | os.PathLike[str], dataset: str | None = None) -> dict[str, Stored]:
@@ -117,12 +57,12 @@ def stored(path: str | os.PathLike[str], dataset: str | None = None) -> dict[str
         return {"": listing.arrays[0]}
     return {
         path_of(f"{name or ''}/{inner}"): listing.arrays[tree]
-        for inner, tree in _names_in(listing.tree, path)
+        for inner, tree in names_in(listing.tree, path)
         if not isinstance(tree, dict)
     }
 
 
-def inspect_file(reader: FormatReader, name: str | None, region: Any, *, attributes: bool) -> FileListing:
+def inspect_file(reader: FormatReader, name: str | None, region: Any, *, attributes: bool) -> Listing:
     """What a call loads.
 
     Args:
@@ -135,54 +75,44 @@ def inspect_file(reader: FormatReader, name: str | None, region: Any, *, attribu
         FileError: There is no such file or dataset, or it is damaged.
         SpecError: The dataset cannot be loaded. Of a group it is left out.
     """
-    found = reader.listing(name, attributes=attributes)
-    if not isinstance(found.tree, dict):
-        check_loadable(reader.file.path, found.arrays[0])
-    path = os.path.abspath(reader.file.path)  # noqa: PTH100 - does not resolve links
-    left_out = [
-        f"{'link' if array.layout == 'link' else 'dataset'} {array.name!r}: {reason}"
-        for array in found.arrays
-        for reason in (array.reason, *array.left_out)
-        if reason
-    ]
-    names = _names_in(found.tree, path) if attributes else []
-    keys = ((inner, id(tree) if isinstance(tree, dict) else tree) for inner, tree in names)
-    named = {inner: found.attributes[key] for inner, key in keys if key in found.attributes}
-    left_out += found.left_out
-    listing = FileListing(path, type(reader), reader.stamps, tuple(found.arrays), found.tree, named, tuple(left_out))
-    if isinstance(reader, Hdf5File) and any(array.is_text for array in found.arrays):
+    listing = reader.listing(name, attributes=attributes)
+    if not listing.is_group:
+        check_loadable(reader.file.path, listing.arrays[0])
+    if isinstance(reader, Hdf5File) and any(array.is_text for array in listing.arrays):
         with suppress(ArgumentError):  # which every rank finds by itself
-            listing = _with_widths(reader, listing, region)
+            return _with_widths(reader, listing, region)
     return listing
 
 
-def _with_widths(reader: Hdf5File, listing: FileListing, region: Any) -> FileListing:
+def selections(listing: Listing, region: Any) -> tuple[dict[int, Selection], View]:
+    """What to read of each array, by its number; and what makes the result of the one array.
+
+    Args:
+        listing: The arrays.
+        region: An index into one array; None for all of it.
+
+    Raises:
+        ArgumentError: The region is not within the array, or is of a group.
+    """
+    if listing.is_group and region is not None:
+        raise ArgumentError(f"region is for one array, but a group of {listing.path} was given. Give a dataset in it.")
+    made: dict[int, Selection] = {}
+    view: View = np.asarray
+    for number, array in enumerate(listing.arrays):
+        if not array.reason:
+            axes, view = parse_region(() if region is None else region, array.shape[: array.ndim])
+            made[number] = Selection(array, tuple(axes))
+    return made, view
+
+
+def _with_widths(reader: Hdf5File, listing: Listing, region: Any) -> Listing:
     """The listing, with strings as wide as a load needs them."""
     arrays = list(listing.arrays)
-    for number, selection in listing.selections(region)[0].items():
+    for number, selection in selections(listing, region)[0].items():
         if selection.stored.is_text:
             spec = replace(arrays[number].spec, dtype=reader.dtype_of_longest(selection))
             arrays[number] = replace(arrays[number], spec=spec)
-    return listing._replace(arrays=tuple(arrays))
-
-
-def _names_in(tree: Tree, path: str) -> list[tuple[str, Tree]]:
-    """All groups and arrays of a tree by their names, with slashes between groups; "" is the tree itself.
-
-    Raises:
-        FileError: There are too many.
-    """
-    names = list(islice(_walk(tree, ""), _MOST_NAMES + 1))
-    if len(names) > _MOST_NAMES:
-        reason = f"has more than {_MOST_NAMES:,} names, as its groups link to each other. Give a dataset or a group."
-        raise FileError(path, None, reason)
-    return names
-
-
-def _walk(tree: Tree, name: str) -> Iterator[tuple[str, Tree]]:
-    yield name, tree
-    for key, inner in tree.items() if isinstance(tree, dict) else ():
-        yield from _walk(inner, f"{name}/{key}".lstrip("/"))
+    return listing._replace(arrays=arrays)
 
 
 def reader_of(file: InputFile) -> FormatReader:

@@ -17,16 +17,19 @@ from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, FileError
 from mpishare.files.errors import file_errors
-from mpishare.files.input_file import InputFile, lie_of, span_of
-from mpishare.files.listing import FileListing, FormatReader, checked, inspect_file, reader_of
+from mpishare.files.input_file import InputFile, Stamp
+from mpishare.files.listing import FormatReader, checked, inspect_file, reader_of, selections
 from mpishare.files.parallel_read import ROOT, read_parts
-from mpishare.files.stored import strides_of
+from mpishare.files.stored import Listing
 from mpishare.files.tiles import Selection
 from mpishare.memory.backends import check_backend
 from mpishare.memory.mapping import Mapping, Origin
 from mpishare.memory.pool import Slot
 from mpishare.memory.segment import Segment
 from mpishare.progress_bar import check_tqdm
+
+Found = tuple[type[FormatReader], Stamp, Listing]
+"""What a rank has found: the format of the file, its stamp, and what it stores."""
 
 
 def load(
@@ -43,16 +46,16 @@ def load(
 ) -> Any:
     """Reads an array of a `.npy` or an HDF5 file into the memory of each node, without a copy on the way.
 
-    The ranks of rank 0's node read each byte once, each rank other pieces. Meanwhile earlier pieces travel to the other
+    The ranks of rank 0's node read each byte once, each rank other tiles. Meanwhile earlier tiles travel to the other
     nodes. No rank holds a second copy. The rank that reads a compressed chunk decompresses it.
 
     The file's own types become NumPy's, as h5py converts them: enumerations become their numbers, strings of fixed
     length bytes. Strings of variable length, also in columns, become bytes ("S") as wide as the longest, in UTF-8 if
     the file has that; they are read twice. References, arrays of variable length and Python objects cannot be loaded.
 
-    Links are followed, also into other files, which are checked as the first one is. A dataset that has several names
-    is read once, and the same array stands under each name. What cannot be loaded is left out of a group, with a
-    warning on rank 0 that names it: datasets, columns, links that lead nowhere, and links to a group that they are in.
+    Links are followed, also into other files. A dataset that has several names is read once, and the same array stands
+    under each name. What cannot be loaded is left out of a group, with a warning on rank 0 that names it: datasets,
+    columns, links that lead nowhere, and links to a group that they are in.
 
     Args:
         path: The file. A relative path starts at the working folder of rank 0; at that of the leader of each node if
@@ -66,8 +69,8 @@ def load(
             that name, all with the same contents, and reads it.
         map: Whether to map the file instead of reading it, which takes no time, and no memory but the kernel's page
             cache. Each node maps its own file. A part of an array may have gaps; a list or mask is refused. It takes a
-            `.npy` file or contiguous datasets, on a file system that can be trusted: if the file is truncated later,
-            SIGBUS ends the job.
+            `.npy` file or contiguous datasets of the file itself, on a file system that can be trusted: if the file is
+            truncated later, SIGBUS ends the job.
         attributes: Whether to return the attributes too.
         progress: Whether rank 0 shows the rate and the time left; see `mpishare.map`.
         comm: The ranks that share; MPI_COMM_WORLD when None.
@@ -122,28 +125,29 @@ def load(
                 listing = inspect_file(reader, name, items, attributes=attributes)
                 if listing.left_out and context.topology.rank == ROOT:
                     callsite.warn(f"load(): left out of {file}: {'; '.join(listing.left_out)}")
-                pickled = pickle.dumps(listing)  # while an error can still be raised on all ranks
+                pickled = pickle.dumps(
+                    (type(reader), reader.file.stamp, listing)
+                )  # while an error can still be raised on all ranks
                 if context.topology.rank == ROOT:
                     agreement.payload = len(pickled).to_bytes(PAYLOAD_BYTES, "little")
-        listing = _shared_listing(context, pickled, agreement.payload, per_node=per_node)
+        format_class, stamp, listing = _shared_listing(context, pickled, agreement.payload, per_node=per_node)
         if reader is None:
-            reader = listing.reader()
-            stack.enter_context(reader.file)
+            reader = format_class(stack.enter_context(InputFile(listing.path, stamp)))
         with nullcontext() if items is None else agree(context.collective_comm):
-            selections, view = listing.selections(items)
+            chosen, view = selections(listing, items)
         if map:
-            arrays = _mapped(context, reader, list(selections.values()))
+            arrays = _mapped(context, reader, list(chosen.values()))
         else:
-            parts = list(selections.values())
+            parts = list(chosen.values())
             arrays = read_parts(context, reader, parts, backend=names, once_per=read, progress=progress)
-    numbered = dict(zip(selections, arrays, strict=True))
+    numbered = dict(zip(chosen, arrays, strict=True))
     data = nested(listing.tree, numbered, {}) if listing.is_group else view(arrays[0])
     if not attributes:
         return data
     return data, listing.attributes if listing.is_group else listing.attributes.get("", {})
 
 
-def _shared_listing(context: Context, pickled: bytes, length: bytes, *, per_node: bool) -> FileListing:
+def _shared_listing(context: Context, pickled: bytes, length: bytes, *, per_node: bool) -> Found:
     """What the root found in its file; or, `per_node`, what the leader of this node found in the file of the node.
 
     Args:
@@ -155,25 +159,25 @@ def _shared_listing(context: Context, pickled: bytes, length: bytes, *, per_node
     is_root = context.topology.rank == ROOT
     block = np.frombuffer(pickled, np.uint8) if is_root else np.empty(int.from_bytes(length, "little"), np.uint8)
     context.collective_comm.bcast(block, ROOT)
-    listing: FileListing = pickle.loads(block.data)  # noqa: S301 - of this job
+    of_root: Found = pickle.loads(block.data)  # noqa: S301 - of this job
     if not per_node or context.topology.n_nodes == 1:
-        return listing
-    own: FileListing = pickle.loads(context.node_collective_comm.bcast_obj(pickled, 0))  # noqa: S301
+        return of_root
+    own: Found = pickle.loads(context.node_collective_comm.bcast_obj(pickled, 0))  # noqa: S301
     with agree(context.collective_comm):
-        if own.description != listing.description:
+        there, here = of_root[2].description, own[2].description
+        if here != there:
             host, root_host = context.topology.host, context.topology.hosts[ROOT]
-            reason = f"has {own.description} on host {host}, but on host {root_host} {listing.description}."
-            raise FileError(own.path, None, reason)
+            raise FileError(own[2].path, None, f"has {here} on host {host}, but on host {root_host} {there}.")
     return own
 
 
-def _mapped(context: Context, reader: FormatReader, selections: list[Selection]) -> list[NDArray[Any]]:
+def _mapped(context: Context, reader: FormatReader, chosen: list[Selection]) -> list[NDArray[Any]]:
     """The arrays, as read-only views of the kernel's own pages of the file."""
     with agree(context.collective_comm):
         first_key = context.uid + context.segment_count + 1
-        context.segment_count += len(selections)  # before anything fails: all ranks count alike
+        context.segment_count += len(chosen)  # before anything fails: all ranks count alike
         origin = Origin("mapped file", context.topology.node_size)
-        return [map_file(reader, selection, origin, key) for key, selection in enumerate(selections, first_key)]
+        return [map_file(reader, selection, origin, key) for key, selection in enumerate(chosen, first_key)]
 
 
 def map_file(reader: FormatReader, selection: Selection, origin: Origin, key: int) -> NDArray[Any]:
@@ -189,25 +193,23 @@ def map_file(reader: FormatReader, selection: Selection, origin: Origin, key: in
         ArgumentError: A list or a mask selects the items.
         FileError: The bytes are not in the file as in memory; or it cannot be opened or mapped, or has changed.
     """
-    stored, spec, file = selection.stored, selection.spec, reader.holder(selection.stored).file
+    stored, spec, file = selection.stored, selection.spec, reader.file
     if stored.offset is None:
         reason = "cannot be mapped: it is converted, or not contiguous in this file. Load it without map=True."
-        raise FileError(file.path, stored.own_name, reason)
+        raise FileError(file.path, stored.name, reason)
     ranges = [axis.indices for axis in selection.axes if isinstance(axis.indices, range)]
     if len(ranges) < len(selection.axes):
         raise ArgumentError("map=True cannot pick items by a list or a mask. Use slices, or leave map=True out.")
-    if not spec.nbytes:
+    if not stored.nbytes:
         empty = spec.view(np.empty(0, np.uint8))
         empty.flags.writeable = False
         return empty
-    offset, strides = lie_of(stored, ranges)
-    nbytes = span_of(selection.shape, strides, stored.itemsize)
     with file_errors(file.path, stored.name):
-        memory = Mapping.read_only(file.descriptor, slice(offset, offset + nbytes))
-    segment = Segment(Slot(memory, origin, nbytes), nbytes, key, "load")
+        memory = Mapping.read_only(file.descriptor, slice(stored.offset, stored.offset + stored.nbytes))
+    segment = Segment(Slot(memory, origin, stored.nbytes), stored.nbytes, key, "load")
     segment.seal()
-    inner = strides_of(spec.shape[stored.ndim :], spec.dtype.itemsize, "C")
-    return np.ndarray(spec.shape, spec.dtype, segment.block(), strides=(*strides, *inner))
+    selected: Any = (*(slice(indices.start, indices.stop, indices.step) for indices in ranges), ...)
+    return segment.view(stored.spec)[selected]
 
 
 def nested(tree: Any, arrays: dict[int, NDArray[Any]], made: dict[int, dict[str, Any]]) -> dict[str, Any]:

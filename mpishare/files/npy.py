@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Mapping
 
 from numpy.lib import format as npy
 
@@ -12,7 +11,7 @@ from mpishare.arrays.dtypes import check_dtype, describe, rebuild
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError
 from mpishare.files.errors import file_errors
-from mpishare.files.input_file import InputFile, Stamp
+from mpishare.files.input_file import InputFile
 from mpishare.files.stored import Listing, Stored
 
 _LENGTHS = {1: struct.Struct("<H"), 2: struct.Struct("<I"), 3: struct.Struct("<I")}
@@ -32,19 +31,9 @@ _SHOWN_CHARACTERS = 200
 class NpyFile:
     """A .npy file. It satisfies `Reader`."""
 
-    def __init__(self, file: InputFile, stamps: Mapping[str, Stamp] | None = None) -> None:
-        """`stamps` are those of the rank that inspected the file; the `file` has its own."""
+    def __init__(self, file: InputFile) -> None:
         self.file = file
         self.read, self.check = file.read, file.check
-
-    @property
-    def stamps(self) -> dict[str, Stamp]:
-        """The stamp of the file, by its path."""
-        return {self.file.path: self.file.stamp}
-
-    def holder(self, stored: Stored) -> NpyFile:
-        """The file that has an array."""
-        return self
 
     def listing(self, name: str | None, *, attributes: bool) -> Listing:
         """The one array.
@@ -71,7 +60,8 @@ class NpyFile:
         with file_errors(file.path):
             spec = spec_in(content, version)
         file.check_end(start + nbytes + spec.nbytes)
-        return Listing([Stored(None, spec, len(spec.shape), "npy", offset=start + nbytes)], 0, {}, [])
+        array = Stored(None, spec, len(spec.shape), "npy", offset=start + nbytes)
+        return Listing(file.absolute_path, [array], 0, {}, [])
 
 
 def spec_in(content: bytes, version: int) -> Spec:

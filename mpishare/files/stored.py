@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mpishare.arrays.spec import Spec
+from mpishare.errors import FileError
+
+_MOST_NAMES = 1_000_000
+"""Groups that link to each other can give a file of some KiB more names than any memory holds."""
 
 Tree = Any
 """The number of an array among those of a file; or a dict of trees by name, for a group. Where a group or a dataset has
@@ -73,26 +78,52 @@ class Stored:
         """The bytes from one item to the next along each of the `ndim` axes."""
         return strides_of(self.shape[: self.ndim], self.itemsize, self.spec.order)
 
-    @property
-    def own_name(self) -> str:
-        """Its dataset, by the name in its own file."""
-        return self.name or "" if self.target is None else self.target[1]
-
 
 class Listing(NamedTuple):
-    """What a file, or an object in it, has.
+    """What a file, or an object in it, has, as plain data that other ranks can be sent.
 
     Attributes:
+        path: The absolute path of the file.
         arrays: The arrays, each once.
         tree: Their numbers by name; an array alone is its number.
-        attributes: Those of each array by its number, and of each group by the identity of its tree.
-        left_out: The attributes that cannot be read, each with the reason.
+        attributes: Those of the object under "", and those of each member of a group by its name.
+        left_out: What cannot be loaded, each with the reason.
     """
 
-    arrays: list[Stored]
+    path: str
+    arrays: Sequence[Stored]
     tree: Tree
-    attributes: dict[int, dict[str, Any]]
-    left_out: list[str]
+    attributes: dict[str, dict[str, Any]]
+    left_out: Sequence[str]
+
+    @property
+    def is_group(self) -> bool:
+        """Whether the object is a group, and not one array."""
+        return isinstance(self.tree, dict)
+
+    @property
+    def description(self) -> str:
+        """What must be the same on all nodes."""
+        return "; ".join(f"{array.name or 'array'}: {array.spec}" for array in self.arrays)
+
+
+def names_in(tree: Tree, path: str) -> list[tuple[str, Tree]]:
+    """All groups and arrays of a tree by their names, with slashes between groups; "" is the tree itself.
+
+    Raises:
+        FileError: There are too many.
+    """
+    names = list(islice(_walk(tree, ""), _MOST_NAMES + 1))
+    if len(names) > _MOST_NAMES:
+        reason = f"has more than {_MOST_NAMES:,} names, as its groups link to each other. Give a dataset or a group."
+        raise FileError(path, None, reason)
+    return names
+
+
+def _walk(tree: Tree, name: str) -> Iterator[tuple[str, Tree]]:
+    yield name, tree
+    for key, inner in tree.items() if isinstance(tree, dict) else ():
+        yield from _walk(inner, f"{name}/{key}".lstrip("/"))
 
 
 def strides_of(shape: Sequence[int], itemsize: int, order: str) -> tuple[int, ...]:

@@ -132,7 +132,7 @@ def make_linked(folder):
 
 @pytest.mark.parametrize("read", ["job", "node"])
 def test_links_are_followed_and_read_once(folder, shared_folder, read, monkeypatch):
-    """Also where the other ranks work in another folder; and what is behind them can be mapped."""
+    """Also where the other ranks work in another folder."""
     if COMM.rank == 0:
         make_linked(shared_folder)
     COMM.Barrier()
@@ -150,7 +150,6 @@ def test_links_are_followed_and_read_once(folder, shared_folder, read, monkeypat
     segment = segment_of(data["entry"]["far"])
     assert segment is segment_of(data["table"])
     assert segment.nbytes < LARGE.nbytes + 1000
-    assert_loaded(ms.load(shared_folder / "linked.h5", "entry/again", map=True, region=np.s_[3:]), LARGE[3:])
     COMM.Barrier()
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from mpishare.files.input_file import InputFile
-from mpishare.files.listing import inspect_file, reader_of
+from mpishare.files.listing import inspect_file, reader_of, selections
 from mpishare.files.load import nested
 from mpishare.files.parallel_read import layout_of
 
@@ -19,15 +19,15 @@ def loaded(path, dataset=None, region=None, *, tile_bytes=SMALL_TILE_BYTES):
     with InputFile(str(path)) as file:
         reader = reader_of(file)
         listing = inspect_file(reader, dataset, region, attributes=False)
-        selections, view = listing.selections(region)
-        offsets, nbytes = layout_of([*selections.values()])
+        chosen, view = selections(listing, region)
+        offsets, nbytes = layout_of([*chosen.values()])
         block = np.full(nbytes, 0xEE, np.uint8)
-        for selection, offset in zip(selections.values(), offsets, strict=True):
+        for selection, offset in zip(chosen.values(), offsets, strict=True):
             for tile in reversed(list(selection.tiles(reader, tile_bytes))):
                 tile.read(block[offset : offset + selection.spec.nbytes])
         reader.check()
-    arrays = [part.spec.view(block[offset:]) for part, offset in zip(selections.values(), offsets, strict=True)]
-    numbered = dict(zip(selections, arrays, strict=True))
+    arrays = [part.spec.view(block[offset:]) for part, offset in zip(chosen.values(), offsets, strict=True)]
+    numbered = dict(zip(chosen, arrays, strict=True))
     return nested(listing.tree, numbered, {}) if listing.is_group else view(arrays[0])
 
 
