@@ -209,7 +209,8 @@ def map_file(reader: FormatReader, selection: Selection, origin: Origin, key: in
     segment = Segment(Slot(memory, origin, stored.nbytes), stored.nbytes, key, "load")
     segment.seal()
     selected: Any = (*(slice(indices.start, indices.stop, indices.step) for indices in ranges), ...)
-    return segment.view(stored.spec)[selected]
+    array: NDArray[Any] = segment.view(stored.spec)[selected]
+    return array
 
 
 def nested(tree: Any, arrays: dict[int, NDArray[Any]], made: dict[int, dict[str, Any]]) -> dict[str, Any]:
