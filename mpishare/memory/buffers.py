@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from mpishare.arrays.raw import Block
@@ -12,15 +10,13 @@ from mpishare.errors import CapacityError
 from mpishare.host import memory as host_memory
 
 
-def allocate_buffer(context: Context, nbytes: int, cure: str, *, before: Callable[[], object] | None = None) -> Block:
-    """A block of `nbytes` with arbitrary contents. Calls `before` first, for what needs memory as well.
+def allocate_buffer(context: Context, nbytes: int, cure: str) -> Block:
+    """A block of `nbytes` with arbitrary contents.
 
     Raises:
         CapacityError: There is no memory. It names the `cure`.
     """
     try:
-        if before is not None:
-            before()
         return np.empty(nbytes, np.uint8)
     except (MemoryError, ValueError, OverflowError) as error:
         free = host_memory.memory_room().free

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.spec import PLAIN_CLASSES, describe
@@ -13,10 +11,8 @@ from mpishare.comm import mpi
 from mpishare.comm.context import Context, context_of
 from mpishare.comm.requests import pending
 from mpishare.errors import ArgumentError, MpishareError, SpecError, StallError, checked_integer
-from mpishare.messages.blocking import receive_fast, send_fast
-from mpishare.messages.compression import check_compress, wants_frames
-from mpishare.messages.requests import ReceiveRequest, Request, SendRequest, finished
-from mpishare.messages.wire import encode
+from mpishare.messages.requests import ReceiveRequest, Request, SendRequest, receive_now, send_now
+from mpishare.messages.wire import Message, encode, lz4
 from mpishare.objects.pickling import pickle_object
 
 
@@ -31,7 +27,7 @@ def send(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, c
         tag: An integer >= 0 by which the receiver may select messages.
         comm: The ranks; MPI_COMM_WORLD when None.
         compress: "auto" to compress arrays of 10 kB or more by lz4, if they go to another node, and if a sample shows
-            that they arrive sooner. The first message of more than 2 MiB measures the speed of the link.
+            that they arrive sooner. The first message of 2 MiB or more measures the speed of the link.
 
     Raises:
         SpecError: The array holds Python objects, or the object cannot be pickled.
@@ -55,8 +51,14 @@ def send(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, c
         array([0, 1, 2])
     """
     context = context_of(comm)
-    if compress is not None or not send_fast(context, array, dest, tag):
-        _send(context, array, dest, tag, compress, is_blocking=True).wait()
+    rank, tag, compresses = _checked_send(context, dest, tag, compress)
+    head, data_tag, chunks = message = _encoded(context, array, compresses)
+    if rank == context.topology.rank:  # MPI would wait for a receive that cannot come
+        SendRequest(context, (head, data_tag, [chunk.copy() for chunk in chunks]), rank, tag)
+    elif compresses or pending or not context.has_fast_messages:
+        SendRequest(context, message, rank, tag, compresses=compresses, is_blocking=True).wait()
+    else:
+        send_now(context, message, rank, tag)
 
 
 def isend(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, compress: str | None = None) -> Request:
@@ -92,7 +94,9 @@ def isend(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, 
         8000000
         >>> request.wait()
     """
-    return _send(context_of(comm), array, dest, tag, compress, is_blocking=False)
+    context = context_of(comm)
+    rank, tag, compresses = _checked_send(context, dest, tag, compress)
+    return SendRequest(context, _encoded(context, array, compresses), rank, tag, compresses=compresses)
 
 
 def recv(
@@ -145,8 +149,7 @@ def recv(
     rank, wanted_tag = _checked_receive(context, source, tag, out, status)
     if pending or not context.has_fast_messages or rank == mpi.PROC_NULL:
         return irecv(source, tag=tag, out=out, comm=comm, status=status).wait()
-    result = receive_fast(context, rank, wanted_tag, out, status)
-    return result if status is None and type(result) is np.ndarray else finished(result, status)
+    return receive_now(context, rank, wanted_tag, out, status)
 
 
 def irecv(
@@ -253,18 +256,25 @@ def sendrecv(
     return result
 
 
-def _send(context: Context, array: Any, dest: int, tag: int, compress: str | None, *, is_blocking: bool) -> Request:
-    """Checks the arguments and begins to send. A request that is not of a blocking send is waited for by the user."""
-    rank = checked_integer("dest", dest, mpi.PROC_NULL, largest=context.topology.size - 1)
+def _checked_send(context: Context, dest: int, tag: int, compress: str | None) -> tuple[int, int, bool]:
+    """The rank to send to, the tag, and whether the chunks may be compressed, as none are within a node.
+
+    Raises:
+        ArgumentError, BackendError: See `send`.
+    """
+    rank = checked_integer("dest", dest, least=mpi.PROC_NULL, largest=context.topology.size - 1)
     tag = checked_integer("tag", tag, largest=context.max_tag)
-    content = array if type(array) in PLAIN_CLASSES else pickle_object(array)
-    has_link = check_compress(compress) and rank != mpi.PROC_NULL
-    wants = partial(wants_frames, context, rank, can_measure=is_blocking) if has_link else None
-    message = encode(context, content, wants)
-    if is_blocking and rank == context.topology.rank:  # MPI would wait for a receive that cannot come
-        SendRequest(context, message._replace(parts=[part.copy() for part in message.parts]), rank, tag)
-        return Request()
-    return SendRequest(context, message, rank, tag, is_blocking=is_blocking)
+    if compress is None:
+        return rank, tag, False
+    if compress != "auto":
+        raise ArgumentError(f"compress {compress!r} is unknown. Use None or 'auto'.")
+    lz4()
+    return rank, tag, rank >= 0 and context.topology.node_of(rank) != context.topology.node
+
+
+def _encoded(context: Context, obj: Any, compresses: bool) -> Message:
+    content = obj if type(obj) in PLAIN_CLASSES else pickle_object(obj)
+    return encode(context, content, has_frames=compresses)
 
 
 def _checked_receive(
@@ -275,20 +285,17 @@ def _checked_receive(
     Raises:
         ArgumentError, SpecError: See `recv`.
     """
-    if source is None:
-        source = mpi.ANY_SOURCE
-    elif type(source) is not int or not 0 <= source < context.topology.size:
-        largest = context.topology.size - 1
-        source = checked_integer("source", source, mpi.PROC_NULL, mpi.ANY_SOURCE, largest=largest)
+    largest = context.topology.size - 1
+    rank = mpi.ANY_SOURCE
+    if source is not None:
+        rank = checked_integer("source", source, mpi.PROC_NULL, mpi.ANY_SOURCE, largest=largest)
     wanted_tag = mpi.ANY_TAG if tag is None else checked_integer("tag", tag, mpi.ANY_TAG, largest=context.max_tag)
-    if out is None and status is None:  # as mostly
-        return source, wanted_tag
     if out is not None and (type(out) not in PLAIN_CLASSES or not out.flags.writeable):
         given = "a read-only array" if type(out) in PLAIN_CLASSES else describe(out)
         raise SpecError(f"out is {given}; expected a writable numpy.ndarray, such as numpy.empty(shape, dtype).")
     if status is not None:
         if not isinstance(status, mpi.Status):
             raise ArgumentError(f"status is {describe(status)}; expected an mpi4py.MPI.Status.")
-        if source == mpi.PROC_NULL:  # MPI 3.1, section 3.11
-            context.head_comm.Probe(source, status=status)
-    return source, wanted_tag
+        if rank == mpi.PROC_NULL:  # MPI 3.1, section 3.11
+            context.head_comm.Probe(rank, status=status)
+    return rank, wanted_tag

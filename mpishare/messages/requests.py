@@ -1,32 +1,33 @@
-"""Messages that are sent and received later: what `isend` and `irecv` return.
+"""Messages that are sent and received, at once or later: what `isend` and `irecv` return.
 
-The head of each travels over the head communicator with the caller's tag, the parts over the data communicator with a
-tag that the head names. So threads may send and receive at the same time, and whoever receives from any rank gets the
-parts from the right one.
+The head of each message travels over the head communicator with the caller's tag. Its chunks travel over the data
+communicator with a tag that the head names. So threads may send and receive at the same time, and whoever receives from
+any rank gets the chunks from the right one.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays.raw import Block
-from mpishare.arrays.slices import chunks
 from mpishare.comm import mpi
 from mpishare.comm.context import Context
-from mpishare.comm.requests import advance_all, keep_alive, pending
+from mpishare.comm.requests import advance_all, keep_alive, pending, waits
 from mpishare.errors import MpishareError
-from mpishare.messages.compression import FRAME_BYTES, MEASURED_FRAMES, compress_frame, pays
-from mpishare.messages.wire import HEAD_BYTES, Decoding, Message, chunks_of, decode, travels_in_frames
+from mpishare.messages.wire import FRAME_BYTES, HEAD_BYTES, Decoding, Head, Message, compressed, decode
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import unpickle_object
 
 _FRAMES_AHEAD = 4
 """Frames under way while a blocking send compresses the next."""
+
+_MEASURED_FRAMES = 2
+"""The first frames to a node, which are sent without compression: the time of the last one is the speed of the link."""
 
 _REFUSED = (
     "an exception from outside, such as a signal handler's, ended an earlier message on this rank before it was "
@@ -38,6 +39,10 @@ _dropped: list[list[mpi.Request]] = []
 
 _releasing = threading.RLock()
 """Held by the thread that looks which of these have ended."""
+
+
+_heads: list[Head] = []
+"""Heads to be used again: as many as there were threads in `receive_now` at a time."""
 
 
 class Request:
@@ -58,7 +63,7 @@ class Request:
             What was received; None for a message that was sent.
 
         Raises:
-            MpishareError: That of `recv`.
+            MpishareError: The errors of `recv`.
 
         Collective:
             No; with the rank at the other end.
@@ -72,7 +77,7 @@ class Request:
             Whether it has ended, and if so what `wait` returns.
 
         Raises:
-            MpishareError: That of `recv`.
+            MpishareError: The errors of `recv`.
 
         Collective:
             No, local.
@@ -97,67 +102,70 @@ class Request:
 class SendRequest(Request):
     """A message from this rank."""
 
-    def __init__(self, context: Context, message: Message, dest: int, tag: int, *, is_blocking: bool = False) -> None:
+    def __init__(
+        self,
+        context: Context,
+        message: Message,
+        dest: int,
+        tag: int,
+        *,
+        compresses: bool = False,
+        is_blocking: bool = False,
+    ) -> None:
         """Begins to send.
 
         Args:
-            context: That of the communicator.
+            context: The context of the communicator.
             message: What to send.
             dest: The rank to send to.
-            tag: That of the head.
+            tag: The tag of the head.
+            compresses: Whether the chunks are frames, which may be compressed.
             is_blocking: Whether to wait for earlier frames before the next is compressed.
 
         Raises:
             MpishareError: Messages on the communicator are refused.
         """
         super().__init__()
+        head, self._tag, chunks = message
         self._requests: list[mpi.Request] = []
         self._context = context
         self._dest = dest
-        self._tag = message.tag
         _prepare(context)
         try:
-            self._requests.append(context.head_comm.Isend([message.head, mpi.BYTE], dest, tag))
-            for part in message.parts:
-                if travels_in_frames(part.nbytes, message.has_frames):
-                    self._send_frames(part, is_blocking)
-                else:
-                    for chunk in chunks_of(part):
-                        self._send(chunk)
+            self._requests.append(context.head_comm.Isend((head, mpi.BYTE), dest, tag))
+            for chunk in self._compressed(chunks, is_blocking) if compresses else chunks:
+                self._chunk = chunk  # kept until MPI's request has it
+                self._requests.append(context.data_comm.Isend((chunk, mpi.BYTE), dest, self._tag))
         except BaseException as error:
-            keep_alive([message])  # which MPI may have begun to send just now
+            keep_alive([self, message])  # which MPI may have begun to send just now
             refuse_if_interrupted(context, error)
             raise
 
-    def _send(self, block: Block | bytes, *, is_synchronous: bool = False) -> None:
-        comm = self._context.data_comm
-        send = comm.Issend if is_synchronous else comm.Isend
-        self._requests.append(send([block, mpi.BYTE], self._dest, self._tag))
-
-    def _send_frames(self, part: Block, is_blocking: bool) -> None:
-        """Sends a large part, compressed from where that pays on."""
-        frames = list(chunks(part.nbytes, FRAME_BYTES))
-        speeds, node = self._context.link_speeds, self._context.topology.node_of(self._dest)
-        if node not in speeds:
-            speeds[node] = self._measured_speed([part[frame] for frame in frames[:MEASURED_FRAMES]])
-            del frames[:MEASURED_FRAMES]
-        does_pay = pays(part[frames[0].start :], speeds[node])
-        for frame in frames:
+    def _compressed(self, chunks: Iterable[NDArray[Any]], is_blocking: bool) -> Iterator[NDArray[Any] | bytes]:
+        """The chunks, compressed where that pays on the link, whose speed the first large ones measure."""
+        node, speeds, measured = self._context.topology.node_of(self._dest), self._context.link_speeds, 0
+        for chunk in chunks:
+            if node not in speeds and is_blocking and chunk.nbytes == FRAME_BYTES:
+                measured += 1
+                speed = self._measured_speed(chunk)
+                if measured == _MEASURED_FRAMES:
+                    speeds[node] = speed
+                continue
             if is_blocking:
                 self._wait_until(_FRAMES_AHEAD)
-            self._send(compress_frame(part[frame]) if does_pay else part[frame])
+            yield compressed(chunk, speeds[node]) if node in speeds else chunk
 
-    def _measured_speed(self, frames: list[Block]) -> float:
-        """Bytes a second: sends `frames` one after the other, and takes the time of the last.
+    def _measured_speed(self, frame: NDArray[Any]) -> float:
+        """Sends a frame, and returns bytes a second.
 
         A synchronous send ends when its receive has begun (MPI 3.1, section 3.4), which is when the frame before it has
-        been received. So a receiver that comes late does not count.
+        been received. So a receiver that comes late counts for the first frame alone.
         """
-        for frame in frames:
-            start_s = time.perf_counter()
-            self._send(frame, is_synchronous=True)
-            self._wait_until(0)
-        return frames[-1].nbytes / max(time.perf_counter() - start_s, 1e-9)
+        self._wait_until(0)
+        start_s = time.perf_counter()
+        self._requests.append(self._context.data_comm.Issend((frame, mpi.BYTE), self._dest, self._tag))
+        self._wait_until(0)
+        return frame.nbytes / max(time.perf_counter() - start_s, 1e-9)
 
     def _wait_until(self, count: int) -> None:
         """Waits until no more than `count` of MPI's requests are left."""
@@ -193,9 +201,9 @@ class ReceiveRequest(Request):
         """Begins to receive.
 
         Args:
-            context: That of the communicator.
+            context: The context of the communicator.
             source: The rank to receive from, or MPI.ANY_SOURCE.
-            tag: That of the message, or MPI.ANY_TAG.
+            tag: The tag of the message, or MPI.ANY_TAG.
             out: Where to receive; None for a fresh array.
             status: Is filled in by the `wait` or `test` that returns the result.
 
@@ -209,13 +217,15 @@ class ReceiveRequest(Request):
         self._out = out
         self._user_status = status
         self._head_status = self._status = mpi.Status()
-        self._buffer: Block = np.empty(HEAD_BYTES, np.uint8)  # of the message that is waited for, as is `_status`
+        self._buffer: NDArray[Any] | bytearray = bytearray(
+            HEAD_BYTES
+        )  # of the message that is waited for, as is `_status`
         self._decoding: Decoding | None = None  # from when the head has come until the result is returned
         self._is_done = False
         self._error: BaseException | None = None
         self._lock = threading.Lock()
         try:
-            self._request = context.head_comm.Irecv([self._buffer, mpi.BYTE], source, tag)
+            self._request = context.head_comm.Irecv((self._buffer, mpi.BYTE), source, tag)
             pending[self] = None
         except BaseException as error:
             keep_alive([self._buffer])
@@ -231,14 +241,14 @@ class ReceiveRequest(Request):
                 self._end(None, None)
                 return
             else:
-                head = self._buffer[: self._status.count].tobytes()
+                head = bytes(self._buffer[: self._status.count])
                 self._source, self._status = self._head_status.source, mpi.Status()
                 self._decoding = decode(self._context, head, self._out)
                 self._buffer, tag = next(self._decoding)
         except StopIteration as end:
             self._end(end.value, None)
         else:
-            self._request = self._context.data_comm.Irecv([self._buffer, mpi.BYTE], self._source, tag)
+            self._request = self._context.data_comm.Irecv((self._buffer, mpi.BYTE), self._source, tag)
 
     def _end(self, result: Any, error: BaseException | None) -> None:
         self._is_done, self._result, self._error = True, result, error
@@ -303,6 +313,65 @@ class ReceiveRequest(Request):
         return self._result
 
 
+def send_now(context: Context, message: Message, dest: int, tag: int) -> None:
+    """Sends a message to another rank, waiting inside MPI. See `receive_now`."""
+    head, data_tag, chunks = message
+    waits[0] += 1
+    try:
+        context.head_comm.Send((head, mpi.BYTE), dest, tag)
+        for chunk in chunks:
+            context.data_comm.Isend((chunk, mpi.BYTE), dest, data_tag).Wait()  # it begins while the head is read
+    except BaseException as error:
+        keep_alive([message])
+        refuse_if_interrupted(context, error)
+        raise
+
+
+def receive_now(context: Context, source: int, tag: int, out: NDArray[Any] | None, status: mpi.Status | None) -> Any:
+    """Receives a message, waiting inside MPI.
+
+    Only where nothing is pending and `context.has_fast_messages`, as it advances nothing else and knows no time limit.
+
+    Raises:
+        SpecError, ArgumentError, CapacityError, BackendError: See `decode`.
+    """
+    try:
+        head = _heads.pop()
+    except IndexError:
+        head = Head()
+    waits[0] += 1
+    try:
+        context.head_comm.Recv((head.buffer, mpi.BYTE), source, tag, head.status)
+        result = head.small_array(out)
+        if result is None:
+            result = _receive_chunks(context, head, out)
+    except BaseException as error:
+        refuse_if_interrupted(context, error)
+        raise
+    if status is not None:
+        status.source, status.tag = head.status.source, head.status.tag
+    _heads.append(head)
+    return result if status is None and type(result) is np.ndarray else finished(result, status)
+
+
+def _receive_chunks(context: Context, head: Head, out: NDArray[Any] | None) -> Any:
+    """Receives what follows a head."""
+    source, status = head.status.source, mpi.Status()
+    found = head.large_array(out)
+    if found is not None:
+        array, tag = found
+        context.data_comm.Recv((array, mpi.BYTE), source, tag)
+        return array
+    decoding = decode(context, head.content(), out)
+    try:
+        buffer, tag = next(decoding)
+        while True:
+            context.data_comm.Recv((buffer, mpi.BYTE), source, tag, status)
+            buffer, tag = decoding.send(status.count)
+    except StopIteration as end:
+        return end.value
+
+
 def _prepare(context: Context) -> None:
     """Releases the memory of dropped send requests that have ended, and advances all receives.
 
@@ -330,8 +399,8 @@ def refuse_if_interrupted(context: Context, error: BaseException) -> None:
 
 
 def finished(result: Any, status: mpi.Status | None) -> Any:
-    """What the caller gets of the array or `PickledObject` that a message brought; fills in its bytes."""
-    arrays = result.arrays if isinstance(result, PickledObject) else [result]
+    """What the caller gets of the array or `PickledObject` that a message brought. Fills in the bytes in `status`."""
     if status is not None:
+        arrays = result.arrays if isinstance(result, PickledObject) else [result]
         status.Set_elements(mpi.BYTE, sum(array.nbytes for array in arrays))
     return unpickle_object(result) if isinstance(result, PickledObject) else result

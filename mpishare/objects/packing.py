@@ -84,7 +84,8 @@ class PackedObject:
         parts = UnsharedParts()
         self._skeleton, self.arrays = pickle_object(obj, parts)
         self.unshared: Sequence[UnsharedPart] = parts.parts
-        self._contents, self._specs = pack_specs(self.arrays)
+        self._specs = [Spec.of(array) for array in self.arrays]
+        self._contents = pack_specs(self._specs)
         sizes = len(self._contents), len(self._skeleton)
         self._offsets, prefix_bytes, nbytes = lay_out(sum(sizes), self._specs)
         copied = max(sizes[1], sum(part.nbytes for part in self.unshared))

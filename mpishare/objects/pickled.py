@@ -28,14 +28,9 @@ class PickledObject(NamedTuple):
     arrays: Sequence[NDArray[Any]]
 
 
-def pack_specs(arrays: Sequence[NDArray[Any]]) -> tuple[bytes, list[Spec]]:
-    """The contents as bytes, and as specs.
-
-    Raises:
-        SpecError: An array is not of bytes of a fixed size.
-    """
-    specs = [Spec.of(array) for array in arrays]
-    return _COUNT.pack(len(specs)) + b"".join(part for spec in specs for part in spec.packed), specs
+def pack_specs(specs: Sequence[Spec]) -> bytes:
+    """The contents of an object with arrays of these specs, as bytes."""
+    return _COUNT.pack(len(specs)) + b"".join(part for spec in specs for part in spec.packed)
 
 
 def unpack_specs(contents: bytes) -> list[Spec]:

@@ -18,7 +18,7 @@ from mpishare.comm.context import Context
 from mpishare.comm.in_flight import InFlight
 from mpishare.comm.tags import Tag
 from mpishare.errors import MpishareError
-from mpishare.messages.wire import HEAD_BYTES, chunks_of, decode, encode
+from mpishare.messages.wire import HEAD_BYTES, decode, encode
 from mpishare.objects.pickled import PickledObject
 from mpishare.objects.pickling import pickle_object, unpickle_object
 from mpishare.tasks.errors import apply_to_items
@@ -30,13 +30,12 @@ Values: TypeAlias = "list[Any] | NDArray[Any]"
 def send_object(context: Context, comm: CollectiveComm, pickled: PickledObject, dest: int, tag: int) -> None:
     """Sends an object to `receive_object` on rank `dest`. Returns when its arrays may be changed.
 
-    First comes the head of a message (`messages.wire`), then its parts.
+    First comes the head of a message (`messages.wire`), then its chunks.
     """
-    message = encode(context, pickled)
+    head, _, chunks = encode(context, pickled)
     with InFlight(comm, tag) as in_flight:
-        for block in (np.frombuffer(message.head, np.uint8), *message.parts):
-            for chunk in chunks_of(block):
-                in_flight.send(chunk, dest)
+        for chunk in (head, *chunks):
+            in_flight.send(chunk, dest)
 
 
 def receive_object(context: Context, comm: CollectiveComm, source: int, tag: int) -> Any:

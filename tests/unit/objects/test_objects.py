@@ -245,7 +245,8 @@ def test_headers():
 
 
 def test_contents_that_are_cut_are_refused():
-    contents, specs = pack_specs([np.zeros(3), np.zeros((1,) * 7), np.zeros(2, [("a", "i4")])])
+    specs = [Spec.of(array) for array in (np.zeros(3), np.zeros((1,) * 7), np.zeros(2, [("a", "i4")]))]
+    contents = pack_specs(specs)
     assert unpack_specs(contents) == specs
     for broken in (contents + b"more", *(contents[:end] for end in range(len(contents)))):
         with pytest.raises(SpecError, match="cannot be read"):
