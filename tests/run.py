@@ -21,7 +21,6 @@ TIME_LIMIT_S = 1800  # a launch that takes longer hangs
 ABOVE = ["objects", "messages", "files", "checkpoints", "tasks", "kernels"]
 """Folders of tests/mpi that stand on the others and know little of placement: they run once for a number of ranks."""
 LAYOUTS = [
-    (1, "", ["kernels"]),
     (2, "block:1", []),
     (3, "", ["memory", "compat", *ABOVE]),
     (4, "block:2", [*ABOVE, "compat"]),
@@ -34,6 +33,8 @@ SELECTED = {"mpi-2-block:1": "not large and not one_launch", "watched": "not lar
 """Which tests of tests/mpi a launch runs, by their marks: those of `two_launches` run in these two, and those of
 `one_launch`, which wait for a time limit, in the second."""
 
+ALONE = {"OMPI_MCA_osc": "^ucx", "OMPI_MCA_btl": "^ofi,sm,vader"}
+"""One rank without a launcher, two of them at a time: no files of Open MPI, which nobody would remove."""
 WATCHED = {"MPISHARE_NODES": "block:2", "MPISHARE_CHECK": "1", "MPISHARE_TIMEOUT": "30"}
 FOLDER = {"MPISHARE_DIR": gettempdir(), "MPISHARE_RECYCLE": "0", "OMPI_MCA_osc": "^ucx,sm"}
 """An MPI that refuses windows, files in a folder, and no memory that is used again."""
@@ -97,6 +98,8 @@ def launches():
     untraced = ignored("tests/faults/test_syscalls.py", missing_strace())
     untraced += ignored("tests/faults/test_situations.py", [*missing_strace(), *missing_namespaces()])
     chosen.append(pytest("faults", "--numprocesses=3", "--dist=worksteal", "tests/faults", *untraced))
+    one_rank = [*mpi_tests(without=["kernels"]), "--numprocesses=2", "--dist=loadfile"]
+    chosen.append(Launch("mpi-1", [sys.executable, *one_rank], ALONE))
     for size, nodes, without in LAYOUTS:
         name = f"mpi-{size}-{nodes}".rstrip("-")
         chosen.append(mpi(name, size, {"MPISHARE_NODES": nodes}, without=without))
