@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from mpishare.memory.hugepages import huge_areas, huge_bytes
+from mpishare.memory.pages import huge_areas, huge_bytes
 from mpishare.memory.segment import Segment, live_segments
 
 
@@ -25,8 +25,6 @@ class SegmentReport:
         refusals: For each backend that was tried before, the reason why it was not used.
         bytes_copied: Bytes that each rank holds for itself of the object that was shared, such as Python objects, and
             arrays that its classes copy; 0 for an array.
-        is_read_only_by_flag_alone: Whether a store from C would change what all ranks see: the array is read-only, but
-            its pages could not be made so. False for an array that ranks may write to.
     """
 
     made_by: str
@@ -38,7 +36,6 @@ class SegmentReport:
     page_bytes: int
     refusals: dict[str, str]
     bytes_copied: int
-    is_read_only_by_flag_alone: bool
 
     @property
     def bytes_held(self) -> int:
@@ -55,7 +52,6 @@ class SegmentReport:
         size = f"{self.nbytes:>18,} bytes {times} for {self.node_size} ranks"
         lines = [f"  {self.made_by:8} {size}, {self.backend}, page {self.page_bytes:,}"]
         lines += [f"    and {self.bytes_copied:,} bytes copied to each rank"] if self.bytes_copied else []
-        lines += ["    read-only by NumPy's flag alone, not by its pages"] if self.is_read_only_by_flag_alone else []
         lines += [f"    not {title}: {reason}" for title, reason in self.refusals.items()]
         return "\n".join(lines)
 
@@ -123,5 +119,4 @@ def _report_of(segment: Segment, huge: list[range]) -> SegmentReport:
         page_bytes=huge_bytes() if is_huge else os.sysconf("SC_PAGE_SIZE"),
         refusals=dict(origin.refusals),
         bytes_copied=segment.copied_bytes,
-        is_read_only_by_flag_alone=segment.is_read_only_by_flag_alone,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 PAGE_BYTES = 4096
 """The smallest page of any Linux that MPI runs on. For what must be the same on hosts with other pages, and for "one
-page", which the kernel rounds up. `memory.hugepages` knows those of this host."""
+page", which the kernel rounds up. `memory.pages` knows those of this host."""
 
 LINE_BYTES = 64
 """A cache line, and what the widest vector instructions want."""

@@ -15,7 +15,7 @@ from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import checked_integer
-from mpishare.memory.buffers import allocate_buffer
+from mpishare.host.memory import allocate_buffer
 from mpishare.transfer.between_nodes import broadcast_spec
 from mpishare.transfer.rows import describe_rows, receive_blocks, rows_of, send_blocks, stack_rows
 
@@ -149,4 +149,4 @@ def _bytes_in_c_order(rows: NDArray[Any], stage: Block) -> Block:
 def _allocate(context: Context, nbytes: int) -> Block:
     """Memory of this process alone. Raises a `CapacityError` where there is too little."""
     cure = "Use allgather or share, which have one copy per node, or fewer rows at a time."
-    return allocate_buffer(context, nbytes, cure)
+    return allocate_buffer(context.topology.host, nbytes, cure)

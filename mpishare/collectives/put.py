@@ -17,7 +17,7 @@ from mpishare.comm.agreement import Deferred, agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, SpecError, checked_integer
-from mpishare.memory.buffers import allocate_buffer
+from mpishare.host.memory import allocate_buffer
 from mpishare.transfer.between_nodes import broadcast
 from mpishare.transfer.node_fill import ArraySource, replicate
 
@@ -179,4 +179,4 @@ def _buffer(context: Context, nbytes: int) -> Block:
         CapacityError: This process has too little memory.
     """
     cure = "Put fewer items at a time, or whole rows, which need no buffer."
-    return allocate_buffer(context, nbytes if context.topology.is_leader else 0, cure)
+    return allocate_buffer(context.topology.host, nbytes if context.topology.is_leader else 0, cure)

@@ -146,7 +146,7 @@ def private(array: _T) -> _T:
 
 
 def _share(call: CollectiveCall, obj: Any, function: Callable[[], Any] | None, root: int, backend: str | None) -> Any:
-    context, source = call.context, None
+    context, source, slot = call.context, None, None
     with call.agree_on_arguments() as agreement:
         root = checked_integer("root", root, largest=context.topology.size - 1)
         backend = check_backend(backend, context)
@@ -154,14 +154,15 @@ def _share(call: CollectiveCall, obj: Any, function: Callable[[], Any] | None, r
             _check_call(obj, function)
         agreement.call = _share_call(root, backend)
         if context.topology.rank == root and function is None:
-            source = _prepared(context, obj, root, backend)
+            source, slot = _prepared(context, obj, root, backend)
             agreement.payload = source.header.packed[0]
         elif context.topology.rank == root:
             agreement.payload = _CALLED
     if agreement.payload == _CALLED:
-        agreement, source = _called(context, function, root, backend)
+        agreement, source, slot = _called(context, function, root, backend)
     header = _header(context, agreement.payload, source, root)
-    segment = _filled(context, header, source, root, backend)
+    slot = slot or _free_slot(context, header.nbytes, backend)
+    segment = _filled(context, header, source, slot, root, backend)
     if isinstance(header, Spec):
         return segment.view(header)
     call.allow_nested_calls()  # all memory is allocated, so that classes may share arrays while they are unpickled
@@ -179,31 +180,33 @@ def _check_call(obj: Any, call: Any) -> None:
 
 def _called(
     context: Context, function: Callable[[], Any] | None, root: int, backend: str | None
-) -> tuple[Agreement, ArraySource | PackedObject | None]:
+) -> tuple[Agreement, ArraySource | PackedObject | None, Slot | None]:
     """Calls `function` on `root` within an agreement; the other ranks sleep until it has ended.
 
     Returns:
         The agreement, with the payload of the root, and what `_prepared` returns on `root`.
     """
-    is_root, source = context.topology.rank == root, None
+    is_root, source, slot = context.topology.rank == root, None, None
     with agree(context.collective_comm) as agreement:
         try:
             obj = function() if is_root and function is not None else None
         finally:
             context.collective_comm.barrier_asleep(has_limit=False)
         if is_root:
-            source = _prepared(context, obj, root, backend)
+            source, slot = _prepared(context, obj, root, backend)
             agreement.payload = source.header.packed[0]
-    return agreement, source
+    return agreement, source, slot
 
 
-def _prepared(context: Context, obj: Any, root: int, backend: str | None) -> ArraySource | PackedObject:
+def _prepared(
+    context: Context, obj: Any, root: int, backend: str | None
+) -> tuple[ArraySource | PackedObject, Slot | None]:
     """The bytes of `obj` on its root, which writes them to the next free slot (see `memory.pool`) if there is one."""
     source = ArraySource(Spec.of(obj), obj) if type(obj) in PLAIN_CLASSES else _pack(obj, root)
     slot = _free_slot(context, source.header.nbytes, backend)
     if slot is not None:
-        source.write(slot.content(source.header.nbytes))
-    return source
+        source.write(slot.content[: source.header.nbytes])
+    return source, slot
 
 
 def _free_slot(context: Context, nbytes: int, backend: str | None) -> Slot | None:
@@ -221,12 +224,13 @@ def _header(
     return broadcast_spec(context, payload, b"" if source is None else source.header.packed[1], root)
 
 
-def _filled(context: Context, header: Spec | PackedHeader, source: Any, root: int, backend: str | None) -> Segment:
+def _filled(
+    context: Context, header: Spec | PackedHeader, source: Any, slot: Slot | None, root: int, backend: str | None
+) -> Segment:
     """Node memory with the bytes of `source`, which is read-only on every node. Collective."""
-    slot = _free_slot(context, header.nbytes, backend)
     if slot is not None:  # the root has filled it on its node
         if context.topology.n_nodes > 1:
-            broadcast(context, root, np.frombuffer(slot.content(header.nbytes), np.uint8))
+            broadcast(context, root, np.frombuffer(slot.content, np.uint8, header.nbytes))
             if context.topology.node != context.topology.node_of(root):
                 context.node_collective_comm.barrier()
         return take_slot(context, slot, header.nbytes, "share")

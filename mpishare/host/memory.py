@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from mpishare.arrays.raw import Block
 from mpishare.errors import CapacityError
 from mpishare.host.filesystems import Room, room
 from mpishare.host.procfs import number_of, table_of, text_of
@@ -108,6 +111,18 @@ def check_memory(host: str, nbytes: int, allocated: int = 0) -> int:
         cure = "Ask the batch system for more memory, start fewer ranks on the node, or share less."
         raise CapacityError(host, "memory", nbytes, free, cure)
     return -(-nbytes * MAX_STEPS // free)
+
+
+def allocate_buffer(host: str, nbytes: int, cure: str) -> Block:
+    """Memory of this process alone, with arbitrary contents.
+
+    Raises:
+        CapacityError: `host`, which is this host, has no memory. It names the `cure`.
+    """
+    try:
+        return np.empty(nbytes, np.uint8)
+    except (MemoryError, ValueError, OverflowError) as error:
+        raise CapacityError(host, "the memory of this process", nbytes, memory_room().free, cure) from error
 
 
 def check_limits(host: str, nbytes: int, *, map_bytes: int, file_bytes: int = 0) -> None:

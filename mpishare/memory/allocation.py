@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from mpishare.comm.agreement import Agreement, Severity, agree, severity_of
+from mpishare.comm.agreement import Severity, agree, severity_of
 from mpishare.comm.context import Context
 from mpishare.errors import MpishareError
 from mpishare.memory.backends import obtain
-from mpishare.memory.mapping import Allocated
-from mpishare.memory.pool import LARGEST_SLOT_BYTES, Pool, Slot, free_idle, slot_bytes
+from mpishare.memory.mapping import Mapping, Origin
+from mpishare.memory.pool import LARGEST_SLOT_BYTES, Pool, Slot, slot_bytes
 from mpishare.memory.segment import Segment
 
 _ARRAYS_WITHOUT_SLAB = 1000
 """After a slab was refused, none is requested until this number of arrays was made. Each refusal takes 60 us."""
 
 
+@contextmanager
 def node_memory(
     context: Context, nbytes: int, *, backend: str | None, made_by: str, writable: bool = False, scope: str = "all"
-) -> NodeMemory:
+) -> Iterator[Segment]:
     """Node memory for a new array, as a context manager whose block gets the segment and fills it.
 
     Leaving the block agrees, and makes the pages read-only. It is one agreement: an error of one rank within it
@@ -42,35 +44,12 @@ def node_memory(
         Over the communicator.
     """
     slot = context.cached(_Pools).take(context, nbytes or 1, backend, writable)  # no map can be empty
+    segment = Segment(slot, nbytes, _next_key(context), made_by)
     is_of_node = scope == "node" and (writable or not slot.has_own_pages)
-    comm = context.node_collective_comm if is_of_node else context.collective_comm
-    return NodeMemory(Segment(slot, nbytes, _next_key(context), made_by), agree(comm), writable=writable)
-
-
-class NodeMemory:
-    """The block in which the ranks fill node memory; see `node_memory`.
-
-    Attributes:
-        segment: What the block gets.
-    """
-
-    def __init__(self, segment: Segment, agreement: Agreement, *, writable: bool) -> None:
-        self.segment = segment
-        self._agreement = agreement
-        self._writable = writable
-
-    def __enter__(self) -> Segment:
-        return self.segment
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is not None:
-            self._agreement.__exit__(kind, error, traceback)
-            return
-        with self._agreement:
-            if not self._writable:
-                self.segment.seal()
+    with agree(context.node_collective_comm if is_of_node else context.collective_comm):
+        yield segment
+        if not writable:
+            segment.seal()
 
 
 def free_slot(context: Context, nbytes: int, backend: str | None) -> Slot | None:
@@ -79,14 +58,18 @@ def free_slot(context: Context, nbytes: int, backend: str | None) -> Slot | None
     A rank may fill it before the ranks agree that there is an array: see the theory of operation in `memory.pool`.
     Local.
     """
-    pool = context.cached(_Pools).small(context, nbytes, backend)
+    if nbytes > LARGEST_SLOT_BYTES:
+        return None
+    pool = context.cached(_Pools).pools.get((backend, slot_bytes(nbytes)))
     return pool.free[-1] if pool is not None and pool.free else None
 
 
 def take_slot(context: Context, slot: Slot, nbytes: int, made_by: str) -> Segment:
-    """The memory of an array in the slot of `free_slot`, filled and sealed. Local, but all ranks must call it."""
+    """The memory of an array in the slot of `free_slot`, filled, and sealed here. Local, but all ranks must call it."""
     slot.take()
-    return Segment(slot, nbytes, _next_key(context), made_by, False)
+    segment = Segment(slot, nbytes, _next_key(context), made_by)
+    segment.seal()
+    return segment
 
 
 def _next_key(context: Context) -> int:
@@ -96,23 +79,28 @@ def _next_key(context: Context) -> int:
 
 
 class _Pools:
-    """The memory of the arrays over one communicator: a pool for each backend and each size of slots."""
+    """The memory of the arrays over one communicator.
+
+    Attributes:
+        pools: By the request for backends and the size of slots; None is the size of slots with memory of their own.
+    """
 
     def __init__(self, context: Context) -> None:
-        self._pools: dict[tuple[str | None, int | None], Pool] = {}
+        self.pools: dict[tuple[str | None, int | None], Pool] = {}
+        self._limit = context.recycle_bytes // 2
         self._refused_until: dict[str | None, int] = {}  # in arrays made
 
     def small(self, context: Context, nbytes: int, backend: str | None) -> Pool | None:
         """The pool whose slabs have slots for `nbytes`; None if an array of this size gets memory of its own."""
         if nbytes > LARGEST_SLOT_BYTES or not context.recycle_bytes:
             return None
-        key = backend, slot_bytes(nbytes)
-        return self._pools.get(key) or self._pool(context, *key)
+        return self._pool(backend, slot_bytes(nbytes))
 
-    def _pool(self, context: Context, backend: str | None, size: int | None) -> Pool:
-        if (backend, size) not in self._pools:
-            self._pools[backend, size] = Pool(size, context.recycle_bytes // 2)
-        return self._pools[backend, size]
+    def _pool(self, backend: str | None, size: int | None) -> Pool:
+        pool = self.pools.get((backend, size))
+        if pool is None:
+            pool = self.pools[backend, size] = Pool(size, self._limit)
+        return pool
 
     def take(self, context: Context, nbytes: int, backend: str | None, writable: bool) -> Slot:
         """A slot for an array of `nbytes`. Collective over the communicator."""
@@ -121,14 +109,16 @@ class _Pools:
             if not pool.free:
                 pool.free = pool.find_free(context)[::-1]
                 self._add_slab(context, pool, backend)
-                pool = self.small(context, nbytes, backend)  # another one if memory was short
-            if pool is not None and pool.free:
+                pool = self._pool(backend, pool.slot_bytes)  # another one if memory was short
+            if pool.free:
                 return pool.free.pop()
-        taken = self._pool(context, backend, None).take_free(context, nbytes)
-        if taken is not None:
-            return taken
-        memory = self._obtain(context, nbytes, backend, writable)
-        return self._pool(context, backend, None).add(memory, nbytes)
+        alone = self._pool(backend, None)
+        slot = alone.take_free(context, nbytes)
+        if slot is None:
+            slot = Slot(*self._obtain(context, nbytes, backend, writable), nbytes)
+            if slot.origin.is_shared and nbytes <= self._limit:
+                self._pool(backend, None).add(slot)
+        return slot
 
     def _add_slab(self, context: Context, pool: Pool, backend: str | None) -> None:
         """Adds a slab where slots are short, within the limit of all ranks, and unless it was refused lately."""
@@ -137,29 +127,24 @@ class _Pools:
             return
         nbytes = pool.wanted_bytes()
         try:
-            memory = self._obtain(context, nbytes, backend, writable=True)
+            memory, origin = self._obtain(context, nbytes, backend, writable=True)
             with agree(context.collective_comm):
-                slots = pool.cut(memory, nbytes)
-            self._pool(context, backend, pool.slot_bytes).add_slab(slots)
+                slots = pool.cut(memory, origin, nbytes)
+            self._pool(backend, pool.slot_bytes).add_slab(slots)
         except MpishareError as error:
-            if not is_refusal(context, error):
+            if severity_of(error, context.topology.size) == Severity.FATAL:
                 raise
             # The array gets memory of its own, or the error for that.
             self._refused_until[backend] = context.segment_count + _ARRAYS_WITHOUT_SLAB
 
-    def _obtain(self, context: Context, nbytes: int, backend: str | None, writable: bool) -> Allocated:
+    def _obtain(self, context: Context, nbytes: int, backend: str | None, writable: bool) -> tuple[Mapping, Origin]:
         """New memory on every node, or an error on every rank. Collective over the communicator."""
         try:
             with agree(context.collective_comm):
-                return obtain(context, nbytes, backend, writable, free_idle)
+                return obtain(context, nbytes, backend, writable)
         except MpishareError as error:
-            if not self._pools or severity_of(error, context.topology.size) != Severity.NO_ROOM:
+            if not self.pools or severity_of(error, context.topology.size) != Severity.NO_ROOM:
                 raise
         # Where memory is short, all slots that no array uses are given back, and the pools begin anew.
-        self._pools.clear()
+        self.pools.clear()
         return self._obtain(context, nbytes, backend, writable)
-
-
-def is_refusal(context: Context, error: BaseException) -> bool:
-    """Whether every rank has a `MpishareError`, so that all may continue with other memory."""
-    return severity_of(error, context.topology.size) < Severity.FATAL

@@ -15,8 +15,9 @@ from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, BackendError, CapacityError, MpishareError
 from mpishare.host import memory as host_memory
 from mpishare.memory import shared_file, window
-from mpishare.memory.hugepages import aligned_bytes, fill_slice
-from mpishare.memory.mapping import Allocated, Mapping, Origin
+from mpishare.memory.mapping import Mapping, Origin
+from mpishare.memory.pages import aligned_bytes, fill_slice
+from mpishare.memory.pool import free_idle
 
 
 class Backend(NamedTuple):
@@ -27,7 +28,7 @@ class Backend(NamedTuple):
         title: Its name for people: `name`, and where the bytes lie if backends differ in that alone.
         is_shared: Whether the ranks of a node see one copy, and thus what the others write. If not, each has its own.
         check: Called with the number of bytes; raises `MpishareError` if they cannot be allocated on this node. Returns
-            in how many steps to reserve their pages; see `host.memory.check_memory`. Local.
+            in how many steps to reserve their pages, see `host.memory.check_memory`; 0 where that is not needed. Local.
         allocate: Allocates this number of bytes, at least one. Raises `MpishareError`, `MemoryError` or `OSError` where
             that fails after all, but no rank raises while another is still in a collective of this call. Collective
             over the ranks of this node.
@@ -106,10 +107,9 @@ def probe(context: Context) -> dict[str, str]:
     Collective:
         Over the ranks of this node.
     """
-    backends = dict.fromkeys([*_backends_to_try(context, context.config.backend), *BACKENDS])
-    outcomes = {backend.title: _probe(backend, context) for backend in backends}
-    postponed = _postponed(context, context.config.backend).items()
-    return outcomes | {title: f"{outcomes[title]}; not tried first: {reason}" for title, reason in postponed}
+    first, postponed = _order(context, context.config.backend)
+    outcomes = {backend.title: _probe(backend, context) for backend in dict.fromkeys([*first, *BACKENDS])}
+    return outcomes | {title: f"{outcomes[title]}; not tried first: {reason}" for title, reason in postponed.items()}
 
 
 def _probe(backend: Backend, context: Context) -> str:
@@ -137,9 +137,7 @@ def _largest(backend: Backend, context: Context) -> str:
     return f"up to {largest:,} bytes as {reason}"
 
 
-def obtain(
-    context: Context, nbytes: int, names: str | None, writable: bool, free_idle: Callable[[], None]
-) -> Allocated:
+def obtain(context: Context, nbytes: int, names: str | None, writable: bool) -> tuple[Mapping, Origin]:
     """Memory of the first backend that works on all ranks of this node.
 
     Args:
@@ -147,7 +145,6 @@ def obtain(
         nbytes: Bytes on this node, at least one.
         names: Names of backends that `check_backend` accepted, or None.
         writable: Whether the ranks will write to it and must see what the others write.
-        free_idle: Gives back the memory of this process that is kept for later arrays.
 
     Raises:
         CapacityError, BackendError: No backend works; on all ranks of the node.
@@ -155,32 +152,30 @@ def obtain(
     Collective:
         Over the ranks of this node.
     """
-    refusals = _postponed(context, names)  # texts, as an error would keep its frames, and these the arrays in them
+    backends, refusals = _order(
+        context, names
+    )  # texts, as an error would keep its frames, and these the arrays in them
     lack, lacking = None, ""
-    backends = _backends_to_try(context, names)
     for number, backend in enumerate(backends, start=1):
         # If /dev/shm alone is short, what is kept stays: the next backend does not need /dev/shm.
-        needs_shm_alone = backend is WINDOW and MEMMAP_IN_MEMORY in backends[number:]
+        allocate = _allocate if backend is WINDOW and MEMMAP_IN_MEMORY in backends[number:] else _allocate_with_retry
         try:
-            if needs_shm_alone:
-                memory = _allocate(backend, context, nbytes, writable)
-            else:
-                memory = _allocate_with_retry(backend, context, nbytes, writable, free_idle)
+            memory = allocate(backend, context, nbytes, writable)
             if backend is PRIVATE and names is None:
                 _report_copies(context, nbytes, refusals)
-            return Allocated(memory, Origin(backend.title, context.topology.node_size, backend.is_shared, refusals))
+            return memory, Origin(backend.title, context.topology.node_size, backend.is_shared, refusals)
         except MpishareError as error:  # on all ranks of the node
             if severity_of(error, context.topology.node_size) == Severity.FATAL:
                 raise
             refusals[backend.title] = str(error)
             if lack is None and isinstance(error, CapacityError):
                 lack, lacking = error.alone(), backend.title
-    others = "; ".join(f"{title}: {text}" for title, text in refusals.items() if text != refusals.get(lacking))
+    others = [f"{title}: {text}" for title, text in refusals.items() if text != refusals.get(lacking)]
     if names is not None:
-        others = f"{others}{'; ' * bool(others)}MPISHARE_BACKEND or backend= allows {names} alone; leave it out"
+        others.append(f"MPISHARE_BACKEND or backend= allows {names} alone; leave it out")
     if lack is None:
-        raise BackendError(f"no backend can be used on host {context.topology.host}: {others}")
-    cure = f"{lack.cure} No other backend can be used either. {others}" if others else lack.cure
+        raise BackendError(f"no backend can be used on host {context.topology.host}: {'; '.join(others)}")
+    cure = f"{lack.cure} No other backend can be used either. {'; '.join(others)}" if others else lack.cure
     raise CapacityError(lack.host, lack.where, lack.wanted, lack.free, cure)
 
 
@@ -199,22 +194,17 @@ def _report_copies(context: Context, nbytes: int, refusals: dict[str, str]) -> N
     sys.stderr.flush()
 
 
-def _backends_to_try(context: Context, names: str | None) -> Sequence[Backend]:
-    """The backends to try, in order. Collective over the ranks of this node."""
-    if names is not None:
-        return _backends_named(names, BACKENDS)
-    first = context.cached(_first_backend)
-    return sorted(BACKENDS, key=lambda backend: backend.title != first)
-
-
-def _postponed(context: Context, names: str | None) -> dict[str, str]:
-    """By title, why windows are not tried first; empty if they are, or if the user chooses.
+def _order(context: Context, names: str | None) -> tuple[Sequence[Backend], dict[str, str]]:
+    """The backends to try, in order, and by title why some are not tried first.
 
     Collective:
         Over the ranks of this node.
     """
-    is_postponed = names is None and context.cached(_first_backend) == MEMMAP_IN_MEMORY.title
-    return {WINDOW.title: _PRINTS_ERRORS} if is_postponed else {}
+    if names is not None:
+        return _backends_named(names, BACKENDS), {}
+    first = context.cached(_first_backend)
+    postponed = {WINDOW.title: _PRINTS_ERRORS} if first == MEMMAP_IN_MEMORY.title else {}
+    return sorted(BACKENDS, key=lambda backend: backend.title != first), postponed
 
 
 def _first_backend(context: Context) -> str:
@@ -229,9 +219,7 @@ def _first_backend(context: Context) -> str:
     return str(context.node_collective_comm.bcast_obj(title, 0))
 
 
-def _allocate_with_retry(
-    backend: Backend, context: Context, nbytes: int, writable: bool, free_idle: Callable[[], None]
-) -> Mapping:
+def _allocate_with_retry(backend: Backend, context: Context, nbytes: int, writable: bool) -> Mapping:
     """Like `_allocate`; where memory is short, the ranks of the node free what they keep, and it is tried again."""
     try:
         return _allocate(backend, context, nbytes, writable)
@@ -257,23 +245,22 @@ def _allocate(backend: Backend, context: Context, nbytes: int, writable: bool) -
             raise BackendError("each rank would write to a copy of its own, and the others would not see it")
         agreement.payload = ((1 << backend.check(context, nbytes)) - 1).to_bytes(PAYLOAD_BYTES, "little")
     steps = int.from_bytes(agreement.payload, "little").bit_length()  # the most that a rank has counted
-    part = fill_slice(nbytes, topology.node_size, topology.node_rank) if backend.is_shared else slice(0, nbytes)
-    first, *others = _slices(part, steps)
     with agree(comm), _kernel_errors(backend, context, nbytes):
         memory = backend.allocate(context, nbytes)
-        memory.reserve(first)
-    for step, other in enumerate(others, start=1):
-        with agree(comm):  # while no rank reserves
-            host_memory.check_memory(topology.host, nbytes, allocated=nbytes * step // steps)
+    part = fill_slice(nbytes, topology.node_size, topology.node_rank) if backend.is_shared else slice(0, nbytes)
+    for step in range(steps):
+        if step:
+            with agree(comm):  # while no rank reserves
+                host_memory.check_memory(topology.host, nbytes, allocated=nbytes * step // steps)
         with agree(comm), _kernel_errors(backend, context, nbytes):
-            memory.reserve(other)
+            memory.reserve(_part_of(part, steps, step))
     return memory
 
 
-def _slices(part: slice, count: int) -> list[slice]:
-    """`part` in `count` slices, which end at huge pages where it is large enough."""
-    steps = [fill_slice(part.stop - part.start, count, number) for number in range(count)]
-    return [slice(part.start + step.start, part.start + step.stop) for step in steps]
+def _part_of(part: slice, count: int, number: int) -> slice:
+    """One of `count` slices of `part`, which end at huge pages where it is large enough."""
+    step = fill_slice(part.stop - part.start, count, number)
+    return slice(part.start + step.start, part.start + step.stop)
 
 
 @contextmanager
@@ -282,9 +269,9 @@ def _kernel_errors(backend: Backend, context: Context, nbytes: int) -> Iterator[
     host = context.topology.host
     try:
         yield
+    except MpishareError:
+        raise
     except MemoryError as error:
-        if isinstance(error, CapacityError):
-            raise
         cure = f"The kernel reports: {error}. Another process has taken the memory meanwhile; share less."
         raise CapacityError(host, backend.title, nbytes, host_memory.memory_room().free, cure) from error
     except OSError as error:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Block, address_of
 from mpishare.arrays.spec import Spec
-from mpishare.errors import BackendError
 from mpishare.memory.mapping import Origin
 from mpishare.memory.pool import Slot, used_slots
 
@@ -29,28 +28,18 @@ class Segment:
         unviewed_bytes: How many of the bytes no array is a view of, such as the pickle of the object; 0 for an array.
     """
 
-    __slots__ = (
-        "__array_interface__", "__weakref__", "_keeps", "_slot", "copied_bytes", "key", "made_by", "nbytes",
-        "unviewed_bytes", "writable",
-    )  # fmt: skip
+    writable = True
+    copied_bytes = 0
+    unviewed_bytes = 0
+    _keeps: object = None
 
-    def __init__(
-        self, slot: Slot, nbytes: int, key: int | None, made_by: str, writable: bool = True, keeps: object = None
-    ) -> None:
-        """Puts `slot` to use; a slot of a slab that was filled already if not `writable`.
-
-        `keeps` lives as long as the segment.
-        """
+    def __init__(self, slot: Slot, nbytes: int, key: int | None, made_by: str) -> None:
+        """Puts `slot` to use."""
         self.nbytes = nbytes
         self.key = key
         self.made_by = made_by
-        self.writable = writable
-        self.copied_bytes = self.unviewed_bytes = 0
         self._slot = slot
-        self._keeps = keeps
         slot.begin(self)
-        if not writable:
-            slot.name(made_by)
 
     @property
     def origin(self) -> Origin:
@@ -61,16 +50,6 @@ class Segment:
     def address(self) -> int:
         """Where the bytes begin."""
         return self._slot.write_address if self.writable else self._slot.read_address
-
-    @property
-    def has_own_pages(self) -> bool:
-        """Whether to seal it can fail; see `Slot.has_own_pages`."""
-        return self._slot.has_own_pages
-
-    @property
-    def is_read_only_by_flag_alone(self) -> bool:
-        """Whether a store from C could change bytes that NumPy shows as read-only."""
-        return not self.writable and not self._slot.can_protect
 
     def block(self) -> Block:
         """A view of the bytes, shape (nbytes,), writable until `seal`."""
@@ -99,21 +78,17 @@ class Segment:
         Raises:
             BackendError: The kernel cannot protect the pages.
         """
-        try:
-            self._slot.protect()
-        except OSError as error:
-            raise BackendError(f"pages of {self.origin.backend} cannot be made read-only: {error}") from error
+        self._slot.seal(self.made_by)
         self.writable = False
-        self._slot.name(self.made_by)
 
     def private(self) -> Segment | None:
         """The same bytes as copy-on-write memory of this rank; None where the kernel has none."""
         memory = self._slot.copy_on_write()
         if memory is None:
             return None
-        # Unchanged pages show the bytes of this segment, which must live as long.
-        slot = Slot(memory, Origin("private", node_size=1), self.nbytes)
-        return Segment(slot, self.nbytes, key=None, made_by="private", keeps=self)
+        segment = Segment(Slot(memory, Origin("private", node_size=1), self.nbytes), self.nbytes, None, "private")
+        segment._keeps = self  # unchanged pages show its bytes, which must live as long
+        return segment
 
     def same_view(self, view: NDArray[Any], segment: Segment) -> NDArray[Any]:
         """The view of this segment at the place that `view` has in `segment`, which has as many bytes."""
@@ -136,5 +111,4 @@ def segment_at(array: NDArray[Any]) -> Segment | None:
 
 def live_segments() -> list[Segment]:
     """The segments of which this process has views."""
-    segments = (slot.lease() for slot in used_slots() if slot.lease is not None)
-    return [segment for segment in segments if isinstance(segment, Segment)]
+    return [cast("Segment", segment) for segment, _ in used_slots()]

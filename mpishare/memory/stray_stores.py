@@ -12,16 +12,16 @@
 # So the handler is the machine code below, on a page of its own. It works on numbers that Python has prepared: it looks
 # for the address in a table of ranges, writes a text that is ready, and jumps to the previous handler. It returns only
 # after it has restored the default action: then the store faults again, which ends the process with the right address
-# in its core. A signal that a process sent does not come again by itself, so the handler sends it again.
+# in its core. A signal that a process sent does not come again by itself: then the handler stores to address 0.
 #
 # The address is the one of the last fault of the thread (cr2 in the signal's context) and not the signal's own. For a
 # handler that was installed later, such as faulthandler's, restores this one and raises SIGSEGV anew, which has no
 # address. The number and the error code of the trap beside it say whether the fault was a store into a page.
 #
-# A range enters the table when its first array becomes read-only, and leaves it before its addresses are unmapped. Its
-# length is written last and cleared first, so that no range is found half written. The table has a fixed size: a
-# process has no more maps by default. A range keeps its texts alive. One flag in the table lets one line through, as
-# all threads of a library may store at once.
+# A range is the memory of one array after the other. It enters the table when its first array becomes read-only, and
+# leaves it before its addresses are unmapped. Its length is written last and cleared first, so that no range is found
+# half written; its text is one word. The table has a fixed size: arrays beyond it are not named. Texts live as long as
+# the process. One flag in the table lets one line through, as all threads of a library may store at once.
 #
 # A handler that is installed later has this one as its previous handler, and calls or restores it. So this one is never
 # put above another one a second time, which could make a circle. It is installed again where the default action is
@@ -35,47 +35,44 @@ import ctypes
 import mmap
 import os
 import signal
+import struct
 import sys
 from functools import cache
 from itertools import count
 from types import CodeType, FrameType
-from typing import NamedTuple
 
 import numpy as np
 
 from mpishare.arrays.raw import address_of
 from mpishare.comm import callsite
 from mpishare.config import Config
-from mpishare.memory import syscalls
+from mpishare.memory import pages
 
 _CODE = """
     f3 0f 1e fa           |          endbr64
     49 b8 TABLE           |          movabs r8, TABLE
     83 ba c8 00 00 00 0e  |          cmp    dword ptr [rdx + 200], 14  a page fault?
-    75 67                 |          jne    chain
+    75 5d                 |          jne    chain
     f6 82 c0 00 00 00 02  |          test   byte ptr [rdx + 192], 2    a store?
-    74 5e                 |          jz     chain
+    74 54                 |          jz     chain
     4c 8b 8a d8 00 00 00  |          mov    r9, [rdx + 216]            the address
     49 8b 48 08           |          mov    rcx, [r8 + 8]              the number of ranges
     4d 8d 50 40           |          lea    r10, [r8 + 64]             the first range
     48 85 c9              | next:    test   rcx, rcx
-    74 4a                 |          jz     chain
+    74 40                 |          jz     chain
     48 ff c9              |          dec    rcx
     4c 89 c8              |          mov    rax, r9
     49 2b 02              |          sub    rax, [r10]                 its start
     49 3b 42 08           |          cmp    rax, [r10 + 8]             its length
     72 06                 |          jb     found
-    49 83 c2 20           |          add    r10, 32
+    49 83 c2 18           |          add    r10, 24
     eb e6                 |          jmp    next
     57                    | found:   push   rdi
     56                    |          push   rsi
     52                    |          push   rdx
-    31 d2                 |          xor    edx, edx
-    49 f7 72 10           |          div    qword ptr [r10 + 16]       the bytes of a slot
-    48 c1 e0 04           |          shl    rax, 4
-    49 03 42 18           |          add    rax, [r10 + 24]            the address and the length of each text
-    48 8b 30              |          mov    rsi, [rax]
-    48 8b 50 08           |          mov    rdx, [rax + 8]
+    49 8b 72 10           |          mov    rsi, [r10 + 16]            its text, which begins with the length
+    48 8b 16              |          mov    rdx, [rsi]
+    48 83 c6 08           |          add    rsi, 8
     bf 01 00 00 00        |          mov    edi, 1
     49 87 78 10           |          xchg   [r8 + 16], rdi             the first to write?
     48 85 ff              |          test   rdi, rdi
@@ -100,25 +97,19 @@ _CODE = """
     5e                    |          pop    rsi
     5a                    |          pop    rdx
     83 7e 08 00           |          cmp    dword ptr [rsi + 8], 0     si_code: from the kernel?
-    7f 1d                 |          jg     return
-    b8 ba 00 00 00        |          mov    eax, 186                   gettid()
-    0f 05                 |          syscall
-    41 89 c1              |          mov    r9d, eax
-    b8 27 00 00 00        |          mov    eax, 39                    getpid()
-    0f 05                 |          syscall
-    89 c7                 |          mov    edi, eax
-    44 89 ce              |          mov    esi, r9d
-    b8 ea 00 00 00        |          mov    eax, 234                   tgkill(pid, tid, SIGSEGV)
-    0f 05                 |          syscall
+    7f 04                 |          jg     return
+    31 c0                 |          xor    eax, eax
+    89 00                 |          mov    [rax], eax
     c3                    | return:  ret
 """
 """The handler for x86-64: its bytes, and what they mean. Other machines have none."""
 
-_HEAD_WORDS, _RANGE_WORDS = 8, 4
-_MAX_RANGES = 1 << 16
+_HEAD_WORDS, _ROW_WORDS = 8, 3
+_MAX_ROWS = 1 << 16
 _MAX_LINES = 1000
+"""Arrays of more calls than this are named without the place."""
 _LEAST_DEPTH = 5
-"""The call of the user stands at least so far above `ReadOnlyRange.name`."""
+"""The call of the user stands at least so far above `name`."""
 
 
 class _SigAction(ctypes.Structure):
@@ -134,92 +125,83 @@ class _SigAction(ctypes.Structure):
 
 _SA_SIGINFO, _SA_ONSTACK = 4, 0x08000000  # asm/signal.h
 _sigaction = ctypes.CDLL(None).sigaction
+_installed: list[int] = []
 
-
-class ReadOnlyRange:
-    """Read-only addresses in slots of one size, with one array each, whose origins the handler can name."""
-
-    def __init__(self, start: int, nbytes: int, slot_bytes: int) -> None:
-        """Enters it in the table, as far as this process has one."""
-        n_slots = -(-nbytes // slot_bytes)
-        self._kept: list[_Line | None] = [None] * n_slots
-        self._table = _table()
-        if self._table is None:
-            return
-        lines = bytearray(16 * n_slots)
-        self._words = memoryview(lines).cast("Q")
-        self._row = _free_rows.pop() if _free_rows else next(_rows)
-        if self._row >= _MAX_RANGES:
-            self._table = None
-            return
-        at = _HEAD_WORDS + self._row * _RANGE_WORDS
-        for word, value in ((0, start), (2, slot_bytes), (3, address_of(np.frombuffer(lines, np.uint8))), (1, nbytes)):
-            self._table[at + word] = value
-        self._table[1] = max(self._table[1], self._row + 1)
-        _install(self._table)
-
-    def name(self, number: int, made_by: str) -> None:
-        """Notes which call of the user, `made_by`, made the array in slot `number`."""
-        if self._table is None:
-            return
-        frame = sys._getframe(_LEAST_DEPTH)
-        while (code := frame.f_code).co_filename.startswith(callsite.PACKAGE) and frame.f_back is not None:
-            frame = frame.f_back
-        line = _lines.get((made_by, id(code), frame.f_lasti)) or _new_line(made_by, frame)
-        if self._kept[number] is not line:
-            self._words[2 * number], self._words[2 * number + 1] = line.address, len(line.text)
-            self._kept[number] = line
-
-    def end(self) -> None:
-        """Takes it out of the table. The addresses may be used for something else then."""
-        if self._table is not None:
-            self._table[_HEAD_WORDS + self._row * _RANGE_WORDS + 1] = 0
-            _free_rows.append(self._row)
-            self._table = None
-
-
-_rows = count()
+_rows = count(_HEAD_WORDS, _ROW_WORDS)
 _free_rows: list[int] = []
+_lines: dict[tuple[str, int, int], int] = {}
+"""The addresses of the texts, by the public call, the `id` of the user's code and the instruction in it."""
+_kept: list[tuple[bytes, CodeType]] = []
+"""The texts, and the code whose `id` nothing else may get."""
 
 
-class _Line(NamedTuple):
-    """A text for stderr, where its bytes are, and the code that makes the array, whose `id` nothing else gets then."""
+def name(row: int, start: int, nbytes: int, made_by: str) -> int:
+    """Notes which call of the user, `made_by`, made the read-only array at these addresses.
 
-    text: bytes
-    address: int
-    code: CodeType
+    Args:
+        row: What was returned for the same addresses before; 0 at first.
+        start: Where they begin.
+        nbytes: How many there are.
+        made_by: The public call.
+
+    Returns:
+        The row of the table in which they are, for `forget`; 0 if there is none.
+    """
+    table = _table()
+    if table is None:
+        return 0
+    frame = sys._getframe(_LEAST_DEPTH)
+    while (code := frame.f_code).co_filename.startswith(callsite.PACKAGE) and frame.f_back is not None:
+        frame = frame.f_back
+    line = _lines.get((made_by, id(code), frame.f_lasti)) or _new_line(made_by, frame)
+    if row:
+        table[row + 2] = line
+        return row
+    row = _free_rows.pop() if _free_rows else next(_rows)
+    if row >= len(table):
+        return 0
+    table[row], table[row + 2] = start, line
+    table[row + 1] = nbytes
+    return row
 
 
-_lines: dict[tuple[str, int, int], _Line] = {}
+def forget(row: int) -> None:
+    """Takes addresses out of the table, which may be used for something else then."""
+    table = _table()
+    if table is not None:
+        table[row + 1] = 0
+        _free_rows.append(row)
 
 
-def _new_line(made_by: str, frame: FrameType) -> _Line:
-    """The line for arrays that `made_by` makes at this place of the user's code."""
-    text = (
-        f"mpishare: the array of {made_by} at {frame.f_code.co_filename}:{frame.f_lineno} is read-only: a library "
-        "stored into it; pass private(array) or a copy\n"
-    ).encode(errors="surrogateescape")
+def _new_line(made_by: str, frame: FrameType) -> int:
+    """The address of a new text for arrays that `made_by` makes at this place of the user's code."""
+    place, key = f" at {frame.f_code.co_filename}:{frame.f_lineno}", (made_by, id(frame.f_code), frame.f_lasti)
     if len(_lines) >= _MAX_LINES:
-        _lines.clear()
-    line = _Line(text, address_of(np.frombuffer(text, np.uint8)), frame.f_code)
-    _lines[made_by, id(frame.f_code), frame.f_lasti] = line
-    return line
+        place, key = "", (made_by, 0, 0)
+    if key not in _lines:
+        text = f"mpishare: the array of {made_by}{place} is read-only: a library stored into it; "
+        line = (text + "pass private(array) or a copy\n").encode(errors="surrogateescape")
+        line = struct.pack("<Q", len(line)) + line
+        _kept.append((line, frame.f_code))
+        _lines[key] = address_of(np.frombuffer(line, np.uint8))
+    return _lines[key]
 
 
 @cache
 def _table() -> memoryview | None:
     """The words that the handler reads; None where this process can have no handler.
 
-    They are the previous handler, the number of ranges, whether a line was written, a word without use, and four zeros;
-    then for each range its start, its length, the bytes of a slot and the address of its texts.
+    They are the previous handler, the number of rows, whether a line was written, a word without use, and four zeros;
+    then for each row the start of a range, its length and the address of its text.
     """
     if os.uname().machine != "x86_64" or not Config.names_stray_stores():
         return None
     try:
-        pages = mmap.mmap(-1, 8 * (_HEAD_WORDS + _MAX_RANGES * _RANGE_WORDS), flags=mmap.MAP_PRIVATE)
+        memory = mmap.mmap(-1, 8 * (_HEAD_WORDS + _MAX_ROWS * _ROW_WORDS), flags=mmap.MAP_PRIVATE)
     except OSError:  # the kernel allows no more maps
         return None
-    table = memoryview(pages).cast("Q")
+    table = memoryview(memory).cast("Q")
+    table[1] = _MAX_ROWS
     return table if _handler(address_of(np.frombuffer(table, np.uint64))) else None
 
 
@@ -229,16 +211,19 @@ def _handler(table: int) -> int:
     digits = "".join(line.partition("|")[0] for line in _CODE.splitlines())
     code = bytes.fromhex(digits.replace("TABLE", table.to_bytes(8, "little").hex()))
     try:
-        page = syscalls.map_file(None, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+        page = pages.map_file(None, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
         ctypes.memmove(page, code, len(code))
-        syscalls.mprotect(page, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC)
+        pages.mprotect(page, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC)
     except OSError:
         return 0
     return page
 
 
-def _install(table: memoryview) -> None:
+def install() -> None:
     """Installs the handler where it was not installed, or where the default action was restored since."""
+    table = _table()
+    if table is None:
+        return
     handler = _handler(address_of(np.frombuffer(table, np.uint64)))
     action = _SigAction()
     _sigaction(signal.SIGSEGV, None, ctypes.byref(action))
@@ -250,6 +235,3 @@ def _install(table: memoryview) -> None:
     action.handler = handler
     action.flags |= _SA_SIGINFO | (0 if previous else _SA_ONSTACK)
     _sigaction(signal.SIGSEGV, ctypes.byref(action), None)
-
-
-_installed: list[int] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from mpishare.arrays.slices import PAGE_BYTES
@@ -17,9 +18,9 @@ from mpishare.comm.context import Context
 from mpishare.errors import BackendError, CapacityError
 from mpishare.host import filesystems
 from mpishare.host import memory as host_memory
-from mpishare.memory import syscalls
-from mpishare.memory.hugepages import aligned_bytes, huge_bytes
-from mpishare.memory.mapping import Mapping, file_offset
+from mpishare.memory import pages
+from mpishare.memory.mapping import Mapping
+from mpishare.memory.pages import aligned_bytes, file_offset, huge_bytes
 
 _SLACK_BYTES = mmap.PAGESIZE + (60 << 10)
 """What an MPI adds to a window for itself. Open MPI 5.0: a page, and 128 bytes per rank."""
@@ -41,7 +42,7 @@ def check(context: Context, nbytes: int) -> int:
     only when their pages are reserved, where an error is one of ours.
     """
     host, is_file = context.topology.host, context.topology.node_size > 1
-    if not syscalls.can_populate():
+    if not pages.can_populate():
         raise BackendError(f"the kernel of host {host} cannot reserve a window's pages; it is older than Linux 5.14")
     file_bytes = aligned_bytes(nbytes) + _SLACK_BYTES if is_file else 0
     host_memory.check_limits(host, nbytes, map_bytes=aligned_bytes(nbytes) + _MAP_SLACK_BYTES, file_bytes=file_bytes)
@@ -54,7 +55,7 @@ def check(context: Context, nbytes: int) -> int:
     directory = context.config.window_dir or host_memory.SHM_DIR
     space = filesystems.room(directory)
     if is_file and space is not None:
-        required = nbytes + max(nbytes, _MARGIN_BYTES, space.total // _MARGIN_PART) + _SLACK_BYTES
+        required = aligned_bytes(nbytes) + max(nbytes, _MARGIN_BYTES, space.total // _MARGIN_PART) + _SLACK_BYTES
         if required > space.free:
             cure = (
                 f"MPI may hang where other processes fill it meanwhile, so that {required:,} must be free for this "
@@ -64,44 +65,35 @@ def check(context: Context, nbytes: int) -> int:
     return steps
 
 
-def _refusal(context: Context) -> str:
-    """Why windows are not used here, as one of a page has shown; "" if they are. Collective over the node's ranks."""
+def _trial(context: Context) -> tuple[str, int]:
+    """What a window of one page shows. Collective over the ranks of this node.
+
+    Returns:
+        Why windows are not used here, "" if they are; and where the pages of a window begin in its file, behind what
+        MPI keeps there for itself.
+    """
     if context.mpi_nodes > 1:
-        return f"MPI puts the ranks of host {context.topology.host} on {context.mpi_nodes} nodes"
+        return f"MPI puts the ranks of host {context.topology.host} on {context.mpi_nodes} nodes", 0
     try:
         window = _make_shared(context, PAGE_BYTES)
     except mpi.Exception as error:
-        return f"this MPI makes no shared-memory windows: {error}"
-    mapping = _map_again(context, window, PAGE_BYTES)
+        return f"this MPI makes no shared-memory windows: {error}", 0
+    offset = file_offset(_address_of(window))
+    mapping = _map_again(context, window, PAGE_BYTES, offset)
     window.Free()
-    return "" if mapping else "the pages of MPI's windows cannot be mapped a second time on every rank"
-
-
-class _FileOffset:
-    """Where the pages of a window begin in its file, behind what MPI keeps there for itself.
-
-    It is looked up for the first large window of a communicator, and is the same for each of them.
-    """
-
-    def __init__(self, _: Context) -> None:
-        self._offset: int | None = None
-
-    def __call__(self, address: int) -> int:
-        if self._offset is None:
-            self._offset = file_offset(address)
-        return self._offset
+    return "" if mapping else "the pages of MPI's windows cannot be mapped a second time on every rank", offset
 
 
 def allocate(context: Context, nbytes: int) -> Mapping:
     """The second map of a window, which is freed. Collective over the ranks of this node."""
     if context.topology.node_size == 1:
         return Mapping.anonymous(nbytes)
-    refusal = context.cached(_refusal)
+    refusal, offset = context.cached(_trial)
     if refusal:
         raise BackendError(refusal)
     room = aligned_bytes(nbytes)  # untouched pages take no memory
     window = _make(context, nbytes, room)
-    mapping = _map_again(context, window, room)
+    mapping = _map_again(context, window, room, offset)
     window.Free()
     if mapping is None:
         raise BackendError("a rank of this node cannot map the window's pages a second time; see vm.max_map_count")
@@ -128,9 +120,11 @@ def _make_shared(context: Context, nbytes: int) -> mpi.Win:
     return mpi.Win.Allocate_shared(nbytes if context.topology.is_leader else 0, 1, comm=context.topology.node_comm)
 
 
-def _map_again(context: Context, window: mpi.Win, nbytes: int) -> Mapping | None:
+def _map_again(context: Context, window: mpi.Win, nbytes: int, offset: int) -> Mapping | None:
     """A second map on every rank of this node, or None on all of them. Collective over the ranks of this node."""
-    mapping = Mapping.of_pages(_address_of(window), nbytes, context.cached(_FileOffset))
+    mapping = None
+    with suppress(OSError):
+        mapping = Mapping.of_pages(_address_of(window), nbytes, offset)
     has_failed = context.node_collective_comm.allreduce_or(bytes([mapping is None]))
     return None if any(has_failed) else mapping
 

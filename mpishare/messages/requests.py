@@ -20,8 +20,7 @@ from mpishare.comm.context import Context
 from mpishare.comm.requests import advance_all, keep_alive, pending, waits
 from mpishare.errors import MpishareError
 from mpishare.messages.wire import FRAME_BYTES, HEAD_BYTES, Decoding, Head, Message, compressed, decode
-from mpishare.objects.pickled import PickledObject
-from mpishare.objects.pickling import unpickle_object
+from mpishare.objects.pickling import PickledObject, unpickle_object
 
 _FRAMES_AHEAD = 4
 """Frames under way while a blocking send compresses the next."""

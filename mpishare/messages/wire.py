@@ -32,8 +32,8 @@ from mpishare.comm import mpi
 from mpishare.comm.context import Context
 from mpishare.comm.tags import Tag
 from mpishare.errors import ArgumentError, BackendError, MpishareError, SpecError
-from mpishare.memory.buffers import allocate_buffer
-from mpishare.objects.pickled import PickledObject, check_length, pack_specs, unpack_specs
+from mpishare.host.memory import allocate_buffer
+from mpishare.objects.pickling import PickledObject, check_length, pack_specs, unpack_specs
 
 Message: TypeAlias = tuple[bytes, int, Sequence[NDArray[Any]]]
 """The head, the tag of the chunks, and the chunks."""
@@ -378,7 +378,9 @@ def _memory_for(context: Context, nbytes: int) -> Block:
     Raises:
         CapacityError: There is none.
     """
-    return allocate_buffer(context, nbytes, "The message is lost; the next one is not. Send less at a time.")
+    return allocate_buffer(
+        context.topology.host, nbytes, "The message is lost; the next one is not. Send less at a time."
+    )
 
 
 def compressed(chunk: NDArray[Any], bytes_per_s: float) -> NDArray[Any] | bytes:

@@ -105,14 +105,14 @@ _FIRST_POLARS = (1, 38)
 def _reduce_series(series: Any) -> Any:
     """A column of polars as an array of Arrow, where polars makes of that a column of the same dtype again.
 
-    Of an Enum it would make a Categorical: that is pickled as its numbers.
+    It copies the categories with their numbers.
     """
-    from polars import Enum, Object, Series
+    from polars import Object, Series
 
     if series.dtype == Object:  # polars refuses it
         return NotImplemented
     name = f"column {series.name!r} of dtype {series.dtype.base_type()}"
-    part = UnsharedPart(name, series.estimated_size(), "another dtype, such as polars.Enum or polars.String")
+    part = UnsharedPart(name, series.estimated_size(), "another dtype, such as numbers or polars.String")
     try:
         from polars import CompatLevel, __version__
         from pyarrow import string_view  # noqa: F401 - older ones cannot hold polars' strings
@@ -120,27 +120,15 @@ def _reduce_series(series: Any) -> Any:
         return Copied(part._replace(cure="it with PyArrow, 16 or later"))
     if tuple(map(int, __version__.split(".")[:2])) < _FIRST_POLARS:
         return Copied(part._replace(cure="polars, 1.38 or later"))
-    if series.dtype == Enum and hasattr(series.cat, "to"):  # older ones copy
-        return _make_enum, (series.to_physical(), series.dtype)
     with suppress(ValueError):  # what PyArrow does not know, such as 128-bit integers
         args = series.name, series.to_arrow(compat_level=CompatLevel.newest())
-        if Series(*args).dtype == series.dtype and not _has_categories(series.dtype):
+        if Series(*args).dtype == series.dtype and not any(name in str(series.dtype) for name in _CATEGORIES):
             return Series, args
     return Copied(part)
 
 
-def _has_categories(dtype: Any) -> bool:
-    """Whether a dtype of polars has categories in it, which polars copies with their numbers."""
-    from polars import Categorical, Enum
-
-    inner = [field.dtype for field in getattr(dtype, "fields", ())]
-    if hasattr(dtype, "inner"):
-        inner.append(dtype.inner)
-    return dtype in (Categorical, Enum) or any(map(_has_categories, inner))
-
-
-def _make_enum(numbers: Any, dtype: Any) -> Any:
-    return numbers.cat.to(dtype)
+_CATEGORIES = ("Categorical", "Enum")
+"""Dtypes of polars, also within others, which polars copies."""
 
 
 def _reduce_variable(variable: Any) -> Any:

@@ -7,7 +7,6 @@ sent like arrays that are shared by themselves.
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 from weakref import ref
@@ -20,9 +19,8 @@ from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
 from mpishare.errors import SpecError
 from mpishare.memory.segment import Segment, segment_at, segment_of
-from mpishare.objects.pickled import PickledObject, pack_specs, unpack_specs
-from mpishare.objects.pickling import pickle_object, unpickle_object
-from mpishare.objects.unshared import LARGE_BYTES, PickledTypes, UnsharedPart, UnsharedParts, describe, part_of_copies
+from mpishare.objects.pickling import PickledObject, pack_specs, pickle_object, unpack_specs, unpickle_object
+from mpishare.objects.unshared import LARGE_BYTES, UnsharedPart, UnsharedParts, describe, part_of_copies
 from mpishare.transfer.node_fill import LARGE_BYTES as _LARGE_BYTES
 from mpishare.transfer.node_fill import ArraySource, fill, replicate
 
@@ -167,29 +165,25 @@ def unpack_object(segment: Segment, header: PackedHeader, *, warns: bool) -> Any
     segment.unviewed_bytes = header.nbytes - viewed_bytes
     segment.copied_bytes = header.copied_bytes
     if dropped_bytes >= LARGE_BYTES:
-        copies = _copies(obj, header, dropped_bytes)
-        segment.copied_bytes += copies.nbytes
-        if warns and copies.nbytes >= LARGE_BYTES:
-            callsite.warn(f"share(): {describe([copies])}")
+        copied_bytes = _copied_bytes(obj, header, dropped_bytes)
+        segment.copied_bytes += copied_bytes
+        if warns and copied_bytes >= LARGE_BYTES:
+            callsite.warn(f"share(): {describe([part_of_copies(obj, copied_bytes)])}")
     return obj
 
 
-def _copies(obj: Any, header: PackedHeader, dropped_bytes: int) -> UnsharedPart:
+def _copied_bytes(obj: Any, header: PackedHeader, dropped_bytes: int) -> int:
     """What `obj` holds besides views of shared memory, up to the bytes of which it has no views.
 
     It is pickled once more: an array that its class has dropped is no copy. What cannot be pickled is taken to have
     copied all.
     """
-    types, copies = PickledTypes(type(obj)), Counter[type]()
     try:
-        skeleton, arrays = pickle_object(obj, types=types)
+        skeleton, arrays = pickle_object(obj)
     except SpecError:
-        return part_of_copies(Counter({type(obj): 1}), dropped_bytes)
-    for array, owner in zip(arrays, types.owners, strict=True):
-        if segment_of(array) is None and segment_at(array) is None:
-            copies[owner] += array.nbytes
-    nbytes = copies.total() + max(0, len(skeleton) - header.skeleton_bytes)
-    return part_of_copies(copies or types.nbytes, min(nbytes, dropped_bytes))
+        return dropped_bytes
+    own = [array.nbytes for array in arrays if segment_of(array) is None and segment_at(array) is None]
+    return min(sum(own) + max(0, len(skeleton) - header.skeleton_bytes), dropped_bytes)
 
 
 def _places(block: Block, header: PackedHeader) -> list[tuple[Spec, int]]:

@@ -6,23 +6,27 @@ array of bytes. Arrays of Python objects stay in the skeleton.
 
 from __future__ import annotations
 
-import array
 import pickle
+import struct
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache, partial
 from io import BytesIO
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.dtypes import check_dtype
-from mpishare.arrays.spec import PLAIN_CLASSES
+from mpishare.arrays.header import HEADER_BYTES, extension_bytes
+from mpishare.arrays.spec import PLAIN_CLASSES, Spec
 from mpishare.errors import MpishareError, SpecError, text_of_error
 from mpishare.objects.libraries import reducers
-from mpishare.objects.pickled import PickledObject
 from mpishare.objects.subclasses import parts_of, reduce_subclass
-from mpishare.objects.unshared import LARGE_BYTES, Copied, PickledTypes, UnsharedParts, part_of_pickle
+from mpishare.objects.unshared import LARGE_BYTES, Copied, UnsharedParts, part_of_pickle
+
+_COUNT = struct.Struct("<I")
+"""The number of arrays. Their headers follow, each with its extension."""
 
 _CURE = "Leave that part out, for example by __getstate__, or pass arrays of it, such as numpy.asarray(…) of it."
 _CURE_FUNCTION = "Lambdas and local classes need cloudpickle: pip install cloudpickle."
@@ -32,9 +36,52 @@ _CURE_READ_ONLY = (
 )
 
 
-def pickle_object(
-    obj: object, unshared: UnsharedParts | None = None, types: PickledTypes | None = None
-) -> PickledObject:
+class PickledObject(NamedTuple):
+    """An object that was pickled out of band (PEP 574).
+
+    Attributes:
+        skeleton: The pickle without the bytes of arrays.
+        arrays: The arrays, in any layout, in the order in which the skeleton names them.
+    """
+
+    skeleton: bytes | memoryview
+    arrays: Sequence[NDArray[Any]]
+
+
+def pack_specs(specs: Sequence[Spec]) -> bytes:
+    """The contents of an object with arrays of these specs, as bytes."""
+    return _COUNT.pack(len(specs)) + b"".join(part for spec in specs for part in spec.packed)
+
+
+def unpack_specs(contents: bytes) -> list[Spec]:
+    """The specs that `pack_specs` packed.
+
+    Raises:
+        SpecError: The bytes are not such contents.
+    """
+    check_length(len(contents[: _COUNT.size]), _COUNT.size)
+    (count,) = _COUNT.unpack_from(contents)
+    end, specs = _COUNT.size, []
+    for _ in range(count):
+        start = end + HEADER_BYTES
+        header = contents[end:start]
+        end = start + extension_bytes(header)
+        specs.append(Spec.unpack(header, contents[start:end]))
+    check_length(len(contents), end)
+    return specs
+
+
+def check_length(length: int, expected: int) -> None:
+    """Refuses bytes from another rank that are too short or too long.
+
+    Raises:
+        SpecError: `length` is not `expected`.
+    """
+    if length != expected:
+        raise SpecError(f"a message from another rank cannot be read: it has {length:,} bytes, not {expected:,}")
+
+
+def pickle_object(obj: object, unshared: UnsharedParts | None = None) -> PickledObject:
     """Pickles `obj` apart from its arrays, which are not copied.
 
     cloudpickle, if it is installed, pickles what pickle refuses: lambdas, and functions and classes that cannot be
@@ -43,7 +90,6 @@ def pickle_object(
     Args:
         obj: Any object that can be pickled.
         unshared: Notes the parts that are not bytes of arrays.
-        types: Notes the types that pickle something.
 
     Raises:
         SpecError: A part of it cannot be pickled.
@@ -52,10 +98,10 @@ def pickle_object(
         PEP 574, "Pickle protocol 5 with out-of-band data".
     """
     with suppress(Exception):  # the second attempt raises it again
-        return _pickled_by(_Pickler, obj, unshared, types)
+        return _pickled_by(_Pickler, obj, unshared)
     cloud_pickler = _cloud_pickler()
     try:
-        return _pickled_by(cloud_pickler or _Pickler, obj, unshared, types)
+        return _pickled_by(cloud_pickler or _Pickler, obj, unshared)
     except MpishareError:
         raise
     except Exception as error:  # user classes may raise anything
@@ -71,21 +117,15 @@ def pickle_object(
         ) from error
 
 
-def _pickled_by(
-    pickler_class: type[_Pickler], obj: object, unshared: UnsharedParts | None, types: PickledTypes | None
-) -> PickledObject:
+def _pickled_by(pickler_class: type[_Pickler], obj: object, unshared: UnsharedParts | None) -> PickledObject:
     if unshared is not None:
         unshared.clear()
     file = BytesIO()
-    pickler = pickler_class(file, unshared, types)
+    pickler = pickler_class(file, unshared)
     pickler.dump(obj)
     skeleton = file.getvalue()
-    if types is not None:
-        types.end(len(skeleton))
     if unshared is not None and (rest := len(skeleton) - sum(part.nbytes for part in unshared.parts)) > LARGE_BYTES:
-        types = PickledTypes(type(obj))  # by pickling it again: to note them always would take 1 us for each object
-        _pickled_by(pickler_class, obj, None, types)
-        unshared.add(part_of_pickle(types, rest))
+        unshared.add(part_of_pickle(obj, rest))
     return PickledObject(skeleton, pickler.arrays())
 
 
@@ -115,21 +155,13 @@ def _cure_of(error: Exception, text: str) -> str:
 class _Pickler(pickle.Pickler):
     """Puts a buffer in the place of each array."""
 
-    def __init__(self, file: BytesIO, unshared: UnsharedParts | None, types: PickledTypes | None) -> None:
+    def __init__(self, file: BytesIO, unshared: UnsharedParts | None) -> None:
         self._buffers: list[pickle.PickleBuffer] = []
         self._arrays: dict[int, NDArray[Any]] = {}  # by the id of the buffer in their place
         self._copied: dict[int, Any] = {}  # what copied objects give to pickle, by id
-        self._file = file
-        self._types = types
         self._unshared = unshared
         self._reducers = reducers()
-        callback = self._buffers.append if types is None else self._add_buffer
-        super().__init__(file, protocol=5, buffer_callback=callback)
-
-    def _add_buffer(self, buffer: pickle.PickleBuffer) -> None:
-        self._buffers.append(buffer)
-        if self._types is not None:
-            self._types.enter_array()
+        super().__init__(file, protocol=5, buffer_callback=self._buffers.append)
 
     def arrays(self) -> list[NDArray[Any]]:
         """The arrays, each once, and the buffers that other classes exported."""
@@ -140,8 +172,6 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         """How to pickle `obj`, if not in its own way. Not called for numbers, strings and containers."""
         reduced: Any = NotImplemented
-        if self._types is not None:
-            self._types.enter(obj, self._file.tell())
         for kind, reduce in self._reducers:
             if isinstance(obj, kind):
                 reduced = reduce(obj)
@@ -155,8 +185,6 @@ class _Pickler(pickle.Pickler):
         if reduced is NotImplemented and self._unshared is not None:
             with suppress(Exception):  # what an object costs does not decide whether it can be shared
                 self._unshared.note(obj)
-        if type(obj) is array.array and obj.typecode != "u":
-            reduced = _array_of, (obj.typecode, np.frombuffer(obj, np.uint8))
         return reduced
 
     def _reduced_array(self, obj: Any) -> Any:
@@ -191,7 +219,3 @@ def _cloud_pickler() -> type[_Pickler] | None:
             return cloudpickle.Pickler.reducer_override(self, obj) if reduced is NotImplemented else reduced
 
     return CloudPickler
-
-
-def _array_of(typecode: str, content: NDArray[np.uint8]) -> array.array[Any]:
-    return array.array(typecode, content.tobytes())

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from mpishare.arrays.spec import PLAIN_CLASSES, describe
 from mpishare.comm import callsite
 from mpishare.errors import SpecError
-from mpishare.memory.kept_files import MAX_KEPT
+from mpishare.memory.mapping import MAX_KEPT
 from mpishare.memory.segment import Segment, segment_at, segment_of
-from mpishare.objects.pickled import PickledObject
-from mpishare.objects.pickling import pickle_object, unpickle_object
+from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
 
 
 def make_private(obj: Any) -> Any:

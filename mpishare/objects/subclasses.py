@@ -75,25 +75,21 @@ class _Template:
 
 
 def _additions(array: NDArray[Any]) -> tuple[_Template, dict[str, Any]]:
-    """An array without items as its class pickles it, and the attributes that depend on the items, such as a mask.
+    """An array without items as its class pickles it, and the attributes that the class pickles as they are.
 
-    The latter are attributes that the class changes for an array without items, when it makes or when it unpickles one.
+    These are apart from it as some depend on the items, such as a mask. The array without items has what it was made
+    with in their place.
     """
     template, own = _without_items(array), _attributes(array)
-    parts = _mask_attributes(array)
-    if isinstance(array, np.ma.MaskedArray):
+    if isinstance(array, np.ma.MaskedArray):  # which pickles its mask as bytes
         _set_attributes(template, {**own, "_mask": np.ma.make_mask_none(template.shape, template.dtype)})
-        return _Template(template), parts
+        return _Template(template), {name: own[name] for name in ("_mask", "_hardmask")}
     made = dict(_attributes(template))
     _set_attributes(template, own)
     pickled = set(map(id, parts_of(template.__reduce_ex__(5))))
-    changed = [name for name in own if name in made and _differ(made[name], own[name])]
-    _set_attributes(template, {name: made[name] for name in changed})
-    parts = {name: own[name] for name in changed if id(own[name]) in pickled}
-    received = {**_attributes(copy.copy(_Template(template))), **parts}
-    lost = [name for name in own if id(own[name]) in pickled and _differ(received.get(name), own[name])]
-    whole = _attributes(copy.copy(_Template(array))) if lost else {}
-    return _Template(template), {**parts, **{name: whole[name] for name in lost if name in whole}}
+    parts = {name: value for name, value in own.items() if id(value) in pickled}
+    _set_attributes(template, {name: made[name] for name in parts if name in made})
+    return _Template(template), parts
 
 
 def _without_items(array: NDArray[Any]) -> NDArray[Any]:
@@ -120,24 +116,6 @@ def parts_of(value: Any) -> Iterator[Any]:
             yield from parts_of(part)
     elif isinstance(value, dict):
         yield from value.values()
-
-
-def _differ(value: Any, other: Any) -> bool:
-    """Whether two attributes certainly differ."""
-    if value is other or type(value) is not type(other):
-        return value is not other
-    if type(value).__eq__ is object.__eq__:  # type: ignore[comparison-overlap]
-        return False
-    try:
-        return not np.array_equal(value, other) if isinstance(value, np.ndarray) else value != other
-    except Exception:  # user classes may raise anything
-        return False
-
-
-def _mask_attributes(array: NDArray[Any]) -> dict[str, Any]:
-    """Attributes that a class pickles as bytes, or not at all, and that NumPy does not derive from the items."""
-    names = ("_mask", "_hardmask") if isinstance(array, np.ma.MaskedArray) else ()
-    return {name: _attributes(array)[name] for name in names}
 
 
 def _complete(array: NDArray[Any], state: tuple[Any, dict[str, Any]]) -> None:

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Sequence
-from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from mpishare.arrays.slices import round_up
-
-_ALLOCATED_BYTES = 16
-"""Python allocates small objects in multiples of this (CPython, Objects/obmalloc.c)."""
 
 _SMALL_BYTES = 4096
 """An array that is not a column, and takes less, is not reported: the names that a fitted model keeps, for example."""
@@ -23,12 +16,8 @@ LARGE_BYTES = 1 << 20
 """What is pickled besides arrays is reported from here on, and so are arrays that a class copies."""
 
 _MAX_NAMED = 5
-_MAX_TYPES = 3
 
 _OBJECTS = np.dtype(object)
-
-_NO_OWNERS = (type, FunctionType, BuiltinFunctionType, np.dtype, np.ndarray)
-"""What is pickled on behalf of another object."""
 
 _CURE_PICKLE = "NumPy arrays, e.g. numpy.asarray(…) of it"
 _CURE_COPY = "NumPy arrays in its place, or fewer ranks per node"
@@ -71,48 +60,18 @@ def describe(parts: Sequence[UnsharedPart]) -> str:
     return " ".join(sentences)
 
 
-class PickledTypes:
-    """Which types pickle how much, as far as can be told: what is pickled next is of the object that came last.
-
-    Attributes:
-        nbytes: Bytes of the pickle by type.
-        owners: For each array that is not pickled, the type of its object.
-    """
-
-    def __init__(self, root: type) -> None:
-        self.nbytes = Counter[type]()
-        self.owners: list[type] = []
-        self._last, self._at = root, 0
-
-    def enter(self, obj: object, at: int) -> None:
-        """Notes that `obj` is pickled next, when the pickle has about `at` bytes."""
-        if not isinstance(obj, _NO_OWNERS):
-            self.nbytes[self._last] += at - self._at
-            self._last, self._at = type(obj), at
-
-    def enter_array(self) -> None:
-        """Notes that the next array is not pickled."""
-        self.owners.append(self._last)
-
-    def end(self, at: int) -> None:
-        """Notes that the pickle has `at` bytes in all."""
-        self.nbytes[self._last] += at - self._at
+def part_of_pickle(obj: object, nbytes: int) -> UnsharedPart:
+    """The part for `nbytes` of the pickle of an object."""
+    return UnsharedPart(f"what {_name_of(obj)} pickles besides arrays", nbytes, _CURE_PICKLE)
 
 
-def part_of_pickle(types: PickledTypes, nbytes: int) -> UnsharedPart:
-    """The part for `nbytes` of the pickle."""
-    return UnsharedPart(f"what {_named(types.nbytes)} pickles besides arrays", nbytes, _CURE_PICKLE)
+def part_of_copies(obj: object, nbytes: int) -> UnsharedPart:
+    """The part for `nbytes` of arrays that were shared, and copied when an object was unpickled."""
+    return UnsharedPart(f"arrays that {_name_of(obj)} copies when it is unpickled", nbytes, _CURE_COPY)
 
 
-def part_of_copies(copies: Counter[type], nbytes: int) -> UnsharedPart:
-    """The part for `nbytes` of arrays that were shared, and copied when their objects were unpickled."""
-    return UnsharedPart(f"arrays that {_named(copies)} copies when it is unpickled", nbytes, _CURE_COPY)
-
-
-def _named(nbytes: Counter[type]) -> str:
-    """The types that have most of the bytes."""
-    kinds = [kind for kind, _ in nbytes.most_common(_MAX_TYPES)]
-    return ", ".join(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.") for kind in kinds)
+def _name_of(obj: object) -> str:
+    return f"{type(obj).__module__}.{type(obj).__qualname__}".removeprefix("builtins.")
 
 
 class UnsharedParts:
@@ -192,4 +151,4 @@ def _cost(items: NDArray[Any]) -> int:
         return items.nbytes
     flat = items.ravel()
     _, firsts = np.unique(np.fromiter(map(id, flat), np.int64, flat.size), return_index=True)
-    return items.nbytes + sum(round_up(sys.getsizeof(item), _ALLOCATED_BYTES) for item in flat[firsts])
+    return items.nbytes + sum(map(sys.getsizeof, flat[firsts]))

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from mpishare.comm.context import Context
 from mpishare.errors import TaskError, text_of_error
-from mpishare.objects.pickled import PickledObject
-from mpishare.objects.pickling import pickle_object, unpickle_object
+from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
 
 IN_TASK = "within a task"
 """Where a call was made, in errors."""

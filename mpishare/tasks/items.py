@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import PLAIN_CLASSES, describe
 from mpishare.errors import ArgumentError, SpecError
-from mpishare.objects.pickled import PickledObject
-from mpishare.objects.pickling import pickle_object, unpickle_object
+from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
 
 _GROUP = 32
 """Items in one pickle. That takes 0.1 us for each plain item, in place of 1 us."""

@@ -15,7 +15,7 @@ from mpishare.comm.alone import alone
 from mpishare.comm.collective import CollectiveCall, collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, SpecError, TaskError, checked_integer
-from mpishare.objects.pickled import PickledObject
+from mpishare.objects.pickling import PickledObject
 from mpishare.progress_bar import Bar, check_tqdm
 from mpishare.tasks.errors import IN_TASK, Failure, ItemFailed, apply_to_items
 from mpishare.tasks.items import Batches, Items, count_of, items_of

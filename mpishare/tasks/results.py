@@ -19,8 +19,7 @@ from mpishare.comm.in_flight import InFlight
 from mpishare.comm.tags import Tag
 from mpishare.errors import MpishareError
 from mpishare.messages.wire import HEAD_BYTES, decode, encode
-from mpishare.objects.pickled import PickledObject
-from mpishare.objects.pickling import pickle_object, unpickle_object
+from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
 from mpishare.tasks.errors import apply_to_items
 
 Values: TypeAlias = "list[Any] | NDArray[Any]"

@@ -42,7 +42,7 @@ SHM = "mount -t tmpfs -o size={} none /dev/shm; mkdir $OMPI_MCA_osc_sm_backing_d
 FOLDER = "mkdir -p {0}; mount -t tmpfs -o size=8m{1} none {0}"
 
 
-@pytest.mark.parametrize(("nbytes", "size", "required"), [(256 << 20, "64m", "536,936,448"), (80, "8m", "16,908,288")])
+@pytest.mark.parametrize(("nbytes", "size", "required"), [(256 << 20, "64m", "539,033,600"), (80, "8m", "16,908,288")])
 def test_small_shared_memory(nbytes, size, required):
     """A /dev/shm of 64 MiB, Docker's default, and an array of 256 MiB; one of 8 MiB, and any array.
 

@@ -11,7 +11,7 @@ from mpi4py import MPI
 import mpishare as ms
 from mpishare.arrays.slices import balanced_slice
 from mpishare.memory.backends import BACKENDS
-from mpishare.memory.hugepages import huge_areas, huge_bytes
+from mpishare.memory.pages import huge_areas, huge_bytes
 from tests.arrays import DTYPES, REPRESENTATIVES
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mpishare as ms
-from mpishare.memory import buffers
+from mpishare.host import memory
 from mpishare.transfer import rows
 from tests.arrays import REPRESENTATIVES, bits, filled
 from tests.mpi.test_errors import assert_refused_alike
@@ -104,7 +104,7 @@ def test_no_memory_on_one_rank(comm, raised, monkeypatch):
         raise MemoryError
 
     if comm.rank == last:
-        monkeypatch.setattr(buffers, "np", SimpleNamespace(empty=refuse, uint8=np.uint8))
+        monkeypatch.setattr(memory, "np", SimpleNamespace(empty=refuse, uint8=np.uint8))
     for call in (lambda: ms.gather(np.ones(3), root=last), lambda: ms.scatter(np.ones(9))):
         errors = [error for error, _ in raised(call)]
         assert errors == ["PeerCapacityError"] * last + ["CapacityError"]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mpishare as ms
-from mpishare.memory import backends, pool, syscalls
+from mpishare.memory import backends, pages, pool
 from mpishare.memory.backends import MEMMAP_IN_MEMORY, Backend
 from mpishare.memory.mapping import Mapping
 from tests.mpi.memory.conftest import KINDS, MAKES_WINDOWS, REFUSAL, file_of_map, permissions, settings_of
@@ -258,8 +258,8 @@ def test_large_arrays_have_huge_pages_in_a_window_as_in_a_file(configured):
     comm = configured(recycle="0", dir="")
     for count in (33 << 18, 1 << 18, 5 << 18):
         arrays = [ms.zeros(count, comm=comm, backend=kind) for kind in ("memmap", "window") if kind in NAMES]
-        pages = {segment.page_bytes for segment in ms.report().segments if segment.nbytes == arrays[0].nbytes}
-        assert len(pages) == 1
+        sizes = {segment.page_bytes for segment in ms.report().segments if segment.nbytes == arrays[0].nbytes}
+        assert len(sizes) == 1
 
 
 def refuse(context, nbytes):
@@ -358,12 +358,14 @@ def test_a_temporary_folder_that_cannot_be_used(configured, monkeypatch):
 def test_a_window_that_a_rank_cannot_map_again_is_left_to_the_next_kind(configured, monkeypatch, mappable, reason):
     comm = configured(backend="", dir="", recycle="0")
     nodes, of_pages = ms.topology(comm), Mapping.of_pages
+
+    def of_some_pages(address, nbytes, *offset):
+        if nbytes > mappable:
+            raise OSError(errno.ENOMEM, "no map is left")
+        return of_pages(address, nbytes, *offset)
+
     if nodes.node_rank == nodes.node_size - 1:
-        monkeypatch.setattr(
-            Mapping,
-            "of_pages",
-            lambda address, nbytes, *find: of_pages(address, nbytes, *find) if nbytes <= mappable else None,
-        )
+        monkeypatch.setattr(Mapping, "of_pages", of_some_pages)
     shared = ms.share(np.arange(10_000), comm=comm)
     is_refused = nodes.node_size > 1
     assert permissions(shared.ctypes.data).startswith("r--")
@@ -377,7 +379,7 @@ def test_a_window_that_a_rank_cannot_map_again_is_left_to_the_next_kind(configur
 
 
 def test_a_kernel_that_cannot_populate_pages_starts_with_a_file_whose_pages_are_allocated(configured, monkeypatch):
-    monkeypatch.setattr(syscalls, "can_populate", lambda: False)  # Linux before 5.14, and gVisor
+    monkeypatch.setattr(pages, "can_populate", lambda: False)  # Linux before 5.14, and gVisor
     comm = configured(backend="", dir="", recycle="0")
     array = shared(comm, 1, LARGE)
     (segment,) = ms.report().segments
@@ -397,11 +399,15 @@ def test_info_tells_which_kind_is_taken(configured):
     assert taken == next(title for title, verdict in segments.items() if verdict.startswith("fits"))
 
 
-def test_the_report_names_small_arrays_that_a_stray_store_could_change(keeping, monkeypatch):
-    monkeypatch.setattr(Mapping, "second_map", lambda memory: None)  # as where the process has no map left
-    arrays = [shared(keeping, 1), ms.zeros(200, comm=keeping)]
-    reports = {segment.nbytes: segment for segment in ms.report().segments}
-    assert [reports[array.nbytes].is_read_only_by_flag_alone for array in arrays] == [True, False]
+def test_small_arrays_that_one_rank_cannot_map_again_have_read_only_pages_of_their_own(keeping, monkeypatch):
+    def refuse(memory):
+        raise OSError(errno.ENOMEM, "no map is left")
+
+    if keeping.rank == keeping.size - 1:
+        monkeypatch.setattr(Mapping, "second_map", refuse)
+    arrays = [shared(keeping, number) for number in range(3)]
+    assert [permissions(array.ctypes.data)[:3] for array in arrays] == ["r--"] * 3
+    assert len({array.ctypes.data & -4096 for array in arrays}) == 3
 
 
 def test_a_file_that_a_rank_cannot_receive_is_refused(configured, raised, monkeypatch):
@@ -436,7 +442,7 @@ def test_slots_that_one_rank_keeps_are_used_by_no_other_array_and_the_rest_are(k
 def test_as_much_is_cached_over_all_communicators_as_is_allowed(configured):
     for comm in [configured(recycle="12M") for _ in range(4)]:
         shared(comm, 1, LARGE)
-    cached = [slot.nbytes for one in pool.pools() if one.slot_bytes is None for slot in one.idle.values()]
+    cached = [slot.nbytes for one in pool.pools() if one.slot_bytes is None for slot in one.idle]
     assert cached == [LARGE * 8] * 2
 
 

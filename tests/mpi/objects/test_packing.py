@@ -4,7 +4,6 @@ import functools
 import sys
 import threading
 import warnings
-from array import array as numbers
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -152,7 +151,6 @@ class Copying:
     [
         (functools.partial(Copying, keep=True), "arrays that .*Copying copies when it is unpickled", 1 << 21, 1 << 21),
         (functools.partial(Copying, keep=False), None, 0, 1 << 21),
-        (lambda: [numbers("d", bytes(1 << 21)), np.ones(1000)], "arrays that array.array copies", 1 << 21, 8000),
         (
             lambda: {"names": [f"name {n}" for n in range(100_000)], "v": np.ones(1000)},
             "what dict pickles",

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from mpishare.arrays.raw import address_of
-from mpishare.errors import BackendError
-from mpishare.memory import stray_stores
-from mpishare.memory.hugepages import huge_areas, huge_bytes
-from mpishare.memory.mapping import Allocated, Mapping, Origin
+from mpishare.memory import pages, stray_stores
+from mpishare.memory.mapping import Mapping, Origin
+from mpishare.memory.pages import fill_slice, huge_areas, huge_bytes
 from mpishare.memory.pool import LARGEST_SLOT_BYTES, Pool, Slot, slot_bytes
 from mpishare.memory.segment import Segment
 from mpishare.memory.shared_file import memory_file
@@ -27,7 +26,7 @@ MERGES = KERNEL >= (6, 1)
 
 def bytes_at(mapping, nbytes):
     """The bytes of a mapping as a view that keeps it."""
-    return Segment(Slot(mapping, Origin("test", node_size=1), nbytes), nbytes, key=None, made_by="test").block()
+    return Segment(Slot(mapping, Origin("test", node_size=1), nbytes), nbytes, None, "test").block()
 
 
 @pytest.fixture
@@ -41,7 +40,8 @@ def large_file():
 
 def test_private_memory_has_no_second_map():
     private = mmap.mmap(-1, PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    assert Mapping.of_pages(address_of(np.frombuffer(private, np.uint8)), 100) is None
+    with pytest.raises(OSError, match="Invalid argument"):
+        Mapping.of_pages(address_of(np.frombuffer(private, np.uint8)), 100)
 
 
 def test_a_part_of_a_file_that_begins_within_a_page(large_file):
@@ -96,7 +96,7 @@ def test_large_maps_get_huge_pages(large_file):
 @pytest.mark.parametrize("offset", [0, 100, 4096, HUGE - 4096, 123 * 4096])
 def test_a_second_map_has_the_same_pages_in_huge_ones_and_outlives_the_first(large_file, offset):
     first = mmap.mmap(large_file, 4 * HUGE)
-    mapping = Mapping.of_pages(address_of(np.frombuffer(first, np.uint8)) + offset, 3 * HUGE)
+    mapping = Mapping.of_pages(address_of(np.frombuffer(first, np.uint8)) + offset, 3 * HUGE, offset & -PAGE)
     block = bytes_at(mapping, 3 * HUGE)
     first[offset], first[offset + 2 * HUGE] = 9, 8
     first.close()
@@ -104,6 +104,18 @@ def test_a_second_map_has_the_same_pages_in_huge_ones_and_outlives_the_first(lar
     mapping.reserve(slice(0, block.size))
     assert any(mapping.address + HUGE in area for area in huge_areas()) == MERGES
     assert (block[0], block[2 * HUGE]) == (9, 8)
+
+
+@pytest.mark.parametrize(("page", "huge"), [(4096, 2 << 20), (16_384, 32 << 20), (65_536, 512 << 20)])
+def test_ranks_fill_whole_huge_pages_where_their_parts_have_some(page, huge, monkeypatch):
+    """The page sizes of x86 and of arm64."""
+    monkeypatch.setattr(mmap, "PAGESIZE", page)
+    monkeypatch.setattr(pages, "huge_bytes", lambda: huge)
+    for nbytes, grain in ((3 * huge - 1, page), (3 * huge, huge), (1000 * huge + 100, huge), (0, page)):
+        parts = [fill_slice(nbytes, 3, part) for part in range(3)]
+        assert [parts[0].start, parts[0].stop, parts[1].stop] == [0, parts[1].start, parts[2].start]
+        assert (parts[1].start % grain, parts[2].start % grain, parts[2].stop) == (0, 0, nbytes)
+        assert min(part.stop - part.start for part in parts[:2]) >= nbytes // 3 - grain
 
 
 def open_files():
@@ -138,13 +150,13 @@ def test_the_files_of_the_newest_maps_stay_open_for_copy_on_write(limit, kept):
     assert block[PAGE] == 70
 
 
-def test_a_file_in_memory_has_its_size_and_no_name_and_leaves_no_descriptor_where_it_is_refused():
+def test_a_file_in_memory_leaves_no_descriptor_where_it_is_refused():
     before, limits = open_files(), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
         descriptor = memory_file(1000)
         status = os.fstat(descriptor)
-        with pytest.raises(BackendError, match="no file of 10,000 bytes can be created in memory: File too large"):
+        with pytest.raises(OSError, match="File too large"):
             memory_file(10_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -168,7 +180,7 @@ def test_slots_of_few_sizes_hold_their_arrays_and_waste_little():
 def add_slab(pool):
     """Adds the slab that is missing; returns its size in KiB."""
     nbytes = pool.wanted_bytes()
-    pool.add_slab(pool.cut(Allocated(Mapping.anonymous(nbytes), Origin("test", node_size=1)), nbytes))
+    pool.add_slab(pool.cut(Mapping.anonymous(nbytes), Origin("test", node_size=1), nbytes))
     return nbytes // KIB
 
 
@@ -195,8 +207,9 @@ def test_slots_do_not_overlap_and_show_what_was_written_before():
     add_slab(pool)
     for number in range(16):
         slot = pool.free.pop()
-        slot.content(4 * KIB)[:] = bytes([number]) * (4 * KIB)
-        segments.append(Segment(slot, 4 * KIB, number, "test", writable=False))
+        slot.content[:] = bytes([number]) * (4 * KIB)
+        segments.append(Segment(slot, 4 * KIB, number, "test"))
+        segments[-1].seal()
     assert not pool.free
     blocks = [segment.block() for segment in segments]
     assert all(np.all(block == number) and not block.flags.writeable for number, block in enumerate(blocks))

@@ -5,8 +5,7 @@ import pytest
 from numpy.ma import mrecords
 
 from mpishare.errors import SpecError
-from mpishare.objects.pickled import PickledObject
-from mpishare.objects.pickling import pickle_object, unpickle_object
+from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
 from mpishare.objects.unshared import UnsharedParts, describe
 
 
