@@ -72,12 +72,16 @@ class Dispatcher:
         """Returns when the calls that have been submitted have ended."""
         wait(list(self._unended))
 
-    def shutdown(self, *, waits: bool, is_cancelled: bool) -> None:
-        """Ends the threads when all calls have ended. Those that have not begun may be cancelled."""
+    def shutdown(self, *, is_cancelled: bool) -> None:
+        """Begins to end the threads when all calls have ended. Those that have not begun may be cancelled."""
         for future in list(self._unended) if is_cancelled else ():
             future.cancel()  # which the threads then tell to `wait`; those that their pool cancels they do not
-        self._threads.shutdown(waits)
-        for block in self._blocks if waits else ():
+        self._threads.shutdown(wait=False)
+
+    def join(self) -> None:
+        """Returns when the threads have ended."""
+        self._threads.shutdown()
+        for block in self._blocks:
             block.end()
 
     def _begin_thread(self) -> None:

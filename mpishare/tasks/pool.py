@@ -14,7 +14,6 @@ from concurrent.futures import Future
 from itertools import count
 from typing import Any
 
-from mpishare.arrays.spec import describe
 from mpishare.comm import mpi
 from mpishare.comm.agreement import is_known
 from mpishare.comm.alone import alone, where_alone
@@ -169,18 +168,16 @@ class Pool(TaskExecutor):
         """Calls `initializer(*initargs)` as one that is given when the pool is made: on each rank, or on each node.
 
         Raises:
-            SpecError: It cannot be called, or it or an argument cannot be pickled.
+            SpecError: It or an argument cannot be pickled.
             ArgumentError: This is called within a task, by the items of a map or by a callback; or as for `map`.
             PeerError: It raised on another rank.
         """
         self._check_usable()
-        if self._is_busy() or self._is_in_callback():
+        if self._is_alone():
             raise ArgumentError(
                 "initialize was called within a task, by the items of a map, or by a callback, where the other ranks "
                 "do not come. Call it before."
             )
-        if not callable(initializer):
-            raise SpecError(f"initializer is {describe(initializer)}, which cannot be called. Pass a function.")
         self._with_all_ranks(Job(abs, (), initializer=initializer, initargs=initargs, per=self._per))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -196,26 +193,19 @@ class Pool(TaskExecutor):
         with self._lock:
             self._is_open = False
             self._block.end()
-            has_comm, dispatcher = not self._has_no_comm(), self._dispatcher
-        waits = wait and not self._is_in_callback() and self._caller != threading.get_ident()
-        if has_comm and dispatcher is not None:
-            dispatcher.shutdown(waits=False, is_cancelled=cancel_futures)
-        if waits or dispatcher is None:
+        if self._dispatcher is not None:
+            self._dispatcher.shutdown(is_cancelled=cancel_futures)
+        if wait and not self._is_alone():
             self._end_service()
         else:
             threading.Thread(target=self._end_service).start()
-        if waits:
-            with self._turn:  # waits for the `map` of another thread
-                pass
 
     def _end_service(self) -> None:
-        """Ends the others' service, once, when the calls have ended."""
-        if self._has_no_comm():
-            return
+        """Ends the others' service, once, when the calls and the `map` of another thread have ended."""
         if self._dispatcher is not None:
-            self._dispatcher.shutdown(waits=True, is_cancelled=False)
-        with self._lock:
-            if not self._has_ended:
+            self._dispatcher.join()
+        with self._turn:
+            if not (self._has_ended or self._has_no_comm()):
                 self._has_ended = True
                 send_command(self._context, self._number, CLOSE)
                 atexit.unregister(self.shutdown)
@@ -252,7 +242,7 @@ class Pool(TaskExecutor):
     def _map(
         self, func: Callable[[Any], Any], items: Iterable[Any], chunksize: int | None, progress: bool
     ) -> list[Any]:
-        if self._is_busy() or self._is_in_callback():
+        if self._is_alone():
             return super()._map(func, items, chunksize, progress)
         self._check_usable()
         if self._dispatcher is not None and not isinstance(items, Sized):
@@ -265,7 +255,7 @@ class Pool(TaskExecutor):
             raise MpishareError(str(error)) from error
 
     def _submit(self, number: int, func: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
-        if not self._is_busy():
+        if not self._is_alone() or self._where() == IN_CALLBACK:
             with self._lock:
                 self._check_usable()
                 if self.workers and mpi.Query_thread() == mpi.THREAD_MULTIPLE:
@@ -278,13 +268,12 @@ class Pool(TaskExecutor):
     def _error_of(self, number: int, error: BaseException) -> BaseException:
         return Failure.of(self._context, error, number).task_error(error)
 
-    def _is_busy(self) -> bool:
-        """Whether this thread is in a task, or in a call of all ranks itself: then the others do not come."""
-        return self._caller == threading.get_ident() or where_alone(self.comm, of_this_thread=True) == IN_TASK
+    def _is_alone(self) -> bool:
+        """Whether this thread is in a task, in a callback, or in a call of all ranks: then the others do not come."""
+        return self._caller == threading.get_ident() or self._where() in (IN_TASK, IN_CALLBACK)
 
-    def _is_in_callback(self) -> bool:
-        """Whether this thread receives the results of calls, for which the others may wait."""
-        return where_alone(self.comm, of_this_thread=True) == IN_CALLBACK
+    def _where(self) -> str:
+        return where_alone(self.comm, of_this_thread=True)
 
     def _has_no_comm(self) -> bool:
         return mpi.Is_finalized() or self._context.data_comm == mpi.COMM_NULL
