@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from mpishare.progress_bar import Bar, check_tqdm
 from mpishare.tasks.errors import IN_TASK, Failure, ItemFailed, apply_to_items
 from mpishare.tasks.items import Batches, Items, count_of, items_of
 from mpishare.tasks.results import RankResults, gather_results, stack
-from mpishare.tasks.scheduler import ChunkSizer, Scheduler, backoff
+from mpishare.tasks.scheduler import Scheduler, backoff
 
 IN_ITEMS = "by the items of a map"
 """Where a call was made, in errors."""
@@ -186,11 +185,10 @@ class _Run:
         job = job if self._batches is None else own_job
         if job.initializer is not None:
             _initialize(self._context, job)
-        self._sizer = ChunkSizer(job.chunk)
         results: list[Any] = []
         while True:
             if n_items := count_of(items):
-                results += self._gathered(n_items, self._run(job.func, items))
+                results += self._gathered(n_items, self._run(job, items))
                 self._first += n_items
             if is_last:
                 return results
@@ -209,7 +207,7 @@ class _Run:
                     return self._batches.next()
         return None
 
-    def _run(self, func: Callable[[Any], Any], items: Items) -> RankResults:
+    def _run(self, job: Job, items: Items) -> RankResults:
         """Runs tasks until none is left or one fails, and waits until all ranks have done so."""
         results, comm = RankResults(), self._context.topology.comm
         try:
@@ -218,21 +216,16 @@ class _Run:
                 with alone(comm, IN_ITEMS):
                     self._batches.read_ahead()
             with alone(comm, IN_TASK, for_all_threads=True):
-                self._run_chunks(func, items, results)
+                for chunk in self._scheduler.chunks(job.chunk):
+                    values = apply_to_items(job.func, items_of(items, chunk), chunk.start)
+                    if self._gather != "none":
+                        results.add(chunk, values)
+                    self._bar.show(self._scheduler.n_taken)
         except BaseException as error:
             self._fail(error)
         self._wait_for_all()
         self._bar.end_round(count_of(items))
         return results
-
-    def _run_chunks(self, func: Callable[[Any], Any], items: Items, results: RankResults) -> None:
-        while chunk := self._scheduler.next_chunk(self._sizer):
-            start = time.perf_counter()
-            values = apply_to_items(func, items_of(items, chunk), chunk.start)
-            self._sizer.note_time(len(chunk), time.perf_counter() - start)
-            if self._gather != "none":
-                results.add(chunk, values)
-            self._bar.show(self._scheduler.n_taken)
 
     def _fail(self, error: BaseException) -> None:
         """Cancels the tasks that no rank has begun."""

@@ -45,7 +45,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -130,8 +130,7 @@ class ChunkSizer:
 class Scheduler:
     """The tasks of a communicator's maps as one rank sees them. Made by `Context.cached`, collective the first time.
 
-    Use: `reset` on all ranks while none is in a map; `start`; `next_chunk` until it is empty; `cancel` where a task
-    failed; `finish`.
+    Use: `reset` on all ranks while none is in a map; `start`; `chunks`; `cancel` where a task failed; `finish`.
     """
 
     def __init__(self, context: Context) -> None:
@@ -192,13 +191,18 @@ class Scheduler:
     def start(self) -> None:
         """On the root: begins to answer other nodes."""
         if self._open_groups and mpi.Query_thread() == mpi.THREAD_MULTIPLE:
-            thread = threading.Thread(target=self._answer_all, args=(_ROOT_SLEEP_S,), daemon=True)
-            with suppress(RuntimeError):  # the system gives this process no more threads
-                thread.start()
-                self._thread = thread
+            self._thread = threading.Thread(target=self._answer_all, args=(_ROOT_SLEEP_S,), daemon=True)
+            self._thread.start()
 
-    def next_chunk(self, sizer: ChunkSizer) -> range:
-        """Takes a chunk, empty if no task is left."""
+    def chunks(self, size: int | None) -> Iterator[range]:
+        """Yields chunks until no task is left, of `size` tasks; None to find it by the time that the caller takes."""
+        sizer = ChunkSizer(size)
+        while chunk := self._next_chunk(sizer):
+            start = time.perf_counter()
+            yield chunk
+            sizer.note_time(len(chunk), time.perf_counter() - start)
+
+    def _next_chunk(self, sizer: ChunkSizer) -> range:
         if self._open_groups and self._thread is None:
             self._answer()
         with self._locked() as numbers:

@@ -12,7 +12,6 @@ import tracemalloc
 from copy import deepcopy
 from functools import partial
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -88,12 +87,10 @@ def test_on_another_communicator(comm):
 
 
 @pytest.mark.parametrize("make", [list, iter])
-@pytest.mark.parametrize("missing", ["a common file", "threads", "a thread"])
+@pytest.mark.parametrize("missing", ["a common file", "threads"])
 def test_without(configured, monkeypatch, missing, make):
     if missing == "threads":
         monkeypatch.setattr(mpi, "Query_thread", lambda: MPI.THREAD_SINGLE, raising=False)
-    if missing == "a thread":
-        monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError))
     fresh = configured()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     for count in (5000, 1):
