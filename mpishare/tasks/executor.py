@@ -11,10 +11,11 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExec
 from functools import partial
 from itertools import chain, count, islice
 from multiprocessing import TimeoutError as NotReadyError
-from typing import Any
+from typing import Any, TypeAlias
 
 from mpishare.errors import ArgumentError, checked_integer
 from mpishare.tasks.errors import ItemFailed, apply_to_items
+from mpishare.tasks.map import Job
 
 _AHEAD = 2
 """How many chunks for each worker `imap` reads ahead."""
@@ -23,15 +24,13 @@ _CHUNKS = 4
 """Into how many chunks for each worker `map_async` divides the items, as multiprocessing does."""
 
 
+_Callback: TypeAlias = "Callable[[Any], object] | None"
+
+
 class AsyncResult:
     """The result of a running call, as multiprocessing has it. Its callbacks run in a thread of the pool."""
 
-    def __init__(
-        self,
-        future: Future[Any],
-        callback: Callable[[Any], object] | None = None,
-        error_callback: Callable[[BaseException], object] | None = None,
-    ) -> None:
+    def __init__(self, future: Future[Any], callback: _Callback, error_callback: _Callback) -> None:
         """The result of `future`, with which one of the two is called."""
         self._future = future
 
@@ -132,11 +131,9 @@ class TaskExecutor(Executor):
     workers: frozenset[int] = frozenset()
     _call_numbers = count()
 
-    def _map(
-        self, func: Callable[[Any], Any], items: Iterable[Any], chunksize: int | None, progress: bool
-    ) -> list[Any]:
-        """Applies `func` to each item on all ranks."""
-        return [func(item) for item in items]
+    def _map(self, job: Job) -> list[Any]:
+        """Applies a function to items on all ranks."""
+        return [job.func(item) for item in job.items]
 
     def _submit(self, number: int, func: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
         """Begins a call, of this number for errors. A worker keeps the function of one that has arguments."""
@@ -226,7 +223,7 @@ class TaskExecutor(Executor):
         if iterables:
             func, iterable = partial(_call_with, func), _rows(iterable, *iterables)
         if timeout is None and callback is None:
-            return self._map(func, iterable, chunksize, progress)
+            return self._map(Job(func, iterable, chunksize, progress))
         end = None if timeout is None else time.monotonic() + timeout
         futures = list(self._chunks(func, iterable, 1 if chunksize is None else chunksize))
         results: list[Any] = []
@@ -277,8 +274,8 @@ class TaskExecutor(Executor):
         func: Callable[..., Any],
         args: Iterable[Any] = (),
         kwds: Mapping[str, Any] | None = None,
-        callback: Callable[[Any], object] | None = None,
-        error_callback: Callable[[BaseException], object] | None = None,
+        callback: _Callback = None,
+        error_callback: _Callback = None,
     ) -> AsyncResult:
         """The same without waiting; see multiprocessing. One of the two functions is called with what comes of it."""
         return AsyncResult(self.submit(func, *args, **(kwds or {})), callback, error_callback)
@@ -288,8 +285,8 @@ class TaskExecutor(Executor):
         func: Callable[[Any], Any],
         iterable: Iterable[Any],
         chunksize: int | None = None,
-        callback: Callable[[list[Any]], object] | None = None,
-        error_callback: Callable[[BaseException], object] | None = None,
+        callback: _Callback = None,
+        error_callback: _Callback = None,
     ) -> AsyncResult:
         """Like `map`, on the other ranks, without waiting; see multiprocessing. `callback` gets the list of results."""
         items = iterable if isinstance(iterable, Sized) else list(iterable)

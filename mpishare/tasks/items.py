@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import PLAIN_CLASSES, describe
+from mpishare.comm import mpi
+from mpishare.comm.alone import alone
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
 
@@ -123,8 +125,8 @@ class Batches:
         total: Number of items; None if it is not known.
     """
 
-    def __init__(self, items: Any, n_ranks: int) -> None:
-        """Batches of `items`, for `n_ranks` ranks.
+    def __init__(self, items: Any, comm: mpi.Intracomm) -> None:
+        """Batches of `items`, for the ranks of `comm`. To read them is a block in which the other ranks do not come.
 
         Raises:
             ArgumentError: They cannot be iterated.
@@ -135,8 +137,9 @@ class Batches:
         except TypeError as error:
             cure = "Give a list, an array, a generator."
             raise ArgumentError(f"items is {describe(items)}, which cannot be iterated. {cure}") from error
-        self._most = _FIRST_PER_RANK * n_ranks
+        self._most = _FIRST_PER_RANK * comm.size
         self._n_read = 0
+        self._reading = alone(comm, "by the items of a map")
         self._ready: PackedItems | None = None
         self._error: Exception | None = None
 
@@ -154,7 +157,8 @@ class Batches:
                 raise self._error
             return not count_of(batch), batch
         is_array = type(items) in PLAIN_CLASSES and not items.dtype.hasobject
-        return True, items if is_array or isinstance(items, range) else pack(items)
+        with self._reading:
+            return True, items if is_array or isinstance(items, range) else pack(items)
 
     def read_ahead(self) -> None:
         """Makes the next batch while other ranks work. An error of the iterator waits for `next`.
@@ -165,7 +169,8 @@ class Batches:
             self._ready = self._read()
 
     def _read(self) -> PackedItems:
-        batch = pack(self._some())
+        with self._reading:
+            batch = pack(self._some())
         self._n_read += count_of(batch)
         self._most = min(self._most * _GROWTH, _BATCH_ITEMS)
         return batch

@@ -21,9 +21,6 @@ from mpishare.tasks.items import Batches, Items, count_of, items_of
 from mpishare.tasks.results import RankResults, gather_results, stack
 from mpishare.tasks.scheduler import Scheduler, backoff
 
-IN_ITEMS = "by the items of a map"
-"""Where a call was made, in errors."""
-
 _FAILED = b"\1".ljust(PAYLOAD_BYTES, b"\0")
 """The payload of a rank whose task failed."""
 
@@ -116,26 +113,24 @@ def run_map(call: CollectiveCall, job: Job, root: int, gather: str = "root", com
         compared: The call, if the ranks' calls are to be compared.
     """
     context, topology = call.context, call.context.topology
-    batches, batch = None, None
     with call.agree_on_arguments() as agreement:
         root = checked_integer("root", root, largest=topology.size - 1)
         _check(job, gather)
         agreement.call = compared
         call.allow_nested_calls()  # of the items; what follows shares arrays in calls of its own
-        if topology.rank == root:
-            if not callable(job.func):
-                text = f"root {root} passed {describe(job.func)} as func, which cannot be called."
-                raise SpecError(f"{text} Pass a function on that rank.")
-            if job.progress:
-                check_tqdm()
-            batches = Batches(job.items, topology.size)
-            with alone(topology.comm, IN_ITEMS):
-                batch = batches.next()
+        is_root = topology.rank == root
+        if is_root and not callable(job.func):
+            text = f"root {root} passed {describe(job.func)} as func, which cannot be called."
+            raise SpecError(f"{text} Pass a function on that rank.")
+        if is_root and job.progress:
+            check_tqdm()
+        batches = Batches(job.items if is_root else (), topology.comm)
+        batch = batches.next()
     # A task of one rank may map on the same communicator, while tasks of the outer map are left.
     scheduler = Scheduler(context) if topology.size == 1 else context.cached(Scheduler)
-    with Bar(None if batches is None else batches.total, is_shown=batches is not None and job.progress) as bar:
+    with Bar(batches.total, is_shown=is_root and job.progress) as bar:
         results = _Run(context, root, gather, batches, bar, scheduler).results(job, batch)
-    return results if gather == "all" or (gather == "root" and batches is not None) else None
+    return results if gather == "all" or (gather == "root" and is_root) else None
 
 
 def _check(job: Job, gather: str) -> None:
@@ -148,22 +143,9 @@ def _check(job: Job, gather: str) -> None:
         raise ArgumentError(f"per {job.per!r} is unknown. Use 'rank' or 'node'.")
 
 
-def _initialize(context: Context, job: Job) -> None:
-    """Calls the initializer, on each rank or on one rank of each node. Collective over the communicator."""
-    topology = context.topology
-    with agree(context.collective_comm):
-        if job.initializer is None:
-            pass
-        elif job.per == "rank":
-            job.initializer(*job.initargs)
-        elif topology.is_leader:
-            with alone(topology.node_comm, "by an initializer of each node"):
-                job.initializer(*job.initargs)
-
-
 @dataclass
 class _Run:
-    """One call: batch after batch. Only the root has `_batches`.
+    """One call: batch after batch. On ranks other than the root, `_batches` has none.
 
     The function comes with the first batch of each call. So every rank calls it in the state that it has on the root at
     that time, whatever earlier calls were and however they ended. The root calls the object that it was given.
@@ -172,50 +154,49 @@ class _Run:
     _context: Context
     _root: int
     _gather: str
-    _batches: Batches | None
+    _batches: Batches
     _bar: Bar
     _scheduler: Scheduler
     _first: int = 0  # number of the first item of the batch
     _error: BaseException | None = None
 
-    def results(self, own_job: Job, batch: tuple[bool, Items] | None) -> list[Any]:
-        """Runs all tasks. On the root, `batch` is the first one."""
-        is_last, items, job = self._share(batch, own_job._replace(items=None, progress=False))
-        assert job is not None
-        job = job if self._batches is None else own_job
-        if job.initializer is not None:
-            _initialize(self._context, job)
-        results: list[Any] = []
-        while True:
+    def results(self, job: Job, batch: tuple[bool, Items]) -> list[Any]:
+        """Runs all tasks, those of `batch` first."""
+        topology, results, is_last = self._context.topology, list[Any](), False
+        is_root = topology.rank == self._root
+        while not is_last:
+            self._scheduler.reset(self._root, count_of(batch[1]))
+            given = (*batch, None if self._first else job._replace(items=None))
+            is_last, items, sent = share(given if is_root else None, root=self._root, comm=topology.comm)
+            if self._first == 0:
+                job = sent if sent is not None and not is_root else job
+                self._initialize(job)
             if n_items := count_of(items):
                 results += self._gathered(n_items, self._run(job, items))
                 self._first += n_items
-            if is_last:
-                return results
-            is_last, items, _ = self._share(self._next_batch(), None)
+            if not is_last:
+                with agree(self._context.collective_comm):
+                    batch = self._batches.next()
+        return results
 
-    def _share(self, batch: tuple[bool, Items] | None, job: Job | None) -> tuple[bool, Items, Job | None]:
-        """The batch of the root, and the job with the first one."""
-        self._scheduler.reset(self._root, 0 if batch is None else count_of(batch[1]))
-        given = None if batch is None else (*batch, job)
-        return share(given, root=self._root, comm=self._context.topology.comm)
-
-    def _next_batch(self) -> tuple[bool, Items] | None:
-        with agree(self._context.collective_comm):
-            if self._batches is not None:
-                with alone(self._context.topology.comm, IN_ITEMS):
-                    return self._batches.next()
-        return None
+    def _initialize(self, job: Job) -> None:
+        """Calls the initializer on each rank, or on one rank of each node."""
+        topology = self._context.topology
+        if job.initializer is not None:
+            with agree(self._context.collective_comm):
+                if job.per == "rank":
+                    job.initializer(*job.initargs)
+                elif topology.is_leader:
+                    with alone(topology.node_comm, "by an initializer of each node"):
+                        job.initializer(*job.initargs)
 
     def _run(self, job: Job, items: Items) -> RankResults:
         """Runs tasks until none is left or one fails, and waits until all ranks have done so."""
-        results, comm = RankResults(), self._context.topology.comm
+        results = RankResults()
         try:
             self._scheduler.start()
-            if self._batches is not None:
-                with alone(comm, IN_ITEMS):
-                    self._batches.read_ahead()
-            with alone(comm, IN_TASK, for_all_threads=True):
+            self._batches.read_ahead()
+            with alone(self._context.topology.comm, IN_TASK, for_all_threads=True):
                 for chunk in self._scheduler.chunks(job.chunk):
                     values = apply_to_items(job.func, items_of(items, chunk), chunk.start)
                     if self._gather != "none":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
 from concurrent.futures import Future
 from itertools import count
 from typing import Any
@@ -239,16 +239,14 @@ class Pool(TaskExecutor):
         with collective("Pool.map", self._context.topology.comm) as call:
             return run_map(call, job, self._root)
 
-    def _map(
-        self, func: Callable[[Any], Any], items: Iterable[Any], chunksize: int | None, progress: bool
-    ) -> list[Any]:
+    def _map(self, job: Job) -> list[Any]:
         if self._is_alone():
-            return super()._map(func, items, chunksize, progress)
+            return super()._map(job)
         self._check_usable()
-        if self._dispatcher is not None and not isinstance(items, Sized):
+        if self._dispatcher is not None and not isinstance(job.items, Sized):
             self._dispatcher.wait()  # the items may be what these calls return
         try:
-            return self._with_all_ranks(Job(func, items, chunksize, progress))
+            return self._with_all_ranks(job)
         except TaskError:  # which may be a SpecError as well
             raise
         except SpecError as error:

@@ -17,9 +17,14 @@ ARRAYS = [np.arange(5), {"a": np.ones((2, 3), order="F")}]
 ITEMS = [*range(70), "a" * 9999, (1, 2), (3, [4]), *ARRAYS, None, b"x", *((number, "a") for number in range(40))]
 
 
+def comm_of(size):
+    """A communicator of so many ranks."""
+    return SimpleNamespace(size=size)
+
+
 def sent(items):
     """The items as another rank has them."""
-    is_last, batch = Batches(items, 1).next()
+    is_last, batch = Batches(items, comm_of(1)).next()
     received = pickle.loads(pickle.dumps(batch))
     assert (is_last, count_of(received)) == (True, len(items))
     return received
@@ -50,7 +55,7 @@ def test_plain_items_share_a_pickle_and_items_share_an_array():
 def test_an_item_that_cannot_be_pickled_is_named(make):
     items = make([*range(40), "a", threading.Lock(), 1])
     with pytest.raises(SpecError, match=r"^item 41: "):
-        batches_of(Batches(items, 20))
+        batches_of(Batches(items, comm_of(20)))
 
 
 def batches_of(source):
@@ -65,13 +70,13 @@ def batches_of(source):
 
 @pytest.mark.parametrize("items", [[3, "a"], range(5), "abc", {"a": 1}])
 def test_items_of_known_number_are_one_batch(items):
-    source = Batches(items, 3)
+    source = Batches(items, comm_of(3))
     assert source.total == len(items)
     assert batches_of(source) == [list(items)]
 
 
 def test_batches_of_an_iterator_grow():
-    batches = batches_of(Batches(iter(range(100)), 2))
+    batches = batches_of(Batches(iter(range(100)), comm_of(2)))
     assert [len(batch) for batch in batches] == [8, 64, 28]
     assert list(chain.from_iterable(batches)) == list(range(100))
 
@@ -84,7 +89,7 @@ def test_an_iterator_that_changes_its_array_is_read_to_a_number_of_bytes():
             row[:] = number
             yield row
 
-    source = Batches(rows(), 100)
+    source = Batches(rows(), comm_of(100))
     for first in (0, 4):
         _, items = source.next()
         assert [row.max() for row in items_of(items, range(count_of(items)))] == list(range(first, first + 4))
@@ -96,7 +101,7 @@ def test_an_error_of_the_iterator_comes_after_its_items():
         yield from range(9)
         raise OSError("gone")
 
-    source = Batches(broken(), 2)
+    source = Batches(broken(), comm_of(2))
     assert count_of(source.next()[1]) == 8
     source.read_ahead()
     assert count_of(source.next()[1]) == 1
@@ -107,7 +112,7 @@ def test_an_error_of_the_iterator_comes_after_its_items():
 @pytest.mark.parametrize("items", [None, 3, np.array(3)])
 def test_what_cannot_be_iterated(items):
     with pytest.raises(ArgumentError, match="cannot be iterated"):
-        Batches(items, 2)
+        Batches(items, comm_of(2))
 
 
 VECTORS, MATRIX = [np.arange(3.0), np.ones(3)], np.arange(6).reshape(2, 3)
