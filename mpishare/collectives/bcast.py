@@ -11,19 +11,15 @@ from mpishare.arrays import slices
 from mpishare.arrays.raw import address_of, bytes_of
 from mpishare.arrays.spec import Spec, describe
 from mpishare.comm import mpi
-from mpishare.comm.agreement import PAYLOAD_BYTES, agree, is_known
+from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
-from mpishare.comm.communicator import CollectiveComm
-from mpishare.comm.context import Context, context_of
-from mpishare.errors import ArgumentError, MpishareError, SpecError, checked_integer
+from mpishare.comm.context import context_of
+from mpishare.errors import ArgumentError, SpecError, checked_integer
 from mpishare.memory.segment import segment_of
 from mpishare.transfer.between_nodes import broadcast
 
 _FENCES = {"node": "fence(scope='node')", "all": "fence(scope='all')"}
 """The call of a fence by its scope. A misspelled scope meets the ranks of the one that it begins like."""
-
-_ALL_NODES = b"\1".ljust(PAYLOAD_BYTES, b"\0")
-"""The payload of a fence of all nodes."""
 
 
 def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -> NDArray[Any]:
@@ -101,30 +97,13 @@ def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:
         >>> ours.tolist()
         [1.0, 0.0]
     """
-    name = _FENCES["node" if isinstance(scope, str) and scope.startswith("n") else "all"]
-    with collective(name, comm) as call:
-        context, failure = call.context, None
-        agreement = call.agree_on_arguments(node_comm_of(context), is_for_all=name == _FENCES["all"])
-        if name == _FENCES["all"]:
-            agreement.payload = _ALL_NODES
-        try:
-            with agreement:
-                _check_scope(scope)
-                agreement.call = name
-        except MpishareError as error:
-            if not is_known(error, context.topology.node_size):
-                raise
-            failure = error
-        if context.topology.n_nodes > 1 and agreement.payload[0]:
-            with agree(context.collective_comm) as everyone:  # the other nodes wait, also for a node that failed
-                everyone.call = _FENCES["all"]
-                _raise(failure)
-        _raise(failure)
-
-
-def _raise(failure: MpishareError | None) -> None:
-    if failure is not None:
-        raise failure
+    meant = "node" if isinstance(scope, str) and scope.startswith("n") else "all"
+    with (
+        collective(_FENCES[meant], comm) as call,
+        call.agree_on_arguments(meant, meets_other_scopes=True) as agreement,
+    ):
+        _check_scope(scope)
+        agreement.call = _FENCES[meant]
 
 
 def partition(n: int, *, comm: mpi.Comm | None = None, scope: str = "all") -> slice:
@@ -161,11 +140,6 @@ def partition(n: int, *, comm: mpi.Comm | None = None, scope: str = "all") -> sl
 def _check_scope(scope: str) -> None:
     if not isinstance(scope, str) or scope not in _FENCES:
         raise ArgumentError(f"scope {scope!r} is unknown. Use 'node' or 'all'.")
-
-
-def node_comm_of(context: Context) -> CollectiveComm:
-    """The communicator for collectives of a node. On a single node it is that of all ranks, so their calls compare."""
-    return context.node_collective_comm if context.topology.n_nodes > 1 else context.collective_comm
 
 
 def shared_name(array: NDArray[Any], *, writes: bool, is_contiguous: bool = True) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from mpishare.comm import callsite, mpi
 from mpishare.comm.agreement import PAYLOAD_BYTES, Agreement, agree
 from mpishare.comm.collective import CollectiveCall, collective
 from mpishare.comm.context import Context
+from mpishare.comm.requests import advance_all
 from mpishare.errors import ArgumentError, SpecError, checked_integer
 from mpishare.memory.allocation import free_slot, node_memory, take_slot
 from mpishare.memory.backends import check_backend
@@ -25,6 +27,9 @@ from mpishare.transfer.between_nodes import broadcast, broadcast_spec, is_chain
 from mpishare.transfer.node_fill import ArraySource, replicate
 
 _T = TypeVar("_T")
+
+_SLEEP_S = 0.001
+"""Between two looks whether the root has called the function. Shorter pauses take more of a core."""
 
 _CALLED = b"called".ljust(PAYLOAD_BYTES, b"\0")
 """The payload of a root that calls a function for its object."""
@@ -191,11 +196,19 @@ def _called(
         try:
             obj = function() if is_root and function is not None else None
         finally:
-            context.collective_comm.barrier_asleep(has_limit=False)
+            _wait_for_all(context)
         if is_root:
             source, slot = _prepared(context, obj, root, backend)
             agreement.payload = source.header.packed[0]
     return agreement, source, slot
+
+
+def _wait_for_all(context: Context) -> None:
+    """Waits, asleep, until all ranks have come. The wait has no limit and is not named, as the root works for all."""
+    request = context.collective_comm.begin_barrier()
+    while not request.Test():
+        advance_all()
+        time.sleep(_SLEEP_S)
 
 
 def _prepared(

@@ -47,6 +47,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.comm import mpi
+from mpishare.comm.callsite import call_site
 from mpishare.errors import CapacityError, MismatchError, MpishareError, PeerCapacityError, PeerError, text_of_error
 
 if TYPE_CHECKING:
@@ -86,15 +87,14 @@ class Agreement:
     rank waits in a later collective for one that does not come.
 
     When the block sets `call` to a text, the texts of all ranks must be equal, or all ranks raise `MismatchError`. It
-    names `where` too, the file and line of the call, if that is set. When the block sets `payload`, to `PAYLOAD_BYTES`
-    bytes, then after it `payload` is the bitwise OR of the payloads of all ranks.
+    names the file and line of each call, too. When the block sets `payload`, to `PAYLOAD_BYTES` bytes, then after it
+    `payload` is the bitwise OR of the payloads of all ranks.
 
     Without an error it costs one MPI_Allreduce of 80 bytes.
     """
 
     call = ""
     payload = bytes(PAYLOAD_BYTES)
-    where = ""
 
     def __init__(self, comm: CollectiveComm) -> None:
         self._comm = comm
@@ -114,30 +114,13 @@ class Agreement:
             if _FLAGS.unpack_from(result)[0]:
                 _exchange_failures(self._comm, error)
             else:
-                calls = self._comm.allgather_obj(f"{self.call} at {self.where}" if self.where else self.call)
-                raise mark_known(self._comm, MismatchError(dict(enumerate(calls))))
+                calls = self._comm.allgather_obj(f"{self.call} at {call_site()}")
+                raise mark_known(self._comm, MismatchError(dict(zip(self._comm.ranks, calls, strict=True))))
 
 
 def agree(comm: CollectiveComm) -> Agreement:
     """A block of local work that may fail on any rank of `comm`; see `Agreement`."""
     return Agreement(comm)
-
-
-class _Refusal(Agreement):
-    """An agreement in which this rank fails at once."""
-
-    def __enter__(self) -> Agreement:
-        refusal = MpishareError(
-            "an exception from outside, such as a signal handler's, ended an earlier call on this rank before the call "
-            "had ended. The ranks are out of step on this communicator: end the job, or use a new one."
-        )
-        self.__exit__(type(refusal), refusal, None)
-        raise refusal
-
-
-def refuse(comm: CollectiveComm) -> Agreement:
-    """An agreement in which this rank fails at once, because it is out of step; see `comm.collective`."""
-    return _Refusal(comm)
 
 
 class Deferred:
@@ -184,7 +167,7 @@ def _flags(call: str, has_failed: bool = False) -> bytes:
 
 def _exchange_failures(comm: CollectiveComm, error: BaseException | None) -> None:
     """Raises `PeerError` on ranks that did not fail; returns on the others, whose own error goes on."""
-    own = None if error is None else _failure_of(error, comm.rank)
+    own = None if error is None else _failure_of(error, comm.ranks[comm.rank])
     failures = [failure for failure in comm.allgather_obj(own) if failure is not None]
     severity = max(severity for severity, _, _ in failures)
     if error is None:

@@ -31,6 +31,12 @@ def _user_frame() -> tuple[FrameType, int]:
     return frame, depth
 
 
+def current_call() -> str:
+    """The user's call that this thread is in, with its file and line."""
+    name, where, _ = call_of(sys._getframe())
+    return f"{name} at {where}"
+
+
 def call_of(frame: FrameType) -> tuple[str, str, int]:
     """The user's call that led to a frame within this package: its name, its file and line, and a number for it."""
     while frame.f_back is not None and frame.f_back.f_code.co_filename.startswith(PACKAGE):

@@ -3,62 +3,96 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import cast
 
 from mpishare.comm import mpi
-from mpishare.comm.agreement import Agreement, agree, is_known, refuse
+from mpishare.comm.agreement import PAYLOAD_BYTES, Agreement, agree, is_known
 from mpishare.comm.alone import refuse_alone
-from mpishare.comm.communicator import CollectiveComm, WatchedComm
 from mpishare.comm.context import Context, context_of
 from mpishare.errors import MpishareError
+
+_FOR_ALL = b"\1".ljust(PAYLOAD_BYTES, b"\0")
+"""The payload of a rank that calls for all nodes, among the ranks of its node."""
+
+
+class _NodeFirst(Agreement):
+    """An agreement of the ranks of this node, and then of all ranks, if one of the node has called for all of them.
+
+    So ranks of a node that differ in this hear of it, and the other nodes, which wait for them, do too.
+    """
+
+    def __init__(self, context: Context, name: str, is_for_all: bool) -> None:
+        super().__init__(context.collective_comm)
+        self._node = agree(context.node_collective_comm)
+        self._node_size = context.topology.node_size
+        self._node.call = name
+        if is_for_all:
+            self._node.payload = _FOR_ALL
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        failure = error
+        try:
+            self._node.__exit__(kind, error, traceback)
+        except MpishareError as raised:
+            if not is_known(raised, self._node_size):
+                raise
+            failure = raised
+        if self._node.payload == _FOR_ALL:
+            super().__exit__(None if failure is None else type(failure), failure, traceback)
+        if failure is not None and failure is not error:
+            raise failure
 
 
 class CollectiveCall:
     """One public collective call on `comm`.
 
-    Its first agreement is `call.agree_on_arguments()`. It tells the watchdog, and refuses a communicator on which this
-    rank is out of step: an exception that not all ranks know of, such as one from a signal handler, ended an earlier
-    call, so that this rank does not know which memory and which messages the others took.
+    Its first agreement is `call.agree_on_arguments()`. It refuses a communicator on which this rank is out of step: an
+    exception that not all ranks know of, such as one from a signal handler, ended an earlier call, so that this rank
+    does not know which memory and which messages the others took.
 
     Attributes:
         context: That of the communicator.
     """
 
-    __slots__ = ("_comm", "_name", "context")
+    __slots__ = ("_name", "_size", "context")
 
     def __init__(self, name: str, comm: mpi.Comm | None) -> None:
         self._name = name
+        self._size = 0  # of the ranks that agree, from the first agreement on
         self.context: Context = context_of(comm)
-        self._comm: CollectiveComm | None = None  # over which the ranks agree, from the first agreement on
 
     def __enter__(self) -> CollectiveCall:
         return self
 
-    def agree_on_arguments(self, comm: CollectiveComm | None = None, *, is_for_all: bool = False) -> Agreement:
-        """The call's first agreement, to be used as `agree` is: over all ranks, or over those of `comm`.
+    def agree_on_arguments(self, scope: str = "all", *, meets_other_scopes: bool = False) -> Agreement:
+        """The call's first agreement, to be used as `agree` is.
 
         Args:
-            comm: The ranks that agree; all when None.
-            is_for_all: Whether those of `comm` agree with all others later in the call.
+            scope: "all" where all ranks agree, "node" where those of each node do.
+            meets_other_scopes: Whether the ranks of a node hear, also without MPISHARE_CHECK, that they differ in it.
 
         Raises:
-            MpishareError: This rank is in another call on the communicator. Local: the other ranks are not.
-            MismatchError, StallError: See `WatchedComm.enter`.
+            MpishareError: This rank is in another call on the communicator. Local: the other ranks are not. Or this
+                rank is out of step; then it is every rank's error.
         """
-        context = self.context
-        if comm is None:
-            comm = context.collective_comm
+        context, topology = self.context, self.context.topology
         if context.current_call:
             raise MpishareError(
                 f"{self._name} was called while this rank is in {context.current_call} on the same communicator, "
                 "as in a signal handler. Call it when that call has ended, or on another communicator."
             )
-        agreement = refuse(comm) if context.is_out_of_step else agree(comm)
-        if isinstance(comm, WatchedComm):
-            meeting = context.collective_comm if is_for_all else comm
-            agreement.where = cast("WatchedComm", meeting).enter(self._name)
-        self._comm = comm
         context.current_call = self._name
+        self._size = topology.size if scope == "all" else topology.node_size
+        agreement = agree(context.collective_comm)
+        if topology.n_nodes > 1 and (meets_other_scopes or context.config.check):
+            agreement = _NodeFirst(context, self._name, scope == "all")
+        if context.is_out_of_step:
+            with agreement:
+                raise MpishareError(
+                    "an exception from outside, such as a signal handler's, ended an earlier call on this rank before "
+                    "the call had ended. The ranks are out of step on this communicator: end the job, or use a new one."
+                )
         return agreement
 
     def allow_nested_calls(self) -> None:
@@ -68,11 +102,9 @@ class CollectiveCall:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._comm is not None:
+        if self._size:
             self.context.current_call = ""
-            if isinstance(self._comm, WatchedComm):
-                self._comm.leave()
-            if error is not None and not is_known(error, self._comm.size):
+            if error is not None and not is_known(error, self._size):
                 self.context.is_out_of_step = True
 
 

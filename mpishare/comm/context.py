@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar, cast
 
 from mpishare.comm import mpi
-from mpishare.comm.abort import abort_on_exception
 from mpishare.comm.agreement import agree
 from mpishare.comm.alone import refuse_alone
-from mpishare.comm.callsite import call_site
-from mpishare.comm.communicator import CollectiveComm, WatchedComm
-from mpishare.comm.nodes import find_nodes
+from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.requests import Pending, kept_alive_on_error, wait_for, waits
-from mpishare.comm.topology import Topology, make_topology, pretend_node
-from mpishare.comm.watchdog import Watchdog, ends_within, gave_up, report_long_waits
+from mpishare.comm.topology import Topology, find_nodes, pretend_node
+from mpishare.comm.watchdog import WaitLimit, abort_on_exception, report_long_waits
 from mpishare.config import Config
 from mpishare.errors import ArgumentError, BackendError, LaunchError, StallError
 from mpishare.host import filesystems
@@ -26,8 +22,7 @@ from mpishare.host import memory as host_memory
 
 _T = TypeVar("_T")
 
-_FREE_WITHIN_S = 1
-"""How long to free a communicator waits for the ranks that came too late to its first call."""
+_FOR_EVER_S = 1e9
 
 
 class Context:
@@ -49,7 +44,7 @@ class Context:
         segment_count: How many segments were made over the communicator, the same on all ranks.
         uid: A number that is the same on all ranks and differs between communicators.
         pid: The process that is this rank; a fork of it is not a rank.
-        is_watched: Whether calls are compared, or waits end (MPISHARE_CHECK, MPISHARE_TIMEOUT).
+        is_watched: Whether waits end (MPISHARE_TIMEOUT).
         is_out_of_step: Whether an exception ended a collective on this rank alone; see `comm.collective`.
         is_refused_for_messages: Whether an exception from outside ended a message of a user; see `messages.requests`.
         has_fast_messages: Whether users' messages are neither watched nor refused, and take the fewest steps.
@@ -60,13 +55,13 @@ class Context:
         """Collective over `comm`."""
         self.pid = os.getpid()
         timeout_s = Config.read_timeout()
-        with _from_those_left([]):
-            duplicate = _duplicate(comm, timeout_s)
+        limit = WaitLimit(timeout_s or _FOR_EVER_S)  # so that ranks meet which have different settings
+        self._made: list[mpi.Intracomm] = []  # communicators, which are freed if MPI has none left for the next
+        with _from_those_left(self._made):
+            self.data_comm = duplicate = _duplicate(comm, limit)
         duplicate.Set_errhandler(mpi.ERRORS_RETURN)
-        watchdog = Watchdog(timeout_s)
-        self.collective_comm: CollectiveComm = WatchedComm(duplicate, watchdog, range(duplicate.size))
         try:
-            with agree(self.collective_comm) as agreement:  # watched: the others may have given up waiting by now
+            with agree(CollectiveComm(duplicate, limit)) as agreement:  # the others may have given up waiting by now
                 self.config = Config.read()
                 agreement.call = self.config.common
                 _check_launch(self.config)
@@ -78,51 +73,31 @@ class Context:
             if not isinstance(error, StallError):  # else to free it would wait for the others
                 duplicate.Free()
             raise
-        made = [duplicate]  # communicators, which are freed if MPI has none left for the next
-        with _from_those_left(made):
-            nodes = find_nodes(duplicate, pretend)
-            made.append(nodes.comm)
-            self.topology = make_topology(comm, duplicate, nodes)
-            if self.topology.rail != mpi.COMM_SELF:
-                made.append(self.topology.rail)
+        self._made.append(duplicate)
+        with _from_those_left(self._made):
+            self.topology, self.mpi_nodes = find_nodes(comm, duplicate, pretend)
+            self._made += [self.topology.node_comm, self.topology.rail][: min(self.topology.n_nodes, 2)]
             self.head_comm: mpi.Intracomm = duplicate.Dup()
-            made.append(self.head_comm)
+            self._made.append(self.head_comm)
             duplicate.Dup().Free()  # one must be left for windows: without, MPICH 5 ends the process
-        self.mpi_nodes = nodes.mpi_nodes
-        self._made = made
-        self.data_comm = duplicate
+        self._limit = limit = WaitLimit(timeout_s)
+        facts = self.topology
+        self.collective_comm = CollectiveComm(duplicate, limit)
+        self.node_collective_comm = CollectiveComm(facts.node_comm, limit, facts.ranks_of(facts.node))
+        self.leader_comm = CollectiveComm(facts.leaders, limit) if facts.is_leader else None
         self.max_tag = cast("int", mpi.COMM_WORLD.Get_attr(mpi.TAG_UB))
-        self.uid: int = duplicate.bcast(int.from_bytes(os.urandom(7), "little"))
-        # mpi4py's allreduce of objects would duplicate the communicator, and hold Python's lock meanwhile: other ranks
-        # could then wait for a thread of this one that makes a communicator or a window.
-        smallest = array("q", [self.config.recycle_bytes(host_memory.memory_bytes())])
-        duplicate.Allreduce(mpi.IN_PLACE, smallest, mpi.MIN)
-        self.recycle_bytes = smallest[0]
+        own_bytes = self.config.recycle_bytes(host_memory.memory_bytes())
+        numbers = self.collective_comm.allgather_obj((int.from_bytes(os.urandom(7), "little"), own_bytes))
+        self.uid: int = numbers[0][0]
+        self.recycle_bytes: int = min(nbytes for _, nbytes in numbers)
         self.link_speeds: dict[int, float] = {}
         self.segment_count = 0
         self.is_out_of_step = False
         self.current_call = ""
         self._kept: dict[Callable[[Context], Any], Any] = {}
-        self.is_watched = self.config.check or self.config.timeout_s is not None
+        self.is_watched = self.config.timeout_s is not None
         self.is_refused_for_messages = False
         self.has_fast_messages = not self.is_watched
-        self._watchdog = watchdog if self.is_watched else None
-        self._set_collective_comms(watchdog)
-
-    def _set_collective_comms(self, watchdog: Watchdog) -> None:
-        """Chooses the communicators of collectives: watched where calls are compared or waits end."""
-        facts = self.topology
-        if not self.is_watched:
-            self.node_collective_comm = CollectiveComm(facts.node_comm)
-            self.collective_comm = CollectiveComm(self.data_comm)
-            self.leader_comm = CollectiveComm(facts.leaders) if facts.is_leader else None
-            return
-        watchdog.compares = self.config.check
-        node_comm = WatchedComm(facts.node_comm, watchdog, facts.ranks_of(facts.node))
-        self.node_collective_comm = node_comm
-        self.collective_comm = WatchedComm(self.data_comm, watchdog, range(facts.size), node_comm)
-        leaders = [facts.placement.leader(node) for node in range(facts.n_nodes)]
-        self.leader_comm = WatchedComm(facts.leaders, watchdog, leaders) if facts.is_leader else None
 
     def cached(self, make: Callable[[Context], _T]) -> _T:
         """What `make(context)` returns, made once for this communicator and kept until it is freed.
@@ -157,11 +132,11 @@ class Context:
         """
         waits[0] += 1
         with kept_alive_on_error([request]):
-            if self._watchdog is None:
+            if not self.is_watched:
                 wait_for(request, status, excluded)
             else:
                 call = f"{call} {'any rank' if rank == mpi.ANY_SOURCE else f'rank {rank}'}"
-                self._watchdog.wait_for_message(request, call, status, excluded)
+                self._limit.wait_for_message(request, call, status, excluded)
 
     def free(self) -> None:
         """Frees mpishare's communicators. Collective over the communicator; called when that is freed.
@@ -169,10 +144,8 @@ class Context:
         They stay if messages may be under way, which would reach the next communicator: MPI gives it the same number.
         """
         self._kept.clear()
-        is_stalled = self._watchdog is not None and self._watchdog.stalled is not None
-        if is_stalled or self.is_out_of_step or self.is_refused_for_messages:
-            return
-        _free(self._made)
+        if not (self.is_out_of_step or self.is_refused_for_messages):
+            _free(self._made)
 
 
 @contextmanager
@@ -200,36 +173,15 @@ def _free(comms: list[mpi.Intracomm]) -> None:
     comms.clear()
 
 
-def _duplicate(comm: mpi.Intracomm, timeout_s: float | None) -> mpi.Intracomm:
+def _duplicate(comm: mpi.Intracomm, limit: WaitLimit) -> mpi.Intracomm:
     """Our own duplicate of `comm`.
 
     Raises:
-        StallError: The other ranks did not come within `timeout_s`.
+        StallError: The other ranks did not come within the limit.
     """
     duplicate, request = comm.Idup()
-    try:
-        if timeout_s is None:
-            wait_for(request)
-        elif not ends_within(request, timeout_s):
-            raise gave_up(f"the first call on a communicator at {call_site()}", timeout_s)
-    except BaseException:  # such as KeyboardInterrupt
-        comm.Set_attr(_duplication_keyval(), request)
-        raise
+    limit.wait(request)
     return duplicate
-
-
-@cache
-def _duplication_keyval() -> int:
-    """The key of a duplication that was given up, on the communicator that is duplicated.
-
-    Freeing that communicator waits up to a second for the ranks that came late, as Open MPI 5 ends a process that frees
-    a communicator while a collective goes on.
-    """
-
-    def wait(_comm: mpi.Comm, _keyval: int, request: mpi.Request) -> None:
-        ends_within(request, _FREE_WITHIN_S)
-
-    return mpi.Comm.Create_keyval(delete_fn=wait)
 
 
 def _check_launch(config: Config) -> None:

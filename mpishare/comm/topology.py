@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import NamedTuple, cast
 
 from mpishare.comm import mpi
 from mpishare.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from mpishare.comm.nodes import Nodes
+from mpishare.host.procfs import boot_id
 
 
 @dataclass(frozen=True)
@@ -98,40 +96,79 @@ class Topology:
         return f"<Topology of {self.size} ranks on {self.n_nodes} nodes ({nodes})>"
 
 
-def make_topology(comm: mpi.Intracomm, duplicate: mpi.Intracomm, nodes: Nodes) -> Topology:
-    """Numbers the nodes and makes the communicators across them.
+class _Rank(NamedTuple):
+    """What all ranks know of one.
+
+    Attributes:
+        leader: The lowest rank of the node on which MPI puts it.
+        host: The name of its host.
+        boot: What names the kernel's run; "" if that is not known.
+        pretend: Its pretend node, if it has one.
+    """
+
+    leader: int
+    host: str
+    boot: str
+    pretend: int | None
+
+
+def find_nodes(comm: mpi.Intracomm, duplicate: mpi.Intracomm, pretend: int | None) -> tuple[Topology, int]:
+    """Asks MPI which ranks can share memory, and makes the communicators within and across the nodes.
+
+    Nodes of MPI are one node if they have the same kernel. Some MPIs see several nodes there: MPICH 5 over UCX (mpich
+    #7705, #7814), any MPICH with MPIR_CVAR_NOLOCAL=1.
 
     Args:
         comm: The caller's communicator.
         duplicate: mpishare's own duplicate of it.
-        nodes: Its nodes.
+        pretend: The pretend node of this process, which never spans real ones; None for real nodes.
+
+    Returns:
+        The topology, and how many nodes MPI sees in the ranks of this node. If more than 1, MPI's windows are of no
+        use.
 
     Collective:
         Over `duplicate`.
     """
-    rank, node_comm = duplicate.rank, nodes.comm
-    placement = Placement.from_labels(nodes.labels)
-    rail: mpi.Intracomm = mpi.COMM_SELF
-    if len(placement.nodes) > 1:
-        rail = cast("mpi.Intracomm", duplicate.Split(node_comm.rank, rank))
-    node = placement.node_of[rank]
-    node_hosts = tuple(nodes.hosts[ranks[0]] for ranks in placement.nodes)
-    return Topology(
+    rank = duplicate.rank
+    of_mpi = duplicate.Split_type(mpi.COMM_TYPE_SHARED, rank)
+    leader = of_mpi.bcast(rank)
+    of_mpi.Free()
+    facts = duplicate.allgather((leader, mpi.Get_processor_name(), boot_id(), pretend))
+    ranks = [_Rank(*fact) for fact in facts]
+    placement = Placement.from_labels([(_kernel_of(ranks[each.leader]), each.pretend) for each in ranks])
+    node, n_nodes = placement.node_of[rank], len(placement.nodes)
+    node_comm = cast("mpi.Intracomm", duplicate.Split(node, rank))
+    rail = mpi.COMM_SELF if n_nodes == 1 else cast("mpi.Intracomm", duplicate.Split(node_comm.rank, rank))
+    leaders = [ranks[of_node[0]] for of_node in placement.nodes]
+    hosts = tuple(each.host + ("" if each.pretend is None else f"~{each.pretend}") for each in leaders)
+    is_leader = node_comm.rank == 0
+    topology = Topology(
         comm=comm,
         rank=rank,
         size=duplicate.size,
         node=node,
-        n_nodes=len(placement.nodes),
+        n_nodes=n_nodes,
         node_rank=node_comm.rank,
         node_size=node_comm.size,
-        hosts=node_hosts,
-        host=node_hosts[node],
-        is_leader=node_comm.rank == 0,
+        hosts=hosts,
+        host=hosts[node],
+        is_leader=is_leader,
         node_comm=node_comm,
-        leaders=rail if node_comm.rank == 0 else cast("mpi.Intracomm", mpi.COMM_NULL),
+        leaders=rail if is_leader else cast("mpi.Intracomm", mpi.COMM_NULL),
         rail=rail,
         placement=placement,
     )
+    return topology, len({ranks[other].leader for other in placement.nodes[node]})
+
+
+def _kernel_of(leader: _Rank) -> Hashable:
+    """What names the kernel under a node of MPI, by its leader; the leader where that is not known.
+
+    Equal host names are demanded besides equal boot ids: what has a name of its own is a host to its users, such as a
+    container with limits of its own.
+    """
+    return (leader.host, leader.boot) if leader.boot else leader.leader
 
 
 def pretend_node(rule: str, rank: int, size: int) -> int:

@@ -1,12 +1,14 @@
-"""Names on stderr where this rank waits long for others, and ends waits at MPISHARE_TIMEOUT.
+"""Names on stderr where this rank waits long for others, ends waits at MPISHARE_TIMEOUT, and the job by an exception.
 
 By default a thread looks every two seconds where the other threads of the process are, and writes to stderr where one
 has waited long. It reads their stacks. So it also sees a rank that blocks inside MPI.
-With MPISHARE_TIMEOUT each wait is a loop that looks at a clock.
+With MPISHARE_TIMEOUT each wait is a loop that looks at a clock. A wait for a rank that works for all stands in a folder
+that the thread does not look for.
 """
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 import sys
@@ -15,10 +17,10 @@ import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import TracebackType
 
 from mpishare.comm import mpi
-from mpishare.comm.callsite import call_of, call_site
+from mpishare.comm.callsite import call_of, call_site, current_call
 from mpishare.comm.requests import Pending, advance_all, kept_alive_on_error, waits
 from mpishare.errors import StallError
 
@@ -28,9 +30,9 @@ REPORT_AFTER_S = 60
 REPORT_LOOK_S = 2
 """Time between two looks at the stacks."""
 
-_SPIN_S = 0.01
+SPIN_S = 0.01
 _SLEEP_S = 0.0001
-"""A wait with a limit yields the core for `_SPIN_S`; after that it sleeps `_SLEEP_S` between looks."""
+"""A wait with a limit yields the core for `SPIN_S`; after that it sleeps `_SLEEP_S` between looks."""
 
 _WAITING = tuple(f"{Path(__file__).parents[1] / folder}{os.sep}" for folder in ("comm", "messages"))
 """A thread whose innermost function lies in one of these folders waits for another rank."""
@@ -57,54 +59,30 @@ class Stopwatch:
         return self._counted_s
 
 
-class Watchdog:
-    """The call that this rank is in on one communicator, and MPISHARE_TIMEOUT for its waits.
+class WaitLimit:
+    """MPISHARE_TIMEOUT for the waits on one communicator.
 
     Attributes:
-        compares: Whether the ranks' calls are compared (MPISHARE_CHECK).
-        call: The call that this rank is in, with its file and line; and the call of a user that it is a part of.
-        stalled: The error that ended the use of this communicator; None while it is in use.
+        seconds: The limit; infinite where there is none.
     """
 
     def __init__(self, timeout_s: float | None) -> None:
-        """None sets no limit to the waiting."""
-        self._timeout_s = math.inf if timeout_s is None else timeout_s
-        self._names: list[str] = []  # of the calls that this rank is in, the outermost first
-        self.compares = False
-        self.call = f"the first call on a communicator at {call_site()}"
-        self.stalled: StallError | None = None
+        """None sets no limit."""
+        self.seconds = math.inf if timeout_s is None else timeout_s
+        self._stalled: StallError | None = None
 
-    def enter(self, name: str) -> str:
-        """Notes that this rank begins a public call. Returns the call's file and line.
+    def wait(self, request: mpi.Request, status: mpi.Status | None = None, *, spin_s: float = SPIN_S) -> None:
+        """Waits for a request of a collective; see `ends_within`.
 
         Raises:
-            StallError: This rank gave up waiting on this communicator before.
+            StallError: It took longer than the limit, or an earlier wait did: the ranks are out of step.
         """
-        if self.stalled is not None:
-            raise self.stalled.again()
-        self._names.append(name)
-        where = call_site()
-        self.call = f"{' in '.join(reversed(self._names))} at {where}"
-        return where
-
-    def leave(self) -> None:
-        """Notes that the call that this rank entered last has ended; the one around it goes on."""
-        self._names.pop()
-        if self._names:
-            self.call = f"{' in '.join(reversed(self._names))} at {call_site()}"
-
-    def wait(self, request: mpi.Request, status: mpi.Status | None = None, *, has_limit: bool = True) -> None:
-        """Waits for a request of a collective.
-
-        Raises:
-            StallError: It took longer than MPISHARE_TIMEOUT. The communicator is refused from then on.
-        """
+        waits[0] += 1
         with kept_alive_on_error([request]):
-            if self.stalled is not None:  # in an error's clean-up
-                raise self.stalled.again()
-            if not ends_within(request, self._timeout_s if has_limit else math.inf, status):
-                self.stalled = gave_up(self.call, self._timeout_s)
-                raise self.stalled.again()
+            if self._stalled is None and not ends_within(request, self.seconds, status, spin_s=spin_s):
+                self._stalled = gave_up(current_call(), self.seconds)
+            if self._stalled is not None:
+                raise self._stalled.again()
 
     def wait_for_message(
         self, request: mpi.Request, call: str, status: mpi.Status | None, excluded: Pending | None
@@ -121,22 +99,29 @@ class Watchdog:
             StallError: It took longer than MPISHARE_TIMEOUT.
         """
         status = mpi.Status() if status is None else status
-        if ends_within(request, self._timeout_s, status, excluded):
+        if ends_within(request, self.seconds, status, excluded):
             return
         request.Cancel()  # a receive; MPI takes back no message that was sent
         if not request.Test(status) or status.Is_cancelled():
-            raise gave_up(f"{call} at {call_site()}", self._timeout_s)
+            raise gave_up(f"{call} at {call_site()}", self.seconds)
 
 
 def ends_within(
-    request: mpi.Request, limit_s: float, status: mpi.Status | None = None, excluded: Pending | None = None
+    request: mpi.Request,
+    limit_s: float,
+    status: mpi.Status | None = None,
+    excluded: Pending | None = None,
+    spin_s: float = SPIN_S,
 ) -> bool:
-    """Waits for `request`; False after `limit_s`. Pending operations but `excluded` are advanced meanwhile."""
+    """Waits for `request`, asleep after `spin_s`; False after `limit_s`.
+
+    Pending operations but `excluded` are advanced meanwhile.
+    """
     stopwatch = Stopwatch()
     while not request.Test(status):
         advance_all(excluded)
         waited_s = stopwatch.seconds()
-        if waited_s < _SPIN_S:
+        if waited_s < spin_s:
             os.sched_yield()
         elif waited_s > limit_s:
             return False
@@ -186,20 +171,41 @@ def _look(before: dict[int, tuple[object, int]], rank: str, cure: str) -> dict[i
             last, count = before.get(thread, (None, 0))
             wait = number, waits[0]
             looks[thread] = wait, count + 1 if last == wait else 0
-            if looks[thread][1] == REPORT_AFTER_S // REPORT_LOOK_S and _has_limit(frame):
+            if looks[thread][1] == REPORT_AFTER_S // REPORT_LOOK_S:
                 _print(f"{rank} has waited {REPORT_AFTER_S} s in {call} at {where}; {cure}")
     return looks
-
-
-def _has_limit(frame: FrameType | None) -> bool:
-    """Whether the ranks that this one waits for should come soon. They need not while one of them works for all."""
-    for _ in range(3):
-        if frame is not None and frame.f_locals.get("has_limit") is False:
-            return False
-        frame = frame and frame.f_back
-    return True
 
 
 def _print(line: str) -> None:
     sys.stderr.write(f"mpishare: {line}\n")
     sys.stderr.flush()
+
+
+@cache
+def abort_on_exception() -> None:
+    """From now on an unhandled exception aborts the job. Called when the first communicator is used, not at import.
+
+    `python -m mpi4py` does the same. Otherwise Python calls MPI_Finalize, which waits for all ranks, while these wait
+    for the rank that failed.
+    """
+    previous_hook, parent = sys.excepthook, os.getpid()
+
+    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        previous_hook(kind, error, traceback)
+        if os.getpid() == parent:  # a forked child is not a rank
+            atexit.register(_abort, kind.__name__)
+
+    sys.excepthook = hook
+
+
+def _abort(exception: str) -> None:
+    if mpi.Is_finalized() or mpi.COMM_WORLD.size == 1:
+        return
+    rank, host = mpi.COMM_WORLD.rank, mpi.Get_processor_name()
+    end_job(f"rank {rank} on host {host} ended by {exception}, so the job ends, as others may wait for it")
+
+
+def end_job(reason: str) -> None:
+    """Ends all ranks of the job at once, with a message."""
+    _print(reason)
+    mpi.COMM_WORLD.Abort(1)

@@ -45,14 +45,13 @@ import sys
 from collections.abc import Callable
 from functools import cache, lru_cache
 from itertools import count
-from weakref import ref
+from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
 from mpishare.arrays.slices import LINE_BYTES, round_up
 from mpishare.comm.agreement import any_rank
 from mpishare.comm.context import Context
-from mpishare.comm.live import LiveObjects
 from mpishare.errors import BackendError
 from mpishare.host import memory as host_memory
 from mpishare.memory import stray_stores
@@ -199,7 +198,7 @@ class Pool:
         self._gone: dict[int, None] = {}
         self._count = 0  # of all numbers that ever were
         self._unused: list[int] = []  # numbers of slots that all ranks have dropped
-        _pools.add(self)
+        _pools[id(self)] = self
         _watch_forks()
 
     @property
@@ -267,7 +266,7 @@ class Pool:
         is_used, is_gone = np.ones(self._count, np.bool_), np.zeros(self._count, np.bool_)
         is_used[[slot.number for slot in held]] = False
         is_gone[list(self._gone)] = True
-        total = sum(pool.slab_bytes for pool in _pools.all())
+        total = sum(pool.slab_bytes for pool in pools())
         is_full = self.slot_bytes is not None and total + self.wanted_bytes() > self.limit
         try:
             told = any_rank(context.collective_comm, np.concatenate([[is_full], is_used, is_gone]))
@@ -319,12 +318,13 @@ class Pool:
         self._unused.append(number)
 
 
-_pools = LiveObjects[Pool]()
+_pools: WeakValueDictionary[int, Pool] = WeakValueDictionary()
+"""By id. To list its references is one operation; to go through it fails where another thread adds a pool meanwhile."""
 
 
 def pools() -> list[Pool]:
     """The pools of this process, over all its communicators."""
-    return _pools.all()
+    return [pool for pool in (reference() for reference in _pools.valuerefs()) if pool is not None]
 
 
 def free_idle() -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from mpishare.arrays.slices import PAGE_BYTES
 from mpishare.comm import mpi
-from mpishare.comm.abort import end_job
 from mpishare.comm.context import Context
+from mpishare.comm.watchdog import end_job
 from mpishare.errors import BackendError, CapacityError
 from mpishare.host import filesystems
 from mpishare.host import memory as host_memory

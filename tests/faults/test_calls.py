@@ -18,7 +18,7 @@ def run(*args, size=3, status=0, timeout_s="", limit_s=300, **environ):
 def errors(ended, name):
     """The errors that the ranks printed, all of them of the class `name`."""
     lines = [line for line in ended.stdout.splitlines() if line.startswith("error:")]
-    assert all(line.startswith(f"error: {name} ") for line in lines)
+    assert all(re.match(f"error: {name} ", line) for line in lines)
     return lines
 
 
@@ -45,12 +45,14 @@ def test_exception_under_mpi4py():
 def test_different_collectives(size, nodes):
     """Ranks of one node that call different collectives, with MPISHARE_CHECK=1, and go on.
 
-    Outcome: MismatchError on all ranks of all nodes, with each call, its file and line; the next call works.
+    Outcome: MismatchError on all ranks of the node, with each call, its file and line; PeerError with the same text on
+    the other nodes; the next call works.
     """
     ended = run("differ", size=size, timeout_s="3", MPISHARE_CHECK="1", MPISHARE_NODES=nodes)
-    lines = errors(ended, "MismatchError")
+    lines = errors(ended, "MismatchError" if nodes == "" else "(MismatchError|PeerError)")
     assert (len(lines), ended.stdout.count("right True")) == (size, size)
-    assert all("fence(scope='node') at " in line and "share at " in line and "calls.py:" in line for line in lines)
+    calls = r"(share.* at .*calls.py:\d+.*fence|fence.* at .*calls.py:\d+.*share).* at .*calls.py:\d+"
+    assert all(re.search(calls, line) for line in lines), lines
 
 
 def test_a_rank_that_does_not_come():
@@ -94,7 +96,7 @@ def test_the_first_call():
     Outcome: StallError: which call, its file and line.
     """
     lines = errors(run("come_late", "2", "1", "first", timeout_s="1"), "StallError")
-    message = r"the first call on a communicator at .*calls.py:\d+, on rank \d on host .*, has waited 1 s"
+    message = r"zeros at .*calls.py:\d+, on rank \d on host .*, has waited 1 s"
     assert [len(re.findall(message, line)) for line in lines] == [1, 1, 1]
 
 

@@ -35,26 +35,18 @@ SHARE, SCATTER = partial(ANY.share, root=LAST), partial(ANY.scatter, root=LAST)
 PUT: Any = lambda data: ms.put(ms.zeros((2, 2)), np.s_[1], data, root=LAST)  # noqa: E731
 BAD_ON_ONE_RANK = [
     (SHARE, (np.zeros(2, [("id", "i4"), ("name", "O")]),), "SpecError: dtype [('id', '<i4'), ('name', 'O')] cannot"),
-    (SHARE, (np.zeros(1, [(f"{'x' * 300}{number}", "i1") for number in range(60_000)]),), "SpecError: the dtype takes"),
     (SHARE, (None,), f"SpecError: root {LAST} gave None"),
     (lambda array, root=0: ms.share(array, root=root), (np.ones(2), 99), "ArgumentError: root is 99;"),
     (PUT, (np.ones((2, 3)),), "ArgumentError: data has shape (2, 3), but the region has (2,)"),
-    (PUT, (np.ones(2, complex),), "SpecError: data cannot be cast to float64, the dtype of the array: Cannot cast"),
     (PUT, (None,), "SpecError: data cannot be cast to float64"),
-    (PUT, ([[1], [1, 2]],), "SpecError: data cannot be cast to float64"),
     (lambda lengths: ms.empty(len(lengths) - 1), ([],), "SpecError: shape"),
     (ANY.gather, (np.array(3.0),), "SpecError: an array without dimensions has no rows"),
     (ANY.allgather, ([1.0, 2.0],), "SpecError: builtins.list was given; expected a numpy.ndarray. Pass"),
     (SCATTER, (np.array([None, 1]),), "SpecError: dtype object cannot be shared"),
-    (SCATTER, (None,), "SpecError: None was given; expected a numpy.ndarray"),
     (ANY.allreduce, (1.0,), "SpecError: builtins.float was given; expected"),
     (ANY.allreduce, (np.ones(2), MPI.BAND), "SpecError: MPI.BAND does not fit dtype float64: it takes bool, integers"),
-    (ANY.allreduce, (np.ones(2, "?"), MPI.SUM), "SpecError: MPI.SUM does not fit dtype bool"),
-    (ANY.allreduce, (np.ones(2, "c8"), MPI.MAX), "SpecError: MPI.MAX does not fit dtype complex64"),
     (ANY.allreduce, (np.ones(2, [("a", "f8")]), MPI.SUM), "SpecError: MPI.SUM does not fit dtype [('a', '<f8')]"),
-    (ANY.allreduce, (np.ones(2, "M8[s]"), MPI.MAX), "SpecError: MPI.MAX does not fit dtype datetime64[s]"),
     (ANY.allreduce, (np.ones(2), MPI.MAXLOC), "ArgumentError: op does not reduce arrays of numbers"),
-    (ANY.allreduce, (np.ones(2), MPI.OP_NULL), "ArgumentError: op does not reduce arrays of numbers"),
     (ANY.allreduce, (np.ones(2), np.add), "ArgumentError: op is <ufunc 'add'>. Give an operation of mpi4py"),
 ]
 
@@ -69,12 +61,7 @@ def test_an_error_on_one_rank_is_every_ranks_error(comm, raised, call, args, mes
 BAD_ARGUMENTS = {
     "empty": (lambda: ms.empty((2**40, 2**40)), "SpecError", "shape (1099511627776, 1099511627776) of float64 cannot"),
     "zeros": (lambda: ms.zeros(3, object), "SpecError", "dtype object cannot be shared"),
-    "zeros of what": (lambda: ms.zeros(3, "no such"), "SpecError", "dtype 'no such' is not understood by NumPy"),
-    "full: no shape": (lambda: ANY.full(None, 0), "SpecError", "shape None is not understood"),
     "full: two": (lambda: ms.full(3, [1, 2]), "SpecError", "fill value of shape (2,) is not one item"),
-    "full: None": (lambda: ANY.full(3, None), "SpecError", "dtype object cannot be shared"),
-    "full: infinity": (lambda: ms.full(3, 1e400, "i4"), "SpecError", "fill value inf is not an item of dtype i4"),
-    "full of what": (lambda: ms.full(3, 1, "S3x"), "SpecError", "dtype 'S3x' is not understood by NumPy"),
     **{
         f"root is {root!r} of {call.__name__}": (partial(call, array, root=root), "ArgumentError", f"root is {root!r}")
         for root in (-1, 99, "0", 0.0)
@@ -83,7 +70,6 @@ BAD_ARGUMENTS = {
     "fence": (lambda: ms.fence(scope="job"), "ArgumentError", "scope 'job' is unknown"),
     "partition": (lambda: ms.partition(3, scope="job"), "ArgumentError", "scope 'job' is unknown"),
     "partition -1": (lambda: ms.partition(-1), "ArgumentError", "n is -1; expected an integer from 0"),
-    "partition 2.5": (lambda: ANY.partition(2.5), "ArgumentError", "n is 2.5; expected"),
     **{
         f"backend of {call.__name__}": (
             partial(call, np.ones(3), backend="pigeon"),
@@ -92,19 +78,15 @@ BAD_ARGUMENTS = {
         )
         for call in (ms.share, ms.allreduce, ms.allgather)
     },
-    "backends in a list": (lambda: ANY.zeros(3, backend=["window"]), "ArgumentError", "backend ['window'] is unknown"),
     "order": (lambda: ms.zeros(3, order="K"), "ArgumentError", "order 'K' is unknown"),
     "bcast of a private array": (lambda: ms.bcast(np.zeros(3)), "SpecError", "array is an array of shape (3,), which"),
-    "bcast of None": (lambda: ANY.bcast(None), "SpecError", "array is None, which cannot be traced to node-shared"),
     "bcast of a read-only array": (lambda: ms.bcast(ms.share(np.arange(3))), "SpecError", "array is read-only"),
     "bcast of a column": (
         lambda: ms.bcast(ms.zeros((4, 4))[:, 1]),
         "SpecError",
         "array is a part that is not contiguous",
     ),
-    "put: root": (lambda: ms.put(ms.zeros(3), 0, 0, root=99), "ArgumentError", "root is 99"),
     "put to a private array": (lambda: ms.put(np.zeros(3), 0, 0), "SpecError", "array is an array of shape (3,)"),
-    "put to a list": (lambda: ANY.put([1, 2], 0, 0), "SpecError", "array is an object of type list, which"),
     "put to a read-only array": (lambda: ms.put(ms.share(np.arange(3)), 0, 0), "SpecError", "array is read-only"),
     "put outside": (
         lambda: ms.put(ms.zeros((2, 3)), np.s_[:, 3], 0),
@@ -116,7 +98,6 @@ BAD_ARGUMENTS = {
         "ArgumentError",
         "region: array([ True,  True]) is not within axis 0",
     ),
-    "put by floats": (lambda: ms.put(ms.zeros(3), [0.5], 0), "ArgumentError", "region: [0.5] is not an index"),
     "put: indices": (
         lambda: ms.put(ms.zeros(3), (0, 0), 0),
         "ArgumentError",
@@ -141,32 +122,19 @@ def test_bad_arguments(raised, name):
 
 # For each kind of difference, the call of the last rank and that of the others, given two arrays of four items.
 DIFFERENCES = {
-    "shape": (lambda a, b: ms.empty(4), lambda a, b: ms.empty(3)),
-    "byte order": (lambda a, b: ms.zeros(3, ">f4"), lambda a, b: ms.zeros(3, "<f4")),
     "order": (lambda a, b: ms.empty((2, 3), order="F"), lambda a, b: ms.empty((2, 3))),
-    "value": (lambda a, b: ms.full(3, 1.0), lambda a, b: ms.full(3, 2.0)),
     "backend": (lambda a, b: ms.full(3, 1.0, backend="private"), lambda a, b: ms.full(3, 1.0)),
     "function": (lambda a, b: ms.empty(3), lambda a, b: ms.zeros(3)),
     "root of share": (lambda a, b: ms.share(a, root=1), lambda a, b: ms.share(a)),
-    "backend of share": (lambda a, b: ms.share(a, backend="private"), lambda a, b: ms.share(a)),
-    "root of bcast": (lambda a, b: ms.bcast(a, root=1), lambda a, b: ms.bcast(a)),
-    "array of bcast": (lambda a, b: ms.bcast(a), lambda a, b: ms.bcast(b)),
     "part of bcast": (lambda a, b: ms.bcast(a[1:3]), lambda a, b: ms.bcast(a[:2])),
-    "root of put": (lambda a, b: ms.put(a, 0, 1, root=1), lambda a, b: ms.put(a, 0, 1)),
     "array of put": (lambda a, b: ms.put(a, 0, 1), lambda a, b: ms.put(b, 0, 1)),
     "region of put": (lambda a, b: ms.put(a, 0, 1), lambda a, b: ms.put(a, 1, 1)),
-    "list of put": (lambda a, b: ms.put(a, [0, 1], 1), lambda a, b: ms.put(a, [1, 0], 1)),
-    "strides of put": (lambda a, b: ms.put(a, np.s_[:3:2], 1), lambda a, b: ms.put(a, np.s_[:2], 1)),
     "shape of allreduce": (lambda a, b: ms.allreduce(a[1:]), lambda a, b: ms.allreduce(a)),
-    "dtype of allreduce": (lambda a, b: ms.allreduce(np.ones(4, "f4")), lambda a, b: ms.allreduce(a)),
     "operation": (lambda a, b: ms.allreduce(a, MPI.MAX), lambda a, b: ms.allreduce(a)),
     "dtype of rows": (lambda a, b: ms.allgather(np.ones(2, ">f8")), lambda a, b: ms.allgather(np.ones(2))),
-    "shape of no rows": (lambda a, b: ms.allgather(np.ones((0, 2))), lambda a, b: ms.allgather(np.ones((2, 3)))),
     "shape of gather": (lambda a, b: ms.gather(np.ones((2, 4))), lambda a, b: ms.gather(np.ones((2, 3)))),
     "root of gather": (lambda a, b: ms.gather(a, root=1), lambda a, b: ms.gather(a)),
-    "root of scatter": (lambda a, b: ms.scatter(a, root=1), lambda a, b: ms.scatter(a)),
     "scatter or gather": (lambda a, b: ms.scatter(a), lambda a, b: ms.gather(a)),
-    "info or zeros": (lambda a, b: ms.info(), lambda a, b: ms.zeros(3)),
 }
 
 

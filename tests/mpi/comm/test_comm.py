@@ -11,14 +11,10 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare.comm import communicator
-from mpishare.comm.agreement import PAYLOAD_BYTES, Severity, agree, any_rank, is_known, severity_of
+from mpishare.comm.agreement import Severity, agree, is_known, severity_of
 from mpishare.comm.collective import collective
-from mpishare.comm.communicator import CollectiveComm, WatchedComm
 from mpishare.comm.context import context_of
-from mpishare.comm.nodes import join_nodes
 from mpishare.comm.topology import Placement, pretend_node
-from tests.signals import interrupted
 
 
 @pytest.mark.parametrize("is_reversed", [False, True])
@@ -91,43 +87,6 @@ def test_errors_of_mpi_are_raised_whatever_the_handler(duplicate):
     assert context_of(duplicate).data_comm.Get_errhandler() == MPI.ERRORS_RETURN
 
 
-def test_nothing_is_watched_where_the_settings_do_not_ask_for_it():
-    context = context_of()
-    is_wanted = context.config.check or context.config.timeout_s is not None
-    for comm in (context.collective_comm, context.node_collective_comm):
-        assert context.is_watched == is_wanted == isinstance(comm, WatchedComm)
-
-
-class Counted(MPI.Intracomm):
-    """Notes the collectives that are called by it."""
-
-    def __init__(self, _):
-        self.calls = []
-
-    def Barrier(self):  # noqa: N802 - mpi4py's name
-        self.calls.append("Barrier")
-        super().Barrier()
-
-    def Allreduce(self, *args):  # noqa: N802 - mpi4py's name
-        self.calls.append("Allreduce")
-        super().Allreduce(*args)
-
-
-@pytest.mark.parametrize(("has_ordered_stores", "call"), [(True, "Barrier"), (False, "Allreduce")])
-def test_ranks_of_cpus_that_do_not_order_stores_meet_in_a_call_that_brings_data(
-    has_ordered_stores, call, comm, monkeypatch
-):
-    monkeypatch.setattr(communicator, "_HAS_ORDERED_STORES", has_ordered_stores)
-    counted = Counted(comm)
-    CollectiveComm(counted).barrier()
-    assert counted.calls == [call]
-    ours = ms.zeros(comm.size, int)
-    ours[comm.rank] = 1
-    ms.fence()
-    context_of().node_collective_comm.barrier()
-    assert ours.sum() == ms.topology().node_size
-
-
 OVER_ALL = {
     "share": lambda comm, array, folder: ms.share(1, comm=comm),
     "zeros": lambda comm, array, folder: ms.zeros(3, comm=comm),
@@ -153,7 +112,10 @@ OVER_A_NODE = {
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("check", ["0", "1"])
 def test_all_ranks_hear_of_two_different_calls(check, configured, shared_folder, raised):
-    """One node makes another call than the others; with MPISHARE_CHECK, one rank does, also for its node alone."""
+    """One node makes another call than the others; with MPISHARE_CHECK, one rank does, also for its node alone.
+
+    Ranks of one node that differ are compared first, and the other nodes hear of it.
+    """
     duplicate = configured(check=check)
     array, nodes, calls = ms.zeros(3, comm=duplicate), ms.topology(duplicate), OVER_ALL | OVER_A_NODE
     ms.save(shared_folder / "a.npy", np.ones(2), comm=duplicate)
@@ -163,7 +125,9 @@ def test_all_ranks_hear_of_two_different_calls(check, configured, shared_folder,
         pairs += product(OVER_A_NODE, OVER_ALL)
     for odd, usual in pairs:
         errors = raised(lambda call=calls[odd if is_odd else usual]: call(duplicate, array, shared_folder))
-        assert {error for error, _ in errors} == {"MismatchError"}, (odd, usual, errors)
+        own = nodes.ranks_of(0) if check == "1" else range(nodes.size)
+        classes = ["MismatchError" if rank in own else "PeerError" for rank in range(nodes.size)]
+        assert [error for error, _ in errors] == classes, (odd, usual, errors)
         assert all(f"{name.split()[0]}" in text for name in (odd, usual) for _, text in errors), errors
         assert ms.share(nodes.rank, comm=duplicate) == 0
 
@@ -290,48 +254,9 @@ def test_a_communicator_whose_first_call_stalled_stays_refused(duplicate, comm, 
     late = comm.size - 1
     for is_first in (True, False):
         if comm.rank != late or not is_first:
-            with pytest.raises(ms.StallError, match=r"the first call on a communicator at .*test_comm.py:\d+, on rank"):
+            with pytest.raises(ms.StallError, match=r"topology at .*test_comm.py:\d+, on rank"):
                 ms.topology(duplicate)
         comm.Barrier()
-
-
-@pytest.mark.two_launches
-@pytest.mark.ranks(2)
-def test_a_communicator_whose_first_call_stalled_can_be_freed(duplicate, comm, monkeypatch):
-    monkeypatch.setenv("MPISHARE_TIMEOUT", "0.5")
-    late = comm.size - 1
-    for rank in range(late) if comm.rank == late else ():
-        comm.recv(source=rank)
-    with pytest.raises(ms.StallError):
-        ms.topology(duplicate)
-    if comm.rank != late:
-        comm.send(None, late)
-    duplicate.Free()
-
-
-@pytest.mark.one_launch
-@pytest.mark.ranks(2)
-def test_a_communicator_whose_first_call_was_interrupted_can_be_freed(duplicate, comm, monkeypatch):
-    monkeypatch.setenv("MPISHARE_TIMEOUT", "2")
-    if comm.rank == 0:
-        with interrupted():
-            ms.topology(duplicate)
-        for rank in range(1, comm.size):
-            comm.send(None, rank)
-    else:
-        comm.recv(source=0)
-        with pytest.raises(ms.StallError):
-            ms.topology(duplicate)
-    duplicate.Free()
-
-
-def test_ranks_that_reach_a_page_of_the_first_are_one_node(duplicate):
-    """As where MPI puts each rank on a node of its own."""
-    of_host = duplicate.Split_type(MPI.COMM_TYPE_SHARED)
-    comm = CollectiveComm(of_host)
-    assert join_nodes(comm, range(comm.size)) == dict.fromkeys(range(comm.size), 0)
-    assert join_nodes(comm, [0] * comm.size) == {0: 0}
-    of_host.Free()
 
 
 @pytest.fixture
@@ -385,14 +310,6 @@ def test_all_ranks_hear_the_worst_severity(ours, severity):
     assert is_known(caught.value, ours.size)
     assert not is_known(caught.value, ours.size + 1)
     assert severity_of(ms.BackendError("of this rank alone"), ours.size) == Severity.FATAL
-
-
-@pytest.mark.parametrize("count", [1, 7, 8 * PAYLOAD_BYTES, 8 * PAYLOAD_BYTES + 1])
-def test_any_rank(ours, count):
-    numbers = np.arange(count)
-    flags = any_rank(ours, numbers % (ours.size + 1) == ours.rank)
-    assert flags.dtype == bool
-    assert flags.tolist() == (numbers % (ours.size + 1) < ours.size).tolist()
 
 
 def test_objects_gathered_for_the_root_are_on_no_other_rank(ours):
