@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -23,10 +24,15 @@ def warn(message: str) -> None:
     warnings.warn(message, RuntimeWarning, stacklevel=_user_frame()[1])
 
 
+def _is_ours(frame: FrameType) -> bool:
+    """Whether a frame is this package's, or stands between two of them: a context manager made of a generator."""
+    return frame.f_code.co_filename.startswith((PACKAGE, contextlib.__file__))
+
+
 def _user_frame() -> tuple[FrameType, int]:
     """The first frame outside of this package, and its depth seen from `call_site` or `warn`."""
     frame, depth = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+    while frame.f_back is not None and _is_ours(frame):
         frame, depth = frame.f_back, depth + 1
     return frame, depth
 
@@ -39,8 +45,9 @@ def current_call() -> str:
 
 def call_of(frame: FrameType) -> tuple[str, str, int]:
     """The user's call that led to a frame within this package: its name, its file and line, and a number for it."""
-    while frame.f_back is not None and frame.f_back.f_code.co_filename.startswith(PACKAGE):
-        frame = frame.f_back
-    name: str = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)  # from Python 3.11 on
-    user = frame.f_back or frame
-    return name, f"{user.f_code.co_filename}:{user.f_lineno}", id(frame)
+    call, user = frame, frame
+    while user.f_back is not None and _is_ours(user):
+        call = user if user.f_code.co_filename.startswith(PACKAGE) else call
+        user = user.f_back
+    name: str = getattr(call.f_code, "co_qualname", call.f_code.co_name)  # from Python 3.11 on
+    return name, f"{user.f_code.co_filename}:{user.f_lineno}", id(call)
