@@ -3,7 +3,6 @@
 import copy
 import multiprocessing
 import pickle
-import random
 import sys
 import threading
 import time
@@ -71,23 +70,6 @@ def test_the_root_has_the_pool_and_the_others_serve(comm):
             assert set(pool.map(rank_of, range(60 * comm.size), 1)) == set(range(comm.size))
 
 
-def test_a_pool_without_with(comm):
-    pool = ms.Pool(comm)
-    if comm.rank == 0:
-        assert pool.map(abs, [-1]) == [1]
-        with pytest.raises(ms.ArgumentError, match="chunksize is 0"):
-            list(pool.imap(abs, [1], 0))
-        pool.close()
-        pool.close()
-        for call in (lambda: pool.map(abs, [1]), lambda: pool.submit(abs, 1), lambda: pool.starmap(pow, [])):
-            with pytest.raises(ms.ArgumentError, match="closed"):
-                call()
-    else:
-        with pytest.raises(ms.ArgumentError, match="only the root, rank 0"):
-            pool.map(abs, [1])
-        pool.serve()
-
-
 @on_the_root
 def test_imap(pool):
     expected, read = list(range(100)), count()
@@ -116,18 +98,6 @@ def test_imap_with_a_timeout(comm, shared_folder):
                 results.next(0)
 
     with_pool(body)
-
-
-@on_the_root
-def test_imap_yields_what_there_is_before_an_error(pool):
-    results = []
-    with pytest.raises(ZeroDivisionError, match="of 3"):
-        results.extend(pool.imap(abs, (fail_at(number, 3) for number in range(9))))
-    assert results == [0, 1, 2]
-    for chunksize in (1, 4):
-        with pytest.raises(ms.TaskError, match="of 6") as raised:
-            list(pool.imap(partial(fail_at, item=6), range(10), chunksize))
-        assert raised.value.item == 6
 
 
 @on_the_root
@@ -201,16 +171,6 @@ def test_a_pool_that_is_closed_while_threads_map(comm, shared_folder):
     while_another_thread_maps(shared_folder, body)
 
 
-def test_close_waits_for_the_map_of_another_thread(comm, shared_folder):
-    def body(pool):
-        end = threading.Timer(0.05, (shared_folder / "end").touch)
-        end.start()
-        pool.close()
-        assert (shared_folder / "end").exists()
-
-    while_another_thread_maps(shared_folder, body)
-
-
 def test_an_interrupt_while_another_thread_maps(comm, shared_folder):
     def body(pool):
         with interrupted():
@@ -279,19 +239,6 @@ def test_submit_without_threads_in_mpi(monkeypatch):
         assert isinstance(pool.submit(sys.exit, 1).exception(), ms.TaskError)
 
     with_pool(body)
-
-
-@on_the_root
-def test_a_task_that_fails_raises_on_the_root_alone(pool):
-    for item in (5, 99):
-        with pytest.raises(ms.TaskError, match=f"item {item} failed.*of {item}"):
-            pool.map(partial(fail_at, item=item), range(100))
-    with pytest.raises(ms.ArgumentError, match="chunk is 0"):
-        pool.map(abs, [1], 0)
-    with pytest.raises(ms.TaskError, match="ZeroDivisionError: of 3") as raised:
-        pool.submit(fail_at, 3, item=3).result()
-    assert "in fail_at" in raised.value.traceback
-    assert pool.map(abs, [-1]) == [1]
 
 
 def leave(error):
@@ -473,44 +420,6 @@ def test_what_libraries_read_of_a_pool(comm):
     pool.close()
 
 
-@on_the_root
-def test_a_tasks_own_error(pool):
-    calls = [
-        lambda: pool.map(fail_awkwardly, [1]),
-        lambda: pool.submit(fail_awkwardly, 1).result(),
-        lambda: list(pool.imap(fail_awkwardly, [1])),
-        lambda: pool.map_async(fail_awkwardly, [1]).get(),
-    ]
-    for call in calls:
-        with pytest.raises(AwkwardError, match="1 is past 2") as raised:
-            call()
-        assert isinstance(raised.value, ms.TaskError)
-        assert raised.value.limit == raised.value.__cause__.limit == 2
-        assert "in fail_awkwardly" in raised.value.traceback
-    assert type(pool.submit(leave, StopIteration).exception()) is ms.TaskError
-    with pytest.raises(ms.TaskError, match="cannot pickle") as unpicklable:
-        pool.map(lambda _: threading.Lock(), [1])
-    assert isinstance(unpicklable.value, ms.SpecError)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_arrays_that_cannot_be_made_without_their_items(comm):
-    """As arguments and results, and in the state of a function."""
-
-    def body(pool):
-        peaks, expected = pool.map(peak_of, range(9), 1), [number + 1 for number in range(9)]
-        assert {type(peak) for peak in peaks} == {Peak}
-        ways = (pool.map, pool.imap, lambda func, items: pool.map_async(func, items).get())
-        assert [list(way(largest, peaks)) for way in ways] == [expected] * 3
-        assert pool.map(largest, iter(peaks)) == expected
-        assert [pool.submit(largest, pool.submit(peak_of, number).result()).result() for number in range(9)] == expected
-        assert pool.map(partial(np.add, peaks[3]), [1]).pop().tolist() == [2, 3, 4, 5]
-
-    with_pool(body)
-    peaks = ms.map(peak_of, range(9), gather="all")
-    assert ms.map(largest, peaks, gather="all") == [number + 1 for number in range(9)]
-
-
 class Holder:
     """An object that holds the pool which calls its method."""
 
@@ -554,101 +463,6 @@ def test_initializers(comm):
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("ends", ["error", "shutdown"])
-def test_calls_that_have_not_begun_are_cancelled(comm, ends):
-    futures = []
-    raises = ends == "error" and comm.rank == 0
-    with pytest.raises(OSError, match="from the body") if raises else nullcontext(), ms.Pool() as pool:
-        if pool is not None:
-            futures += [pool.submit(rank_of, number) for number in range(200)]
-            if raises:
-                raise OSError("from the body")
-            pool.shutdown(cancel_futures=True)
-    assert all(future.done() for future in futures)
-    assert comm.rank or futures[-1].cancelled()
-
-
-class Scaled:
-    """A callable object with a state that changes, and a method."""
-
-    def __init__(self):
-        self.factor = 2
-        self.table = np.arange(300.0)
-
-    def __call__(self, number):
-        return self.factor * number
-
-    def look(self, number):
-        return float(self.table[number])
-
-
-def calls_of(chance, scaled):
-    """A function of one number, in one of all the ways in which there can be one."""
-    number = chance.randrange(9)
-    named = [abs, str, rank_free, np.sqrt]
-    partials = [partial(pow, 2), partial(pow, exp=2, mod=7), partial(fail_at, item=number), partial(scaled.look)]
-    methods = [scaled, scaled.look, Scaled().look, [5, 7, 6].index, lambda item: item + number]
-    return chance.choice([*named, *partials, *methods])
-
-
-def rank_free(number):
-    """A function that pickle takes by its name."""
-    return number * number
-
-
-def in_python(func, items):
-    """What Python's own map gives: the results, or the class of the error."""
-    try:
-        return [func(item) for item in items]
-    except Exception as error:
-        return type(error)
-
-
-def on_the_pool(pool, way, func, items):
-    """The same by one of the pool's ways."""
-    ways = {
-        "map": lambda: pool.map(func, items),
-        "one at a time": lambda: pool.map(func, iter(items), 1),
-        "starmap": lambda: pool.starmap(func, [(item,) for item in items]),
-        "imap": lambda: list(pool.imap(func, items, 2)),
-        "map_async": lambda: pool.map_async(func, items).get(),
-        "submit": lambda: [future.result() for future in [pool.submit(func, item) for item in items]],
-    }
-    try:
-        return ways[way]()
-    except ms.TaskError as error:
-        return type(error.__cause__)
-
-
-REFUSED = [
-    lambda pool: pool.map(partial(pow, threading.Lock()), [1]),
-    lambda pool: pool.map(abs, [threading.Lock()]),
-    lambda pool: pool.map(abs, [1], 0),
-    lambda pool: pool.map(partial(pow, NotUnpicklable()), [1, 2]),
-]
-WAYS = ["map", "map", "one at a time", "starmap", "imap", "map_async", "submit"]
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_the_function_that_is_called_is_the_one_that_was_given_as_it_is_now(seed):
-    """Functions of all sorts, again and again in any order, between calls that fail and changes of their state."""
-    chance, scaled = random.Random(seed), Scaled()
-
-    def body(pool):
-        known = [calls_of(chance, scaled) for _ in range(12)]
-        for step in range(60):
-            func, way = chance.choice(known), chance.choice(WAYS)
-            items = [chance.randrange(1, 9) for _ in range(chance.randrange(6))]
-            assert on_the_pool(pool, way, func, items) == in_python(func, items), (step, way, func, items)
-            scaled.factor, scaled.table[chance.randrange(9)] = chance.randrange(9), step
-            if chance.random() < 0.2:
-                with pytest.raises((ms.MpishareError, ValueError)):
-                    chance.choice(REFUSED)(pool)
-
-    with_pool(body)
-
-
-@pytest.mark.ranks(2)
 def test_workers_sleep_while_the_root_computes(comm):
     before = time.process_time()
     with ms.Pool() as pool:
@@ -667,22 +481,77 @@ def test_scipy_passes_on_what_map_raises(pool):
     assert type(raised.value.__cause__) is ms.SpecError
 
 
-def test_an_interrupted_initializer(configured, monkeypatch):
-    """The handler of a signal raises on the root, where the others wait for it. Its next call ends their wait.
+def test_a_pool_that_is_closed(comm):
+    pool = ms.Pool(comm)
+    if comm.rank == 0:
+        pool.close()
+        pool.close()
+        for call in (lambda: pool.map(abs, [1]), lambda: pool.submit(abs, 1), lambda: pool.starmap(pow, [])):
+            with pytest.raises(ms.ArgumentError, match="closed"):
+                call()
+    else:
+        with pytest.raises(ms.ArgumentError, match="only the root, rank 0"):
+            pool.map(abs, [1])
+        pool.serve()
 
-    Where calls are compared, they are so before they are refused.
-    """
-    own = configured(check="0")
 
-    def interrupt(*_):
-        raise KeyboardInterrupt
+WAYS = {
+    "map": lambda pool, func, items: pool.map(func, items),
+    "one at a time": lambda pool, func, items: pool.map(func, iter(items), 1),
+    "callback": lambda pool, func, items: pool.map(func, items, callback=lambda _: None),
+    "starmap": lambda pool, func, items: pool.starmap(func, [(item,) for item in items]),
+    "imap": lambda pool, func, items: list(pool.imap(func, items, 2)),
+    "map_async": lambda pool, func, items: pool.map_async(func, items).get(),
+    "submit": lambda pool, func, items: [future.result() for future in [pool.submit(func, item) for item in items]],
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_way_to_call(comm):
+    """A function in the state that it has now, arrays that cannot be made without their items, and an error."""
+    state = State()
 
     def body(pool):
-        monkeypatch.setattr("mpishare.tasks.map.agree", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            pool.initialize(abs, (1,))
-        pool.close()
-        with pytest.raises(ms.MpishareError, match="out of step"):
-            ms.zeros(3, comm=own)
+        for number, way in enumerate(WAYS.values()):
+            state.array[:3] = number
+            assert way(pool, state.look, [2, 1]) == way(pool, state, [0, 2]) == [number, number]
+            peaks = way(pool, peak_of, range(9))
+            assert {type(peak) for peak in peaks} == {Peak}
+            assert way(pool, largest, peaks) == [number + 1 for number in range(9)]
+            with pytest.raises(AwkwardError, match="1 is past 2") as raised:
+                way(pool, fail_awkwardly, [1])
+            assert isinstance(raised.value, ms.TaskError)
+            assert raised.value.limit == raised.value.__cause__.limit == 2
+            assert "in fail_awkwardly" in raised.value.traceback
 
-    with_pool(body, comm=own)
+    with_pool(body)
+
+
+@on_the_root
+def test_the_item_that_failed(pool):
+    for chunksize in (1, 4):
+        for way in (pool.map, pool.imap):
+            with pytest.raises(ms.TaskError, match=r"item 6 failed.*of 6"):
+                list(way(partial(fail_at, item=6), range(10), chunksize))
+    results = []
+    with pytest.raises(ZeroDivisionError, match="of 3"):
+        results.extend(pool.imap(abs, (fail_at(number, 3) for number in range(9))))
+    assert results == [0, 1, 2]
+    for way in (pool.map, pool.imap):
+        with pytest.raises(ms.ArgumentError, match="is 0"):
+            list(way(abs, [1], 0))
+    assert type(pool.submit(leave, StopIteration).exception()) is ms.TaskError
+    with pytest.raises(ms.TaskError, match="cannot pickle") as unpicklable:
+        pool.map(lambda _: threading.Lock(), [1])
+    assert isinstance(unpicklable.value, ms.SpecError)
+
+
+@pytest.mark.ranks(2)
+def test_an_error_in_the_block_cancels_calls_that_have_not_begun(comm):
+    futures = []
+    with pytest.raises(OSError, match="from the body") if comm.rank == 0 else nullcontext(), ms.Pool() as pool:
+        if pool is not None:
+            futures += [pool.submit(rank_of, number) for number in range(200)]
+            raise OSError("from the body")
+    assert all(future.done() for future in futures)
+    assert comm.rank or futures[-1].cancelled()

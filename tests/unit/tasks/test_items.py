@@ -115,23 +115,23 @@ def test_what_cannot_be_iterated(items):
         Batches(items, comm_of(2))
 
 
-VECTORS, MATRIX = [np.arange(3.0), np.ones(3)], np.arange(6).reshape(2, 3)
-SCALARS = [[np.float32(1.5), np.float32(2.5)], [np.True_, np.False_]]
-STACKED = [np.zeros((0, 3)), np.asfortranarray(MATRIX), np.array(["ab", "c"]), np.arange(3, dtype=">f8")]
+ALIKE = [np.arange(3.0), np.float32(1.5), np.True_, np.zeros((0, 3)), np.array(["ab", "c"]), np.arange(3, dtype=">f8")]
+ALIKE.append(np.arange(6).reshape(2, 3, order="F"))
+
+
+@pytest.mark.parametrize("value", ALIKE)
+def test_alike(value):
+    rows = stack([value] * 3)
+    assert isinstance(rows, np.ndarray)
+    assert (rows.dtype, rows.shape) == (value.dtype, (3, *value.shape))
+    for row in rows:
+        assert (type(row), row.tobytes()) == (type(value), value.tobytes())
+
+
 COLUMN = np.zeros(2, [("a", "S0")])["a"]
 KEPT = [np.array(1.5), np.zeros(2, "O"), np.zeros(2, [("a", "i4")]), COLUMN, np.ma.zeros(2), np.datetime64(1, "s"), 1.5]
 KEPT.append(SimpleNamespace(dtype="float32", shape=(2,)))  # as a tensor of another library
 UNLIKE = [[], [1, np.int64(1)], [np.zeros(2), np.zeros(3)], [np.zeros(2), np.zeros(2, "f4")]]
-
-
-@pytest.mark.parametrize("values", [VECTORS, *SCALARS, *([array] * 3 for array in STACKED)])
-def test_alike(values):
-    rows = stack(values)
-    assert isinstance(rows, np.ndarray)
-    assert (rows.dtype, rows.shape) == (values[0].dtype, (len(values), *values[0].shape))
-    for row, value in zip(rows, values, strict=True):
-        assert type(row) is type(value)
-        assert row.tobytes() == value.tobytes()
 
 
 @pytest.mark.parametrize("values", [*UNLIKE, *([value] * 2 for value in KEPT)])

@@ -26,13 +26,9 @@ def test_chunks_take_their_time():
     assert sizer.n_block_tasks == pytest.approx(25_000, abs=9)
     sizer.note_time(sizer.n_tasks, 20.0)
     assert sizer.n_tasks == 1
-
-
-def test_a_size_that_was_chosen_stays_and_others_grow_by_steps():
-    chosen, sizer = ChunkSizer(7), ChunkSizer(None)
-    for each in (chosen, sizer):
-        each.note_time(1, 0)
-    assert (chosen.n_tasks, sizer.n_tasks) == (7, 8)
+    sizer.note_time(1, 0)
+    assert sizer.n_tasks == 8
+    assert ChunkSizer(7).n_tasks == 7
 
 
 def ends(task_s, ranks, take_s=1e-5):
