@@ -142,26 +142,18 @@ def test_several_datasets(shared_folder):
 
 REFUSED: list[tuple[Any, Any, str | None, str, str]] = [
     ("a.txt", ONES, None, "ArgumentError", "suffix '.txt'"),
-    ("a\0.npy", ONES, None, "ArgumentError", "expected a str or a pathlib.Path without null bytes"),
-    (3, ONES, None, "ArgumentError", "path is 3; expected a str or a pathlib.Path"),
     ("a.h5", ONES, None, "ArgumentError", "name the dataset"),
     ("a.npy", ONES, "x", "ArgumentError", "one array without a name"),
-    ("a.h5", ONES, "a//b", "ArgumentError", "dataset 'a//b' is not a name"),
     ("old.h5", ONES, "group", "ArgumentError", "'group' is a group"),
     ("old.h5", ONES, "far/y", "ArgumentError", "'far' is a link"),
     ("old.h5", ONES, "near/deep/y", "ArgumentError", "'near' is a link"),
     ("old.h5", ONES, "x/y", "FileError", "dataset 'x/y' of"),
     ("a.npy", np.array([None]), None, "SpecError", "holds Python objects"),
     ("a.h5", np.array(["a"]), "x", "SpecError", "dataset 'x' of"),
-    ("a.npy", {"x": ONES}, None, "ArgumentError", "one array without a name"),
     ("a.h5", {"x": ONES}, "group", "ArgumentError", "has the names of its datasets"),
     ("a.h5", {"x": ONES, "/x": ONES}, None, "ArgumentError", "has a name twice"),
-    ("a.h5", {"x": ONES, 3: ONES}, None, "ArgumentError", "dataset 3 is not a name"),
-    ("a.h5", {"x": ONES, "y": np.array([None])}, None, "SpecError", "dataset 'y' of"),
-    ("a.h5", {"x": ONES, "x/y": ONES}, None, "FileError", "dataset 'x/y' of"),
     ("old.h5", {"group/y": ONES, "same/y": ONES}, None, "ArgumentError", "lead to one dataset"),
     ("no/a.npy", ONES, None, "FileError", "No such file or directory; it was not saved"),
-    ("sub.npy", ONES, None, "FileError", "Is a directory; it was not saved"),
 ]
 
 
@@ -169,7 +161,6 @@ REFUSED: list[tuple[Any, Any, str | None, str, str]] = [
 @pytest.mark.parametrize("distributed", [False, True])
 def test_what_cannot_be_saved(shared_folder, raised, distributed):
     if COMM.rank == 0:
-        (shared_folder / "sub.npy").mkdir()
         h5py.File(shared_folder / "other.h5", "w").close()
         with h5py.File(shared_folder / "old.h5", "w") as made:
             made["x"] = 1
@@ -180,8 +171,7 @@ def test_what_cannot_be_saved(shared_folder, raised, distributed):
     COMM.Barrier()
     before = {file.name: file.read_bytes() for file in shared_folder.iterdir() if file.is_file()}
     for file, array, dataset, error, message in REFUSED:
-        path = shared_folder / file if isinstance(file, str) else file
-        outcomes = raised(lambda: ms.save(path, array, dataset, distributed=distributed))  # noqa: B023
+        outcomes = raised(lambda: ms.save(shared_folder / file, array, dataset, distributed=distributed))  # noqa: B023
         assert outcomes[0][0] == error, outcomes
         assert all(kind in (error, "PeerError") and message in text for kind, text in outcomes), outcomes
     outcomes = raised(lambda: ms.save(shared_folder / "a.npy", np.array(1.0), distributed=True))
@@ -196,9 +186,7 @@ def test_calls_that_differ(shared_folder, raised):
     for call in (
         lambda: ms.save(shared_folder / ("b.npy" if last else "a.npy"), ONES),
         lambda: ms.save(shared_folder / "a.npy", ONES, distributed=last),
-        lambda: ms.save(shared_folder / "a.h5", ONES, "a" if last else "b"),
         lambda: ms.save(shared_folder / "a.h5", {"a": ONES, "b": ONES}, distributed=["a"] if last else ["b"]),
-        lambda: ms.save(shared_folder / "a.npy", ONES.astype(">f8" if last else "<f8"), distributed=True),
         lambda: ms.save(shared_folder / "a.npy", np.ones((2, 4 if last else 3)), distributed=True),
     ):
         assert {error for error, _ in raised(call)} == {"MismatchError"}

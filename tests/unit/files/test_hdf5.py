@@ -4,7 +4,6 @@ import errno
 import fcntl
 import os
 import re
-import shutil
 import struct
 from unittest.mock import Mock
 
@@ -158,50 +157,33 @@ def test_links(path):
     assert list(inspected(path, "same", attributes=True).attributes) == ["", "a", "again"]
 
 
-def make_dangling(path):
-    with h5py.File(path, "w") as file:
-        file["a"] = np.arange(3)
-        file["group/inner/up"] = file.create_group("group")
-        file["group/inner/root"] = h5py.SoftLink("/")
-        file["loop"] = h5py.SoftLink("/loop")
-        file["gone"] = h5py.SoftLink("/nowhere")
-        for name in ("none.h5", "text.h5", "cut.h5", "locked.h5", "b.h5"):
-            file[name.partition(".")[0]] = h5py.ExternalLink(name, "x")
-    with h5py.File("cut.h5", "w") as file:
-        file["y"] = np.arange(10_000)
-    for name in ("locked.h5", "b.h5"):
-        shutil.copy("cut.h5", name)
-    os.truncate("cut.h5", 20_000)
-    path.with_name("text.h5").write_text("no HDF5 file")
-
-
 DANGLING = {
     "b": "it leads to dataset 'x' of b.h5: Unable to synchronously open object",
-    "cut": "it leads to dataset 'x' of cut.h5: Unable to synchronously open object",
     "gone": "it leads to '/nowhere': Unable to synchronously open object",
     "group/inner/root": "it leads to the group '/', which it is in.",
     "group/inner/up": "it leads to the group '/group', which it is in.",
-    "locked": "it leads to dataset 'x' of locked.h5: Unable to synchronously open object",
     "loop": "it leads to '/loop': ",
     "none": "it leads to dataset 'x' of none.h5: Unable to synchronously open object",
-    "text": "it leads to dataset 'x' of text.h5: Unable to synchronously open object",
 }
 
 
 def test_links_that_cannot_be_followed(path):
     """They are left out of a group, each with where it leads; and are errors alone. `stored` lists them."""
-    make_dangling(path)
-    with path.with_name("locked.h5").open("rb+") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        contents, datasets = inspected(path), stored(path)
-        for text, (name, reason) in zip(contents.left_out, DANGLING.items(), strict=True):
-            assert text.startswith(f"link '/{name}': {reason}")
-            assert text == f"link '/{name}': {datasets[f'/{name}'].reason}"
-            assert (datasets[f"/{name}"].layout, datasets[f"/{name}"].nbytes) == ("link", 0)
-        for name in ("gone", "none", "loop", "locked"):
-            message = f"'{name}' of {path}: there is no such dataset or group; '/{name}' is a link: it leads to "
-            with pytest.raises(FileError, match=re.escape(message)):
-                inspected(path, name)
+    with h5py.File(path, "w") as file:
+        file["a"] = np.arange(3)
+        file["group/inner/up"] = file.create_group("group")
+        file["group/inner/root"], file["loop"] = h5py.SoftLink("/"), h5py.SoftLink("/loop")
+        file["gone"], file["b"] = h5py.SoftLink("/nowhere"), h5py.ExternalLink("b.h5", "x")
+        file["none"] = h5py.ExternalLink("none.h5", "x")
+    h5py.File("b.h5", "w").close()
+    contents, datasets = inspected(path), stored(path)
+    for text, (name, reason) in zip(contents.left_out, DANGLING.items(), strict=True):
+        assert text.startswith(f"link '/{name}': {reason}")
+        assert text == f"link '/{name}': {datasets[f'/{name}'].reason}"
+        assert (datasets[f"/{name}"].layout, datasets[f"/{name}"].nbytes) == ("link", 0)
+    for name in ("gone", "none", "loop"):
+        with pytest.raises(FileError, match=f"there is no such .*; '/{name}' is a link: it leads to "):
+            inspected(path, name)
     assert loaded(path).keys() == {"a", "group"}
     assert loaded(path)["group"] == {"inner": {}}
     assert loaded(path, "group/inner/up/inner/root/a").tolist() == [0, 1, 2]
