@@ -38,14 +38,10 @@ def file_errors(path: str | os.PathLike[str], dataset: str | None = None, outcom
     except MpishareError:
         raise
     except FOREIGN_ERRORS as error:
-        failure = FileError(os.fspath(path), dataset, with_outcome(reason_of(error), outcome))
+        reason = reason_of(error)
+        failure = FileError(os.fspath(path), dataset, f"{reason.rstrip('.')}; {outcome}" if outcome else reason)
         failure.errno = error.errno if isinstance(error, OSError) else None
         raise failure from error
-
-
-def with_outcome(reason: str, outcome: str) -> str:
-    """What is wrong with a file, and what that means."""
-    return f"{reason.rstrip('.')}; {outcome}" if outcome else reason
 
 
 @contextmanager
