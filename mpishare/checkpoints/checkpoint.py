@@ -238,7 +238,7 @@ class Snapshot:
             if region is None:
                 return read_parts(call.context, source, [part], backend=kind)[0]
             with agree(call.context.collective_comm):
-                part.read_range(source, start, bytes_of(array).data)
+                part.read(source, bytes_of(array), start=start)
             return array
 
     def _part(self, name: str) -> ChecksummedPart:

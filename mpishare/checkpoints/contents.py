@@ -16,7 +16,7 @@ import json
 import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,8 +56,12 @@ _SMALLEST_USER_BLOCK_BYTES = 512
 """HDF5 wants a power of two from here on (H5Pset_userblock)."""
 
 _LARGEST_USER_BLOCK_BYTES = 1 << 30
-_LARGEST_OFFSET = 1 << 62
-_LARGEST_CHECKSUM = (1 << 32) - 1
+
+_CHECKSUM_CHARACTERS = 12
+"""How much of the manifest the checksum of a run takes at most."""
+
+_GAP_CHARACTERS = 80
+"""The same for the offset of an array, and the gap before it."""
 
 
 class CheckedRun(NamedTuple):
@@ -98,32 +102,24 @@ class ChecksummedPart:
     def tiles(self, file: InputFile, largest_bytes: int) -> Iterator[Tile]:
         """See `Part`. A tile is a run, however long: one that is cut would be read twice."""
         for run in self.runs:
-            yield Tile(run.offset - self.runs[0].offset, run.nbytes, partial(self._read, file, run))
+            yield Tile(run.offset - self.runs[0].offset, run.nbytes, partial(self.read, file, runs=[run]))
 
-    def _read(self, file: InputFile, run: CheckedRun, block: Block) -> None:
-        """Reads a run to its place in the block of the array.
+    def read(self, file: InputFile, block: Block, *, start: int = 0, runs: Sequence[CheckedRun] = ()) -> None:
+        """Fills a block with the bytes of the array from `start` on, or with those of some runs alone.
+
+        All runs that the bytes are in are checked.
 
         Raises:
             FileError: The bytes are not those that were saved, or cannot be read.
         """
-        start = run.offset - self.runs[0].offset
         with file_errors(file.path, self.name):
-            run.read(file.descriptor, block[start : start + run.nbytes].data)
-
-    def read_range(self, source: InputFile, start: int, buffer: memoryview) -> None:
-        """Fills `buffer` with the bytes of the array from `start` on. All runs that they are in are checked.
-
-        Raises:
-            FileError: The bytes are not those that were saved, or cannot be read.
-        """
-        with file_errors(source.path, self.name):
-            for run in self.runs:
-                offset = run.offset - self.runs[0].offset - start  # in the buffer
-                target = buffer[max(offset, 0) : max(offset + run.nbytes, 0)]
+            for run in runs or self.runs:
+                first = run.offset - self.runs[0].offset - start  # in the block
+                target = block[max(first, 0) : max(first + run.nbytes, 0)].data
                 if target.nbytes == run.nbytes:
-                    run.read(source.descriptor, target)
+                    run.read(file.descriptor, target)
                 elif target.nbytes:
-                    target[:] = run.read(source.descriptor)[max(-offset, 0) :][: target.nbytes]
+                    target[:] = run.read(file.descriptor)[max(-first, 0) :][: target.nbytes]
 
 
 class CheckpointFile(NamedTuple):
@@ -212,11 +208,10 @@ class CheckpointWriter:
 
     def lay_out(self, new: AtomicFile, blocks: Blocks) -> list[int]:
         """Makes room for the manifest and the arrays; returns the offsets of the arrays. See `Replacement`."""
-        anywhere = {name: replace(array, offset=_LARGEST_OFFSET) for name, array in blocks.items()}
-        checksums = [np.full(len(list(array.all_runs())), _LARGEST_CHECKSUM) for array in blocks.values()]
-        gap = CheckedRun(_LARGEST_OFFSET, _LARGEST_OFFSET, _LARGEST_CHECKSUM)
-        while self.user_block_bytes < len(self._user_block(anywhere, checksums, [gap] * (len(blocks) + 1))):
-            self.user_block_bytes *= 2
+        runs = sum(len(list(array.all_runs())) for array in blocks.values())
+        known = len(self._user_block(blocks, [np.empty(0)] * len(blocks), []))
+        needed = known + _CHECKSUM_CHARACTERS * runs + _GAP_CHARACTERS * (len(blocks) + 1)
+        self.user_block_bytes = max(_SMALLEST_USER_BLOCK_BYTES, 1 << (needed - 1).bit_length())
         if self.user_block_bytes > _LARGEST_USER_BLOCK_BYTES:
             raise SpecError(f"values and names take more than {_LARGEST_USER_BLOCK_BYTES // 2:,} bytes. Save arrays.")
         specs = {f"arrays/{name}": array.spec for name, array in blocks.items()}

@@ -19,18 +19,11 @@ def test_what_cannot_be_saved_or_loaded(shared_folder, raised):
     checkpoint.save(2**63 - 1, {"x": np.ones((4, 2)), "scalar": np.array(2.5)})
     snapshot, two = checkpoint.latest(), slice(0, 2)
     refused = {
-        "ArgumentError: keep is 0; expected an integer from 1 to 2**63 - 1": lambda: ms.Checkpoint(
-            shared_folder, keep=0
-        ),
-        "ArgumentError: step is -1; expected an integer from 0 to 2**63 - 1": lambda: checkpoint.save(-1, X),
-        "ArgumentError: step is 1.5": lambda: checkpoint.save(1.5, X),
-        f"ArgumentError: step is {2**63}": lambda: checkpoint.save(2**63, X),
+        "ArgumentError: keep is 0": lambda: ms.Checkpoint(shared_folder, keep=0),
+        "ArgumentError: step is -1": lambda: checkpoint.save(-1, X),
         "ArgumentError: 'a/b' is not a name": lambda: checkpoint.save(1, {"a/b": X["x"]}),
-        "ArgumentError: '' is not a name": lambda: checkpoint.save(1, {"": X["x"]}),
         "ArgumentError: arrays is of type list": lambda: checkpoint.save(1, [X]),
-        "ArgumentError: distributed is ['y']": lambda: checkpoint.save(1, X, distributed=["y"]),
         "ArgumentError: distributed is 'x'": lambda: checkpoint.save(1, X, distributed="x"),
-        "ArgumentError: distributed is 3": lambda: checkpoint.save(1, X, distributed=3),
         "SpecError: dataset 'x' of": lambda: checkpoint.save(1, {"x": np.array([None])}),
         "SpecError: values['a'][0] is of <class 'object'>": lambda: checkpoint.save(1, X, values={"a": [object()]}),
         "has no array 'y'; it has x, scalar": lambda: snapshot.load("y"),
@@ -38,7 +31,6 @@ def test_what_cannot_be_saved_or_loaded(shared_folder, raised):
         "ArgumentError: region is slice(0, 4, 2)": lambda: snapshot.load("x", region=slice(0, 4, 2)),
         "has 1 indices; expected at most 0, one for each axis": lambda: snapshot.load("scalar", region=two),
         "ArgumentError: out has (2, 3)": lambda: snapshot.load("x", region=two, out=np.empty((2, 3))),
-        "ArgumentError: out has (2, 2), float32": lambda: snapshot.load("x", region=two, out=np.empty((2, 2), "f4")),
         "ArgumentError: out must be": lambda: snapshot.load("x", region=two, out=np.empty((2, 2), order="F")),
         "ArgumentError: out is for rows": lambda: snapshot.load("x", out=np.empty((4, 2))),
     }

@@ -107,13 +107,6 @@ def test_random_generators_go_on(kind):
     assert [child.random() for child in restored.spawn(2)] == [child.random() for child in generator.spawn(2)]
 
 
-def test_seeds_go_on():
-    seed = np.random.SeedSequence([1, 2**70], spawn_key=(4,), pool_size=8)
-    seed.spawn(3)
-    restored = there_and_back(seed)
-    assert restored.spawn(1)[0].generate_state(4).tolist() == seed.spawn(1)[0].generate_state(4).tolist()
-
-
 def test_the_generator_of_the_module_goes_on():
     state = there_and_back(np.random.get_state())
     expected = np.random.random(5).tolist()
@@ -125,7 +118,6 @@ ENDLESS: list[Any] = []
 ENDLESS.append(ENDLESS)
 REFUSED = [
     ({"a": [{"b": object()}]}, r"^values\['a'\]\[0\]\['b'\] is of <class 'object'>, which cannot be saved. Give num"),
-    ({"a": {1: len}}, r"^values\['a'\]\[1\] is of <class 'builtin_function"),
     ({"a": {object(): 1}}, r"^a key of values\['a'\] is of <class 'object'>"),
     ({"a": pd.Timestamp("2026")}, "Timestamp"),  # which is a datetime, and more
     ({"a": np.ma.ones(3)}, r"^values\['a'\]: numpy.ma.MaskedArray was given"),
@@ -134,7 +126,6 @@ REFUSED = [
     ({"a": 10**5000}, "^values cannot be saved: Exceeds the limit"),
     ({"a": ENDLESS}, "nested too deep, or contain themselves"),
     ({1: 2}, "^values cannot be saved: expected a dict of values by name, not {1: 2}"),
-    (3, "expected a dict of values by name, not 3"),
 ]
 
 
