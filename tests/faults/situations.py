@@ -1,7 +1,4 @@
-"""The situations in which the ranks of a host share a kernel, but not all that a plain job has; a job of 4 in each.
-
-`python -m tests.faults.situations 100` kills a rank 100 times in each, and prints what one `mpishare clean` leaves.
-"""
+"""The situations in which the ranks of a host share a kernel, but not all that a plain job has; each a job of 4."""
 
 import json
 import os
@@ -50,37 +47,37 @@ class Situation(NamedTuple):
     is_mpich: bool = False
     kills: tuple[str, ...] = ("ftruncate", "unlink")
 
-    def run(self, *args: str) -> tuple[dict[str, Any], list[str]]:
+    def run(self) -> tuple[dict[str, Any], list[str]]:
         """Runs the program in it.
 
         Returns:
             What the program printed, and the files that the job left in /dev/shm.
         """
-        facts, *left = self._run(_RUN, "situation", *args).splitlines()
+        facts, *left = self._run(_RUN, "situation").splitlines()
         return json.loads(facts), left
 
-    def kill(self, rounds: int = 1) -> list[list[str]]:
-        """Runs a job for each of `kills`, of which a rank gets SIGKILL at this system call; `rounds` times.
+    def kill(self) -> list[list[str]]:
+        """Runs a job for each of `kills`, of which a rank gets SIGKILL at this system call.
 
         Returns:
             For each job its exit status, and the files that were then in /dev/shm. Last those after `mpishare clean`,
             which leaves files that are younger than a second.
         """
-        script = _KILL.format(calls=" ".join(self.kills * rounds), python=shlex.quote(self._interpreter))
+        script = _KILL.format(calls=" ".join(self.kills), python=shlex.quote(self._interpreter))
         # MPICH's launcher now and then misses that a rank in a PID namespace has ended.
         situation = self._replace(environ=(*self.environ, ("MPIEXEC_TIMEOUT", "20")))
-        return [line.split() for line in situation._run(script, "killed", limit_s=100 * rounds).split("\n")[:-1]]
+        return [line.split() for line in situation._run(script, "killed").split("\n")[:-1]]
 
     @property
     def _interpreter(self) -> str:
         return str(MPICH if self.is_mpich else sys.executable)
 
-    def _run(self, script: str, program: str, *args: str, limit_s: int = 100) -> str:
+    def _run(self, script: str, program: str) -> str:
         """What the shell script prints, whose "$@" is a job of 4 ranks."""
         host = ["unshare", *_AS_ROOT, "--mount", "sh", "-c", _SHM.format(self.shm) + script, "sh"]
-        rank = [*self.rank, self._interpreter, "-m", "mpi4py", *self.python, f"{_PROGRAMS}.{program}", *args]
+        rank = [*self.rank, self._interpreter, "-m", "mpi4py", *self.python, f"{_PROGRAMS}.{program}"]
         job = [*host, *self.job, self._interpreter, "-m", "mpishare", "run", "-n", "4", "--", *rank]
-        return str(run(job, {**_FOLDERS, **dict(self.environ)}, limit_s=limit_s).stdout)
+        return str(run(job, {**_FOLDERS, **dict(self.environ)}, limit_s=100).stdout)
 
 
 PLAIN = "plain"
@@ -101,10 +98,3 @@ SITUATIONS = {
     "a /dev/shm of 64 MiB": Situation(shm="64m"),
     "a kernel that refuses all advice on memory": Situation(job=WITHOUT_ADVICE, kills=("fallocate",)),
 }
-
-
-if __name__ == "__main__":
-    for name, situation in {**SITUATIONS, "plain, MPICH": PLAIN_MPICH}.items():
-        *jobs, left = situation.kill(-(-int(sys.argv[1]) // len(situation.kills)))
-        leaving = sum(len(files) > 0 for _, *files in jobs)
-        print(f"{name:40} {len(jobs)} kills, {leaving} left files; after one `mpishare info`: {left}", flush=True)

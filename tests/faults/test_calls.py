@@ -71,16 +71,6 @@ def test_a_rank_that_does_not_come():
     assert sorted(gave_up) == ["0", "1", "2"]
 
 
-def test_calls_on_different_communicators():
-    """Ranks that call on different communicators, with MPISHARE_TIMEOUT.
-
-    Outcome: StallError on each rank: in which call it waits, at which line and on which host.
-    """
-    lines = errors(run("call_on_another_communicator", timeout_s="1"), "StallError")
-    ranks = [re.findall(r"zeros at .*calls.py:\d+, on rank (\d) on host", line) for line in lines]
-    assert sorted(ranks) == [["0"], ["1"], ["2"]]
-
-
 def test_a_task_that_takes_long(tmp_path):
     """A task of a map that takes longer than MPISHARE_TIMEOUT.
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.collectives import share
@@ -184,18 +183,6 @@ def test_a_view_on_one_rank_outlives_all_else(comm):
     others = [ms.zeros(100_000) for _ in range(5)]
     assert all((view == number).all() for number, view in enumerate(views))
     del others
-
-
-def test_messages_of_the_caller_are_left_alone(comm):
-    """A pending receive from any source with any tag on the caller's communicator gets the caller's message."""
-    inbox = np.zeros(1, "i8")
-    request = comm.Irecv(inbox, MPI.ANY_SOURCE, MPI.ANY_TAG)
-    shared = ms.share(np.arange(1000) if comm.rank == 0 else None)
-    ms.bcast(ms.zeros(10))
-    comm.Send(np.array([comm.rank], "i8"), (comm.rank + 1) % comm.size, 77)
-    request.Wait()
-    assert inbox[0] == (comm.rank - 1) % comm.size
-    assert shared[-1] == 999
 
 
 def private(array):

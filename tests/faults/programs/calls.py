@@ -121,16 +121,6 @@ def wait_for_resume(file, item):
     wait_for(file, item)
 
 
-def call_on_another_communicator():
-    """The last rank waits on another communicator, and for longer, so that it still answers when the others give up."""
-    other = comm.Dup()
-    ms.topology(comm)
-    os.environ["MPISHARE_TIMEOUT"] = "5"
-    ms.topology(other)
-    with printed():
-        ms.zeros(3, comm=other if rank == 2 else comm)
-
-
 def receive_after_a_stall():
     """Rank 0 sends chunks of an array when the others have given up and dropped it."""
     other, own_comm = comm.Dup(), context_of().collective_comm
