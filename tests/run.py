@@ -114,7 +114,7 @@ def launches():
     if not missing(slurm=False):
         chosen.append(pytest("cluster", "tests/cluster", "--ignore=tests/cluster/test_slurm.py"))
     if not missing(slurm=True):
-        chosen.append(pytest("slurm", "tests/cluster/test_slurm.py"))
+        chosen.append(pytest("slurm", "--numprocesses=2", "--dist=worksteal", "tests/cluster/test_slurm.py"))
     if not bare.reasons():
         chosen.append(Launch("bare", [sys.executable, "-m", "tests.bare"], {}))
     return chosen
