@@ -16,7 +16,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _MAX_PERCENT = 90
 _MIN_CHUNK_BYTES, _MAX_CHUNK_BYTES = 4 << 10, 1 << 30
-"""Of a message between nodes. Smaller ones take longer to begin than to send; of one byte each, they never end."""
+"""Limits of MPISHARE_CHUNK. A smaller message takes longer to begin than to send."""
 
 
 @dataclass(frozen=True)
@@ -193,8 +193,8 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "columns": ("MPISHARE_COLUMNS", _positive, "a number of columns"),
     "stray_stores": ("MPISHARE_STRAY_STORES", _switch, _SWITCH),
 }
-"""For each attribute of `Config` its variable, the function that parses a value or raises ValueError, and what to
-use instead then."""
+"""Each attribute of `Config`: its variable, the function that parses a value or raises ValueError, and the values that
+are allowed."""
 
 
 def _launched(environ: Mapping[str, str]) -> int:

@@ -73,7 +73,7 @@ class FileError(MpishareError, OSError):
 
 
 class LaunchError(MpishareError):
-    """Several processes were started, but MPI sees each of them alone: the launcher is not that of the MPI library."""
+    """Several processes were started, but MPI sees each of them alone: the launcher belongs to another MPI library."""
 
 
 class MismatchError(MpishareError):
@@ -167,7 +167,7 @@ class TaskError(MpishareError):
     """A task of `map` or of a `Pool` failed, and the tasks that had not begun were cancelled.
 
     The error raised is also of the class of the task's own error, with its `args` and attributes: `except ValueError`
-    catches a task's ValueError. Its text and the attributes below are those of a `TaskError`. The task's own error, on
+    catches a task's ValueError. It has the text and the attributes of a `TaskError`. The task's own error, on
     other ranks a copy of it, is the `__cause__`. The error is a `TaskError` alone where the task's own error cannot be
     pickled, where its class allows no subclass, and where it ends a program or an iteration, as SystemExit,
     KeyboardInterrupt and StopIteration do.

@@ -28,7 +28,7 @@ class NodeInfo:
             same, by files and not by windows.
         machine: The facts that its kernel reports.
         segments: For each backend the size up to which an array fits there now and what it provides, or why it
-            cannot be used: first those that the node tries, in their order. An array gets the first that it fits.
+            cannot be used. The backends that the node tries come first, in order. An array gets the first that fits.
         leftovers: The files that MPI made in shared memory for jobs of this user which were killed, and that no process
             uses any more. `mpishare clean` removes them.
     """

@@ -1,4 +1,4 @@
-"""report: the node-shared memory of which this process has views, and what it saves."""
+"""report: the node-shared memory that this process views, and what sharing it saves."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class SegmentReport:
 
 @dataclass(frozen=True)
 class Report:
-    """The live segments of which this rank has a view; printing it gives a table.
+    """The live segments that this rank views; printing it gives a table.
 
     Attributes:
         segments: The largest first.
@@ -87,7 +87,7 @@ class Report:
 
 
 def report() -> Report:
-    """Lists the node-shared memory of which this rank has views, and what it saves.
+    """Lists the node-shared memory that this rank views, and what sharing it saves.
 
     Returns:
         A `Report`, in bytes; `print` it for a table.

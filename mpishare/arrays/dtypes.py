@@ -36,7 +36,7 @@ def is_foreign(dtype: np.dtype[Any]) -> bool:
 
 
 def has_gaps(dtype: np.dtype[Any]) -> bool:
-    """Whether an item has bytes of no column. In a view of some columns they are those of the other columns."""
+    """Whether an item has bytes of no column. In a view of some columns, they are the other columns' bytes."""
     base = dtype.base
     if base.names is None:
         return False

@@ -33,7 +33,7 @@ from mpishare.progress_bar import check_tqdm
 
 
 class Checkpoint:
-    """A folder with the last checkpoints of a computation, each of which is whole and checked, or not there.
+    """A folder with the last checkpoints of a computation. Each checkpoint is whole and checked, or not there.
 
     A checkpoint is an HDF5 file with the arrays in its group "arrays" and the values as JSON in "values". It takes its
     name when it is on the disk. A checksum covers each byte of it: for the arrays one for each 4 MiB, so that all ranks
@@ -185,7 +185,7 @@ class Snapshot:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The small values, made anew each time. They equal those that were saved, and have their classes.
+        """The small values, made anew each time. They equal the saved ones, and have their classes.
 
         Subclasses have become what they are derived from: a named tuple a tuple, an IntEnum an int.
 
@@ -218,7 +218,7 @@ class Snapshot:
 
         Raises:
             ArgumentError: There is no such array, or `region` or `out` does not fit it.
-            FileError: Bytes are not those that were saved, or the file cannot be read.
+            FileError: Bytes differ from the saved ones, or the file cannot be read.
             CapacityError: The array does not fit on this node, or, as a `PeerCapacityError`, on another.
             MismatchError: The ranks gave different names, or only some of them a region.
             PeerError: Another rank raised one of these.

@@ -75,13 +75,13 @@ class CheckedRun(NamedTuple):
         """The bytes, in `buffer` if one is given.
 
         Raises:
-            ValueError: They are not those that were saved.
+            ValueError: They differ from the saved ones.
             OSError, EOFError: They cannot be read, or the file ends before them.
         """
         buffer = memoryview(bytearray(self.nbytes)) if buffer is None else buffer
         read_exactly(fd, self.offset, buffer)
         if crc32(buffer) != self.checksum:
-            raise ValueError(f"its {self.nbytes:,} bytes from {self.offset:,} on are not those that were saved")
+            raise ValueError(f"its {self.nbytes:,} bytes from {self.offset:,} on differ from the saved ones")
         return buffer
 
 
@@ -110,7 +110,7 @@ class ChecksummedPart:
         All runs that the bytes are in are checked.
 
         Raises:
-            FileError: The bytes are not those that were saved, or cannot be read.
+            FileError: The bytes differ from the saved ones, or cannot be read.
         """
         with file_errors(file.path, self.name):
             for run in runs or self.runs:

@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
 
 
 _BTL = "OMPI_MCA_btl"
-"""The components of Open MPI that carry messages, or, after a "^", those that do not."""
+"""The components of Open MPI that carry messages, or, after a "^", the components that do not."""
 
 
 def additions(environ: Mapping[str, str]) -> dict[str, str]:

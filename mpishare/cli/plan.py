@@ -16,7 +16,7 @@ _MEM_STEP_BYTES = 256 << 20
 """--mem is rounded up to a multiple of this."""
 
 _FACTS = ("name", "shape", "dtype", "nbytes", "layout", "chunks", "filters", "reason", "left_out", "target")
-"""Of an array, in JSON."""
+"""Facts of an array that the JSON has."""
 
 
 def main(argv: list[str]) -> int:

@@ -135,9 +135,9 @@ def _is_python(arg: str) -> bool:
 
 
 def find_mpiexec() -> str:
-    """The mpiexec installed beside this Python, which is that of its MPI; else the first on PATH.
+    """The mpiexec installed beside this Python, which belongs to its MPI; else the first on PATH.
 
-    For the system's Python the first on PATH, which may be that of a module that is loaded.
+    For the system's Python it is the first on PATH, which a loaded module may have put there.
 
     Raises:
         ArgumentError: There is none.

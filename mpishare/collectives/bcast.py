@@ -158,7 +158,7 @@ def shared_name(array: NDArray[Any], *, writes: bool, is_contiguous: bool = True
         given = f"array is {describe(array)}, which cannot be traced to node-shared memory"
         raise SpecError(f"{given}. Pass one from empty, zeros or full.")
     if writes and not array.flags.writeable:
-        raise SpecError("array is read-only, as those of share are. Pass one from empty, zeros or full.")
+        raise SpecError("array is read-only, as every array of share is. Pass one from empty, zeros or full.")
     if is_contiguous and not array.flags.forc:
         raise SpecError("array is a part that is not contiguous. Pass the whole array, or a contiguous part of it.")
     offset = address_of(array) - segment.address

@@ -121,7 +121,7 @@ def full(
     Args:
         shape: One length or several, in items.
         value: One item; a tuple if `dtype` has columns.
-        dtype: Any dtype without Python objects; that of `value` when None.
+        dtype: Any dtype without Python objects; the dtype of `value` when None.
         order: "C" or "F".
         comm: The ranks that share; MPI_COMM_WORLD when None.
         backend: The backend to use, or several with commas in the order to try; None lets each node choose.
@@ -161,7 +161,7 @@ def _make(
     *,
     item_of: Callable[[], NDArray[Any]] | None = None,
 ) -> NDArray[Any]:
-    """The array of `empty`, `zeros` and `full`; every item is that of `item_of`, unless this is None."""
+    """The array of `empty`, `zeros` and `full`. `item_of` makes the value of every item, unless it is None."""
     with collective(name, comm) as call:
         context, topology = call.context, call.context.topology
         with call.agree_on_arguments() as agreement:

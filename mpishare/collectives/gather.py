@@ -76,7 +76,7 @@ def gather(local: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) 
 
 
 def scatter(array: NDArray[Any] | None, *, root: int = 0, comm: mpi.Comm | None = None) -> NDArray[Any]:
-    """Gives each rank its part of the rows of `root`: with n rows, those of `partition(n)`.
+    """Gives each rank its part of the rows of `root`: with n rows, the rows of `partition(n)`.
 
     Args:
         array: On `root`, shape (n, ...), any strides, any dtype without Python objects; ignored on the other ranks.

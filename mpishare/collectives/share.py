@@ -43,7 +43,7 @@ def share(
     comm: mpi.Comm | None = None,
     backend: str | None = None,
 ) -> _T:
-    """Shares the array or the object of `root`: one copy of each array per node, of which every rank gets a view.
+    """Shares the array or the object of `root`: one copy of each array per node. Every rank gets a view.
 
     An object is anything that can be pickled, such as a DataFrame, a fitted model, a dict or a bound method. It is
     pickled once, without its arrays. The arrays go into the memory of the node, and each rank unpickles an object of

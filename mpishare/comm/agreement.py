@@ -166,7 +166,7 @@ def _flags(call: str, has_failed: bool = False) -> bytes:
 
 
 def _exchange_failures(comm: CollectiveComm, error: BaseException | None) -> None:
-    """Raises `PeerError` on ranks that did not fail; returns on the others, whose own error goes on."""
+    """Raises `PeerError` on ranks that did not fail; returns on the others, which raise their own error."""
     own = None if error is None else _failure_of(error, comm.ranks[comm.rank])
     failures = [failure for failure in comm.allgather_obj(own) if failure is not None]
     severity = max(severity for severity, _, _ in failures)

@@ -86,7 +86,7 @@ class CollectiveComm:
     def _blocking(self, name: str) -> Callable[..., object]:
         """A collective call of MPI that returns when it has ended, or raises after the limit.
 
-        An exception keeps the buffers alive: the requests of mpi4py hold those of messages, but not of reductions.
+        An exception keeps the buffers alive: requests of mpi4py hold the buffers of messages, not of reductions.
         """
         if self._limit.seconds == math.inf:
             blocking: Callable[..., object] = getattr(self._comm, name.capitalize())
@@ -125,7 +125,7 @@ class CollectiveComm:
         return self._comm.Ibarrier()
 
     def bcast(self, block: Any, root: int) -> None:
-        """Copies the `block` of `root` to those of all other ranks."""
+        """Copies the `block` of `root` to the blocks of all other ranks."""
         waits[0] += 1
         self._bcast([block, mpi.BYTE], root)
 

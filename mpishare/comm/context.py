@@ -161,12 +161,12 @@ def _from_those_left(made: list[mpi.Intracomm]) -> Iterator[None]:
         _free(made)
         raise BackendError(
             f"MPI has no communicator left for mpishare, which needs up to 4 for each one that it is used on: {error}. "
-            "Free those that are no longer used, by Free()."
+            "Free the communicators that are no longer used, by Free()."
         ) from error
 
 
 def _free(comms: list[mpi.Intracomm]) -> None:
-    """Frees communicators, but for those that a user has freed who could see them. Collective over them."""
+    """Frees communicators, except those that a user could see and has freed. Collective over them."""
     for comm in reversed(comms):
         if comm != mpi.COMM_NULL:
             comm.Free()
@@ -193,7 +193,7 @@ def _check_launch(config: Config) -> None:
     if config.launched > 1 and mpi.COMM_WORLD.size == 1 and not config.singletons:
         raise LaunchError(
             f"{config.launched} processes were started together, but MPI sees each of them alone, because the launcher "
-            "is not that of this MPI library: use srun --mpi=pmix (srun --mpi=list lists the choices) or the "
+            "belongs to another MPI library: use srun --mpi=pmix (srun --mpi=list lists the choices) or the "
             "library's own mpiexec, or set MPISHARE_SINGLETONS=1 if each is meant to be alone."
         )
 

@@ -38,11 +38,11 @@ _lock = threading.Lock()
 def register(*arrays: NDArray[Any], comm: MPI.Intracomm | None = None) -> ms.Pool:
     """Registers a backend: within `parallel_backend("mpishare")`, tasks of joblib run on the ranks of `comm`.
 
-    On rank 0 it returns, and the program goes on. The other ranks run tasks until rank 0 closes the pool or ends, and
+    On rank 0 it returns, and the program continues. The other ranks run tasks until rank 0 closes the pool or ends, and
     then end themselves, by SystemExit: what follows this call is rank 0's alone.
 
     Arrays in the arguments of the first tasks of a call come to each node once, and are read-only there, as joblib's
-    own processes get them: those of at least `max_nbytes`, which is 1 MB unless joblib is given another. So do
+    own processes get them: arrays of at least `max_nbytes`, which is 1 MB unless joblib is given another. So do
     memory-mapped files, as plain arrays: what a task writes to one does not come to the file. Other arrays, and those
     of other subclasses, go with their task. Rank 0 keeps the array that it has. For one copy on its node too, pass an
     array here that all ranks have shared or loaded.
@@ -118,12 +118,12 @@ class RanksBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
     def start_call(self) -> None:
         """Begins a call, whose first batch this thread submits next."""
         if self._n_calls == 0:
-            wait(list(self._futures))  # those that an aborted call has left: their results arrive in a lock of joblib's
+            wait(list(self._futures))  # left by an aborted call: their results arrive in a lock of joblib's
         self._n_calls += 1
         self._starter = threading.get_ident()
 
     def submit(self, func: Callable[[], Any], callback: Callable[[Future[Any]], object] | None = None) -> Future[Any]:
-        """Has a rank run a batch of tasks. An error is that of the future: joblib may call this for a result of it.
+        """Has a rank run a batch of tasks. An error is the future's: joblib may call this for a result of it.
 
         New arrays are shared with the first batch of a call alone. Later ones come from the thread in which results
         arrive: if it waited for all ranks, they would wait for it.
@@ -225,7 +225,7 @@ def _extent(array: NDArray[Any]) -> float:
 
 
 def _keep_on_all(new: Mapping[int, NDArray[Any]]) -> None:
-    """On all ranks: adds arrays, and drops those of calls that have ended."""
+    """On all ranks: adds arrays, and drops the arrays of calls that have ended."""
     with _lock:
         _pool.initialize(_keep, (new, tuple(_ended)))
         _ended.clear()

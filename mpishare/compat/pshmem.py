@@ -83,7 +83,7 @@ class MPIShared:
         self.close()
 
     def close(self) -> None:
-        """Drops this rank's view. The memory goes with the last view on the node."""
+        """Drops this rank's view. The memory is freed when no rank of the node has a view."""
         self.data = None
         self._array = self._flat = np.empty(0, self.dtype)
 

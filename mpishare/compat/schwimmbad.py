@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class MPIPool(ms.Pool):
     """A `Pool` whose ranks but the master, rank 0, run tasks in its constructor and then end, by SystemExit.
 
-    All other methods are those of `Pool`. `size` counts the master, which runs tasks of `map` as well.
+    All other methods come from `Pool`. `size` counts the master, which runs tasks of `map` as well.
 
     Args:
         comm: The ranks; MPI_COMM_WORLD when None.

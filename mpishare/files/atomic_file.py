@@ -50,7 +50,7 @@ class AtomicFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Makes the temporary file, and removes those that killed saves left.
+        """Makes the temporary file, and removes the temporary files that killed saves left.
 
         Raises:
             OSError: The file cannot be made, or `path` is not a file or may not be written.

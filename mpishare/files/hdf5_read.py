@@ -23,10 +23,10 @@ from mpishare.files.tiles import Selection, wanted
 _SHOWN_NAMES = 8
 
 _LAYOUTS = ("compact", "contiguous", "chunked", "virtual")
-"""By the numbers of HDF5's H5D_layout_t."""
+"""Layouts of datasets; the index of each is its number in HDF5's H5D_layout_t."""
 
 _CHECKSUM_BYTES = 4
-"""Of the filter fletcher32, at the end of a chunk."""
+"""The size of the checksum that the filter fletcher32 puts at the end of a chunk."""
 
 _STRINGS_AT_A_TIME = 1 << 16
 

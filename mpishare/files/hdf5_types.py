@@ -1,4 +1,4 @@
-"""The types and the attributes of HDF5 objects as those of NumPy and Python, by h5py."""
+"""The types and the attributes of HDF5 objects as types of NumPy and Python, by h5py."""
 
 from __future__ import annotations
 

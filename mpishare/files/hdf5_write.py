@@ -29,7 +29,7 @@ def lay_out(
     user_block_bytes: int = 0,
     any_dtype: bool = False,
 ) -> dict[str, int]:
-    """Makes datasets in a file, in place of those that had their names.
+    """Makes datasets in a file, in place of datasets of the same names.
 
     Args:
         fd: The open file.
@@ -47,7 +47,7 @@ def lay_out(
         OSError, RuntimeError, ValueError, KeyError: The file is not an HDF5 file, or cannot be written.
         FileError: A dataset cannot be made.
         SpecError: A dtype cannot be stored.
-        ArgumentError: A name is that of a group, or leads to another file or to another dataset of `specs`.
+        ArgumentError: A name names a group, or leads to another file or to another dataset of `specs`.
     """
     opened = _Writing(fd, "r+", closefd=False)
     with h5py.File(opened, "r+" if adds else "w", userblock_size=user_block_bytes or None) as file:

@@ -27,7 +27,7 @@ from mpishare.host.memory import check_memory
 from mpishare.progress_bar import Bar
 
 Checksums = Sequence[NDArray[np.uint32]]
-"""For each array the CRC-32 of each of its runs."""
+"""The CRC-32 of each run of each array."""
 
 
 Blocks = Mapping[str, RowBlocks]
@@ -209,7 +209,7 @@ def bytes_at(array: NDArray[Any] | None, order: str, start: int, nbytes: int) ->
         array: The array, which has these bytes.
         order: "C" or "F".
         start: The first byte, at which an item begins.
-        nbytes: The number of bytes, those of whole items.
+        nbytes: The number of bytes, a multiple of the item size.
     """
     assert array is not None
     if array.flags.c_contiguous if order == "C" else array.flags.f_contiguous:

@@ -94,7 +94,7 @@ def choose_way(placement: Placement, filesystem: str, *, distributed: bool) -> s
 
 
 def writers(placement: Placement, way: str) -> tuple[int, ...]:
-    """For each rank the one that writes its bytes. Ranks of other nodes are dealt round those of the root's node."""
+    """The rank that writes the bytes of each rank: for a rank of another node, one of the root's node."""
     size = len(placement.node_of)
     if way == "root":
         return (ROOT,) * size

@@ -189,7 +189,7 @@ def specs_of(
 
     Args:
         path: The file to name in errors.
-        arrays: The arrays by the names of their datasets; by `_NPY_NAME` that of a .npy file.
+        arrays: The arrays by the names of their datasets; by `_NPY_NAME` the array of a .npy file.
         distributed: The names of the arrays of which each rank has rows.
         is_root: Whether this rank is the root.
         any_dtype: Whether an HDF5 file may hold an array as its bytes; see `hdf5_write.lay_out`.

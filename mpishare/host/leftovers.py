@@ -78,7 +78,7 @@ def unused(file: Path) -> Iterator[os.stat_result]:
         if not is_node_local(str(file.parent)):
             raise OSError(errno.EREMOTE, "other hosts may use its file system")
         status = os.fstat(descriptor)
-        if status.st_nlink == 0:  # its name may be that of another file: Open MPI uses names again
+        if status.st_nlink == 0:  # another file may have its name: Open MPI uses names again
             raise FileNotFoundError(errno.ENOENT, "it was removed")
         if 0 <= time.time() - status.st_mtime < _YOUNG_S:
             raise BlockingIOError(errno.EAGAIN, "the process that makes it may not have opened it yet")

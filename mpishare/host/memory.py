@@ -18,7 +18,7 @@ from mpishare.host.procfs import number_of, table_of, text_of
 
 SHM_DIR = "/dev/shm"  # noqa: S108 - only its free space is read
 MAX_STEPS = 32
-"""In how many steps all of the free memory is allocated."""
+"""The number of steps in which an array of all free memory is allocated."""
 
 _LARGE_BYTES = 1 << 20
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage"
@@ -33,8 +33,8 @@ _GROUPS = {
     1: ("memory/", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     2: ("", "memory.max", "memory.current", "inactive_file"),
 }
-"""For each version of control groups: a folder, the files of the limit and of what is used, and what of that the kernel
-would drop to make room, by its name in memory.stat."""
+"""Each version of control groups: a folder, the files of the limit and of the used bytes, and the name in memory.stat
+of the bytes that the kernel would drop to make room."""
 
 
 def memory_limit(proc: Path = _PROC, root: Path = _ROOT) -> int | None:
@@ -55,7 +55,7 @@ def memory_left(proc: Path = _PROC, root: Path = _ROOT) -> int | None:
 
 
 def _limits(proc: Path, root: Path) -> Iterator[tuple[int, int]]:
-    """The limit and the used bytes of each group with a limit, of those of this process and their parents."""
+    """The limit and the used bytes of each group with a limit, among this process's groups and their parents."""
     for line in text_of(proc).splitlines():
         _, controllers, group = line.split(":", maxsplit=2)
         if controllers and "memory" not in controllers.split(","):

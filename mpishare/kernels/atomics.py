@@ -18,9 +18,9 @@ _NAMES = ("int32", "int64", "uint32", "uint64", "float32", "float64")
 _TYPES = frozenset(from_dtype(np.dtype(name)) for name in _NAMES)
 _ALLOWED = f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}"
 
-_READ_ONLY = "this array is read-only, as those of share are. Add to one from zeros or full."
+_READ_ONLY = "this array is read-only, as every array of share is. Add to one from zeros or full."
 _NOT_ALIGNED = (
-    "the items of this array do not lie at multiples of their size, such as those of a packed column, so that no "
+    "the items of this array do not lie at multiples of their size, as in a packed column, so that no "
     "addition can be atomic. Use an array of its own, or np.dtype(…, align=True)."
 )
 _OUTSIDE = "atomic_add: the index is outside of the array"

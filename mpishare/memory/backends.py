@@ -59,7 +59,7 @@ PRIVATE = Backend("private", "private", False, _check_private, lambda _, nbytes:
 """One copy per rank: the last resort, and the reference for tests of the others."""
 
 BACKENDS: tuple[Backend, ...] = (WINDOW, MEMMAP_IN_MEMORY, MEMMAP_IN_FOLDER, PRIVATE)
-"""In the order in which a node tries them.
+"""The backends, in the order in which a node tries them.
 
 `_first_backend` puts another one first: the folder that MPISHARE_DIR names; and a nameless file in memory, where MPI
 would print an error for each window.
@@ -101,7 +101,7 @@ def _backends_named(names: str, backends: tuple[Backend, ...]) -> tuple[Backend,
 def probe(context: Context) -> dict[str, str]:
     """For each backend, by title, up to which size it fits on this node and what it provides, or why it does not.
 
-    Each is tried with one page: first those that this node tries for an array, in their order. Larger sizes are only
+    Each is tried with one page. The backends that this node tries come first, in order. Larger sizes are only
     compared with what is free, as each rank finds for itself.
 
     Collective:

@@ -77,7 +77,7 @@ _MAX_SIZE_RATIO = 1.25
 """How many times larger than an array its own memory may be."""
 
 _LARGE_BYTES = 64 << 20
-"""From this size on, the free memory is read before memory is kept. That takes 100 us."""
+"""Before memory of this size or more is kept, the free memory is read. Reading it takes 100 us."""
 
 _ages = count()
 

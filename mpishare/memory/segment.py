@@ -110,5 +110,5 @@ def segment_at(array: NDArray[Any]) -> Segment | None:
 
 
 def live_segments() -> list[Segment]:
-    """The segments of which this process has views."""
+    """The segments that this process views."""
     return [cast("Segment", segment) for segment, _ in used_slots()]

@@ -199,7 +199,7 @@ class Head:
     def small_array(self, out: NDArray[Any] | None) -> NDArray[Any] | None:
         """The array of numbers whose bytes are in this head, in fewer steps than by `decode`; None for any other.
 
-        A small message takes a microsecond, of which each call and each attribute is a twentieth.
+        A small message takes a microsecond; each call and each attribute takes a twentieth of it.
         """
         header = self._header.tobytes()
         view = self._views.get(header)

@@ -24,7 +24,7 @@ Reduce: TypeAlias = Callable[[Any], Any]
 
 
 def reducers() -> Sequence[tuple[type, Reduce]]:
-    """Classes of libraries that are imported, and how to pickle their objects, also those of derived classes."""
+    """Classes of libraries that are imported, and how to pickle their objects and objects of derived classes."""
     if sys.modules.keys().isdisjoint(_MODULES):
         return ()
     classes = ((getattr(sys.modules.get(module), name, None), reduce) for module, name, reduce in _TABLE)

@@ -57,7 +57,7 @@ class PackedHeader(NamedTuple):
 
 
 def is_packed_header(payload: bytes) -> bool:
-    """Whether it is the header of an object; else it is that of an array."""
+    """Whether it is the header of an object; else it is the header of an array."""
     return payload.startswith(_MAGIC)
 
 

@@ -149,7 +149,7 @@ def _cure_of(error: Exception, text: str) -> str:
         return "Install the module for all ranks."
     if isinstance(error, AttributeError) and ("module '__main__'" in text or "Can't get attribute" in text):
         return _CURE_NAME  # of Python 3.14, and of older ones
-    return _CURE_READ_ONLY if "read-only" in text else "The error above is that of its class; pass its parts instead."
+    return _CURE_READ_ONLY if "read-only" in text else "Its class raised the error above; pass its parts instead."
 
 
 class _Pickler(pickle.Pickler):

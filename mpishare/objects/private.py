@@ -29,7 +29,7 @@ def make_private(obj: Any) -> Any:
 
 
 def _private_views(obj: Any, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Copy-on-write views of those that are node-shared, where the kernel has them; copies of the others."""
+    """Copy-on-write views of node-shared arrays, where the kernel has them; copies of other arrays."""
     segments = [segment_of(array) or segment_at(array) for array in arrays]
     shared = {id(segment): segment for segment in segments if segment is not None and segment.key is not None}
     if not shared:
@@ -53,7 +53,7 @@ def _private_views(obj: Any, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any
 def _reason_of_copy(backend: str) -> str:
     if backend.startswith(("memmap", "mapped")):
         return f"the file of this array is closed, as a rank keeps only the newest {MAX_KEPT} open"
-    return f'memory of backend {backend!r} cannot be mapped again; that of backend="memmap" can'
+    return f'memory of backend {backend!r} cannot be mapped again; memory of backend="memmap" can'
 
 
 def _not_shared(obj: Any, segments: Sequence[Segment | None]) -> SpecError:

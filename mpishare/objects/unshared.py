@@ -131,7 +131,7 @@ class UnsharedParts:
 
 
 def _levels(index: Any) -> list[Any]:
-    """An index, or those that a MultiIndex is made of."""
+    """An index, or the indices that make a MultiIndex."""
     return list(index.levels) if index.nlevels > 1 else [index]
 
 

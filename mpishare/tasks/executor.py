@@ -335,7 +335,7 @@ class TaskExecutor(Executor):
 
 
 def _joined(futures: Sequence[Future[list[Any]]]) -> list[Any]:
-    """The lists of all of `futures` in one. One that fails cancels those that have not begun."""
+    """The lists of all of `futures` in one. One that fails cancels the futures that have not begun."""
     try:
         return list(chain.from_iterable(future.result() for future in futures))
     finally:
@@ -343,7 +343,7 @@ def _joined(futures: Sequence[Future[list[Any]]]) -> list[Any]:
 
 
 def _cancel(futures: Iterable[Future[Any]]) -> None:
-    """Cancels those that have not begun."""
+    """Cancels the futures that have not begun."""
     for future in futures:
         future.cancel()
 

@@ -1,4 +1,4 @@
-"""A pool of ranks for codes of which one rank, the root, has all tasks. The others serve it until it closes.
+"""A pool of ranks for codes in which one rank, the root, has all tasks. The other ranks serve it until it closes.
 
 Two schedulers stand behind it. A `map` is a call of all ranks, the root among them, who share the tasks among
 themselves (`mpishare.tasks.scheduler`). `submit` and its like are single calls, which threads of the root send to the
@@ -27,7 +27,7 @@ from mpishare.tasks.map import Job, run_map
 
 
 def _numbers_of_pools(_: Context) -> Iterator[int]:
-    """By its number a worker knows a command for a pool that it left."""
+    """Numbers of pools. By its number a worker knows a command for a pool that it left."""
     return count()
 
 

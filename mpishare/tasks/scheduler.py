@@ -103,7 +103,7 @@ def chunk_size(left: int, n_ranks: int, wanted: int, n_takers: int = 1) -> int:
 
 
 class ChunkSizer:
-    """Finds out how many tasks a rank should ask for, by the time of those that it ran last."""
+    """Finds out how many tasks a rank should ask for, by the time of the tasks that it ran last."""
 
     def __init__(self, chunk: int | None) -> None:
         """`chunk` is the number of tasks to ask for each time; None to find it by time."""
@@ -141,7 +141,7 @@ class Scheduler:
         if topology.n_nodes < topology.size:
             self._open_file(context)
         self._groups = [rank if self._file is None else topology.node_of(rank) for rank in range(topology.size)]
-        """By rank. The ranks of a group have one queue."""
+        """The group of each rank. The ranks of a group have one queue."""
         self._comm = context.data_comm
         self._rank = topology.rank
         self._group = self._groups[self._rank]

@@ -17,11 +17,11 @@ from mpishare.comm.context import Context
 from mpishare.transfer.between_nodes import LARGEST_MESSAGE_BYTES, broadcast, is_chain
 
 _SMALL_BYTES = 16 << 10
-"""Up to this size a second copy takes less time than a view of the bytes: a twentieth of `share` for 1 KiB."""
+"""At most this size: a second copy takes less time than a view of the bytes, a twentieth of `share` for 1 KiB."""
 
 
 LARGE_BYTES = 4 << 20
-"""From this size on a copy is worth threads, and the sleep of the other ranks of the node."""
+"""A copy of at least this size is worth threads, and the sleep of the other ranks of the node."""
 
 _MAX_THREADS = 8
 """More threads would wait for the memory."""
