@@ -134,15 +134,17 @@ def check_limits(host: str, nbytes: int, *, map_bytes: int, file_bytes: int = 0)
     Raises:
         CapacityError: It may not.
     """
-    mapped = int(text_of("/proc/self/statm").split()[0]) * resource.getpagesize()
     for option, place, number, wanted, used in (
-        ("v", "the address space of a process", resource.RLIMIT_AS, map_bytes, mapped),
-        ("f", "a file", resource.RLIMIT_FSIZE, file_bytes, 0),
+        ("v", "the address space of a process", resource.RLIMIT_AS, map_bytes, _mapped_bytes),
+        ("f", "a file", resource.RLIMIT_FSIZE, file_bytes, lambda: 0),
     ):
         limit = resource.getrlimit(number)[0]
-        if limit != resource.RLIM_INFINITY and used + wanted > limit:
-            cure = f"Raise the limit, ulimit -{option}, or share less."
-            raise CapacityError(host, place, nbytes, max(limit - used, 0), cure)
+        if limit != resource.RLIM_INFINITY and wanted > (free := max(limit - used(), 0)):
+            raise CapacityError(host, place, nbytes, free, f"Raise the limit, ulimit -{option}, or share less.")
+
+
+def _mapped_bytes() -> int:
+    return int(text_of("/proc/self/statm").split()[0]) * resource.getpagesize()
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ import sys
 from collections.abc import Callable
 from functools import cache, lru_cache
 from itertools import count
+from operator import attrgetter
 from weakref import WeakValueDictionary, ref
 
 import numpy as np
@@ -54,7 +55,6 @@ from mpishare.comm.agreement import any_rank
 from mpishare.comm.context import Context
 from mpishare.errors import BackendError
 from mpishare.host import memory as host_memory
-from mpishare.memory import stray_stores
 from mpishare.memory.mapping import Mapping, Origin
 
 LARGEST_SLOT_BYTES = 2 << 20
@@ -103,11 +103,12 @@ class Slot:
         pool: A reference to its pool; None if no other array gets it.
         number: Its number in its pool.
         age: A number that grows from use to use.
+        row: Its row in the table of `stray_stores`; 0 if there is none.
     """
 
     __slots__ = (
-        "_row", "age", "content", "has_own_pages", "memory", "nbytes", "number", "origin", "pool", "read_address",
-        "readable", "write_address",
+        "age", "content", "has_own_pages", "memory", "nbytes", "number", "origin", "pool", "read_address",
+        "readable", "row", "write_address",
     )  # fmt: skip
 
     def __init__(self, memory: Mapping, origin: Origin, nbytes: int) -> None:
@@ -119,7 +120,7 @@ class Slot:
         self.has_own_pages = True
         self.content = memoryview(b"")
         self.pool: ref[Pool] | None = None
-        self.number = self.age = self._row = 0
+        self.number = self.age = self.row = 0
 
     @classmethod
     def of_slab(cls, memory: Mapping, origin: Origin, readable: Mapping, content: memoryview, part: slice) -> Slot:
@@ -144,24 +145,8 @@ class Slot:
         assert taken is self
 
     def fits(self, nbytes: int) -> bool:
-        """Whether an array of `nbytes` may use it, in which 0 is any array of the pool."""
-        return not nbytes or nbytes <= self.nbytes <= nbytes * _MAX_SIZE_RATIO
-
-    def seal(self, made_by: str) -> None:
-        """Makes pages of its own read-only, and notes which call made the array, for who stores into it.
-
-        Raises:
-            BackendError: The kernel cannot protect the pages.
-        """
-        if self.has_own_pages:
-            try:
-                self.memory.protect()
-            except OSError as error:
-                raise BackendError(f"pages of {self.origin.backend} cannot be made read-only: {error}") from error
-        row = stray_stores.name(self._row, self.read_address, self.nbytes, made_by)
-        if row != self._row:
-            self._row = row
-            self.readable.named.append(row)
+        """Whether an array of `nbytes` may use it."""
+        return nbytes <= self.nbytes <= nbytes * _MAX_SIZE_RATIO
 
     def copy_on_write(self) -> Mapping | None:
         """A private map of the memory, from the slot on; None where the kernel has none."""
@@ -257,14 +242,20 @@ class Pool:
         return self.n_known < least or len(self.free) * _SLOTS_PER_FREE_SLOT < self.n_known
 
     def find_free(self, context: Context, nbytes: int = 0) -> list[Slot]:
-        """Slots that no rank uses, for arrays of `nbytes`; the same on all ranks. See the theory of operation.
+        """Slots that no rank uses, the same on all ranks; see the theory of operation.
+
+        Args:
+            context: The context of the communicator.
+            nbytes: The bytes of the array that is to fit; 0 for any array of the pool.
 
         Collective:
             Over the communicator.
         """
-        held = [slot for slot in list(self.idle) if slot.fits(nbytes) and self._take_idle(slot)]
+        idle, fitting = self.idle, [slot for slot in list(self.idle) if not nbytes or slot.fits(nbytes)]
+        held = [slot for slot in fitting if idle.pop(slot, slot) is None and self.has(slot)]
+        numbers = [slot.number for slot in held]
         is_used, is_gone = np.ones(self._count, np.bool_), np.zeros(self._count, np.bool_)
-        is_used[[slot.number for slot in held]] = False
+        is_used[numbers] = False
         is_gone[list(self._gone)] = True
         total = sum(pool.slab_bytes for pool in pools())
         is_full = self.slot_bytes is not None and total + self.wanted_bytes() > self.limit
@@ -275,11 +266,11 @@ class Pool:
             raise
         self.may_grow = not told[0]
         is_used, is_gone = np.split(told[1:], 2)
-        self._make_idle([slot for slot in held if is_used[slot.number]])
-        free = [slot for slot in held if not is_used[slot.number]]
+        pairs = list(zip(held, is_used[numbers].tolist(), strict=True))
+        self._make_idle([slot for slot, used in pairs if used])
         for number in np.flatnonzero(is_gone).tolist():
             self._drop(number)
-        return sorted(free, key=lambda slot: slot.number)
+        return sorted([slot for slot, used in pairs if not used], key=attrgetter("number"))
 
     def take_free(self, context: Context, nbytes: int) -> Slot | None:
         """The smallest slot with memory of its own that no rank uses; None if there is none.
@@ -301,10 +292,6 @@ class Pool:
         if self.has(slot):
             self._gone[slot.number] = None
             self._slots.pop(slot.number, None)
-
-    def _take_idle(self, slot: Slot) -> bool:
-        """Takes a slot out of the idle ones; False if another thread has done so, or it is gone."""
-        return self.idle.pop(slot, slot) is None and self.has(slot)
 
     def _make_idle(self, slots: list[Slot]) -> None:
         self.idle.update(dict.fromkeys(slots))

@@ -108,7 +108,7 @@ _HEAD_WORDS, _ROW_WORDS = 8, 3
 _MAX_ROWS = 1 << 16
 _MAX_LINES = 1000
 """Arrays of more calls than this are named without the place."""
-_LEAST_DEPTH = 5
+_LEAST_DEPTH = 4
 """The call of the user stands at least so far above `name`."""
 
 
@@ -129,8 +129,8 @@ _installed: list[int] = []
 
 _rows = count(_HEAD_WORDS, _ROW_WORDS)
 _free_rows: list[int] = []
-_lines: dict[tuple[str, int, int], int] = {}
-"""The addresses of the texts, by the public call, the `id` of the user's code and the instruction in it."""
+_lines: dict[tuple[int, int], int] = {}
+"""The addresses of the texts, by the `id` of the user's code and the instruction in it."""
 _kept: list[tuple[bytes, CodeType]] = []
 """The texts, and the code whose `id` nothing else may get."""
 
@@ -153,7 +153,7 @@ def name(row: int, start: int, nbytes: int, made_by: str) -> int:
     frame = sys._getframe(_LEAST_DEPTH)
     while (code := frame.f_code).co_filename.startswith(callsite.PACKAGE) and frame.f_back is not None:
         frame = frame.f_back
-    line = _lines.get((made_by, id(code), frame.f_lasti)) or _new_line(made_by, frame)
+    line = _lines.get((id(code), frame.f_lasti)) or _new_line(made_by, frame)
     if row:
         table[row + 2] = line
         return row
@@ -175,11 +175,11 @@ def forget(row: int) -> None:
 
 def _new_line(made_by: str, frame: FrameType) -> int:
     """The address of a new text for arrays that `made_by` makes at this place of the user's code."""
-    place, key = f" at {frame.f_code.co_filename}:{frame.f_lineno}", (made_by, id(frame.f_code), frame.f_lasti)
+    place, key = f" of {made_by} at {frame.f_code.co_filename}:{frame.f_lineno}", (id(frame.f_code), frame.f_lasti)
     if len(_lines) >= _MAX_LINES:
-        place, key = "", (made_by, 0, 0)
+        place, key = "", (0, 0)
     if key not in _lines:
-        text = f"mpishare: the array of {made_by}{place} is read-only: a library stored into it; "
+        text = f"mpishare: the array{place} is read-only: a library stored into it; "
         line = (text + "pass private(array) or a copy\n").encode(errors="surrogateescape")
         line = struct.pack("<Q", len(line)) + line
         _kept.append((line, frame.f_code))
