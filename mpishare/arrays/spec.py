@@ -132,7 +132,7 @@ class Spec:
     @cached_property
     def packed(self) -> tuple[bytes, bytes]:
         """The header and its extension; see `header.pack`."""
-        return wire.pack(self.dtype, self.shape, is_fortran=self.order == "F")
+        return wire.pack(self.dtype, self.shape, self.order)
 
     @classmethod
     @lru_cache(maxsize=256)
@@ -143,8 +143,8 @@ class Spec:
             SpecError: The bytes are not a header of mpishare.
         """
         try:
-            dtype, shape, is_fortran, missing = wire.unpack(header, extension)
-            spec = cls.checked(_lengths(shape), dtype, "F" if is_fortran else "C")
+            dtype, shape, order, missing = wire.unpack(header, extension)
+            spec = cls.checked(_lengths(shape), dtype, "F" if order == "F" else "C")
             return replace(spec, missing=missing) if missing else spec
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error) as error:
             raise SpecError(f"a header from another rank cannot be read: {error}") from error
