@@ -209,7 +209,7 @@ class CheckpointWriter:
     def lay_out(self, new: AtomicFile, blocks: Blocks) -> list[int]:
         """Makes room for the manifest and the arrays; returns the offsets of the arrays. See `Replacement`."""
         runs = sum(len(list(array.all_runs())) for array in blocks.values())
-        known = len(self._user_block(blocks, [np.empty(0)] * len(blocks), []))
+        known = len(self._user_block(blocks, [np.empty(0, np.uint32)] * len(blocks), []))
         needed = known + _CHECKSUM_CHARACTERS * runs + _GAP_CHARACTERS * (len(blocks) + 1)
         self.user_block_bytes = max(_SMALLEST_USER_BLOCK_BYTES, 1 << (needed - 1).bit_length())
         if self.user_block_bytes > _LARGEST_USER_BLOCK_BYTES:
