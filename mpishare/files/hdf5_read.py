@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import islice, repeat
+from itertools import islice, pairwise, repeat
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from mpishare.arrays.dtypes import check_dtype
@@ -106,10 +107,9 @@ class Hdf5File:
             strings = self.strings(stored, ranges).astype(stored.dtype)
             out[...] = strings.reshape(-1).view(out.dtype).reshape(out.shape)
         else:
-            items = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
-            self._read(stored, ranges, items)
-            if items is not out:
-                out[...] = items
+            # The rows of the selection, of which `out` is a part: HDF5 writes there, and leaves the rest alone.
+            rows = as_strided(out, (*out.shape[:1], *(row // step for row, step in pairwise(out.strides))))
+            self._read(stored, ranges, rows)
 
     def strings(self, stored: Stored, ranges: Sequence[range]) -> NDArray[Any]:
         """The stored items of these indices, with strings as bytes of Python.
@@ -123,15 +123,17 @@ class Hdf5File:
         return items
 
     def _read(self, stored: Stored, ranges: Sequence[range], items: NDArray[Any]) -> None:
-        """Reads stored items by h5py into a C-contiguous array."""
+        """Reads stored items by h5py to the beginning of each axis of a C-contiguous array."""
         with file_errors(self.file.path, stored.name):
             dataset = self.object(stored.name)
             dtype, _ = readable(dataset.dtype)
             lengths, space = tuple(map(len, ranges)), dataset.get_space()
+            memory = h5py.h5s.create_simple(items.shape[: len(ranges)])
             if ranges:
                 starts, steps = tuple(r.start for r in ranges), tuple(r.step for r in ranges)
                 space.select_hyperslab(starts, lengths, steps)
-            dataset.read(h5py.h5s.create_simple(lengths), space, items, h5py.h5t.py_create(dtype))
+                memory.select_hyperslab((0,) * len(ranges), lengths)
+            dataset.read(memory, space, items, h5py.h5t.py_create(dtype))
 
     def dtype_of_longest(self, selection: Selection) -> np.dtype[Any]:
         """The dtype of the selected items with strings as wide as the longest of them, which are read to find it.
