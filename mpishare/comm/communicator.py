@@ -52,7 +52,7 @@ class Tag(IntEnum):
     POOL_CALL = 7  # tasks/dispatcher: one call for a worker
     POOL_RESULT = 8  # tasks/dispatcher: what it returned
     ROW_BLOCK = 9  # files/parallel_write: rows on their way to the node that writes
-    PIECE_READY = 10  # files/parallel_read: a reader tells its leader that a piece is in memory
+    TILE_READY = 10  # files/parallel_read: a reader tells its leader that a piece is in memory
     ROWS = 11  # transfer/rows: rows to or from the root
     FIRST_OF_MESSAGES = 12  # messages/wire: this and all above, what follows the head of a user's message
 

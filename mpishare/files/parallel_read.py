@@ -156,8 +156,8 @@ def _read(
     dealt = [readers[number % len(readers)] for number in range(len(batches))]
     others = [(reader, np.empty(0, np.uint8)) for reader in dealt if reader != rank]
     with (
-        InFlight(comm, Tag.PIECE_READY) as sent,
-        InFlight(comm, Tag.PIECE_READY, buffers=others if rank == leader else ()) as receiving,
+        InFlight(comm, Tag.TILE_READY) as sent,
+        InFlight(comm, Tag.TILE_READY, buffers=others if rank == leader else ()) as receiving,
     ):
         notices = receiving.receive_all()
         for batch, reader in zip(batches, dealt, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -68,12 +69,12 @@ class Stored:
         """Bytes that it takes in the memory of each node."""
         return self.spec.nbytes
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes of an item, with all of a subarray."""
         return self.spec.dtype.itemsize * math.prod(self.shape[self.ndim :])
 
-    @property
+    @cached_property
     def strides(self) -> tuple[int, ...]:
         """The bytes from one item to the next along each of the `ndim` axes."""
         return strides_of(self.shape[: self.ndim], self.itemsize, self.spec.order)
