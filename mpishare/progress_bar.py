@@ -1,7 +1,7 @@
 """How far the work of all ranks is, on the standard error of one rank: a bar on a terminal, lines in a log.
 
-The launcher gives its ranks a pipe for standard error, of which it copies all that comes to its own. So a rank cannot
-see a terminal. `mpishare run` can, and tells the ranks how wide it is (`Config.read_columns`).
+The launcher gives its ranks a pipe for standard error, and copies what comes there to its own. So a rank cannot see a
+terminal. `mpishare run` can, and tells the ranks how wide it is (`Config.read_columns`).
 """
 
 from __future__ import annotations

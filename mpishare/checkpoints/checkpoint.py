@@ -103,7 +103,7 @@ class Checkpoint:
             step: The step of the computation, an integer >= 0.
             arrays: The arrays by name, the same names on all ranks. Arrays of rank 0 are saved; arrays of other ranks
                 are ignored unless `distributed` names them.
-            distributed: The names of the arrays of which each rank has rows, which are stacked in rank order.
+            distributed: The names of the arrays whose rows lie on all ranks. They are stacked in rank order.
             values: Small values by name. Those of rank 0 are saved: numbers of Python and NumPy, strings, bytes, None,
                 dates and times, paths, arrays of up to 1 MiB, NumPy's random generators of every kind; and lists,
                 tuples, sets and dicts of these. `comm.gather` brings values of other ranks to rank 0.

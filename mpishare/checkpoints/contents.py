@@ -105,7 +105,7 @@ class ChecksummedPart:
             yield Tile(run.offset - self.runs[0].offset, run.nbytes, partial(self.read, file, runs=[run]))
 
     def read(self, file: InputFile, block: Block, *, start: int = 0, runs: Sequence[CheckedRun] = ()) -> None:
-        """Fills a block with the bytes of the array from `start` on, or with those of some runs alone.
+        """Fills a block with the bytes of the array from `start` on, or of some runs alone.
 
         All runs that the bytes are in are checked.
 

@@ -54,7 +54,7 @@ def share(
 
     Python objects cannot be views. They travel in the pickle, so that each rank has its own. Some classes copy their
     arrays when they are unpickled, such as random forests. A `RuntimeWarning` on `root` names columns of Python
-    objects, and anything else of which each rank holds more than 1 MiB, with its bytes and what to use instead.
+    objects, and anything else that takes more than 1 MiB on each rank, with its bytes and what to use instead.
 
     With `call`, the root reads or computes the object within the collective: an error there is every rank's error. The
     other ranks sleep meanwhile, and MPISHARE_TIMEOUT does not count that time.
@@ -114,12 +114,12 @@ def private(array: _T) -> _T:
     """Makes a view of a node-shared array, or an object around such views, whose changes only this rank sees.
 
     Its pages are copy-on-write: only pages that this rank changes take memory. Whether later writes of other ranks to
-    the same array show in the other pages is undefined. So use it for arrays that do not change, such as those of
-    `share`.
+    the same array show in the other pages is undefined. So use it for arrays that do not change, such as the
+    arrays of `share`.
 
     Arrays in nameless files (`backend="memmap"`), and files that are mapped where they lie (`load(map=True)`), can be
     mapped again as copy-on-write as long as their rank keeps the file open: it does so for the newest 64 segments. Of
-    all others, such as those in windows, the bytes are copied, and a `RuntimeWarning` reports how many.
+    all others, such as arrays in windows, the bytes are copied, and a `RuntimeWarning` reports how many.
 
     Args:
         array: An array from `share`, `empty`, `zeros`, `full` or `load`, or a view of one; or an object with such

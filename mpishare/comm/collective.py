@@ -69,7 +69,7 @@ class CollectiveCall:
         """The call's first agreement, to be used as `agree` is.
 
         Args:
-            scope: "all" where all ranks agree, "node" where those of each node do.
+            scope: "all" where all ranks agree, "node" where the ranks of each node do.
             meets_other_scopes: Whether the ranks of a node hear, also without MPISHARE_CHECK, that they differ in it.
 
         Raises:

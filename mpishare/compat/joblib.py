@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _pool: ms.Pool
 _arrays: dict[int, NDArray[Any]] = {}
-"""On each rank the arrays that tasks refer to, by key: those of `register`, below 0, and those of calls that run."""
+"""On each rank the arrays that tasks refer to, by key: arrays of `register`, below 0, and arrays of calls that run."""
 
 _keys = count()
 _ended: set[int] = set()
@@ -146,7 +146,7 @@ class RanksBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
         file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
         pickler = _TaskPickler(file, protocol=5, buffer_callback=buffers.append)
         pickler.max_nbytes, pickler.new = self._max_nbytes, new
-        # Not those of calls of other threads, which may end before.
+        # Not the arrays of other threads' calls, which may end before.
         pickler.arrays = {key: array for key, array in list(_arrays.items()) if key < 0 or key in self._call_keys}
         pickler.dump(func)
         if new is not None:

@@ -35,7 +35,7 @@ class AtomicFile:
     """A temporary file in the folder of `path`, which takes the name of `path` by `commit`, or is removed.
 
     Its name has the process that writes it. The first save of a process in a folder removes what others left there: the
-    files of processes that have ended, and those that are a day old, as a process of another host or PID namespace
+    files of processes that have ended, and files that are a day old, as a process of another host or PID namespace
     cannot be asked. A folder may have a million files, and is not listed for each save.
 
     Attributes:

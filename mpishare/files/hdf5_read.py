@@ -331,7 +331,7 @@ def _spec_of(shape: tuple[int, ...] | None, dtype: np.dtype[Any] | None, left_ou
 
 
 def _is_as_in_memory(file: InputFile, dataset: Any, offset: int | None, spec: Spec) -> bool:
-    """Whether the bytes of a dataset lie at `offset` in its file as those of the array in memory."""
+    """Whether the bytes of a dataset lie at `offset` in its file as they lie in memory."""
     if offset is None or dataset.get_storage_size() != spec.nbytes:  # nothing was written: h5py returns fill values
         return False
     file.check_end(offset + spec.nbytes)

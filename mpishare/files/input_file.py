@@ -132,7 +132,7 @@ class InputFile(ExitStack):
             FileError: It is truncated.
         """
         if stop > self.stamp.nbytes:
-            reason = f"is truncated: it has {self.stamp.nbytes:,} bytes, and the array goes on to byte {stop:,}."
+            reason = f"is truncated: it has {self.stamp.nbytes:,} bytes, and the array ends at byte {stop:,}."
             raise FileError(self.path, dataset, reason)
 
     def read_bytes(self, offset: int, nbytes: int) -> bytes:

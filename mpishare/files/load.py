@@ -58,7 +58,7 @@ def load(
     columns, links that lead nowhere, and links to a group that they are in.
 
     Args:
-        path: The file. A relative path starts at the working folder of rank 0; at that of the leader of each node if
+        path: The file. A relative path starts at the working folder of rank 0; of the leader of each node if
             each node has its own file.
         dataset: A dataset or a group of an HDF5 file; None for the whole file.
         region: The part of one array to load: integers, slices with any step, Ellipsis, None, at most one list of
@@ -80,7 +80,7 @@ def load(
         For one array a read-only `numpy.ndarray` in node memory, in Fortran order if the file has that. For a group a
         dict of such arrays and of dicts, by name; their memory is released with the last of them. With `attributes`,
         returns `(data, attributes)`. For an array, `attributes` maps names to values; for a group, it maps member paths
-        such as "a/b" to such dicts, and "" to that of the group. A reference in an attribute becomes the name of its
+        such as "a/b" to such dicts, and "" to the group's dict. A reference in an attribute becomes the name of its
         target, or None if there is none. An attribute that h5py cannot read is left out, with a warning.
 
     Raises:

@@ -48,9 +48,9 @@ class Replacement:
         context: The context of the communicator.
         path: The file to replace or to make.
         arrays: The arrays by name, the same names on all ranks.
-        specs: On the root that of each array; on the others at least those of the distributed ones, which are those of
-            this rank's rows.
-        distributed: The names of the arrays of which each rank has rows.
+        specs: On the root the spec of each array; on the others at least the specs of the distributed ones, for this
+            rank's rows.
+        distributed: The names of the arrays whose rows lie on all ranks.
         lay_out: Makes room for the arrays in the new file; returns their offsets.
         complete: Completes the new file when all arrays are in it; None if there is nothing to do.
         dataset: The only dataset that is written, for errors; None for the whole file.
@@ -169,7 +169,7 @@ class Replacement:
         return [np.concatenate(of_ranks) for of_ranks in zip(*by_rank, strict=True)]
 
     def _write_runs(self, fd: int, received: Sequence[Received], checksums: Lists, work: Deferred, bar: Bar) -> None:
-        """Writes this rank's bytes, and then those that others send. The others are about as far as this rank is."""
+        """Writes this rank's bytes, and then the bytes of others. The others are about as far as this rank is."""
         nbytes, done = sum(array.spec.nbytes for array in self.blocks.values()), 0
         own = (array.starts[self._rank + 1] - array.starts[self._rank] for array in self.blocks.values())
         mine = sum(own) + sum(run.nbytes for _, _, run in received)

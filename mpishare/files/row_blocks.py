@@ -51,7 +51,7 @@ class RowBlocks:
 
     @classmethod
     def of_rows(cls, rows: Spec, lengths: Sequence[int]) -> RowBlocks:
-        """An array of which each rank has `lengths[rank]` rows; `rows` is the spec of any rank's."""
+        """An array that has `lengths[rank]` rows on each rank; `rows` is the spec of any rank's."""
         spec = replace(rows, shape=(sum(lengths), *rows.shape[1:]), order="C")
         row_bytes = replace(rows, shape=rows.shape[1:]).nbytes
         return cls(spec, tuple(row_bytes * row for row in accumulate(lengths, initial=0)))

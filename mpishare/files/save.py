@@ -190,7 +190,7 @@ def specs_of(
     Args:
         path: The file to name in errors.
         arrays: The arrays by the names of their datasets; by `_NPY_NAME` the array of a .npy file.
-        distributed: The names of the arrays of which each rank has rows.
+        distributed: The names of the arrays whose rows lie on all ranks.
         is_root: Whether this rank is the root.
         any_dtype: Whether an HDF5 file may hold an array as its bytes; see `hdf5_write.lay_out`.
 

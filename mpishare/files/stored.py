@@ -87,7 +87,7 @@ class Listing(NamedTuple):
         path: The absolute path of the file.
         arrays: The arrays, each once.
         tree: Their numbers by name; an array alone is its number.
-        attributes: Those of the object under "", and those of each member of a group by its name.
+        attributes: The attributes of the object under "", and of each member of a group by its name.
         left_out: What cannot be loaded, each with the reason.
     """
 

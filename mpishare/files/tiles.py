@@ -126,7 +126,7 @@ class Selection:
         ]
 
     def _read(self, reader: Reader, strips: Sequence[Strip], block: Block) -> None:
-        """Reads a tile to its place in `block`, which is that of the whole selection."""
+        """Reads a tile to its place in `block`, which is the block of the whole selection."""
         item = np.dtype((np.void, self.stored.itemsize))
         array = block.view(item).reshape(self.shape, order=self.stored.spec.order)
         ranges, place = [strip.indices for strip in strips], tuple(strip.place for strip in strips)

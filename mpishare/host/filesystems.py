@@ -79,8 +79,8 @@ def memfd_create() -> int:
     """The descriptor of a new file without a name in the kernel's own tmpfs.
 
     Source:
-        memfd_create(2), of the C library: a Python that was built on an old system lacks `os.memfd_create`, as those of
-        miniforge and uv do. Kernels 6.3 to 6.5 refuse files that could become executable where vm.memfd_noexec is 2;
+        memfd_create(2), of the C library: a Python that was built on an old system lacks `os.memfd_create`, as in
+        miniforge and uv. Kernels 6.3 to 6.5 refuse files that could become executable where vm.memfd_noexec is 2;
         kernels before 6.3 do not know the flag against that (EINVAL).
 
     Raises:

@@ -39,7 +39,7 @@ def boot_id() -> str:
 
 
 def scope() -> int:
-    """A number of 32 bits for the processes whose ids mean the same: those of one PID namespace since the host started.
+    """A number of 32 bits for the processes of one PID namespace since the host started, whose ids mean the same.
 
     Source:
         pid_namespaces(7).

@@ -31,7 +31,7 @@ class Origin(NamedTuple):
 
 
 MAX_KEPT = 64
-"""The most files that are kept open, so that their maps can be mapped again as copy-on-write: those of the newest maps.
+"""The most files that are kept open, so that their maps can be mapped again as copy-on-write. The newest are kept.
 A map itself needs no descriptor, and a process has few."""
 
 _LARGEST_PART = 16
@@ -128,7 +128,7 @@ class Mapping:
         return self.of_pages(self.address, self._start + self._length - self.address)
 
     def keep_file(self, descriptor: int, offset: int = 0) -> None:
-        """Takes over a descriptor of the file, of which these are the bytes from `offset` on, for `copy_on_write`."""
+        """Takes over a descriptor of the file, whose bytes from `offset` on these are, for `copy_on_write`."""
         self._file_offset = offset
         _kept[self._start] = _OpenFile(descriptor)
         limit = min(MAX_KEPT, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _LARGEST_PART)

@@ -158,7 +158,7 @@ _leases: dict[ref[object], Slot] = {}
 
 
 def used_slots() -> list[tuple[object, Slot]]:
-    """The segments of which this process has views, and their slots."""
+    """The segments that this process views, and their slots."""
     return [(segment, slot) for lease, slot in list(_leases.items()) if (segment := lease()) is not None]
 
 

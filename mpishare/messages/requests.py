@@ -48,7 +48,7 @@ class Request:
     """A message that has begun, from `isend` or `irecv`. It keeps the bytes that MPI reads or writes.
 
     A large message is received in several steps, which are made within all calls that wait for other ranks. A request
-    that is dropped before its end goes on in the same way: its message is sent, or received and lost.
+    that is dropped before its end continues in the same way: its message is sent, or received and lost.
     """
 
     def __init__(self, result: Any = None) -> None:

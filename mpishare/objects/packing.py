@@ -173,7 +173,7 @@ def unpack_object(segment: Segment, header: PackedHeader, *, warns: bool) -> Any
 
 
 def _copied_bytes(obj: Any, header: PackedHeader, dropped_bytes: int) -> int:
-    """What `obj` holds besides views of shared memory, up to the bytes of which it has no views.
+    """The bytes that `obj` holds besides views of shared memory, at most the packed bytes that it has no views of.
 
     It is pickled once more: an array that its class has dropped is no copy. What cannot be pickled is taken to have
     copied all.

@@ -88,7 +88,7 @@ class Dispatcher:
         self._blocks.append(alone(self._context.topology.comm, IN_CALLBACK).__enter__())
 
     def _call(self, number: int, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Makes a call, by a worker of which no other thread has the result to receive."""
+        """Makes a call, by a worker whose result no other thread waits for."""
         context, rank = self._context, self._idle.get()
         try:
             if context.is_out_of_step:

@@ -40,7 +40,7 @@ _BATCH_BYTES = 16 << 20
 _BATCH_ITEMS = 1 << 16
 _FIRST_PER_RANK = 4
 _GROWTH = 8
-"""A batch of an iterator has at first so many items for each rank. Each has so many times more than the one before."""
+"""The first batch of an iterator has 4 items for each rank. Each next one is 8 times as large."""
 
 
 class PackedItems(NamedTuple):

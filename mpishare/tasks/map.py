@@ -41,7 +41,7 @@ def map(  # noqa: A001 - like Python's own
     """Applies `func` to each of `items` on all ranks, the root among them, and returns the results in order.
 
     Each call sends the function once, not with every task, and the arrays of its state lie once on each node. A rank
-    that has no tasks left takes some of those that no rank has taken, so that uneven tasks do not keep ranks waiting.
+    that has no tasks left takes some that no rank has taken, so that uneven tasks do not keep ranks waiting.
 
     Args:
         func: On `root`, what to call with each item: a function of a module, a bound method of any object that can be
@@ -161,7 +161,7 @@ class _Run:
     _error: BaseException | None = None
 
     def results(self, job: Job, batch: tuple[bool, Items]) -> list[Any]:
-        """Runs all tasks, those of `batch` first."""
+        """Runs all tasks, the tasks of `batch` first."""
         topology, results, is_last = self._context.topology, list[Any](), False
         is_root = topology.rank == self._root
         while not is_last:

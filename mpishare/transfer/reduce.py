@@ -1,4 +1,4 @@
-"""Reduces the arrays of all ranks to one on each node: first those of a node, then the results of the nodes."""
+"""Reduces the arrays of all ranks to one on each node: first the arrays of a node, then the results of the nodes."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ class Reduction:
         return sent
 
     def _gather(self, sent: Array, result: Array, reduces: bool) -> None:
-        """Brings the items of all ranks to each rank, which may reduce them: first those of each group."""
+        """Brings the items of all ranks to each rank, which may reduce them: first the items of each group."""
         received = self._received[: self._context.topology.size * sent.nbytes]
         self._context.collective_comm.allgather(sent.view(np.uint8), received)
         rows, of_groups = received.view(self._dtype).reshape(-1, sent.size), self._of_groups[:, : sent.size]
