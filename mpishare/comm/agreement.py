@@ -105,7 +105,7 @@ class Agreement:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is not None and _is_alone(error):
+        if error is not None and is_alone(error):
             return
         flags = _flags(self.call) if error is None else _flags(self.call, has_failed=True)
         result = self._comm.allreduce_or(flags + self.payload)
@@ -198,7 +198,8 @@ def mark_alone(error: BaseException) -> None:
     vars(error)["known_to"] = _ALONE
 
 
-def _is_alone(error: BaseException) -> bool:
+def is_alone(error: BaseException) -> bool:
+    """Whether it was marked by `mark_alone`."""
     return getattr(error, "known_to", None) == _ALONE
 
 

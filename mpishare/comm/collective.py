@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from mpishare.comm import mpi
-from mpishare.comm.agreement import PAYLOAD_BYTES, Agreement, agree, is_known
+from mpishare.comm.agreement import PAYLOAD_BYTES, Agreement, agree, is_alone, is_known
 from mpishare.comm.alone import refuse_alone
 from mpishare.comm.context import Context, context_of
 from mpishare.errors import MpishareError
@@ -74,7 +74,7 @@ class CollectiveCall:
 
         Raises:
             MpishareError: This rank is in another call on the communicator. Local: the other ranks are not. Or this
-                rank is out of step; then it is every rank's error.
+                rank is out of step; then it is every rank's error, unless they may wait for messages of this rank.
         """
         context, topology = self.context, self.context.topology
         if context.current_call:
@@ -82,17 +82,22 @@ class CollectiveCall:
                 f"{self._name} was called while this rank is in {context.current_call} on the same communicator, "
                 "as in a signal handler. Call it when that call has ended, or on another communicator."
             )
+        error = None
+        if context.is_out_of_step:
+            error = MpishareError(
+                "an exception from outside, such as a signal handler's, ended an earlier call on this rank before "
+                "the call had ended. The ranks are out of step on this communicator: end the job, or use a new one."
+            )
+            if context.is_cut_off:
+                raise error
         context.current_call = self._name
         self._size = topology.size if scope == "all" else topology.node_size
         agreement = agree(context.collective_comm)
         if topology.n_nodes > 1 and (meets_other_scopes or context.config.check):
             agreement = _NodeFirst(context, self._name, scope == "all")
-        if context.is_out_of_step:
+        if error is not None:
             with agreement:
-                raise MpishareError(
-                    "an exception from outside, such as a signal handler's, ended an earlier call on this rank before "
-                    "the call had ended. The ranks are out of step on this communicator: end the job, or use a new one."
-                )
+                raise error
         return agreement
 
     def allow_nested_calls(self) -> None:
@@ -106,6 +111,7 @@ class CollectiveCall:
             self.context.current_call = ""
             if error is not None and not is_known(error, self._size):
                 self.context.is_out_of_step = True
+                self.context.is_cut_off = self.context.is_cut_off or is_alone(error)
 
 
 def collective(name: str, comm: mpi.Comm | None) -> CollectiveCall:

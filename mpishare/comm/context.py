@@ -46,6 +46,7 @@ class Context:
         pid: The process that is this rank; a fork of it is not a rank.
         is_watched: Whether waits end (MPISHARE_TIMEOUT).
         is_out_of_step: Whether an exception ended a collective on this rank alone; see `comm.collective`.
+        is_cut_off: Whether it did so in the middle of messages: the others may not come to another agreement.
         is_refused_for_messages: Whether an exception from outside ended a message of a user; see `messages.requests`.
         has_fast_messages: Whether users' messages are neither watched nor refused, and take the fewest steps.
         current_call: The public call that this rank is in; "" if it is in none.
@@ -93,6 +94,7 @@ class Context:
         self.link_speeds: dict[int, float] = {}
         self.segment_count = 0
         self.is_out_of_step = False
+        self.is_cut_off = False
         self.current_call = ""
         self._kept: dict[Callable[[Context], Any], Any] = {}
         self.is_watched = self.config.timeout_s is not None

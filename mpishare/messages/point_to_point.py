@@ -54,7 +54,7 @@ def send(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, c
     rank, tag, compresses = _checked_send(context, dest, tag, compress)
     head, data_tag, chunks = message = _encoded(context, array, compresses)
     if rank == context.topology.rank:  # MPI would wait for a receive that cannot come
-        SendRequest(context, (head, data_tag, [chunk.copy() for chunk in chunks]), rank, tag)
+        SendRequest(context, (head, data_tag, [chunk.copy("K") for chunk in chunks]), rank, tag)
     elif compresses or pending or not context.has_fast_messages:
         SendRequest(context, message, rank, tag, compresses=compresses, is_blocking=True).wait()
     else:

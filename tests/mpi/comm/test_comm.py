@@ -121,11 +121,12 @@ def test_all_ranks_hear_of_two_different_calls(check, configured, shared_folder,
     ms.save(shared_folder / "a.npy", np.ones(2), comm=duplicate)
     is_odd = nodes.node == 0 if nodes.n_nodes > 1 and check == "0" else nodes.rank == 0
     pairs = list(combinations(OVER_ALL, 2))
-    if check == "1" and len(nodes.ranks_of(0)) > 1:  # else rank 0 waits for nobody
+    is_within_node = check == "1" and len(nodes.ranks_of(0)) > 1  # else rank 0 is the node
+    if is_within_node:
         pairs += product(OVER_A_NODE, OVER_ALL)
     for odd, usual in pairs:
         errors = raised(lambda call=calls[odd if is_odd else usual]: call(duplicate, array, shared_folder))
-        own = nodes.ranks_of(0) if check == "1" else range(nodes.size)
+        own = nodes.ranks_of(0) if is_within_node else range(nodes.size)
         classes = ["MismatchError" if rank in own else "PeerError" for rank in range(nodes.size)]
         assert [error for error, _ in errors] == classes, (odd, usual, errors)
         assert all(f"{name.split()[0]}" in text for name in (odd, usual) for _, text in errors), errors
