@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mpishare.comm.agreement import Severity, agree, severity_of
+from mpishare.comm.agreement import PAYLOAD_BYTES, Severity, agree, severity_of
 from mpishare.comm.context import Context
 from mpishare.errors import MpishareError
 from mpishare.memory.backends import obtain
@@ -15,6 +15,9 @@ from mpishare.memory.segment import Segment
 
 _ARRAYS_WITHOUT_SLAB = 1000
 """After a slab was refused, none is requested until this number of arrays was made. Each refusal takes 60 us."""
+
+_NOT_SHARED = b"\1".ljust(PAYLOAD_BYTES, b"\0")
+"""The payload of a rank whose node has a copy for each rank."""
 
 
 @contextmanager
@@ -115,8 +118,9 @@ class _Pools:
         alone = self._pool(backend, None)
         slot = alone.take_free(context, nbytes)
         if slot is None:
-            slot = Slot(*self._obtain(context, nbytes, backend, writable), nbytes)
-            if slot.origin.is_shared and nbytes <= self._limit:
+            memory, origin, is_shared = self._obtain(context, nbytes, backend, writable)
+            slot = Slot(memory, origin, nbytes)
+            if is_shared and nbytes <= self._limit:
                 self._pool(backend, None).add(slot)
         return slot
 
@@ -127,7 +131,7 @@ class _Pools:
             return
         nbytes = pool.wanted_bytes()
         try:
-            memory, origin = self._obtain(context, nbytes, backend, writable=True)
+            memory, origin, _ = self._obtain(context, nbytes, backend, writable=True)
             with agree(context.collective_comm):
                 slots = pool.cut(memory, origin, nbytes)
             self._pool(backend, pool.slot_bytes).add_slab(slots)
@@ -137,11 +141,22 @@ class _Pools:
             # The array gets memory of its own, or the error for that.
             self._refused_until[backend] = context.segment_count + _ARRAYS_WITHOUT_SLAB
 
-    def _obtain(self, context: Context, nbytes: int, backend: str | None, writable: bool) -> tuple[Mapping, Origin]:
-        """New memory on every node, or an error on every rank. Collective over the communicator."""
+    def _obtain(
+        self, context: Context, nbytes: int, backend: str | None, writable: bool
+    ) -> tuple[Mapping, Origin, bool]:
+        """New memory on every node, or an error on every rank; and whether the ranks share it on all nodes.
+
+        Only such memory is used again: a pool has the same slots on all ranks.
+
+        Collective:
+            Over the communicator.
+        """
         try:
-            with agree(context.collective_comm):
-                return obtain(context, nbytes, backend, writable)
+            with agree(context.collective_comm) as agreement:
+                memory, origin = obtain(context, nbytes, backend, writable)
+                if not origin.is_shared:
+                    agreement.payload = _NOT_SHARED
+            return memory, origin, agreement.payload != _NOT_SHARED
         except MpishareError as error:
             if not self.pools or severity_of(error, context.topology.size) != Severity.NO_ROOM:
                 raise
