@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from mpishare.arrays.raw import Block
 from mpishare.arrays.slices import LINE_BYTES, round_up
 from mpishare.arrays.spec import Spec
-from mpishare.comm.communicator import InFlight, Tag
 from mpishare.comm.context import Context
+from mpishare.comm.in_flight import InFlight, Tag
 from mpishare.files.tiles import Tile, tile_bytes
 from mpishare.memory.allocation import node_memory
 from mpishare.progress_bar import Bar

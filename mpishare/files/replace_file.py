@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from mpishare.arrays.raw import bytes_of
 from mpishare.arrays.spec import Spec
 from mpishare.comm.agreement import Deferred, agree
-from mpishare.comm.communicator import MAX_IN_FLIGHT, InFlight, Tag
 from mpishare.comm.context import Context
+from mpishare.comm.in_flight import MAX_IN_FLIGHT, InFlight, Tag
 from mpishare.files.atomic_file import AtomicFile, write_exactly
 from mpishare.files.errors import file_errors, stall_errors
 from mpishare.files.row_blocks import ROOT, RowBlocks, Run, choose_way, writers

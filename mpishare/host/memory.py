@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mpishare.arrays.raw import Block
 from mpishare.errors import CapacityError
 from mpishare.host.filesystems import Room, room
 from mpishare.host.procfs import number_of, table_of, text_of
@@ -113,7 +113,7 @@ def check_memory(host: str, nbytes: int, allocated: int = 0) -> int:
     return -(-nbytes * MAX_STEPS // free)
 
 
-def allocate_buffer(host: str, nbytes: int, cure: str) -> Block:
+def allocate_buffer(host: str, nbytes: int, cure: str) -> NDArray[np.uint8]:
     """Memory of this process alone, with arbitrary contents.
 
     Raises:

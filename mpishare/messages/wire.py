@@ -29,8 +29,8 @@ from mpishare.arrays.raw import Block, bytes_of, copy_bytes
 from mpishare.arrays.slices import LINE_BYTES, chunks, round_up
 from mpishare.arrays.spec import Spec
 from mpishare.comm import mpi
-from mpishare.comm.communicator import Tag
 from mpishare.comm.context import Context
+from mpishare.comm.in_flight import Tag
 from mpishare.errors import ArgumentError, BackendError, MpishareError, SpecError
 from mpishare.host.memory import allocate_buffer
 from mpishare.objects.pickling import PickledObject, check_length, pack_specs, unpack_specs

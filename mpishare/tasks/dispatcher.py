@@ -11,8 +11,9 @@ from typing import Any
 
 from mpishare.comm import mpi
 from mpishare.comm.alone import alone
-from mpishare.comm.communicator import CollectiveComm, Tag
+from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.context import Context
+from mpishare.comm.in_flight import Tag
 from mpishare.errors import MpishareError
 from mpishare.objects.pickling import pickle_object
 from mpishare.tasks.errors import IN_TASK, Failure

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from mpishare.arrays.spec import PLAIN_CLASSES
 from mpishare.comm import mpi
 from mpishare.comm.agreement import Deferred, agree
-from mpishare.comm.communicator import CollectiveComm, InFlight, Tag
+from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.context import Context
+from mpishare.comm.in_flight import InFlight, Tag
 from mpishare.errors import MpishareError
 from mpishare.messages.wire import HEAD_BYTES, decode, encode
 from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object

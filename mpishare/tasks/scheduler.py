@@ -51,8 +51,8 @@ import numpy as np
 
 from mpishare.comm import mpi
 from mpishare.comm.agreement import Severity, agree, severity_of
-from mpishare.comm.communicator import Tag
 from mpishare.comm.context import Context
+from mpishare.comm.in_flight import Tag
 from mpishare.errors import BackendError, MpishareError
 from mpishare.memory.shared_file import memory_file, open_shared
 

@@ -9,8 +9,8 @@ from mpishare.arrays.header import extension_bytes
 from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import Spec
 from mpishare.comm.agreement import agree
-from mpishare.comm.communicator import MAX_IN_FLIGHT, InFlight, Tag
 from mpishare.comm.context import Context
+from mpishare.comm.in_flight import MAX_IN_FLIGHT, InFlight, Tag
 from mpishare.comm.topology import Placement
 
 LARGEST_MESSAGE_BYTES = 1 << 30

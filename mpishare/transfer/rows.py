@@ -9,8 +9,8 @@ from mpishare.arrays import slices
 from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import Spec
 from mpishare.comm.agreement import mark_known
-from mpishare.comm.communicator import MAX_IN_FLIGHT, InFlight, Tag
 from mpishare.comm.context import Context
+from mpishare.comm.in_flight import MAX_IN_FLIGHT, InFlight, Tag
 from mpishare.errors import SpecError
 from mpishare.transfer.between_nodes import LARGEST_MESSAGE_BYTES, broadcast
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import mpishare as ms
-from mpishare.comm.communicator import CollectiveComm, InFlight
+from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.context import context_of
+from mpishare.comm.in_flight import InFlight
 from mpishare.objects.pickling import pickle_object
 from mpishare.tasks.results import receive_object, send_object
 from tests.signals import is_coverage, outside_coverage

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mpishare.arrays.raw import bytes_of
-from mpishare.comm.communicator import Tag
+from mpishare.comm.in_flight import Tag
 from mpishare.errors import ArgumentError, BackendError, MpishareError, SpecError
 from mpishare.messages import wire
 from mpishare.messages.wire import CHUNK_BYTES, FRAME_BYTES, HEAD_BYTES, compressed, decode, encode

@@ -1,0 +1,119 @@
+"""Messages of one call between ranks: their tags, and those that have begun and not ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import IntEnum, unique
+from types import TracebackType
+from typing import Any
+
+from mpishare.comm import mpi
+from mpishare.comm.agreement import mark_alone
+from mpishare.comm.communicator import CollectiveComm
+from mpishare.comm.requests import keep_alive
+from mpishare.errors import MpishareError
+
+MAX_IN_FLIGHT = 4
+"""Number of chunks in flight in each direction. Measured: 4 keep a link of 400 Mbit/s busy over 8 nodes."""
+
+
+@unique
+class Tag(IntEnum):
+    """The tags of mpishare's own messages, which travel on communicators that only mpishare can see.
+
+    One number for each kind of message on the collective communicator, which is the data communicator too.
+    """
+
+    CHUNK = 1  # transfer/between_nodes: a chunk of an array, from node to node
+    BLOCK_REQUEST = 3  # tasks/scheduler: a node asks the root for a block of tasks
+    BLOCK = 4  # tasks/scheduler: the block
+    MAP_RESULT = 5  # tasks/results: what the tasks of one rank returned
+    POOL_COMMAND = 6  # tasks/pool: what a worker does next
+    POOL_CALL = 7  # tasks/dispatcher: one call for a worker
+    POOL_RESULT = 8  # tasks/dispatcher: what it returned
+    ROW_BLOCK = 9  # files/parallel_write: rows on their way to the node that writes
+    TILE_READY = 10  # files/parallel_read: a reader tells its leader that a piece is in memory
+    ROWS = 11  # transfer/rows: rows to or from the root
+    FIRST_OF_MESSAGES = 12  # messages/wire: this and all above, what follows the head of a user's message
+
+
+class InFlight:
+    """The messages of one call that have begun and not ended, the oldest first.
+
+    Leaving the block waits for all of them. An exception keeps their buffers alive instead. One from outside, such as a
+    signal handler's, is raised at once, without an agreement: the other ranks may wait for messages of this one, until
+    MPISHARE_TIMEOUT or the end of the job.
+    """
+
+    def __init__(self, comm: CollectiveComm, tag: int, buffers: Sequence[tuple[int, Any]] = ()) -> None:
+        """Messages on `comm` with `tag`.
+
+        Args:
+            comm: The communicator.
+            tag: The tag of all of them.
+            buffers: For `receive_all`: for each message the rank that sends it, and the memory that it goes to.
+        """
+        self._comm = comm
+        self._tag = tag
+        self._buffers = buffers
+        self._requests: list[mpi.Request] = []  # of all that have begun
+        self._last: Any = None  # the newest buffer: after an interrupt MPI may use it though its request is lost
+        self._ended = 0
+
+    def __enter__(self) -> InFlight:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.wait_until(0)
+        except BaseException as ending:
+            self._give_up(ending)
+            raise
+        if error is not None:
+            self._give_up(error)
+
+    def _give_up(self, error: BaseException) -> None:
+        keep_alive([self._last, *self._requests[self._ended :]])
+        if not isinstance(error, MpishareError):
+            mark_alone(error)
+
+    def send(self, block: Any, rank: int) -> None:
+        """Begins to send."""
+        self._last = block
+        self._requests.append(self._comm.isend([block, mpi.BYTE], rank, self._tag))
+
+    def receive(self, block: Any, rank: int) -> None:
+        """Begins to receive."""
+        self._last = block
+        self._requests.append(self._comm.irecv([block, mpi.BYTE], rank, self._tag))
+
+    def receive_all(self) -> Iterator[Any]:
+        """Receives into `buffers`, in order, with up to `MAX_IN_FLIGHT` receives posted at a time.
+
+        Yields:
+            Each buffer once its message has arrived; as much of it as was sent.
+        """
+        status = mpi.Status()
+        for number, (_, buffer) in enumerate(self._buffers):
+            for source, next_buffer in self._buffers[len(self._requests) : number + MAX_IN_FLIGHT]:
+                self.receive(next_buffer, source)
+            self.wait_oldest(status)
+            yield buffer[: status.count]
+
+    def advance(self) -> None:
+        """Lets MPI go on with the messages, between parts of other work."""
+        if self._requests:
+            self._requests[-1].Test()
+
+    def wait_oldest(self, status: mpi.Status | None = None) -> None:
+        """Waits for the oldest message."""
+        self._comm.wait(self._requests[self._ended], status)
+        self._ended += 1
+
+    def wait_until(self, count: int) -> None:
+        """Waits until no more than `count` messages are left."""
+        while len(self._requests) - self._ended > count:
+            self.wait_oldest()
