@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -40,15 +43,22 @@ def copy_bytes(target: NDArray[Any], source: NDArray[Any]) -> None:
         np.copyto(target.view(item), source.view(item))
 
 
-def copy_by_threads(target: Block, source: Block, count: int) -> None:
-    """Copies `source` to `target`, of as many bytes, by `count` threads: NumPy lets others run while it copies."""
+def copy_by_threads(target: Block, source: Block, count: int, cores: Collection[int]) -> None:
+    """Copies `source` to `target`, of as many bytes, by `count` threads: NumPy lets others run while it copies.
+
+    The threads run on `cores`, also where this one is bound to fewer.
+    """
     from concurrent.futures import ThreadPoolExecutor
+
+    def spread() -> None:
+        with suppress(OSError):  # some containers allow no other cores
+            os.sched_setaffinity(0, cores)  # of the calling thread alone: sched_setaffinity(2)
 
     def copy_chunk(chunk: slice) -> None:
         target[chunk] = source[chunk]
 
     try:
-        with ThreadPoolExecutor(count) as threads:
+        with ThreadPoolExecutor(count, initializer=spread) as threads:
             for _ in threads.map(copy_chunk, slices.chunks(target.nbytes, _THREAD_CHUNK_BYTES)):
                 pass  # which raises what a thread has raised
     except RuntimeError:  # this process may have no more threads

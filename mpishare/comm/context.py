@@ -40,6 +40,7 @@ class Context:
         data_comm: The duplicate of `collective_comm` as mpi4py has it, for what follows a head.
         max_tag: The largest tag that MPI allows.
         recycle_bytes: How much memory each node may keep for arrays to come, in bytes: what the smallest node allows.
+        cores: The cores that the ranks of this node may run on, all together.
         link_speeds: Bytes a second to other nodes, by node, as far as messages have measured it.
         segment_count: How many segments were made over the communicator, the same on all ranks.
         uid: A number that is the same on all ranks and differs between communicators.
@@ -91,6 +92,8 @@ class Context:
         numbers = self.collective_comm.allgather_obj((int.from_bytes(os.urandom(7), "little"), own_bytes))
         self.uid: int = numbers[0][0]
         self.recycle_bytes: int = min(nbytes for _, nbytes in numbers)
+        masks = self.node_collective_comm.allgather_obj(os.sched_getaffinity(0))
+        self.cores: frozenset[int] = frozenset().union(*masks)
         self.link_speeds: dict[int, float] = {}
         self.segment_count = 0
         self.is_out_of_step = False

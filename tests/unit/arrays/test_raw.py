@@ -1,5 +1,6 @@
 """The bytes of an array are viewed, and copied whole by any number of threads; one value becomes an item."""
 
+import os
 import threading
 from typing import Any
 
@@ -44,7 +45,7 @@ def test_what_is_not_one_item_is_refused():
 def test_threads_copy_every_byte(nbytes, count):
     source = np.arange(nbytes).astype(np.uint8)
     target = np.full(nbytes, 255, np.uint8)
-    copy_by_threads(target, source, count)
+    copy_by_threads(target, source, count, os.sched_getaffinity(0))
     assert (target == source).all()
 
 
@@ -54,5 +55,5 @@ def test_a_process_that_may_have_no_more_threads(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", start)
     target = np.zeros(SIZES[-1], np.uint8)
-    copy_by_threads(target, np.ones(SIZES[-1], np.uint8), 4)
+    copy_by_threads(target, np.ones(SIZES[-1], np.uint8), 4, {1 << 20})
     assert target.all()
