@@ -181,8 +181,10 @@ class Reduction:
         if topology.is_leader and not self.is_gathered:
             received = max(received, min(local.nbytes, self._leaders_bytes) + topology.n_nodes * LINE_BYTES)
         self._received = np.empty(received, np.uint8)
-        self._sent = np.empty(piece // local.itemsize, local.dtype)
-        self._of_groups = np.empty((len(self._groups), self._sent.size if self.is_gathered else 0), local.dtype)
+        n_items = piece // local.itemsize
+        # Not where the items are sent from their own memory: glibc gives back two such buffers with each call.
+        self._sent = np.empty(0 if local.flags.forc else n_items, local.dtype)
+        self._of_groups = np.empty((len(self._groups), n_items if self.is_gathered else 0), local.dtype)
 
     def run(self, local: Array, spec: Spec, segment: Segment) -> None:
         """Reduces the arrays of all ranks into the segment of each node. An agreement of all ranks must follow.
@@ -216,6 +218,8 @@ class Reduction:
         """A piece of the items, in memory that MPI can send."""
         if isinstance(items, np.ndarray):
             return items[piece]
+        if not self._sent.size:  # an array in Fortran order, and a result in C order
+            self._sent = np.empty(piece.stop - piece.start, self._dtype)
         sent = self._sent[: piece.stop - piece.start]
         with self._deferred:
             sent[:] = items[piece]
