@@ -55,7 +55,7 @@ def test_ranks_end_within_one_longest_task(ranks, unit_s, seed):
     chance = random.Random(seed)
     uneven = [unit_s * (100 if chance.random() < 0.01 else 1) for _ in range(20_000)]
     ended = ends(uneven, ranks)
-    assert max(ended) - min(ended) <= max(uneven) + 2e-5  # and a chunk or two
+    assert max(ended) - min(ended) <= max(uneven) + CHUNK_S
     for rising in ([1e-6 * number for number in range(1, 3000)][::step] for step in (1, -1)):
         ended = ends(rising, ranks)
         assert max(ended) - min(ended) <= 2 * CHUNK_S + max(rising)
