@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mpishare._version import VERSION
 
-TYPE_CHECKING = bool()  # False, as that of typing, whose import would take longer than all else; jedi reads both branches
+# That of typing, whose import would take longer than all else here. After a plain False, jedi would see no names.
+TYPE_CHECKING = bool()  # noqa: UP018
 if TYPE_CHECKING:
     from mpishare._report.info import Info, info
     from mpishare._report.report import Report, report
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from mpishare.collectives.put import put
     from mpishare.collectives.share import private, share
     from mpishare.comm.context import topology
+    from mpishare.comm.mpi import SELF
     from mpishare.comm.topology import Topology
     from mpishare.errors import (
         ArgumentError,
@@ -48,6 +50,7 @@ else:
         "checkpoints.checkpoint": ("Checkpoint", "Snapshot"),
         "collectives.bcast": ("bcast", "fence", "partition"),
         "comm.context": ("topology",),
+        "comm.mpi": ("SELF",),
         "comm.topology": ("Topology",),
         "collectives.creation": ("empty", "full", "zeros"),
         "files.listing": ("stored",),
@@ -83,6 +86,7 @@ else:
 __version__ = VERSION
 
 __all__ = [
+    "SELF",
     "ArgumentError",
     "BackendError",
     "CapacityError",

@@ -6,7 +6,6 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import mpi4py
 import numpy as np
 
 from mpishare._version import VERSION
@@ -107,15 +106,7 @@ def info(*, comm: mpi.Comm | None = None) -> Info:
 
 
 def _versions() -> dict[str, str]:
-    library = mpi.Get_library_version().split("\0")[0].strip()
-    return {
-        "mpishare": VERSION,
-        "Python": sys.version.split()[0],
-        "NumPy": np.__version__,
-        "mpi4py": mpi4py.__version__,
-        "MPI library": library.splitlines()[0],
-        "MPI standard": ".".join(map(str, mpi.Get_version())),
-    }
+    return {"mpishare": VERSION, "Python": sys.version.split()[0], "NumPy": np.__version__, **mpi.versions()}
 
 
 def _machine_lines(machine: Machine) -> list[str]:

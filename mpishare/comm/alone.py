@@ -54,7 +54,7 @@ class alone:  # noqa: N801 - used as `with alone(comm, "within a task"):`
         is_own = self._thread == threading.get_ident()
         if self.is_lifted or not (is_own or (self._is_for_all and not of_this_thread)):
             return False
-        return comm.size > 1 if self._comm == comm else is_own and _n_common(self._comm, comm) > 1
+        return comm.size > 1 and (self._comm == comm or (is_own and _n_common(self._comm, comm) > 1))
 
 
 def where_alone(comm: mpi.Comm | None, *, of_this_thread: bool = False) -> str:
@@ -64,7 +64,7 @@ def where_alone(comm: mpi.Comm | None, *, of_this_thread: bool = False) -> str:
     """
     if not _blocks or mpi.Is_finalized():  # nearly always the first
         return ""
-    comm = mpi.COMM_WORLD if comm is None else comm
+    comm = mpi.communicator(comm)
     if not isinstance(comm, mpi.Intracomm) or comm == mpi.COMM_NULL:
         return ""  # it is refused by `context_of`
     blocks = (block for block in reversed(_blocks) if block.separates(comm, of_this_thread=of_this_thread))

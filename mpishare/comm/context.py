@@ -195,12 +195,18 @@ def _check_launch(config: Config) -> None:
     Raises:
         LaunchError: MPI_COMM_WORLD has one rank, but the launcher started several processes.
     """
-    if config.launched > 1 and mpi.COMM_WORLD.size == 1 and not config.singletons:
-        raise LaunchError(
-            f"{config.launched} processes were started together, but MPI sees each of them alone, because the launcher "
-            "belongs to another MPI library: use srun --mpi=pmix (srun --mpi=list lists the choices) or the "
-            "library's own mpiexec, or set MPISHARE_SINGLETONS=1 if each is meant to be alone."
-        )
+    if config.launched == 1 or mpi.COMM_WORLD.size > 1 or config.singletons:
+        return
+    cause = (
+        f"there is no MPI here ({mpi.missing()}): install mpi4py, and an MPI library or a module of your site's"
+        if mpi.missing()
+        else "MPI sees each of them alone, because the launcher belongs to another MPI library: use srun --mpi=pmix "
+        "(srun --mpi=list lists the choices) or the library's own mpiexec"
+    )
+    raise LaunchError(
+        f"{config.launched} processes were started together, but {cause}, or set MPISHARE_SINGLETONS=1 if each is "
+        "meant to be alone."
+    )
 
 
 def _check_folder(config: Config) -> None:
@@ -304,8 +310,7 @@ def checked_comm(comm: mpi.Comm | None) -> mpi.Intracomm:
     if mpi.Is_finalized() or not mpi.Is_initialized():
         state = "ended" if mpi.Is_initialized() else "not begun"
         raise ArgumentError(f"MPI has {state}. Call mpishare between MPI_Init and MPI_Finalize.")
-    if comm is None:
-        return mpi.COMM_WORLD
+    comm = mpi.communicator(comm)
     if comm == mpi.COMM_NULL:
         raise ArgumentError("comm is MPI_COMM_NULL, as after Free(); expected an intracommunicator of mpi4py.")
     if not isinstance(comm, mpi.Intracomm):

@@ -1,4 +1,7 @@
-"""The names of mpi4py.MPI, fetched at first use: importing mpi4py.MPI starts MPI, and `import mpishare` must not."""
+"""The names of mpi4py.MPI, fetched at first use: importing mpi4py.MPI starts MPI, and `import mpishare` must not.
+
+Where mpi4py is not installed, or finds no MPI library, they are those of `comm.serial`, and this process is one rank.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,65 @@ def handle_of(item: Comm | Op) -> int:  # noqa: F405
     return handle
 
 
-@cache
-def _module() -> Any:
-    from mpi4py import MPI
+def missing() -> str:
+    """Why there is no MPI; "" if there is."""
+    return _found()[1]
 
-    return MPI
+
+def versions() -> dict[str, str]:
+    """The versions of mpi4py and MPI, or why there are none."""
+    if missing():
+        return {"MPI": f"none, so this process is one rank: {missing()}"}
+    from mpi4py import __version__
+
+    library = _module().Get_library_version().split("\0")[0].strip()
+    return {
+        "mpi4py": __version__,
+        "MPI library": library.splitlines()[0],
+        "MPI standard": ".".join(map(str, _module().Get_version())),
+    }
+
+
+def _module() -> Any:
+    return _found()[0]
+
+
+class _Self:
+    """MPI_COMM_SELF, the communicator of this rank alone. It is fetched at first use, as its import must not start MPI.
+
+    It has the attributes and calls of the communicator. Without MPI it is the one rank that there is.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(_module().COMM_SELF, name)
+
+    def __repr__(self) -> str:
+        return "mpishare.SELF"
+
+
+SELF: Intracomm = _Self()  # type: ignore[assignment]  # noqa: F405
+
+
+def communicator(comm: Comm | None) -> Comm:  # noqa: F405
+    """The communicator that a public call was given: MPI_COMM_WORLD for None, MPI_COMM_SELF for `SELF`."""
+    if comm is None or comm is SELF:
+        module = _module()
+        return module.COMM_WORLD if comm is None else module.COMM_SELF  # type: ignore[no-any-return]
+    return comm
+
+
+@cache
+def _found() -> tuple[Any, str]:
+    """The module that has the names, and why it is not mpi4py's."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        from mpishare.comm import serial
+
+        return serial, str(error)
+    return MPI, ""
 
 
 def __getattr__(name: str) -> Any:

@@ -99,9 +99,11 @@ class RanksBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
         """How many tasks may run at once. If it is 1, joblib runs them on this rank."""
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
+        if not (_pool.is_master() and _pool.workers):
+            return 1
         from mpi4py import MPI
 
-        if not (_pool.is_master() and _pool.workers and MPI.Query_thread() == MPI.THREAD_MULTIPLE):
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             return 1
         n_jobs = self.default_n_jobs if n_jobs is None else n_jobs
         return n_jobs if n_jobs > 0 else max(1, len(_pool.workers) + 1 + n_jobs)

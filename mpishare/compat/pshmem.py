@@ -179,7 +179,7 @@ class MPILock:
     def __init__(self, comm: MPI.Intracomm | None, root: int = 0, debug: bool = False) -> None:
         self.comm = comm
         self._mutex: Mutex | None = None
-        if comm is not None:
+        if comm is not None and comm.size > 1:
             from mpi4py.util.sync import Mutex
 
             self._mutex = Mutex(comm=comm)

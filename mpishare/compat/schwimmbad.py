@@ -82,9 +82,7 @@ def choose_pool(mpi: bool = False, processes: int = 1, **options: Any) -> Any:
         except ImportError:
             if processes != 1:
                 raise
-            from mpi4py import MPI
-
-            return ms.Pool(MPI.COMM_SELF)
+            return ms.Pool(ms.SELF)
         return choose_local_pool(processes=processes, **options)
     if not MPIPool.enabled():
         raise SystemError("mpi was asked for, but this job has one rank. Start it with mpiexec.")
