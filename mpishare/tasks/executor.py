@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import wait as wait_for_all
 from functools import partial
 from itertools import chain, count, islice
 from multiprocessing import TimeoutError as NotReadyError
@@ -318,6 +319,13 @@ class TaskExecutor(Executor):
     def wait(self) -> None:
         """Returns when the root has ended: here at once."""
 
+    def lent(self) -> LentPool:
+        """The pool for a library that opens an executor, uses it and closes it: that leaves the pool open.
+
+        Closing it, or leaving its `with`, waits for the calls that were made through it. Local.
+        """
+        return LentPool(self)
+
     def _chunks(
         self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int
     ) -> Iterator[Future[list[Any]]]:
@@ -332,6 +340,32 @@ class TaskExecutor(Executor):
             failed: Future[list[Any]] = Future()
             failed.set_exception(error)
             yield failed
+
+
+class LentPool(TaskExecutor):
+    """A pool that its user may close, without end for the pool behind it; see `TaskExecutor.lent`."""
+
+    def __init__(self, pool: TaskExecutor) -> None:
+        self.is_root, self.rank, self.size, self.workers = pool.is_root, pool.rank, pool.size, pool.workers
+        self._pool = pool
+        self._futures: set[Future[Any]] = set()  # of calls that have not ended
+
+    def _map(self, job: Job) -> list[Any]:
+        return self._pool._map(job)
+
+    def _submit(self, number: int, func: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
+        future = self._pool._submit(number, func, args)
+        self._futures.add(future)
+        future.add_done_callback(self._futures.discard)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Ends the calls that were made through it; see `Pool.shutdown`."""
+        futures = list(self._futures)
+        if cancel_futures:
+            _cancel(futures)
+        if wait:
+            wait_for_all(futures)
 
 
 def _joined(futures: Sequence[Future[list[Any]]]) -> list[Any]:

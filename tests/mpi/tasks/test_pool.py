@@ -82,6 +82,21 @@ def test_imap(pool):
     assert next(read) <= 5 + 2 * max(1, pool.size - 1)
 
 
+@on_the_root
+def test_a_library_that_opens_and_closes_an_executor_per_call(pool):
+    for _ in range(2):
+        with pool.lent() as executor:
+            future = executor.submit(abs, -3)
+            assert list(executor.map(abs, [-1, 2])) == [1, 2]
+        assert future.done()
+        lent = pool.lent()
+        assert list(lent.imap(abs, [-5, 6])) == [5, 6]
+        lent.terminate()
+        lent.join()
+    assert (lent._max_workers, lent.size) == (pool._max_workers, pool.size)
+    assert pool.map(abs, [-4]) == [4]
+
+
 @pytest.mark.ranks(2)
 def test_imap_with_a_timeout(comm, shared_folder):
     """A result that comes late can be asked for again, as in multiprocessing."""
