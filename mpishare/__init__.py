@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from mpishare.checkpoints.checkpoint import Checkpoint, Snapshot
     from mpishare.collectives.allgather import allgather
     from mpishare.collectives.allreduce import allreduce
-    from mpishare.collectives.bcast import bcast, fence, partition
+    from mpishare.collectives.bcast import bcast, fence
     from mpishare.collectives.creation import empty, full, zeros
     from mpishare.collectives.gather import gather, scatter
+    from mpishare.collectives.partition import partition, rows
     from mpishare.collectives.put import put
     from mpishare.collectives.share import private, share
     from mpishare.comm.context import topology
@@ -48,7 +49,8 @@ else:
     _NAMES = {
         "collectives.put": ("put",),
         "checkpoints.checkpoint": ("Checkpoint", "Snapshot"),
-        "collectives.bcast": ("bcast", "fence", "partition"),
+        "collectives.bcast": ("bcast", "fence"),
+        "collectives.partition": ("partition", "rows"),
         "comm.context": ("topology",),
         "comm.mpi": ("SELF",),
         "comm.topology": ("Topology",),
@@ -125,6 +127,7 @@ __all__ = [
     "put",
     "recv",
     "report",
+    "rows",
     "save",
     "scatter",
     "send",

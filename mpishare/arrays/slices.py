@@ -18,14 +18,17 @@ def round_up(number: int, multiple: int) -> int:
 
 
 def balanced_slice(count: int, parts: int, part: int) -> slice:
-    """Part number `part` of `count` items cut into `parts` slices whose lengths differ by at most one."""
-    return slice(count * part // parts, count * (part + 1) // parts)
+    """Part number `part` of `count` items cut into `parts` slices as `numpy.array_split` does: longer ones first."""
+    length, longer = divmod(count, parts)
+    start = part * length + min(part, longer)
+    return slice(start, start + length + (part < longer))
 
 
 def byte_slice(nbytes: int, parts: int, part: int, *, grain: int) -> slice:
     """Like `balanced_slice`, in bytes; all inner cuts are multiples of `grain`, such as a page or a cache line."""
-    grains = balanced_slice(-(-nbytes // grain), parts, part)
-    return slice(min(grains.start * grain, nbytes), min(grains.stop * grain, nbytes))
+    grains = -(-nbytes // grain)
+    start, stop = grains * part // parts, grains * (part + 1) // parts
+    return slice(min(start * grain, nbytes), min(stop * grain, nbytes))
 
 
 def chunks(nbytes: int, chunk: int) -> Iterator[slice]:

@@ -5,22 +5,35 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from mpishare.arrays.raw import address_of, bytes_of
 from mpishare.arrays.spec import Spec
+from mpishare.collectives.bcast import is_in_shared_memory, name_of_out
 from mpishare.comm import mpi
-from mpishare.comm.agreement import PAYLOAD_BYTES
+from mpishare.comm.agreement import PAYLOAD_BYTES, agree
 from mpishare.comm.collective import collective
+from mpishare.comm.context import Context
+from mpishare.errors import ArgumentError, SpecError
 from mpishare.memory.allocation import node_memory
 from mpishare.memory.backends import check_backend
+from mpishare.memory.segment import segment_of
 from mpishare.transfer.reduce import Reduction, operation_of
 
-_IN_C_ORDER = b"\1".ljust(PAYLOAD_BYTES, b"\0")
-"""The payload of a rank that has no array in Fortran order: the result is in C order then."""
+_IS_C_ORDER, _IS_NODE_SHARED = 1, 2
+"""What a rank says of its array: that it is not in Fortran order, so that the result is in C order; and that it is in
+node memory to which the ranks of a node write, so that several of them might have given the same items."""
 
 
 def allreduce(
-    local: NDArray[Any], op: mpi.Op | None = None, *, comm: mpi.Comm | None = None, backend: str | None = None
+    local: NDArray[Any],
+    op: mpi.Op | None = None,
+    *,
+    out: NDArray[Any] | None = None,
+    comm: mpi.Comm | None = None,
+    backend: str | None = None,
+    scope: str = "all",
 ) -> NDArray[Any]:
     """Reduces the arrays of all ranks, item by item, to one array per node, which all ranks of the node see.
 
@@ -37,17 +50,24 @@ def allreduce(
         op: MPI.SUM, the same as None; PROD, MIN or MAX; LAND, LOR, LXOR, BAND, BOR or BXOR, for bool and integers; or
             an operation made by MPI.Op.Create, for numbers that MPI has types for. An exception in its function ends
             the job.
+        out: Where the result goes: a node-shared array that may be written, from `empty`, `zeros` or `full`, of the
+            shape and dtype of `local`, which it must not overlap. New memory is taken when None. Call
+            `fence(scope="all")` before `out` is written again, as other ranks may still read it.
         comm: The ranks that reduce; MPI_COMM_WORLD when None.
         backend: The backend to use, or several with commas in the order to try; None lets each node choose.
+        scope: "all" where each rank has an array of its own; "nodes" where the ranks of a node see one array, such as a
+            tally from `zeros` that all of them have added to. It counts once, and may be `out` itself.
 
     Returns:
-        A `numpy.ndarray` of the shape and dtype of `local`, in Fortran order if all ranks' arrays are, else in C order.
-        It is read-only, as arrays of `share` are, and valid as long as it or a view of it exists. Integers wrap round,
-        NaN stays NaN in MIN and MAX, and a logical operation of two or more ranks gives 0 or 1.
+        `out`, or a new `numpy.ndarray` of the shape and dtype of `local`, in Fortran order if all ranks' arrays are,
+        else in C order. A new one is read-only, as arrays of `share` are, and valid as long as it or a view of it
+        exists. Integers wrap round, NaN stays NaN in MIN and MAX, and a logical operation of two or more ranks gives 0
+        or 1.
 
     Raises:
-        SpecError: `local` is not an array, or its dtype does not fit `op`.
-        ArgumentError: `op` is not an operation on arrays of numbers, or `backend` is unknown.
+        SpecError: `local` is not an array, or its dtype does not fit `op`; several ranks of a node gave the same
+            items of an array that they write to, with the scope "all"; or `out` is not such an array.
+        ArgumentError: `op` is not an operation on arrays of numbers, or `backend` or `scope` is unknown.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
         BackendError: The backend that was asked for cannot be used on this node.
         MismatchError: The ranks gave different shapes, dtypes or operations, or made different calls.
@@ -75,15 +95,73 @@ def allreduce(
             spec = Spec.of(local)
             operation.check(spec.dtype)
             backend = check_backend(backend, context)
-            shape = f"{spec.dtype.str}{list(spec.shape)}"
-            agreement.call = f"allreduce({shape}, {operation.name}, backend={backend})"
-            reduction = Reduction(context, operation, local)
-            if spec.order == "C":
-                agreement.payload = _IN_C_ORDER
-        if agreement.payload == _IN_C_ORDER:
+            shape = f"{spec.dtype.str}{list(spec.shape)}, {operation.name}, backend={backend}, scope={scope}"
+            agreement.call = f"allreduce({shape}{name_of_out(out)})"
+            of_nodes = _is_of_nodes(scope)
+            if out is not None:
+                _check_out(spec, local, out, of_nodes)
+            reduction = Reduction(context, operation, local, of_nodes=of_nodes)
+            flags = _IS_C_ORDER if spec.order == "C" else 0
+            if not of_nodes and local.flags.writeable and is_in_shared_memory(local):
+                flags |= _IS_NODE_SHARED
+            agreement.payload = bytes([flags]).ljust(PAYLOAD_BYTES, b"\0")
+        flags = agreement.payload[0]
+        if flags & _IS_NODE_SHARED and context.topology.size > context.topology.n_nodes:
+            _check_distinct(context, local)
+        if flags & _IS_C_ORDER:
             spec = replace(spec, order="C")
-        scope = "node" if reduction.is_gathered else "all"  # few bytes are reduced without any allocation
-        with node_memory(context, spec.nbytes, backend=backend, made_by="allreduce", scope=scope) as segment:
+        node_scope = "node" if reduction.is_gathered else "all"  # few bytes are reduced without any allocation
+        if out is not None:
+            with agree(context.node_collective_comm if node_scope == "node" else context.collective_comm):
+                if spec.nbytes:
+                    reduction.run(local, Spec.of(out), bytes_of(out), is_in_shared_memory(out))
+            return out
+        with node_memory(context, spec.nbytes, backend=backend, made_by="allreduce", scope=node_scope) as segment:
             if spec.nbytes:
-                reduction.run(local, spec, segment)
+                reduction.run(local, spec, segment.block(), segment.origin.is_shared)
         return segment.view(spec)
+
+
+def _is_of_nodes(scope: object) -> bool:
+    """Whether the array of each node counts, not the array of each rank."""
+    if scope not in ("all", "nodes"):
+        raise ArgumentError(f"scope {scope!r} is unknown. Use 'all' or 'nodes'.")
+    return scope == "nodes"
+
+
+def _check_out(spec: Spec, local: NDArray[Any], out: NDArray[Any], of_nodes: bool) -> None:
+    """Raises a `SpecError` if the result of arrays such as `local` cannot be written into `out`. Local."""
+    if not spec.fits(out):
+        raise SpecError(f"out is {out.dtype} of shape {out.shape}, but local is {spec.dtype} of shape {spec.shape}.")
+    is_same = address_of(local) == address_of(out) and local.strides == out.strides
+    if not (of_nodes and is_same) and np.may_share_memory(local, out):
+        raise SpecError("local and out overlap: ranks would read items that others have replaced. Pass a copy.")
+
+
+def _check_distinct(context: Context, local: NDArray[Any]) -> None:
+    """Raises a `SpecError` on all ranks if several ranks of a node gave the same node-shared items.
+
+    Collective:
+        Over the communicator.
+    """
+    segment, topology = segment_of(local), context.topology
+    place = None if segment is None else (segment.key, address_of(local) - segment.address, local.strides)
+    places = context.node_collective_comm.allgather_obj(place)
+    with agree(context.collective_comm):
+        for rank, other in zip(topology.ranks_of(topology.node), places, strict=True):
+            if segment is None or other is None or other[0] != segment.key or rank == topology.rank:
+                continue
+            theirs = np.ndarray(local.shape, local.dtype, segment.block(), *other[1:])
+            if np.may_share_memory(local, theirs) and _overlap(local, theirs):
+                raise SpecError(
+                    f"local is the same node-shared memory on ranks {topology.rank} and {rank}, and would count twice. "
+                    "Pass scope='nodes' to count it once for each node, or an array of each rank."
+                )
+
+
+def _overlap(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Whether two arrays have items in common, as far as that is found in a short time."""
+    try:
+        return np.shares_memory(one, other, max_work=10_000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return False

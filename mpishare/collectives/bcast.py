@@ -1,4 +1,4 @@
-"""Collectives on node-shared arrays that exist: refresh on all nodes, wait for writers, share out items."""
+"""Collectives on node-shared arrays that exist: refresh on all nodes, wait for writers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays import slices
 from mpishare.arrays.raw import address_of, bytes_of
 from mpishare.arrays.spec import Spec, describe
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
-from mpishare.comm.context import context_of
 from mpishare.errors import ArgumentError, SpecError, checked_integer
 from mpishare.memory.segment import segment_of
 from mpishare.transfer.between_nodes import broadcast
@@ -102,65 +100,53 @@ def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:
         collective(_FENCES[meant], comm) as call,
         call.agree_on_arguments(meant, meets_other_scopes=True) as agreement,
     ):
-        _check_scope(scope)
+        check_scope(scope)
         agreement.call = _FENCES[meant]
 
 
-def partition(n: int, *, comm: mpi.Comm | None = None, scope: str = "all") -> slice:
-    """This rank's part of `n` items, where the parts of all ranks contain each item once.
-
-    Args:
-        n: Number of items, an integer >= 0.
-        comm: The ranks that share the work; MPI_COMM_WORLD when None.
-        scope: "all" to share the items among the ranks of `comm`; "node", among the ranks of each node.
-
-    Returns:
-        A slice with start and stop. Parts are in the order of the ranks, and their lengths differ by at most one.
-
-    Raises:
-        ArgumentError: `n` is negative or not an integer, or `scope` is neither of these.
-
-    Collective:
-        No, local; but over `comm` the first time that `comm` is used.
-
-    Example:
-        >>> import mpishare as ms
-        >>> from mpi4py import MPI
-        >>> ms.partition(10, comm=MPI.COMM_SELF)
-        slice(0, 10, None)
-    """
-    topology = context_of(comm).topology
-    _check_scope(scope)
-    count = checked_integer("n", n)
-    if scope == "node":
-        return slices.balanced_slice(count, topology.node_size, topology.node_rank)
-    return slices.balanced_slice(count, topology.size, topology.rank)
-
-
-def _check_scope(scope: str) -> None:
+def check_scope(scope: str) -> None:
+    """Raises an `ArgumentError` if there is no such scope."""
     if not isinstance(scope, str) or scope not in _FENCES:
         raise ArgumentError(f"scope {scope!r} is unknown. Use 'node' or 'all'.")
 
 
-def shared_name(array: NDArray[Any], *, writes: bool, is_contiguous: bool = True) -> str:
+def shared_name(array: NDArray[Any], *, writes: bool, is_contiguous: bool = True, argument: str = "array") -> str:
     """A name for the bytes of a node-shared array, the same on all ranks, so that an agreement can compare them.
 
     Args:
         array: The array.
         writes: Whether the call writes to it.
         is_contiguous: Whether it must be contiguous.
+        argument: Its name in errors.
 
     Raises:
         SpecError: `array` is not in node-shared memory, not contiguous, or read-only where the call writes to it.
     """
     segment = segment_of(array) if isinstance(array, np.ndarray) else None
     if segment is None or segment.key is None:
-        given = f"array is {describe(array)}, which cannot be traced to node-shared memory"
+        given = f"{argument} is {describe(array)}, which cannot be traced to node-shared memory"
         raise SpecError(f"{given}. Pass one from empty, zeros or full.")
     if writes and not array.flags.writeable:
-        raise SpecError("array is read-only, as every array of share is. Pass one from empty, zeros or full.")
+        raise SpecError(f"{argument} is read-only, as every array of share is. Pass one from empty, zeros or full.")
     if is_contiguous and not array.flags.forc:
-        raise SpecError("array is a part that is not contiguous. Pass the whole array, or a contiguous part of it.")
+        raise SpecError(
+            f"{argument} is a part that is not contiguous. Pass the whole array, or a contiguous part of it."
+        )
     offset = address_of(array) - segment.address
     strides = "" if array.flags.forc else f", strides={array.strides}"
     return f"array {segment.key:x} from byte {offset}, {Spec.of(array)}{strides}"
+
+
+def name_of_out(out: NDArray[Any] | None) -> str:
+    """What an agreement compares of an array that a result is written into; "" without one.
+
+    Raises:
+        SpecError: It is not in node-shared memory, not contiguous, or read-only.
+    """
+    return "" if out is None else f", out={shared_name(out, writes=True, argument='out')}"
+
+
+def is_in_shared_memory(array: NDArray[Any]) -> bool:
+    """Whether all ranks of this node see the same bytes of a node-shared array; else each has its own."""
+    segment = segment_of(array)
+    return segment is not None and segment.origin.is_shared

@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 from numpy.typing import NDArray
 
-from mpishare.arrays import slices
 from mpishare.arrays.raw import Block, bytes_of, copy_bytes
 from mpishare.arrays.spec import Spec
+from mpishare.collectives.partition import parts_of
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
-from mpishare.errors import checked_integer
+from mpishare.errors import SpecError, checked_integer
 from mpishare.host.memory import allocate_buffer
 from mpishare.transfer.between_nodes import broadcast_spec
 from mpishare.transfer.rows import describe_rows, receive_blocks, rows_of, send_blocks, stack_rows
 
 
-def gather(local: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -> NDArray[Any] | None:
+def gather(
+    local: NDArray[Any], *, root: int = 0, out: NDArray[Any] | None = None, comm: mpi.Comm | None = None
+) -> NDArray[Any] | None:
     """Stacks the rows of all ranks, in rank order, on `root` alone.
 
     Args:
         local: This rank's rows, shape (n, ...) with any n >= 0. The other lengths and the dtype must be the same on all
             ranks. Rows that are not C-contiguous are sent from a copy.
         root: The rank that gets the rows.
+        out: On `root`, an array in C order that may be written, into which the rows go; ignored elsewhere. New memory
+            is taken when None.
         comm: The ranks that gather; MPI_COMM_WORLD when None.
 
     Returns:
-        On `root` a writable `numpy.ndarray` in C order, in memory of its own, with the rows of rank 0 first. None on
-        the other ranks.
+        On `root` `out`, or a writable `numpy.ndarray` in C order, in memory of its own, with the rows of rank 0 first.
+        None on the other ranks.
 
     Raises:
         SpecError: `local` is not an array, is 0-d, or holds Python objects; or an array cannot have as many rows as
-            all ranks have.
+            all ranks have; or `out` does not fit these.
         ArgumentError: `root` is not a rank of `comm`.
         CapacityError: `root` has too little memory; on the other ranks as a `PeerCapacityError`.
         MismatchError: The ranks gave rows of different shapes or dtypes, or made different calls.
@@ -64,34 +69,44 @@ def gather(local: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) 
             stage = _allocate(context, 0 if topology.rank == root or local.flags.c_contiguous else spec.nbytes)
         starts, whole = stack_rows(context, spec)
         with agree(context.collective_comm):
-            block = _allocate(context, whole.nbytes if topology.rank == root else 0)
+            block = _memory(context, whole, out) if topology.rank == root else _allocate(context, 0)
         if topology.rank != root:
             send_blocks(context, [(root, _bytes_in_c_order(local, stage))])
             return None
-        array = whole.view(block)
+        array = whole.view(block) if out is None else out
         rows = [array[start:stop] for start, stop in pairwise(starts)]
+        copy_bytes(rows[root], local)  # first, as others' rows may go where they are
         receive_blocks(context, [(rank, bytes_of(part)) for rank, part in enumerate(rows) if rank != root])
-        copy_bytes(rows[root], local)
         return array
 
 
-def scatter(array: NDArray[Any] | None, *, root: int = 0, comm: mpi.Comm | None = None) -> NDArray[Any]:
-    """Gives each rank its part of the rows of `root`: with n rows, the rows of `partition(n)`.
+def scatter(
+    array: NDArray[Any] | None,
+    *,
+    counts: Sequence[int] | None = None,
+    root: int = 0,
+    out: NDArray[Any] | None = None,
+    comm: mpi.Comm | None = None,
+) -> NDArray[Any]:
+    """Gives each rank its part of the rows of `root`: of n rows, `partition(n, counts=counts)`.
 
     Args:
         array: On `root`, shape (n, ...), any strides, any dtype without Python objects; ignored on the other ranks.
+        counts: How many rows each rank gets, the same on all ranks; their numbers differ by at most one when None.
         root: The rank that has the rows.
+        out: On each rank that wants it, an array in C order that may be written, into which its rows go. New memory is
+            taken when None.
         comm: The ranks that get them; MPI_COMM_WORLD when None.
 
     Returns:
-        A writable `numpy.ndarray` in C order, in memory of this rank's own; on `root` too it is a copy. If there are
-        fewer rows than ranks, some ranks get none.
+        `out`, or a writable `numpy.ndarray` in C order, in memory of this rank's own; on `root` too it is a copy. If
+        there are fewer rows than ranks, some ranks get none.
 
     Raises:
-        SpecError: On `root`, `array` is not an array, is 0-d, or holds Python objects.
-        ArgumentError: `root` is not a rank of `comm`.
+        SpecError: On `root`, `array` is not an array, is 0-d, or holds Python objects; or `out` does not fit the rows.
+        ArgumentError: `root` is not a rank of `comm`, or `counts` does not fit the ranks and the rows.
         CapacityError: This process has too little memory; on the other ranks as a `PeerCapacityError`.
-        MismatchError: The ranks gave different `root`, or made different calls.
+        MismatchError: The ranks gave different `root` or `counts`, or made different calls.
         PeerError: Another rank raised one of these.
 
     Collective:
@@ -113,20 +128,22 @@ def scatter(array: NDArray[Any] | None, *, root: int = 0, comm: mpi.Comm | None 
         extension = b""
         with call.agree_on_arguments() as agreement:
             root = checked_integer("root", root, largest=topology.size - 1)
-            agreement.call = f"scatter(…, root={root})"
+            numbers = None if counts is None else list(map(int, counts))
+            agreement.call = f"scatter(…, counts={numbers}, root={root})"
             if topology.rank == root:
-                agreement.payload, extension = rows_of(array).packed
+                of_root = rows_of(array)
+                agreement.payload, extension = of_root.packed
+                parts_of(of_root.shape[0], topology.size, numbers)
         spec = broadcast_spec(context, agreement.payload, extension, root)
-        parts = [slices.balanced_slice(spec.shape[0], topology.size, rank) for rank in range(topology.size)]
+        parts = parts_of(spec.shape[0], topology.size, numbers)
         own = parts[topology.rank]
         own_spec = Spec(spec.dtype, (own.stop - own.start, *spec.shape[1:]))
         with agree(context.collective_comm):
-            block = _allocate(context, own_spec.nbytes)
+            block = _memory(context, own_spec, out)
             is_copied = topology.rank == root and array is not None and not array.flags.c_contiguous
-            row_bytes = spec.nbytes // max(spec.shape[0], 1)
-            # no part is longer than this one by more than a row
-            stage = _allocate(context, own_spec.nbytes + row_bytes if is_copied else 0)
-        rows = own_spec.view(block)
+            longest = max(part.stop - part.start for part in parts)
+            stage = _allocate(context, spec.nbytes // max(spec.shape[0], 1) * longest if is_copied else 0)
+        rows = own_spec.view(block) if out is None else out
         if topology.rank != root or array is None:
             receive_blocks(context, [(root, block)])
         else:
@@ -144,6 +161,22 @@ def _bytes_in_c_order(rows: NDArray[Any], stage: Block) -> Block:
     block = stage[: rows.nbytes]
     copy_bytes(Spec(rows.dtype, rows.shape).view(block), rows)
     return block
+
+
+def _memory(context: Context, spec: Spec, out: NDArray[Any] | None) -> Block:
+    """The bytes of `out`, which has this spec, or new ones.
+
+    Raises:
+        SpecError: `out` is not a writable array in C order of this shape and dtype.
+        CapacityError: This process has too little memory.
+    """
+    if out is None:
+        return _allocate(context, spec.nbytes)
+    Spec.of(out)
+    if not (spec.fits(out) and out.flags.c_contiguous and out.flags.writeable):
+        rows = f"the rows are {spec.dtype} of shape {spec.shape}"
+        raise SpecError(f"out is {out.dtype} of shape {out.shape}, but {rows}, in C order, to be written.")
+    return bytes_of(out)
 
 
 def _allocate(context: Context, nbytes: int) -> Block:

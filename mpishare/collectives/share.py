@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from mpishare.arrays.spec import PLAIN_CLASSES, Spec, describe
+from mpishare.collectives.bcast import check_scope
 from mpishare.comm import callsite, mpi
 from mpishare.comm.agreement import PAYLOAD_BYTES, Agreement, agree
 from mpishare.comm.collective import CollectiveCall, collective
-from mpishare.comm.context import Context
+from mpishare.comm.context import Context, topology
 from mpishare.comm.requests import advance_all
 from mpishare.errors import ArgumentError, SpecError, checked_integer
 from mpishare.memory.allocation import free_slot, node_memory, take_slot
@@ -42,6 +43,8 @@ def share(
     root: int = 0,
     comm: mpi.Comm | None = None,
     backend: str | None = None,
+    writable: bool = False,
+    scope: str = "all",
 ) -> _T:
     """Shares the array or the object of `root`: one copy of each array per node. Every rank gets a view.
 
@@ -69,25 +72,29 @@ def share(
         root: The rank whose object is shared.
         comm: The ranks that share; MPI_COMM_WORLD when None.
         backend: The backend to use, or several with commas in the order to try; None lets each node choose.
+        writable: Whether all ranks of a node may write to the arrays, as to those of `zeros`, and see what the others
+            write: after a `fence`. `bcast` and `put` bring it to other nodes.
+        scope: "all" to share among the ranks of `comm`; "node" where each node shares an object of its own, such as
+            what `call` computes there once. Then `root` is a node rank, and the nodes do not wait for each other.
 
     Returns:
         For an array, a plain `numpy.ndarray` with the bits, dtype and shape of `obj`, in Fortran order if `obj` is,
-        else in C order. For an object, one of the same type that contains such arrays. Their pages are read-only: a
-        write from C ends the process. An array is valid as long as it or a view of it exists. The memory of the node is
-        released with the last view.
+        else in C order. For an object, one of the same type that contains such arrays. Unless `writable`, their pages
+        are read-only: a write from C ends the process. An array is valid as long as it or a view of it exists. The
+        memory of the node is released with the last view.
 
     Raises:
         SpecError: `obj` is None or cannot be pickled on `root`, or is an array whose dtype has no fixed size; or this
             rank cannot unpickle the object. What its class raised is the `__cause__`.
-        ArgumentError: `root` is not a rank of `comm`, `backend` is unknown, `call` is not a function, or there are both
-            `obj` and `call`.
+        ArgumentError: `root` is not a rank of `comm`, `backend` or `scope` is unknown, `call` is not a function, or
+            there are both `obj` and `call`.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
         BackendError: The requested backend cannot be used on this node.
         MismatchError: The ranks gave different `root` or `backend`, or made different calls.
         PeerError: Another rank raised one of these, or `call` raised on `root`. That rank raises its own error.
 
     Collective:
-        Over `comm`.
+        Over `comm`, or over its ranks on this node, as `scope` says; over `comm` the first time.
 
     Source:
         MPI 3.1, section 11.2.3 (MPI_Win_allocate_shared); T. Hoefler et al., "MPI + MPI: a new hybrid approach to
@@ -105,8 +112,11 @@ def share(
         >>> ms.share(call=lambda: np.eye(2)).tolist()
         [[1.0, 0.0], [0.0, 1.0]]
     """
+    if scope != "all":
+        check_scope(scope)
+        comm = topology(comm).node_comm
     with collective("share", comm) as entered:
-        result: _T = _share(entered, obj, call, root, backend)
+        result: _T = _share(entered, obj, call, root, backend, bool(writable))
         return result
 
 
@@ -150,24 +160,41 @@ def private(array: _T) -> _T:
     return result
 
 
-def _share(call: CollectiveCall, obj: Any, function: Callable[[], Any] | None, root: int, backend: str | None) -> Any:
+class _Options(NamedTuple):
+    """What all ranks give alike; see `share`. `call` is the text by which they are compared."""
+
+    root: int
+    backend: str | None
+    writable: bool
+    call: str
+
+
+@lru_cache(maxsize=256)
+def _options(root: int, backend: str | None, writable: bool) -> _Options:
+    call = f"share(…, root={root}, backend={backend}{', writable=True' * writable})"
+    return _Options(root, backend, writable, call)
+
+
+def _share(
+    call: CollectiveCall, obj: Any, function: Callable[[], Any] | None, root: int, backend: str | None, writable: bool
+) -> Any:
     context, source, slot = call.context, None, None
     with call.agree_on_arguments() as agreement:
         root = checked_integer("root", root, largest=context.topology.size - 1)
-        backend = check_backend(backend, context)
+        options = _options(root, check_backend(backend, context), writable)
         if function is not None:
             _check_call(obj, function)
-        agreement.call = _share_call(root, backend)
+        agreement.call = options.call
         if context.topology.rank == root and function is None:
-            source, slot = _prepared(context, obj, root, backend)
+            source, slot = _prepared(context, obj, options)
             agreement.payload = source.header.packed[0]
         elif context.topology.rank == root:
             agreement.payload = _CALLED
     if agreement.payload == _CALLED:
-        agreement, source, slot = _called(context, function, root, backend)
+        agreement, source, slot = _called(context, function, options)
     header = _header(context, agreement.payload, source, root)
-    slot = slot or _free_slot(context, header.nbytes, backend)
-    segment = _filled(context, header, source, slot, root, backend)
+    slot = slot or _free_slot(context, header.nbytes, options)
+    segment = _filled(context, header, source, slot, options)
     if isinstance(header, Spec):
         return segment.view(header)
     call.allow_nested_calls()  # all memory is allocated, so that classes may share arrays while they are unpickled
@@ -184,21 +211,21 @@ def _check_call(obj: Any, call: Any) -> None:
 
 
 def _called(
-    context: Context, function: Callable[[], Any] | None, root: int, backend: str | None
+    context: Context, function: Callable[[], Any] | None, options: _Options
 ) -> tuple[Agreement, ArraySource | PackedObject | None, Slot | None]:
     """Calls `function` on `root` within an agreement; the other ranks sleep until it has ended.
 
     Returns:
         The agreement, with the payload of the root, and what `_prepared` returns on `root`.
     """
-    is_root, source, slot = context.topology.rank == root, None, None
+    is_root, source, slot = context.topology.rank == options.root, None, None
     with agree(context.collective_comm) as agreement:
         try:
             obj = function() if is_root and function is not None else None
         finally:
             _wait_for_all(context)
         if is_root:
-            source, slot = _prepared(context, obj, root, backend)
+            source, slot = _prepared(context, obj, options)
             agreement.payload = source.header.packed[0]
     return agreement, source, slot
 
@@ -211,21 +238,19 @@ def _wait_for_all(context: Context) -> None:
         time.sleep(_SLEEP_S)
 
 
-def _prepared(
-    context: Context, obj: Any, root: int, backend: str | None
-) -> tuple[ArraySource | PackedObject, Slot | None]:
+def _prepared(context: Context, obj: Any, options: _Options) -> tuple[ArraySource | PackedObject, Slot | None]:
     """The bytes of `obj` on its root, which writes them to the next free slot (see `memory.pool`) if there is one."""
-    source = ArraySource(Spec.of(obj), obj) if type(obj) in PLAIN_CLASSES else _pack(obj, root)
-    slot = _free_slot(context, source.header.nbytes, backend)
+    source = ArraySource(Spec.of(obj), obj) if type(obj) in PLAIN_CLASSES else _pack(obj, options.root)
+    slot = _free_slot(context, source.header.nbytes, options)
     if slot is not None:
         source.write(slot.content[: source.header.nbytes])
     return source, slot
 
 
-def _free_slot(context: Context, nbytes: int, backend: str | None) -> Slot | None:
+def _free_slot(context: Context, nbytes: int, options: _Options) -> Slot | None:
     """The slot that the root fills before the ranks agree; None if there is none, or the bytes travel in chunks."""
     is_whole = context.topology.n_nodes == 1 or not is_chain(context, nbytes)
-    return free_slot(context, nbytes, backend) if is_whole else None
+    return free_slot(context, nbytes, options.backend) if is_whole and not options.writable else None
 
 
 def _header(
@@ -238,26 +263,27 @@ def _header(
 
 
 def _filled(
-    context: Context, header: Spec | PackedHeader, source: Any, slot: Slot | None, root: int, backend: str | None
+    context: Context,
+    header: Spec | PackedHeader,
+    source: Any,
+    slot: Slot | None,
+    options: _Options,
 ) -> Segment:
-    """Node memory with the bytes of `source`, which is read-only on every node. Collective."""
+    """Node memory with the bytes of `source`, which is read-only on every node unless `writable`. Collective."""
     if slot is not None:  # the root has filled it on its node
         if context.topology.n_nodes > 1:
-            broadcast(context, root, np.frombuffer(slot.content, np.uint8, header.nbytes))
-            if context.topology.node != context.topology.node_of(root):
+            broadcast(context, options.root, np.frombuffer(slot.content, np.uint8, header.nbytes))
+            if context.topology.node != context.topology.node_of(options.root):
                 context.node_collective_comm.barrier()
         return take_slot(context, slot, header.nbytes, "share")
-    with node_memory(context, header.nbytes, backend=backend, made_by="share") as segment:
+    with node_memory(
+        context, header.nbytes, backend=options.backend, made_by="share", writable=options.writable
+    ) as segment:
         if isinstance(header, Spec):
-            replicate(context, root, segment.block(), segment.origin.is_shared, source)
+            replicate(context, options.root, segment.block(), segment.origin.is_shared, source)
         else:
-            replicate_object(context, root, segment, header, source)
+            replicate_object(context, options.root, segment, header, source)
     return segment
-
-
-@lru_cache(maxsize=256)
-def _share_call(root: int, backend: str | None) -> str:
-    return f"share(…, root={root}, backend={backend})"
 
 
 def _pack(obj: Any, root: int) -> PackedObject:

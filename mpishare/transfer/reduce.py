@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays import slices
 from mpishare.arrays.dtypes import is_native_number
+from mpishare.arrays.raw import Block
 from mpishare.arrays.slices import LINE_BYTES
 from mpishare.arrays.spec import Spec
 from mpishare.comm import mpi
@@ -19,7 +20,6 @@ from mpishare.comm.agreement import Deferred
 from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, SpecError
-from mpishare.memory.segment import Segment
 from mpishare.transfer.node_fill import broadcast_in_node
 
 Array = NDArray[Any]
@@ -164,14 +164,19 @@ class Reduction:
         is_gathered: Whether each rank gets the items of all ranks.
     """
 
-    def __init__(self, context: Context, operation: Operation, local: Array) -> None:
-        """Allocates what this rank receives. Local; may raise MemoryError."""
+    def __init__(self, context: Context, operation: Operation, local: Array, *, of_nodes: bool = False) -> None:
+        """Allocates what this rank receives. Local; may raise MemoryError.
+
+        `of_nodes` tells whether the ranks of a node have one array, which counts once.
+        """
         topology, nodes = context.topology, context.topology.placement.nodes
         self._context, self._operation, self._dtype = context, operation, local.dtype
         self._deferred = Deferred()
         is_consecutive = [rank for ranks in nodes for rank in ranks] == list(range(topology.size))
         self._groups = nodes if operation.commutes or is_consecutive else (tuple(range(topology.size)),)
-        self.is_gathered = topology.size * local.nbytes <= _MAX_GATHERED_BYTES or self._groups is not nodes
+        is_small = topology.size * local.nbytes <= _MAX_GATHERED_BYTES
+        self.is_gathered = not of_nodes and (is_small or self._groups is not nodes)
+        self._of_nodes = of_nodes
         self._piece_bytes = _PIECE_BYTES
         if self.is_gathered:
             self._piece_bytes = slices.round_up(_MAX_GATHERED_BYTES // topology.size, LINE_BYTES)
@@ -186,27 +191,28 @@ class Reduction:
         self._sent = np.empty(0 if local.flags.forc else n_items, local.dtype)
         self._of_groups = np.empty((len(self._groups), n_items if self.is_gathered else 0), local.dtype)
 
-    def run(self, local: Array, spec: Spec, segment: Segment) -> None:
-        """Reduces the arrays of all ranks into the segment of each node. An agreement of all ranks must follow.
+    def run(self, local: Array, spec: Spec, block: Block, is_shared: bool) -> None:
+        """Reduces the arrays of all ranks into the memory of each node. An agreement of all ranks must follow.
 
         Args:
             local: This rank's array.
             spec: The spec of the result.
-            segment: The memory of the result.
+            block: The bytes of the result on this node.
+            is_shared: Whether all ranks of the node see the same bytes.
 
         Collective:
             Over the communicator, but a rank may return before others have come.
         """
-        topology, block, is_shared = self._context.topology, segment.block(), segment.origin.is_shared
-        result = block.view(self._dtype)
+        topology, result = self._context.topology, block.view(self._dtype)
         in_order = local.T if spec.order == "F" else local
         items: Any = in_order.reshape(-1) if in_order.flags.c_contiguous else in_order.flat
         for piece in slices.chunks(result.size, self._piece_bytes // result.itemsize):
             if self.is_gathered:
                 self._gather(self._contiguous(items, piece), result[piece], topology.is_leader or not is_shared)
-            elif topology.node_size == 1:
+            elif topology.node_size == 1 or self._of_nodes:
                 with self._deferred:
-                    result[piece] = items[piece]
+                    if topology.is_leader or not is_shared:
+                        result[piece] = items[piece]
             else:
                 comm = self._context.node_collective_comm
                 self._exchange(comm, self._contiguous(items, piece), result[piece], gathers=not is_shared)

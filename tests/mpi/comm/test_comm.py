@@ -156,6 +156,7 @@ def call_everything(ms, comm, folder):
     ms.full(9, 1, comm=comm)
     ms.empty(9, comm=comm)
     ms.scatter(ms.gather(rows[ms.partition(1 << 17, comm=comm)], comm=comm), comm=comm)
+    ms.rows(comm.rank, comm=comm)
     ms.allreduce(ms.allgather(rows, comm=comm), comm=comm)
     for file, dataset in ((folder / "a.npy", None), (folder / "a.h5", "a")):
         ms.save(file, rows, dataset, distributed=True, comm=comm)

@@ -22,7 +22,8 @@ def test_parts_cover_and_balance(count, n_parts):
     pages = [slices.byte_slice(count, n_parts, part, grain=4096) for part in range(n_parts)]
     assert_cover(pages, count)
     assert all(part.stop % 4096 == 0 for part in pages if part.stop != count)
-    assert all(abs(part.start - page.start) <= 4096 for part, page in zip(parts, pages, strict=True))
+    assert all(abs(part.start - page.start) <= 4096 + n_parts for part, page in zip(parts, pages, strict=True))
+    assert lengths == sorted(lengths, reverse=True)
 
 
 def test_chunks_and_rounded_numbers():

@@ -1,0 +1,179 @@
+"""Results that go into arrays which are there, arrays that all ranks of a node write, and what counts once per node."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpishare as ms
+from tests.arrays import bits
+
+
+def own_rows(comm, dtype="f8", columns=3):
+    """The rank's rows, a number of which differs between ranks, and all of them as MPI gathers them by pickle."""
+    local = (np.arange((comm.rank + 2) * columns) * (comm.rank + 1)).reshape(-1, columns).astype(dtype)
+    return local, np.concatenate(comm.allgather(local)).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["f8", ">i4", "S3"])
+def test_rows_into_a_grid(comm, dtype):
+    local, expected = own_rows(comm, dtype)
+    grid = ms.empty(expected.shape, dtype)
+    before = ms.report().bytes_shared
+    assert ms.allgather(local, out=grid) is grid
+    assert bits(grid) == bits(expected)
+    assert ms.report().bytes_shared == before
+
+
+@pytest.mark.parametrize("columns", [3, 30_000])
+def test_each_rank_computes_its_rows_of_the_grid_in_each_iteration(comm, columns):
+    """The rows may be those of the grid, where they lie."""
+    rows, n = ms.rows(comm.rank + 1)
+    grid, expected = ms.zeros((n, columns)), np.zeros((n, columns))
+    for _ in range(3):
+        grid[rows] += comm.rank + 1
+        ms.allgather(grid[rows], out=grid)
+        expected += np.repeat(np.arange(comm.size) + 1.0, np.arange(comm.size) + 1)[:, np.newaxis]
+        assert (grid == expected).all()
+        ms.fence(scope="all")
+
+
+def test_rows_that_do_not_fit_the_grid(comm, raised):
+    local, expected = own_rows(comm)
+    grid, shared = ms.zeros(expected.shape), ms.share(expected)
+    cases = {
+        "the rows of all ranks are float64": (local, ms.zeros((len(expected) + 1, 3))),
+        "the rows of all ranks are int64": (local.astype("i8"), grid),
+        "in C order": (local, ms.zeros(expected.shape, order="F")),
+        "cannot be traced to node-shared memory": (local, expected.copy()),
+        "out is read-only": (local, shared),
+        "out is a part that is not contiguous": (local, ms.zeros((len(expected), 6))[:, ::2]),
+    }
+    for text, (given, out) in cases.items():
+        errors = raised(gather_into(given, out))
+        assert all(error == "SpecError" and text in message for error, message in errors), errors
+    overlapping = grid[1:3] if comm.rank == 0 and comm.size > 1 else local
+    if comm.size > 1:
+        errors = raised(gather_into(overlapping, grid))
+        assert all(error == "SpecError" and "overlaps out" in message for error, message in errors)
+    assert not grid.any()
+
+
+def gather_into(local, out):
+    return lambda: ms.allgather(local, out=out)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("n", [4, 100_000])
+def test_a_sum_into_an_array(comm, n, order):
+    local = np.arange(3.0 * n).reshape(3, n) * (comm.rank + 1)
+    total = ms.zeros((3, n), order=order)
+    for given in (local, np.asfortranarray(local)):
+        assert ms.allreduce(given, out=total) is total
+        assert bits(np.array(total, order="C")) == bits(np.array(ms.allreduce(local), order="C"))
+        ms.fence(scope="all")
+    assert ms.allreduce(local, MPI.MAX, out=total).max() == local.max() // (comm.rank + 1) * comm.size
+
+
+def test_sums_that_cannot_go_into_an_array(comm, raised):
+    total = ms.zeros(4)
+    cases = {
+        "out is float64 of shape (4,), but local is int64": np.ones(4, "i8"),
+        "out is float64 of shape (4,), but local is float64 of shape (5,)": np.ones(5),
+        "local and out overlap": total,
+    }
+    for text, local in cases.items():
+        errors = raised(lambda local=local: ms.allreduce(local, out=total))
+        assert all(error == "SpecError" and text in message for error, message in errors), errors
+
+
+@pytest.mark.parametrize("n", [5, 200_000])
+def test_a_tally_of_each_node_counts_once(comm, n, raised):
+    nodes = ms.topology()
+    tally = ms.zeros(n)
+    tally[ms.partition(n, scope="node")] = nodes.node + 1
+    expected = sum(range(1, nodes.n_nodes + 1))
+    assert (ms.allreduce(tally, scope="nodes") == expected).all()
+    assert (tally == nodes.node + 1).all()
+    errors = raised(lambda: ms.allreduce(tally))
+    if nodes.size > nodes.n_nodes:
+        sizes = [len(nodes.ranks_of(nodes.node_of(rank))) for rank in range(nodes.size)]
+        assert [error for error, _ in errors] == ["SpecError" if size > 1 else "PeerError" for size in sizes]
+        assert "would count twice" in errors[0][1]
+    assert ms.allreduce(tally, scope="nodes", out=tally) is tally
+    assert (tally == expected).all()
+
+
+def test_parts_of_a_node_shared_array_may_be_added_up(comm):
+    """Each rank's part counts, be it rows or columns."""
+    table = ms.zeros((comm.size, comm.size))
+    table[comm.rank] = comm.rank + 1
+    ms.fence()
+    assert (ms.allreduce(table[comm.rank]) == sum(range(1, comm.size + 1))).all()
+    ms.allreduce(table[:, comm.rank])
+
+
+def test_gathered_and_scattered_rows_into_own_arrays(comm, raised):
+    counts = list(range(comm.size))
+    table = np.arange(2.0 * sum(counts)).reshape(-1, 2)
+    part = np.empty((comm.rank, 2))
+    source = np.asfortranarray(table) if comm.rank == 0 else None
+    assert ms.scatter(source, counts=counts, out=part) is part
+    assert (part == table[ms.partition(len(table), counts=counts)]).all()
+    whole = np.empty_like(table) if comm.rank == 0 else None
+    assert ms.gather(part, out=whole) is whole
+    assert whole is None or (whole == table).all()
+    errors = raised(lambda: ms.gather(part, out=np.empty(1)))
+    assert [error for error, _ in errors] == ["SpecError"] + ["PeerError"] * (comm.size - 1)
+    errors = raised(lambda: ms.scatter(source, counts=[1, *counts[1:]]))
+    assert errors[0][0] == "ArgumentError"
+    assert "counts has" in errors[0][1]
+
+
+@pytest.mark.parametrize("n", [0, 3, 10, 101])
+def test_items_are_cut_as_numpy_cuts_them(comm, n):
+    for scope, size in (("all", comm.size), ("node", ms.topology().node_size)):
+        parts = [ms.partition(n, rank=rank, scope=scope) for rank in range(size)]
+        assert [np.arange(n)[part].tolist() for part in parts] == [
+            a.tolist() for a in np.array_split(np.arange(n), size)
+        ]
+    assert ms.partition(n) == ms.partition(n, rank=comm.rank)
+
+
+def test_parts_that_do_not_fit(comm):
+    for arguments in ({"counts": [1] * comm.size}, {"counts": [5]}, {"rank": comm.size}, {"rank": -1}):
+        if arguments != {"counts": [5]} or comm.size > 1:
+            with pytest.raises(ms.ArgumentError, match=r"counts has|rank is"):
+                ms.partition(comm.size + 1, **arguments)
+
+
+@pytest.mark.parametrize("n", [3, 300_000])
+def test_an_array_that_the_ranks_of_a_node_write(comm, n):
+    nodes = ms.topology()
+    array = ms.share(np.asfortranarray(np.ones((2, n))) if comm.rank == 0 else None, writable=True)
+    assert array.flags.f_contiguous
+    part = ms.partition(n, scope="node")
+    array[:, part] = nodes.node + 5
+    ms.fence()
+    assert (array == nodes.node + 5).all()
+    first, [second] = ms.share((np.zeros(n), [np.zeros(2, "i4")]), writable=True)
+    first[part], second[:] = 1, 2
+    ms.fence()
+    assert first.all()
+    assert ms.bcast(array, root=comm.size - 1)[0, 0] == nodes.n_nodes + 4
+    assert not ms.share(np.zeros(3)).flags.writeable
+
+
+def test_each_node_computes_its_own(comm, raised):
+    nodes = ms.topology()
+    calls = []
+
+    def compute():
+        calls.append(comm.rank)
+        return np.full(4, nodes.node)
+
+    array = ms.share(call=compute, scope="node")
+    assert (array == nodes.node).all()
+    assert len(calls) == nodes.is_leader
+    if nodes.node == 0:
+        assert ms.share(nodes.node_rank, root=nodes.node_size - 1, scope="node") == nodes.node_size - 1
+    assert all(error == "ArgumentError" for error, _ in raised(lambda: ms.share(1, scope="nodes")))
