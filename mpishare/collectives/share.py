@@ -50,7 +50,8 @@ def share(
 
     An object is anything that can be pickled, such as a DataFrame, a fitted model, a dict or a bound method. It is
     pickled once, without its arrays. The arrays go into the memory of the node, and each rank unpickles an object of
-    its own around views of them. An array that is in several places of the object stays one array.
+    its own around views of them. An array that is in several places of the object stays one array, and
+    a contiguous view of an array in it stays a view.
 
     Arrays of a subclass of ndarray, such as astropy's Quantity, keep their class. The class's extra attributes are
     pickled; the items are not. PyTorch has no read-only tensors: to change a shared one in place ends the process.

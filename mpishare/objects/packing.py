@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from weakref import ref
 
-from mpishare.arrays.raw import Block
+import numpy as np
+from numpy.typing import NDArray
+
+from mpishare.arrays.raw import Block, address_of
 from mpishare.arrays.slices import LINE_BYTES, PAGE_BYTES, round_up
 from mpishare.arrays.spec import Spec
 from mpishare.comm import callsite
@@ -26,6 +29,13 @@ from mpishare.transfer.node_fill import ArraySource, fill, replicate
 
 _HEADER = struct.Struct("<4sxxxxQQQQQ16x")
 _MAGIC = b"MSO1"
+
+_INSIDE = np.dtype("<u8"), (3,)
+"""An array whose bytes are bytes of another one: its number, the number of the other one, and where it begins there.
+Their number comes first in the contents, then they, then the specs."""
+
+Inside: TypeAlias = "dict[int, tuple[int, int]]"
+"""For the number of such an array, the number of the other one and where it begins there."""
 
 
 class PackedHeader(NamedTuple):
@@ -83,9 +93,10 @@ class PackedObject:
         self._skeleton, self.arrays = pickle_object(obj, parts)
         self.unshared: Sequence[UnsharedPart] = parts.parts
         self._specs = [Spec.of(array) for array in self.arrays]
-        self._contents = pack_specs(self._specs)
+        self._inside = _arrays_inside(self.arrays)
+        self._contents = _pack_inside(self._inside) + pack_specs(self._specs)
         sizes = len(self._contents), len(self._skeleton)
-        self._offsets, prefix_bytes, nbytes = lay_out(sum(sizes), self._specs)
+        self._offsets, prefix_bytes, nbytes = lay_out(sum(sizes), self._specs, self._inside)
         copied = max(sizes[1], sum(part.nbytes for part in self.unshared))
         self.header = PackedHeader(nbytes, prefix_bytes, *sizes, copied)
 
@@ -94,27 +105,57 @@ class PackedObject:
         start, end = len(self._contents), len(self._contents) + len(self._skeleton)
         block[:start] = self._contents
         block[start:end] = self._skeleton
-        for spec, array, start in zip(self._specs, self.arrays, self._offsets, strict=True):
-            if 0 < spec.nbytes < _LARGE_BYTES:
-                fill(block[start : start + spec.nbytes], spec, array)
+        for number, (spec, start) in enumerate(zip(self._specs, self._offsets, strict=True)):
+            if 0 < spec.nbytes < _LARGE_BYTES and number not in self._inside:
+                fill(block[start : start + spec.nbytes], spec, self.arrays[number])
 
 
-def lay_out(text_bytes: int, specs: Sequence[Spec]) -> tuple[list[int], int, int]:
+def _arrays_inside(arrays: Sequence[NDArray[Any]]) -> Inside:
+    """The arrays whose bytes are all bytes of another of `arrays`, such as views of it, by number."""
+    contiguous = [number for number, array in enumerate(arrays) if array.nbytes and array.flags.forc]
+    inside, outer, outer_start, outer_end = dict[int, tuple[int, int]](), -1, 0, 0
+    for start, nbytes, number in sorted((address_of(arrays[n]), -arrays[n].nbytes, n) for n in contiguous):
+        if start - nbytes <= outer_end:
+            inside[number] = outer, start - outer_start
+        else:
+            outer, outer_start, outer_end = number, start, start - nbytes
+    return inside
+
+
+def _pack_inside(inside: Inside) -> bytes:
+    """What `_unpack_inside` unpacks."""
+    rows = [(number, *place) for number, place in inside.items()]
+    return len(rows).to_bytes(8, "little") + np.array(rows, _INSIDE[0]).tobytes()
+
+
+def _unpack_inside(contents: bytes) -> tuple[Inside, bytes]:
+    """The arrays inside of others, and the rest of the contents: the specs."""
+    end = 8 + int.from_bytes(contents[:8], "little") * 24
+    rows = np.frombuffer(contents[8:end], _INSIDE[0]).reshape(-1, *_INSIDE[1]).tolist()
+    return {number: (outer, start) for number, outer, start in rows}, contents[end:]
+
+
+def lay_out(text_bytes: int, specs: Sequence[Spec], inside: Inside) -> tuple[list[int], int, int]:
     """Lays out the contents and the skeleton, `text_bytes` in all, then the small arrays, then the large ones.
+
+    Those inside of others take no bytes.
 
     Returns:
         Where each array begins in the segment, the bytes of the prefix, and the bytes of the segment.
     """
     offsets, end = [0] * len(specs), text_bytes
-    for number, spec in enumerate(specs):
+    own = [(number, spec) for number, spec in enumerate(specs) if number not in inside]
+    for number, spec in own:
         if spec.nbytes < _LARGE_BYTES:
             offsets[number] = round_up(end, LINE_BYTES)
             end = offsets[number] + spec.nbytes
     prefix_bytes = end = round_up(end, LINE_BYTES)
-    for number, spec in enumerate(specs):
+    for number, spec in own:
         if spec.nbytes >= _LARGE_BYTES:
             offsets[number] = round_up(end, PAGE_BYTES)
             end = offsets[number] + spec.nbytes
+    for number, (outer, start) in inside.items():
+        offsets[number] = offsets[outer] + start
     return offsets, prefix_bytes, end
 
 
@@ -140,9 +181,9 @@ def replicate_object(
     with agree(context.collective_comm):  # the root may fail to write the prefix
         replicate(context, root, block[: header.prefix_bytes], is_shared, packed)
     with agree(context.collective_comm):  # all ranks read it once they know that it is there, and a rank may fail to
-        places = _places(block, header)
+        places, inside = _places(block, header)
     for number, (spec, start) in enumerate(places):
-        if spec.nbytes >= _LARGE_BYTES:
+        if spec.nbytes >= _LARGE_BYTES and number not in inside:
             source = None if packed is None else ArraySource(spec, packed.arrays[number])
             replicate(context, root, block[start : start + spec.nbytes], is_shared, source)
 
@@ -155,13 +196,14 @@ def unpack_object(segment: Segment, header: PackedHeader, *, warns: bool) -> Any
     """
     block = segment.block()
     skeleton = block[header.contents_bytes : header.contents_bytes + header.skeleton_bytes].data
-    places = _places(block, header)
+    places, inside = _places(block, header)
     pickled = PickledObject(skeleton, [segment.view(spec, start) for spec, start in places])
     views = list(map(ref, pickled.arrays))
+    own = [number for number in range(len(places)) if number not in inside]
     obj = unpickle_object(pickled)
     del pickled
-    viewed_bytes = sum([spec.nbytes for (spec, _), view in zip(places, views, strict=True) if view() is not None])
-    dropped_bytes = sum([spec.nbytes for spec, _ in places]) - viewed_bytes
+    viewed_bytes = sum([places[number][0].nbytes for number in own if views[number]() is not None])
+    dropped_bytes = sum([places[number][0].nbytes for number in own]) - viewed_bytes
     segment.unviewed_bytes = header.nbytes - viewed_bytes
     segment.copied_bytes = header.copied_bytes
     if dropped_bytes >= LARGE_BYTES:
@@ -186,8 +228,9 @@ def _copied_bytes(obj: Any, header: PackedHeader, dropped_bytes: int) -> int:
     return min(sum(own) + max(0, len(skeleton) - header.skeleton_bytes), dropped_bytes)
 
 
-def _places(block: Block, header: PackedHeader) -> list[tuple[Spec, int]]:
-    """The spec of each array, and where it begins in a segment whose prefix is filled."""
-    specs = unpack_specs(block[: header.contents_bytes].tobytes())
-    offsets, _, _ = lay_out(header.contents_bytes + header.skeleton_bytes, specs)
-    return list(zip(specs, offsets, strict=True))
+def _places(block: Block, header: PackedHeader) -> tuple[list[tuple[Spec, int]], Inside]:
+    """The spec of each array, and where it begins in a segment whose prefix is filled; and which are inside others."""
+    inside, packed = _unpack_inside(block[: header.contents_bytes].tobytes())
+    specs = unpack_specs(packed)
+    offsets, _, _ = lay_out(header.contents_bytes + header.skeleton_bytes, specs, inside)
+    return list(zip(specs, offsets, strict=True)), inside

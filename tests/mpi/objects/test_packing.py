@@ -261,3 +261,23 @@ def test_an_object_that_makes_an_array_when_it_is_unpickled(comm):
     for _ in range(2):
         assert shared(comm, lambda: Hooked(3, functools.partial(ms.zeros, 4))).result.tolist() == [0, 0, 0, 0]
     assert shared(comm, lambda: [1]) == [1]
+
+
+@pytest.mark.parametrize("n", [10, 3_000_000])
+def test_views_of_one_array_stay_views_of_it(comm, n):
+    """In whatever order they come; the bytes are stored once."""
+    table, cube = np.arange(float(n)), np.arange(12.0).reshape(3, 4)
+    parts = {
+        "train": table[: n // 2],
+        "all": table,
+        "test": table[n // 2 :],
+        "bits": table.view("i8"),
+        "rows": cube[1:],
+    }
+    shared = ms.share(parts | {"cube": cube, "columns": cube[:, 1:]} if comm.rank == 0 else None)
+    for name, part in parts.items():
+        assert (shared[name] == part).all()
+        assert np.shares_memory(shared[name], shared["cube" if name == "rows" else "all"])
+    assert (shared["columns"] == cube[:, 1:]).all()
+    largest = ms.report().segments[0]
+    assert table.nbytes + cube.nbytes <= largest.nbytes < table.nbytes + 8192

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mpishare.arrays.spec import Spec
 from mpishare.errors import SpecError
 from mpishare.objects import pickling
-from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_header, lay_out
+from mpishare.objects.packing import PackedHeader, PackedObject, _unpack_inside, is_packed_header, lay_out
 from mpishare.objects.pickling import PickledObject, pack_specs, pickle_object, unpack_specs, unpickle_object
 from mpishare.objects.unshared import UnsharedParts, describe
 from mpishare.transfer.node_fill import LARGE_BYTES as LARGE
@@ -257,10 +257,12 @@ def test_arrays_lie_apart_and_aligned(lengths):
     memory = np.zeros(header.nbytes, np.uint8)
     packed.write(memory[: header.prefix_bytes].data)
     text_bytes = header.contents_bytes + header.skeleton_bytes
-    specs = unpack_specs(memory[: header.contents_bytes].tobytes())
+    inside, packed_specs = _unpack_inside(memory[: header.contents_bytes].tobytes())
+    specs = unpack_specs(packed_specs)
+    assert not inside
     assert [spec.nbytes for spec in specs] == lengths
     ranges = [(0, text_bytes)]
-    for number, (length, start) in enumerate(zip(lengths, lay_out(text_bytes, specs)[0], strict=True)):
+    for number, (length, start) in enumerate(zip(lengths, lay_out(text_bytes, specs, inside)[0], strict=True)):
         is_large = length >= LARGE
         assert start % (4096 if is_large else 64) == 0
         assert (start >= header.prefix_bytes) == is_large or not length
