@@ -37,7 +37,7 @@ def project_files():
     if (ROOT / ".git").exists():
         line = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
         return set(subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines())
-    names = (ROOT / "mpishare.egg-info" / "SOURCES.txt").read_text().splitlines()
+    names = map(os.path.normpath, (ROOT / "mpishare.egg-info" / "SOURCES.txt").read_text().splitlines())
     return {name for name in names if not name.startswith("mpishare.egg-info/")} - MADE_BY_BUILD
 
 
