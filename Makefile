@@ -127,8 +127,9 @@ $(ORIGINALS): tests/originals.txt | $(READY)
 $(MPICH_READY): $(READY)
 	@echo "mpishare: setting up $(@D), for the tests on a second MPI"
 	@$(begin); $(PY) -m venv --without-pip $(@D)
-	@$(call install,$(@D)/bin/python,--editable . mpich cloudpickle emcee h5py hypothesis lz4 numba pandas pshmem \
-	  pyarrow pytest pytest-mpi pytest-timeout schwimmbad scikit-learn scipy tqdm)
+	@$(call install,$(@D)/bin/python,--editable . mpich astropy cloudpickle 'dask[array]' emcee h5netcdf h5py hypothesis lz4 \
+	  netCDF4 numba pandas pshmem pyarrow pytest pytest-mpi pytest-timeout schwimmbad scikit-learn scipy tensorstore tqdm \
+	  xarray zarr)
 	@touch $@
 
 # Of the folders only those that make made.

@@ -41,6 +41,17 @@ class Stamp(NamedTuple):
         return cls(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
+def check_stamp(path: str, before: Stamp, now: Stamp) -> None:
+    """Returns if the stamp of a file is as it was `before`.
+
+    Raises:
+        FileError: The file was changed.
+    """
+    if now != before:
+        text = f"was changed while it was read: it had {before}, and now has {now}. Load it again."
+        raise FileError(path, None, text)
+
+
 def read_exactly(fd: int, offset: int, buffer: memoryview) -> None:
     """Fills `buffer` with the bytes of an open file from `offset` on.
 
@@ -68,14 +79,18 @@ class InputFile(ExitStack):
 
     Attributes:
         path: Its name.
+        stamps: The stamps of the rank that inspected the file, by name: its own under "", and of other files that hold
+            some of its arrays. On that rank it fills while the file is inspected.
     """
 
-    def __init__(self, path: str, stamp: Stamp | None = None) -> None:
-        """`stamp` is the one of the rank that inspected the file; None on that rank."""
+    def __init__(self, path: str, stamps: dict[str, Stamp] | None = None, name: str = "") -> None:
+        """`stamps` are those of the rank that inspected the file; None on that rank. `name` is the name among them."""
         super().__init__()
         self.path = path
-        self._stamp = stamp
+        self.stamps = {} if stamps is None else stamps
+        self._name = name
         self._descriptors: list[int] = []
+        self._others: dict[str, InputFile] = {}
 
     @property
     def absolute_path(self) -> str:
@@ -85,7 +100,7 @@ class InputFile(ExitStack):
     @property
     def stamp(self) -> Stamp:
         """The stamp of the file when it was inspected."""
-        return self._stamp or Stamp.of(self.descriptor)
+        return self.stamps.get(self._name) or Stamp.of(self.descriptor)
 
     @cached_property
     def descriptor(self) -> int:
@@ -109,21 +124,31 @@ class InputFile(ExitStack):
         Raises:
             FileError: It is not.
         """
-        self._stamp = self._stamp or Stamp.of(descriptor)
+        self.stamps.setdefault(self._name, Stamp.of(descriptor))
         self._descriptors.append(descriptor)
         vars(self).setdefault("descriptor", descriptor)
         self.check()
 
+    def other(self, path: str) -> InputFile:
+        """Another file, by its absolute path, which holds some of the arrays of this one."""
+        if path not in self._others:
+            self._others[path] = self.enter_context(InputFile(path, self.stamps, path))
+        return self._others[path]
+
+    def file_of(self, stored: Stored) -> InputFile:
+        """The file that has the bytes of an array."""
+        return self if stored.target is None else self.other(stored.target[0])
+
     def check(self) -> None:
-        """Returns if the file is as it was inspected.
+        """Returns if the file, and the others that were read, are as they were inspected.
 
         Raises:
-            FileError: It was written, or another has taken its name.
+            FileError: One was written, or another has taken its name.
         """
         for stamp in map(Stamp.of, self._descriptors):
-            if stamp != self._stamp:
-                text = f"was changed while it was read: it had {self._stamp}, and now has {stamp}. Load it again."
-                raise FileError(self.path, None, text)
+            check_stamp(self.path, self.stamps[self._name], stamp)
+        for other in self._others.values():
+            other.check()
 
     def check_end(self, stop: int, dataset: str | None = None) -> None:
         """Returns if the file has at least `stop` bytes.
@@ -150,7 +175,7 @@ class InputFile(ExitStack):
         if stored.spec.order == "F":
             strides, out = strides[::-1], out.T
         with file_errors(self.path, stored.name):
-            _read_items(self.descriptor, offset, strides, out)
+            _read_items(self.file_of(stored).descriptor, offset, strides, out)
 
 
 def _lie_of(stored: Stored, ranges: Sequence[range]) -> tuple[int, tuple[int, ...]]:

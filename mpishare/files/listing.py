@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy_format
 
 from mpishare.arrays.region import View, parse_region
-from mpishare.errors import ArgumentError, FileError, checked_path
-from mpishare.files.hdf5_read import Hdf5File, check_loadable, path_of
+from mpishare.errors import ArgumentError, checked_path
+from mpishare.files.formats import FormatReader, TextReader, reader_of
+from mpishare.files.hdf5_read import check_loadable, path_of
 from mpishare.files.input_file import InputFile
-from mpishare.files.npy import NpyFile
 from mpishare.files.stored import Listing, Stored, names_in
 from mpishare.files.tiles import Selection
-
-FormatReader: TypeAlias = NpyFile | Hdf5File
 
 
 def stored(path: str | os.PathLike[str], dataset: str | None = None) -> dict[str, Stored]:
@@ -78,7 +75,7 @@ def inspect_file(reader: FormatReader, name: str | None, region: Any, *, attribu
     listing = reader.listing(name, attributes=attributes)
     if not listing.is_group:
         check_loadable(reader.file.path, listing.arrays[0])
-    if isinstance(reader, Hdf5File) and any(array.is_text for array in listing.arrays):
+    if isinstance(reader, TextReader) and any(array.is_text for array in listing.arrays):
         with suppress(ArgumentError):  # which every rank finds by itself
             return _with_widths(reader, listing, region)
     return listing
@@ -105,7 +102,7 @@ def selections(listing: Listing, region: Any) -> tuple[dict[int, Selection], Vie
     return made, view
 
 
-def _with_widths(reader: Hdf5File, listing: Listing, region: Any) -> Listing:
+def _with_widths(reader: TextReader, listing: Listing, region: Any) -> Listing:
     """The listing, with strings as wide as a load needs them."""
     arrays = list(listing.arrays)
     for number, selection in selections(listing, region)[0].items():
@@ -113,18 +110,6 @@ def _with_widths(reader: Hdf5File, listing: Listing, region: Any) -> Listing:
             spec = replace(arrays[number].spec, dtype=reader.dtype_of_longest(selection))
             arrays[number] = replace(arrays[number], spec=spec)
     return listing._replace(arrays=arrays)
-
-
-def reader_of(file: InputFile) -> FormatReader:
-    """What reads the format of a file, by its first bytes.
-
-    Raises:
-        FileError: It cannot be opened, or is an archive.
-    """
-    magic = file.read_bytes(0, min(file.stamp.nbytes, len(npy_format.MAGIC_PREFIX)))
-    if magic.startswith(b"PK"):
-        raise FileError(file.path, None, "is an archive, as .npz is. Load its arrays by numpy.load and share them.")
-    return NpyFile(file) if magic == npy_format.MAGIC_PREFIX else Hdf5File(file)
 
 
 def checked(path: Any, dataset: Any) -> tuple[str, str | None]:

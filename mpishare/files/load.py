@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,11 @@ from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, FileError
 from mpishare.files.errors import file_errors
+from mpishare.files.formats import FormatReader, reader_of
 from mpishare.files.input_file import InputFile, Stamp
-from mpishare.files.listing import FormatReader, checked, inspect_file, reader_of, selections
+from mpishare.files.listing import checked, inspect_file, selections
 from mpishare.files.parallel_read import ROOT, read_parts
+from mpishare.files.sliced import CallFile, name_of_call
 from mpishare.files.stored import Listing
 from mpishare.files.tiles import Selection
 from mpishare.memory.backends import check_backend
@@ -28,14 +32,15 @@ from mpishare.memory.pool import Slot
 from mpishare.memory.segment import Segment
 from mpishare.progress_bar import check_tqdm
 
-Found = tuple[type[FormatReader], Stamp, Listing]
-"""What a rank has found: the format of the file, its stamp, and what it stores."""
+Found = tuple[Callable[[InputFile], FormatReader], dict[str, Stamp], Listing]
+"""What a rank has found: what reads the format of the file, its stamps, and what it stores."""
 
 
 def load(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None = None,
     dataset: str | None = None,
     *,
+    call: Callable[[], Any] | None = None,
     region: Any = None,
     read: str = "job",
     map: bool = False,  # noqa: A002 - what NumPy calls mmap_mode
@@ -44,7 +49,7 @@ def load(
     comm: mpi.Comm | None = None,
     backend: str | None = None,
 ) -> Any:
-    """Reads an array of a `.npy` or an HDF5 file into the memory of each node, without a copy on the way.
+    """Reads an array of a file, or of what a function opens, into the memory of each node, without a copy on the way.
 
     The ranks of rank 0's node read each byte once, each rank other tiles. Meanwhile earlier tiles travel to the other
     nodes. No rank holds a second copy. The rank that reads a compressed chunk decompresses it.
@@ -53,14 +58,21 @@ def load(
     length bytes. Strings of variable length, also in columns, become bytes ("S") as wide as the longest, in UTF-8 if
     the file has that; they are read twice. References, arrays of variable length and Python objects cannot be loaded.
 
+    With `call`, each rank that reads calls the function and reads by slices of what it returns. Slices end at its
+    chunks, where it has them: each chunk is decoded once, and then copied. A chunk is all that a rank holds of its own.
+
     Links are followed, also into other files. A dataset that has several names is read once, and the same array stands
     under each name. What cannot be loaded is left out of a group, with a warning on rank 0 that names it: datasets,
     columns, links that lead nowhere, and links to a group that they are in.
 
     Args:
-        path: The file. A relative path starts at the working folder of rank 0; of the leader of each node if
-            each node has its own file.
+        path: The file; None where `call` is given. A relative path starts at the working folder of rank 0; of the
+            leader of each node if each node has its own file.
         dataset: A dataset or a group of an HDF5 file; None for the whole file.
+        call: Instead of a file, a function without arguments that opens an array: anything with `shape`, `dtype` and
+            basic slicing, such as a `zarr.Array`, an `h5py.Dataset`, a `netCDF4.Variable`, a `dask.array` or a class of
+            your own. All ranks pass it. Rank 0 and the ranks of its node call it, or with `read="node"` all ranks.
+            Its array is closed if it has `close`. It must not wait for other ranks.
         region: The part of one array to load: integers, slices with any step, Ellipsis, None, at most one list of
             integers or mask, or a tuple of these, as in NumPy's indexing; None for all of it. A negative step gives a
             reversed view, as in NumPy. The items of a list are read in rising order, each once, and come in the order
@@ -85,13 +97,14 @@ def load(
 
     Raises:
         FileError: There is no such file or dataset; it cannot be read, is truncated or damaged, or changes meanwhile;
-            or it cannot be mapped.
+            or it cannot be mapped. Or the array of `call` has not the same shape and dtype on all ranks, or a slice of
+            it has others than it says.
         SpecError: The dtype of the dataset cannot be shared, or it is an HDF5 null dataspace.
-        ArgumentError: `region` is not within the array, or another argument is not allowed.
+        ArgumentError: `region` is not within the array, `call` returns no array, or another argument is not allowed.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
         BackendError: h5py or tqdm is needed and not installed, or the backend cannot be used on this node.
         MismatchError: The ranks gave different arguments, or made different calls.
-        PeerError: Another rank raised one of these.
+        PeerError: Another rank raised one of these, or `call` raised there. That rank raises its own error.
 
     Collective:
         Over `comm`.
@@ -104,36 +117,40 @@ def load(
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     np.save(f"{folder}/grid.npy", np.arange(6.0).reshape(2, 3))
         ...     ms.load(f"{folder}/grid.npy", region=np.s_[:, ::-1]).tolist()
+        ...     ms.load(call=lambda: np.memmap(f"{folder}/grid.npy", "f8", offset=128), region=-1).tolist()
         [[2.0, 1.0, 0.0], [5.0, 4.0, 3.0]]
+        5.0
     """
-    with collective("load", comm) as call, ExitStack() as stack:
-        context, per_node = call.context, map or read == "node"
+    with collective("load", comm) as entered, ExitStack() as stack:
+        context, per_node = entered.context, map or read == "node"
+        is_reading = per_node or context.topology.node == context.topology.node_of(ROOT)
         reader, pickled = None, b""
-        with call.agree_on_arguments() as agreement:
+        with entered.agree_on_arguments() as agreement:
             names = check_backend(backend, context)
-            file, name = checked(path, dataset)
+            make, file, name = _source(path, dataset, call)
             items = None if region is None else checked_region(region)
             shown = "None" if items is None else text_of_region(items)
             switches = f"map={bool(map)}, attributes={bool(attributes)}, progress={bool(progress)}, backend={names}"
-            agreement.call = f"load({file!r}, {name!r}, region={shown}, {read=}, {switches})"
+            source = repr(file) if call is None else "call=…"
+            agreement.call = f"load({source}, {name!r}, region={shown}, {read=}, {switches})"
             if not isinstance(read, str) or read not in ("job", "node"):
                 raise ArgumentError(f"read {read!r} is unknown. Use 'job' or 'node'.")
+            if call is not None and (map or attributes):
+                raise ArgumentError("map=True and attributes=True are for a file. Leave them out with call.")
             if progress:
                 check_tqdm()
             if context.topology.rank == ROOT or (per_node and context.topology.is_leader):
-                reader = reader_of(stack.enter_context(InputFile(file)))
-                listing = inspect_file(reader, name, items, attributes=attributes)
-                if listing.left_out and context.topology.rank == ROOT:
-                    callsite.warn(f"load(): left out of {file}: {'; '.join(listing.left_out)}")
-                pickled = pickle.dumps(
-                    (type(reader), reader.file.stamp, listing)
-                )  # while an error can still be raised on all ranks
+                reader = make(stack.enter_context(InputFile(file)))
+                pickled = _inspected(context, reader, name, items, attributes=attributes)
                 if context.topology.rank == ROOT:
                     agreement.payload = len(pickled).to_bytes(PAYLOAD_BYTES, "little")
-        format_class, stamp, listing = _shared_listing(context, pickled, agreement.payload, per_node=per_node)
-        if reader is None:
-            reader = format_class(stack.enter_context(InputFile(listing.path, stamp)))
-        with nullcontext() if items is None else agree(context.collective_comm):
+        of_root, own = _shared_listing(context, pickled, agreement.payload, per_node=per_node)
+        with agree(context.collective_comm):
+            format_class, stamps, listing = _understood(context, of_root, own)
+            if reader is None:
+                reader = (make if call else format_class)(stack.enter_context(InputFile(listing.path, stamps)))
+            if isinstance(reader, CallFile) and is_reading:
+                reader.check_same(listing.arrays[0])
             chosen, view = selections(listing, items)
         if map:
             arrays = _mapped(context, reader, list(chosen.values()))
@@ -147,8 +164,31 @@ def load(
     return data, listing.attributes if listing.is_group else listing.attributes.get("", {})
 
 
-def _shared_listing(context: Context, pickled: bytes, length: bytes, *, per_node: bool) -> Found:
-    """What the root found in its file; or, `per_node`, what the leader of this node found in the file of the node.
+def _source(
+    path: Any, dataset: Any, call: Callable[[], Any] | None
+) -> tuple[Callable[[InputFile], FormatReader], str, str | None]:
+    """What reads the array, the file or what error messages say in its place, and the name in the file.
+
+    Raises:
+        ArgumentError: One is not as it must be, or there is a file and `call`.
+    """
+    if call is None:
+        return reader_of, *checked(path, dataset)
+    if path is not None or dataset is not None:
+        raise ArgumentError("both call and a path or a dataset were given. Give one of them.")
+    return partial(CallFile, call=call), name_of_call(call), None
+
+
+def _inspected(context: Context, reader: FormatReader, name: str | None, region: Any, *, attributes: bool) -> bytes:
+    """What this rank finds, pickled while an error can still be raised on all ranks. The root warns of what is left."""
+    listing = inspect_file(reader, name, region, attributes=attributes)
+    if listing.left_out and context.topology.rank == ROOT:
+        callsite.warn(f"load(): left out of {reader.file.path}: {'; '.join(listing.left_out)}")
+    return pickle.dumps((type(reader), reader.file.stamps, listing))
+
+
+def _shared_listing(context: Context, pickled: bytes, length: bytes, *, per_node: bool) -> tuple[bytes, bytes]:
+    """What the root found, and what the leader of this node found in the file of the node, pickled.
 
     Args:
         context: That of the communicator.
@@ -159,16 +199,27 @@ def _shared_listing(context: Context, pickled: bytes, length: bytes, *, per_node
     is_root = context.topology.rank == ROOT
     block = np.frombuffer(pickled, np.uint8) if is_root else np.empty(int.from_bytes(length, "little"), np.uint8)
     context.collective_comm.bcast(block, ROOT)
-    of_root: Found = pickle.loads(block.data)  # noqa: S301 - of this job
     if not per_node or context.topology.n_nodes == 1:
-        return of_root
-    own: Found = pickle.loads(context.node_collective_comm.bcast_obj(pickled, 0))  # noqa: S301
-    with agree(context.collective_comm):
-        there, here = of_root[2].description, own[2].description
-        if here != there:
-            host, root_host = context.topology.host, context.topology.hosts[ROOT]
-            raise FileError(own[2].path, None, f"has {here} on host {host}, but on host {root_host} {there}.")
-    return own
+        return block.tobytes(), b""
+    return block.tobytes(), context.node_collective_comm.bcast_obj(pickled, 0)
+
+
+def _understood(context: Context, of_root: bytes, own: bytes) -> Found:
+    """What the leader of this node found, or else the root.
+
+    Raises:
+        FileError: This node's file has other arrays than the root's.
+        ImportError: A dtype needs a package that this rank does not have.
+    """
+    found: Found = pickle.loads(of_root)  # noqa: S301 - of this job
+    if not own:
+        return found
+    own_found: Found = pickle.loads(own)  # noqa: S301
+    there, here = found[2].description, own_found[2].description
+    if here != there:
+        host, root_host = context.topology.host, context.topology.hosts[ROOT]
+        raise FileError(own_found[2].path, None, f"has {here} on host {host}, but on host {root_host} {there}.")
+    return own_found
 
 
 def _mapped(context: Context, reader: FormatReader, chosen: list[Selection]) -> list[NDArray[Any]]:
@@ -205,7 +256,7 @@ def map_file(reader: FormatReader, selection: Selection, origin: Origin, key: in
         empty.flags.writeable = False
         return empty
     with file_errors(file.path, stored.name):
-        memory = Mapping.read_only(file.descriptor, slice(stored.offset, stored.offset + stored.nbytes))
+        memory = Mapping.read_only(file.file_of(stored).descriptor, slice(stored.offset, stored.offset + stored.nbytes))
     segment = Segment(Slot(memory, origin, stored.nbytes), stored.nbytes, key, "load")
     segment.seal()
     selected: Any = (*(slice(indices.start, indices.stop, indices.step) for indices in ranges), ...)

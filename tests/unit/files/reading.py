@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from mpishare.files.formats import reader_of
 from mpishare.files.input_file import InputFile
-from mpishare.files.listing import inspect_file, reader_of, selections
+from mpishare.files.listing import inspect_file, selections
 from mpishare.files.load import nested
 from mpishare.files.parallel_read import layout_of
 

@@ -15,8 +15,9 @@ from hypothesis.extra import numpy as hnp
 
 from mpishare.errors import ArgumentError, CapacityError, FileError, SpecError
 from mpishare.files.errors import file_errors
+from mpishare.files.formats import reader_of
 from mpishare.files.input_file import InputFile, read_exactly
-from mpishare.files.listing import reader_of, selections
+from mpishare.files.listing import selections
 from mpishare.files.load import map_file
 from mpishare.memory.mapping import Origin
 from tests.arrays import DTYPES, assert_same, filled
@@ -49,14 +50,14 @@ def test_a_file_that_has_changed(tmp_path, change):
     path = tmp_path / "a.npy"
     np.save(path, np.zeros(100))
     with InputFile(str(path)) as source:
-        stamp = source.stamp
-    with InputFile(str(path), stamp) as source:
+        stamps = {"": source.stamp}
+    with InputFile(str(path), stamps) as source:
         source.read_bytes(0, 6)
         CHANGES[change](path)
         with nullcontext() if change == "replaced" else pytest.raises(FileError, match="was changed while"):
             source.check()
     message = r"was changed while .* had inode \d+, \d+ bytes and the time \d{4}-.* \(UTC\), and now has inode \d+"
-    with InputFile(str(path), stamp) as source, pytest.raises(FileError, match=message):
+    with InputFile(str(path), stamps) as source, pytest.raises(FileError, match=message):
         source.read_bytes(0, 6)
 
 

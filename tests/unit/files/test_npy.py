@@ -92,7 +92,6 @@ HEADERS = {
 DAMAGED = {
     **{name: (file_of(header.encode(), 3), message) for name, (header, message) in HEADERS.items()},
     "short": (header_of(Spec(np.dtype("u1"), (1000,))) + bytes(999), "is truncated: it has 1,127 bytes"),
-    "archive": (b"PK\3\4", "is an archive"),
     "half a header": (b"\x93NUMPY\1\0\xff", "ends at byte 9"),
     "format 9": (b"\x93NUMPY\x09\0\xff\0\0\0", "format 9 is unknown"),
     "long header": (b"\x93NUMPY\2\0\1\0\2\0", "its header has 131,073 bytes; 131,072 are allowed"),

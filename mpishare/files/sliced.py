@@ -1,0 +1,149 @@
+"""What has a shape, a dtype and basic slicing, such as a zarr.Array: described, and read tile by tile into memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpishare.arrays.dtypes import describe, rebuild
+from mpishare.arrays.spec import Spec
+from mpishare.errors import ArgumentError, FileError, SpecError
+from mpishare.files.errors import file_errors, reason_of
+from mpishare.files.input_file import InputFile
+from mpishare.files.stored import Listing, Stored
+
+_LARGEST_SHARD_BYTES = 16 << 20
+"""A smaller shard of zarr is read whole, as one tile. Of a larger one the chunks are read, so that no rank holds it."""
+
+_WHERE_CHUNKS_ARE: tuple[Callable[[Any], Any], ...] = (
+    lambda array: array.shards if math.prod(array.shards) * array.dtype.itemsize <= _LARGEST_SHARD_BYTES else None,
+    lambda array: array.chunks,  # zarr, h5py; dask and xarray have all lengths along each axis
+    lambda array: array.chunking(),  # netCDF4
+    lambda array: array.encoding["chunksizes"],  # xarray without dask
+    lambda array: array.chunk_layout.read_chunk.shape,  # tensorstore
+)
+
+_CURE = "Return what has shape, dtype and basic slicing, such as a zarr.Array; for anything else use share(call=…)."
+_CURE_OF_MASK = "has masked items, which no plain array has. Of netCDF4, return a variable after set_auto_mask(False)."
+_CURE_OF_TILE = "Slices must be as the shape and dtype say. Of netCDF4, return a variable after set_auto_scale(False)."
+
+
+def described(place: str, array: Any, name: str | None = None) -> Stored:
+    """What is loaded of an array.
+
+    Args:
+        place: What error messages call the file.
+        array: The array.
+        name: The name of the array in its file.
+
+    Raises:
+        ArgumentError: It is no array.
+        SpecError: Its dtype cannot be shared, or its shape is not known.
+    """
+    try:
+        shape, dtype = array.shape, array.dtype
+    except AttributeError as error:
+        raise ArgumentError(
+            f"{place}: an object of type {type(array).__name__} is no array: {error}. {_CURE}"
+        ) from error
+    dtype = getattr(dtype, "numpy_dtype", dtype)  # tensorstore's
+    with file_errors(place, name):
+        if not isinstance(dtype, np.dtype):
+            raise SpecError(f"dtype {dtype!r} is not one of NumPy. {_CURE}")
+        spec = Spec.make(shape, dtype)
+        spec = replace(spec, dtype=rebuild(describe(spec.dtype)))  # without the metadata of h5py
+    chunks = chunks_of(array, len(spec.shape))
+    return Stored(name, spec, len(spec.shape), "chunked" if chunks else "sliced", chunks=chunks)
+
+
+def chunks_of(array: Any, ndim: int) -> tuple[int, ...] | None:
+    """The lengths of a chunk of an array; of chunks that differ, the longest along each axis; None without chunks."""
+    for find in _WHERE_CHUNKS_ARE:
+        with suppress(AttributeError, LookupError, TypeError, ValueError):
+            chunks = [max(map(int, length)) if isinstance(length, tuple) else int(length) for length in find(array)]
+            if len(chunks) == ndim and min(chunks) > 0:
+                return tuple(chunks)
+    return None
+
+
+def read_tile(place: str, stored: Stored, array: Any, ranges: Sequence[range], out: NDArray[np.void]) -> None:
+    """Fills `out` with the items of these indices along each axis of `array`.
+
+    Raises:
+        FileError: They cannot be read; or are of another shape or dtype than `stored` says, or masked.
+    """
+    index = tuple(slice(indices.start, indices[-1] + 1, indices.step) for indices in ranges)
+    shown = "tile [" + ", ".join(f"{axis.start}:{axis.stop}:{axis.step}".removesuffix(":1") for axis in index) + "]"
+    try:
+        tile = array[index]
+        is_masked, tile = np.ma.is_masked(tile), np.asarray(tile)
+    except Exception as error:  # of any class: another library reads
+        reason = f"{shown} cannot be read: {type(error).__name__}: {reason_of(error)}"
+        raise FileError(place, stored.name, reason) from error
+    if is_masked:
+        raise FileError(place, stored.name, f"{shown} {_CURE_OF_MASK}")
+    if tile.shape != out.shape or not np.can_cast(tile.dtype, stored.dtype, "equiv"):
+        reason = f"{shown} has shape={tile.shape}, dtype={tile.dtype}; expected {out.shape} and {stored.dtype}."
+        raise FileError(place, stored.name, f"{reason} {_CURE_OF_TILE}")
+    out.view(stored.dtype)[...] = tile
+
+
+class CallFile:
+    """The array that a function of the user returns, in the place of a file. It satisfies `FormatReader`.
+
+    Each rank that reads calls the function. Python's lock and many libraries let no two threads read at a time, so one
+    thread of each rank reads.
+    """
+
+    def __init__(self, file: InputFile, call: Callable[[], Any]) -> None:
+        self.file = file
+        self._call = call
+
+    @cached_property
+    def array(self) -> Any:
+        """What the function returns, closed with the file if it has `close`."""
+        array = self._call()
+        if callable(getattr(array, "close", None)):
+            self.file.callback(array.close)
+        return array
+
+    def listing(self, name: str | None, *, attributes: bool) -> Listing:
+        """The one array. See `FormatReader`."""
+        return Listing(self.file.path, [described(self.file.path, self.array)], 0, {}, [])
+
+    def check_same(self, stored: Stored) -> None:
+        """Calls the function on this rank, and compares its array with the one of the rank that inspected it.
+
+        Raises:
+            FileError: It has another shape or dtype.
+        """
+        own, there = described(self.file.path, self.array).spec, stored.spec
+        if own != there:
+            reason = f"returned an array of {own} on this rank, and of {there} on the rank that inspected it."
+            raise FileError(self.file.path, None, f"{reason} Return the same array on all ranks.")
+
+    def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
+        """See `Reader`."""
+        read_tile(self.file.path, stored, self.array, ranges, out)
+
+    def check(self) -> None:
+        """Closes the array, while an error can still be raised on all ranks."""
+        self.file.close()
+
+
+def name_of_call(call: Any) -> str:
+    """What error messages say in the place of a file.
+
+    Raises:
+        ArgumentError: `call` is not a function.
+    """
+    if not callable(call):
+        raise ArgumentError(f"call {call!r} is not a function. Pass one without arguments that returns an array.")
+    return f"call={getattr(call, '__qualname__', type(call).__name__)}"

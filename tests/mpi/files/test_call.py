@@ -1,0 +1,265 @@
+"""load(call=…): what a function opens on each rank that reads, in slices, each byte once; or an error on all ranks."""
+
+import gc
+import re
+from collections.abc import Callable
+from typing import Any
+
+import dask.array as da
+import h5py
+import netCDF4
+import numpy as np
+import pytest
+import tensorstore
+import xarray
+import zarr
+from astropy.io import fits
+from mpi4py import MPI
+
+import mpishare as ms
+from mpishare.memory.segment import segment_of
+from tests.arrays import assert_same
+
+COMM = MPI.COMM_WORLD
+LARGE = np.random.default_rng(3).integers(0, 2**30, (700, 1100), "i4")
+CHUNKS = (64, 500)
+zarr.zeros(1)[:]  # starts its thread, before descriptors are counted
+
+
+class Own:
+    """An array of the user's own, which notes what is done with it."""
+
+    dtype = LARGE.dtype
+    shape: Any = LARGE.shape
+    chunks = CHUNKS
+
+    def __init__(self):
+        self.read: list[Any] = []
+        self.is_closed = False
+
+    def __getitem__(self, index):
+        assert not self.is_closed
+        self.read.append(index)
+        return LARGE[index]
+
+    def close(self):
+        self.is_closed = True
+
+
+def write_netcdf(path):
+    with netCDF4.Dataset(path, "w") as file:
+        file.createDimension("y", 700)
+        file.createDimension("x", 1100)
+        file.createVariable("a", "i4", ("y", "x"), zlib=True, chunksizes=CHUNKS)[:] = LARGE
+
+
+@pytest.fixture(scope="module")
+def folder(build_folder):
+    """Files that no test changes."""
+    if COMM.rank == 0:
+        with h5py.File(build_folder / "call.h5", "w") as file:
+            file.create_dataset("a", data=LARGE, chunks=CHUNKS, compression="gzip")
+        write_netcdf(build_folder / "call.nc")
+        made = zarr.open(build_folder / "call.zarr", mode="w", shape=LARGE.shape, chunks=CHUNKS, dtype="i4")
+        made[...] = LARGE
+        LARGE.tofile(build_folder / "call.raw")
+        fits.PrimaryHDU(LARGE).writeto(build_folder / "call.fits")
+    COMM.Barrier()
+    return build_folder
+
+
+def open_tensorstore(folder):
+    store = {"driver": "file", "path": f"{folder}/call.zarr/"}
+    driver = "zarr3" if (folder / "call.zarr/zarr.json").exists() else "zarr"
+    return tensorstore.open({"driver": driver, "kvstore": store}).result()
+
+
+OPENED: dict[str, Callable[[Any], Any]] = {
+    "class": lambda folder: Own(),
+    "numpy": lambda folder: LARGE,
+    "memmap": lambda folder: np.memmap(folder / "call.raw", "i4", "r", shape=LARGE.shape),
+    "h5py": lambda folder: h5py.File(folder / "call.h5")["a"],
+    "netCDF4": lambda folder: netCDF4.Dataset(folder / "call.nc")["a"],
+    "xarray": lambda folder: xarray.open_dataset(folder / "call.nc", engine="h5netcdf")["a"],
+    "dask": lambda folder: da.from_array(LARGE, chunks=CHUNKS) + 0,
+    "zarr": lambda folder: zarr.open_array(folder / "call.zarr", mode="r"),
+    "tensorstore": open_tensorstore,
+    "FITS section": lambda folder: fits.open(folder / "call.fits")[0].section,
+}
+
+
+@pytest.mark.parametrize("read", ["job", "node"])
+@pytest.mark.parametrize("name", OPENED)
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+def test_whatever_can_be_sliced(folder, name, read):
+    for index in (None, np.s_[::-3, 5:900:7], np.s_[:, 77], [699, 3, -1, 3, 100]):
+        if index == np.s_[::-3, 5:900:7] and name == "FITS section":
+            continue  # of a slice with a step astropy makes another dtype
+        result = ms.load(call=lambda: OPENED[name](folder), region=index, read=read)
+        assert_same(result, LARGE if index is None else LARGE[index])
+        assert (type(result), result.flags.writeable) == (np.ndarray, False)
+        assert segment_of(result) is not None
+    del result
+    gc.collect()
+
+
+def loaded_by_own(**options):
+    """What is loaded of arrays of the user's own, and those that this rank opened."""
+    opened = []
+
+    def call():
+        opened.append(Own())
+        return opened[-1]
+
+    return ms.load(call=call, **options), opened
+
+
+@pytest.mark.parametrize("read", ["job", "node"])
+@pytest.mark.parametrize("backend", [None, "private"])
+def test_each_chunk_is_read_once(read, backend):
+    """By ranks of the root's node, or of each node; each opens one array, and closes it."""
+    result, opened = loaded_by_own(read=read, backend=backend)
+    assert_same(result, LARGE)
+    topology = ms.topology()
+    is_reading = read == "node" or topology.node == topology.node_of(0)
+    assert [array.is_closed for array in opened] == [True] * is_reading
+    read_here = [index for array in opened for index in array.read]
+    everything = topology.node_comm.allgather(read_here)
+    counts = np.zeros(LARGE.shape, int)
+    for index in (index for of_rank in everything for index in of_rank):
+        assert all(axis.start % length == 0 for axis, length in zip(index, CHUNKS, strict=True))
+        counts[index] += 1
+    assert (counts == is_reading).all()
+    streams = read == "job" and topology.n_nodes > 1 and topology.node_size > 1
+    readers = [rank for rank, of_rank in enumerate(everything) if of_rank]
+    if is_reading and backend is None:
+        assert readers == list(range(1 if streams else 0, topology.node_size))
+
+
+def test_small_arrays():
+    for array in (np.array(7.5), np.float32(3), np.empty((0, 3), "f4"), np.array(b"ab"), np.ones((2, 2), ">M8[s]")):
+        assert_same(ms.load(call=lambda: array), np.asarray(array))  # noqa: B023
+    assert ms.load(call=lambda: LARGE, region=np.s_[3, 4]) == LARGE[3, 4]
+
+
+class Short(Own):
+    """Its slices have an item too few."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(index)[:-1]
+
+
+class Wide(Own):
+    """Its slices have another dtype."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(index).astype("i8")
+
+
+class Masked(Own):
+    """Its slices have masked items."""
+
+    def __getitem__(self, index):
+        return np.ma.masked_less(super().__getitem__(index), 100_000_000)
+
+
+class Failing(Own):
+    """It cannot be read."""
+
+    def __getitem__(self, index):
+        raise KeyError("no such chunk")
+
+
+class Unclosable(Own):
+    """It cannot be closed."""
+
+    def close(self):
+        raise RuntimeError("cannot be closed")
+
+
+class Shaped:
+    """What has a shape and a dtype alone."""
+
+    def __init__(self, shape, dtype):
+        self.shape, self.dtype = shape, dtype
+
+
+BAD: dict[str, tuple[Any, str, str]] = {
+    "None": (lambda: None, "ArgumentError", "an object of type NoneType is no array: .* use share\\(call=…\\)"),
+    "objects": (lambda: np.array([None]), "SpecError", "call=<lambda>: dtype object cannot be shared"),
+    "str": (lambda: Shaped((3,), str), "SpecError", "dtype <class 'str'> is not one of NumPy"),
+    "no lengths": (lambda: Shaped((np.nan, 3), LARGE.dtype), "SpecError", r"shape \(nan, 3\) is not understood"),
+    "negative": (lambda: Shaped((-1, 3), LARGE.dtype), "SpecError", r"shape \(-1, 3\) is negative"),
+    "short": (Short, "FileError", r"tile \[\d+:\d+, 0:\d+\] has shape=\(\d+, \d+\), dtype=int32; expected \(\d+, \d"),
+    "wide": (Wide, "FileError", r"tile \[\d+:\d+, 0:\d+\] has shape=.*, dtype=int64; expected .* and int32\. Slices"),
+    "masked": (Masked, "FileError", r"tile \[\d+:\d+, 0:\d+\] has masked items.*set_auto_mask\(False\)"),
+    "failing": (Failing, "FileError", r"tile \[\d+:\d+, 0:\d+\] cannot be read: KeyError: no such chunk"),
+}
+
+
+@pytest.mark.two_launches
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arrays(raised, name):
+    call, error, message = BAD[name]
+    errors = raised(lambda: ms.load(call=call))
+    assert {kind for kind, _ in errors} <= {error, "PeerError"}
+    assert error in {kind for kind, _ in errors}
+    for _, text in errors:
+        assert re.search(message, text), text
+
+
+@pytest.mark.two_launches
+@pytest.mark.parametrize("victim", [0, -1])
+@pytest.mark.parametrize("kind", ["opening", "closing"])
+def test_a_call_that_raises_on_one_rank(victim, kind):
+    """The rank raises its own error, all others a PeerError with its text."""
+    failed = ms.topology().ranks_of(0)[victim]
+
+    def call():
+        if COMM.rank == failed and kind == "opening":
+            raise ZeroDivisionError("cannot be opened")
+        return Unclosable() if COMM.rank == failed else Own()
+
+    expected = (ZeroDivisionError if kind == "opening" else RuntimeError) if COMM.rank == failed else ms.PeerError
+    with pytest.raises(expected, match=f"cannot be {'opened' if kind == 'opening' else 'closed'}"):
+        ms.load(call=call)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.two_launches
+def test_arrays_that_differ(raised):
+    last = ms.topology().ranks_of(0)[-1]
+    errors = raised(lambda: ms.load(call=lambda: LARGE[: 500 if COMM.rank == last else 700]))
+    if last:
+        assert [kind for kind, _ in errors] == [
+            "FileError" if rank == last else "PeerError" for rank in range(COMM.size)
+        ]
+        assert all("returned an array of shape=(500, 1100)" in text for _, text in errors)
+    else:
+        assert {kind for kind, _ in errors} == {"nothing"}
+
+
+ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
+    "no function": ({"call": 3}, "call 3 is not a function"),
+    "a path": ({"call": Own, "path": "a.npy"}, "both call and a path"),
+    "a dataset": ({"call": Own, "dataset": "a"}, "both call and a path"),
+    "map": ({"call": Own, "map": True}, "are for a file"),
+    "attributes": ({"call": Own, "attributes": True}, "are for a file"),
+    "region": ({"call": Own, "region": 700}, "700 is not within axis 0"),
+    "neither": ({}, "path is None"),
+}
+
+
+@pytest.mark.two_launches
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_bad_arguments(raised, name):
+    options, message = ARGUMENTS[name]
+    errors = raised(lambda: ms.load(**options))
+    assert all(kind == "ArgumentError" and message in text for kind, text in errors)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.two_launches
+def test_a_rank_without_call(raised, folder):
+    errors = raised(lambda: ms.load(folder / "call.h5") if COMM.rank else ms.load(call=Own))
+    assert {kind for kind, _ in errors} == {"MismatchError"}

@@ -1,0 +1,137 @@
+"""Every format: what its own library has written is described, and read to the bit; and damaged files are refused."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+import pytest
+
+from mpishare.errors import MpishareError
+from mpishare.files.formats import FORMATS, reader_of
+from mpishare.files.input_file import InputFile
+from mpishare.files.listing import stored
+from tests.arrays import assert_same
+from tests.unit.files.reading import loaded
+
+ARRAYS = {
+    "small": np.arange(24, dtype="i4").reshape(2, 3, 4),
+    "fortran": np.asfortranarray(np.arange(35.0).reshape(5, 7)),
+    "none": np.empty((0, 3), "f4"),
+    "one": np.array(2.5),
+    "flags": np.arange(300) % 3 > 0,
+    "complex": (np.arange(9) * 1j).astype("c8"),
+}
+
+
+class Format(NamedTuple):
+    """A way to write a file.
+
+    Attributes:
+        write: Writes arrays by name to a path, by the library of the format.
+        arrays: What it writes.
+        reader: The name of the class that reads it.
+    """
+
+    write: Callable[[Any, dict[str, Any]], Any]
+    arrays: dict[str, Any]
+    reader: str
+
+
+def write_npy(path, arrays):
+    [array] = arrays.values()
+    with path.open("wb") as file:  # numpy.save would add a suffix
+        np.save(file, array)
+
+
+def write_hdf5(path, arrays, **options):
+    with h5py.File(path, "w") as file:
+        for name, array in arrays.items():
+            file.create_dataset(name, data=array, **(options if array.ndim and array.size else {}))
+
+
+WRITTEN = {
+    "npy": Format(write_npy, {"": ARRAYS["fortran"]}, "NpyFile"),
+    "hdf5": Format(write_hdf5, ARRAYS, "Hdf5File"),
+    "hdf5, chunked": Format(lambda *args: write_hdf5(*args, chunks=True, compression="gzip"), ARRAYS, "Hdf5File"),
+}
+
+
+@pytest.fixture(params=WRITTEN)
+def written(request, tmp_path):
+    """A format, and a file of it whose name tells nothing."""
+    written = WRITTEN[request.param]
+    written.write(tmp_path / "data", written.arrays)
+    return written, tmp_path / "data"
+
+
+def test_a_format_is_recognised_by_its_first_bytes(written):
+    form, path = written
+    with InputFile(str(path)) as file:
+        assert type(reader_of(file)).__name__ == form.reader
+    assert form.reader in {getattr(reader, "__name__", "") for _, reader in FORMATS}
+
+
+def by_name(form) -> Iterator[tuple[str | None, Any]]:
+    for name, array in form.arrays.items():
+        yield name or None, array
+
+
+def test_arrays_are_described(written):
+    form, path = written
+    found = {name.removeprefix("/"): array for name, array in stored(path).items()}
+    assert found.keys() == form.arrays.keys()
+    for name, array in form.arrays.items():
+        assert (found[name].shape, found[name].dtype, found[name].nbytes) == (array.shape, array.dtype, array.nbytes)
+        assert not found[name].reason
+
+
+def test_arrays_are_read(written):
+    """Whole and in part, alone and together."""
+    form, path = written
+    for name, array in by_name(form):
+        assert_same(loaded(path, name), array)
+        if array.ndim:
+            for region in (np.s_[::-2], np.s_[..., 1:], np.s_[[1, 0, 1]] if len(array) else np.s_[[]]):
+                assert_same(loaded(path, name, region, tile_bytes=20), np.asarray(array[region]))
+    everything = loaded(path)
+    for name, array in by_name(form):
+        assert_same(everything if name is None else everything[name], array)
+
+
+def test_files_that_end_too_early(written):
+    """At any byte: what is read is as before, or refused."""
+    form, path = written
+    content = path.read_bytes()
+    for length in {*range(0, min(len(content), 2500), 7), *range(0, len(content), 1 + len(content) // 100)}:
+        path.write_bytes(content[:length])
+        assert_refused_or_same(form, path)
+
+
+def test_damaged_files(written):
+    """Whatever stands in the header is refused at once, or loaded; no other error comes."""
+    form, path = written
+    if form.reader == "Hdf5File":
+        return  # whose headers HDF5 reads
+    content, rng = path.read_bytes(), np.random.default_rng(5)
+    for _ in range(150):
+        damaged = bytearray(content)
+        at = int(rng.integers(0, min(len(content), 1500)))
+        damaged[at] = int(rng.choice([0, 0xFF, ord("9"), ord("-"), damaged[at] ^ 1]))
+        path.write_bytes(damaged)
+        assert_refused_or_same(form, path, is_same=False)
+
+
+def assert_refused_or_same(form, path, *, is_same=True):
+    """One array after the other."""
+    for name, array in by_name(form):
+        try:
+            found = stored(path, name)
+            if sum(one.nbytes for one in found.values()) > 1 << 20:
+                continue  # a damaged length within a file as long: of HDF5's fill values
+            result = loaded(path, name, tile_bytes=1 << 20)
+        except MpishareError as error:
+            assert str(path) in str(error)  # noqa: PT017 - what comes first decides
+        else:
+            if is_same:
+                assert_same(result, array)
