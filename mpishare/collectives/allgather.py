@@ -17,6 +17,7 @@ from mpishare.comm.context import Context
 from mpishare.errors import SpecError
 from mpishare.memory.allocation import node_memory
 from mpishare.memory.backends import check_backend
+from mpishare.objects.array_class import items_of_out, take_apart
 from mpishare.transfer.node_fill import broadcast_in_node
 from mpishare.transfer.rows import describe_rows, gather_nodes, rows_of, stack_rows
 
@@ -72,20 +73,23 @@ def allgather(
     with collective("allgather", comm) as call:
         context = call.context
         with call.agree_on_arguments() as agreement:
+            local, kind = take_apart(local)
             spec = rows_of(local)
             backend = check_backend(backend, context)
-            place = -1 if out is None else _row_of(local, out)
-            described = f"{describe_rows(spec)}, backend={backend}{name_of_out(out)}"
+            items = items_of_out(out, kind)
+            place = -1 if items is None else _row_of(local, items)
+            described = f"{describe_rows(spec)}{kind.text}, backend={backend}{name_of_out(items)}"
             agreement.call = f"allgather(rows of {described})"
         starts, whole = stack_rows(context, spec)
         if out is not None:
-            _check_out(context, whole, out, starts, place)
+            _check_out(context, whole, items, starts, place)
             with agree(context.collective_comm):
-                _gather(context, local if place < 0 else None, bytes_of(out), is_in_shared_memory(out), whole, starts)
+                is_shared = is_in_shared_memory(items)
+                _gather(context, local if place < 0 else None, bytes_of(items), is_shared, whole, starts)
             return out
         with node_memory(context, whole.nbytes, backend=backend, made_by="allgather") as segment:
             _gather(context, local, segment.block(), segment.origin.is_shared, whole, starts)
-        return segment.view(whole)
+        return kind.around(segment.view(whole))
 
 
 def _row_of(local: NDArray[Any], out: NDArray[Any]) -> int:

@@ -19,6 +19,7 @@ from mpishare.errors import ArgumentError, SpecError
 from mpishare.memory.allocation import node_memory
 from mpishare.memory.backends import check_backend
 from mpishare.memory.segment import segment_of
+from mpishare.objects.array_class import items_of_out, take_apart
 from mpishare.transfer.reduce import Reduction, operation_of
 
 _IS_C_ORDER, _IS_NODE_SHARED = 1, 2
@@ -92,14 +93,17 @@ def allreduce(
         context = call.context
         with call.agree_on_arguments() as agreement:
             operation = operation_of(mpi.SUM if op is None else op)
+            local, kind = take_apart(local)
             spec = Spec.of(local)
             operation.check(spec.dtype)
+            kind.check_result(operation.function, spec.dtype, operation.name)
             backend = check_backend(backend, context)
             shape = f"{spec.dtype.str}{list(spec.shape)}, {operation.name}, backend={backend}, scope={scope}"
-            agreement.call = f"allreduce({shape}{name_of_out(out)})"
+            items = items_of_out(out, kind)
+            agreement.call = f"allreduce({shape}{kind.text}{name_of_out(items)})"
             of_nodes = _is_of_nodes(scope)
             if out is not None:
-                _check_out(spec, local, out, of_nodes)
+                _check_out(spec, local, items, of_nodes)
             reduction = Reduction(context, operation, local, of_nodes=of_nodes)
             flags = _IS_C_ORDER if spec.order == "C" else 0
             if not of_nodes and local.flags.writeable and is_in_shared_memory(local):
@@ -114,12 +118,12 @@ def allreduce(
         if out is not None:
             with agree(context.node_collective_comm if node_scope == "node" else context.collective_comm):
                 if spec.nbytes:
-                    reduction.run(local, Spec.of(out), bytes_of(out), is_in_shared_memory(out))
+                    reduction.run(local, Spec.of(items), bytes_of(items), is_in_shared_memory(items))
             return out
         with node_memory(context, spec.nbytes, backend=backend, made_by="allreduce", scope=node_scope) as segment:
             if spec.nbytes:
                 reduction.run(local, spec, segment.block(), segment.origin.is_shared)
-        return segment.view(spec)
+        return kind.around(segment.view(spec))
 
 
 def _is_of_nodes(scope: object) -> bool:

@@ -14,6 +14,7 @@ from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.errors import ArgumentError, SpecError, checked_integer
 from mpishare.memory.segment import segment_of
+from mpishare.objects.array_class import take_apart
 from mpishare.transfer.between_nodes import broadcast
 
 _FENCES = {"node": "fence(scope='node')", "all": "fence(scope='all')"}
@@ -61,10 +62,11 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
         context = call.context
         with call.agree_on_arguments() as agreement:
             rank = checked_integer("root", root, largest=context.topology.size - 1)
-            agreement.call = f"bcast({shared_name(array, writes=True)}, root={rank})"
+            items, kind = take_apart(array)
+            agreement.call = f"bcast({shared_name(items, writes=True)}{kind.text}, root={rank})"
         if context.topology.n_nodes > 1:
             with agree(context.node_collective_comm):  # its other ranks wait for the one that receives
-                broadcast(context, rank, bytes_of(array))
+                broadcast(context, rank, bytes_of(items))
     return array
 
 

@@ -17,6 +17,7 @@ from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import SpecError, checked_integer
 from mpishare.host.memory import allocate_buffer
+from mpishare.objects.array_class import ArrayClass, items_of_out, take_apart
 from mpishare.transfer.between_nodes import broadcast_spec
 from mpishare.transfer.rows import describe_rows, receive_blocks, rows_of, send_blocks, stack_rows
 
@@ -64,20 +65,20 @@ def gather(
         context, topology = call.context, call.context.topology
         with call.agree_on_arguments() as agreement:
             root = checked_integer("root", root, largest=topology.size - 1)
+            local, kind = take_apart(local)
             spec = rows_of(local)
-            agreement.call = f"gather(rows of {describe_rows(spec)}, root={root})"
+            agreement.call = f"gather(rows of {describe_rows(spec)}{kind.text}, root={root})"
             stage = _allocate(context, 0 if topology.rank == root or local.flags.c_contiguous else spec.nbytes)
         starts, whole = stack_rows(context, spec)
         with agree(context.collective_comm):
-            block = _memory(context, whole, out) if topology.rank == root else _allocate(context, 0)
+            block = _memory(context, whole, out, kind) if topology.rank == root else _allocate(context, 0)
         if topology.rank != root:
             send_blocks(context, [(root, _bytes_in_c_order(local, stage))])
             return None
-        array = whole.view(block) if out is None else out
-        rows = [array[start:stop] for start, stop in pairwise(starts)]
+        rows = [whole.view(block)[start:stop] for start, stop in pairwise(starts)]
         copy_bytes(rows[root], local)  # first, as others' rows may go where they are
         receive_blocks(context, [(rank, bytes_of(part)) for rank, part in enumerate(rows) if rank != root])
-        return array
+        return kind.around(whole.view(block)) if out is None else out
 
 
 def scatter(
@@ -130,6 +131,7 @@ def scatter(
             root = checked_integer("root", root, largest=topology.size - 1)
             numbers = None if counts is None else list(map(int, counts))
             agreement.call = f"scatter(…, counts={numbers}, root={root})"
+            array, kind = take_apart(array if topology.rank == root else None)
             if topology.rank == root:
                 of_root = rows_of(array)
                 agreement.payload, extension = of_root.packed
@@ -138,20 +140,20 @@ def scatter(
         parts = parts_of(spec.shape[0], topology.size, numbers)
         own = parts[topology.rank]
         own_spec = Spec(spec.dtype, (own.stop - own.start, *spec.shape[1:]))
+        kind = context.collective_comm.bcast_obj(kind, root)
         with agree(context.collective_comm):
-            block = _memory(context, own_spec, out)
+            block = _memory(context, own_spec, out, kind)
             is_copied = topology.rank == root and array is not None and not array.flags.c_contiguous
             longest = max(part.stop - part.start for part in parts)
             stage = _allocate(context, spec.nbytes // max(spec.shape[0], 1) * longest if is_copied else 0)
-        rows = own_spec.view(block) if out is None else out
         if topology.rank != root or array is None:
             receive_blocks(context, [(root, block)])
         else:
             others = [rank for rank in range(topology.size) if rank != root]
             blocks = ((rank, _bytes_in_c_order(array[parts[rank]], stage)) for rank in others)
             send_blocks(context, blocks, reuses_memory=is_copied)
-            copy_bytes(rows, array[own])
-        return rows
+            copy_bytes(own_spec.view(block), array[own])
+        return kind.around(own_spec.view(block)) if out is None else out
 
 
 def _bytes_in_c_order(rows: NDArray[Any], stage: Block) -> Block:
@@ -163,15 +165,16 @@ def _bytes_in_c_order(rows: NDArray[Any], stage: Block) -> Block:
     return block
 
 
-def _memory(context: Context, spec: Spec, out: NDArray[Any] | None) -> Block:
-    """The bytes of `out`, which has this spec, or new ones.
+def _memory(context: Context, spec: Spec, out: NDArray[Any] | None, kind: ArrayClass) -> Block:
+    """The bytes of `out`, which has this spec and class, or new ones.
 
     Raises:
-        SpecError: `out` is not a writable array in C order of this shape and dtype.
+        SpecError: `out` is not a writable array in C order of this shape, dtype and class.
         CapacityError: This process has too little memory.
     """
     if out is None:
         return _allocate(context, spec.nbytes)
+    out = items_of_out(out, kind)
     Spec.of(out)
     if not (spec.fits(out) and out.flags.c_contiguous and out.flags.writeable):
         rows = f"the rows are {spec.dtype} of shape {spec.shape}"

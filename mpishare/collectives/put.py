@@ -18,6 +18,7 @@ from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, SpecError, checked_integer
 from mpishare.host.memory import allocate_buffer
+from mpishare.objects.array_class import ArrayClass, take_apart
 from mpishare.transfer.between_nodes import broadcast
 from mpishare.transfer.node_fill import ArraySource, replicate
 
@@ -70,11 +71,12 @@ def put(
         source = None
         with call.agree_on_arguments() as agreement:
             root = checked_integer("root", root, largest=topology.size - 1)
+            array, kind = take_apart(array)
             items, spec, part = _selected(array, region)
             name = shared_name(array if part is None else part, writes=True, is_contiguous=False)
-            agreement.call = f"put({name}, {text_of_region(items) if part is None else ''}, root={root})"
+            agreement.call = f"put({name}{kind.text}, {text_of_region(items) if part is None else ''}, root={root})"
             if topology.rank == root:
-                source = ArraySource(spec, _as_part(data, spec, array if part is None else part))
+                source = ArraySource(spec, _as_part(_assigned(data, spec, kind), spec, array if part is None else part))
             is_direct = part is not None and part.flags.forc and not has_gaps(spec.dtype)
             buffer = _buffer(context, 0 if is_direct or topology.n_nodes == 1 else spec.nbytes)
         if not spec.nbytes:
@@ -144,6 +146,22 @@ def _selected(array: NDArray[Any], region: Any) -> tuple[tuple[Any, ...], Spec, 
     selected: Any = (*(slice(r.start, r.stop, r.step) for r in ranges), ...)
     part = view(array[selected])
     return items, Spec.of(part), part
+
+
+def _assigned(data: ArrayLike | None, spec: Spec, kind: ArrayClass) -> ArrayLike | None:
+    """`data` as the class of the array assigns it to items, such as with its units converted. As it is, if plain.
+
+    Raises:
+        SpecError: The class refuses it.
+    """
+    if not kind.name:
+        return data
+    items = np.empty(spec.shape, spec.dtype)
+    try:
+        kind.around(items)[...] = data
+    except Exception as error:  # user classes may raise anything
+        raise SpecError(f"data cannot be assigned to {kind.name}: {error}") from error
+    return items
 
 
 def _as_part(data: ArrayLike | None, spec: Spec, array: NDArray[Any]) -> NDArray[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -43,7 +43,7 @@ def share(
     root: int = 0,
     comm: mpi.Comm | None = None,
     backend: str | None = None,
-    writable: bool = False,
+    writable: bool | Literal["private"] = False,
     scope: str = "all",
 ) -> _T:
     """Shares the array or the object of `root`: one copy of each array per node. Every rank gets a view.
@@ -74,7 +74,9 @@ def share(
         comm: The ranks that share; MPI_COMM_WORLD when None.
         backend: The backend to use, or several with commas in the order to try; None lets each node choose.
         writable: Whether all ranks of a node may write to the arrays, as to those of `zeros`, and see what the others
-            write: after a `fence`. `bcast` and `put` bring it to other nodes.
+            write: after a `fence`. `bcast` and `put` bring it to other nodes. "private" is for libraries that refuse
+            read-only arrays: each rank may write, and only it sees what it writes, as with `private`. Then a nameless
+            file is tried first, as its pages can be copy-on-write.
         scope: "all" to share among the ranks of `comm`; "node" where each node shares an object of its own, such as
             what `call` computes there once. Then `root` is a node rank, and the nodes do not wait for each other.
 
@@ -87,8 +89,8 @@ def share(
     Raises:
         SpecError: `obj` is None or cannot be pickled on `root`, or is an array whose dtype has no fixed size; or this
             rank cannot unpickle the object. What its class raised is the `__cause__`.
-        ArgumentError: `root` is not a rank of `comm`, `backend` or `scope` is unknown, `call` is not a function, or
-            there are both `obj` and `call`.
+        ArgumentError: `root` is not a rank of `comm`, `backend`, `scope` or `writable` is unknown, `call` is not a
+            function, or there are both `obj` and `call`.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
         BackendError: The requested backend cannot be used on this node.
         MismatchError: The ranks gave different `root` or `backend`, or made different calls.
@@ -117,7 +119,10 @@ def share(
         check_scope(scope)
         comm = topology(comm).node_comm
     with collective("share", comm) as entered:
-        result: _T = _share(entered, obj, call, root, backend, bool(writable))
+        result: _T = _share(entered, obj, call, root, backend, writable)
+        if writable == "private":
+            with agree(entered.context.collective_comm):
+                return make_private(result, needs_shared=False)  # type: ignore[no-any-return]
         return result
 
 
@@ -170,14 +175,27 @@ class _Options(NamedTuple):
     call: str
 
 
+_PRIVATE_BACKENDS = "memmap,window,private"
+"""The backends of arrays that become private: only the first one's need no copy for that."""
+
+
 @lru_cache(maxsize=256)
-def _options(root: int, backend: str | None, writable: bool) -> _Options:
-    call = f"share(…, root={root}, backend={backend}{', writable=True' * writable})"
-    return _Options(root, backend, writable, call)
+def _options(root: int, backend: str | None, writable: bool | str) -> _Options:
+    if writable not in (False, True, "private"):
+        raise ArgumentError(f"writable is {writable!r}. Use True, False or 'private'.")
+    call = f"share(…, root={root}, backend={backend}{f', {writable=}' if writable else ''})"
+    if writable == "private":
+        return _Options(root, backend or _PRIVATE_BACKENDS, False, call)
+    return _Options(root, backend, bool(writable), call)
 
 
 def _share(
-    call: CollectiveCall, obj: Any, function: Callable[[], Any] | None, root: int, backend: str | None, writable: bool
+    call: CollectiveCall,
+    obj: Any,
+    function: Callable[[], Any] | None,
+    root: int,
+    backend: str | None,
+    writable: bool | str,
 ) -> Any:
     context, source, slot = call.context, None, None
     with call.agree_on_arguments() as agreement:

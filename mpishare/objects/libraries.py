@@ -57,6 +57,27 @@ def _reduce_typed_storage(storage: Any) -> Any:
     return partial(kind, wrap_storage=storage._untyped_storage, dtype=storage.dtype, _internal=True), ()
 
 
+def _reduce_jax_array(array: Any) -> Any:
+    """An array of JAX on the CPU. JAX never writes to an array, and makes one around memory that no one else changes.
+
+    JAX copies items that it keeps in another form than NumPy does, such as integers of 4 bits. Keys of random numbers
+    have no form in NumPy.
+    """
+    from jax import dtypes
+
+    devices = array.devices()
+    is_key = dtypes.issubdtype(array.dtype, dtypes.extended)
+    if is_key or array.weak_type or len(devices) > 1 or devices.pop().platform != "cpu":
+        return NotImplemented
+    return _make_jax_array, (np.asarray(array),)
+
+
+def _make_jax_array(items: NDArray[Any]) -> Any:
+    import jax
+
+    return jax.device_put(items, may_alias=True)
+
+
 def _reduce_table(table: Any) -> Any:
     """A table of astropy, whose own `__setstate__` copies its columns, and `__getstate__` those with units.
 
@@ -143,6 +164,7 @@ _TABLE: list[tuple[str, str, Reduce]] = [
     ("astropy.io.fits", "FITS_rec", _read_variable_columns),
     ("astropy.table", "Table", _reduce_table),
     ("astropy.utils.data_info", "BaseColumnInfo", _reduce_column_info),
+    ("jax", "Array", _reduce_jax_array),
     ("polars", "DataFrame", _reduce_frame),
     ("polars", "Series", _reduce_series),
     ("xarray", "Variable", _reduce_variable),

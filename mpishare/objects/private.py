@@ -16,23 +16,23 @@ from mpishare.memory.segment import Segment, segment_at, segment_of
 from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
 
 
-def make_private(obj: Any) -> Any:
+def make_private(obj: Any, *, needs_shared: bool = True) -> Any:
     """`obj` with changes of its own. Local.
 
     Raises:
-        SpecError: It has no array in node-shared memory.
+        SpecError: It has no array in node-shared memory, unless not `needs_shared`: then its arrays are copied.
     """
     if type(obj) in PLAIN_CLASSES:
-        return _private_views(obj, [obj])[0]
+        return _private_views(obj, [obj], needs_shared)[0]
     pickled = pickle_object(obj)
-    return unpickle_object(PickledObject(pickled.skeleton, _private_views(obj, pickled.arrays)))
+    return unpickle_object(PickledObject(pickled.skeleton, _private_views(obj, pickled.arrays, needs_shared)))
 
 
-def _private_views(obj: Any, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+def _private_views(obj: Any, arrays: Sequence[NDArray[Any]], needs_shared: bool) -> list[NDArray[Any]]:
     """Copy-on-write views of node-shared arrays, where the kernel has them; copies of other arrays."""
     segments = [segment_of(array) or segment_at(array) for array in arrays]
     shared = {id(segment): segment for segment in segments if segment is not None and segment.key is not None}
-    if not shared:
+    if needs_shared and not shared:
         raise _not_shared(obj, segments)
     twins = {number: segment.private() for number, segment in shared.items()}
     views, copied = [], Counter[str]()

@@ -85,6 +85,7 @@ class _UserFunction:
     name: str
     op: mpi.Op
     commutes: bool
+    function: None = None
 
     def check(self, dtype: np.dtype[Any]) -> None:
         """Raises a `SpecError` where MPI has no datatype, which the operation gets."""

@@ -163,6 +163,23 @@ def test_an_array_that_the_ranks_of_a_node_write(comm, n):
     assert not ms.share(np.zeros(3)).flags.writeable
 
 
+@pytest.mark.parametrize("n", [3, 300_000])
+def test_an_array_that_each_rank_writes_for_itself(comm, n, raised, recwarn):
+    array = ms.share(np.ones((2, n)) if comm.rank == 0 else None, writable="private")
+    array[:, ms.partition(n, scope="node")] = comm.rank + 5
+    comm.Barrier()
+    assert set(np.unique(array)) <= {1, comm.rank + 5}
+    name, weights = ms.share(("x", np.arange(1.0 * n)), writable="private")
+    weights[1:] += comm.rank
+    comm.Barrier()
+    assert (weights[1:] == np.arange(1, n) + comm.rank).all()
+    assert name == "x"
+    assert ms.share("no array", writable="private") == "no array"
+    assert not recwarn.list
+    errors = raised(lambda: ms.share(np.ones(n), writable="shared"))  # type: ignore[arg-type]
+    assert all(error == "ArgumentError" and "Use True, False or 'private'" in text for error, text in errors)
+
+
 def test_each_node_computes_its_own(comm, raised):
     nodes = ms.topology()
     calls = []

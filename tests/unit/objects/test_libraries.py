@@ -291,3 +291,46 @@ def test_tensors_are_views_of_one_storage_as_long_as_one_exists():
 def test_memory_of_a_gpu_is_pickled_by_its_library():
     result = unpickle_object(pickle_object(UntypedStorage(b"abc", "cuda")))
     assert (bytes(result.buffer), result.device.type) == (b"abc", "cuda")
+
+
+class JaxArray:
+    """An array of JAX: in memory of its own, or around an array that is not copied."""
+
+    def __init__(self, items, platform="cpu", weak_type=False):
+        self.items, self.dtype, self.weak_type = items, items.dtype, weak_type
+        self.platform = platform
+
+    def devices(self):
+        return {self}
+
+    def __array__(self, dtype=None, copy=None):
+        return self.items.view()
+
+    def __reduce__(self):
+        return _rebuild_jax_array, (self.items.tolist(), self.weak_type)
+
+
+def _rebuild_jax_array(items, weak_type):
+    return JaxArray(np.array(items), weak_type=weak_type)
+
+
+def device_put(items, may_alias):
+    assert may_alias
+    return JaxArray(items)
+
+
+@pytest.fixture
+def _jax(monkeypatch):
+    """What `mpishare` uses of JAX, by the same names."""
+    dtypes = SimpleNamespace(extended=np.void, issubdtype=np.issubdtype)
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(Array=JaxArray, dtypes=dtypes, device_put=device_put))
+
+
+@pytest.mark.usefixtures("_jax")
+def test_arrays_of_jax_are_made_around_views():
+    arrays = [JaxArray(np.arange(3.0)), JaxArray(np.arange(4.0), "gpu"), JaxArray(np.ones(1), weak_type=True)]
+    pickled = pickle_object(arrays)
+    of_cpu, of_gpu, weak = unpickle_object(pickled)
+    assert [array.nbytes for array in pickled.arrays] == [24]
+    assert np.shares_memory(of_cpu.items, pickled.arrays[0])
+    assert (of_gpu.items.tolist(), weak.items.tolist(), weak.weak_type) == ([0.0, 1.0, 2.0, 3.0], [1.0], True)

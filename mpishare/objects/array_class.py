@@ -1,0 +1,108 @@
+"""The class of an array apart from its items, so that calls that move items keep what a subclass of ndarray adds."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpishare.arrays.spec import PLAIN_CLASSES
+from mpishare.errors import SpecError
+from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
+
+
+class ArrayClass(NamedTuple):
+    """What the class of an array adds to its items, such as the unit of astropy's Quantity.
+
+    Attributes:
+        name: The class and its attributes, in a few words; empty for a plain array.
+        skeleton: The pickle of the array without its items; empty for a plain array.
+    """
+
+    name: str = ""
+    skeleton: bytes = b""
+
+    @property
+    def text(self) -> str:
+        """What an agreement of the ranks compares; empty for a plain array."""
+        return f", class={self.name} #{crc32(self.skeleton):x}" if self.name else ""
+
+    def around(self, items: NDArray[Any]) -> NDArray[Any]:
+        """An array of this class around a plain array of items. No copy.
+
+        Raises:
+            SpecError: This rank does not have the class, or the class raises.
+        """
+        if not self.name:
+            return items
+        array: NDArray[Any] = unpickle_object(PickledObject(self.skeleton, [items]))
+        return array
+
+    def check_result(self, operation: np.ufunc | None, dtype: np.dtype[Any], name: str) -> None:
+        """Checks that the results of an operation have this class, as the larger ones of two arrays have.
+
+        Args:
+            operation: A function of two arrays; None where NumPy has none.
+            dtype: The dtype of the arrays.
+            name: The name of the operation in errors.
+
+        Raises:
+            SpecError: The results have another class or other attributes, as the product of two lengths has.
+        """
+        if not self.name:
+            return
+        one = self.around(np.ones(1, dtype))
+        try:
+            kept = operation is not None and _skeleton(operation(one, one)) == _skeleton(np.maximum(one, one))
+        except Exception as error:  # user classes may raise anything
+            raise SpecError(f"{name} is not defined for {self.name}: {error}. {_CURE}") from error
+        if not kept:
+            raise SpecError(f"{name} of {self.name} would have another class or other attributes. {_CURE}")
+
+
+PLAIN = ArrayClass()
+
+_CURE = "Pass numpy.asarray(…) of it."
+
+
+def take_apart(array: Any) -> tuple[Any, ArrayClass]:
+    """The items of an array as a plain array, which is a view, and its class. What is no array is left as it is.
+
+    Raises:
+        SpecError: No view can be made of the class, or it adds arrays of its own, such as a mask.
+    """
+    if not isinstance(array, np.ndarray) or type(array) in PLAIN_CLASSES:
+        return array, PLAIN
+    kind = f"{type(array).__module__}.{type(array).__qualname__}"
+    items = np.ndarray.view(array, np.ndarray)
+    skeleton, arrays = pickle_object(array)
+    if len(arrays) != 1 or arrays[0].__array_interface__ != items.__array_interface__:
+        raise SpecError(f"{kind} has more than its items, such as a mask. Pass its parts, each as a plain array.")
+    again = unpickle_object(PickledObject(skeleton, [items]))
+    return items, ArrayClass(f"{kind}{_attributes(array)}", _skeleton(again))
+
+
+def items_of_out(out: Any, kind: ArrayClass) -> Any:
+    """The items of an array into which results of class `kind` go; None without one.
+
+    Raises:
+        SpecError: It has another class or other attributes.
+    """
+    items, own = take_apart(out)
+    if out is not None and own.skeleton != kind.skeleton:
+        given, expected = (one.name or "a plain array" for one in (own, kind))
+        raise SpecError(f"out is {given}, but the items are of {expected}. Pass numpy.asarray(…) of the first.")
+    return items
+
+
+def _skeleton(array: Any) -> bytes:
+    """The pickle without items. Of an array that was unpickled, it is the same wherever the array was made."""
+    return bytes(pickle_object(array).skeleton)
+
+
+def _attributes(array: NDArray[Any]) -> str:
+    """The attributes of an array for error messages, shortened."""
+    text = ", ".join(f"{name.strip('_')}={value}" for name, value in getattr(array, "__dict__", {}).items())
+    return f"({text[:80]})" if text else ""

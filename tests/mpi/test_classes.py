@@ -1,0 +1,102 @@
+"""Arrays of subclasses of ndarray keep their class, and its attributes, in the calls that move or reduce items."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpishare as ms
+from tests.arrays import bits
+
+units = pytest.importorskip("astropy.units")
+
+
+def lengths(comm, n=3, unit="m"):
+    return np.arange(2.0 * n).reshape(n, 2) * (comm.rank + 1) * units.Unit(unit)
+
+
+def is_length(array, expected, unit="m"):
+    return type(array) is units.Quantity and array.unit == unit and bits(array.value) == bits(expected)
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 50_000])
+def test_rows_keep_their_unit(comm, n):
+    local = lengths(comm, n)
+    expected = np.concatenate(comm.allgather(local.value))
+    every = ms.allgather(local)
+    assert is_length(every, expected)
+    assert not every.flags.writeable
+    gathered = ms.gather(local, root=comm.size - 1)
+    assert gathered is None or is_length(gathered, expected)
+    assert is_length(ms.scatter(gathered, root=comm.size - 1), expected[ms.partition(len(expected))])
+
+
+def test_sums_keep_their_unit(comm):
+    local = lengths(comm)
+    factor = comm.size * (comm.size + 1) // 2
+    assert is_length(ms.allreduce(local), np.arange(6.0).reshape(3, 2) * factor)
+    assert is_length(ms.allreduce(local, MPI.MAX), np.arange(6.0).reshape(3, 2) * comm.size)
+    assert is_length(ms.allreduce(local[0, 1]), np.array(float(factor)))
+
+
+def test_the_same_into_arrays_that_are_there(comm):
+    local = lengths(comm)
+    total = ms.share(local if comm.rank == 0 else None, writable=True)
+    assert ms.allreduce(local, out=total) is total
+    assert is_length(total, ms.allreduce(local.value))
+    grid = ms.share(np.zeros((3 * comm.size, 2)) * units.m if comm.rank == 0 else None, writable=True)
+    assert ms.allgather(local, out=grid) is grid
+    assert is_length(grid, ms.allgather(local.value))
+    part = np.empty((3, 2)) * units.m
+    assert ms.scatter(grid, out=part) is part
+    assert is_length(part, local.value)
+
+
+def test_values_of_one_rank_for_all_nodes(comm):
+    model = ms.share(np.zeros((4, 2)) * units.m if comm.rank == 0 else None, writable=True)
+    if comm.rank == comm.size - 1:
+        model[:] = 3 * units.km
+    assert ms.bcast(model, root=comm.size - 1) is model
+    assert is_length(model, np.full((4, 2), 3000.0))
+    ms.put(model, np.s_[1:3], [5.0, 6.0] * units.km if comm.rank == 0 else None)
+    ms.put(model, [3, 0], 1 * units.cm if comm.rank == 0 else None)
+    assert is_length(model, np.array([[0.01, 0.01], [5000.0, 6000.0], [5000.0, 6000.0], [0.01, 0.01]]))
+
+
+def test_what_would_lose_the_class_or_its_attributes(comm, raised):
+    local = lengths(comm)
+    total, plain = ms.share(local if comm.rank == 0 else None, writable=True), ms.zeros((3, 2))
+    masked, magnitudes = np.ma.array(np.ones((3, 2)), mask=True), np.ones(3) * units.mag(units.Jy)
+    cases = {
+        "MPI.PROD of astropy.units.quantity.Quantity(unit=m) would have": lambda: ms.allreduce(local, MPI.PROD),
+        "MPI.SUM is not defined for astropy.units.function.logarithmic.Magnitude": lambda: ms.allreduce(magnitudes),
+        "out is a plain array, but the items": lambda: ms.allreduce(local, out=plain),
+        "but the items are of a plain array": lambda: ms.allreduce(local.value, out=total),
+        "numpy.ma.MaskedArray has more than its items": lambda: ms.allgather(masked),
+    }
+    for text, call in cases.items():
+        errors = raised(call)
+        assert all(error == "SpecError" and text in message for error, message in errors), errors
+    errors = raised(lambda: ms.put(total, 0, 1 * units.s if comm.rank == 0 else None))
+    assert errors[0][0] == "SpecError"
+    assert "data cannot be assigned to astropy" in errors[0][1]
+    if comm.size > 1:
+        other = lengths(comm, unit="km" if comm.rank == 0 else "m")
+        errors = raised(lambda: ms.allgather(other))
+        assert all(error == "MismatchError" and "unit=km" in message for error, message in errors), errors
+
+
+class Labelled(np.ndarray):
+    """An array with attributes of its own."""
+
+    label = None
+
+    def __array_finalize__(self, other):
+        self.label = getattr(other, "label", None)
+
+
+def test_attributes_of_a_class_of_the_user(comm):
+    local = np.ones((2, 1)).view(Labelled)
+    local.label = {"name": "mass"}
+    for result in (ms.allgather(local), ms.allreduce(local), ms.bcast(ms.share(local, writable=True))):
+        assert isinstance(result, Labelled)
+        assert result.label == {"name": "mass"}
