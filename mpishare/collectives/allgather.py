@@ -43,8 +43,8 @@ def allgather(
         backend: The backend to use, or several with commas in the order to try; None lets each node choose.
 
     Returns:
-        `out`, or a new `numpy.ndarray` in C order, with the rows of rank 0 first. A new one is read-only, as arrays of
-        `share` are, and valid as long as it or a view of it exists.
+        `out`, or a new array of the class of `local` in C order, with the rows of rank 0 first. A new one is read-only,
+        as arrays of `share` are, and valid as long as it or a view of it exists.
 
     Raises:
         SpecError: `local` is not an array, is 0-d, or holds Python objects; or an array cannot have as many rows as
@@ -53,7 +53,7 @@ def allgather(
         ArgumentError: `backend` is unknown.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
         BackendError: The backend that was asked for cannot be used on this node.
-        MismatchError: The ranks gave rows of different shapes or dtypes, or made different calls.
+        MismatchError: The ranks gave rows of different shapes, dtypes or classes, or made different calls.
         PeerError: Another rank raised one of these.
 
     Collective:

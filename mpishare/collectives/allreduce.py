@@ -60,18 +60,19 @@ def allreduce(
             tally from `zeros` that all of them have added to. It counts once, and may be `out` itself.
 
     Returns:
-        `out`, or a new `numpy.ndarray` of the shape and dtype of `local`, in Fortran order if all ranks' arrays are,
+        `out`, or a new array of the shape, dtype and class of `local`, in Fortran order if all ranks' arrays are,
         else in C order. A new one is read-only, as arrays of `share` are, and valid as long as it or a view of it
         exists. Integers wrap round, NaN stays NaN in MIN and MAX, and a logical operation of two or more ranks gives 0
         or 1.
 
     Raises:
-        SpecError: `local` is not an array, or its dtype does not fit `op`; several ranks of a node gave the same
+        SpecError: `local` is not an array, or its dtype or class does not fit `op`, as the product of two lengths is no
+            length; several ranks of a node gave the same
             items of an array that they write to, with the scope "all"; or `out` is not such an array.
         ArgumentError: `op` is not an operation on arrays of numbers, or `backend` or `scope` is unknown.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
         BackendError: The backend that was asked for cannot be used on this node.
-        MismatchError: The ranks gave different shapes, dtypes or operations, or made different calls.
+        MismatchError: The ranks gave different shapes, dtypes, classes or operations, or made different calls.
         PeerError: Another rank raised one of these.
 
     Collective:

@@ -36,7 +36,8 @@ def gather(
         comm: The ranks that gather; MPI_COMM_WORLD when None.
 
     Returns:
-        On `root` `out`, or a writable `numpy.ndarray` in C order, in memory of its own, with the rows of rank 0 first.
+        On `root` `out`, or a writable array of the class of `local` in C order, in memory of its own, with the rows of
+        rank 0 first.
         None on the other ranks.
 
     Raises:
@@ -44,7 +45,7 @@ def gather(
             all ranks have; or `out` does not fit these.
         ArgumentError: `root` is not a rank of `comm`.
         CapacityError: `root` has too little memory; on the other ranks as a `PeerCapacityError`.
-        MismatchError: The ranks gave rows of different shapes or dtypes, or made different calls.
+        MismatchError: The ranks gave rows of different shapes, dtypes or classes, or made different calls.
         PeerError: Another rank raised one of these.
 
     Collective:
@@ -100,8 +101,8 @@ def scatter(
         comm: The ranks that get them; MPI_COMM_WORLD when None.
 
     Returns:
-        `out`, or a writable `numpy.ndarray` in C order, in memory of this rank's own; on `root` too it is a copy. If
-        there are fewer rows than ranks, some ranks get none.
+        `out`, or a writable array of the root's class in C order, in memory of this rank's own; on `root` too it is a
+        copy. If there are fewer rows than ranks, some ranks get none.
 
     Raises:
         SpecError: On `root`, `array` is not an array, is 0-d, or holds Python objects; or `out` does not fit the rows.

@@ -39,7 +39,8 @@ def put(
         region: Which items, the same on all ranks: integers, slices, Ellipsis, None, and at most one list of integers
             or mask, as in NumPy's indexing. Of an item that a list has twice, the last value stays.
         data: On `root`, what NumPy can broadcast to the shape of `array[region]`, and cast to the dtype of `array` by
-            its rule "same_kind"; ignored elsewhere. What has that shape and that dtype is not copied before it is sent.
+            its rule "same_kind"; ignored elsewhere. What has that shape and that dtype is not
+            copied before it is sent. An array of a subclass converts it as its class does, such as its units.
         root: The rank whose data is written.
         comm: The ranks that share; MPI_COMM_WORLD when None.
 

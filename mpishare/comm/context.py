@@ -33,8 +33,9 @@ class Context:
         mpi_nodes: How many nodes MPI sees in the ranks of this node; where it is not 1, it makes no windows here.
         config: The settings read from the environment when the communicator was first used.
         collective_comm: mpishare's own duplicate of the communicator, for collectives; see `comm.tags`.
-        node_collective_comm: The same for the ranks of this node. Users see it as `topology.node_comm`, so
-            only collectives run on it.
+        node_comm: mpishare's communicator of the ranks of this node: `data_comm` on a single node. On several nodes
+            users see it as `topology.node_comm`, so only collectives run on it.
+        node_collective_comm: The same for collectives.
         leader_comm: The same for the leaders of all nodes, which users see as `topology.leaders`; None on other ranks.
         head_comm: Another duplicate, for the heads of users' messages alone, as a receive with any tag takes any.
         data_comm: The duplicate of `collective_comm` as mpi4py has it, for what follows a head.
@@ -78,14 +79,16 @@ class Context:
         self._made.append(duplicate)
         with _from_those_left(self._made):
             self.topology, self.mpi_nodes = find_nodes(comm, duplicate, pretend)
-            self._made += [self.topology.node_comm, self.topology.rail][: min(self.topology.n_nodes, 2)]
+            if self.topology.n_nodes > 1:
+                self._made += [self.topology.node_comm, self.topology.rail]
             self.head_comm: mpi.Intracomm = duplicate.Dup()
             self._made.append(self.head_comm)
             duplicate.Dup().Free()  # one must be left for windows: without, MPICH 5 ends the process
         self._limit = limit = WaitLimit(timeout_s)
         facts = self.topology
         self.collective_comm = CollectiveComm(duplicate, limit)
-        self.node_collective_comm = CollectiveComm(facts.node_comm, limit, facts.ranks_of(facts.node))
+        self.node_comm = duplicate if facts.n_nodes == 1 else facts.node_comm
+        self.node_collective_comm = CollectiveComm(self.node_comm, limit, facts.ranks_of(facts.node))
         self.leader_comm = CollectiveComm(facts.leaders, limit) if facts.is_leader else None
         self.max_tag = cast("int", mpi.COMM_WORLD.Get_attr(mpi.TAG_UB))
         own_bytes = self.config.recycle_bytes(host_memory.memory_bytes())
@@ -165,8 +168,8 @@ def _from_those_left(made: list[mpi.Intracomm]) -> Iterator[None]:
     except mpi.Exception as error:
         _free(made)
         raise BackendError(
-            f"MPI has no communicator left for mpishare, which needs up to 4 for each one that it is used on: {error}. "
-            "Free the communicators that are no longer used, by Free()."
+            f"MPI has no communicator left for mpishare, which needs 2 for each one that it is used on, or 4 on "
+            f"several nodes: {error}. Free the communicators that are no longer used, by Free()."
         ) from error
 
 

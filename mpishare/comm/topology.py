@@ -57,7 +57,8 @@ class Topology:
         hosts: The host name of each node; pretend nodes have their number behind a "~".
         host: The host name of this rank's node.
         is_leader: Whether this rank is the lowest of its node.
-        node_comm: Communicator of the ranks of this node. mpishare runs only collectives on it.
+        node_comm: Communicator of the ranks of this node; `comm` itself on a single node. On several nodes mpishare
+            runs collectives on it, and sends no messages.
         leaders: Communicator of the leaders, in the order of the nodes; MPI_COMM_NULL on the other ranks. mpishare runs
             only collectives on it, as it is the lowest rail.
         rail: Communicator of the ranks that have this node rank on their nodes, in the order of the nodes.
@@ -138,7 +139,7 @@ def find_nodes(comm: mpi.Intracomm, duplicate: mpi.Intracomm, pretend: int | Non
     ranks = [_Rank(*fact) for fact in facts]
     placement = Placement.from_labels([(_kernel_of(ranks[each.leader]), each.pretend) for each in ranks])
     node, n_nodes = placement.node_of[rank], len(placement.nodes)
-    node_comm = cast("mpi.Intracomm", duplicate.Split(node, rank))
+    node_comm = comm if n_nodes == 1 else cast("mpi.Intracomm", duplicate.Split(node, rank))
     rail = mpi.COMM_SELF if n_nodes == 1 else cast("mpi.Intracomm", duplicate.Split(node_comm.rank, rank))
     leaders = [ranks[of_node[0]] for of_node in placement.nodes]
     hosts = tuple(each.host + ("" if each.pretend is None else f"~{each.pretend}") for each in leaders)

@@ -117,7 +117,7 @@ def _make(context: Context, nbytes: int, room: int) -> mpi.Win:
 
 def _make_shared(context: Context, nbytes: int) -> mpi.Win:
     """All bytes are the leader's part of the window, so that they are contiguous."""
-    return mpi.Win.Allocate_shared(nbytes if context.topology.is_leader else 0, 1, comm=context.topology.node_comm)
+    return mpi.Win.Allocate_shared(nbytes if context.topology.is_leader else 0, 1, comm=context.node_comm)
 
 
 def _map_again(context: Context, window: mpi.Win, nbytes: int, offset: int) -> Mapping | None:
