@@ -80,7 +80,7 @@ def write() -> None:
     draw_share(share)
     draw_nodes(nodes)
     replace(ROOT / "README.md", readme(share, nodes))
-    replace(ROOT / "docs/explanation/measurement.md", manual(share, nodes))
+    replace(ROOT / "docs/explanation/performance.md", manual(share, nodes))
 
 
 def replace(page: Path, text: str) -> None:

@@ -1,5 +1,6 @@
 """Settings of Sphinx for the manual, which `make docs` builds without a network."""
 
+import re
 import tempfile
 import zlib
 from pathlib import Path
@@ -10,7 +11,14 @@ project = "mpishare"
 copyright = "the mpishare developers"  # noqa: A001 - Sphinx's name
 release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.intersphinx", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["examples/*", "packaging/*"]
@@ -20,13 +28,17 @@ html_title = f"mpishare {release}"
 html_show_sourcelink = False
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_type_aliases = {name: name for name in ("ArrayLike", "DTypeLike", "NDArray")}  # which are long else
+copybutton_prompt_text = "$ "
 autodoc_mock_imports = ["cloudpickle", "joblib"]
 default_role = "py:obj"  # single backquotes in docstrings: a link where the name is ours, else code
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:obj", ".*"),
-    ("py:class", r"mpishare\.(arrays|comm|host|tasks|transfer)\..*"),  # of attributes; they have no page
+    ("py:class", r"(collections\.abc|concurrent|numpy\._typing|os|MPI|mpi4py)\..*|\w+Like|TypeAliasForwardRef|NDArray|.*\._T|ms\.Pool"),  # types
+    ("py:class", r"mpishare\.(arrays|checkpoints|comm|host|tasks|transfer)\..*"),  # of attributes; they have no page
 ]
 napoleon_custom_sections = ["Collective", "Source"]
 
@@ -68,3 +80,12 @@ def inventory(names: list[tuple[str, str, str]]) -> str:
 intersphinx_mapping = {
     address.split("/")[2].partition(".")[0]: (address, inventory(names)) for address, names in ELSEWHERE.items()
 }
+
+
+def setup(app):
+    """Signatures name the classes of MPI as users import them."""
+
+    def of_users(_app, _what, _name, _obj, _options, signature, returned):
+        return signature and re.sub(r"\b(mpi\.)?(Comm|Op|Status)\b", r"MPI.\2", signature), returned
+
+    app.connect("autodoc-process-signature", of_users)
