@@ -128,8 +128,8 @@ $(MPICH_READY): $(READY)
 	@echo "mpishare: setting up $(@D), for the tests on a second MPI"
 	@$(begin); $(PY) -m venv --without-pip $(@D)
 	@$(call install,$(@D)/bin/python,--editable . mpich astropy cloudpickle 'dask[array]' emcee h5netcdf h5py hypothesis lz4 \
-	  netCDF4 numba pandas pshmem pyarrow pytest pytest-mpi pytest-timeout schwimmbad scikit-learn scipy tensorstore tqdm \
-	  xarray zarr)
+	  ml-dtypes netCDF4 numba pandas pshmem pyarrow pytest pytest-mpi pytest-timeout safetensors schwimmbad scikit-learn \
+	  scipy tensorstore tqdm xarray zarr)
 	@touch $@
 
 # Of the folders only those that make made.

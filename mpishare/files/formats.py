@@ -11,6 +11,8 @@ import numpy as np
 from mpishare.files.hdf5_read import Hdf5File
 from mpishare.files.input_file import InputFile
 from mpishare.files.npy import NpyFile
+from mpishare.files.npz import NpzFile
+from mpishare.files.safetensors import SafetensorsFile, SafetensorsIndex
 from mpishare.files.stored import Listing
 from mpishare.files.tiles import Reader, Selection
 
@@ -60,6 +62,9 @@ class TextReader(FormatReader, Protocol):
 
 FORMATS: tuple[tuple[bytes, Callable[[InputFile], FormatReader]], ...] = (
     (rb"\x93NUMPY", NpyFile),
+    (rb"PK(\x03\x04|\x05\x06)", NpzFile),
+    (rb".{4}\0{4}\{", SafetensorsFile),
+    (rb"\s*\{", SafetensorsIndex),
     (rb"", Hdf5File),  # whose signature may lie behind other bytes
 )
 """What the first bytes of a file must match, as a regular expression, and the reader; the first match counts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import islice, pairwise, repeat
+from itertools import pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,8 @@ from mpishare.errors import FileError, SpecError, place_in
 from mpishare.files.errors import FOREIGN_ERRORS, file_errors, reason_of
 from mpishare.files.hdf5_types import ObjectNames, attributes_of, h5py, readable, strings_in, with_widths
 from mpishare.files.input_file import InputFile
-from mpishare.files.stored import Listing, Stored, Tree, names_in
+from mpishare.files.stored import NO_DTYPE, Listing, Stored, Tree, names_in, shown_names
 from mpishare.files.tiles import Selection, wanted
-
-_SHOWN_NAMES = 8
 
 _LAYOUTS = ("compact", "contiguous", "chunked", "virtual")
 """Layouts of datasets; the index of each is its number in HDF5's H5D_layout_t."""
@@ -30,9 +28,6 @@ _CHECKSUM_BYTES = 4
 """The size of the checksum that the filter fletcher32 puts at the end of a chunk."""
 
 _STRINGS_AT_A_TIME = 1 << 16
-
-_NO_DTYPE = np.dtype("V")
-"""The dtype of items that no NumPy array can have."""
 
 _MISSING_FILTER = "needs the filter {!r}, which HDF5 does not find here. Import hdf5plugin on all ranks before."
 
@@ -97,7 +92,7 @@ class Hdf5File:
             if reason
         ]
         named = {inner: walk.attributes[_key(one)] for inner, one in names if _key(one) in walk.attributes}
-        return Listing(path, walk.arrays, tree, named, left_out + walk.left_out)
+        return Listing(path, walk.arrays, tree, named, left_out + walk.left_out, path_of(name))
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
         """See `Reader`."""
@@ -214,7 +209,7 @@ class _Walk:
 
     def _left_out(self, name: str, reason: str) -> int:
         """The number of what cannot be loaded as it is not a dataset."""
-        return self._add(Stored(name, Spec(_NO_DTYPE, ()), 0, "link", reason=reason))
+        return self._add(Stored(name, Spec(NO_DTYPE, ()), 0, "link", reason=reason))
 
     def _target(self, member: Any, fileno: int) -> tuple[str, str] | None:
         """The file that has an object, and the name of the object there; None for this file."""
@@ -267,8 +262,7 @@ def _as_far_as(member: Any, name: str) -> str:
             return f"{path!r} is a link: {_why_dangling(member.id, part.encode(), error)}"
     if not isinstance(member, h5py.Group):
         return f"{path!r} is a {type(member).__name__.lower()}"
-    names = ", ".join(map(repr, islice(member, _SHOWN_NAMES))) + (", …" if len(member) > _SHOWN_NAMES else "")
-    return f"{f'the group {path!r}' if path else 'the file'} has {names or 'none'}"
+    return f"{f'the group {path!r}' if path else 'the file'} has {shown_names(member)}"
 
 
 def path_of(name: str) -> str:
@@ -291,7 +285,7 @@ def stored_as(file: InputFile, name: str, dataset: Any, target: tuple[str, str] 
         try:
             spec = _spec_of(shape, dtype, left_out)
         except SpecError as error:
-            unknown = Spec(_NO_DTYPE, shape or ())
+            unknown = Spec(NO_DTYPE, shape or ())
             return Stored(name, unknown, len(unknown.shape), layout, None, *facts, str(error), target=target)
         codes = [code for code, _ in filters]
         if h5py.h5z.FILTER_FLETCHER32 in codes:
@@ -336,19 +330,6 @@ def _is_as_in_memory(file: InputFile, dataset: Any, offset: int | None, spec: Sp
         return False
     file.check_end(offset + spec.nbytes)
     return bool(dataset.get_type().equal(h5py.h5t.py_create(dataset.dtype, logical=True)))
-
-
-def check_loadable(path: str, stored: Stored) -> None:
-    """Returns if a dataset can be loaded.
-
-    Raises:
-        SpecError: Its items have no fixed size, or NumPy has no such dtype.
-        FileError: HDF5 lacks one of its filters.
-    """
-    if stored.reason and stored.dtype == _NO_DTYPE:
-        raise SpecError(f"{place_in(path, stored.name)}: {stored.reason}")
-    if stored.reason:
-        raise FileError(path, stored.name, stored.reason)
 
 
 def _check_chunks(dataset: Any, number: int) -> None:

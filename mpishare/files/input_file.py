@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,10 @@ _STAGED_BYTES = 1 << 20
 
 _OF_ZARR = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")
 """Files of a zarr folder, versions 3 and 2."""
+
+
+ReadAt = Callable[[int, memoryview], None]
+"""Fills a buffer with the bytes from an offset on."""
 
 
 class Stamp(NamedTuple):
@@ -171,11 +175,16 @@ class InputFile(ExitStack):
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
         """Reads items of an array whose bytes lie in the file as they would in memory. See `tiles.Reader`."""
-        offset, strides = _lie_of(stored, ranges)
-        if stored.spec.order == "F":
-            strides, out = strides[::-1], out.T
         with file_errors(self.path, stored.name):
-            _read_items(self.file_of(stored).descriptor, offset, strides, out)
+            read_items(partial(read_exactly, self.file_of(stored).descriptor), stored, ranges, out)
+
+
+def read_items(read_at: ReadAt, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
+    """Fills `out` with items of an array whose bytes lie as in memory, from its `offset` on; see `tiles.Reader`."""
+    offset, strides = _lie_of(stored, ranges)
+    if stored.spec.order == "F":
+        strides, out = strides[::-1], out.T
+    _read_rows(read_at, offset, strides, out)
 
 
 def _lie_of(stored: Stored, ranges: Sequence[range]) -> tuple[int, tuple[int, ...]]:
@@ -191,21 +200,21 @@ def _span_of(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int
     return itemsize + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
 
 
-def _read_items(fd: int, offset: int, strides: tuple[int, ...], out: NDArray[np.void]) -> None:
+def _read_rows(read_at: ReadAt, offset: int, strides: tuple[int, ...], out: NDArray[np.void]) -> None:
     """Fills `out` with items that lie `strides` bytes apart in a file, from `offset` on, the slowest axis first."""
     nbytes = _span_of(out.shape, strides, out.itemsize)
     if out.flags.c_contiguous and nbytes == out.nbytes:
-        read_exactly(fd, offset, out.reshape(-1).view(np.uint8).data)
+        read_at(offset, out.reshape(-1).view(np.uint8).data)
     elif nbytes <= _STAGED_BYTES:
         staged = np.empty(nbytes, np.uint8)
-        read_exactly(fd, offset, staged.data)
+        read_at(offset, staged.data)
         out[...] = np.ndarray(out.shape, out.dtype, staged, strides=strides)
     elif len(out) == 1 or strides[0] > _STAGED_BYTES:
         for row in range(len(out)):
-            _read_items(fd, offset + row * strides[0], strides[1:], out[row, ...])
+            _read_rows(read_at, offset + row * strides[0], strides[1:], out[row, ...])
     else:
         for rows in chunks(len(out), _STAGED_BYTES // strides[0]):
-            _read_items(fd, offset + rows.start * strides[0], strides, out[rows])
+            _read_rows(read_at, offset + rows.start * strides[0], strides, out[rows])
 
 
 def _why_no_file(path: str, mode: int) -> str:

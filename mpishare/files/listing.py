@@ -12,9 +12,9 @@ import numpy as np
 from mpishare.arrays.region import View, parse_region
 from mpishare.errors import ArgumentError, checked_path
 from mpishare.files.formats import FormatReader, TextReader, reader_of
-from mpishare.files.hdf5_read import check_loadable, path_of
+from mpishare.files.hdf5_read import path_of
 from mpishare.files.input_file import InputFile
-from mpishare.files.stored import Listing, Stored, names_in
+from mpishare.files.stored import Listing, Stored, check_loadable, names_in
 from mpishare.files.tiles import Selection
 
 
@@ -50,10 +50,10 @@ def stored(path: str | os.PathLike[str], dataset: str | None = None) -> dict[str
     path, name = checked(path, dataset)
     with InputFile(path) as file:
         listing = reader_of(file).listing(name, attributes=False)
-    if listing.arrays and listing.arrays[0].name is None:
-        return {"": listing.arrays[0]}
+    if listing.root is None:
+        return {array.name or "": array for array in listing.arrays}
     return {
-        path_of(f"{name or ''}/{inner}"): listing.arrays[tree]
+        path_of(f"{listing.root}/{inner}"): listing.arrays[tree]
         for inner, tree in names_in(listing.tree, path)
         if not isinstance(tree, dict)
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Callable
 
 from numpy.lib import format as npy
 
@@ -49,19 +50,30 @@ class NpyFile:
         if name is not None:
             reason = "is a .npy file, which has one array and no datasets. Leave dataset out."
             raise FileError(file.path, name, reason)
-        version, start = file.read_bytes(0, npy.MAGIC_LEN)[len(npy.MAGIC_PREFIX)], npy.MAGIC_LEN
-        if version not in _LENGTHS:
-            raise FileError(file.path, None, f".npy format {version} is unknown. Use format 1, 2 or 3.")
-        (nbytes,) = _LENGTHS[version].unpack(file.read_bytes(start, _LENGTHS[version].size))
-        start += _LENGTHS[version].size
-        if nbytes > _LARGEST_HEADER_BYTES:
-            raise FileError(file.path, None, f"its header has {nbytes:,} bytes; {_LARGEST_HEADER_BYTES:,} are allowed.")
-        content = file.read_bytes(start, nbytes)
         with file_errors(file.path):
-            spec = spec_in(content, version)
-        file.check_end(start + nbytes + spec.nbytes)
-        array = Stored(None, spec, len(spec.shape), "npy", offset=start + nbytes)
-        return Listing(file.absolute_path, [array], 0, {}, [])
+            spec, start = read_header(file.read_bytes)
+        file.check_end(start + spec.nbytes)
+        return Listing(file.absolute_path, [Stored(None, spec, len(spec.shape), "npy", offset=start)], 0, {}, [])
+
+
+def read_header(read_bytes: Callable[[int, int], bytes]) -> tuple[Spec, int]:
+    """What a .npy file has, and where the bytes of the array begin.
+
+    Args:
+        read_bytes: Returns the bytes of the file from an offset on.
+
+    Raises:
+        ValueError: The header is damaged or too long.
+        SpecError: The array holds Python objects.
+    """
+    version, start = read_bytes(0, npy.MAGIC_LEN)[len(npy.MAGIC_PREFIX)], npy.MAGIC_LEN
+    if version not in _LENGTHS:
+        raise ValueError(f".npy format {version} is unknown. Use format 1, 2 or 3.")
+    (nbytes,) = _LENGTHS[version].unpack(read_bytes(start, _LENGTHS[version].size))
+    start += _LENGTHS[version].size
+    if nbytes > _LARGEST_HEADER_BYTES:
+        raise ValueError(f"its header has {nbytes:,} bytes; {_LARGEST_HEADER_BYTES:,} are allowed.")
+    return spec_in(read_bytes(start, nbytes), version), start + nbytes
 
 
 def spec_in(content: bytes, version: int) -> Spec:

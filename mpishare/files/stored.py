@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -12,10 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpishare.arrays.spec import Spec
-from mpishare.errors import FileError
+from mpishare.errors import FileError, SpecError, place_in
 
 _MOST_NAMES = 1_000_000
 """Groups that link to each other can give a file of some KiB more names than any memory holds."""
+
+_SHOWN_NAMES = 8
+
+NO_DTYPE = np.dtype("V")
+"""The dtype of items that no NumPy array can have."""
 
 Tree = Any
 """The number of an array among those of a file; or a dict of trees by name, for a group. Where a group or a dataset has
@@ -89,6 +94,7 @@ class Listing(NamedTuple):
         tree: Their numbers by name; an array alone is its number.
         attributes: The attributes of the object under "", and of each member of a group by its name.
         left_out: What cannot be loaded, each with the reason.
+        root: The name of the object, in a file that has groups.
     """
 
     path: str
@@ -96,6 +102,23 @@ class Listing(NamedTuple):
     tree: Tree
     attributes: dict[str, dict[str, Any]]
     left_out: Sequence[str]
+    root: str | None = None
+
+    @classmethod
+    def of_names(cls, path: str, arrays: Sequence[Stored], name: str | None, attributes: dict[str, Any]) -> Listing:
+        """What a file without groups has: all its arrays, or the one of that name.
+
+        Raises:
+            FileError: There is no array of that name.
+        """
+        named = {array.name: array for array in arrays}
+        if name is None:
+            left_out = [f"array {array.name!r}: {array.reason}" for array in named.values() if array.reason]
+            tree = {inner: number for number, inner in enumerate(named)}
+            return cls(path, [*named.values()], tree, {"": attributes} if attributes else {}, left_out)
+        if name not in named:
+            raise FileError(path, name, f"there is no such array; the file has {shown_names(named)}.")
+        return cls(path, [named[name]], 0, {}, [])
 
     @property
     def is_group(self) -> bool:
@@ -106,6 +129,24 @@ class Listing(NamedTuple):
     def description(self) -> str:
         """What must be the same on all nodes."""
         return "; ".join(f"{array.name or 'array'}: {array.spec}" for array in self.arrays)
+
+
+def check_loadable(path: str, stored: Stored) -> None:
+    """Returns if an array can be loaded.
+
+    Raises:
+        SpecError: Its items have no fixed size, or NumPy has no such dtype.
+        FileError: What is needed to decode it is missing.
+    """
+    if stored.reason and stored.dtype == NO_DTYPE:
+        raise SpecError(f"{place_in(path, stored.name)}: {stored.reason}")
+    if stored.reason:
+        raise FileError(path, stored.name, stored.reason)
+
+
+def shown_names(names: Collection[object]) -> str:
+    """The first of some names, for error messages."""
+    return ", ".join(map(repr, islice(names, _SHOWN_NAMES))) + (", …" if len(names) > _SHOWN_NAMES else "") or "none"
 
 
 def names_in(tree: Tree, path: str) -> list[tuple[str, Tree]]:

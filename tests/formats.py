@@ -1,0 +1,92 @@
+"""A way to write a file of each format, by the library of the format."""
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import h5py
+import ml_dtypes
+import numpy as np
+from safetensors.numpy import save_file
+
+ARRAYS = {
+    "small": np.arange(24, dtype="i4").reshape(2, 3, 4),
+    "fortran": np.asfortranarray(np.arange(35.0).reshape(5, 7)),
+    "none": np.empty((0, 3), "f4"),
+    "one": np.array(2.5),
+    "flags": np.arange(300) % 3 > 0,
+    "complex": (np.arange(9) * 1j).astype("c8"),
+}
+
+
+class Format(NamedTuple):
+    """A way to write a file.
+
+    Attributes:
+        write: Writes arrays by name to a path, by the library of the format.
+        arrays: What it writes.
+        reader: The name of the class that reads it.
+    """
+
+    write: Callable[[Any, dict[str, Any]], Any]
+    arrays: dict[str, Any]
+    reader: str
+
+
+def write_npy(path, arrays):
+    [array] = arrays.values()
+    with path.open("wb") as file:  # numpy.save would add a suffix
+        np.save(file, array)
+
+
+def write_hdf5(path, arrays):
+    with h5py.File(path, "w") as file:
+        for name, array in arrays.items():
+            file[name] = array
+
+
+def write_chunks(path, arrays):
+    with h5py.File(path, "w") as file:
+        for name, array in arrays.items():
+            options = {"chunks": True, "compression": "gzip"} if array.ndim and array.size else {}
+            file.create_dataset(name, data=array, **options)
+
+
+def write_npz(path, arrays):
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+def write_deflated(path, arrays):
+    with path.open("wb") as file:
+        np.savez_compressed(file, **arrays)
+
+
+def write_safetensors(path, arrays):
+    save_file(arrays, path, {"by": "test"})
+
+
+def write_index(path, arrays):
+    """An index, and a file for every other array."""
+    shards: dict[str, dict[str, Any]] = {"data-1": {}, "data-2": {}}
+    for number, (name, array) in enumerate(arrays.items()):
+        shards[f"data-{number % 2 + 1}"][name] = array
+    for shard, content in shards.items():
+        save_file(content, path.with_name(shard))
+    weights = {name: shard for shard, content in shards.items() for name in content}
+    path.write_text(json.dumps({"metadata": {"total_size": 3}, "weight_map": weights}, indent=2))
+
+
+TENSORS = {name: array.copy(order="C") for name, array in ARRAYS.items()}
+FLOATS = ["bfloat16", "float8_e4m3fn", "float8_e5m2"]
+ML_TENSORS = {name: np.arange(-8, 8).astype(getattr(ml_dtypes, name)) for name in FLOATS}
+
+WRITTEN = {
+    "npy": Format(write_npy, {"": ARRAYS["fortran"]}, "NpyFile"),
+    "hdf5": Format(write_hdf5, ARRAYS, "Hdf5File"),
+    "hdf5, chunked": Format(write_chunks, ARRAYS, "Hdf5File"),
+    "npz": Format(write_npz, ARRAYS, "NpzFile"),
+    "npz, deflated": Format(write_deflated, ARRAYS, "NpzFile"),
+    "safetensors": Format(write_safetensors, {**TENSORS, **ML_TENSORS}, "SafetensorsFile"),
+    "safetensors, index": Format(write_index, TENSORS, "SafetensorsIndex"),
+}

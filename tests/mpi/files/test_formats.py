@@ -1,0 +1,91 @@
+"""load of each format: the bits that its own library wrote, each byte read once, in node memory of all ranks."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpishare as ms
+from mpishare.memory.segment import segment_of
+from tests.arrays import assert_same
+from tests.formats import WRITTEN
+
+COMM = MPI.COMM_WORLD
+LARGE = np.random.default_rng(3).integers(0, 2**40, (700, 1100))
+SMALL = np.arange(100.0)
+
+
+@pytest.fixture(scope="module", params=WRITTEN)
+def written(request, build_folder):
+    """A file of each format, the names of its arrays, and what they are."""
+    form, path = WRITTEN[request.param], build_folder / f"format of {request.param}"
+    arrays = {"": LARGE} if request.param == "npy" else {"large": LARGE, "small": SMALL}
+    if COMM.rank == 0:
+        path.mkdir()
+        form.write(path / "data", arrays)
+    COMM.Barrier()
+    return path / "data", {name or None: array for name, array in arrays.items()}
+
+
+def assert_loaded(result, expected):
+    """The bits are those expected, read-only, in node memory."""
+    assert_same(result, expected)
+    assert (type(result), result.flags.writeable) == (np.ndarray, False)
+    assert segment_of(result) is not None
+
+
+@pytest.mark.parametrize("read", ["job", "node"])
+@pytest.mark.parametrize("backend", [None, "private"])
+def test_every_format(written, read, backend):
+    path, arrays = written
+    for name, array in arrays.items():
+        for index in (None, np.s_[::-3], np.s_[5:90, None], [9, 3, -1, 3]):
+            result = ms.load(path, name, region=index, read=read, backend=backend)
+            assert_loaded(result, array if index is None else array[index])
+    everything = ms.load(path, read=read, backend=backend)
+    for name, array in arrays.items():
+        assert_loaded(everything if name is None else everything[name], array)
+
+
+def read_bytes():
+    """What this process has read by system calls."""
+    fields = Path("/proc/self/io").read_text().split()
+    return int(fields[fields.index("rchar:") + 1])
+
+
+@pytest.mark.parametrize("read", ["job", "node"])
+def test_each_byte_is_read_once(written, read):
+    path, arrays = written
+    ms.load(path, read=read)  # imports what reads the format
+    stored_bytes = sum(file.stat().st_size for file in path.parent.rglob("*") if file.is_file())
+    before = read_bytes()
+    ms.load(path, next(iter(arrays)), read=read)
+    counts = COMM.allgather(read_bytes() - before)
+    if len(set(COMM.allgather(MPI.Get_processor_name()))) > 1:
+        return  # messages by sockets count as read
+    for node, ranks in enumerate(ms.topology().placement.nodes):
+        expected = stored_bytes if read == "node" or node == 0 else 0
+        total = sum(counts[rank] for rank in ranks)
+        assert 0.9 * expected < total < expected + len(ranks) * 250_000  # headers, and what /proc says
+
+
+def test_a_map_shows_the_file(written):
+    """Where the bytes lie as in memory."""
+    path, arrays = written
+    described = ms.stored(path)
+    if any(array.offset is None for array in described.values()):
+        with pytest.raises((ms.FileError, ms.PeerError), match="cannot be mapped"):
+            ms.load(path, map=True)
+        return
+    everything = ms.load(path, map=True)
+    for name, array in arrays.items():
+        assert_loaded(everything if name is None else everything[name], array)
+        assert_loaded(ms.load(path, name, map=True, region=np.s_[::-2]), array[::-2])
+
+
+def test_a_name_that_is_not_there(written, raised):
+    path, _ = written
+    errors = raised(lambda: ms.load(path, "none"))
+    assert {error for error, _ in errors} <= {"FileError", "PeerError"}
+    assert all(str(path) in text for _, text in errors)

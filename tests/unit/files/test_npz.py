@@ -1,0 +1,88 @@
+"""Archives are read as NumPy reads them; a damaged one is refused."""
+
+import zipfile
+
+import numpy as np
+import pytest
+
+from mpishare.errors import FileError, SpecError
+from mpishare.files.listing import stored
+from tests.arrays import REPRESENTATIVES, assert_same
+from tests.unit.files.reading import inspected, loaded
+
+STORABLE = {name: array for name, array in REPRESENTATIVES.items() if not name.startswith(("foreign", "gaps"))}
+"""NumPy leaves out the bytes in gaps where it reads a member."""
+
+
+@pytest.mark.filterwarnings("ignore:Stored array in format")
+@pytest.mark.filterwarnings("ignore:metadata on a dtype")
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_numpy_and_mpishare_read_the_same(tmp_path, save):
+    named = {f"array {number}/x": array for number, array in enumerate(STORABLE.values())}
+    save(tmp_path / "a.npz", **named)
+    result = loaded(tmp_path / "a.npz", tile_bytes=100)
+    with np.load(tmp_path / "a.npz") as expected:
+        assert [*result] == expected.files
+        for name in named:
+            assert_same(result[name], expected[name])
+            assert_same(loaded(tmp_path / "a.npz", name), expected[name])
+    described = stored(tmp_path / "a.npz")
+    assert {array.filters for array in described.values()} == {() if save is np.savez else ("deflate",)}
+    assert all((array.offset is None) == (save is not np.savez) for array in described.values())
+
+
+def test_a_part_of_a_deflated_member(tmp_path):
+    """It is inflated piece by piece, in the order of the file."""
+    array = np.random.default_rng(5).integers(0, 9, (3000, 1000))
+    np.savez_compressed(tmp_path / "a.npz", a=array, b=np.asfortranarray(array))
+    for name in ("a", "b"):
+        for region in (np.s_[::-7, 5:900], np.s_[[2999, 4, 4]], np.s_[:, 3], np.s_[2000:]):
+            assert_same(loaded(tmp_path / "a.npz", name, region), array[region])
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_other_compressions(tmp_path, compression):
+    np.save(tmp_path / "a.npy", np.arange(1000))
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", compression) as archive:
+        archive.write(tmp_path / "a.npy", "a.npy")
+    assert_same(loaded(tmp_path / "a.npz", "a"), np.arange(1000))
+
+
+def test_members_that_are_no_arrays_of_fixed_size(tmp_path):
+    """They are left out of the whole, and refused alone."""
+    np.savez(tmp_path / "a.npz", a=np.arange(3), b=np.array([None]))
+    contents = inspected(tmp_path / "a.npz")
+    assert [text.partition(":")[0] for text in contents.left_out] == ["array 'b'"]
+    assert loaded(tmp_path / "a.npz").keys() == {"a"}
+    with pytest.raises(SpecError, match=r"'b' of .*a.npz: it is a pickle of Python objects, which is not read"):
+        inspected(tmp_path / "a.npz", "b")
+    with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
+        archive.writestr("notes.txt", "no array at all")
+    assert "is not a .npy file" in stored(tmp_path / "a.npz")["notes.txt"].reason
+    assert loaded(tmp_path / "a.npz").keys() == {"a"}
+    with pytest.raises(FileError, match=r"there is no such array; the file has 'a', 'b', 'notes\.txt'"):
+        inspected(tmp_path / "a.npz", "c")
+
+
+def test_damaged_members(tmp_path):
+    array = np.random.default_rng(5).integers(0, 9, 10_000)
+    np.savez_compressed(tmp_path / "a.npz", a=array)
+    content = bytearray((tmp_path / "a.npz").read_bytes())
+    for at, message in ((2000, "is damaged: "), (len(content) // 2, "is damaged: ")):
+        damaged = content.copy()
+        damaged[at] ^= 0xFF
+        (tmp_path / "a.npz").write_bytes(damaged)
+        with pytest.raises(FileError, match=f"'a' of .*a.npz: {message}"):
+            loaded(tmp_path / "a.npz")
+    (tmp_path / "a.npz").write_bytes(content[:-30])
+    with pytest.raises(FileError, match="is not a whole archive"):
+        inspected(tmp_path / "a.npz")
+
+
+def test_a_member_shorter_than_its_array(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(1000))
+    for compression in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        with zipfile.ZipFile(tmp_path / "a.npz", "w", compression) as archive:
+            archive.writestr("a.npy", (tmp_path / "a.npy").read_bytes()[:-1])
+        with pytest.raises(FileError, match="is truncated: it has 8,127 bytes; 8,128 are needed"):
+            inspected(tmp_path / "a.npz")

@@ -1,0 +1,130 @@
+"""Headers of safetensors files are read as their own library reads them; a damaged or hostile one is refused."""
+
+import builtins
+import json
+import os
+import struct
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from mpishare.errors import BackendError, FileError, SpecError
+from mpishare.files.input_file import InputFile
+from mpishare.files.listing import stored
+from mpishare.files.safetensors import SafetensorsIndex
+from tests.unit.files.reading import inspected, loaded
+
+
+def file_of(header, data=b"", nbytes=None):
+    """A file with that header, a string or what JSON makes of it."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if nbytes is None else nbytes) + text + data
+
+
+def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+A, B = entry(), entry(offsets=(8, 16))
+DAMAGED = {
+    "a header too long": (
+        file_of({"a": A}, bytes(8), 100_000_001),
+        "100,000,001 bytes; 100,000,000 are allowed",
+    ),
+    "a header past the end": (file_of({"a": A}, bytes(8), 1000), "is truncated"),
+    "no JSON": (file_of(b"{]      "), "Expecting property name"),
+    "deep JSON": (file_of(b"{" + b'"a":{' * 50_000), ""),
+    "an entry that is none": (file_of({"a": 3}), "not subscriptable"),
+    "no dtype": (file_of({"a": {"shape": [2], "data_offsets": [0, 8]}}, bytes(8)), "dtype"),
+    "a dtype of half bytes": (file_of({"a": entry("F4")}, bytes(8)), "dtype 'F4' is unknown to mpishare"),
+    "a dtype that is none": (file_of({"a": entry(["F32"])}, bytes(8)), "unhashable"),
+    "a negative length": (file_of({"a": entry(shape=(-2,))}, bytes(8)), "shape (-2,) is negative"),
+    "a length of text": (file_of({"a": entry(shape=["2"])}, bytes(8)), "is not understood"),
+    "a huge shape": (file_of({"a": entry(shape=[2**62, 2**62])}, bytes(8)), "exceed the address space"),
+    "an overlap": (file_of({"a": A, "b": entry(offsets=(4, 12))}, bytes(16)), "the one before it ends at"),
+    "a gap": (file_of({"a": A, "b": entry(offsets=(12, 20))}, bytes(20)), "the one before it ends at"),
+    "a gap at the beginning": (file_of({"b": B}, bytes(16)), "the one before it ends at"),
+    "offsets that turn back": (file_of({"a": entry(offsets=(8, 0))}, bytes(8)), "has -8 bytes; its shape and dtype"),
+    "negative offsets": (file_of({"a": entry(offsets=(-8, 0))}, bytes(8)), "the one before it ends at"),
+    "a wrong length": (file_of({"a": entry(offsets=(0, 12))}, bytes(12)), "has 12 bytes; its shape and dtype need 8"),
+    "offsets of text": (file_of({"a": entry(offsets=("0", "8"))}, bytes(8)), "cannot be interpreted as an integer"),
+    "one offset": (file_of({"a": entry(offsets=(0,))}, bytes(8)), "not enough values"),
+    "bytes too few": (file_of({"a": A}, bytes(7)), "is truncated"),
+    "bytes too many": (file_of({"a": A}, bytes(9)), "but its last tensor ends at byte"),
+    "no metadata": (file_of({"__metadata__": 3, "a": A}, bytes(8)), "not iterable"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_and_hostile_files_are_refused(tmp_path, name):
+    """As the library of the format refuses them."""
+    content, message = DAMAGED[name]
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises((FileError, SpecError)) as caught:
+        inspected(tmp_path / "a")
+    assert str(tmp_path / "a") in str(caught.value)
+    assert message in str(caught.value)
+    if name != "a dtype of half bytes":
+        with pytest.raises(SafetensorError):
+            safe_open(tmp_path / "a", "np")
+
+
+INDICES = {
+    "no index": ({"a": 3}, "is a JSON file, but no index of safetensors files"),
+    "a map of no names": ({"weight_map": [1]}, "cannot convert dictionary update sequence"),
+    "no shard": ({"weight_map": {"a": "none"}}, "none: No such file"),
+    "a tensor that is not there": ({"weight_map": {"b": "shard"}}, "'b' of .*index: the file 'shard' has no such"),
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_damaged_indices(tmp_path, name):
+    content, message = INDICES[name]
+    save_file({"a": np.arange(3)}, tmp_path / "shard")
+    (tmp_path / "index").write_text(json.dumps(content))
+    with pytest.raises(FileError, match=message):
+        inspected(tmp_path / "index")
+
+
+def test_shards_that_change(tmp_path):
+    """A rank that reads a shard compares it with the one that was inspected."""
+    save_file({"a": np.arange(3), "b": np.arange(4.0)}, tmp_path / "shard")
+    (tmp_path / "index").write_text(json.dumps({"weight_map": {"b": "shard"}}))
+    array = stored(tmp_path / "index")["b"]
+    assert array.target == (str(tmp_path / "shard"), "b")
+    with InputFile(str(tmp_path / "index")) as inspected_file:
+        SafetensorsIndex(inspected_file).listing(None, attributes=False)
+        stamps = inspected_file.stamps
+    for is_changed in (False, True):
+        with InputFile(str(tmp_path / "index"), stamps) as file, ExitStack() as stack:
+            if is_changed:
+                os.utime(tmp_path / "shard", ns=(1, 1))
+                stack.enter_context(pytest.raises(FileError, match="shard: was changed while it was read"))
+            out = np.zeros(4, "V8")
+            SafetensorsIndex(file).read(array, [range(4)], out)
+            assert out.view("f8").tolist() == [0, 1, 2, 3]
+            file.check()
+
+
+def test_attributes(tmp_path):
+    save_file({"a": np.arange(3)}, tmp_path / "a", {"by": "me"})
+    assert inspected(tmp_path / "a", attributes=True).attributes == {"": {"by": "me"}}
+    assert inspected(tmp_path / "a").attributes == {}
+
+
+def test_without_ml_dtypes(tmp_path, monkeypatch):
+    (tmp_path / "a").write_bytes(file_of({"a": entry("BF16", (4,))}, bytes(8)))
+    assert loaded(tmp_path / "a")["a"].dtype.name == "bfloat16"
+    imported = builtins.__import__
+
+    def without(name, *args):
+        if name == "ml_dtypes":
+            raise ImportError(name)
+        return imported(name, *args)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(BackendError, match=r"dtype BF16 need ml_dtypes, which is not installed.*pip install"):
+        stored(tmp_path / "a")
