@@ -37,7 +37,10 @@ default_role = "py:obj"  # single backquotes in docstrings: a link where the nam
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:obj", ".*"),
-    ("py:class", r"(collections\.abc|concurrent|numpy\._typing|os|MPI|mpi4py)\..*|\w+Like|TypeAliasForwardRef|NDArray|.*\._T|ms\.Pool"),  # types
+    (
+        "py:class",
+        r"(collections\.abc|concurrent|numpy\._typing|os|MPI|mpi4py)\..*|\w+Like|TypeAliasForwardRef|NDArray|.*\._T|ms\.Pool",
+    ),  # types
     ("py:class", r"mpishare\.(arrays|checkpoints|comm|host|tasks|transfer)\..*"),  # of attributes; they have no page
 ]
 napoleon_custom_sections = ["Collective", "Source"]

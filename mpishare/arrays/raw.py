@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -88,3 +88,19 @@ def scalar(value: ArrayLike, dtype: DTypeLike | None) -> NDArray[Any]:
     if item.ndim:
         raise SpecError(f"fill value of shape {item.shape} is not one item. Make an empty(…) and assign to it.")
     return item
+
+
+def arrays_inside(arrays: Sequence[NDArray[Any]]) -> dict[int, tuple[int, int]]:
+    """The arrays whose bytes are all bytes of another of `arrays`, such as views of it.
+
+    Returns:
+        For the number of each, the number of the other one, and where it begins there.
+    """
+    contiguous = [number for number, array in enumerate(arrays) if array.nbytes and array.flags.forc]
+    inside, outer, outer_start, outer_end = dict[int, tuple[int, int]](), -1, 0, 0
+    for start, nbytes, number in sorted((address_of(arrays[n]), -arrays[n].nbytes, n) for n in contiguous):
+        if start - nbytes <= outer_end:
+            inside[number] = outer, start - outer_start
+        else:
+            outer, outer_start, outer_end = number, start, start - nbytes
+    return inside

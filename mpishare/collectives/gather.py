@@ -130,7 +130,7 @@ def scatter(
         extension = b""
         with call.agree_on_arguments() as agreement:
             root = checked_integer("root", root, largest=topology.size - 1)
-            numbers = None if counts is None else list(map(int, counts))
+            numbers = None if counts is None else [checked_integer("counts", count) for count in counts]
             agreement.call = f"scatter(…, counts={numbers}, root={root})"
             array, kind = take_apart(array if topology.rank == root else None)
             if topology.rank == root:

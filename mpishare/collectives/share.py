@@ -13,6 +13,7 @@ from mpishare.arrays.spec import PLAIN_CLASSES, Spec, describe
 from mpishare.collectives.bcast import check_scope
 from mpishare.comm import callsite, mpi
 from mpishare.comm.agreement import PAYLOAD_BYTES, Agreement, agree
+from mpishare.comm.alone import alone
 from mpishare.comm.collective import CollectiveCall, collective
 from mpishare.comm.context import Context, topology
 from mpishare.comm.requests import advance_all
@@ -68,8 +69,8 @@ def share(
             be pickled; ignored elsewhere. It may be changed or deleted afterwards. cloudpickle, where it is installed
             on all ranks, pickles lambdas and classes that pickle refuses.
         call: Instead of `obj`, a function without arguments that returns it. It is called on `root` alone; the other
-            ranks may pass it too. It must not wait for other ranks of `comm`: they wait for it. A call of mpishare on
-            `comm` is refused there; one of MPI deadlocks.
+            ranks may pass it too. It must not wait for other ranks of `comm`: they wait for it. A call of mpishare with
+            such ranks is refused there; one of MPI deadlocks.
         root: The rank whose object is shared.
         comm: The ranks that share; MPI_COMM_WORLD when None.
         backend: The backend to use, or several with commas in the order to try; None lets each node choose.
@@ -115,11 +116,10 @@ def share(
         >>> ms.share(call=lambda: np.eye(2)).tolist()
         [[1.0, 0.0], [0.0, 1.0]]
     """
-    if scope != "all":
-        check_scope(scope)
+    if scope == "node":
         comm = topology(comm).node_comm
     with collective("share", comm) as entered:
-        result: _T = _share(entered, obj, call, root, backend, writable)
+        result: _T = _share(entered, obj, call, root, backend, writable, scope)
         if writable == "private":
             with agree(entered.context.collective_comm):
                 return make_private(result, needs_shared=False)  # type: ignore[no-any-return]
@@ -142,8 +142,8 @@ def private(array: _T) -> _T:
             arrays in it, such as a DataFrame, an array with units or a tensor.
 
     Returns:
-        A writable `numpy.ndarray` of the same bits, dtype, shape and strides (C order where the bytes were copied). For
-        an object, one of the same type with such arrays in it, and with copies of all that is not shared.
+        A writable `numpy.ndarray` of the same bits, dtype, shape and strides (without gaps where the bytes were copied).
+        For an object, one of the same type with such arrays in it, and with copies of all that is not shared.
 
     Raises:
         SpecError: No array is a view of node-shared memory, or it is private already. Use `array.copy()` then.
@@ -196,10 +196,12 @@ def _share(
     root: int,
     backend: str | None,
     writable: bool | str,
+    scope: str,
 ) -> Any:
     context, source, slot = call.context, None, None
     with call.agree_on_arguments() as agreement:
         root = checked_integer("root", root, largest=context.topology.size - 1)
+        check_scope(scope)
         options = _options(root, check_backend(backend, context), writable)
         if function is not None:
             _check_call(obj, function)
@@ -240,7 +242,8 @@ def _called(
     is_root, source, slot = context.topology.rank == options.root, None, None
     with agree(context.collective_comm) as agreement:
         try:
-            obj = function() if is_root and function is not None else None
+            with alone(context.topology.comm, "within the function of share(call=…)"):
+                obj = function() if is_root and function is not None else None
         finally:
             _wait_for_all(context)
         if is_root:

@@ -52,6 +52,12 @@ class _Self:
             raise AttributeError(name)
         return getattr(_module().COMM_SELF, name)
 
+    def __eq__(self, other: object) -> bool:
+        return other is self or other == _module().COMM_SELF
+
+    def __hash__(self) -> int:
+        return hash(_Self)
+
     def __repr__(self) -> str:
         return "mpishare.SELF"
 

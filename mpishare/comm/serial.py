@@ -141,6 +141,8 @@ class Intracomm(Comm):
 
     rank, size = 0, 1
 
+    name = "one rank without MPI"
+
     def __init__(self, handle: int | None = None) -> None:
         self.handle = next(_handles) if handle is None else handle
         self._attributes: dict[int, Any] = {TAG_UB: _LARGEST_TAG}
@@ -152,6 +154,14 @@ class Intracomm(Comm):
 
     def __hash__(self) -> int:
         return hash(self.handle)
+
+    def Get_rank(self) -> int:
+        """The rank of this process."""
+        return self.rank
+
+    def Get_size(self) -> int:
+        """The number of ranks."""
+        return self.size
 
     def Dup(self, *_: object) -> Intracomm:
         """Another communicator."""
@@ -184,6 +194,8 @@ class Intracomm(Comm):
     def Barrier(self) -> None:
         """Returns at once."""
 
+    barrier = Barrier
+
     def Bcast(self, _buffer: Any, _root: int = 0) -> None:
         """Returns at once."""
 
@@ -212,6 +224,8 @@ class Intracomm(Comm):
     def bcast(self, obj: Any, _root: int = 0) -> Any:
         """The object itself."""
         return obj
+
+    allreduce = reduce = bcast
 
     def allgather(self, obj: Any) -> list[Any]:
         """The object of the one rank."""

@@ -14,7 +14,7 @@ from weakref import ref
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays.raw import Block, address_of
+from mpishare.arrays.raw import Block, arrays_inside
 from mpishare.arrays.slices import LINE_BYTES, PAGE_BYTES, round_up
 from mpishare.arrays.spec import Spec
 from mpishare.comm import callsite
@@ -93,7 +93,7 @@ class PackedObject:
         self._skeleton, self.arrays = pickle_object(obj, parts)
         self.unshared: Sequence[UnsharedPart] = parts.parts
         self._specs = [Spec.of(array) for array in self.arrays]
-        self._inside = _arrays_inside(self.arrays)
+        self._inside = arrays_inside(self.arrays)
         self._contents = _pack_inside(self._inside) + pack_specs(self._specs)
         sizes = len(self._contents), len(self._skeleton)
         self._offsets, prefix_bytes, nbytes = lay_out(sum(sizes), self._specs, self._inside)
@@ -108,18 +108,6 @@ class PackedObject:
         for number, (spec, start) in enumerate(zip(self._specs, self._offsets, strict=True)):
             if 0 < spec.nbytes < _LARGE_BYTES and number not in self._inside:
                 fill(block[start : start + spec.nbytes], spec, self.arrays[number])
-
-
-def _arrays_inside(arrays: Sequence[NDArray[Any]]) -> Inside:
-    """The arrays whose bytes are all bytes of another of `arrays`, such as views of it, by number."""
-    contiguous = [number for number, array in enumerate(arrays) if array.nbytes and array.flags.forc]
-    inside, outer, outer_start, outer_end = dict[int, tuple[int, int]](), -1, 0, 0
-    for start, nbytes, number in sorted((address_of(arrays[n]), -arrays[n].nbytes, n) for n in contiguous):
-        if start - nbytes <= outer_end:
-            inside[number] = outer, start - outer_start
-        else:
-            outer, outer_start, outer_end = number, start, start - nbytes
-    return inside
 
 
 def _pack_inside(inside: Inside) -> bytes:

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from mpishare.arrays.raw import arrays_inside, bytes_of
 from mpishare.arrays.spec import PLAIN_CLASSES, describe
 from mpishare.comm import callsite
 from mpishare.errors import SpecError
@@ -35,15 +37,19 @@ def _private_views(obj: Any, arrays: Sequence[NDArray[Any]], needs_shared: bool)
     if needs_shared and not shared:
         raise _not_shared(obj, segments)
     twins = {number: segment.private() for number, segment in shared.items()}
-    views, copied = [], Counter[str]()
-    for array, segment in zip(arrays, segments, strict=True):
+    views, copied, inside = list(arrays), Counter[str](), arrays_inside(arrays)
+    for number, (array, segment) in enumerate(zip(arrays, segments, strict=True)):
         twin = twins.get(id(segment))
         if segment is not None and twin is not None and array.nbytes:
-            views.append(twin.same_view(array, segment))
-            continue
-        views.append(array.copy())
-        if segment is not None and id(segment) in shared:
-            copied[segment.origin.backend] += array.nbytes
+            views[number] = twin.same_view(array, segment)
+        elif number not in inside:
+            views[number] = array.copy(order="K")
+            if segment is not None and id(segment) in shared:
+                copied[segment.origin.backend] += array.nbytes
+    for number, (outer, start) in inside.items():  # bytes of an array that was copied whole
+        if views[number] is arrays[number]:
+            array = arrays[number]
+            views[number] = np.ndarray(array.shape, array.dtype, bytes_of(views[outer]), start, array.strides)
     for backend, nbytes in copied.items():
         if nbytes:
             callsite.warn(f"private(): {nbytes:,} bytes were copied: {_reason_of_copy(backend)}")

@@ -180,6 +180,16 @@ def test_an_array_that_each_rank_writes_for_itself(comm, n, raised, recwarn):
     assert all(error == "ArgumentError" and "Use True, False or 'private'" in text for error, text in errors)
 
 
+@pytest.mark.filterwarnings("ignore:.*bytes were copied")
+@pytest.mark.parametrize("backend", ["window", "memmap"])
+def test_private_views_of_one_array_stay_views_of_one_array(comm, backend):
+    array = np.asfortranarray(np.arange(12.0).reshape(3, 4))
+    whole, part, other = ms.private(ms.share((array, array[:, 1:], np.ones(2)), backend=f"{backend},memmap"))
+    whole[:, 1] = comm.rank
+    assert part[:, 0].tolist() == [comm.rank] * 3
+    assert (whole.flags.f_contiguous, other.tolist()) == (True, [1, 1])
+
+
 def test_each_node_computes_its_own(comm, raised):
     nodes = ms.topology()
     calls = []
@@ -194,3 +204,20 @@ def test_each_node_computes_its_own(comm, raised):
     if nodes.node == 0:
         assert ms.share(nodes.node_rank, root=nodes.node_size - 1, scope="node") == nodes.node_size - 1
     assert all(error == "ArgumentError" for error, _ in raised(lambda: ms.share(1, scope="nodes")))
+
+
+def test_a_call_that_shares_calls_no_collective_itself(comm, raised):
+    """The other ranks would not come to it, whatever the communicator."""
+    of_node = ms.topology().node_comm
+    for share in (
+        lambda: ms.share(call=lambda: ms.share(np.ones(3)), scope="node"),
+        lambda: ms.share(call=lambda: ms.zeros(3, comm=of_node)),
+    ):
+        errors = raised(share)
+        if of_node.size > 1:
+            assert "within the function of share" in errors[0][1]
+    errors = raised(lambda: ms.share(np.ones(2), scope="nodes" if comm.rank == 0 else "all"))
+    assert errors[0][0] == "ArgumentError"
+    assert {error for error, _ in errors[1:]} <= {"PeerError"}
+    errors = raised(lambda: ms.scatter(np.ones(2), counts=[2.5] * comm.size))  # type: ignore[list-item]
+    assert all(error == "ArgumentError" and "expected an integer" in text for error, text in errors)
