@@ -142,7 +142,7 @@ def private(array: _T) -> _T:
             arrays in it, such as a DataFrame, an array with units or a tensor.
 
     Returns:
-        A writable `numpy.ndarray` of the same bits, dtype, shape and strides (without gaps where the bytes were copied).
+        A writable `numpy.ndarray` of the same bits, dtype, shape and strides (no gaps where the bytes were copied).
         For an object, one of the same type with such arrays in it, and with copies of all that is not shared.
 
     Raises:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeAlias
 from weakref import ref
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Block, arrays_inside
 from mpishare.arrays.slices import LINE_BYTES, PAGE_BYTES, round_up
