@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import h5py
 import ml_dtypes
 import numpy as np
+from astropy.io import fits
 from safetensors.numpy import save_file
 
 ARRAYS = {
@@ -77,9 +78,34 @@ def write_index(path, arrays):
     path.write_text(json.dumps({"metadata": {"total_size": 3}, "weight_map": weights}, indent=2))
 
 
+def write_fits(path, arrays):
+    """Images, and a table of each array with one axis."""
+    hdus = fits.HDUList([fits.PrimaryHDU()])
+    for name, array in arrays.items():
+        if array.dtype.names is None:
+            hdus.append(fits.ImageHDU(array, name=name))
+        else:
+            hdus.append(fits.BinTableHDU(array, name=name))
+    hdus.writeto(path)
+
+
+def write_compressed(path, arrays):
+    hdus = [fits.CompImageHDU(array, name=name, tile_shape=(1, *array.shape[1:])) for name, array in arrays.items()]
+    fits.HDUList([fits.PrimaryHDU(), *hdus]).writeto(path)
+
+
 TENSORS = {name: array.copy(order="C") for name, array in ARRAYS.items()}
 FLOATS = ["bfloat16", "float8_e4m3fn", "float8_e5m2"]
 ML_TENSORS = {name: np.arange(-8, 8).astype(getattr(ml_dtypes, name)) for name in FLOATS}
+
+TABLE = np.zeros(50, [("id", ">i4"), ("mass", ">f8", (3,)), ("name", "S5"), ("flux", ">f4"), ("z", ">c8")])
+TABLE["id"], TABLE["mass"], TABLE["name"] = np.arange(50), np.arange(150.0).reshape(50, 3), b"ab"
+IMAGES = {
+    "PIXELS": np.arange(24, dtype=">i4").reshape(2, 3, 4),
+    "HEAT": np.arange(35, dtype=">f8").reshape(5, 7),
+    "BYTES": np.arange(300).astype("u1"),
+    "TABLE": TABLE,
+}
 
 WRITTEN = {
     "npy": Format(write_npy, {"": ARRAYS["fortran"]}, "NpyFile"),
@@ -87,6 +113,8 @@ WRITTEN = {
     "hdf5, chunked": Format(write_chunks, ARRAYS, "Hdf5File"),
     "npz": Format(write_npz, ARRAYS, "NpzFile"),
     "npz, deflated": Format(write_deflated, ARRAYS, "NpzFile"),
+    "FITS": Format(write_fits, IMAGES, "FitsFile"),
+    "FITS, compressed": Format(write_compressed, {"SMALL": ARRAYS["small"]}, "FitsFile"),
     "safetensors": Format(write_safetensors, {**TENSORS, **ML_TENSORS}, "SafetensorsFile"),
     "safetensors, index": Format(write_index, TENSORS, "SafetensorsIndex"),
 }

@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from mpishare.files.fits import FitsFile
 from mpishare.files.hdf5_read import Hdf5File
 from mpishare.files.input_file import InputFile
 from mpishare.files.npy import NpyFile
@@ -63,6 +64,7 @@ class TextReader(FormatReader, Protocol):
 FORMATS: tuple[tuple[bytes, Callable[[InputFile], FormatReader]], ...] = (
     (rb"\x93NUMPY", NpyFile),
     (rb"PK(\x03\x04|\x05\x06)", NpzFile),
+    (rb"SIMPLE  =", FitsFile),
     (rb".{4}\0{4}\{", SafetensorsFile),
     (rb"\s*\{", SafetensorsIndex),
     (rb"", Hdf5File),  # whose signature may lie behind other bytes

@@ -22,8 +22,8 @@ def stored(path: str | os.PathLike[str], dataset: str | None = None) -> dict[str
     """Returns what a file stores, without reading it: dtype, shape, bytes and layout of each array.
 
     Args:
-        path: A `.npy` or an HDF5 file.
-        dataset: A dataset or a group of an HDF5 file; None for the whole file.
+        path: A file of a format that `load` takes.
+        dataset: An array of the file, or a group of an HDF5 file; None for the whole file.
 
     Returns:
         A `Stored` for each array, by the name of its dataset; by "" for the array of a `.npy` file. Strings of variable

@@ -68,7 +68,8 @@ def load(
     Args:
         path: The file; None where `call` is given. A relative path starts at the working folder of rank 0; of the
             leader of each node if each node has its own file.
-        dataset: A dataset or a group of an HDF5 file; None for the whole file.
+        dataset: An array of the file, or a group of an HDF5 file; None for the whole file. In a FITS file EXTNAME or
+            the number of an HDU names its array.
         call: Instead of a file, a function without arguments that opens an array: anything with `shape`, `dtype` and
             basic slicing, such as a `zarr.Array`, an `h5py.Dataset`, a `netCDF4.Variable`, a `dask.array` or a class of
             your own. All ranks pass it. Rank 0 and the ranks of its node call it, or with `read="node"` all ranks.
@@ -81,8 +82,8 @@ def load(
             that name, all with the same contents, and reads it.
         map: Whether to map the file instead of reading it, which takes no time, and no memory but the kernel's page
             cache. Each node maps its own file. A part of an array may have gaps; a list or mask is refused. It takes a
-            `.npy` file or contiguous datasets of the file itself, on a file system that can be trusted: if the file is
-            truncated later, SIGBUS ends the job.
+            `.npy` file or arrays whose bytes lie in the file as in memory, on a file system that can be trusted: if the
+            file is truncated later, SIGBUS ends the job.
         attributes: Whether to return the attributes too.
         progress: Whether rank 0 shows the rate and the time left; see `mpishare.map`.
         comm: The ranks that share; MPI_COMM_WORLD when None.

@@ -59,7 +59,7 @@ class SafetensorsFile:
             The safetensors documentation, "Format".
         """
         arrays, metadata = self._contents()
-        return Listing.of_names(self.file.absolute_path, arrays, name, metadata if attributes else {})
+        return Listing.of_names(self.file.absolute_path, arrays, name, {"": metadata} if attributes else {})
 
     def _contents(self) -> tuple[list[Stored], dict[str, Any]]:
         with file_errors(self.file.path):

@@ -17,7 +17,7 @@ from mpishare.arrays.spec import Spec
 from mpishare.errors import ArgumentError, FileError, SpecError
 from mpishare.files.errors import file_errors, reason_of
 from mpishare.files.input_file import InputFile
-from mpishare.files.stored import Listing, Stored
+from mpishare.files.stored import NO_DTYPE, Listing, Stored
 
 _LARGEST_SHARD_BYTES = 16 << 20
 """A smaller shard of zarr is read whole, as one tile. Of a larger one the chunks are read, so that no rank holds it."""
@@ -61,6 +61,14 @@ def described(place: str, array: Any, name: str | None = None) -> Stored:
         spec = replace(spec, dtype=rebuild(describe(spec.dtype)))  # without the metadata of h5py
     chunks = chunks_of(array, len(spec.shape))
     return Stored(name, spec, len(spec.shape), "chunked" if chunks else "sliced", chunks=chunks)
+
+
+def described_or_reason(place: str, name: str, array: Any) -> Stored:
+    """What is loaded of an array in a file; or the reason why it cannot be."""
+    try:
+        return described(place, array, name)
+    except SpecError as error:
+        return Stored(name, Spec(NO_DTYPE, ()), 0, "sliced", reason=str(error))
 
 
 def chunks_of(array: Any, ndim: int) -> tuple[int, ...] | None:

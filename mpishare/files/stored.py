@@ -36,15 +36,17 @@ class Stored:
         spec: What a load of the whole array returns. The axes of a subarray dtype follow the others in its shape. Where
             no NumPy array can have the items, the dtype "V", whose items have no bytes.
         ndim: The number of axes that a region can index: all but those of a subarray dtype.
-        layout: "npy"; or, of a dataset, "contiguous", "compact", "chunked", "virtual" or "external".
+        layout: "npy"; or, of a dataset, "contiguous", "compact", "chunked", "virtual" or "external"; or "sliced" of
+            what another library converts.
         offset: Where its bytes begin in its file, if they lie there as they would in memory; else None.
         chunks: The lengths of a chunk along each axis; None without chunks.
-        filters: The filters of each chunk, by HDF5's names, such as "shuffle" and "deflate".
+        filters: The filters of each chunk, by the names of the format, such as "shuffle" and "deflate".
         is_text: Whether its items are strings of variable length, or have columns of them; a load makes all as wide as
             the longest.
         reason: Why it cannot be loaded; empty if it can.
         left_out: The columns that cannot be loaded, each with the reason.
-        target: The file and the dataset in it that an external link leads to; None for a dataset of the file itself.
+        target: The file and the dataset in it that an external link or an index leads to; None for a dataset of the
+            file itself.
     """
 
     name: str | None
@@ -105,8 +107,16 @@ class Listing(NamedTuple):
     root: str | None = None
 
     @classmethod
-    def of_names(cls, path: str, arrays: Sequence[Stored], name: str | None, attributes: dict[str, Any]) -> Listing:
+    def of_names(
+        cls, path: str, arrays: Sequence[Stored], name: str | None, attributes: dict[str, dict[str, Any]]
+    ) -> Listing:
         """What a file without groups has: all its arrays, or the one of that name.
+
+        Args:
+            path: The absolute path of the file.
+            arrays: The arrays, each with a name.
+            name: The name of one of them; None for all.
+            attributes: The attributes by the names of the arrays; those of the file under "".
 
         Raises:
             FileError: There is no array of that name.
@@ -115,10 +125,10 @@ class Listing(NamedTuple):
         if name is None:
             left_out = [f"array {array.name!r}: {array.reason}" for array in named.values() if array.reason]
             tree = {inner: number for number, inner in enumerate(named)}
-            return cls(path, [*named.values()], tree, {"": attributes} if attributes else {}, left_out)
+            return cls(path, [*named.values()], tree, attributes, left_out)
         if name not in named:
             raise FileError(path, name, f"there is no such array; the file has {shown_names(named)}.")
-        return cls(path, [named[name]], 0, {}, [])
+        return cls(path, [named[name]], 0, {"": attributes.get(name, {})} if attributes else {}, [])
 
     @property
     def is_group(self) -> bool:

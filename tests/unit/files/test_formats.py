@@ -57,6 +57,7 @@ def test_arrays_are_read(written):
         assert_same(everything if name is None else everything[name], array)
 
 
+@pytest.mark.filterwarnings("ignore::astropy.utils.exceptions.AstropyUserWarning")
 def test_files_that_end_too_early(written):
     """At any byte: what is read is as before, or refused."""
     form, path = written
@@ -66,6 +67,8 @@ def test_files_that_end_too_early(written):
         assert_refused_or_same(form, path)
 
 
+@pytest.mark.filterwarnings("ignore::astropy.utils.exceptions.AstropyUserWarning")
+@pytest.mark.filterwarnings("ignore::astropy.io.fits.verify.VerifyWarning")
 def test_damaged_files(written):
     """Whatever stands in the header is refused at once, or loaded; no other error comes."""
     form, path = written
