@@ -222,5 +222,5 @@ def _why_no_file(path: str, mode: int) -> str:
     if not stat.S_ISDIR(mode):
         return "is not a regular file"
     if path.rstrip("/").endswith(".zarr") or any(os.path.lexists(f"{path}/{name}") for name in _OF_ZARR):
-        return "is a folder of the format zarr. Read it with the zarr package, and share that."
+        return "is a folder of the format zarr. Use load(call=lambda: zarr.open(…)) for an array in it."
     return "is a folder. Give the name of a file."

@@ -66,7 +66,7 @@ def test_what_cannot_be_opened(tmp_path, monkeypatch):
     for name, marker in {"v2": ".zgroup", "array": ".zarray", "v3": "zarr.json", "empty.zarr": "c"}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / marker).touch()
-    zarr = dict.fromkeys(("v2", "array", "v3", "empty.zarr"), "is a folder of the format zarr. Read it with the zarr")
+    zarr = dict.fromkeys(("v2", "array", "v3", "empty.zarr"), r"is a folder of the format zarr. Use load\(call=")
     others = {"": "is a folder. Give", "pipe": "is not a regular file", "none": "No such file"}
     for name, message in {**zarr, **others}.items():
         with pytest.raises(FileError, match=f"{tmp_path / name}: {message}"):
