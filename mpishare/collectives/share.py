@@ -116,10 +116,8 @@ def share(
         >>> ms.share(call=lambda: np.eye(2)).tolist()
         [[1.0, 0.0], [0.0, 1.0]]
     """
-    if scope == "node":
-        comm = topology(comm).node_comm
-    with collective("share", comm) as entered:
-        result: _T = _share(entered, obj, call, root, backend, writable, scope)
+    with collective("share", topology(comm).node_comm if scope == "node" else comm) as entered:
+        result: _T = _share(entered, obj, call, root, backend, writable, scope, comm)
         if writable == "private":
             with agree(entered.context.collective_comm):
                 return make_private(result, needs_shared=False)  # type: ignore[no-any-return]
@@ -197,6 +195,7 @@ def _share(
     backend: str | None,
     writable: bool | str,
     scope: str,
+    of_all: mpi.Comm | None,
 ) -> Any:
     context, source, slot = call.context, None, None
     with call.agree_on_arguments() as agreement:
@@ -212,7 +211,7 @@ def _share(
         elif context.topology.rank == root:
             agreement.payload = _CALLED
     if agreement.payload == _CALLED:
-        agreement, source, slot = _called(context, function, options)
+        agreement, source, slot = _called(context, function, options, of_all)
     header = _header(context, agreement.payload, source, root)
     slot = slot or _free_slot(context, header.nbytes, options)
     segment = _filled(context, header, source, slot, options)
@@ -232,9 +231,11 @@ def _check_call(obj: Any, call: Any) -> None:
 
 
 def _called(
-    context: Context, function: Callable[[], Any] | None, options: _Options
+    context: Context, function: Callable[[], Any] | None, options: _Options, of_all: mpi.Comm | None
 ) -> tuple[Agreement, ArraySource | PackedObject | None, Slot | None]:
     """Calls `function` on `root` within an agreement; the other ranks sleep until it has ended.
+
+    It may call no collective with other ranks of `of_all`: those of other nodes make their calls at any time.
 
     Returns:
         The agreement, with the payload of the root, and what `_prepared` returns on `root`.
@@ -242,7 +243,7 @@ def _called(
     is_root, source, slot = context.topology.rank == options.root, None, None
     with agree(context.collective_comm) as agreement:
         try:
-            with alone(context.topology.comm, "within the function of share(call=…)"):
+            with alone(topology(of_all).comm, "within the function of share(call=…)"):
                 obj = function() if is_root and function is not None else None
         finally:
             _wait_for_all(context)
