@@ -6,12 +6,13 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mpishare.errors import ArgumentError
 
+_PREFIX = "MPISHARE_"
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _MAX_PERCENT = 90
@@ -40,6 +41,7 @@ class Config:
         columns: `MPISHARE_COLUMNS`, how wide the terminal is to which the launcher copies the standard error of ranks;
             None if that is none, as far as is known.
         stray_stores: `MPISHARE_STRAY_STORES`, "0" where no handler of SIGSEGV names the array that was stored into.
+        excepthook: `MPISHARE_EXCEPTHOOK`, "0" where sys.excepthook stays as it is.
     """
 
     backend: str | None = None
@@ -56,6 +58,7 @@ class Config:
     singletons: bool = False
     columns: int | None = None
     stray_stores: bool = True
+    excepthook: bool = True
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Config:
@@ -95,6 +98,11 @@ class Config:
         """`MPISHARE_STRAY_STORES` alone, which is one setting for the whole process."""
         return environ.get("MPISHARE_STRAY_STORES") != "0"
 
+    @staticmethod
+    def takes_excepthook(environ: Mapping[str, str] = os.environ) -> bool:
+        """`MPISHARE_EXCEPTHOOK` alone, which is one setting for the whole process."""
+        return environ.get("MPISHARE_EXCEPTHOOK") != "0"
+
     def recycle_bytes(self, memory_bytes: int) -> int:
         """How much a node with `memory_bytes` of memory keeps for arrays to come, in bytes."""
         percent = _percent(self.recycle)
@@ -117,7 +125,25 @@ class Config:
         )
 
     def __str__(self) -> str:
-        return f"{self.common} MPISHARE_DIR={self.directory or ''} MPISHARE_STRAY_STORES={self.stray_stores:d}"
+        return (
+            f"{self.common} MPISHARE_DIR={self.directory or ''} MPISHARE_STRAY_STORES={self.stray_stores:d} "
+            f"MPISHARE_EXCEPTHOOK={self.excepthook:d}"
+        )
+
+
+def unknown_settings(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """For each MPISHARE variable that is no setting, a line of text, with the setting that was meant."""
+    names = {name for name, _, _ in _VARIABLES.values()} | _OF_BATCH_SCRIPTS
+    known = {name.removeprefix(_PREFIX) for name in names}
+    unknown = sorted(name.removeprefix(_PREFIX) for name in environ.keys() - names if name.startswith(_PREFIX))
+    return [f"{_PREFIX}{name} is no setting{did_you_mean(name, known, _PREFIX)}" for name in unknown]
+
+
+def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """A question such as "; did you mean info?"; "" if no known word is like it."""
+    from difflib import get_close_matches
+
+    return "".join(f"; did you mean {prefix}{match}?" for match in get_close_matches(word, known, 1))
 
 
 def parse_bytes(text: str) -> int:
@@ -192,9 +218,14 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "singletons": ("MPISHARE_SINGLETONS", _switch, _SWITCH),
     "columns": ("MPISHARE_COLUMNS", _positive, "a number of columns"),
     "stray_stores": ("MPISHARE_STRAY_STORES", _switch, _SWITCH),
+    "excepthook": ("MPISHARE_EXCEPTHOOK", _switch, _SWITCH),
 }
 """Each attribute of `Config`: its variable, the function that parses a value or raises ValueError, and the values that
 are allowed."""
+
+
+_OF_BATCH_SCRIPTS = {"MPISHARE_VENV", "MPISHARE_IMAGE"}
+"""Variables that the scripts in slurm/ read."""
 
 
 def _launched(environ: Mapping[str, str]) -> int:

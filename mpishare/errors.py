@@ -91,7 +91,7 @@ class MismatchError(MpishareError):
         ranks_of: dict[str, list[int]] = {}
         for rank, call in self.calls.items():
             ranks_of.setdefault(call, []).append(rank)
-        calls = "; ".join(f"{_name_ranks(ranks)}: {call}" for call, ranks in ranks_of.items())
+        calls = "; ".join(f"{name_ranks(ranks)}: {call}" for call, ranks in ranks_of.items())
         return f"ranks made different calls; expected the same call on all ranks: {calls}"
 
 
@@ -190,7 +190,7 @@ class TaskError(MpishareError):
 
     def __str__(self) -> str:
         head = f"item {self.item} failed on rank {self.rank} of host {self.host}: {self.reason}"
-        return f"{head}\n\nOn that rank:\n{self.traceback}" if self.traceback else head
+        return f"{head}\nOn that rank:\n{self.traceback}" if self.traceback else head
 
 
 _LARGEST_INTEGER = 2**63 - 1
@@ -244,7 +244,7 @@ def text_of_error(error: BaseException) -> str:
         return f"{type(error).__name__}, whose text cannot be made"
 
 
-def _name_ranks(ranks: list[int]) -> str:
+def name_ranks(ranks: list[int]) -> str:
     """Ranks for error messages: 'rank 3', 'ranks 0, 2', 'ranks 0, 1, 2 and 509 more'."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -14,8 +15,9 @@ from mpishare.comm.alone import refuse_alone
 from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.requests import Pending, kept_alive_on_error, wait_for, waits
 from mpishare.comm.topology import Topology, find_nodes, pretend_node
-from mpishare.comm.watchdog import WaitLimit, abort_on_exception, report_long_waits
-from mpishare.config import Config
+from mpishare.comm.unhandled import end_job_on_exception
+from mpishare.comm.watchdog import WaitLimit, report_long_waits
+from mpishare.config import Config, unknown_settings
 from mpishare.errors import ArgumentError, BackendError, LaunchError, StallError
 from mpishare.host import filesystems
 from mpishare.host import memory as host_memory
@@ -285,7 +287,9 @@ def _find_context(comm: mpi.Comm | None) -> Context:
         raise context.again()
     if not isinstance(context, Context):
         refuse_alone("the first call on a communicator", checked)
-        abort_on_exception()
+        if Config.takes_excepthook():
+            end_job_on_exception(_meeting)
+        _warn_of_unknown_settings()
         report_long_waits()
         try:
             context = Context(checked)
@@ -302,6 +306,19 @@ def _find_context(comm: mpi.Comm | None) -> Context:
             "it, call mpishare in its parent, and end it with os._exit, as multiprocessing does."
         )
     return context
+
+
+@cache
+def _warn_of_unknown_settings() -> None:
+    """Names them on stderr, once in a job."""
+    for text in unknown_settings() if mpi.COMM_WORLD.rank == 0 else ():
+        sys.stderr.write(f"mpishare: warning: {text}\n")
+
+
+def _meeting() -> mpi.Intracomm | None:
+    """A communicator of all ranks for a collective; None where this rank is out of step with them."""
+    world = _contexts.get(None)
+    return world.head_comm if world and not any(context.is_out_of_step for context in _contexts.values()) else None
 
 
 def checked_comm(comm: mpi.Comm | None) -> mpi.Intracomm:

@@ -1,4 +1,4 @@
-"""Names on stderr where this rank waits long for others, ends waits at MPISHARE_TIMEOUT, and the job by an exception.
+"""Names on stderr where this rank waits long for others, and ends waits at MPISHARE_TIMEOUT.
 
 By default a thread looks every two seconds where the other threads of the process are, and writes to stderr where one
 has waited long. It reads their stacks. So it also sees a rank that blocks inside MPI.
@@ -8,7 +8,6 @@ that the thread does not look for.
 
 from __future__ import annotations
 
-import atexit
 import math
 import os
 import sys
@@ -17,7 +16,6 @@ import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 
 from mpishare.comm import mpi
 from mpishare.comm.callsite import call_of, call_site, current_call
@@ -179,30 +177,6 @@ def _look(before: dict[int, tuple[object, int]], rank: str, cure: str) -> dict[i
 def _print(line: str) -> None:
     sys.stderr.write(f"mpishare: {line}\n")
     sys.stderr.flush()
-
-
-@cache
-def abort_on_exception() -> None:
-    """From now on an unhandled exception aborts the job. Called when the first communicator is used, not at import.
-
-    `python -m mpi4py` does the same. Otherwise Python calls MPI_Finalize, which waits for all ranks, while these wait
-    for the rank that failed.
-    """
-    previous_hook, parent = sys.excepthook, os.getpid()
-
-    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        previous_hook(kind, error, traceback)
-        if os.getpid() == parent:  # a forked child is not a rank
-            atexit.register(_abort, kind.__name__)
-
-    sys.excepthook = hook
-
-
-def _abort(exception: str) -> None:
-    if mpi.Is_finalized() or mpi.COMM_WORLD.size == 1:
-        return
-    rank, host = mpi.COMM_WORLD.rank, mpi.Get_processor_name()
-    end_job(f"rank {rank} on host {host} ended by {exception}, so the job ends, as others may wait for it")
 
 
 def end_job(reason: str) -> None:

@@ -71,7 +71,8 @@ class Failure(NamedTuple):
         if isinstance(error, ItemFailed):
             item += error.args[0]
             error = error.__cause__ or error
-        text = "".join(traceback.format_exception(error))
+        below = error.__traceback__ and error.__traceback__.tb_next  # the function that calls the tasks
+        text = "".join(traceback.format_exception(type(error), error, below)).rstrip()
         return cls((item, context.topology.rank, context.topology.host, text_of_error(error), text), _state_of(error))
 
     def task_error(self, own: BaseException | None = None) -> TaskError:

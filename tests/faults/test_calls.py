@@ -126,9 +126,9 @@ def test_an_interrupted_transfer(nodes, tmp_path):
 def test_an_interrupted_transfer_ends_the_job():
     """The same without MPISHARE_TIMEOUT, plain python, where the program does not catch it.
 
-    Outcome: the job ends at once with its traceback, exit status 1.
+    Outcome: the job ends at once with its traceback, exit status 130.
     """
-    ended = run("end_by_an_interrupt", status=1, limit_s=60, MPISHARE_NODES="block:1", MPISHARE_CHUNK="64K")
+    ended = run("end_by_an_interrupt", status=130, limit_s=60, MPISHARE_NODES="block:1", MPISHARE_CHUNK="64K")
     assert "KeyboardInterrupt, so the job ends" in ended.stderr
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import mpishare
-from mpishare.config import Config, parse_bytes
+from mpishare.config import Config, parse_bytes, unknown_settings
 from mpishare.errors import ArgumentError
 
 PACKAGE = Path(mpishare.__file__).parent
@@ -21,6 +21,7 @@ VARIABLES = [
     ("MPISHARE_BACKEND", "window", "backend", "window"),
     ("MPISHARE_NODES", "block:2", "nodes", "block:2"),
     ("MPISHARE_STRAY_STORES", "0", "stray_stores", False),
+    ("MPISHARE_EXCEPTHOOK", "0", "excepthook", False),
     ("MPISHARE_DIR", "/scratch", "directory", "/scratch"),
     ("MPISHARE_CHECK", "1", "check", True),
     ("MPISHARE_TIMEOUT", "2.5", "timeout_s", 2.5),
@@ -73,6 +74,12 @@ def test_values_that_are_not_allowed(variable, text):
     with pytest.raises(ArgumentError, match=f"{variable}='{text}'"):
         Config.read({variable: text})
     assert Config.read_timeout({variable: text}) is None
+
+
+def test_unknown_settings():
+    environ = {"MPISHARE_TIMEUOT": "3", "MPISHARE_ZZZZZZZZ": "1", "MPISHARE_VENV": "v", "MPISHARE_DIR": "/a"}
+    texts = ["MPISHARE_TIMEUOT is no setting; did you mean MPISHARE_TIMEOUT?", "MPISHARE_ZZZZZZZZ is no setting"]
+    assert unknown_settings(environ) == texts
 
 
 def test_folders_may_differ_between_nodes():
