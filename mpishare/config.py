@@ -158,6 +158,17 @@ def parse_bytes(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
+def format_bytes(nbytes: int) -> str:
+    """A size for people, such as "11.6 GiB"."""
+    step = min(max(nbytes.bit_length() - 1, 0) // 10, 4)
+    return f"{nbytes / (1 << 10 * step):.1f}".removesuffix(".0") + f" {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[step]}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Such as "1 rank" or "4 ranks"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def _switch(text: str) -> bool:
     if text not in ("0", "1"):
         raise ValueError(text)

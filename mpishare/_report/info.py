@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,9 +12,16 @@ import numpy as np
 from mpishare._version import VERSION
 from mpishare.comm import mpi
 from mpishare.comm.collective import collective
+from mpishare.config import counted, format_bytes
+from mpishare.errors import name_ranks
 from mpishare.host.leftovers import unused_files
 from mpishare.host.memory import SHM_DIR, Machine
-from mpishare.memory.backends import probe
+from mpishare.memory.backends import MEMMAP_IN_MEMORY, PRIVATE, probe
+
+_PLURALS = {"window": "windows", "memmap in memory": "memmaps in memory", "memmap in a folder": "memmaps in a folder"}
+
+_LISTED_NODES = 4
+"""How many nodes a summary lists."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,7 @@ class NodeInfo:
         machine: The facts that its kernel reports.
         segments: For each backend the size up to which an array fits there now and what it provides, or why it
             cannot be used. The backends that the node tries come first, in order. An array gets the first that fits.
+        largest: For each backend that size in bytes; 0 if it does not fit.
         leftovers: The files that MPI made in shared memory for jobs of this user which were killed, and that no process
             uses any more. `mpishare clean` removes them.
     """
@@ -37,12 +46,29 @@ class NodeInfo:
     mpi_nodes: int
     machine: Machine
     segments: dict[str, str]
+    largest: dict[str, int]
     leftovers: tuple[str, ...]
+
+    @property
+    def shared(self) -> tuple[str, int] | None:
+        """The backend that shares memory here, and up to how many bytes the node's memory takes; None without one."""
+        sizes = {title: nbytes for title, nbytes in self.largest.items() if nbytes}
+        first = next(iter(sizes), PRIVATE.title)
+        if first == PRIVATE.title:
+            return None
+        return first, max(sizes[first], sizes.get(MEMMAP_IN_MEMORY.title, 0))
+
+    def __str__(self) -> str:
+        machine, shm = self.machine, self.machine.shm
+        room = f"{format_bytes(shm.free)} free in {shm.directory}" if shm else "no /dev/shm"
+        nbytes = min(machine.memory_bytes, machine.memory_limit or machine.memory_bytes)
+        memory = f"{format_bytes(nbytes)} of memory"
+        return f"{self.host}, {name_ranks([*self.ranks])}; {counted(machine.host_cores, 'core')}, {memory}, {room}"
 
 
 @dataclass(frozen=True)
 class Info:
-    """The environment of a job; printing it gives a text for a bug report.
+    """The environment of a job; printing it gives a text for a bug report, which begins with the summary.
 
     Attributes:
         versions: Name and version of each piece of software.
@@ -60,16 +86,40 @@ class Info:
         """The same as plain data for JSON."""
         return asdict(self)
 
+    @property
+    def summary(self) -> str:
+        """A verdict, whether the ranks of each node share memory, and a few lines."""
+        lines = [self._verdict(), *(f"node {number}: {node}" for number, node in enumerate(self.nodes[:_LISTED_NODES]))]
+        if len(self.nodes) > _LISTED_NODES:
+            lines.append(f"and {len(self.nodes) - _LISTED_NODES} more nodes")
+        lines.append(", ".join(f"{name} {version.split(',')[0]}" for name, version in self.versions.items()))
+        left = [len(node.leftovers) for node in self.nodes if node.leftovers]
+        lines += [f"{counted(sum(left), 'file')} left by killed jobs; `mpishare clean` removes them"] if left else []
+        return "\n".join(lines)
+
+    def _verdict(self) -> str:
+        job = f"{counted(self.size, 'rank')} on {counted(len(self.nodes), 'node')}"
+        shared = [node.shared for node in self.nodes]
+        if None in shared:
+            host = self.nodes[shared.index(None)].host
+            return f"NOT SHARED: {job}; the ranks of host {host} share no memory and hold a copy each"
+        ways = " and ".join(dict.fromkeys(_PLURALS.get(backend, backend) for backend, _ in filter(None, shared)))
+        largest = format_bytes(min(nbytes for _, nbytes in filter(None, shared)))
+        if self.size == len(self.nodes):
+            return f"OK: {job}, so no rank has another to share memory with; arrays up to {largest}"
+        return f"OK: {job} share memory by {ways}; arrays up to {largest}"
+
     def __str__(self) -> str:
-        lines = [f"{name:14} {version}" for name, version in self.versions.items()]
-        lines += [f"{'settings':14} {self.settings}", f"{'job':14} {self.size} ranks on {len(self.nodes)} nodes"]
+        settings = textwrap.fill(self.settings, 100, subsequent_indent=" " * 15, break_on_hyphens=False)
+        lines = [self.summary, "", *(f"{name:14} {version}" for name, version in self.versions.items())]
+        lines.append(f"{'settings':14} {settings}")
         for number, node in enumerate(self.nodes):
             lines += ["", f"node {number}: {node.host}, ranks {', '.join(map(str, node.ranks))}"]
             if node.mpi_nodes > 1:
                 lines.append(f"  MPI sees {node.mpi_nodes} nodes in these ranks, but they can share memory")
             lines += [f"  {line}" for line in _machine_lines(node.machine)]
-            lines += [f"  segment {title:18} {fit}" for title, fit in node.segments.items()]
-            lines += [f"  left by a killed job: {file}; `mpishare clean` removes it" for file in node.leftovers]
+            lines += [f"  {title:18} {fit}" for title, fit in node.segments.items()]
+            lines += [f"  left by a killed job: {file}" for file in node.leftovers]
         return "\n".join(lines)
 
 
@@ -99,7 +149,10 @@ def info(*, comm: mpi.Comm | None = None) -> Info:
             # Two ranks that try one file at the same time each find it in use, so one rank of a node looks.
             leftovers = unused_files(folder) if topology.is_leader else ()
         ranks = topology.ranks_of(topology.node)
-        node = NodeInfo(topology.host, ranks, context.mpi_nodes, machine, probe(context), leftovers)
+        fits = probe(context)
+        texts = {title: text for title, (text, _) in fits.items()}
+        largest = {title: nbytes for title, (_, nbytes) in fits.items()}
+        node = NodeInfo(topology.host, ranks, context.mpi_nodes, machine, texts, largest, leftovers)
         nodes = context.collective_comm.allgather_obj(node if topology.is_leader else None)
         known_nodes = tuple(node for node in nodes if node is not None)
         return Info(_versions(), str(context.config), topology.size, known_nodes)
@@ -110,12 +163,13 @@ def _versions() -> dict[str, str]:
 
 
 def _machine_lines(machine: Machine) -> list[str]:
-    shm = machine.shm
-    limit = machine.memory_limit
-    huge = f"{machine.huge_pages}, of shared memory {machine.shm_huge_pages}"
+    shm, limit = machine.shm, machine.memory_limit
+    huge = f"{machine.huge_pages}, in shared memory {machine.shm_huge_pages}"
     return [
-        f"Linux {machine.kernel}, {machine.cores} cores, {machine.memory_bytes:,} bytes of memory, "
-        + (f"limited to {limit:,} by its control group" if limit is not None else "not limited by a control group"),
-        f"{shm.directory}: {shm.total:,} bytes, {shm.free:,} free" if shm is not None else "no /dev/shm",
-        f"pages of {machine.page_bytes:,}; the kernel's setting for huge pages {huge}",
+        f"{'kernel':18} Linux {machine.kernel}",
+        f"{'cores':18} {machine.host_cores}, of which a rank may use {machine.cores}",
+        f"{'memory':18} {format_bytes(machine.memory_bytes)}, "
+        + (f"limited to {format_bytes(limit)} by its control group" if limit is not None else "not limited"),
+        f"{SHM_DIR:18} " + (f"{format_bytes(shm.total)}, {format_bytes(shm.free)} free" if shm else "none"),
+        f"{'pages':18} {format_bytes(machine.page_bytes)}; huge ones {huge}",
     ]

@@ -14,6 +14,8 @@ from types import ModuleType
 
 import mpishare as ms
 from mpishare.cli import bench, clean, info, plan, run
+from mpishare.cli.parser import is_first_rank
+from mpishare.config import did_you_mean
 
 _COMMANDS: dict[str, ModuleType] = {"info": info, "bench": bench, "plan": plan, "clean": clean, "run": run}
 
@@ -27,9 +29,6 @@ commands:
 
 `mpishare COMMAND --help` prints its options.
 """
-
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
-
 
 _BROKEN_PIPE_STATUS = 128 + signal.SIGPIPE
 """The exit status that a shell gives to a program that SIGPIPE has ended."""
@@ -53,17 +52,28 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(args: list[str]) -> int:
     """Runs one command, or prints the usage."""
-    if not args or args[0] not in _COMMANDS:
-        is_help = args in (["-h"], ["--help"])
-        print(_usage(), end="", file=sys.stdout if is_help else sys.stderr)
-        return 0 if is_help else 2
+    name, *options = args or [""]
+    if name in ("-h", "--help", "help"):
+        print(_usage(), end="")
+        return 0
+    if name == "--version":
+        print(f"mpishare {ms.__version__}")
+        return 0
     try:
-        status: int = _COMMANDS[args[0]].main(args[1:])
+        if name not in _COMMANDS:
+            raise ms.ArgumentError(_unknown(name))
+        status: int = _COMMANDS[name].main(options)
     except ms.MpishareError as error:
-        if all(os.environ.get(name, "0") == "0" for name in _RANK_VARIABLES):
-            print(f"mpishare {args[0]}: {error}", file=sys.stderr)
+        if is_first_rank():
+            print(f"{f'mpishare {name}'.rstrip()}: {error}", file=sys.stderr)
         return 2
     return status
+
+
+def _unknown(name: str) -> str:
+    if not name:
+        return f"no command\n{_usage()}"
+    return f"unknown command{did_you_mean(name, _COMMANDS) or '; see mpishare --help'}"
 
 
 def _usage() -> str:

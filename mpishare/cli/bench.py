@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import statistics
@@ -13,6 +12,8 @@ from pathlib import Path
 import numpy as np
 
 import mpishare as ms
+from mpishare.cli.parser import Parser
+from mpishare.config import counted, format_bytes
 
 _SHARE, _PICKLED, _BUFFER = "ms.share", "comm.bcast", "comm.Bcast"
 _SMALL_BYTES = 1 << 10
@@ -22,7 +23,7 @@ _SMALL_REPEATS = 100
 
 def main(argv: list[str]) -> int:
     """Measures on all ranks; rank 0 prints."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="mpishare bench",
         description="Times ms.share beside comm.bcast and comm.Bcast, for three sizes, over all ranks. Start it as the "
         "job would be started, e.g. mpiexec -n 4 mpishare bench.",
@@ -83,31 +84,29 @@ def _milliseconds(call: Callable[[], object], nbytes: int) -> float:
 
 def _table(medians: dict[int, dict[str, float]]) -> str:
     """One line for each size."""
-    nodes = ms.topology()
-    lines = [
-        f"{nodes.size} ranks on {nodes.n_nodes} nodes; medians of the time until all ranks have the array, in ms:",
-        f"  {'bytes':>14}" + "".join(f" {name:>12}" for name in (_SHARE, _PICKLED, _BUFFER)),
-    ]
+    nodes, names = ms.topology(), (_SHARE, _PICKLED, _BUFFER)
+    job = f"{counted(nodes.size, 'rank')} on {counted(nodes.n_nodes, 'node')}"
+    lines = [f"{job}; medians of the time until all ranks have the array, in ms:"]
+    lines.append(" " * 10 + "".join(f" {name:>12}" for name in names))
     for nbytes, times in medians.items():
-        lines.append(f"  {nbytes:14,}" + "".join(f" {value:12,.3f}" for value in times.values()))
+        lines.append(f"{format_bytes(nbytes):>10}" + "".join(f" {value:12,.3f}" for value in times.values()))
     return "\n".join(lines)
 
 
 def _verdict(medians: dict[int, dict[str, float]]) -> str:
-    """What sharing saves, and how fast it is beside the other calls."""
+    """What sharing the largest array saves, and how fast it is beside the other calls, as one sentence."""
     nodes, largest = ms.topology(), max(medians)
     if nodes.size == 1:
-        return "verdict: there is one rank, so there is nothing to share: start as many as the job has"
-    saved_mib = (nodes.size - nodes.n_nodes) * largest >> 20
-    saves = f"{saved_mib:,} MiB of memory" if saved_mib else "no memory, as each node has one rank"
-    speeds = [f"  {nbytes:,} bytes: {_speed(medians[nbytes])}" for nbytes in (_SMALL_BYTES, largest)]
-    return "\n".join([f"verdict: sharing {largest >> 20} MiB saves {saves}", *speeds])
+        return "There is one rank, so there is nothing to share: start as many as the job has."
+    saved = (nodes.size - nodes.n_nodes) * largest
+    saves = f"saves {format_bytes(saved)} of memory" if saved else "saves no memory, as each node has one rank"
+    return f"Sharing {format_bytes(largest)} {saves}; it is {_speed(medians[largest])}."
 
 
 def _speed(times: dict[str, float]) -> str:
-    """Words such as "17.1 times as fast as comm.bcast, 7.0 times as slow as comm.Bcast"."""
+    """Words such as "17.1 times as fast as comm.bcast and 7.0 times as slow as comm.Bcast"."""
     ratios = {name: times[name] / times[_SHARE] for name in (_PICKLED, _BUFFER)}
-    return ", ".join(
+    return " and ".join(
         f"{ratio:.1f} times as fast as {name}" if ratio >= 1 else f"{1 / ratio:.1f} times as slow as {name}"
         for name, ratio in ratios.items()
     )

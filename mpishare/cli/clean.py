@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from mpishare.cli.parser import Parser
+from mpishare.config import counted, format_bytes
 from mpishare.host.leftovers import files_of_mpi, unused
 from mpishare.host.memory import SHM_DIR
 
 
 def main(argv: list[str]) -> int:
     """Lists the files, asks, and removes them; returns 1 if it can ask nobody and so leaves them."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="mpishare clean",
         description="Lists the files that MPI jobs of yours left in shared memory on this host when they were killed, "
         "asks, and removes them. A file that a process still uses, that is someone else's, or that MPI did not make, "
@@ -28,10 +29,13 @@ def main(argv: list[str]) -> int:
     sizes = {}
     for file in files_of_mpi(str(options.dir)):
         if (nbytes := _unused_bytes(file)) is not None:
-            print(f"{file}, {nbytes:,} bytes")
+            print(f"{file}, {format_bytes(nbytes)}")
             sizes[file] = nbytes
-    print(f"{len(sizes)} files that no process uses, {sum(sizes.values()):,} bytes")
-    if not sizes or options.dry_run:
+    if not sizes:
+        print(f"nothing to remove in {options.dir}")
+        return 0
+    print(f"{counted(len(sizes), 'file')} that no process uses, {format_bytes(sum(sizes.values()))}")
+    if options.dry_run:
         return 0
     if not options.yes:
         if not sys.stdin.isatty():
@@ -40,7 +44,7 @@ def main(argv: list[str]) -> int:
         if input("Remove them? [y/N] ").strip().lower() not in {"y", "yes"}:
             return 0
     removed = [nbytes for file in sizes if (nbytes := _unused_bytes(file, Path.unlink)) is not None]
-    print(f"removed {len(removed)} files, {sum(removed):,} bytes")
+    print(f"removed {counted(len(removed), 'file')}, {format_bytes(sum(removed))}")
     return 0
 
 

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 from collections.abc import Mapping
 
 import mpishare as ms
+from mpishare.cli.parser import Parser
 from mpishare.cli.slurm import accounting_warning
 
 
 def main(argv: list[str]) -> int:
     """Prints the facts once, on rank 0; a warning about them on stderr."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="mpishare info",
         description="Versions of MPI, mpi4py and numpy; hosts, ranks and placement; the memory of each node and which "
         "backends fit there. Start it as the job would be started, e.g. mpiexec -n 4 mpishare info.",
     )
+    parser.add_argument("--verbose", action="store_true", help="print all of it, as for a report of a problem")
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
     options = parser.parse_args(argv)
     os.environ.update(additions(os.environ))
     facts = ms.info()
     if ms.topology().rank == 0:
-        print(json.dumps(facts.as_dict(), indent=2) if options.json else facts, flush=True)
+        text = str(facts) if options.verbose else facts.summary
+        print(json.dumps(facts.as_dict(), indent=2) if options.json else text, flush=True)
         has_sharers = any(len(node.ranks) > 1 for node in facts.nodes)
         if has_sharers and (warning := accounting_warning()):
             print(f"mpishare info: warning: {warning}", file=sys.stderr)

@@ -7,7 +7,8 @@ import json
 import os
 
 import mpishare as ms
-from mpishare.config import parse_bytes
+from mpishare.cli.parser import Parser
+from mpishare.config import counted, format_bytes, parse_bytes
 
 _RANK_BYTES = 256 << 20
 """The memory of a rank without data, unless given: Python, NumPy and MPI take 40 to 80 MiB, the rest is a margin."""
@@ -40,7 +41,7 @@ def main(argv: list[str]) -> int:
 
 def _options(argv: list[str]) -> argparse.Namespace:
     """The options; a wrong one ends the program with exit status 2."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="mpishare plan",
         description="Prints what the data in a file take on each node of a job, with one copy per node or one copy per "
         "rank, whether that fits, and lines of a batch script that ask for it. Reads the head of the file only.",
@@ -89,18 +90,18 @@ def _line(array: ms.Stored, names: list[str], path: str) -> str:
     strings = "; its strings take as many bytes as the longest, known only when read" if array.is_text else ""
     also = "".join(f"; also {name}" for name in names[1:])
     left_out = "".join(f"; left out: {reason}" for reason in (array.reason, *array.left_out) if reason)
-    facts = f"{array.shape} {array.dtype}, {array.nbytes:,} bytes, {array.layout}{filters}{linked}"
+    facts = f"{array.shape} {array.dtype}, {format_bytes(array.nbytes)}, {array.layout}{filters}{linked}"
     return f"{names[0] or path}: {facts}{strings}{also}{left_out}"
 
 
 def _table(options: argparse.Namespace, nbytes: int) -> str:
     """The bytes on the fullest node, and whether they fit there."""
     ranks, each, room = options.ranks_per_node, options.each, options.memory
+    job = f"{counted(options.ranks, 'rank')} on {counted(options.nodes, 'node')}, up to {ranks} per node"
     lines = [
-        f"{options.ranks} ranks on {options.nodes} nodes, up to {ranks} per node, each with {each:,} bytes for itself",
-        f"memory of a node: {room:,} bytes",
+        f"{job}, each with {format_bytes(each)} for itself; a node has {format_bytes(room)} of memory",
         "",
-        f"  {'bytes on a node':26} {'data':>16} {'and the ranks':>18}",
+        f"  {'memory on a node':24} {'data':>10} {'with the ranks':>14}",
     ]
     rows = [
         ("one copy", nbytes, (room - nbytes) // each),
@@ -108,9 +109,10 @@ def _table(options: argparse.Namespace, nbytes: int) -> str:
         ("one copy per rank", ranks * nbytes, room // (nbytes + each)),
     ]
     for title, data, most_ranks in rows:
-        lines.append(f"  {title:26} {data:16,} {data + ranks * each:18,}  {_verdict(ranks, most_ranks)}")
+        total = format_bytes(data + ranks * each)
+        lines.append(f"  {title:24} {format_bytes(data):>10} {total:>14}  {_verdict(ranks, most_ranks)}")
     windows = "fit" if 2 * nbytes <= options.shm else "may not all fit; the rest are nameless files in memory"
-    return "\n".join([*lines, f"  /dev/shm of {options.shm:,} bytes: MPI's windows {windows}"])
+    return "\n".join([*lines, f"  /dev/shm of {format_bytes(options.shm)}: MPI's windows {windows}"])
 
 
 def _verdict(ranks: int, most_ranks: int) -> str:
@@ -123,12 +125,14 @@ def _verdict(ranks: int, most_ranks: int) -> str:
 def _batch_lines(options: argparse.Namespace, nbytes: int) -> str:
     """What a batch script asks Slurm for."""
     ranks = options.ranks_per_node
+    fits_twice = 2 * nbytes + ranks * options.each <= options.memory
     ntasks = f"--ntasks={options.ranks}" if options.ranks % options.nodes else f"--ntasks-per-node={ranks}"
-    mem, mem_from_root = (_mem(copies * nbytes + ranks * options.each) for copies in (1, 2))
+    mem, mem_from_root = (_mem(copies * nbytes + ranks * options.each, options.memory) for copies in (1, 2))
     sbatch = (f"#SBATCH {option}" for option in (f"--nodes={options.nodes}", ntasks, mem))
-    return "\n".join(["", f"for ms.load(file); ms.share(np.load(file)) needs {mem_from_root}:", *sbatch])
+    from_root = f"needs {mem_from_root}" if fits_twice else "does not fit"
+    return "\n".join(["", f"for ms.load(file); ms.share(np.load(file)) {from_root}:", *sbatch])
 
 
-def _mem(nbytes: int) -> str:
-    """The option that asks Slurm for this memory on each node."""
-    return f"--mem={-(-nbytes // _MEM_STEP_BYTES) * (_MEM_STEP_BYTES >> 20)}M"
+def _mem(nbytes: int, room: int) -> str:
+    """The option that asks Slurm for this memory on each node, which has no more than `room`."""
+    return f"--mem={min(-(-nbytes // _MEM_STEP_BYTES) * _MEM_STEP_BYTES, room) >> 20}M"

@@ -61,12 +61,29 @@ def main(argv: list[str]) -> int:
         print(_USAGE, end="")
         return 0
     options, program = split(argv)
+    _check_file(options, program)
     added = additions(options, os.environ)
     line = command([option for option in options if option != "--dry-run"], program)
     if "--dry-run" not in options:
         os.execve(line[0], line, {**os.environ, **added, **_terminal()})  # noqa: S606 - it is to start a program
     print(shlex.join([*(f"{name}={value}" for name, value in added.items()), *line]))
     return 0
+
+
+_WORKING_FOLDERS = ("-wdir", "--wdir", "-wd", "--wd")
+"""Options of mpiexec that change the folder in which the program starts."""
+
+
+def _check_file(options: list[str], program: list[str]) -> None:
+    """Looks for the file of a Python program, so that not each rank says that there is none.
+
+    Raises:
+        ArgumentError: There is no such file.
+    """
+    words = program[1:] if _is_python(program[0]) else program
+    file = next((word for word in words if not _FLAG.fullmatch(word)), "")
+    if file.endswith(".py") and not Path(file).exists() and not {*_WORKING_FOLDERS} & {*options}:
+        raise ms.ArgumentError(f"there is no file {file}.")
 
 
 def split(argv: list[str]) -> tuple[list[str], list[str]]:

@@ -154,6 +154,7 @@ class Machine:
     Attributes:
         kernel: Release of the running kernel.
         cores: Cores that this process may run on.
+        host_cores: Cores of the host.
         page_bytes: Size of a page.
         shm: Space of /dev/shm; None if the host has none.
         huge_pages: The kernel's policy for transparent huge pages in private memory: always, madvise or never.
@@ -164,6 +165,7 @@ class Machine:
 
     kernel: str
     cores: int
+    host_cores: int
     page_bytes: int
     shm: Room | None
     huge_pages: str
@@ -177,6 +179,7 @@ class Machine:
         return cls(
             kernel=platform.release(),
             cores=len(os.sched_getaffinity(0)),
+            host_cores=os.cpu_count() or 1,
             page_bytes=os.sysconf("SC_PAGE_SIZE"),
             shm=room(SHM_DIR),
             huge_pages=_selected(f"{_HUGE_PAGES}/enabled"),

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from mpishare.arrays.slices import PAGE_BYTES
 from mpishare.comm.agreement import PAYLOAD_BYTES, Severity, agree, severity_of
 from mpishare.comm.context import Context
+from mpishare.config import format_bytes
 from mpishare.errors import ArgumentError, BackendError, CapacityError, MpishareError
 from mpishare.host import memory as host_memory
 from mpishare.memory import shared_file, window
@@ -98,8 +99,10 @@ def _backends_named(names: str, backends: tuple[Backend, ...]) -> tuple[Backend,
     return tuple(backend for match in matches for backend in match) if all(matches) else ()
 
 
-def probe(context: Context) -> dict[str, str]:
+def probe(context: Context) -> dict[str, tuple[str, int]]:
     """For each backend, by title, up to which size it fits on this node and what it provides, or why it does not.
+
+    The number is that size in bytes, less at most 2 %; 0 if it does not fit.
 
     Each is tried with one page. The backends that this node tries come first, in order. Larger sizes are only
     compared with what is free, as each rank finds for itself.
@@ -109,20 +112,23 @@ def probe(context: Context) -> dict[str, str]:
     """
     first, postponed = _order(context, context.config.backend)
     outcomes = {backend.title: _probe(backend, context) for backend in dict.fromkeys([*first, *BACKENDS])}
-    return outcomes | {title: f"{outcomes[title]}; not tried first: {reason}" for title, reason in postponed.items()}
+    for title, reason in postponed.items():
+        text, largest = outcomes[title]
+        outcomes[title] = f"{text}; not tried first: {reason}", largest
+    return outcomes
 
 
-def _probe(backend: Backend, context: Context) -> str:
+def _probe(backend: Backend, context: Context) -> tuple[str, int]:
     try:
         memory = _allocate(backend, context, PAGE_BYTES, writable=False)
     except MpishareError as error:
-        return f"does not fit: {error}"
+        return f"does not fit: {error}", 0
     private = "is copy-on-write" if memory.copy_on_write() is not None else "copies"
-    single = ", a map of its own as this node has one rank" if context.topology.node_size == 1 else ""
-    return f"fits{single}, {_largest(backend, context)}; private() {private}"
+    largest, reason = _largest(backend, context)
+    return f"fits, up to {format_bytes(largest)} as {reason}; private() {private}", largest
 
 
-def _largest(backend: Backend, context: Context) -> str:
+def _largest(backend: Backend, context: Context) -> tuple[int, str]:
     """The size up to which an array fits, less at most 2 %, and why a larger one does not. Local."""
     largest, refused, reason = PAGE_BYTES, _NO_SIZE_BYTES, ""
     while refused > largest * 1.02:
@@ -131,10 +137,10 @@ def _largest(backend: Backend, context: Context) -> str:
             backend.check(context, nbytes)
             largest = nbytes
         except CapacityError as error:
-            refused, reason = nbytes, f"{error.where} has {error.free:,} free"
+            refused, reason = nbytes, f"{error.where} has {format_bytes(error.free)} free"
         except MpishareError as error:
             refused, reason = nbytes, str(error)
-    return f"up to {largest:,} bytes as {reason}"
+    return largest, reason
 
 
 def obtain(context: Context, nbytes: int, names: str | None, writable: bool) -> tuple[Mapping, Origin]:

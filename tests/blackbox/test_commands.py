@@ -61,7 +61,12 @@ def test_info_as_json_under_mpiexec():
 
 USAGE = [
     ("", 2, "usage: mpishare"),
-    ("fly", 2, "usage: mpishare"),
+    ("fly", 2, "mpishare fly: unknown command; see mpishare --help\n"),
+    ("inof", 2, "mpishare inof: unknown command; did you mean info?\n"),
+    ("help", 0, "usage: mpishare"),
+    ("--version", 0, f"mpishare {ms.__version__}\n"),
+    ("run -n 2 no/file.py", 2, "mpishare run: there is no file no/file.py.\n"),
+    ("run -n 2 python -u no/file.py", 2, "mpishare run: there is no file no/file.py.\n"),
     ("bench --mib 0", 2, "--mib takes 1 or more"),
     *((f"{command} --help", 0, "usage: mpishare") for command in ("", "info", "run")),
 ]
@@ -71,6 +76,22 @@ USAGE = [
 def test_usage(args, status, text):
     ended = run([sys.executable, "-m", "mpishare", *args.split()], status=status)
     assert text in (ended.stderr if status else ended.stdout)
+
+
+def test_a_wrong_option_is_named_once():
+    ended = run_ranks(3, ["mpishare", "bench", "--mob", "3"], status=2)
+    assert ended.stderr.count("mpishare bench: error: unrecognized arguments: --mob 3") == 1
+    assert ended.stderr.count("usage:") == 1
+
+
+def test_info_begins_with_a_verdict():
+    lines = run_ranks(3, ["mpishare", "info"], {"MPISHARE_NODES": "block:2"}).stdout.splitlines()
+    assert re.fullmatch(r"OK: 3 ranks on 2 nodes share memory by windows; arrays up to [\d.]+ [MGT]iB", lines[0])
+    assert re.fullmatch(r"node 0: \S+, ranks 0, 1; \d+ cores?, .* of memory, .* free in /dev/shm", lines[1])
+    assert max(map(len, lines)) <= 120
+    private = run_ranks(2, ["mpishare", "info", "--verbose"], {"MPISHARE_BACKEND": "private"}).stdout.splitlines()
+    assert private[0].startswith("NOT SHARED: 2 ranks on 1 node; the ranks of host ")
+    assert any(line.startswith("  private            fits, up to ") for line in private)
 
 
 UNREAD = [("info --json", ""), ("run --dry-run true", "1")]

@@ -9,8 +9,6 @@ import pytest
 from mpishare.cli import main as command
 from mpishare.cli.plan import main
 
-MIB = 1 << 20
-
 
 @pytest.fixture
 def file(tmp_path):
@@ -29,17 +27,16 @@ def plan_of(capsys, *args, memory="1G"):
 def test_the_fullest_node_counts(file, capsys):
     status, output = plan_of(capsys, f"{file}:grid", "-n", "7", "-N", "2", "--each", "128M")
     assert status == 0
-    assert "/grid: (1024, 1024) float64, 8,388,608 bytes, contiguous" in output
+    assert "/grid: (1024, 1024) float64, 8 MiB, contiguous" in output
     for title, copies in (("one copy", 1), ("one copy, and the root's", 2), ("one copy per rank", 4)):
-        data = 8 * MIB * copies
-        assert [title, f"{data:,} {data + 512 * MIB:,}", "fits"] in table_of(output)
+        assert [title, f"{copies * 8} MiB {copies * 8 + 512} MiB", "fits"] in table_of(output)
     assert output.endswith("needs --mem=768M:\n#SBATCH --nodes=2\n#SBATCH --ntasks=7\n#SBATCH --mem=768M\n")
 
 
 def table_of(output):
     """The columns of each line: the title, the numbers, the verdict."""
     lines = [line for line in output.splitlines() if line.startswith("  one")]
-    return [[line[2:28].rstrip(), " ".join(line[28:64].split()), line[64:].strip()] for line in lines]
+    return [[line[2:26].rstrip(), " ".join(line[26:53].split()), line[53:].strip()] for line in lines]
 
 
 def test_a_whole_file_that_does_not_fit(file, capsys):
@@ -50,6 +47,12 @@ def test_a_whole_file_that_does_not_fit(file, capsys):
     assert table_of(plan_of(capsys, str(file), "-n", "4", "-N", "1", memory="1M")[1])[0][2].endswith("with any rank")
 
 
+def test_the_lines_for_slurm_ask_for_no_more_than_a_node_has(file, capsys):
+    output = plan_of(capsys, f"{file}:grid", "-n", "1", "-N", "1", memory="270M")[1]
+    assert "ms.share(np.load(file)) does not fit:\n" in output
+    assert output.endswith("#SBATCH --mem=270M\n")
+
+
 def test_this_host(file, capsys):
     assert main([str(file), "-n", "2", "-N", "2", "--each", "1M"]) == 0
     assert "#SBATCH --ntasks-per-node=1\n" in capsys.readouterr().out
@@ -57,7 +60,7 @@ def test_this_host(file, capsys):
 
 def test_json_for_a_node_with_little_shared_memory(file, capsys):
     arguments = [f"{file}:deep", "-n", "4", "-N", "2", "--shm", "20K"]
-    assert "/dev/shm of 20,480 bytes: MPI's windows may not all fit" in plan_of(capsys, *arguments)[1]
+    assert "/dev/shm of 20 KiB: MPI's windows may not all fit" in plan_of(capsys, *arguments)[1]
     plan = json.loads(plan_of(capsys, *arguments, "--json")[1])
     assert (plan["data"], plan["shm"], plan["memory"], plan["fits"]) == (12_000, 20 << 10, 1 << 30, True)
     assert plan["arrays"][0]["names"] == ["/deep/packed"]
@@ -85,7 +88,7 @@ def test_names_of_one_dataset_links_and_what_cannot_be_loaded(tmp_path, capsys):
     assert f"/far: (5,) float64, 40 bytes, contiguous in {tmp_path}/b.h5\n" in output
     assert "/gone: () |V0, 0 bytes, link; left out: it leads to '/b': " in output
     assert "/empty: () |V0, 0 bytes, contiguous; left out: it is an HDF5 null dataspace" in output
-    assert table_of(output)[0][1].startswith("64 ")
+    assert table_of(output)[0][1].startswith("64 bytes ")
 
 
 @pytest.mark.parametrize("name", ["missing.h5", "run.h5:nothing", f"{'x' * 300}.h5:grid"])

@@ -41,4 +41,4 @@ outcomes = {backend or "default": outcome(backend, NBYTES) for backend in (None,
 result = {"nodes": ms.topology().n_nodes, "outcomes": outcomes}
 info = ms.info()
 if comm.rank == 0:
-    print(json.dumps({**result, "info": str(info)}))
+    print(json.dumps({**result, "info": info.as_dict()}))
