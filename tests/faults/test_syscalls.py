@@ -86,7 +86,7 @@ CLEAN = [sys.executable, "-m", "mpishare", "clean", "--yes", "--dir"]
 def test_kill_inside_mpi():
     """SIGKILL inside MPI_Win_allocate_shared.
 
-    Outcome: mpiexec ends the job at once; MPI's file may stay, which `info` names and `mpishare clean` removes.
+    Outcome: mpiexec ends the job at once; MPI's file may stay, which `info` counts and `mpishare clean` removes.
     """
     with nothing_left() as settings:
         for call in ("ftruncate", "unlink"):
@@ -94,7 +94,8 @@ def test_kill_inside_mpi():
         left = files_of_mpi(settings)
         assert [file.name.partition(".")[0] for file in left] == ["osc_sm", "osc_sm"]
         age(left[0].parent)
-        listed = run_ranks(2, ["-m", "mpishare", "info"], settings).stdout
+        assert "2 files left by killed jobs" in run_ranks(2, ["-m", "mpishare", "info"], settings).stdout
+        listed = run_ranks(2, ["-m", "mpishare", "info", "--verbose"], settings).stdout
         assert all(f"left by a killed job: {file}" in listed for file in left)
         clean(left[0].parent)
 
