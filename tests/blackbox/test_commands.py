@@ -59,25 +59,6 @@ def test_info_as_json_under_mpiexec():
     assert facts["nodes"][0]["segments"]["memmap in memory"].endswith("private() is copy-on-write")
 
 
-USAGE = [
-    ("", 2, "usage: mpishare"),
-    ("fly", 2, "mpishare fly: unknown command; see mpishare --help\n"),
-    ("inof", 2, "mpishare inof: unknown command; did you mean info?\n"),
-    ("help", 0, "usage: mpishare"),
-    ("--version", 0, f"mpishare {ms.__version__}\n"),
-    ("run -n 2 no/file.py", 2, "mpishare run: there is no file no/file.py.\n"),
-    ("run -n 2 python -u no/file.py", 2, "mpishare run: there is no file no/file.py.\n"),
-    ("bench --mib 0", 2, "--mib takes 1 or more"),
-    *((f"{command} --help", 0, "usage: mpishare") for command in ("", "info", "run")),
-]
-
-
-@pytest.mark.parametrize(("args", "status", "text"), USAGE)
-def test_usage(args, status, text):
-    ended = run([sys.executable, "-m", "mpishare", *args.split()], status=status)
-    assert text in (ended.stderr if status else ended.stdout)
-
-
 def test_a_wrong_option_is_named_once():
     ended = run_ranks(3, ["mpishare", "bench", "--mob", "3"], status=2)
     assert ended.stderr.count("mpishare bench: error: unrecognized arguments: --mob 3") == 1

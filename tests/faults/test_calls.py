@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from tests.blackbox.launch import PLAIN, run_ranks
+from tests.blackbox.launch import MPICH, PLAIN, run_ranks
+from tests.blackbox.launch import run as launch
 
 PROGRAM = ["-m", "tests.faults.programs.calls"]
 
@@ -39,6 +40,19 @@ def test_exception_under_mpi4py():
     Outcome: the job ends at once with its traceback, exit status 1.
     """
     assert "ValueError: no data" in run_ranks(3, [*PROGRAM, "raise_between", "1"], status=1).stderr
+
+
+def test_exception_on_mpich():
+    """An exception on one rank between two collectives, MPICH.
+
+    Outcome: the job ends at once with its traceback, and MPI adds a line.
+    """
+    if not MPICH.exists():
+        pytest.skip("there is no .venv-mpich; make test creates it")
+    line = [MPICH, "-m", "mpishare", "run", "-n", "4", "--", MPICH, *PROGRAM, "raise_between", "1"]
+    ended = launch([*map(str, line)], status="failure")
+    assert "ValueError: no data" in ended.stderr
+    assert len(ended.stderr.splitlines()) <= 12
 
 
 @pytest.mark.parametrize(("size", "nodes"), [(3, ""), (3, "block:2"), (4, "block:2")])

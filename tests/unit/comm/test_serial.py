@@ -3,8 +3,11 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from mpi4py import MPI
 
+from mpishare.comm import serial
 from tests.blackbox.launch import PROGRAMS, ROOT, environment
 
 
@@ -32,3 +35,83 @@ def test_processes_that_a_launcher_started_together(tmp_path, name):
     assert "LaunchError: 3 processes were started together, but there is no MPI here" in result.stderr
     assert "install mpi4py" in result.stderr
     assert run(tmp_path, "--without-mpi", **{name: "3", "MPISHARE_SINGLETONS": "1"}).returncode == 0
+
+
+@pytest.fixture(params=[serial, MPI], ids=["serial", "mpi4py"])
+def mpi(request):
+    return request.param
+
+
+@pytest.fixture
+def comm(mpi):
+    comm = mpi.COMM_SELF.Dup()
+    yield comm
+    comm.Free()
+
+
+def test_messages_wait_in_their_order(mpi, comm):
+    for tag, value in ((3, 5), (3, 6), (4, 7)):
+        comm.Isend(np.array([value]), 0, tag).Wait()
+    received, status = np.zeros(1, int), mpi.Status()
+    assert [tag for tag in (2, 3, 4) if comm.Iprobe(0, tag)] == [3, 4]
+    comm.Probe(mpi.ANY_SOURCE, mpi.ANY_TAG, status)
+    values = []
+    for tag in (4, mpi.ANY_TAG, 3):
+        comm.Recv(received, mpi.ANY_SOURCE, tag, status)
+        values.append((int(received[0]), status.tag))
+    assert values == [(7, 4), (5, 3), (6, 3)]
+
+
+def test_a_receive_that_begins_first(mpi, comm):
+    received, other = np.zeros(2, int), np.zeros(1, int)
+    requests = [comm.Irecv(received[:1], 0, 1), comm.Irecv(received[1:], 0, 2)]
+    comm.Sendrecv(np.array([9]), 0, 3, other, 0, 3)
+    comm.Send(np.array([8]), 0, 2)
+    assert (requests[1].Test(), other[0], received[1]) == (True, 9, 8)
+    assert not mpi.Request.Testall(requests)
+    requests[0].Cancel()
+    status = mpi.Status()
+    requests[0].Wait(status)
+    assert status.Is_cancelled()
+
+
+def test_no_rank_and_too_little_memory(mpi, comm):
+    received = np.full(1, 4, np.int8)
+    comm.Send(received, mpi.PROC_NULL, 1)
+    comm.Recv(received, mpi.PROC_NULL, 1)
+    comm.Irecv(received, mpi.PROC_NULL, 1).Wait()
+    assert received[0] == 4
+    requests = [comm.Isend(np.zeros(2, np.int8), 0, 1)]
+    with pytest.raises(mpi.Exception, match="MPI_ERR_TRUNCATE"):
+        comm.Recv(received, 0, 1)
+    requests[0].Wait()
+
+
+def test_what_would_wait_for_ever():
+    comm, received = serial.COMM_SELF.Dup(), np.zeros(1)
+    for call in (comm.Probe, comm.Irecv(received).Wait, lambda: comm.Recv(received)):
+        with pytest.raises(serial.Exception, match="this rank is alone"):
+            call()
+
+
+def test_attributes_end_with_their_communicator(mpi):
+    freed = []
+    keyval = mpi.Comm.Create_keyval(delete_fn=lambda _comm, _keyval, value: freed.append(value))
+    comm, other = mpi.COMM_SELF.Dup(), mpi.COMM_SELF.Dup()
+    comm.Set_attr(keyval, "kept")
+    assert (comm.Get_attr(keyval), other.Get_attr(keyval)) == ("kept", None)
+    other.Free()
+    assert freed == []
+    comm.Free()
+    assert freed == ["kept"]
+
+
+def test_collectives_copy_or_do_nothing(mpi, comm):
+    received = np.zeros(3, int)
+    comm.Allgather(np.arange(3), received)
+    comm.Allreduce(mpi.IN_PLACE, received)
+    comm.Bcast(received, 0)
+    comm.Iallgather(np.arange(3), other := np.zeros(3, int)).Wait()
+    comm.Ibarrier().Wait()
+    assert (received.tolist(), other.tolist()) == ([0, 1, 2], [0, 1, 2])
+    assert (comm.allgather("x"), comm.gather("x", 0), comm.bcast("x", 0)) == (["x"], ["x"], "x")
