@@ -1,7 +1,7 @@
 """Several hosts: the time until every node has the root's array, beside MPI's broadcast, an expert's program, a socket.
 
-    python -m benchmarks.nodes [--links pretend,free,1gbit] [--hosts 4] [--ranks 1] [--powers 10,16,20,24]
-        [--rounds 9] [--rivals expert,forced,pshmem,socket] [--name nodes]
+    python -m benchmarks.nodes [--links pretend,free,1gbit] [--hosts 4] [--ranks 4] [--powers 10,16,20,24]
+        [--rounds 9] [--rivals all,expert,forced,pshmem,socket] [--name nodes]
 
 "pretend" are 2 nodes of this machine, which talk through shared memory. All other links join hosts that are namespaces
 of this machine (tests/cluster), at a rate as tc writes it, or as fast as the machine is ("free"). Each way receives
@@ -25,6 +25,7 @@ from benchmarks.harness import Bytes, Place, Sources
 from benchmarks.share import bcast, filled, make_pshmem, make_window, set_pshmem
 
 OURS, BCAST, EXPERT = "mpishare.share", "MPI_Bcast, one rank per host", "window by hand, kept, MPI_Bcast of leaders"
+PICKLED, TO_ALL = "comm.bcast, pickled", "comm.Bcast, kept"
 FORCED, PSHMEM, SOCKET = f"{BCAST}: ", "pshmem, kept", "limit: one raw socket"
 PRETEND = [Place("2 pretend nodes of 1", 2, "block:1"), Place("2 pretend nodes of 2", 4, "block:2")]
 ALGORITHMS = {
@@ -48,9 +49,9 @@ def main() -> None:
         __doc__,
         links="pretend,free,1gbit",
         hosts="4",
-        ranks="1",
+        ranks="4",
         powers="10,16,20,24",
-        rivals="expert,forced,pshmem,socket",
+        rivals="all,expert,forced,pshmem,socket",
         name="nodes",
     )
     if options.inside:
@@ -91,7 +92,7 @@ def measure(comm: Any, ways: dict[str, Way], nbytes: int, rounds: int) -> harnes
     sources = Sources(comm, nbytes)
 
     def call(name: str, way: Way) -> harness.Call:
-        room = np.ones(nbytes if name.startswith((BCAST, SOCKET)) else 0, np.uint8)
+        room = np.ones(nbytes if name.startswith((BCAST, SOCKET, TO_ALL)) else 0, np.uint8)
 
         def turn(number: int) -> Any:
             array = way(sources.get(number), room)
@@ -124,6 +125,9 @@ def ways_of(comm: Any, rivals: list[str]) -> dict[str, Any]:
     nodes = ms.topology()
     ways: dict[str, Any] = {OURS: lambda source, room: ms.share(source), BCAST: to_leaders(nodes, nodes.leaders)}
     is_cluster = len(set(comm.allgather(socket.gethostname()))) == nodes.n_nodes > 1
+    if "all" in rivals:
+        ways[PICKLED] = lambda source, room: comm.bcast(source)
+        ways[TO_ALL] = lambda source, room: bcast(comm, room if source is None else source)
     if "expert" in rivals:
         ways[EXPERT] = expert
     if "forced" in rivals and comm.bcast(nodes.is_leader and find_library() is not None):

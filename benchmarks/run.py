@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -89,18 +90,79 @@ def replace(page: Path, text: str) -> None:
     page.write_text(marks.sub(lambda _: f"\n{text}\n\n", page.read_text()))
 
 
+README_ROWS = {
+    "`comm.bcast`, pickled": ["comm.bcast, pickled"],
+    "`comm.Bcast` into a new array; into one that is kept": ["comm.Bcast", "comm.Bcast, kept"],
+    "`comm.Bcast` into an array that is kept": ["comm.Bcast, kept"],
+    "pshmem, new; kept and refilled": ["pshmem, new", "pshmem, kept"],
+    "pshmem, kept and refilled": ["pshmem, kept"],
+    "MPI window by hand, new; kept and refilled": ["window by hand, new", "window by hand, kept"],
+    "MPI window by hand, kept and refilled, `Bcast` between hosts": ["window by hand, kept, MPI_Bcast of leaders"],
+    "**`ms.share`**; in memory never used before": ["mpishare.share", "mpishare.share, new memory"],
+    "**`ms.share`**": ["mpishare.share"],
+}
+"""Rows of README and the ways that each shows; where a table has all ways of a row, it has no row of fewer of them."""
+LIMIT = "MPI_Bcast, one rank per host, best forced"
+LIMIT_WORDS = "limit: to one rank of each host, MPI_Bcast tuned by hand"
+README_LINKS = {"1gbit": "1 Gbit/s", "free": "as fast as the machine"}
+
+
 def readme(share: Any, nodes: Any) -> str:
     """One node, several hosts, and what was measured on what."""
-    memory = {name: row["held by all ranks, arrays"] for name, row in share["memory"].items()}
-    columns = {size: share["times"][size] for size in ("1 KiB", "1 MiB", "256 MiB")}
-    one = markdown(f"one node, {share['ranks']} ranks", columns, {"copies for 4 ranks": memory})
+    one = {size: share["times"][size] for size in ("1 KiB", "1 MiB", "256 MiB")}
     hosts = {
-        f"{size}, {place.rpartition(', ')[2].replace('free', 'links as fast as memory')}": nodes[place][size]
-        for place in nodes
-        if place.startswith("4 hosts of 1,")
+        f"{size}, links {README_LINKS[link]}": nodes[f"4 hosts of 4, {link}"][size]
+        for link in README_LINKS
         for size in ("1 MiB", "16 MiB")
     }
-    return "\n\n".join([one.strip(), markdown("to 4 hosts of one rank", hosts).strip(), origin("share")])
+    title = f"one node, {share['ranks']} ranks"
+    return "\n\n".join(
+        [whole_times(title, one), whole_times("4 hosts of 4 ranks", hosts), elsewhere(one), origin("share")]
+    )
+
+
+def elsewhere(one: Tables) -> str:
+    """When to use it, and where something else is faster."""
+    files, tasks = kept("files"), [*kept("pool").values()][-1]
+    call, loop = duration(one["1 KiB"]["mpishare.share"][MEDIAN]), duration(tasks["a loop"][MEDIAN])
+    load, mapped = (duration(files["contiguous"][way][MEDIAN]) for way in (LOAD, "every rank maps, numpy.load"))
+    return f"""\
+Use it from about 1 MiB on, or where memory is short. Use something else for
+
+- small arrays in an inner loop: a `share` of 1 KiB takes {call}, and `comm.Bcast` \
+{duration(one["1 KiB"]["comm.Bcast"][MEDIAN])}, as `share` makes sure
+  that all ranks make the same call.
+- a `.npy` file on one node: {files["MiB"]["contiguous"]} MiB take {load} by `load`, and {mapped} by \
+`numpy.load(path, mmap_mode="r")`.
+- tasks of a microsecond: 20,000 take {duration(tasks["mpishare.map, by method"][MEDIAN])} by `map` on two ranks, and \
+{loop} in a loop on one."""
+
+
+def whole_times(title: str, tables: Tables) -> str:
+    """A table of README: the memory of each way, and its times, the fastest of each column in bold."""
+    named = [{short(way): row[MEDIAN] for way, row in rows.items()} for rows in tables.values()]
+    lines = [f"| {title} | memory on a node | {' | '.join(tables)} |", "|---|---|" + "---:|" * len(named)]
+    shown: set[str] = set()
+    for words, ways in README_ROWS.items():
+        if shown.isdisjoint(ways) and all(way in times for times in named for way in ways):
+            shown.update(ways)
+            memory = "a copy per rank" if ways[0].startswith("comm.") else "one copy"
+            lines.append(f"| {words} | {memory} | {' | '.join('; '.join(cells(times, ways)) for times in named)} |")
+    if all(LIMIT in times for times in named):
+        limits = [f"*{duration(times[LIMIT])}*" for times in named]
+        lines.append(f"| *{LIMIT_WORDS}* | *one copy* | {' | '.join(limits)} |")
+    return "\n".join(lines)
+
+
+def cells(times: Mapping[str, float], ways: list[str]) -> list[str]:
+    """The times of some ways, in bold where it is the shortest of all that README shows."""
+    shortest = min(times[way] for way in {*chain.from_iterable(README_ROWS.values())} & {*times})
+    return [f"**{duration(times[way])}**" if times[way] == shortest else duration(times[way]) for way in ways]
+
+
+def short(way: str) -> str:
+    """The name of a way; the best of forced algorithms is named without its choice."""
+    return f"{way.partition(': ')[0]}, best forced" if re.match(r"MPI_\w+.*: ", way) else way
 
 
 def manual(share: Any, nodes: Any) -> str:
@@ -133,8 +195,7 @@ def markdown(title: str, tables: Tables, added: Mapping[str, Mapping[str, float]
     cells: dict[str, dict[str, str]] = {}
     for case, rows in tables.items():
         for way, row in rows.items():
-            name = f"{way.partition(': ')[0]}, best forced" if re.match(r"MPI_\w+.*: ", way) else way
-            cells.setdefault(name, {})[case] = duration(row[MEDIAN])
+            cells.setdefault(short(way), {})[case] = duration(row[MEDIAN])
     for column, figures in (added or {}).items():
         for way, figure in figures.items():
             cells[way][column] = f"{figure:.3g}"
@@ -164,39 +225,53 @@ def origin(name: str) -> str:
 
 
 def draw_share(share: Any) -> None:
-    """Bars: the time of the largest array, and the memory that it takes."""
+    """Two panels: the memory of a node against its ranks, and bars of the time of the largest array."""
     *_, (size, table) = share["times"].items()
-    times = {name: row[MEDIAN] for name, row in table.items()}
-    copies = {name: row["held by all ranks, arrays"] for name, row in share["memory"].items()}
-    panels = {f"time of {size} to {share['ranks']} ranks, ms": times, "copies that 4 ranks hold": copies}
-    bars("share", panels, "An array for all ranks of a node")
+    times = {name: row[MEDIAN] for name, row in table.items() if not name.startswith("limit")}
+    figure, [left, right] = panels(2, "An array for all ranks of a node")
+    for way, color in (("comm.Bcast", _RIVALS), ("mpishare.share", _OURS)):
+        held = {int(ranks): rows[way]["held by all ranks, arrays"] for ranks, rows in share["memory"].items()}
+        drawn = [copies * share["memory, MiB"] / 1024 for copies in held.values()]
+        left.plot([*held], drawn, "o-", color=color)
+        left.annotate(way, ([*held][-1], drawn[-1]), (-8, 8), textcoords="offset points", ha="right")
+    left.set(xlabel="ranks on the node", ylabel=f"memory for {share['memory, MiB']} MiB, GiB", ylim=(0, None))
+    draw_bars(right, times, f"time of {size} to {share['ranks']} ranks, ms")
+    figure.savefig(RESULTS / "share.png", dpi=80)
 
 
 def draw_nodes(nodes: Any) -> None:
     """Bars: the time of the largest array on each kind of link between hosts."""
-    panels = {}
+    found = {}
     for place, sizes in nodes.items():
         if place.startswith("4 hosts"):
             size, table = [*sizes.items()][-1]
-            panels[f"time of {size} to {place}, ms"] = {name: row[MEDIAN] for name, row in table.items()}
-    bars("nodes", panels, "An array to every host")
+            found[f"{size} to {place}, ms"] = {name: row[MEDIAN] for name, row in table.items()}
+    figure, axes = panels(len(found), "An array to every host")
+    for each, (label, values) in zip(axes, found.items(), strict=True):
+        draw_bars(each, values, label)
+    figure.savefig(RESULTS / "nodes.png", dpi=80)
 
 
-def bars(name: str, panels: Mapping[str, Mapping[str, float]], title: str) -> None:
-    """A panel of horizontal bars for each item, ours in one colour, as results/NAME.png; needs matplotlib."""
+def panels(count: int, title: str) -> Any:
+    """A figure and its panels side by side; needs matplotlib."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 4.2), layout="constrained", facecolor="white")
     figure.suptitle(title)
-    for number, (label, values) in enumerate(panels.items(), 1):
-        axes = figure.add_subplot(1, len(panels), number, xlabel=label)
-        drawn = axes.barh([*values][::-1], [*values.values()][::-1])
-        for bar, way in zip(drawn, [*values][::-1], strict=True):
-            bar.set_color(_OURS if way.startswith("mpishare") else _RIVALS)
-        axes.bar_label(drawn, fmt="%.3g", padding=3)
-        axes.margins(x=0.15)
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(RESULTS / f"{name}.png", dpi=80)
+    axes = [figure.add_subplot(1, count, number + 1) for number in range(count)]
+    for each in axes:
+        each.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def draw_bars(axes: Any, values: Mapping[str, float], label: str) -> None:
+    """Horizontal bars, ours in one colour."""
+    drawn = axes.barh([*values][::-1], [*values.values()][::-1])
+    for bar, way in zip(drawn, [*values][::-1], strict=True):
+        bar.set_color(_OURS if way.startswith("mpishare") else _RIVALS)
+    axes.bar_label(drawn, fmt="%.3g", padding=3)
+    axes.margins(x=0.15)
+    axes.set_xlabel(label)
 
 
 if __name__ == "__main__":

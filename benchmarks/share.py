@@ -4,7 +4,7 @@
 
 Each way brings another array in each call and ends with a barrier. "new" ways take memory that nobody used before,
 "kept" ways an array that was made before and that all ranks still see; MPISHARE_RECYCLE is as it is by default, but for
-our way with new memory. Memory is what 4 ranks together hold more, over the array, once the root has dropped its own.
+our way with new memory. Memory is what 1 to 8 ranks hold together, over the array, once the root has dropped its own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from benchmarks import harness
 from benchmarks.harness import Bytes, Place, Sources
 
 MEMCPY = "limit: one warm memcpy"
+MEMORY_RANKS = (1, 2, 4, 8)
 OURS, OURS_NEW = "mpishare.share", "mpishare.share, new memory"
 Way = Callable[[Bytes | None], Bytes]
 
@@ -36,9 +37,11 @@ def main() -> None:
     times = Place("", options.ranks).run("share", *args)
     for size, table in times.items():
         harness.show(f"{size} to {options.ranks} ranks", table)
-    memory = Place("", 4).run("share", "--mib", str(options.mib), "--powers", "")
-    harness.show(f"{options.mib} MiB for 4 ranks", memory)
-    harness.keep("share", {"ranks": options.ranks, "times": times, "memory": memory})
+    memory = {}
+    for ranks in MEMORY_RANKS:
+        memory[str(ranks)] = Place("", ranks).run("share", "--mib", str(options.mib), "--powers", "")
+        harness.show(f"{options.mib} MiB for {ranks} ranks", memory[str(ranks)])
+    harness.keep("share", {"ranks": options.ranks, "times": times, "memory, MiB": options.mib, "memory": memory})
 
 
 def inside(options: Any) -> None:

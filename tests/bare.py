@@ -29,6 +29,7 @@ SETTINGS = ("PIP_", "SSL_", "REQUESTS_", "UV_", "COVERAGE_")
 """Beginnings of the settings that are passed on: how this machine reaches its package index, and the tests' own."""
 NOT_TYPED = {
     "make test": "is typed at the end, for those of LAUNCHES that no other command starts",
+    "mpishare plan": "needs a large file, which tests/blackbox/test_commands.py makes",
     ".venv/bin/python -m tests.cluster": "needs Slurm",
 }
 """Beginnings of commands that do not run as they stand, and why."""
@@ -56,8 +57,6 @@ def inside(folder):
     hide(Path(folder, "layers"))
     project = Path(folder, "project")
     copy_project(project)
-    *_, program = re.findall(r"```python\n(.*?)```", (project / "README.md").read_text(), re.DOTALL)
-    (project / "example.py").write_text(program)
     caches = {"UV_CACHE_DIR": Path.home() / ".cache/uv", "PIP_CACHE_DIR": Path.home() / ".cache/pip"}
     passed = {name: value for name, value in os.environ.items() if name.startswith(SETTINGS)}
     environ = {**caches, **passed, "HOME": folder, "TMPDIR": folder, "CI": "true", "PATH": PATH}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from functools import cache
 
+import numpy as np
 import pytest
 
 import mpishare as ms
@@ -17,7 +18,7 @@ from tests.blackbox.launch import ROOT, copy_project, environment, run, run_code
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line[2:] for block in BLOCKS for line in block.splitlines() if line.startswith("$ ")]
-ELSEWHERE = ("make test", "mpishare run -n 4 example.py")  # below; tests/blackbox/test_packaging.py
+ELSEWHERE = ("mpishare plan",)  # below
 SET_UP = ("python3 -m venv", ". ", "pip install")  # what `make demo` does, and tests/blackbox/test_packaging.py
 
 
@@ -32,21 +33,36 @@ def test_readme_command(command):
     assert result_of(command).stdout
 
 
-def test_the_readme_shows_lines_of_the_demos_output():
-    shown = next(block for block in BLOCKS if block.startswith("$ make demo")).splitlines()[1:]
-    assert shown
-    assert set(map(without_host, shown)) <= set(without_host(result_of("make demo").stdout).splitlines())
+def shown_of(command):
+    """What README shows as the output of a command."""
+    return next(block for block in BLOCKS if block.startswith(f"$ {command}")).partition("\n")[2]
+
+
+def test_the_output_of_make_demo():
+    """All of it, but for the host's name and the times."""
+    assert shown_of("make demo")
+    assert without_host(result_of("make demo").stdout).endswith(without_host(shown_of("make demo")))
 
 
 def without_host(text):
-    return re.sub(r"\(\S+~(\d)\)", r"(host~\1)", text)
+    return re.sub(r"[\d.]+ ms$", "T ms", re.sub(r"\(\S+~(\d)\)", r"(host~\1)", text), flags=re.MULTILINE)
 
 
-def test_before_and_after_in_the_readme():
-    """By hand, and the same by one call. tests/blackbox/test_packaging.py runs the first program."""
-    by_hand, by_call, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    check = "assert table.tolist() == np.arange(12.0).reshape(3, 4).tolist()\n"
-    run_code(4, by_hand + check + by_call + check + "assert not table.flags.writeable\n")
+def test_the_plan_of_a_file(tmp_path):
+    """The file has no bytes on the disk."""
+    np.lib.format.open_memmap(tmp_path / "catalogue.npy", "w+", np.float64, (1 << 27, 8))
+    command = next(command for command in COMMANDS if command.startswith("mpishare plan"))
+    assert run(["env", "-C", str(tmp_path), *shlex.split(command)]).stdout == shown_of("mpishare plan")
+
+
+def test_before_and_after():
+    """The second two lines give what the first two give, in one copy."""
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    before, after = code.split("\n\n")
+    head = "import mpishare as ms, numpy as np\nfrom mpi4py import MPI\ncomm = MPI.COMM_WORLD\n"
+    head += "def read_table(): return np.arange(12.0)\n"
+    check = "assert table.tolist() == read_table().tolist()\n"
+    run_code(4, f"{head}{before}\n{check}{after}\n{check}assert not table.flags.writeable\n")
 
 
 def test_info_as_json_under_mpiexec():

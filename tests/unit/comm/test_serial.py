@@ -2,10 +2,10 @@
 
 import subprocess
 import sys
+from importlib import import_module
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 from mpishare.comm import serial
 from tests.blackbox.launch import PROGRAMS, ROOT, environment
@@ -37,9 +37,9 @@ def test_processes_that_a_launcher_started_together(tmp_path, name):
     assert run(tmp_path, "--without-mpi", **{name: "3", "MPISHARE_SINGLETONS": "1"}).returncode == 0
 
 
-@pytest.fixture(params=[serial, MPI], ids=["serial", "mpi4py"])
+@pytest.fixture(params=["mpishare.comm.serial", "mpi4py.MPI"])
 def mpi(request):
-    return request.param
+    return import_module(request.param)
 
 
 @pytest.fixture
