@@ -1,6 +1,9 @@
-import mpishare as ms
+"""A first program: an array that all ranks read, and one that all ranks write."""
+
 import numpy as np
 from mpi4py import MPI
+
+import mpishare as ms
 
 comm = MPI.COMM_WORLD
 table = ms.share(np.arange(12.0).reshape(3, 4) if comm.rank == 0 else None)  # read-only, one copy per node
