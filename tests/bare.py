@@ -1,7 +1,8 @@
 """`python -m tests.bare`: what README.md and CONTRIBUTING.md tell a newcomer, on a machine that has nothing installed.
 
 A mount namespace hides Slurm, munge and MPI. There each command of the two documents runs, one after the other as a
-reader would type them, in a copy of the project whose path has a space, with an empty environment.
+reader would type them, in a copy of the project whose path has a space, with an empty environment. Then an ordinary
+user types those of README.md in another copy, and runs tests on 4 ranks.
 """
 
 import os
@@ -25,6 +26,8 @@ HIDDEN = re.compile(
 PLACES = ["*bin/*", "lib*/*", "lib*/*/*"]
 """Where in /usr and /usr/local it lies."""
 PATH = "/usr/local/bin:/usr/bin:/bin"
+ORDINARY = 65534
+"""The user "nobody" of every Linux, and its group."""
 SETTINGS = ("PIP_", "SSL_", "REQUESTS_", "UV_", "COVERAGE_")
 """Beginnings of the settings that are passed on: how this machine reaches its package index, and the tests' own."""
 NOT_TYPED = {
@@ -53,15 +56,23 @@ def main():
 
 
 def inside(folder):
-    """Hides what is installed, and runs the commands in a copy of the project; returns the exit status."""
+    """Hides what is installed, and runs the commands as root and as an ordinary user; returns the exit status."""
     hide(Path(folder, "layers"))
-    project = Path(folder, "project")
-    copy_project(project)
-    caches = {"UV_CACHE_DIR": Path.home() / ".cache/uv", "PIP_CACHE_DIR": Path.home() / ".cache/pip"}
+    Path(folder).chmod(0o755)
+    user = ["setpriv", f"--reuid={ORDINARY}", f"--regid={ORDINARY}", "--clear-groups"]
+    return run_in(Path(folder, "root"), [], script()) or run_in(Path(folder, "user"), user, script_of_user())
+
+
+def run_in(home, before, script):
+    """Runs a script in a copy of the project that belongs to the user that the words `before` it become."""
+    copy_project(home / "project")
+    if before:
+        run("chown", "-R", f"{ORDINARY}:{ORDINARY}", str(home))
+    caches = {} if before else {"UV_CACHE_DIR": Path.home() / ".cache/uv", "PIP_CACHE_DIR": Path.home() / ".cache/pip"}
     passed = {name: value for name, value in os.environ.items() if name.startswith(SETTINGS)}
-    environ = {**caches, **passed, "HOME": folder, "TMPDIR": folder, "CI": "true", "PATH": PATH}
-    line = ["env", "-i", *(f"{name}={value}" for name, value in environ.items()), "bash", "-c", script()]
-    return subprocess.run(line, cwd=project, check=False).returncode
+    environ = {**caches, **passed, "HOME": home, "TMPDIR": home, "CI": "true", "PATH": PATH}
+    line = [*before, "env", "-i", *(f"{name}={value}" for name, value in environ.items()), "bash", "-c", script]
+    return subprocess.run(line, cwd=home / "project", check=False).returncode
 
 
 def hide(layers):
@@ -96,14 +107,28 @@ def run(*command):
 
 
 def script():
-    """The commands of the documents, then the manual and the tests; each is printed, and those that fail at the end."""
-    shown = [command for name in ("README.md", "CONTRIBUTING.md") for command in commands_of((ROOT / name).read_text())]
-    typed = [command for command in dict.fromkeys(shown) if not command.startswith(tuple(NOT_TYPED))]
+    """The commands of both documents, then the manual and the tests."""
+    typed = typed_in("README.md", "CONTRIBUTING.md")
     left = [name for name in LAUNCHES if not any(name in command.split() for command in typed)]
-    typed += ["make docs", f'make test ONLY="{" ".join(left)}"', "make clean"]
+    return script_of([*typed, "make docs", f'make test ONLY="{" ".join(left)}"', "make clean"])
+
+
+def script_of_user():
+    """The commands of README.md, then tests on 4 ranks."""
+    return script_of([*typed_in("README.md"), "make test ONLY=mpi-4-cyclic:2", "make clean"])
+
+
+def typed_in(*names):
+    """The commands of documents, but for those that are not typed here."""
+    shown = [command for name in names for command in commands_of((ROOT / name).read_text())]
+    return [command for command in dict.fromkeys(shown) if not command.startswith(tuple(NOT_TYPED))]
+
+
+def script_of(commands):
+    """Prints and runs each command, and prints those that fail at the end."""
     lines = [
         f"echo {shlex.quote(f'$ {command}')}\n{command} || failed+={shlex.quote(f'FAILED {command}')}$'\\n'"
-        for command in typed
+        for command in commands
     ]
     return "\n".join(["failed=", *lines, 'echo "$failed"; test -z "$failed"'])
 
