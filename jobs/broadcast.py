@@ -20,18 +20,15 @@ from mpi4py import MPI
 
 import mpishare as ms
 
-BLOCK_ITEMS = 1 << 20  # summed at a time, so that no rank makes a temporary copy of the whole
-
 comm = MPI.COMM_WORLD
 
 
 def main(args: Sequence[str] | None = None) -> None:
     """The job. An error on any rank ends it, also where the ranks differ."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--data", metavar="FILE.npy", help="the array to share; only rank 0 reads the file")
-    source.add_argument("--shape", default="512,512", help="share random float64 of this shape (default: %(default)s)")
-    options = parser.parse_args(args)
+    parser.add_argument("--data", metavar="FILE.npy", help="the array to share; only rank 0 reads the file")
+    parser.add_argument("--shape", default="512,512", help="share random float64 of this shape (default: %(default)s)")
+    options = ms.share(call=lambda: parser.parse_args(args))  # rank 0 alone prints the usage
     shared = ms.share(call=lambda: read(options))
     norms = comm.allgather(two_norm(shared).hex())
     if len(set(norms)) > 1:
@@ -52,11 +49,11 @@ def read(options: argparse.Namespace) -> np.ndarray[Any, Any]:
     return array
 
 
-def two_norm(array: np.ndarray[Any, Any]) -> float:
-    """The square root of the sum of squares of all items, block by block in memory order."""
+def two_norm(array: np.ndarray[Any, Any], block: int = 1 << 20) -> float:
+    """The square root of the sum of squares of all items, without a temporary copy of the whole."""
     flat = array.ravel(order="K")
-    blocks = (flat[start : start + BLOCK_ITEMS] for start in range(0, flat.size, BLOCK_ITEMS))
-    return math.sqrt(math.fsum(float(np.sum(np.square(np.abs(block), dtype=float))) for block in blocks))
+    blocks = (flat[start : start + block] for start in range(0, flat.size, block))
+    return math.sqrt(math.fsum(float(np.sum(np.square(np.abs(items), dtype=float))) for items in blocks))
 
 
 def describe(shared: np.ndarray[Any, Any]) -> None:

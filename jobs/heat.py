@@ -59,13 +59,15 @@ def main(args: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", help="where checkpoints go, and are")
     parser.add_argument("--size", type=int, nargs=2, default=(256, 256), help="rows and columns (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=1000, help="how many (default: %(default)s)")
+    parser.add_argument("--plot", metavar="FILE.png", help="where to draw the plate; needs matplotlib")
     parser.add_argument("--check", action="store_true", help="compare with the same on rank 0 alone")
-    options, world = parser.parse_args(args), ms.topology()
+    options = ms.share(call=lambda: parser.parse_args(args))  # rank 0 alone prints the usage
+    world = ms.topology()
     comm = MPI.COMM_WORLD.Split(0, world.node * world.size + world.rank)  # its neighbours are those on the plate
     nodes, checkpoint, (rows, columns) = ms.topology(comm), ms.Checkpoint(options.folder, comm=comm), options.size
     snapshot = checkpoint.latest()
     if rows < comm.size or (snapshot and snapshot.shape("grid") != (rows, columns)):
-        raise SystemExit(f"heat: --size {rows} {columns}: fewer rows than ranks, or not that of the checkpoint")
+        raise ValueError(f"heat: --size {rows} {columns}: fewer rows than ranks, or not the size of the checkpoint")
     first = step = snapshot.step if snapshot else 0
     part = ms.partition(rows, comm=comm)
     above = nodes.node_comm.bcast(part.start) - 1  # the row of the plate above the node's first
@@ -84,15 +86,32 @@ def main(args: Sequence[str] | None = None) -> int:
         is_stopped = step % ASK_STEPS == 0 and comm.allreduce(len(signals)) > 0
         if is_stopped or step % SAVE_STEPS == 0 or step == options.steps:
             checkpoint.save(step, {"grid": grids[step % 2, own]}, distributed=["grid"])
-    if options.check and (whole := ms.gather(grids[step % 2, own], comm=comm)) is not None:  # on rank 0
-        alone = np.array([start(rows, columns)] * 2)
-        for number in range(step):
-            advance(alone[number % 2], alone[1 - number % 2], 1, rows - 1)
-        np.testing.assert_array_equal(whole, alone[step % 2])
+    if options.check or options.plot:
+        whole = ms.gather(grids[step % 2, own], comm=comm)
+        if whole is not None:  # on rank 0
+            look(whole, step, options)
     if comm.rank == 0:
         print(f"first {first}, step {step}" + (": as on one rank" if options.check else ""))
+        print(f"halo: 2 rows per node instead of {2 * nodes.node_size}, 2 per rank")
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Python itself ends with the default, which is to be killed
     return 0 if step >= options.steps else TRY_AGAIN
+
+
+def look(plate: Grid, step: int, options: argparse.Namespace) -> None:
+    """Compares the whole plate with the same on this rank alone, and draws it."""
+    if options.check:
+        alone = np.array([start(*plate.shape)] * 2)
+        for number in range(step):
+            advance(alone[number % 2], alone[1 - number % 2], 1, len(plate) - 1)
+        np.testing.assert_array_equal(plate, alone[step % 2])
+    if options.plot:
+        from matplotlib.figure import Figure
+
+        axes = (figure := Figure(layout="constrained")).subplots()
+        image = axes.imshow(plate, vmin=0, vmax=1, cmap="inferno")
+        axes.set(xlabel="column", ylabel="row", title=f"step {step}")
+        figure.colorbar(image, label="temperature")
+        figure.savefig(options.plot, dpi=80)
 
 
 if __name__ == "__main__":

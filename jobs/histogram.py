@@ -35,12 +35,15 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--columns", type=int, nargs="+", default=[0, 1, 2], help="which to use (default: %(default)s)")
     parser.add_argument("--bins", type=int, default=256, help="of each column, of equal width (default: %(default)s)")
     parser.add_argument("--output", metavar="FILE.npz", help="where to write the filled bins and the edges")
+    parser.add_argument("--plot", metavar="FILE.png", help="where to draw the first two columns; needs matplotlib")
     parser.add_argument("--check", action="store_true", help="compare with NumPy on rank 0 alone")
-    options, nodes = parser.parse_args(args), ms.topology()
+    options = ms.share(call=lambda: parser.parse_args(args))  # rank 0 alone prints the usage
+    nodes = ms.topology()
     rows, edges = ms.share(call=lambda: read(options))
     counts = ms.zeros(options.bins ** len(options.columns), np.int64)
     add_rows(rows[ms.partition(len(rows))], edges, counts)
     ms.fence()
+    saved = ms.report().summary
     if nodes.n_nodes > 1 and nodes.is_leader:
         counts = ms.allreduce(counts, comm=nodes.leaders)  # each leader has the histogram of its node
     if comm.rank == 0:
@@ -51,10 +54,26 @@ def main(args: Sequence[str] | None = None) -> None:
         if options.check:
             np.testing.assert_array_equal(counts, np.histogramdd(rows, list(edges))[0].reshape(-1))
             print("histogram: as by NumPy on one rank")
+        if options.plot:
+            plot(counts.reshape(options.bins, options.bins, -1).sum(axis=2), edges, options.plot)
+        print(f"histogram and rows: {saved}")
+
+
+def plot(counts: Array, edges: Array, file: str) -> None:
+    """Draws how many rows are in each bin of the first two columns."""
+    from matplotlib.figure import Figure
+
+    axes = (figure := Figure(layout="constrained")).subplots()
+    image = axes.pcolormesh(edges[0], edges[1], counts.T, norm="log")
+    axes.set(xlabel="first column", ylabel="second column")
+    figure.colorbar(image, label="rows")
+    figure.savefig(file, dpi=80)
 
 
 def read(options: argparse.Namespace) -> tuple[Array, Array]:
     """The columns, shape (n, columns), and the edges of their bins, shape (columns, bins + 1)."""
+    if options.plot and len(options.columns) < 2:
+        raise ValueError("histogram: --plot takes two columns or more")
     if options.data:
         rows = np.load(options.data)[:, options.columns].astype(float)
     else:

@@ -33,8 +33,9 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--points", type=int, default=200_000, help="how many are made (default: %(default)s)")
     parser.add_argument("--clusters", type=int, default=10, help="how many to find (default: %(default)s)")
     parser.add_argument("--output", metavar="FILE.npz", help="where to write labels, centers and start")
+    parser.add_argument("--plot", metavar="FILE.png", help="where to draw the clusters; needs matplotlib")
     parser.add_argument("--check", action="store_true", help="compare with the same on rank 0 alone")
-    options = parser.parse_args(args)
+    options = ms.share(call=lambda: parser.parse_args(args))  # rank 0 alone prints the usage
     points = ms.load(options.data) if options.data else ms.share(call=lambda: make_points(options))
     if points.ndim != 2 or options.clusters > len(points) or not np.isfinite(points.sum()):
         raise ValueError(f"{options.clusters} clusters of points {points.shape}: expected rows of finite numbers")
@@ -52,6 +53,21 @@ def main(args: Sequence[str] | None = None) -> None:
         np.testing.assert_array_equal(labels, expected_labels)
         np.testing.assert_allclose(centers, expected_centers, rtol=1e-10)
         print("kmeans: as on one rank")
+    if options.plot:
+        plot(points, labels, centers, options.plot)
+    print(f"points: {ms.report().summary}")
+
+
+def plot(points: Array, labels: Array, centers: Array, file: str) -> None:
+    """Draws 900 of the points by their first two coordinates, in the colour of their cluster, and the centers."""
+    from matplotlib.figure import Figure
+
+    axes = (figure := Figure(layout="constrained")).subplots()
+    few = np.random.default_rng(0).integers(len(points), size=900)
+    axes.scatter(points[few, 0], points[few, 1], 4, labels[few], cmap="tab10")
+    axes.plot(*centers[:, :2].T, "k+", markersize=14)
+    axes.set(xlabel="first coordinate", ylabel="second coordinate")
+    figure.savefig(file, dpi=80)
 
 
 def make_points(options: argparse.Namespace) -> Array:

@@ -35,12 +35,14 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--walkers", type=int, default=32, help="of emcee (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=500, help="of each walker (default: %(default)s)")
     parser.add_argument("--output", metavar="FILE.npy", help="where to write the chain")
+    parser.add_argument("--plot", metavar="FILE.png", help="where to draw the contours; needs matplotlib")
     parser.add_argument("--check", action="store_true", help="compare with the same on rank 0 alone")
-    options = parser.parse_args(args)
+    options = ms.share(call=lambda: parser.parse_args(args))  # rank 0 alone prints the usage
     data.update(ms.share(call=lambda: dict(np.load(options.data)) if options.data else make_data()))
     with ms.Pool() as pool:
         if pool is not None:
             report(sample(options, pool), options)
+            print(f"data: {ms.report().summary}")
 
 
 def sample(options: argparse.Namespace, pool: ms.Pool | None) -> NDArray[Any]:
@@ -86,9 +88,24 @@ def report(chain: NDArray[Any], options: argparse.Namespace) -> None:
         print(f"{name} {np.median(values):.3f} +- {values.std():.3f}")
     if options.output:
         np.save(options.output, chain)
+    if options.plot:
+        plot(chain[options.steps // 2 :].reshape(-1, 2), options.plot)
     if options.check:
         np.testing.assert_array_equal(chain, sample(options, None))
         print("likelihood: as on one rank")
+
+
+def plot(samples: NDArray[Any], file: str) -> None:
+    """Draws the samples, shape (n, 2), and the contours that hold 68 % and 95 % of the likelihood."""
+    from matplotlib.figure import Figure
+
+    axes = (figure := Figure(layout="constrained")).subplots()
+    x, y = (np.linspace(values.min(), values.max(), 40) for values in samples.T)
+    log = np.array([[log_probability(np.array([density, magnitude])) for density in x] for magnitude in y])
+    axes.plot(*samples.T, ",", color="tab:blue")
+    axes.contour(x, y, log - log.max(), [-6.18 / 2, -2.30 / 2], colors="black", linestyles="solid")
+    axes.set(xlabel=NAMES[0], ylabel=NAMES[1])
+    figure.savefig(file, dpi=80)
 
 
 if __name__ == "__main__":

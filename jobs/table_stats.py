@@ -21,6 +21,7 @@ from mpi4py import MPI
 
 import mpishare as ms
 
+comm = MPI.COMM_WORLD
 shared: dict[str, pd.DataFrame] = {}  # the table, on every rank around one copy per node
 
 
@@ -31,20 +32,21 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", metavar="FILE.csv", help="where to write the statistics")
     parser.add_argument("--progress", action="store_true", help="show a bar; needs tqdm")
     parser.add_argument("--check", action="store_true", help="compare with the same on rank 0 alone")
-    options = parser.parse_args(args)
+    options = ms.share(call=lambda: parser.parse_args(args))  # rank 0 alone prints the usage
     table = shared["table"] = ms.share(call=lambda: read(options.data))
     start = time.perf_counter()
     rows = ms.map(statistics, list(table), chunk=1, progress=options.progress)
     if rows is None:  # not on rank 0
         return
-    print(pd.DataFrame(rows).to_string(index=False, max_colwidth=22))
+    print(pd.DataFrame(rows).to_string(index=False, max_colwidth=22, float_format="{:.6g}".format))
     seconds = time.perf_counter() - start
-    print(f"{len(table):,} rows, {len(rows)} columns, {MPI.COMM_WORLD.size} ranks, {seconds * 1e3:.0f} ms")
+    print(f"{len(table):,} rows, {len(rows)} columns, {comm.size} ranks, {seconds * 1e3:.0f} ms")
     if options.output:
         pd.DataFrame(rows).to_csv(options.output, index=False)
     if options.check:
         assert rows == [statistics(name) for name in table]
         print("table_stats: as on one rank")
+    print(f"table: {ms.report().summary}")
 
 
 def read(file: str | None) -> pd.DataFrame:
@@ -77,8 +79,8 @@ def statistics(name: str) -> dict[str, Any]:
         "minimum": str(known.min()) if len(known) else "",
         "maximum": str(known.max()) if len(known) else "",
         "commonest": str(commonest.iloc[0]) if len(commonest) else "",
-        "mean": repr(float(known.mean())) if is_number and len(known) else "",
-        "deviation": repr(float(known.std(ddof=0))) if is_number and len(known) else "",
+        "mean": float(known.mean()) if is_number and len(known) else "",
+        "deviation": float(known.std(ddof=0)) if is_number and len(known) else "",
     }
 
 

@@ -1,10 +1,11 @@
-"""Turns integers into arrays of their bits on all ranks, by the method of an object that holds a large cache.
+"""Shows how to map the method of an object with a large cache over many small tasks, and how long each task takes.
 
     mpiexec -n 4 python jobs/task_map.py
     mpiexec -n 4 python jobs/task_map.py --items 200000 --work 20
 
-The cache has the 2^20 strings of 20 binary digits, some 70 MB of Python objects. multiprocessing's pools pickle it
-again and again where such a method is mapped; here it goes to each rank once.
+What it computes, the bits of integers, is there to be checked. The cache has the 2^20 strings of 20 binary digits, some
+70 MB of Python objects. multiprocessing's pools pickle it again and again where such a method is mapped; here it is
+sent to each rank once.
 
 Your own data: in place of Encoder any object that can be pickled, with one of its methods, and a list of items. With
 --check, the bits must be the numbers again, and as rank 0 has them in a loop.
@@ -50,7 +51,8 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--work", type=float, default=0.0, metavar="US", help="microseconds of computing for each")
     parser.add_argument("--progress", action="store_true", help="show a bar; needs tqdm")
     parser.add_argument("--check", action="store_true", help="do it in a loop on rank 0 as well")
-    options, encoder, items = parser.parse_args(args), None, None
+    options = ms.share(call=lambda: parser.parse_args(args))  # rank 0 alone prints the usage
+    encoder = items = None
     if comm.rank == 0:
         encoder = Encoder(options.bits, options.work)
         items = np.random.default_rng(6).integers(0, 1 << options.bits, options.items).tolist()
@@ -64,6 +66,7 @@ def main(args: Sequence[str] | None = None) -> None:
         np.testing.assert_array_equal(result, [encoder.encode(item) for item in items])
         np.testing.assert_array_equal(np.asarray(result) @ (1 << np.arange(options.bits)[::-1]), items)
         print("task_map: as on one rank")
+    print("cache: sent once to each rank, not with each chunk of tasks; Python strings are a copy per rank")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--neutrons", type=int, default=100_000, help="how many (default: %(default)s)")
     parser.add_argument("--thickness", type=float, default=10.0, help="of the slab, in cm (default: %(default)s)")
     parser.add_argument("--check", action="store_true", help="compare with the same on rank 0 alone")
-    options = parser.parse_args(args)
+    options = ms.share(call=lambda: parser.parse_args(args))  # rank 0 alone prints the usage
     shared = ms.share(call=lambda: dict(np.load(options.data)) if options.data else make_tables())
     tables = tuple(shared[name] for name in TABLES)
     own = ms.partition(options.neutrons)
@@ -48,6 +48,7 @@ def main(args: Sequence[str] | None = None) -> None:
         if options.check:
             np.testing.assert_array_equal(counts, count_fates(0, options.neutrons, options.thickness, tables))
             print("transport: as on one rank")
+        print(f"tables: {ms.report().summary}")
 
 
 def make_tables(nuclides: int = 8, points: int = 20_000, resonances: int = 50) -> dict[str, Array]:

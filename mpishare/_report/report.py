@@ -81,6 +81,14 @@ class Report:
         """Bytes that this rank holds for itself of objects that were shared."""
         return sum(segment.bytes_copied for segment in self.segments)
 
+    @property
+    def summary(self) -> str:
+        """What sharing saves on this node, such as "3.8 MB per node instead of 15.2 MB with one copy per rank"."""
+        held, copies = (
+            f"{nbytes / 1e6:,.1f} MB" for nbytes in (self.bytes_shared, self.bytes_shared + self.bytes_saved)
+        )
+        return f"{held} per node instead of {copies} with one copy per rank"
+
     def __str__(self) -> str:
         head = f"{len(self.segments)} live segments, {self.bytes_shared:,} bytes shared, {self.bytes_saved:,} saved"
         return "\n".join([head, *map(str, self.segments)])

@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.image import imread
 from sklearn.cluster import KMeans
 
 from tests.blackbox.launch import PLAIN, ROOT, environment, run_code, run_ranks, started
@@ -47,22 +48,32 @@ def run_jobs(calls):
 
 def test_the_answers_of_others(data, tmp_path):
     """Each job, with its check against one rank; and what they write, against other libraries."""
+
+    def plot(job):
+        return "--plot", tmp_path / f"{job}.png"
+
+    points, supernovae = ["--data", data / "points.npy"], ["--data", data / "supernovae.npz"]
+    clusters, chain = ["--output", tmp_path / "clusters.npz"], ["--output", tmp_path / "chain"]
     calls = [
-        ("kmeans", ["--data", data / "points.npy", "--clusters", 7, "--output", tmp_path / "clusters.npz", "--check"]),
+        ("kmeans", [*points, "--clusters", 7, *clusters, *plot("kmeans"), "--check"]),
         ("kmeans", ["--data", data / "twice.npy", "--clusters", 8, "--output", tmp_path / "twice.npz"]),
-        ("histogram", ["--data", data / "table.npy", "--columns", 5, 0, "--bins", 50, "--check"]),
+        ("histogram", ["--data", data / "table.npy", "--columns", 5, 0, "--bins", 50, *plot("histogram"), "--check"]),
         ("transport", ["--neutrons", 500, "--check"]),
         ("transport", ["--data", data / "absorber.npz", "--neutrons", 10_000, "--thickness", 2]),
-        ("likelihood", ["--data", data / "supernovae.npz", "--steps", 20, "--output", tmp_path / "chain", "--check"]),
-        ("ensemble", ["--make", tmp_path, "--output", tmp_path / "statistics.nc", "--check"]),
+        ("likelihood", [*supernovae, "--steps", 20, *chain, *plot("likelihood"), "--check"]),
+        ("ensemble", ["--make", tmp_path, "--output", tmp_path / "statistics.nc", *plot("ensemble"), "--check"]),
         ("task_map", ["--items", 20_000, "--bits", 12, "--check"]),
         ("table_stats", ["--output", tmp_path / "stats.csv", "--check"]),
-        ("heat", [tmp_path / "heat", "--size", 61, 50, "--steps", 600, "--check"]),
+        ("heat", [tmp_path / "heat", "--size", 61, 50, "--steps", 600, *plot("heat"), "--check"]),
         ("broadcast", ["--data", data / "table.npy"]),
         ("round_trip", ["--data", data / "images.npy", "--repeats", 2]),
     ]
     output = run_jobs(calls)
     assert output.count("on one rank") == 8
+    for file in ("ensemble", "heat", "histogram", "kmeans", "likelihood"):
+        picture = imread(tmp_path / f"{file}.png")
+        assert len(np.unique(picture.reshape(-1, picture.shape[-1]), axis=0)) > 30  # it shows something
+    assert output.count(" per node instead of ") == 9
     ours = np.load(tmp_path / "clusters.npz")
     theirs = KMeans(7, init=ours["start"], n_init=1, max_iter=300, tol=0, algorithm="lloyd")
     theirs.fit(np.load(data / "points.npy"))
@@ -93,7 +104,7 @@ import sys, jobs.heat
 *job, steps = sys.argv[1:]
 assert jobs.heat.main([*job, "--size", "61", "50", "--steps", steps, "--check"]) == 0
 try: jobs.heat.main([*job, "--size", "21", "20"])
-except SystemExit as error: print(error)
+except ValueError as error: print(error)
 """
 
 
@@ -109,7 +120,22 @@ def test_heat_is_stopped_by_a_signal_and_resumed_on_other_ranks(tmp_path):
     args = [*PLAIN, "-c", RESUMED, str(tmp_path), str(first + 73)]
     resumed = run_ranks(4, args, {"MPISHARE_NODES": "sizes:3,1"}).stdout
     assert f"first {first}, step {first + 73}: as on one rank" in resumed
-    assert resumed.count("heat: --size 21 20: fewer rows than ranks, or not that of the checkpoint") == 4
+    assert resumed.count("heat: --size 21 20: fewer rows than ranks, or not the size of the checkpoint") == 4
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--to=2.5", "argument --to: invalid int value: '2.5'"),
+        ("--to=3", "--to 3 is not another rank; expected 1 to 2"),
+        ("--data=nowhere.npy", "No such file or directory: 'nowhere.npy'"),
+    ],
+)
+def test_a_bad_argument_is_said_once(argument, message):
+    """Also where mpi4py ends the job because of the first rank that ends."""
+    for python in (["-m", "mpi4py"], []):
+        ended = run_ranks(3, [*python, "jobs/round_trip.py", argument], status="failure")
+        assert ended.stderr.count(message) == 1, ended.stderr
 
 
 HELP = """

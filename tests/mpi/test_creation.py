@@ -110,6 +110,9 @@ def test_report_counts_live_segments():
     assert (report.segments[0].made_by, report.segments[0].nbytes) == ("zeros", large.nbytes)
     assert report.segments[0].backend in {backend.title for backend in BACKENDS}
     assert "32,000,000 bytes" in str(report)
+    if not before.segments:
+        copies = ms.topology().node_size * 32
+        assert report.summary == f"32.0 MB per node instead of {copies}.0 MB with one copy per rank"
     pages = {segment.nbytes: segment.page_bytes for segment in report.segments}
     assert pages[small.nbytes] == os.sysconf("SC_PAGE_SIZE")
     is_huge = any(large.ctypes.data + large.nbytes // 2 in area for area in huge_areas())
