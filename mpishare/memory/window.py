@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from mpishare.arrays.slices import PAGE_BYTES
+from mpishare.arrays.slices import LINE_BYTES, PAGE_BYTES, round_up
 from mpishare.comm import mpi
 from mpishare.comm.context import Context
 from mpishare.comm.watchdog import end_job
@@ -23,7 +23,7 @@ from mpishare.memory.mapping import Mapping
 from mpishare.memory.pages import aligned_bytes, file_offset, huge_bytes
 
 _SLACK_BYTES = mmap.PAGESIZE + (60 << 10)
-"""What an MPI adds to a window for itself. Open MPI 5.0: a page, and 128 bytes per rank."""
+"""What is added to a window: by an MPI for itself, in Open MPI 5.0 a page and 128 bytes per rank; and a cache line."""
 
 _MARGIN_BYTES, _MARGIN_PART = 16 << 20, 16
 """Free space required besides a window: its own size, these bytes, or this part of /dev/shm, whichever is the most. In
@@ -116,8 +116,8 @@ def _make(context: Context, nbytes: int, room: int) -> mpi.Win:
 
 
 def _make_shared(context: Context, nbytes: int) -> mpi.Win:
-    """All bytes are the leader's part of the window, so that they are contiguous."""
-    return mpi.Win.Allocate_shared(nbytes if context.topology.is_leader else 0, 1, comm=context.node_comm)
+    """All bytes are the leader's part of the window, so that they are contiguous; a line more, to begin on a line."""
+    return mpi.Win.Allocate_shared(nbytes + LINE_BYTES if context.topology.is_leader else 0, 1, comm=context.node_comm)
 
 
 def _map_again(context: Context, window: mpi.Win, nbytes: int, offset: int) -> Mapping | None:
@@ -130,8 +130,9 @@ def _map_again(context: Context, window: mpi.Win, nbytes: int, offset: int) -> M
 
 
 def _address_of(window: mpi.Win) -> int:
+    """Where the first cache line of the window begins. Open MPI 4.1 starts the window itself 8 bytes behind a line."""
     address: int = window.Shared_query(0)[0].address
-    return address
+    return round_up(address, LINE_BYTES)
 
 
 def may_print_errors(context: Context) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import mpishare as ms
+from mpishare.arrays.slices import LINE_BYTES
 from mpishare.memory import backends, pages, pool
 from mpishare.memory.backends import MEMMAP_IN_MEMORY, Backend
 from mpishare.memory.mapping import Mapping
@@ -221,6 +222,7 @@ def test_ranks_of_a_node_see_one_copy_or_each_its_own(only, nbytes):
             ms.empty(nbytes, "u1", comm=comm)
         return
     array = ms.empty(nbytes, "u1", comm=comm)
+    assert array.ctypes.data % LINE_BYTES == 0
     if nodes.is_leader:
         array[:] = 1 + nodes.node
     ms.fence(comm=comm)
