@@ -91,7 +91,7 @@ def test_few_compressed_frames_are_held(slow, frames):
     if slow.rank == 0:
         ms.send(array, 1, compress="auto", comm=slow)
         begin_s = slow.recv(source=1)
-        assert len([at_s for at_s in frames if at_s < begin_s]) <= 5
+        assert len([at_s for at_s in frames if at_s < begin_s]) <= 6  # one of them is sent at once by Intel MPI
         assert sum(frames.values()) == array.nbytes
     if slow.rank == 1:
         time.sleep(0.2)

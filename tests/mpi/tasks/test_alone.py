@@ -9,6 +9,7 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
+from tests.processes import wait_until
 
 of_all = unused = MPI.COMM_NULL
 
@@ -58,9 +59,10 @@ def test_within_a_task(comm, name):
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("name", COLLECTIVES)
-def test_of_the_root_while_the_others_serve(name):
+def test_of_the_root_while_the_others_serve(name, shared_folder):
     """In the block of the pool, in a callback, by the items of a map, and beside a map of another thread."""
     errors, ended = [], threading.Event()
+    may_end = shared_folder / "may end"  # the call ends after it has its callback, which else this thread would call
 
     def note(_):
         errors.append(refused(name))
@@ -69,7 +71,9 @@ def test_of_the_root_while_the_others_serve(name):
     with ms.Pool() as pool:
         if pool is not None:
             assert "by the root within the block of a Pool" in refused(name)
-            pool.apply_async(abs, (1,), callback=note).get(50)
+            result = pool.apply_async(wait_until, (may_end.exists, 50), callback=note)
+            may_end.touch()
+            result.get(50)
             assert ended.wait(50)
             assert "by a callback" in errors.pop()
             assert all("by the items of a map" in error for error in pool.map(str, (refused(name) for _ in range(5))))
