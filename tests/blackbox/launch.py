@@ -13,7 +13,14 @@ from mpishare.cli import run as launcher
 from tests.processes import living_in_session, wait_until
 
 ROOT = Path(__file__).parent.parent.parent
-MPICH = ROOT / ".venv-mpich" / "bin" / "python"  # make test installs it
+
+
+def python_of(mpi):
+    """The Python of another MPI, which `make test` sets up."""
+    return ROOT / f".venv-{mpi}" / "bin" / "python"
+
+
+MPICH = python_of("mpich")
 PROGRAMS = "tests.blackbox.programs"
 
 OPEN_MPI = {
