@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from mpishare.files.stored import Stored
     from mpishare.messages.point_to_point import irecv, isend, recv, send, sendrecv
     from mpishare.messages.requests import Request
+    from mpishare.objects.handle import handle
     from mpishare.tasks.map import map  # noqa: A004 - like Python's own
     from mpishare.tasks.pool import Pool
 else:
@@ -66,6 +67,7 @@ else:
         "messages.requests": ("Request",),
         "messages.point_to_point": ("irecv", "isend", "recv", "send", "sendrecv"),
         "collectives.allreduce": ("allreduce",),
+        "objects.handle": ("handle",),
         "collectives.share": ("private", "share"),
         "tasks.map": ("map",),
         "tasks.pool": ("Pool",),
@@ -117,6 +119,7 @@ __all__ = [
     "fence",
     "full",
     "gather",
+    "handle",
     "info",
     "irecv",
     "isend",

@@ -279,8 +279,21 @@ _contexts: dict[int | None, Context] = {}
 Empty in a forked child, and after MPI_Finalize."""
 
 
+_parents: list[str] = []
+"""From which processes this one, which is not a rank, got handles."""
+
+
+def become_child(parent: str) -> None:
+    """Notes that this process got a handle from `parent`, and so is not a rank, unless it is one already."""
+    if "mpi4py.MPI" not in sys.modules and not _contexts:
+        _parents.append(parent)
+
+
 def _find_context(comm: mpi.Comm | None) -> Context:
     """The context as the communicator has it, or a new one."""
+    if _parents:
+        cause = f"this process got a handle from {_parents[0]} and is not a rank of its own"
+        raise ArgumentError(f"{cause}. Read arrays in it, and call mpishare in a rank.")
     checked = checked_comm(comm)
     context = checked.Get_attr(_keyval())
     if isinstance(context, StallError):

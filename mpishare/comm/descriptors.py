@@ -90,7 +90,7 @@ def send_to_all(listening: socket.socket, descriptor: int) -> None:
         except OSError:  # nobody is left
             return
         with connection, suppress(OSError):  # which the other rank notices
-            if _user_of(connection) == os.geteuid():
+            if peer_of(connection)[1] == os.geteuid():
                 socket.send_fds(connection, [b"\0"], [descriptor])
 
 
@@ -102,7 +102,7 @@ def receive(connected: socket.socket) -> int | str:
     import socket
 
     try:
-        if _user_of(connected) != os.geteuid():
+        if peer_of(connected)[1] != os.geteuid():
             raise PermissionError(errno.EPERM, "the socket is another user's")
         # socket.recv_fds passes no flags on
         _, parts, flags, _ = connected.recvmsg(1, socket.CMSG_LEN(_INT.size), socket.MSG_CMSG_CLOEXEC)
@@ -117,9 +117,10 @@ def receive(connected: socket.socket) -> int | str:
         return f"it cannot be received over a Unix socket: {error.strerror}"
 
 
-def _user_of(connection: socket.socket) -> int:
-    """The user of the process at the other end, when it connected or began to listen."""
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """The id and the user of the process at the other end, when it connected or began to listen."""
     import socket
 
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(credentials)[1])
+    pid, user, _ = _CREDENTIALS.unpack(credentials)
+    return pid, user

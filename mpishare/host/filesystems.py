@@ -75,8 +75,8 @@ def nameless_file(directory: str) -> int:
     return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
 
-def memfd_create() -> int:
-    """The descriptor of a new file without a name in the kernel's own tmpfs.
+def memfd_create(label: str = "") -> int:
+    """The descriptor of a new file without a name in the kernel's own tmpfs. /proc shows the `label`.
 
     Source:
         memfd_create(2), of the C library: a Python that was built on an old system lacks `os.memfd_create`, as in
@@ -89,7 +89,7 @@ def memfd_create() -> int:
     if not hasattr(_libc, "memfd_create"):
         raise OSError(ENOSYS, os.strerror(ENOSYS))
     for flags in (_MFD_CLOEXEC | _MFD_NOEXEC_SEAL, _MFD_CLOEXEC):
-        descriptor: int = _libc.memfd_create(b"mpishare", flags)
+        descriptor: int = _libc.memfd_create(f"mpishare{label}".encode(), flags)
         number = ctypes.get_errno()
         if descriptor >= 0 or number != EINVAL:
             break

@@ -169,7 +169,8 @@ def obtain(context: Context, nbytes: int, names: str | None, writable: bool) -> 
             memory = allocate(backend, context, nbytes, writable)
             if backend is PRIVATE and names is None:
                 _report_copies(context, nbytes, refusals)
-            return memory, Origin(backend.title, context.topology.node_size, backend.is_shared, refusals)
+            topology = context.topology
+            return memory, Origin(backend.title, topology.node_size, backend.is_shared, refusals, topology.node)
         except MpishareError as error:  # on all ranks of the node
             if severity_of(error, context.topology.node_size) == Severity.FATAL:
                 raise
@@ -251,14 +252,14 @@ def _allocate(backend: Backend, context: Context, nbytes: int, writable: bool) -
             raise BackendError("each rank would write to a copy of its own, and the others would not see it")
         agreement.payload = ((1 << backend.check(context, nbytes)) - 1).to_bytes(PAYLOAD_BYTES, "little")
     steps = int.from_bytes(agreement.payload, "little").bit_length()  # the most that a rank has counted
-    with agree(comm), _kernel_errors(backend, context, nbytes):
+    with agree(comm), kernel_errors(backend.title, topology.host, nbytes):
         memory = backend.allocate(context, nbytes)
     part = fill_slice(nbytes, topology.node_size, topology.node_rank) if backend.is_shared else slice(0, nbytes)
     for step in range(steps):
         if step:
             with agree(comm):  # while no rank reserves
                 host_memory.check_memory(topology.host, nbytes, allocated=nbytes * step // steps)
-        with agree(comm), _kernel_errors(backend, context, nbytes):
+        with agree(comm), kernel_errors(backend.title, topology.host, nbytes):
             memory.reserve(_part_of(part, steps, step))
     return memory
 
@@ -270,15 +271,14 @@ def _part_of(part: slice, count: int, number: int) -> slice:
 
 
 @contextmanager
-def _kernel_errors(backend: Backend, context: Context, nbytes: int) -> Iterator[None]:
-    """Raises errors of the kernel within the block as ours."""
-    host = context.topology.host
+def kernel_errors(title: str, host: str, nbytes: int) -> Iterator[None]:
+    """Raises errors of the kernel within the block as ours: where memory of this title fails on this host."""
     try:
         yield
     except MpishareError:
         raise
     except MemoryError as error:
         cure = f"The kernel reports: {error}. Another process has taken the memory meanwhile; share less."
-        raise CapacityError(host, backend.title, nbytes, host_memory.memory_room().free, cure) from error
+        raise CapacityError(host, title, nbytes, host_memory.memory_room().free, cure) from error
     except OSError as error:
-        raise BackendError(f"{backend.title} on host {host}: the kernel reports: {error}") from error
+        raise BackendError(f"{title} on host {host}: the kernel reports: {error}") from error

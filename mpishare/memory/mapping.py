@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
+from mpishare.arrays.slices import round_up
 from mpishare.memory import pages, stray_stores
 
 
@@ -20,6 +21,7 @@ class Origin(NamedTuple):
     Attributes:
         backend: Title of the backend that provides it; "private" for a copy-on-write view.
         node_size: Number of ranks on the node.
+        node: The number of the node; see `topology`.
         is_shared: Whether these ranks see one copy, or each has its own.
         refusals: For each backend that was tried before, the reason why it was not used, by title.
     """
@@ -28,6 +30,7 @@ class Origin(NamedTuple):
     node_size: int
     is_shared: bool = True
     refusals: dict[str, str] = {}  # noqa: RUF012 - never changed
+    node: int = 0
 
 
 MAX_KEPT = 64
@@ -38,15 +41,22 @@ _LARGEST_PART = 16
 """They take at most one in 16 of the descriptors that the process may have (RLIMIT_NOFILE)."""
 
 
-class _OpenFile:
-    """A descriptor that is closed with the last reference to this object."""
+class OpenFile:
+    """A descriptor that is closed with the last reference to this object.
+
+    Attributes:
+        descriptor: Its number in this process.
+        keeps: What must live as long.
+    """
+
+    keeps: object = None
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         weakref.finalize(self, os.close, descriptor).atexit = False
 
 
-_kept: dict[int, _OpenFile] = {}
+_kept: dict[int, OpenFile] = {}
 """The files that are kept open, by the start of the map, the newest last.
 
 Single dict operations only: a finalizer, or another thread, may run between any two bytecodes.
@@ -68,8 +78,12 @@ class Mapping:
         self._start = start
         self._length = length
         self._file_offset = 0
-        finalizer = weakref.finalize(self, _unmap, start, length, self.named)
-        finalizer.atexit = False  # views may be read to the very end of the process, which unmaps everything
+        self._own_file: OpenFile | None = None
+        self._unmap_at_end()
+
+    def _unmap_at_end(self) -> None:
+        self._finalizer = weakref.finalize(self, _unmap, self._start, self._length, self.named)
+        self._finalizer.atexit = False  # views may be read to the very end of the process, which unmaps everything
 
     @classmethod
     def anonymous(cls, nbytes: int) -> Mapping:
@@ -130,14 +144,44 @@ class Mapping:
     def keep_file(self, descriptor: int, offset: int = 0) -> None:
         """Takes over a descriptor of the file, whose bytes from `offset` on these are, for `copy_on_write`."""
         self._file_offset = offset
-        _kept[self._start] = _OpenFile(descriptor)
+        _kept[self._start] = OpenFile(descriptor)
         limit = min(MAX_KEPT, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _LARGEST_PART)
         for oldest in list(_kept)[: max(len(_kept) - limit, 0)]:
             _kept.pop(oldest, None)
 
+    def file(self, address: int) -> tuple[OpenFile, int] | None:
+        """The file of these pages, and where in it `address` is; None if this process has not kept it open."""
+        file = self._own_file or _kept.get(self._start)
+        return None if file is None else (file, self._file_offset + address - self._start)
+
+    def move_to(self, file: OpenFile, nbytes: int) -> None:
+        """Puts the pages of a file in place of the `nbytes` of this map, which are read-only. Views stay as they are.
+
+        Args:
+            file: A file with the same bytes, which begin in its first page as far from its start as here. It is kept
+                open as long as the map.
+            nbytes: Bytes from `address` on. The rest of the map is unmapped.
+
+        Raises:
+            OSError: There are too many maps.
+
+        Source:
+            mmap(2), MAP_FIXED: the kernel replaces the pages while no other thread can touch them.
+        """
+        start, stop = self.address & -mmap.PAGESIZE, round_up(self.address + nbytes, mmap.PAGESIZE)
+        old_start, old_stop = self._start, round_up(self._start + self._length, mmap.PAGESIZE)
+        pages.map_file(start, stop - start, mmap.MAP_SHARED, file.descriptor, access=mmap.PROT_READ)
+        self._finalizer.detach()
+        _kept.pop(old_start, None)
+        pages.munmap(old_start, start - old_start)  # which does nothing where there is nothing before or after
+        pages.munmap(stop, old_stop - stop)
+        self._own_file, self._file_offset = file, 0
+        self._start, self._length = start, stop - start
+        self._unmap_at_end()
+
     def copy_on_write(self, offset: int = 0) -> Mapping | None:
         """A private map of the same pages, in which the bytes begin `offset` later; None if their file is closed."""
-        file = _kept.get(self._start)
+        file = self._own_file or _kept.get(self._start)
         if file is None:
             return None
         make = partial(

@@ -8,7 +8,7 @@
 #   in use   an array of this rank has it: its segment, which is the base of all views, is alive;
 #   idle     this rank has no view of it, any more or ever;
 #   free     all ranks know that it is idle on all ranks;
-#   gone     this rank uses it no more: it has given the memory back, or it forked while the slot was in use.
+#   gone     this rank uses it no more: it has given the memory back, or another process may read it that is no rank.
 #
 # The rules:
 # 1. To become idle is local. The end of a lease notes it, at any time and in any thread, and waits for nobody.
@@ -20,7 +20,7 @@
 # 4. A slot of a slab stays free until it is taken. A slot with memory of its own is free only within the call that
 #    asked for it; the others are idle again after it. A rank gives back the oldest idle ones when it keeps more bytes
 #    than MPISHARE_RECYCLE allows, over all its communicators.
-# 5. What is in use when the process forks is gone at once. Its memory is freed with its lease.
+# 5. What is in use when the process forks or makes a handle of it is gone at once. Its memory is freed with its lease.
 #
 # Why a free slot may be written: its last lease ended on each rank before that rank told so, so no rank has a view,
 # and no rank can get one but by taking the slot, which is collective. What a rank read in it came before it told, and
@@ -34,8 +34,8 @@
 #
 # What would break it: to add to a free list outside of a collective call, as the ranks would take different slots; to
 # ask for free slots between the root's filling and the end of its call; a view whose base is not the segment; to use
-# again what a forked child may read, as no rank hears from the child; to count references, which a debugger, a profiler
-# or a Python without a global lock may raise at any time.
+# again what a child of a rank may read, as no rank hears from the child; to count references, which a debugger, a
+# profiler or a Python without a global lock may raise at any time.
 
 from __future__ import annotations
 
@@ -147,6 +147,12 @@ class Slot:
     def fits(self, nbytes: int) -> bool:
         """Whether an array of `nbytes` may use it."""
         return nbytes <= self.nbytes <= nbytes * _MAX_SIZE_RATIO
+
+    def retire(self) -> None:
+        """No other array gets the memory any more. It is freed with the lease."""
+        pool = None if self.pool is None else self.pool()
+        if pool is not None:
+            pool.give_up(self)
 
     def copy_on_write(self) -> Mapping | None:
         """A private map of the memory, from the slot on; None where the kernel has none."""
@@ -362,6 +368,4 @@ def _watch_forks() -> None:
 def _retire() -> None:
     """No other array gets the memory that is in use now."""
     for _, slot in used_slots():
-        pool = None if slot.pool is None else slot.pool()
-        if pool is not None:
-            pool.give_up(slot)
+        slot.retire()

@@ -25,6 +25,7 @@ class Segment:
         key: A number that differs between arrays and is the same on all ranks of the call that made it; None for
             memory of this rank alone.
         made_by: The public call that made it, for reports.
+        slot: Where the bytes are.
         writable: Whether this rank may write.
         copied_bytes: What each rank holds for itself of the object whose arrays these bytes are; 0 for an array.
         unviewed_bytes: How many of the bytes no array is a view of, such as the pickle of the object; 0 for an array.
@@ -40,18 +41,18 @@ class Segment:
         self.nbytes = nbytes
         self.key = key
         self.made_by = made_by
-        self._slot = slot
+        self.slot = slot
         slot.begin(self)
 
     @property
     def origin(self) -> Origin:
         """Where the memory comes from."""
-        return self._slot.origin
+        return self.slot.origin
 
     @property
     def address(self) -> int:
         """Where the bytes begin."""
-        return self._slot.write_address if self.writable else self._slot.read_address
+        return self.slot.write_address if self.writable else self.slot.read_address
 
     def block(self) -> Block:
         """A view of the bytes, shape (nbytes,), writable until `seal`."""
@@ -69,7 +70,7 @@ class Segment:
         Source:
             The NumPy reference, "The array interface protocol", version 3.
         """
-        slot = self._slot
+        slot = self.slot
         data = (slot.write_address + at, False) if self.writable else (slot.read_address + at, True)
         self.__array_interface__ = {"data": data, "shape": shape, "typestr": typestr, "version": 3}
         return np.asarray(self)
@@ -80,7 +81,7 @@ class Segment:
         Raises:
             BackendError: The kernel cannot protect the pages.
         """
-        slot = self._slot
+        slot = self.slot
         if slot.has_own_pages:
             try:
                 slot.memory.protect()
@@ -94,7 +95,7 @@ class Segment:
 
     def private(self) -> Segment | None:
         """The same bytes as copy-on-write memory of this rank; None where the kernel has none."""
-        memory = self._slot.copy_on_write()
+        memory = self.slot.copy_on_write()
         if memory is None:
             return None
         segment = Segment(Slot(memory, Origin("private", node_size=1), self.nbytes), self.nbytes, None, "private")

@@ -68,13 +68,15 @@ def _map_shared(context: Context, nbytes: int, create: Callable[[], int]) -> Map
     return memory
 
 
-def memory_file(nbytes: int) -> int:
+def memory_file(nbytes: int, label: str = "") -> int:
     """The descriptor of a new nameless file of `nbytes` zeros, in the kernel's own tmpfs, which no mount limits.
+
+    /proc shows the `label`.
 
     Raises:
         OSError: It cannot be created, or may not be so large (RLIMIT_FSIZE).
     """
-    return _sized(filesystems.memfd_create(), nbytes, has_blocks=False)
+    return _sized(filesystems.memfd_create(label), nbytes, has_blocks=False)
 
 
 def _file_in_folder(folder: str, nbytes: int) -> int:

@@ -52,11 +52,12 @@ def _private_views(obj: Any, arrays: Sequence[NDArray[Any]], needs_shared: bool)
             views[number] = np.ndarray(array.shape, array.dtype, bytes_of(views[outer]), start, array.strides)
     for backend, nbytes in copied.items():
         if nbytes:
-            callsite.warn(f"private(): {nbytes:,} bytes were copied: {_reason_of_copy(backend)}")
+            callsite.warn(f"private(): {nbytes:,} bytes were copied: {reason_of_copy(backend)}")
     return views
 
 
-def _reason_of_copy(backend: str) -> str:
+def reason_of_copy(backend: str) -> str:
+    """Why memory of a backend is copied where a descriptor of its file is needed, and what to do."""
     if backend.startswith(("memmap", "mapped")):
         return f"the file of this array is closed, as a rank keeps only the newest {MAX_KEPT} open"
     return f'memory of backend {backend!r} cannot be mapped again; memory of backend="memmap" can'

@@ -51,3 +51,8 @@ def _maps_at(address):
         first, stop = (int(end, 16) for end in line.split()[0].split("-"))
         if first <= address < stop:
             yield line
+
+
+def file_id(address):
+    """The device and the inode of the file of the map that holds `address`."""
+    return next(tuple(line.split()[3:5]) for line in _maps_at(address))

@@ -14,7 +14,7 @@ from mpishare.arrays.slices import LINE_BYTES
 from mpishare.memory import backends, pages, pool
 from mpishare.memory.backends import MEMMAP_IN_MEMORY, Backend
 from mpishare.memory.mapping import Mapping
-from tests.mpi.memory.conftest import KINDS, MAKES_WINDOWS, REFUSAL, file_of_map, permissions, settings_of
+from tests.mpi.memory.conftest import KINDS, MAKES_WINDOWS, REFUSAL, file_id, file_of_map, permissions, settings_of
 
 LARGE = 3 << 17
 """Items of an array that is too large for a slot: 3 MiB."""
@@ -494,3 +494,23 @@ def test_a_fork_of_one_rank_leaves_all_ranks_with_the_same_slots(configured, fir
     assert all((array == number).all() for number, array in enumerate(arrays))
     known = [(one.slot_bytes, one.slab_bytes, len(one.free)) for one in pool.pools() if one.slot_bytes]
     assert all(each == known for each in comm.allgather(known))
+
+
+def test_the_ranks_of_a_node_move_an_array_into_one_file_for_handles(configured):
+    """Its views stay where they are and read-only, and nothing of the old memory is mapped any more."""
+    comm = configured(backend="window" if MAKES_WINDOWS else "private", recycle="64M")
+    nodes, array = ms.topology(comm), shared(comm, 7.0, LARGE)
+    old, address, view = file_id(array.ctypes.data), array.ctypes.data, array[5:]
+    with pytest.warns(RuntimeWarning, match=r"3,145,728 bytes were copied into a nameless file.*backend=.memmap. can"):
+        handle = ms.handle(array)
+    new = file_id(address)
+    assert new != old
+    assert not any(line.split()[3:5] == list(old) for line in Path("/proc/self/maps").read_text().splitlines())
+    assert permissions(address) == "r--s"
+    assert (view == 7.0).all()
+    assert handle.get() is array
+    [segment] = ms.report().segments
+    assert segment.backend == "memmap in memory"
+    files = nodes.node_comm.allgather(new)
+    assert len(set(files)) == (1 if MAKES_WINDOWS else nodes.node_size)
+    assert len(set(comm.allgather(new))) == (nodes.n_nodes if MAKES_WINDOWS else comm.size)

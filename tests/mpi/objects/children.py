@@ -1,0 +1,108 @@
+"""What processes run that are not ranks. Nothing here may need MPI."""
+
+import pickle
+import subprocess
+import sys
+from multiprocessing import get_context
+
+import numpy as np
+
+import mpishare as ms
+
+LIMIT_S = 120
+"""How long a child may take to start on a busy machine."""
+
+
+def ask(method, function, *args):
+    """What `function` returns in a child that is started by this method."""
+    context = get_context(method)
+    reader, writer = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(writer, function, args))
+    process.start()
+    writer.close()
+    try:
+        assert reader.poll(LIMIT_S)
+        return reader.recv()
+    finally:
+        reader.close()
+        process.join()
+        assert process.exitcode == 0
+        process.close()
+
+
+def _answer(writer, function, args):
+    writer.send(function(*args))
+
+
+def look(handle):
+    """The sum of an array, whether it can be written, whether this process has mpi4py, and what mpishare says here."""
+    array = handle.get()
+    assert handle.get() is array
+    try:
+        ms.zeros(3)
+        said = ""
+    except ms.ArgumentError as error:
+        said = str(error)
+    return float(array.sum()), array.flags.writeable, "mpi4py" in sys.modules, said
+
+
+def pass_on(handle):
+    """The sum of an array in a child of this process."""
+    return ask("spawn", total, handle)
+
+
+def total(handle):
+    """The sum of an array."""
+    return float(handle.get().sum())
+
+
+def again_private(handle):
+    """What a copy-on-write view of an array has, and then the array, once the view was changed."""
+    array = handle.get()
+    view = ms.private(array)
+    view[0] += 1
+    return float(view[0]), float(array[0])
+
+
+def keep(writer, reader, handle):
+    """Holds a handle before its array is looked at, as told."""
+    writer.send("has it")
+    assert reader.recv() == "look"
+    writer.send(bool((handle.get() == -1).all()))
+
+
+EXPLAIN = """
+import pickle, sys
+handle = pickle.load(sys.stdin.buffer)
+try:
+    print(handle.get().sum())
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def said_by(handle, *before):
+    """What another process says that gets pickled bytes, started by the words `before`."""
+    command = [*before, sys.executable, "-c", EXPLAIN]
+    return subprocess.run(command, input=handle, capture_output=True, check=True, timeout=LIMIT_S).stdout.decode()
+
+
+def items():
+    """An object with arrays of many kinds, none of them shared."""
+    grid = np.arange(24.0).reshape(4, 6)
+    return {
+        "grid": grid,
+        "columns": grid.T,
+        "backwards": grid[::-2, ::-1],
+        "none": np.empty((0, 3), "f4"),
+        "point": np.array(7),
+        "records": np.array([(1, b"a"), (2, b"b")], [("number", "i4"), ("name", "S3")]),
+        "objects": np.array([{"x": 1}, None]),
+        "text": "text",
+        "masked": np.ma.masked_less(np.arange(5), 2),
+    }
+
+
+def dumped(obj):
+    """The pickle of an object with a handle, in the way of a queue: no process is being started."""
+    return pickle.dumps(obj)
