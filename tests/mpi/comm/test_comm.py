@@ -152,7 +152,9 @@ def call_everything(ms, comm, folder):
     ms.bcast(array, comm=comm)
     for region in (np.s_[...], np.s_[:, 1:]):
         ms.put(array, region, rows[region], comm=comm)
-    ms.private(ms.share(call=lambda: {"rows": rows}, comm=comm, backend="memmap")["rows"])
+    kept = ms.share(call=lambda: {"rows": rows}, comm=comm, backend="memmap")["rows"]
+    ms.private(kept)
+    ms.handle(kept)
     ms.full(9, 1, comm=comm)
     ms.empty(9, comm=comm)
     ms.scatter(ms.gather(rows[ms.partition(1 << 17, comm=comm)], comm=comm), comm=comm)
