@@ -72,7 +72,9 @@ def test_the_answers_of_others(data, tmp_path):
     assert output.count("on one rank") == 8
     for file in ("ensemble", "heat", "histogram", "kmeans", "likelihood"):
         picture = imread(tmp_path / f"{file}.png")
-        assert len(np.unique(picture.reshape(-1, picture.shape[-1]), axis=0)) > 30  # it shows something
+        height, width, colours = picture.shape
+        middle = picture[height * 2 // 5 : height * 3 // 5, width * 2 // 5 : width * 3 // 5]  # without axes and scale
+        assert len(np.unique(middle.reshape(-1, colours), axis=0)) > 1, file
     assert output.count(" per node instead of ") == 9
     ours = np.load(tmp_path / "clusters.npz")
     theirs = KMeans(7, init=ours["start"], n_init=1, max_iter=300, tol=0, algorithm="lloyd")
