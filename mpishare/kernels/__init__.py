@@ -9,7 +9,7 @@ from __future__ import annotations
 try:
     import numba  # noqa: F401 - the error names numba, not a part of it
 except ModuleNotFoundError as error:  # not ImportError: numba says itself that NumPy is too new
-    raise ImportError("mpishare.kernels needs numba, which is not installed: pip install 'mpishare[numba]'") from error
+    raise ImportError("mpishare.kernels needs numba, which is not installed: pip install numba") from error
 
 from mpishare.kernels.atomics import add_at, atomic_add
 

@@ -430,5 +430,5 @@ def lz4() -> Any:
     try:
         import lz4.block
     except ImportError as error:
-        raise BackendError("compress='auto' needs lz4: pip install 'mpishare[lz4]', on all ranks.") from error
+        raise BackendError("compress='auto' needs lz4: pip install lz4, on all ranks.") from error
     return lz4.block

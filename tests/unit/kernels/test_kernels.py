@@ -13,7 +13,7 @@ import mpishare as ms
 from mpishare import kernels
 
 NO_NUMBA = "raise ModuleNotFoundError(name='numba')"
-INSTALL = "mpishare.kernels needs numba, which is not installed: pip install 'mpishare[numba]'"
+INSTALL = "mpishare.kernels needs numba, which is not installed: pip install numba"
 TOO_OLD = "Numba needs NumPy 2.2 or less"
 
 
