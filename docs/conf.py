@@ -26,6 +26,9 @@ exclude_patterns = ["examples/*", "packaging/*"]
 html_theme = "furo"
 html_title = f"mpishare {release}"
 html_show_sourcelink = False
+html_static_path = ["static"]
+html_css_files = ["tables.css"]
+html_js_files = ["tables.js"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
@@ -41,7 +44,7 @@ nitpick_ignore_regex = [
         "py:class",
         r"(collections\.abc|concurrent|numpy\._typing|os|MPI|mpi4py)\..*|\w+Like|TypeAliasForwardRef|NDArray|.*\._T|ms\.Pool",
     ),  # types
-    ("py:class", r"mpishare\.(arrays|checkpoints|comm|host|tasks|transfer)\..*"),  # of attributes; they have no page
+    ("py:class", r"mpishare\.(arrays|checkpoints|comm|host|objects|tasks|transfer)\..*"),  # of attributes; they have no page
 ]
 napoleon_custom_sections = ["Collective", "Source"]
 
