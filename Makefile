@@ -121,7 +121,7 @@ $(READY): $(DEMO_READY)
 	@$(call install,$(PY),--editable '.[test]')
 	@touch $@
 
-# Tests that a package does not hold, and a package of which one file is enough.
+# Tests that a package does not hold, and packages of which some modules are enough.
 $(ORIGINALS): tests/originals.txt | $(READY)
 	@$(begin); $(PY) -m pip download --quiet --disable-pip-version-check --no-deps --ignore-requires-python \
 	  --no-binary schwimmbad --require-hashes --dest $(@D) --requirement tests/originals.txt

@@ -84,8 +84,8 @@ def compare(title: str, nbytes: int, ways: dict[str, Way], options: argparse.Nam
         print(f"{title}: {nbytes:,} bytes, {comm.size} ranks; memory of all ranks in copies of them")
         for row in figures:
             count = f"{row['lines']} lines" if row["lines"] else ""
-            held_then = f"at most {row['most']:.2f} held, then {row['kept']:.2f}"
-            print(f"  {row['way']:14} {count:9} {held_then}, {row['seconds'] * 1e3:.1f} ms")
+            memory_of = f"at most {row['most']:.2f} held, then {row['kept']:.2f}, and {row['left']:.2f} left"
+            print(f"  {row['way']:14} {count:9} {memory_of}, {row['seconds'] * 1e3:.1f} ms")
         print("  all ways give the same bits" if is_same else "  THE BITS DIFFER")
     return 0 if is_same else 1
 
@@ -99,7 +99,11 @@ def lines(function: Callable[..., Any]) -> int:
 
 
 def held(comm: MPI.Intracomm, way: Way, nbytes: int) -> dict[str, float]:
-    """The most memory that all ranks hold during a call, and what they hold then: over `nbytes`, and over before."""
+    """The memory of all ranks, less what they held before, over `nbytes`.
+
+    Returns:
+        `most`, during a call; `kept`, after it; `left`, when all ranks have dropped the array.
+    """
     pids = comm.allgather(os.getpid())
     with watched(pids) if comm.rank == 0 else nullcontext([0]) as looks:
         comm.Barrier()
@@ -109,7 +113,11 @@ def held(comm: MPI.Intracomm, way: Way, nbytes: int) -> dict[str, float]:
     comm.Barrier()
     del array
     way.free()
-    return {"most": (max(looks) - looks[0]) / nbytes, "kept": (looks[-1] - looks[0]) / nbytes}
+    comm.Barrier()
+    left = used(pids) if comm.rank == 0 else 0
+    comm.Barrier()
+    figures = {"most": max(looks), "kept": looks[-1], "left": left}
+    return {name: (figure - looks[0]) / nbytes for name, figure in figures.items()}
 
 
 @contextmanager

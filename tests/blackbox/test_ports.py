@@ -8,16 +8,31 @@ from tests.blackbox.launch import run_code
 from tests.originals import archive_of
 
 PORTS = {
+    "elphmod_dispersion": ["--points", "40", "--bands", "4"],
     "pysm_read_map": ["--nside", "64"],
     "pyuvsim_shared_mem_bcast": ["--mib", "2"],
     "taurex_opacity": ["--wavenumbers", "500"],
 }
 
-PYUVSIM = """
+ORIGINALS = {
+    "elphmod_dispersion": "elphmod",
+    "pysm_read_map": "PySM",
+    "pyuvsim_shared_mem_bcast": "pyuvsim",
+    "taurex_opacity": "TauREx",
+}
+
+WHOLE = ["elphmod"]  # imported as it is
+
+MODULES = ["pyuvsim"]  # whose __init__.py needs other packages
+
+ARCHIVES = """
 import sys
 from types import ModuleType
-sys.modules["pyuvsim"] = ModuleType("pyuvsim")  # whose own needs other packages
-sys.modules["pyuvsim"].__path__ = [{!r}]
+
+sys.path += {whole}
+for package, path in {modules}.items():
+    sys.modules[package] = ModuleType(package)
+    sys.modules[package].__path__ = [path]
 """
 
 
@@ -25,7 +40,8 @@ sys.modules["pyuvsim"].__path__ = [{!r}]
 def figures():
     """What the programs print, by name."""
     options = ["--rounds", "1", "--json"]
-    code = PYUVSIM.format(f"{archive_of('pyuvsim')}/pyuvsim") + "".join(
+    modules = {package: f"{archive_of(package)}/{package}" for package in MODULES}
+    code = ARCHIVES.format(whole=[str(archive_of(package)) for package in WHOLE], modules=modules) + "".join(
         f"import jobs.ports.{name}\nassert jobs.ports.{name}.main({[*args, *options]}) == 0\n"
         for name, args in PORTS.items()
     )
@@ -36,3 +52,8 @@ def figures():
 @pytest.mark.parametrize("name", PORTS)
 def test_the_bits_are_the_same(name, figures):
     assert (figures[name]["ranks"], figures[name]["same"]) == (2, True)
+
+
+@pytest.mark.parametrize("name", PORTS)
+def test_the_original_was_among_the_ways(name, figures):
+    assert figures[name]["ways"][0]["way"] == ORIGINALS[name]
