@@ -1,12 +1,17 @@
 """A way to write a file of each format, by the library of the format."""
 
 import json
+import tempfile
+import zipfile
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import h5py
 import ml_dtypes
 import numpy as np
+import zarr
 from astropy.io import fits
 from safetensors.numpy import save_file
 
@@ -94,6 +99,28 @@ def write_compressed(path, arrays):
     fits.HDUList([fits.PrimaryHDU(), *hdus]).writeto(path)
 
 
+ZARR_VERSIONS = [2, 3] if zarr.__version__ >= "3" else [2]
+zarr.zeros(1)[:]  # starts its thread, before descriptors are counted
+
+
+def write_zarr(path, arrays, version=ZARR_VERSIONS[-1]):
+    """A group."""
+    options: dict[str, Any] = {"zarr_format": version} if len(ZARR_VERSIONS) > 1 else {}
+    zarr.open_group(str(path), mode="w", **options)
+    for name, array in arrays.items():
+        chunks = [max(length // 2, 1) for length in array.shape]
+        options |= {"shape": array.shape, "dtype": array.dtype, "chunks": chunks}
+        zarr.open_array(str(path), path=name, mode="w", **options)[...] = array
+
+
+def write_zip(path, arrays, version=ZARR_VERSIONS[-1]):
+    """A zip of the folder of a group."""
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(path, "w") as archive:
+        write_zarr(folder, arrays, version)
+        for file in sorted(Path(folder).rglob("*")):
+            archive.write(file, file.relative_to(folder))
+
+
 TENSORS = {name: array.copy(order="C") for name, array in ARRAYS.items()}
 FLOATS = ["bfloat16", "float8_e4m3fn", "float8_e5m2"]
 ML_TENSORS = {name: np.arange(-8, 8).astype(getattr(ml_dtypes, name)) for name in FLOATS}
@@ -118,3 +145,6 @@ WRITTEN = {
     "safetensors": Format(write_safetensors, {**TENSORS, **ML_TENSORS}, "SafetensorsFile"),
     "safetensors, index": Format(write_index, TENSORS, "SafetensorsIndex"),
 }
+for number in ZARR_VERSIONS:
+    WRITTEN[f"zarr {number}"] = Format(partial(write_zarr, version=number), TENSORS, "ZarrFile")
+    WRITTEN[f"zarr {number}, zip"] = Format(partial(write_zip, version=number), TENSORS, "ZarrFile")

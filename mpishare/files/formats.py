@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
@@ -16,6 +17,7 @@ from mpishare.files.npz import NpzFile
 from mpishare.files.safetensors import SafetensorsFile, SafetensorsIndex
 from mpishare.files.stored import Listing
 from mpishare.files.tiles import Reader, Selection
+from mpishare.files.zarr_read import METADATA_FILES, ZarrFile
 
 _MAGIC_BYTES = 16
 
@@ -61,9 +63,15 @@ class TextReader(FormatReader, Protocol):
         """The dtype of the selected items with strings as wide as the longest of them."""
 
 
+def _reader_of_zip(file: InputFile) -> FormatReader:
+    """What reads an archive: of .npy files, or of a zarr folder."""
+    archive = NpzFile(file)
+    return archive if METADATA_FILES.isdisjoint(archive.members) else ZarrFile(file)
+
+
 FORMATS: tuple[tuple[bytes, Callable[[InputFile], FormatReader]], ...] = (
     (rb"\x93NUMPY", NpyFile),
-    (rb"PK(\x03\x04|\x05\x06)", NpzFile),
+    (rb"PK(\x03\x04|\x05\x06)", _reader_of_zip),
     (rb"SIMPLE  =", FitsFile),
     (rb".{4}\0{4}\{", SafetensorsFile),
     (rb"\s*\{", SafetensorsIndex),
@@ -78,5 +86,7 @@ def reader_of(file: InputFile) -> FormatReader:
     Raises:
         FileError: It cannot be opened.
     """
+    if any(os.path.lexists(f"{file.path}/{name}") for name in METADATA_FILES):
+        return ZarrFile(file)
     magic = file.read_bytes(0, min(file.stamp.nbytes, _MAGIC_BYTES))
     return next(make(file) for pattern, make in FORMATS if re.match(pattern, magic, re.DOTALL))

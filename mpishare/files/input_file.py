@@ -20,10 +20,6 @@ from mpishare.files.stored import Stored
 _STAGED_BYTES = 1 << 20
 """Items of a slice with a step are read by one call, with the bytes between them, if all lie within this."""
 
-_OF_ZARR = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")
-"""Files of a zarr folder, versions 3 and 2."""
-
-
 ReadAt = Callable[[int, memoryview], None]
 """Fills a buffer with the bytes from an offset on."""
 
@@ -116,7 +112,9 @@ class InputFile(ExitStack):
         with file_errors(self.path):
             mode = os.stat(self.path).st_mode  # noqa: PTH116 - before it is opened: a pipe would wait for its writer
             if not stat.S_ISREG(mode):
-                raise FileError(self.path, None, _why_no_file(self.path, mode))
+                is_folder = stat.S_ISDIR(mode)
+                reason = "is a folder, and not of zarr. Give a file." if is_folder else "is not a regular file"
+                raise FileError(self.path, None, reason)
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             self.callback(os.close, descriptor)
         self.watch(descriptor)
@@ -215,12 +213,3 @@ def _read_rows(read_at: ReadAt, offset: int, strides: tuple[int, ...], out: NDAr
     else:
         for rows in chunks(len(out), _STAGED_BYTES // strides[0]):
             _read_rows(read_at, offset + rows.start * strides[0], strides, out[rows])
-
-
-def _why_no_file(path: str, mode: int) -> str:
-    """What has the name, and what to do with it."""
-    if not stat.S_ISDIR(mode):
-        return "is not a regular file"
-    if path.rstrip("/").endswith(".zarr") or any(os.path.lexists(f"{path}/{name}") for name in _OF_ZARR):
-        return "is a folder of the format zarr. Use load(call=lambda: zarr.open(…)) for an array in it."
-    return "is a folder. Give the name of a file."

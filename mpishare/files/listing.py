@@ -22,8 +22,8 @@ def stored(path: str | os.PathLike[str], dataset: str | None = None) -> dict[str
     """Returns what a file stores, without reading it: dtype, shape, bytes and layout of each array.
 
     Args:
-        path: A file of a format that `load` takes.
-        dataset: An array of the file, or a group of an HDF5 file; None for the whole file.
+        path: A file, or a zarr folder, of a format that `load` takes.
+        dataset: An array of the file, or a group of an HDF5 or a zarr file; None for the whole file.
 
     Returns:
         A `Stored` for each array, by the name of its dataset; by "" for the array of a `.npy` file. Strings of variable
@@ -34,7 +34,7 @@ def stored(path: str | os.PathLike[str], dataset: str | None = None) -> dict[str
     Raises:
         ArgumentError: `path` is not a path, or `dataset` is not a string.
         FileError: There is no such file or dataset, or it is damaged.
-        BackendError: It is an HDF5 file, and h5py is not installed.
+        BackendError: The library of its format is not installed.
 
     Collective:
         No, local.

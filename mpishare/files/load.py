@@ -66,10 +66,10 @@ def load(
     columns, links that lead nowhere, and links to a group that they are in.
 
     Args:
-        path: The file; None where `call` is given. A relative path starts at the working folder of rank 0; of the
-            leader of each node if each node has its own file.
-        dataset: An array of the file, or a group of an HDF5 file; None for the whole file. In a FITS file EXTNAME or
-            the number of an HDU names its array.
+        path: The file, or a zarr folder; None where `call` is given. A relative path starts at the working folder of
+            rank 0; of the leader of each node if each node has its own file.
+        dataset: An array of the file, or a group of an HDF5 or a zarr file; None for the whole file. In a FITS file
+            EXTNAME or the number of an HDU names its array.
         call: Instead of a file, a function without arguments that opens an array: anything with `shape`, `dtype` and
             basic slicing, such as a `zarr.Array`, an `h5py.Dataset`, a `netCDF4.Variable`, a `dask.array` or a class of
             your own. All ranks pass it. Rank 0 and the ranks of its node call it, or with `read="node"` all ranks.
@@ -103,7 +103,8 @@ def load(
         SpecError: The dtype of the dataset cannot be shared, or it is an HDF5 null dataspace.
         ArgumentError: `region` is not within the array, `call` returns no array, or another argument is not allowed.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
-        BackendError: h5py or tqdm is needed and not installed, or the backend cannot be used on this node.
+        BackendError: tqdm or the library of the format is needed and not installed, or the backend cannot be used on
+            this node.
         MismatchError: The ranks gave different arguments, or made different calls.
         PeerError: Another rank raised one of these, or `call` raised there. That rank raises its own error.
 

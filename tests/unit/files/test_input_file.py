@@ -63,12 +63,7 @@ def test_a_file_that_has_changed(tmp_path, change):
 
 def test_what_cannot_be_opened(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe")
-    for name, marker in {"v2": ".zgroup", "array": ".zarray", "v3": "zarr.json", "empty.zarr": "c"}.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / marker).touch()
-    zarr = dict.fromkeys(("v2", "array", "v3", "empty.zarr"), r"is a folder of the format zarr. Use load\(call=")
-    others = {"": "is a folder. Give", "pipe": "is not a regular file", "none": "No such file"}
-    for name, message in {**zarr, **others}.items():
+    for name, message in {"": "is a folder, and not", "pipe": "is not a regular file", "none": "No such file"}.items():
         with pytest.raises(FileError, match=f"{tmp_path / name}: {message}"):
             inspected(tmp_path / name)
     np.save(tmp_path / "a.npy", np.zeros(3))

@@ -1,0 +1,132 @@
+"""Zarr folders and zips are read as zarr-python reads them; what is damaged, missing or changed is refused."""
+
+import sys
+
+import numpy as np
+import pytest
+import zarr
+
+from mpishare.errors import BackendError, FileError
+from mpishare.files.formats import reader_of
+from mpishare.files.input_file import InputFile
+from mpishare.files.listing import stored
+from mpishare.files.zarr_read import ZarrFile
+from tests.arrays import assert_same
+from tests.formats import ZARR_VERSIONS, write_zarr, write_zip
+from tests.unit.files.reading import inspected, loaded
+
+ARRAY = np.arange(35.0).reshape(5, 7)
+WRITE = {"folder": write_zarr, "zip": write_zip}
+
+
+@pytest.fixture(params=[(kind, version) for kind in WRITE for version in ZARR_VERSIONS], ids=str)
+def path(request, tmp_path):
+    """A group with two arrays, in one version of the format, under a name that says something else."""
+    kind, version = request.param
+    WRITE[kind](tmp_path / "a.h5", {"x": ARRAY, "deep/y": ARRAY}, version)
+    return tmp_path / "a.h5"
+
+
+def test_arrays_and_groups(path):
+    assert list(stored(path)) == ["/deep/y", "/x"]
+    assert stored(path, "deep")["/deep/y"].chunks == (2, 3)
+    everything = loaded(path)
+    assert_same(everything["x"], ARRAY)
+    assert_same(everything["deep"]["y"], ARRAY)
+    assert_same(loaded(path, "deep")["y"], ARRAY)
+    for region in ((), np.s_[::-2, 1:], np.s_[[4, 0, 4]], np.s_[2, 3]):
+        assert_same(loaded(path, "/deep/y", region), np.asarray(ARRAY[region]))
+    with pytest.raises(FileError, match="there is no such array or group; the file has 'deep', 'x'"):
+        inspected(path, "z")
+
+
+@pytest.mark.parametrize("version", ZARR_VERSIONS)
+def test_one_array_and_attributes(tmp_path, version):
+    write_zarr(tmp_path, {"x": ARRAY}, version)
+    zarr.open(str(tmp_path))["x"].attrs["unit"] = "K"
+    assert_same(loaded(tmp_path / "x"), ARRAY)
+    assert inspected(tmp_path / "x", attributes=True).attributes == {"": {"unit": "K"}}
+    assert inspected(tmp_path, attributes=True).attributes == {"": {}, "x": {"unit": "K"}}
+    with pytest.raises(FileError, match=r"'y' of .* has one array and no groups"):
+        inspected(tmp_path / "x", "y")
+
+
+def dtypes(version):
+    """The dtypes of NumPy that zarr has in a version of the format."""
+    sizes = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]
+    return [
+        "?",
+        *(f"{order}{size}" for order in "<>" for size in sizes),
+        "M8[ns]",
+        "m8[s]",
+        *(["S5", "U3", "V4"] * (version == 2)),
+    ]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("version", ZARR_VERSIONS)
+def test_every_dtype(tmp_path, version):
+    numbers = np.arange(40).reshape(5, 8)
+    arrays = {dtype: numbers.astype("S4" if dtype == "V4" else dtype).view(dtype) for dtype in dtypes(version)}
+    write_zarr(tmp_path, {f"a{number}": array for number, array in enumerate(arrays.values())}, version)
+    expected = zarr.open(str(tmp_path), mode="r")
+    for number, (dtype, array) in enumerate(arrays.items()):
+        result = loaded(tmp_path, f"a{number}")
+        assert_same(result, expected[f"a{number}"][...])
+        assert (result == array).all(), dtype
+
+
+def test_what_no_plain_array_can_be(path, tmp_path):
+    """It is left out of a group."""
+    options = {"object_codec": __import__("numcodecs").VLenUTF8()} if len(ZARR_VERSIONS) == 1 else {}
+    write_zarr(tmp_path / "b", {"x": ARRAY})
+    zarr.open_array(str(tmp_path / "b"), path="text", mode="w", shape=3, dtype=str, **options)
+    assert loaded(tmp_path / "b").keys() == {"x"}
+    assert [text.partition(":")[0] for text in inspected(tmp_path / "b").left_out] == ["array '/text'"]
+
+
+def test_shards(tmp_path):
+    """A small shard is a tile; of a large one, which a rank should not hold, its chunks are."""
+    if len(ZARR_VERSIONS) == 1:
+        return  # zarr 2 has none
+    numbers = np.arange(2100 * 1050, dtype="f8").reshape(2100, 1050)
+    for shard, expected in (((400, 200), (400, 200)), ((2100, 1050), (100, 50))):
+        options = {"shards": shard, "chunks": (100, 50), "dtype": "f8"}
+        zarr.create_array(tmp_path / "a", shape=numbers.shape, overwrite=True, **options)[...] = numbers
+        assert stored(tmp_path / "a")["/"].chunks == expected
+        assert_same(loaded(tmp_path / "a", tile_bytes=4 << 20), numbers)
+        assert_same(loaded(tmp_path / "a", None, np.s_[90:1000:3, -7:], tile_bytes=4 << 20), numbers[90:1000:3, -7:])
+
+
+def test_a_damaged_chunk(path):
+    if path.is_file():
+        return  # whose checksums zipfile compares
+    for chunk in path.rglob("*"):
+        if chunk.is_file() and not chunk.name.startswith(("zarr", ".z")):
+            chunk.write_bytes(chunk.read_bytes()[:9])
+    with pytest.raises(FileError, match=r"'/x' of .*: tile \[.*\] cannot be read"):
+        loaded(path, "x")
+
+
+def test_metadata_that_have_changed(path):
+    """While they are read, or between the inspection on one rank and the reading on another one."""
+    with InputFile(str(path)) as file:
+        reader_of(file).listing("x", attributes=False)
+        stamps = file.stamps
+    changed = path if path.is_file() else next(file for file in path.glob("x/*") if "arr" in file.name)
+    for is_open in (True, False):
+        with InputFile(str(path), stamps) as file:
+            reader = ZarrFile(file)
+            if is_open:
+                reader.listing("x", attributes=False)
+                reader.check()
+                changed.write_bytes(changed.read_bytes() + b" ")
+            with pytest.raises(FileError, match="was changed while it was read"):
+                reader.listing("x", attributes=False)
+                reader.check()
+
+
+def test_without_zarr(path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zarr", None)
+    with pytest.raises(BackendError, match="zarr arrays need zarr, which is not installed: pip install zarr"):
+        inspected(path)
