@@ -44,7 +44,10 @@ nitpick_ignore_regex = [
         "py:class",
         r"(collections\.abc|concurrent|numpy\._typing|os|MPI|mpi4py)\..*|\w+Like|TypeAliasForwardRef|NDArray|.*\._T|ms\.Pool",
     ),  # types
-    ("py:class", r"mpishare\.(arrays|checkpoints|comm|host|objects|tasks|transfer)\..*"),  # of attributes; they have no page
+    (
+        "py:class",
+        r"mpishare\.(arrays|checkpoints|comm|host|objects|tasks|transfer)\..*",
+    ),  # of attributes; they have no page
 ]
 napoleon_custom_sections = ["Collective", "Source"]
 
@@ -88,6 +91,17 @@ intersphinx_mapping = {
 }
 
 
+def example_first(_app, _what, _name, _obj, _options, lines):
+    """Moves the example of a docstring behind the first paragraph, so that readers of a phone need not scroll to it."""
+    if "Example:" in lines:
+        start = lines.index("Example:")
+        stop = next((n for n in range(start + 1, len(lines)) if lines[n][:1].strip()), len(lines))
+        example = ["", *lines[start:stop], ""]
+        del lines[start:stop]
+        place = lines.index("")
+        lines[place:place] = example
+
+
 def setup(app):
     """Signatures name the classes of MPI as users import them."""
 
@@ -95,3 +109,4 @@ def setup(app):
         return signature and re.sub(r"\b(mpi\.)?(Comm|Op|Status)\b", r"MPI.\2", signature), returned
 
     app.connect("autodoc-process-signature", of_users)
+    app.connect("autodoc-process-docstring", example_first, priority=400)  # before napoleon reads the sections
