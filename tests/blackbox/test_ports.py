@@ -9,6 +9,7 @@ from tests.originals import archive_of
 
 PORTS = {
     "elphmod_dispersion": ["--points", "40", "--bands", "4"],
+    "litebird_quaternions": ["--days", "1"],
     "pysm_read_map": ["--nside", "64"],
     "pyuvsim_shared_mem_bcast": ["--mib", "2"],
     "taurex_opacity": ["--wavenumbers", "500"],
@@ -16,6 +17,7 @@ PORTS = {
 
 ORIGINALS = {
     "elphmod_dispersion": "elphmod",
+    "litebird_quaternions": "litebird_sim",
     "pysm_read_map": "PySM",
     "pyuvsim_shared_mem_bcast": "pyuvsim",
     "taurex_opacity": "TauREx",
@@ -23,7 +25,7 @@ ORIGINALS = {
 
 WHOLE = ["elphmod"]  # imported as it is
 
-MODULES = ["pyuvsim"]  # whose __init__.py needs other packages
+MODULES = ["litebird_sim", "pyuvsim"]  # whose __init__.py needs other packages
 
 ARCHIVES = """
 import sys
