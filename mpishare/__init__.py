@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from mpishare.collectives.allreduce import allreduce
     from mpishare.collectives.bcast import bcast, fence
     from mpishare.collectives.creation import empty, full, zeros
+    from mpishare.collectives.distribute import distribute
+    from mpishare.collectives.distributed import Distributed
     from mpishare.collectives.gather import gather, scatter
     from mpishare.collectives.partition import partition, rows
     from mpishare.collectives.put import put
@@ -51,6 +53,8 @@ else:
         "collectives.put": ("put",),
         "checkpoints.checkpoint": ("Checkpoint", "Snapshot"),
         "collectives.bcast": ("bcast", "fence"),
+        "collectives.distribute": ("distribute",),
+        "collectives.distributed": ("Distributed",),
         "collectives.partition": ("partition", "rows"),
         "comm.context": ("topology",),
         "comm.mpi": ("SELF",),
@@ -95,6 +99,7 @@ __all__ = [
     "BackendError",
     "CapacityError",
     "Checkpoint",
+    "Distributed",
     "FileError",
     "Info",
     "LaunchError",
@@ -115,6 +120,7 @@ __all__ = [
     "allgather",
     "allreduce",
     "bcast",
+    "distribute",
     "empty",
     "fence",
     "full",

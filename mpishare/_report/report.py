@@ -25,6 +25,8 @@ class SegmentReport:
         refusals: For each backend that was tried before, the reason why it was not used.
         bytes_copied: Bytes that each rank holds for itself of the object that was shared, such as Python objects, and
             arrays that its classes copy; 0 for an array.
+        rows_per_node: Of a `Distributed`, of which `nbytes` are the bytes of this node, the rows that each node holds.
+        bytes_per_node: The bytes of these rows.
     """
 
     made_by: str
@@ -36,6 +38,8 @@ class SegmentReport:
     page_bytes: int
     refusals: dict[str, str]
     bytes_copied: int
+    rows_per_node: tuple[int, ...] = ()
+    bytes_per_node: tuple[int, ...] = ()
 
     @property
     def bytes_held(self) -> int:
@@ -52,6 +56,8 @@ class SegmentReport:
         size = f"{self.nbytes:>18,} bytes {times} for {self.node_size} ranks"
         lines = [f"  {self.made_by:8} {size}, {self.backend}, page {self.page_bytes:,}"]
         lines += [f"    and {self.bytes_copied:,} bytes copied to each rank"] if self.bytes_copied else []
+        numbers = enumerate(zip(self.rows_per_node, self.bytes_per_node, strict=True))
+        lines += [f"    node {node}: {rows:,} rows, {nbytes:,} bytes" for node, (rows, nbytes) in numbers]
         lines += [f"    not {title}: {reason}" for title, reason in self.refusals.items()]
         return "\n".join(lines)
 
@@ -127,4 +133,6 @@ def _report_of(segment: Segment, huge: list[range]) -> SegmentReport:
         page_bytes=huge_bytes() if is_huge else os.sysconf("SC_PAGE_SIZE"),
         refusals=dict(origin.refusals),
         bytes_copied=segment.copied_bytes,
+        rows_per_node=segment.rows_per_node,
+        bytes_per_node=tuple(rows * segment.row_bytes for rows in segment.rows_per_node),
     )

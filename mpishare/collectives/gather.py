@@ -8,18 +8,25 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from mpishare.arrays.raw import Block, bytes_of, copy_bytes
+from mpishare.arrays.raw import bytes_of, copy_bytes
 from mpishare.arrays.spec import Spec
 from mpishare.collectives.partition import parts_of
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
-from mpishare.comm.context import Context
-from mpishare.errors import SpecError, checked_integer
-from mpishare.host.memory import allocate_buffer
-from mpishare.objects.array_class import ArrayClass, items_of_out, take_apart
+from mpishare.errors import checked_integer
+from mpishare.objects.array_class import items_of_out, take_apart
 from mpishare.transfer.between_nodes import broadcast_spec
-from mpishare.transfer.rows import describe_rows, receive_blocks, rows_of, send_blocks, stack_rows
+from mpishare.transfer.rows import (
+    allocate,
+    bytes_in_c_order,
+    describe_rows,
+    memory_of,
+    receive_blocks,
+    rows_of,
+    send_blocks,
+    stack_rows,
+)
 
 
 def gather(
@@ -69,12 +76,13 @@ def gather(
             local, kind = take_apart(local)
             spec = rows_of(local)
             agreement.call = f"gather(rows of {describe_rows(spec)}{kind.text}, root={root})"
-            stage = _allocate(context, 0 if topology.rank == root or local.flags.c_contiguous else spec.nbytes)
+            stage = allocate(context, 0 if topology.rank == root or local.flags.c_contiguous else spec.nbytes)
         starts, whole = stack_rows(context, spec)
         with agree(context.collective_comm):
-            block = _memory(context, whole, out, kind) if topology.rank == root else _allocate(context, 0)
+            is_root = topology.rank == root
+            block = memory_of(context, whole, items_of_out(out, kind)) if is_root else allocate(context, 0)
         if topology.rank != root:
-            send_blocks(context, [(root, _bytes_in_c_order(local, stage))])
+            send_blocks(context, [(root, bytes_in_c_order(local, stage))])
             return None
         rows = [whole.view(block)[start:stop] for start, stop in pairwise(starts)]
         copy_bytes(rows[root], local)  # first, as others' rows may go where they are
@@ -143,47 +151,15 @@ def scatter(
         own_spec = Spec(spec.dtype, (own.stop - own.start, *spec.shape[1:]))
         kind = context.collective_comm.bcast_obj(kind, root)
         with agree(context.collective_comm):
-            block = _memory(context, own_spec, out, kind)
+            block = memory_of(context, own_spec, items_of_out(out, kind))
             is_copied = topology.rank == root and array is not None and not array.flags.c_contiguous
             longest = max(part.stop - part.start for part in parts)
-            stage = _allocate(context, spec.nbytes // max(spec.shape[0], 1) * longest if is_copied else 0)
+            stage = allocate(context, spec.nbytes // max(spec.shape[0], 1) * longest if is_copied else 0)
         if topology.rank != root or array is None:
             receive_blocks(context, [(root, block)])
         else:
             others = [rank for rank in range(topology.size) if rank != root]
-            blocks = ((rank, _bytes_in_c_order(array[parts[rank]], stage)) for rank in others)
+            blocks = ((rank, bytes_in_c_order(array[parts[rank]], stage)) for rank in others)
             send_blocks(context, blocks, reuses_memory=is_copied)
             copy_bytes(own_spec.view(block), array[own])
         return kind.around(own_spec.view(block)) if out is None else out
-
-
-def _bytes_in_c_order(rows: NDArray[Any], stage: Block) -> Block:
-    """The bytes of `rows` in C order: its own if it is contiguous, else a copy at the front of `stage`."""
-    if rows.flags.c_contiguous:
-        return bytes_of(rows)
-    block = stage[: rows.nbytes]
-    copy_bytes(Spec(rows.dtype, rows.shape).view(block), rows)
-    return block
-
-
-def _memory(context: Context, spec: Spec, out: NDArray[Any] | None, kind: ArrayClass) -> Block:
-    """The bytes of `out`, which has this spec and class, or new ones.
-
-    Raises:
-        SpecError: `out` is not a writable array in C order of this shape, dtype and class.
-        CapacityError: This process has too little memory.
-    """
-    if out is None:
-        return _allocate(context, spec.nbytes)
-    out = items_of_out(out, kind)
-    Spec.of(out)
-    if not (spec.fits(out) and out.flags.c_contiguous and out.flags.writeable):
-        rows = f"the rows are {spec.dtype} of shape {spec.shape}"
-        raise SpecError(f"out is {out.dtype} of shape {out.shape}, but {rows}, in C order, to be written.")
-    return bytes_of(out)
-
-
-def _allocate(context: Context, nbytes: int) -> Block:
-    """Memory of this process alone. Raises a `CapacityError` where there is too little."""
-    cure = "Use allgather or share, which have one copy per node, or fewer rows at a time."
-    return allocate_buffer(context.topology.host, nbytes, cure)

@@ -93,8 +93,8 @@ def rows(n_own: int, *, comm: mpi.Comm | None = None) -> tuple[slice, int]:
         return slice(end - count, end), ends[-1]
 
 
-def parts_of(count: int, size: int, counts: Sequence[int] | None) -> list[slice]:
-    """The part of each of `size` ranks.
+def parts_of(count: int, size: int, counts: Sequence[int] | None, takers: str = "ranks") -> list[slice]:
+    """The part of each of `size` ranks, or other `takers`.
 
     Raises:
         ArgumentError: `counts` does not have one number for each, or they do not add up to `count`.
@@ -104,5 +104,5 @@ def parts_of(count: int, size: int, counts: Sequence[int] | None) -> list[slice]
     numbers = [checked_integer("counts", number) for number in counts]
     if len(numbers) != size or sum(numbers) != count:
         given = f"counts has {len(numbers)} numbers that add up to {sum(numbers)}"
-        raise ArgumentError(f"{given}. Give one for each of {size} ranks, which add up to {count}.")
+        raise ArgumentError(f"{given}. Give one for each of {size} {takers}, which add up to {count}.")
     return [slice(end - number, end) for number, end in zip(numbers, accumulate(numbers), strict=True)]

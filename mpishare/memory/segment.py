@@ -28,12 +28,16 @@ class Segment:
         slot: Where the bytes are.
         writable: Whether this rank may write.
         copied_bytes: What each rank holds for itself of the object whose arrays these bytes are; 0 for an array.
+        rows_per_node: Of an array that is split over nodes, the number of rows on each of them; else empty.
+        row_bytes: The bytes of each of these rows.
         unviewed_bytes: How many of the bytes no array is a view of, such as the pickle of the object; 0 for an array.
     """
 
     writable = True
     copied_bytes = 0
     unviewed_bytes = 0
+    rows_per_node: tuple[int, ...] = ()
+    row_bytes = 0
     _keeps: object = None
 
     def __init__(self, slot: Slot, nbytes: int, key: int | None, made_by: str) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, zip_longest
+from typing import Any
+
+from numpy.typing import NDArray
 
 from mpishare.arrays import slices
-from mpishare.arrays.raw import Block
+from mpishare.arrays.raw import Block, bytes_of, copy_bytes
 from mpishare.arrays.spec import Spec
 from mpishare.comm.agreement import mark_known
 from mpishare.comm.context import Context
 from mpishare.comm.in_flight import MAX_IN_FLIGHT, InFlight, Tag
 from mpishare.errors import SpecError
+from mpishare.host.memory import allocate_buffer
 from mpishare.transfer.between_nodes import LARGEST_MESSAGE_BYTES, broadcast
 
 
@@ -115,7 +119,47 @@ def receive_blocks(context: Context, blocks: Iterable[tuple[int, Block]]) -> Non
 
 
 def _messages(blocks: Iterable[tuple[int, Block]]) -> Iterator[tuple[int, Block]]:
-    """The blocks, cut to the largest message of MPI."""
+    """Ranks and messages."""
     for rank, block in blocks:
-        for chunk in slices.chunks(block.nbytes, LARGEST_MESSAGE_BYTES):
-            yield rank, block[chunk]
+        for message in cut_messages([block]):
+            yield rank, message
+
+
+def cut_messages(blocks: Iterable[Block]) -> Iterator[Block]:
+    """The blocks, cut to the largest message of MPI."""
+    for block in blocks:
+        if 0 < block.nbytes <= LARGEST_MESSAGE_BYTES:
+            yield block
+        else:
+            yield from (block[chunk] for chunk in slices.chunks(block.nbytes, LARGEST_MESSAGE_BYTES))
+
+
+def bytes_in_c_order(rows: NDArray[Any], stage: Block) -> Block:
+    """The bytes of `rows` in C order: its own if it is contiguous, else a copy at the front of `stage`."""
+    if rows.flags.c_contiguous:
+        return bytes_of(rows)
+    block = stage[: rows.nbytes]
+    copy_bytes(Spec(rows.dtype, rows.shape).view(block), rows)
+    return block
+
+
+def memory_of(context: Context, spec: Spec, out: NDArray[Any] | None) -> Block:
+    """The bytes of `out`, which has this spec, or new ones.
+
+    Raises:
+        SpecError: `out` is not a writable array in C order of this shape and dtype.
+        CapacityError: This process has too little memory.
+    """
+    if out is None:
+        return allocate(context, spec.nbytes)
+    Spec.of(out)
+    if not (spec.fits(out) and out.flags.c_contiguous and out.flags.writeable):
+        rows = f"the rows are {spec.dtype} of shape {spec.shape}"
+        raise SpecError(f"out is {out.dtype} of shape {out.shape}, but {rows}, in C order, to be written.")
+    return bytes_of(out)
+
+
+def allocate(context: Context, nbytes: int) -> Block:
+    """Memory of this process alone. Raises a `CapacityError` where there is too little."""
+    cure = "Use allgather or share, which have one copy per node, or fewer rows at a time."
+    return allocate_buffer(context.topology.host, nbytes, cure)
