@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays.region import checked_region, text_of_region
+from mpishare.arrays.region import View, checked_region, text_of_region
 from mpishare.comm import callsite, mpi
 from mpishare.comm.agreement import PAYLOAD_BYTES, agree
 from mpishare.comm.collective import collective
@@ -24,6 +24,7 @@ from mpishare.files.input_file import InputFile, Stamp
 from mpishare.files.listing import checked, inspect_file, selections
 from mpishare.files.parallel_read import ROOT, read_parts
 from mpishare.files.sliced import CallFile, name_of_call
+from mpishare.files.split import Split, check_rows, checked_split, load_split
 from mpishare.files.stored import Listing
 from mpishare.files.tiles import Selection
 from mpishare.memory.backends import check_backend
@@ -44,6 +45,7 @@ def load(
     region: Any = None,
     read: str = "job",
     map: bool = False,  # noqa: A002 - what NumPy calls mmap_mode
+    split: Split = False,
     attributes: bool = False,
     progress: bool = False,
     comm: mpi.Comm | None = None,
@@ -84,13 +86,18 @@ def load(
             cache. Each node maps its own file. A part of an array may have gaps; a list or mask is refused. It takes a
             `.npy` file or arrays whose bytes lie in the file as in memory, on a file system that can be trusted: if the
             file is truncated later, SIGBUS ends the job.
+        split: Whether to split the rows of one array over the nodes, for data larger than a node: each node reads and
+            holds its rows alone. A list says how many rows each node takes; True, about equally many, as `distribute`
+            does. All nodes must see the file. `region` may have slices with positive steps, and integers behind the
+            first of them.
         attributes: Whether to return the attributes too.
         progress: Whether rank 0 shows the rate and the time left; see `mpishare.map`.
         comm: The ranks that share; MPI_COMM_WORLD when None.
         backend: The backend to use, or several with commas in the order to try; None lets each node choose.
 
     Returns:
-        For one array a read-only `numpy.ndarray` in node memory, in Fortran order if the file has that. For a group a
+        For one array a read-only `numpy.ndarray` in node memory, in Fortran order if the file has that; with `split` a
+        `Distributed`, in C order. For a group a
         dict of such arrays and of dicts, by name; their memory is released with the last of them. With `attributes`,
         returns `(data, attributes)`. For an array, `attributes` maps names to values; for a group, it maps member paths
         such as "a/b" to such dicts, and "" to the group's dict. A reference in an attribute becomes the name of its
@@ -125,14 +132,16 @@ def load(
     """
     with collective("load", comm) as entered, ExitStack() as stack:
         context, per_node = entered.context, map or read == "node"
-        is_reading = per_node or context.topology.node == context.topology.node_of(ROOT)
+        is_reading = per_node or split or context.topology.node == context.topology.node_of(ROOT)
         reader, pickled = None, b""
         with entered.agree_on_arguments() as agreement:
             names = check_backend(backend, context)
             make, file, name = _source(path, dataset, call)
             items = None if region is None else checked_region(region)
             shown = "None" if items is None else text_of_region(items)
+            counts = checked_split(split, items, is_mapped=map)
             switches = f"map={bool(map)}, attributes={bool(attributes)}, progress={bool(progress)}, backend={names}"
+            switches += f", split={bool(split)}, {counts=}"
             source = repr(file) if call is None else "call=…"
             agreement.call = f"load({source}, {name!r}, region={shown}, {read=}, {switches})"
             if not isinstance(read, str) or read not in ("job", "node"):
@@ -154,16 +163,22 @@ def load(
             if isinstance(reader, CallFile) and is_reading:
                 reader.check_same(listing.arrays[0])
             chosen, view = selections(listing, items)
-        if map:
-            arrays = _mapped(context, reader, list(chosen.values()))
+            check_rows(context, listing, chosen, counts, is_split=bool(split))
+        if split:
+            data: Any = load_split(context, reader, chosen[0], view, counts, backend=names, progress=progress)
         else:
             parts = list(chosen.values())
-            arrays = read_parts(context, reader, parts, backend=names, once_per=read, progress=progress)
-    numbered = dict(zip(chosen, arrays, strict=True))
-    data = nested(listing.tree, numbered, {}) if listing.is_group else view(arrays[0])
+            options: Any = {"backend": names, "once_per": read, "progress": progress}
+            arrays = _mapped(context, reader, parts) if map else read_parts(context, reader, parts, **options)
+            data = _result(listing, view, dict(zip(chosen, arrays, strict=True)))
     if not attributes:
         return data
     return data, listing.attributes if listing.is_group else listing.attributes.get("", {})
+
+
+def _result(listing: Listing, view: View, arrays: dict[int, NDArray[Any]]) -> Any:
+    """The arrays of a group in dicts, or the one array."""
+    return nested(listing.tree, arrays, {}) if listing.is_group else view(arrays[0])
 
 
 def _source(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Block
 from mpishare.arrays.region import Axis
-from mpishare.arrays.spec import Spec
+from mpishare.arrays.spec import Order, Spec
 from mpishare.files.stored import Stored, strides_of
 
 _NEAR_BYTES = 256 << 10
@@ -79,21 +79,28 @@ class Selection:
     Attributes:
         stored: The array.
         axes: What is selected along each axis.
+        is_in_c_order: Whether the items lie in C order in memory, also where they do not in the file.
     """
 
     stored: Stored
     axes: tuple[Axis, ...]
+    is_in_c_order: bool = False
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
         """The number of items along each axis, without the axes of a subarray dtype."""
         return tuple(len(axis.indices) for axis in self.axes)
 
+    @property
+    def order(self) -> Order:
+        """The order of the items in memory."""
+        return "C" if self.is_in_c_order else self.stored.spec.order
+
     @cached_property
     def spec(self) -> Spec:
         """What a load of them returns."""
         stored = self.stored
-        return Spec.checked((*self.shape, *stored.shape[stored.ndim :]), stored.dtype, stored.spec.order)
+        return Spec.checked((*self.shape, *stored.shape[stored.ndim :]), stored.dtype, self.order)
 
     def cuts(self, largest_bytes: int) -> Iterator[tuple[Strip, ...]]:
         """Cuts it into parts of at most `largest_bytes`, but never within a chunk, which would be read twice.
@@ -109,7 +116,7 @@ class Selection:
     def tiles(self, reader: Reader, largest_bytes: int) -> Iterator[Tile]:
         """Its tiles, of at most `largest_bytes` or one chunk, in the order of the file."""
         itemsize = self.stored.itemsize
-        strides = strides_of(self.shape, itemsize, self.stored.spec.order)
+        strides = strides_of(self.shape, itemsize, self.order)
         for strips in self.cuts(largest_bytes):
             starts = (strip.place.start if isinstance(strip.place, slice) else strip.place.min() for strip in strips)
             first = sum(int(start) * stride for start, stride in zip(starts, strides, strict=True))
@@ -128,7 +135,7 @@ class Selection:
     def _read(self, reader: Reader, strips: Sequence[Strip], block: Block) -> None:
         """Reads a tile to its place in `block`, which is the block of the whole selection."""
         item = np.dtype((np.void, self.stored.itemsize))
-        array = block.view(item).reshape(self.shape, order=self.stored.spec.order)
+        array = block.view(item).reshape(self.shape, order=self.order)
         ranges, place = [strip.indices for strip in strips], tuple(strip.place for strip in strips)
         if all(strip.taken is None for strip in strips):
             reader.read(self.stored, ranges, array[(*place, ...)])  # with the Ellipsis one item is a view, too

@@ -57,6 +57,8 @@ def test_the_answers_of_others(data, tmp_path):
     calls = [
         ("kmeans", [*points, "--clusters", 7, *clusters, *plot("kmeans"), "--check"]),
         ("kmeans", ["--data", data / "twice.npy", "--clusters", 8, "--output", tmp_path / "twice.npz"]),
+        ("regression", ["--samples", 3000, "--check"]),
+        ("regression", ["--data", data / "points.npy", "--batch", 100]),
         ("histogram", ["--data", data / "table.npy", "--columns", 5, 0, "--bins", 50, *plot("histogram"), "--check"]),
         ("transport", ["--neutrons", 500, "--check"]),
         ("transport", ["--data", data / "absorber.npz", "--neutrons", 10_000, "--thickness", 2]),
@@ -69,13 +71,17 @@ def test_the_answers_of_others(data, tmp_path):
         ("round_trip", ["--data", data / "images.npy", "--repeats", 2]),
     ]
     output = run_jobs(calls)
-    assert output.count("on one rank") == 8
+    assert output.count("on one rank") == 9
     for file in ("ensemble", "heat", "histogram", "kmeans", "likelihood"):
         picture = imread(tmp_path / f"{file}.png")
         height, width, colours = picture.shape
         middle = picture[height * 2 // 5 : height * 3 // 5, width * 2 // 5 : width * 3 // 5]  # without axes and scale
         assert len(np.unique(middle.reshape(-1, colours), axis=0)) > 1, file
     assert output.count(" per node instead of ") == 9
+    assert re.findall(r"node (\d), .*: ([\d,]+) of 4,000 samples, 50% of 160,000 bytes", output) == [
+        ("0", "2,000"),
+        ("1", "2,000"),
+    ]
     ours = np.load(tmp_path / "clusters.npz")
     theirs = KMeans(7, init=ours["start"], n_init=1, max_iter=300, tol=0, algorithm="lloyd")
     theirs.fit(np.load(data / "points.npy"))

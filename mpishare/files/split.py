@@ -1,0 +1,113 @@
+"""load(split=True): each node reads its rows of an array in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mpishare.arrays.region import View, text_of_region
+from mpishare.arrays.spec import Spec
+from mpishare.collectives.distributed import Distributed, counting_nodes, node_counts, on_each_node
+from mpishare.collectives.partition import parts_of
+from mpishare.comm.agreement import agree
+from mpishare.comm.context import Context
+from mpishare.errors import ArgumentError, checked_integer
+from mpishare.files.formats import FormatReader
+from mpishare.files.parallel_read import ROOT, read_parts
+from mpishare.files.stored import Listing
+from mpishare.files.tiles import Selection
+
+Split = bool | Sequence[int]
+"""What `load` takes for `split`: whether to, or how many rows each node takes."""
+
+
+def checked_split(split: Any, region: tuple[Any, ...] | None, *, is_mapped: bool) -> list[int] | None:
+    """How many rows each node takes; None where that is not given.
+
+    Raises:
+        ArgumentError: They are not integers, or what `load` shall split has no rows in the order of the file.
+    """
+    if not split:
+        return None
+    if is_mapped:
+        raise ArgumentError("map=True reads what is needed from the file. Leave it or split out.")
+    items = region or (slice(None),)
+    are_taken = (isinstance(item, int) or (isinstance(item, slice) and (item.step or 1) > 0) for item in items)
+    if not isinstance(items[0], slice) or not all(are_taken):
+        cure = "Give slices without negative steps, and integers behind the first of them"
+        raise ArgumentError(f"region {text_of_region(items)} selects no rows that can be split. {cure}.")
+    return None if split is True else [checked_integer("split", count) for count in split]
+
+
+def check_rows(
+    context: Context,
+    listing: Listing,
+    chosen: Mapping[int, Selection],
+    counts: Sequence[int] | None,
+    *,
+    is_split: bool,
+) -> None:
+    """Checks that there are rows to split, where a load is to split any.
+
+    Args:
+        context: The context of the communicator.
+        listing: What the file has.
+        chosen: What `region` selects of each array.
+        counts: See `checked_split`.
+        is_split: Whether the load is to split rows.
+
+    Raises:
+        ArgumentError: The file has several arrays, the array has no dimension, or `counts` does not fit.
+    """
+    if not is_split:
+        return
+    if listing.is_group:
+        raise ArgumentError(f"split is for one array, but a group of {listing.path} was given. Give a dataset in it.")
+    if not chosen[0].shape:
+        raise ArgumentError(f"split is for rows, but the array of {listing.path} has no dimension.")
+    parts_of(chosen[0].shape[0], context.topology.n_nodes, counts, "nodes")
+
+
+def load_split(
+    context: Context,
+    reader: FormatReader,
+    selection: Selection,
+    view: View,
+    counts: Sequence[int] | None,
+    *,
+    backend: str | None,
+    progress: bool,
+) -> Distributed:
+    """The items of an array in a file, whose rows are split over the nodes.
+
+    Args:
+        context: The context of the communicator.
+        reader: What reads the file, on all ranks.
+        selection: The items.
+        view: What makes the result of the items, but for the number of rows.
+        counts: See `node_counts`.
+        backend: What `check_backend` returned.
+        progress: Whether the root shows how much its node has read.
+
+    Raises:
+        See `load`.
+
+    Collective:
+        Over the communicator.
+    """
+    topology, (rows, *others) = context.topology, selection.axes
+    assert isinstance(rows.indices, range)
+    numbers = node_counts(context, selection.spec, counts)
+    start = sum(numbers[: topology.node])
+    own_rows = rows._replace(indices=rows.indices[start : start + numbers[topology.node]])
+    own = replace(selection, axes=(own_rows, *others), is_in_c_order=True)
+    with (
+        agree(context.collective_comm),
+        counting_nodes(context, selection.spec),  # outside of the node's call, as it raises another error
+        on_each_node("load", context) as node_context,
+    ):
+        is_shown = progress and topology.rank == ROOT
+        [array] = read_parts(node_context, reader, [own], backend=backend, progress=is_shown)
+    local = view(array)
+    return Distributed(context, Spec(local.dtype, (sum(numbers), *local.shape[1:])), numbers, local)
