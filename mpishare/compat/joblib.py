@@ -36,7 +36,7 @@ _lock = threading.Lock()
 
 
 def register(*arrays: NDArray[Any], comm: MPI.Intracomm | None = None) -> ms.Pool:
-    """Registers a backend: within `parallel_backend("mpishare")`, tasks of joblib run on the ranks of `comm`.
+    """Registers a backend: within `parallel_config(backend="mpishare")`, tasks of joblib run on the ranks of `comm`.
 
     On rank 0 it returns, and the program continues. The other ranks run tasks until rank 0 closes the pool or ends, and
     then end themselves, by SystemExit: what follows this call is rank 0's alone.
@@ -64,9 +64,9 @@ def register(*arrays: NDArray[Any], comm: MPI.Intracomm | None = None) -> ms.Poo
         Over `comm`.
 
     Example:
-        >>> from joblib import Parallel, delayed, parallel_backend
+        >>> from joblib import Parallel, delayed, parallel_config
         >>> from mpishare.compat.joblib import register
-        >>> with register(), parallel_backend("mpishare"):
+        >>> with register(), parallel_config(backend="mpishare"):
         ...     Parallel()(delayed(abs)(number) for number in (-1, 2, -3))
         [1, 2, 3]
     """

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from joblib import Parallel, delayed, parallel_backend
+from joblib import Parallel, delayed, parallel_config
 from mpi4py import MPI
 
 import mpishare as ms
@@ -52,7 +52,7 @@ def test_tasks(comm):
             register(table, comm=comm)
         return
     own, small = np.ones((400, 500)), np.arange(3)
-    with register(table, comm=comm), parallel_backend("mpishare"):
+    with register(table, comm=comm), parallel_config(backend="mpishare"):
         for n_jobs in (None, 2, -1):
             parts = Parallel(n_jobs)(delayed(total)(table[first::7], own[first:, 5:], small) for first in range(20))
             assert parts == [total(table[first::7], own[first:, 5:], small) for first in range(20)]
@@ -72,7 +72,7 @@ def test_arrays_that_are_sent_as_references(comm, shared_folder):
         return
     np.save(shared_folder / "rows.npy", np.arange(300_000.0))
     mapped = np.load(shared_folder / "rows.npy", mmap_mode="r+")
-    with register(*tables, comm=comm), parallel_backend("mpishare"):
+    with register(*tables, comm=comm), parallel_config(backend="mpishare"):
         (table,) = tables
         for max_nbytes in (None, "1M"):
             of_table = [delayed(is_registered)(array) for array in (table, table[5:9], table[:10:3])]
@@ -97,7 +97,7 @@ def test_threads_with_the_same_array(comm):
     own = np.ones(300_000)
 
     def totals(_):
-        with parallel_backend("mpishare"):
+        with parallel_config(backend="mpishare"):
             return [Parallel(n_jobs=2)(delayed(total)(own[first:]) for first in range(8)) for _ in range(10)]
 
     with register(comm=comm), ThreadPoolExecutor(3) as threads:
@@ -110,7 +110,7 @@ def test_no_more_tasks_than_n_jobs_run_at_once(comm, shared_folder):
         with pytest.raises(SystemExit):
             register(comm=comm)
         return
-    with register(comm=comm), parallel_backend("mpishare"):
+    with register(comm=comm), parallel_config(backend="mpishare"):
         for options in ({}, {"pre_dispatch": "all"}):
             counts = Parallel(n_jobs=2, **options)(delayed(n_running)(shared_folder, number) for number in range(20))
             assert max(counts) <= 2
