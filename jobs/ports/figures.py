@@ -22,6 +22,7 @@ from zlib import crc32
 
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import NDArray
 
 from benchmarks.harness import order
 
@@ -33,7 +34,7 @@ class Way(NamedTuple):
 
     Attributes:
         functions: Those that are there for sharing, whose lines count; none for the code's own.
-        call: Gives this rank its array. All ranks call it.
+        call: Gives this rank its array, or a tuple of arrays. All ranks call it.
         free: What all ranks call when they have dropped the array.
     """
 
@@ -68,10 +69,10 @@ def compare(title: str, nbytes: int, ways: dict[str, Way], options: argparse.Nam
             way = ways[name]
             comm.Barrier()
             start = time.perf_counter()
-            array = way.call()
+            result = way.call()
             seconds[name].append(comm.allreduce(time.perf_counter() - start, MPI.MAX))
-            checksums.add(crc32(np.ascontiguousarray(array).tobytes()))
-            del array
+            checksums.add(tuple(crc32(np.ascontiguousarray(array).tobytes()) for array in arrays_of(result)))
+            del result
             way.free()
     is_same = comm.allreduce(len(checksums) == 1, MPI.LAND)
     figures: list[dict[str, Any]] = [
@@ -88,6 +89,11 @@ def compare(title: str, nbytes: int, ways: dict[str, Way], options: argparse.Nam
             print(f"  {row['way']:14} {count:9} {memory_of}, {row['seconds'] * 1e3:.1f} ms")
         print("  all ways give the same bits" if is_same else "  THE BITS DIFFER")
     return 0 if is_same else 1
+
+
+def arrays_of(result: Any) -> list[NDArray[Any]]:
+    """The arrays that a way gives."""
+    return [np.asanyarray(array) for array in (result if isinstance(result, tuple) else (result,))]
 
 
 def lines(function: Callable[..., Any]) -> int:
@@ -107,11 +113,12 @@ def held(comm: MPI.Intracomm, way: Way, nbytes: int) -> dict[str, float]:
     pids = comm.allgather(os.getpid())
     with watched(pids) if comm.rank == 0 else nullcontext([0]) as looks:
         comm.Barrier()
-        array = way.call()
-        array.sum()  # a page that no rank has read belongs to none
+        result = way.call()
+        for array in arrays_of(result):
+            array.sum()  # a page that no rank has read belongs to none
         comm.Barrier()
     comm.Barrier()
-    del array
+    del result, array
     way.free()
     comm.Barrier()
     left = used(pids) if comm.rank == 0 else 0

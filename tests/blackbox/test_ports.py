@@ -9,6 +9,7 @@ from tests.originals import archive_of
 
 PORTS = {
     "elphmod_dispersion": ["--points", "40", "--bands", "4"],
+    "ipie_integrals": ["--orbitals", "20"],
     "litebird_quaternions": ["--days", "1"],
     "pysm_read_map": ["--nside", "64"],
     "pyuvsim_shared_mem_bcast": ["--mib", "2"],
@@ -17,13 +18,14 @@ PORTS = {
 
 ORIGINALS = {
     "elphmod_dispersion": "elphmod",
+    "ipie_integrals": "ipie",
     "litebird_quaternions": "litebird_sim",
     "pysm_read_map": "PySM",
     "pyuvsim_shared_mem_bcast": "pyuvsim",
     "taurex_opacity": "TauREx",
 }
 
-WHOLE = ["elphmod"]  # imported as it is
+WHOLE = ["elphmod", "ipie"]  # imported as they are
 
 MODULES = ["litebird_sim", "pyuvsim"]  # whose __init__.py needs other packages
 
@@ -35,6 +37,33 @@ sys.path += {whole}
 for package, path in {modules}.items():
     sys.modules[package] = ModuleType(package)
     sys.modules[package].__path__ = [path]
+"""
+
+OWN_TESTS = """
+import sys
+from types import ModuleType
+
+sys.path.append({archive!r})
+sys.modules["plum"] = ModuleType("plum")  # of functions that these tests do not call
+sys.modules["plum"].dispatch = dispatch = lambda function: function
+dispatch.abstract = dispatch
+from jobs.ports.ipie_integrals import by_mpishare
+import ipie.hamiltonians.utils
+import mpishare as ms
+
+if {has_port}:
+
+    def integrals(filename, comm=None, verbose=False):
+        comm = comm or ms.SELF
+        return by_mpishare(comm.bcast(filename), comm)  # each rank writes a file of its own
+
+    ipie.hamiltonians.utils.get_generic_integrals = integrals
+import ipie.systems.tests.test_generic as tests
+
+passed = [name for name in dir(tests) if name.startswith("test_")]
+for name in passed:
+    getattr(tests, name)()
+print(*passed)
 """
 
 
@@ -59,3 +88,10 @@ def test_the_bits_are_the_same(name, figures):
 @pytest.mark.parametrize("name", PORTS)
 def test_the_original_was_among_the_ways(name, figures):
     assert figures[name]["ways"][0]["way"] == ORIGINALS[name]
+
+
+@pytest.mark.parametrize("has_port", [False, True], ids=["original", "port"])
+def test_their_own_tests_of_ipie(has_port):
+    code = OWN_TESTS.format(archive=str(archive_of("ipie")), has_port=has_port)
+    lines = run_code(2, code).stdout.splitlines()
+    assert lines == ["test_complex test_read test_real test_shmem"] * 2
