@@ -247,6 +247,8 @@ class ReceiveRequest(Request):
         except StopIteration as end:
             self._end(end.value, None)
         else:
+            if self._context.data_comm == mpi.COMM_NULL:  # some MPIs end the job where it is used
+                raise MpishareError("the communicator was freed while a message was on its way. Free it after wait().")
             self._request = self._context.data_comm.Irecv((self._buffer, mpi.BYTE), self._source, tag)
 
     def _end(self, result: Any, error: BaseException | None) -> None:

@@ -123,7 +123,7 @@ def test_an_open_request_of_a_freed_communicator_is_an_error(comm, duplicate):
     sending = context.head_comm.Isend([head, MPI.BYTE], RIGHT)
     comm.Barrier()
     duplicate.Free()
-    with pytest.raises(MPI.Exception):
+    with pytest.raises(ms.MpishareError, match="was freed"):
         while not request.test()[0]:
             pass
     sending.Wait()
