@@ -324,11 +324,6 @@ def Get_processor_name() -> str:
     return platform.node()
 
 
-def get_vendor() -> tuple[str, tuple[int, int, int]]:
-    """The name and the version of the library."""
-    return "none", (0, 0, 0)
-
-
 def _handleof(item: Intracomm | Op) -> int:
     return item.handle
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -143,5 +144,5 @@ def may_print_errors(context: Context) -> bool:
     """
     if context.topology.node_size == 1 or context.config.window_components is not None:
         return False
-    vendor, version = mpi.get_vendor()
-    return vendor == "Open MPI" and version >= (5, 0, 0) and not Path("/sys/class/infiniband").is_dir()
+    library = re.match(r"Open MPI v(\d+)", mpi.Get_library_version())  # one ABI may stand for several libraries
+    return library is not None and int(library[1]) >= 5 and not Path("/sys/class/infiniband").is_dir()

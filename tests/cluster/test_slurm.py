@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from tests.blackbox.launch import ROOT, run
+from tests.blackbox.launch import ROOT, python_of, run
 from tests.cluster.spec import HEAD
 from tests.processes import wait_until
 
@@ -116,6 +116,19 @@ def test_a_job_that_is_signalled_to_stop_is_requeued_and_goes_on(slurm, tmp_path
     assert text.count("requeued") == 1
     first, step = (int(number) for number in re.findall(r"first (\d+), step (\d+)", text)[-1])
     assert 0 < first < step == 3000
+    assert_nothing_left(slurm)
+
+
+@pytest.mark.parametrize("mpi", ["mpich", "intel", "system-mpich"])
+def test_srun_starts_ranks_of_other_mpis(slurm, mpi):
+    """On two hosts. No mpiexec tells them where their library is."""
+    python = python_of(mpi)
+    if not python.exists():
+        pytest.skip(f"there is no .venv-{mpi}; make test creates it")
+    srun = ["srun", "--mpi=pmi2", "--nodes=2", "--ntasks=4", f"--export=ALL,LD_LIBRARY_PATH={python.parent.parent}/lib"]
+    job = slurm.exec(HEAD, [*srun, str(python), "-m", "mpi4py", "jobs/broadcast.py"])
+    assert "all 4 ranks agree bit for bit" in job.stdout
+    assert job.stdout.count("bytes held once") == 2
     assert_nothing_left(slurm)
 
 
