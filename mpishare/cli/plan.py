@@ -47,7 +47,7 @@ def _options(argv: list[str]) -> argparse.Namespace:
         "rank, whether that fits, and lines of a batch script that ask for it. Reads the head of the file only.",
     )
     add = parser.add_argument
-    add("file", metavar="FILE[:DATASET]", help="a .npy file, or an HDF5 file, with a dataset or group in it")
+    add("file", metavar="FILE[:DATASET]", help="a file that ms.load takes; a dataset or group in it")
     add("-n", "--ranks", type=int, required=True, help="ranks of the job")
     add("-N", "--nodes", type=int, required=True, help="nodes of the job")
     add("--each", type=parse_bytes, metavar="SIZE", default=_RANK_BYTES, help="memory of a rank without the data: 256M")
