@@ -2,8 +2,10 @@
 
 import json
 
+import numpy as np
 import pytest
 
+from jobs.ports import redrock_templates
 from tests.blackbox.launch import run_code
 from tests.originals import archive_of
 
@@ -13,6 +15,7 @@ PORTS = {
     "litebird_quaternions": ["--days", "1"],
     "pysm_read_map": ["--nside", "64"],
     "pyuvsim_shared_mem_bcast": ["--mib", "2"],
+    "redrock_templates": ["--templates", "3", "--wavelengths", "1000"],
     "taurex_opacity": ["--wavenumbers", "500"],
 }
 
@@ -22,12 +25,13 @@ ORIGINALS = {
     "litebird_quaternions": "litebird_sim",
     "pysm_read_map": "PySM",
     "pyuvsim_shared_mem_bcast": "pyuvsim",
+    "redrock_templates": "redrock",
     "taurex_opacity": "TauREx",
 }
 
 WHOLE = ["elphmod", "ipie"]  # imported as they are
 
-MODULES = ["litebird_sim", "pyuvsim"]  # whose __init__.py needs other packages
+MODULES = ["litebird_sim", "pyuvsim", "redrock"]  # whose __init__.py needs other packages
 
 ARCHIVES = """
 import sys
@@ -37,9 +41,11 @@ sys.path += {whole}
 for package, path in {modules}.items():
     sys.modules[package] = ModuleType(package)
     sys.modules[package].__path__ = [path]
+sys.modules["fitsio"] = ModuleType("fitsio")  # which redrock imports for nothing that is called here
+sys.modules["fitsio"].FITS = None
 """
 
-OWN_TESTS = """
+IPIE = """
 import sys
 from types import ModuleType
 
@@ -64,6 +70,26 @@ passed = [name for name in dir(tests) if name.startswith("test_")]
 for name in passed:
     getattr(tests, name)()
 print(*passed)
+"""
+
+REDROCK = """
+import sys
+import unittest
+from types import ModuleType
+
+sys.path.append({archive!r})
+sys.modules["fitsio"] = ModuleType("fitsio")
+sys.modules["fitsio"].FITS = None
+import mpishare as ms
+import redrock.templates
+
+if {has_port}:
+    read = redrock.templates.Template
+    redrock.templates.Template = lambda *args, **options: ms.share(call=lambda: read(*args, **options))
+from redrock.test.test_templates import TestTemplates
+
+result = unittest.TextTestRunner(sys.stderr).run(unittest.defaultTestLoader.loadTestsFromTestCase(TestTemplates))
+print("their tests:", result.testsRun, len(result.errors + result.failures + result.skipped))
 """
 
 
@@ -92,6 +118,15 @@ def test_the_original_was_among_the_ways(name, figures):
 
 @pytest.mark.parametrize("has_port", [False, True], ids=["original", "port"])
 def test_their_own_tests_of_ipie(has_port):
-    code = OWN_TESTS.format(archive=str(archive_of("ipie")), has_port=has_port)
+    code = IPIE.format(archive=str(archive_of("ipie")), has_port=has_port)
     lines = run_code(2, code).stdout.splitlines()
     assert lines == ["test_complex test_read test_real test_shmem"] * 2
+
+
+@pytest.mark.parametrize("has_port", [False, True], ids=["original", "port"])
+def test_their_own_tests_of_redrock(has_port, tmp_path):
+    for number in range(3):
+        redrock_templates.write(tmp_path / f"rrtemplate-{number}.fits", np.ones((3, 8000)))
+    code = REDROCK.format(archive=str(archive_of("redrock")), has_port=has_port)
+    ended = run_code(2, code, {"RR_TEMPLATE_DIR": str(tmp_path)})
+    assert [line for line in ended.stdout.splitlines() if line.startswith("their tests:")] == ["their tests: 6 0"] * 2
