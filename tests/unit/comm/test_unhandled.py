@@ -20,7 +20,8 @@ MISTAKES = {
 def lines_of(ended):
     """The lines of stderr without those of MPI and its launcher, in which "[warn]" is libevent."""
     text = re.sub(r"^-{60,}\n(.|\n)*?^-{60,}\n", "", ended.stderr.replace("\0", ""), flags=re.MULTILINE)
-    return [line for line in text.splitlines() if line.strip() and not line.startswith(("Abort(1)", "[warn]"))]
+    of_mpi = re.compile(r"Abort\(1\)|\[warn\]|\[.+\] PMIX ERROR")
+    return [line for line in text.splitlines() if line.strip() and not of_mpi.match(line)]
 
 
 @pytest.fixture(params=["plain python", "mpi4py"])
