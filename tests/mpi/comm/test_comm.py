@@ -159,6 +159,7 @@ def call_everything(ms, comm, folder):
     ms.empty(9, comm=comm)
     ms.scatter(ms.gather(rows[ms.partition(1 << 17, comm=comm)], comm=comm), comm=comm)
     ms.rows(comm.rank, comm=comm)
+    ms.distribute(local=rows, comm=comm).take(range(3))
     ms.allreduce(ms.allgather(rows, comm=comm), comm=comm)
     for file, dataset in ((folder / "a.npy", None), (folder / "a.h5", "a")):
         ms.save(file, rows, dataset, distributed=True, comm=comm)
