@@ -8,12 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import h5netcdf
 import h5py
 import ml_dtypes
+import netCDF4
 import numpy as np
 import zarr
 from astropy.io import fits
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 ARRAYS = {
     "small": np.arange(24, dtype="i4").reshape(2, 3, 4),
@@ -148,3 +150,95 @@ WRITTEN = {
 for number in ZARR_VERSIONS:
     WRITTEN[f"zarr {number}"] = Format(partial(write_zarr, version=number), TENSORS, "ZarrFile")
     WRITTEN[f"zarr {number}, zip"] = Format(partial(write_zip, version=number), TENSORS, "ZarrFile")
+
+INTEGERS = "i1 u1 i2 u2 i4 u4 i8 u8"
+NUMBERS = f"{INTEGERS} f4 f8"
+BIG = ">i2 >i4 >i8 >u2 >u4 >u8 >f4 >f8"
+
+
+def arrays_of(dtypes):
+    """An array of each dtype, by its name."""
+    values = np.random.default_rng(7).integers(0, 100, (5, 8))
+    return {dtype.replace(">", "big "): values.astype(dtype) for dtype in dtypes.split()}
+
+
+def write_netcdf4(path, arrays):
+    """Chunks of one type and contiguous variables of the next."""
+    with netCDF4.Dataset(path, "w") as file:
+        file.createDimension("y", 5)
+        file.createDimension("x", 8)
+        for number, (name, array) in enumerate(arrays.items()):
+            dtype: Any = file.createCompoundType(array.dtype, f"type{number}") if array.dtype.names else array.dtype
+            options: dict[str, Any] = {"zlib": True, "chunksizes": (2, 3)} if number % 2 else {}
+            options["endian"] = "big" if name.startswith("big") else "native"
+            file.createVariable(name, dtype, ("y", "x"), **options)[:] = array
+
+
+def write_h5netcdf(path, arrays):
+    with h5netcdf.File(path, "w", invalid_netcdf=True) as file:
+        file.dimensions = {"y": 5, "x": 8}
+        for number, (name, array) in enumerate(arrays.items()):
+            options = {"compression": "gzip", "chunks": (2, 3)} if number % 2 else {}
+            file.create_variable(name, ("y", "x"), data=array, **options)
+
+
+def read_netcdf4(path):
+    with netCDF4.Dataset(path) as file:
+        file.set_auto_maskandscale(False)
+        return {name: variable[...] for name, variable in file.variables.items()}
+
+
+def read_h5netcdf(path):
+    with h5netcdf.File(path) as file:
+        return {name: variable[...] for name, variable in file.variables.items()}
+
+
+def read_npz(path):
+    with np.load(path) as file:
+        return {**file}
+
+
+def read_fits(path):
+    with fits.open(path) as file:
+        return {hdu.name: np.array(hdu.data) for hdu in file[1:]}
+
+
+def read_zarr(path):
+    group = zarr.open(str(path), mode="r")
+    return {name: group[name][...] for name in group}
+
+
+COLUMNS = [
+    (f"c{number}", dtype, (2,) * (number % 3))
+    for number, dtype in enumerate(["u1", ">i2", ">i4", ">i8", ">f4", ">f8", ">c8", ">c16", "S3"])
+]
+IMAGE_TYPES = {name.upper(): array for name, array in arrays_of("u1 >i2 >i4 >i8 >f4 >f8 i1 u2 u4 u8").items()}
+RECORDS = {"records": np.zeros((5, 8), [("id", "i4"), ("mass", "f8")])}
+
+
+class Written(NamedTuple):
+    """Arrays of every dtype that a library has.
+
+    Attributes:
+        write: Writes arrays by name to a path.
+        read: Reads them, by name.
+        arrays: The arrays.
+    """
+
+    write: Callable[[Any, dict[str, Any]], Any]
+    read: Callable[[Any], dict[str, Any]]
+    arrays: dict[str, Any]
+
+
+EVERY_DTYPE = {
+    "npz": Written(write_npz, read_npz, arrays_of(f"? {NUMBERS} f2 g c8 c16 S5 U3 M8[ns] m8[s] {BIG} >c16 >U3")),
+    "npz, deflated": Written(write_deflated, read_npz, arrays_of(f"? {NUMBERS} f2 c8 S5 U3 M8[ns] >f8")),
+    "safetensors": Written(write_safetensors, load_file, arrays_of(f"? {NUMBERS} f2 c8")),
+    "FITS": Written(write_fits, read_fits, {**IMAGE_TYPES, "TABLE": np.zeros(9, COLUMNS)}),
+    "netCDF4": Written(write_netcdf4, read_netcdf4, {**arrays_of(f"{NUMBERS} S1 {BIG}"), **RECORDS}),
+    "h5netcdf": Written(write_h5netcdf, read_h5netcdf, arrays_of(f"? {NUMBERS} f2 c8 c16 S5 {BIG}")),
+    "zarr 2": Written(
+        partial(write_zarr, version=2), read_zarr, arrays_of(f"? {NUMBERS} f2 c8 c16 S5 U3 M8[ns] m8[s] {BIG}")
+    ),
+    "zarr": Written(write_zarr, read_zarr, arrays_of(f"? {NUMBERS} f2 c8 c16 M8[ns] m8[s] {BIG}")),
+}

@@ -1,5 +1,6 @@
 """load of each format: the bits that its own library wrote, each byte read once, in node memory of all ranks."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -7,9 +8,10 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
+from mpishare.files import load, parallel_read
 from mpishare.memory.segment import segment_of
 from tests.arrays import assert_same
-from tests.formats import WRITTEN
+from tests.formats import EVERY_DTYPE, WRITTEN
 
 COMM = MPI.COMM_WORLD
 LARGE = np.random.default_rng(3).integers(0, 2**40, (700, 1100))
@@ -94,3 +96,40 @@ def test_a_name_that_is_not_there(written, raised):
     errors = raised(lambda: ms.load(path, "none"))
     assert {error for error, _ in errors} <= {"FileError", "PeerError"}
     assert all(str(path) in text for _, text in errors)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", EVERY_DTYPE)
+def test_every_dtype_of_a_library(shared_folder, name):
+    """As this library wrote it, and reads it, but for the order of the bytes of a number."""
+    written, path = EVERY_DTYPE[name], shared_folder / "data"
+    if COMM.rank == 0:
+        written.write(path, written.arrays)
+    expected = COMM.bcast(written.read(path) if COMM.rank == 0 else None)
+    everything = ms.load(path)
+    for inner in written.arrays:  # HDF5 has the dimensions of netCDF-4 as datasets, too
+        array = everything[inner]
+        assert array.dtype.newbyteorder("=") == expected[inner].dtype.newbyteorder("="), inner
+        assert (array == expected[inner]).all(), inner
+        assert (array == written.arrays[inner]).all(), inner
+
+
+def test_a_file_that_changes(written, raised, monkeypatch):
+    """Between its inspection and its reading."""
+    path, _ = written
+    changed = path if path.is_file() else sorted(path.rglob("*zarr*"))[0]
+    before = changed.stat()
+
+    def changing(*args, **options):
+        COMM.Barrier()
+        if COMM.rank == 0:
+            os.utime(changed, ns=(1, 1))
+        COMM.Barrier()
+        return parallel_read.read_parts(*args, **options)
+
+    monkeypatch.setattr(load, "read_parts", changing)
+    errors = raised(lambda: ms.load(path))
+    if COMM.rank == 0:
+        os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert {error for error, _ in errors} <= {"FileError", "PeerError"}
+    assert all("was changed while it was read" in text for _, text in errors), errors

@@ -51,31 +51,6 @@ def test_one_array_and_attributes(tmp_path, version):
         inspected(tmp_path / "x", "y")
 
 
-def dtypes(version):
-    """The dtypes of NumPy that zarr has in a version of the format."""
-    sizes = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]
-    return [
-        "?",
-        *(f"{order}{size}" for order in "<>" for size in sizes),
-        "M8[ns]",
-        "m8[s]",
-        *(["S5", "U3", "V4"] * (version == 2)),
-    ]
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("version", ZARR_VERSIONS)
-def test_every_dtype(tmp_path, version):
-    numbers = np.arange(40).reshape(5, 8)
-    arrays = {dtype: numbers.astype("S4" if dtype == "V4" else dtype).view(dtype) for dtype in dtypes(version)}
-    write_zarr(tmp_path, {f"a{number}": array for number, array in enumerate(arrays.values())}, version)
-    expected = zarr.open(str(tmp_path), mode="r")
-    for number, (dtype, array) in enumerate(arrays.items()):
-        result = loaded(tmp_path, f"a{number}")
-        assert_same(result, expected[f"a{number}"][...])
-        assert (result == array).all(), dtype
-
-
 def test_what_no_plain_array_can_be(path, tmp_path):
     """It is left out of a group."""
     options = {"object_codec": __import__("numcodecs").VLenUTF8()} if len(ZARR_VERSIONS) == 1 else {}
