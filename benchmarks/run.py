@@ -92,6 +92,7 @@ def replace(page: Path, text: str) -> None:
 
 README_ROWS = {
     "`comm.bcast`, pickled": ["comm.bcast, pickled"],
+    "`mpi4py.util.pkl5`, `bcast`": ["mpi4py.util.pkl5 bcast"],
     "`comm.Bcast` into a new array; into one that is kept": ["comm.Bcast", "comm.Bcast, kept"],
     "`comm.Bcast` into an array that is kept": ["comm.Bcast, kept"],
     "pshmem, new; kept and refilled": ["pshmem, new", "pshmem, kept"],
@@ -102,14 +103,14 @@ README_ROWS = {
     "**`ms.share`**": ["mpishare.share"],
 }
 """Rows of README and the ways that each shows; where a table has all ways of a row, it has no row of fewer of them."""
-LIMIT = "MPI_Bcast, one rank per host, best forced"
-LIMIT_WORDS = "limit: to one rank of each host, MPI_Bcast tuned by hand"
-README_LINKS = {"1gbit": "1 Gbit/s", "free": "as fast as the machine"}
+LIMITS = ["MPI_Bcast, one rank per host", "MPI_Bcast, one rank per host, best forced"]
+LIMIT_WORDS = "limit: to one rank of each host, MPI_Bcast by default or tuned by hand"
+README_LINKS = {"1gbit": "1 Gbit/s", "free": "not limited"}
 
 
 def readme(share: Any, nodes: Any) -> str:
     """One node, several hosts, and what was measured on what."""
-    one = {size: share["times"][size] for size in ("1 KiB", "1 MiB", "256 MiB")}
+    one = {size: share["times"][size] for size in ("1 KiB", "1 MiB", "16 MiB", "256 MiB")}
     hosts = {
         f"{size}, links {README_LINKS[link]}": nodes[f"4 hosts of 4, {link}"][size]
         for link in README_LINKS
@@ -117,7 +118,12 @@ def readme(share: Any, nodes: Any) -> str:
     }
     title = f"one node, {share['ranks']} ranks"
     return "\n\n".join(
-        [whole_times(title, one), whole_times("4 hosts of 4 ranks", hosts), elsewhere(one), origin("share")]
+        [
+            whole_times(title, one),
+            whole_times("4 virtual hosts of 4 ranks", hosts),
+            elsewhere(one),
+            origin("share", "nodes", "files", "pool"),
+        ]
     )
 
 
@@ -126,12 +132,12 @@ def elsewhere(one: Tables) -> str:
     files, tasks = kept("files"), [*kept("pool").values()][-1]
     call, loop = duration(one["1 KiB"]["mpishare.share"][MEDIAN]), duration(tasks["a loop"][MEDIAN])
     load, mapped = (duration(files["contiguous"][way][MEDIAN]) for way in (LOAD, "every rank maps, numpy.load"))
+    bcast = duration(one["1 KiB"]["comm.Bcast"][MEDIAN])
     return f"""\
-Use it from about 1 MiB on, or where memory is short. Use something else for
+Use it where memory is short, or from some 100 MiB on; below, MPI fills an array that is kept faster. Use something \
+else for
 
-- small arrays in an inner loop: a `share` of 1 KiB takes {call}, and `comm.Bcast` \
-{duration(one["1 KiB"]["comm.Bcast"][MEDIAN])}, as `share` makes sure
-  that all ranks make the same call.
+- small arrays in an inner loop: a `share` of 1 KiB takes {call}, and `comm.Bcast` {bcast}.
 - a `.npy` file on one node: {files["MiB"]["contiguous"]} MiB take {load} by `load`, and {mapped} by \
 `numpy.load(path, mmap_mode="r")`.
 - tasks of a microsecond: 20,000 take {duration(tasks["mpishare.map, by method"][MEDIAN])} by `map` on two ranks, and \
@@ -146,10 +152,10 @@ def whole_times(title: str, tables: Tables) -> str:
     for words, ways in README_ROWS.items():
         if shown.isdisjoint(ways) and all(way in times for times in named for way in ways):
             shown.update(ways)
-            memory = "a copy per rank" if ways[0].startswith("comm.") else "one copy"
+            memory = "a copy per rank" if ways[0].startswith(("comm.", "mpi4py")) else "one copy"
             lines.append(f"| {words} | {memory} | {' | '.join('; '.join(cells(times, ways)) for times in named)} |")
-    if all(LIMIT in times for times in named):
-        limits = [f"*{duration(times[LIMIT])}*" for times in named]
+    if all(way in times for times in named for way in LIMITS):
+        limits = [f"*{duration(min(times[way] for way in LIMITS))}*" for times in named]
         lines.append(f"| *{LIMIT_WORDS}* | *one copy* | {' | '.join(limits)} |")
     return "\n".join(lines)
 
@@ -181,7 +187,7 @@ def manual(share: Any, nodes: Any) -> str:
         *("### Tasks", markdown("2 workers", {name: rows for name, rows in kept("pool").items() if name != "workers"})),
         *("### The table of flights", markdown("4 processes", {"time": kept("table")}, {"most memory, MB": peaks})),
     ]
-    return "\n\n".join([*map(str.strip, parts), origin("share")])
+    return "\n\n".join([*map(str.strip, parts), origin(*LAUNCHES)])
 
 
 def few(sizes: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,14 +219,18 @@ def duration(ms: float) -> str:
     return f"{number:.3g} {unit}" if number < 1000 else f"{number:,.0f} {unit}"
 
 
-def origin(name: str) -> str:
-    """What a result was measured on."""
-    facts = json.loads((RESULTS / f"{name}.json").read_text())["facts"]
-    versions = facts["versions"]
+def origin(*names: str) -> str:
+    """What results were measured on, and at which commits."""
+    facts = {name: json.loads((RESULTS / f"{name}.json").read_text())["facts"] for name in names}
+    commits: dict[str, list[str]] = {}
+    for name, fact in facts.items():
+        commits.setdefault(f"`{fact['commit']}` on {fact['date'].split()[0]}", []).append(name)
+    whens = " and ".join(f"{when} ({', '.join(made)})" for when, made in commits.items())
+    fact = facts[names[0]]
+    versions = fact["versions"]
     return (
-        f"Medians, measured at commit `{facts['commit']}` on {facts['date'].split()[0]}: {facts['CPU']}, "
-        f"{facts['cores']} cores, Linux {facts['kernel']}, {versions['MPI']}, mpi4py {versions['mpi4py']}, "
-        f"NumPy {versions['numpy']}, Python {versions['Python']}."
+        f"Medians, measured at commit {whens}: {fact['CPU']}, {fact['cores']} cores, Linux {fact['kernel']}, "
+        f"{versions['MPI']}, mpi4py {versions['mpi4py']}, NumPy {versions['numpy']}, Python {versions['Python']}."
     )
 
 
@@ -229,11 +239,14 @@ def draw_share(share: Any) -> None:
     *_, (size, table) = share["times"].items()
     times = {name: row[MEDIAN] for name, row in table.items() if not name.startswith("limit")}
     figure, [left, right] = panels(2, "An array for all ranks of a node")
-    for way, color in (("comm.Bcast", _RIVALS), ("mpishare.share", _OURS)):
+    for way, words, color in (
+        ("comm.Bcast", "comm.Bcast", _RIVALS),
+        ("mpishare.share", "mpishare, pshmem, a window by hand", _OURS),
+    ):
         held = {int(ranks): rows[way]["held by all ranks, arrays"] for ranks, rows in share["memory"].items()}
         drawn = [copies * share["memory, MiB"] / 1024 for copies in held.values()]
         left.plot([*held], drawn, "o-", color=color)
-        left.annotate(way, ([*held][-1], drawn[-1]), (-8, 8), textcoords="offset points", ha="right")
+        left.annotate(words, ([*held][-1], drawn[-1]), (-8, 8), textcoords="offset points", ha="right")
     left.set(xlabel="ranks on the node", ylabel=f"memory for {share['memory, MiB']} MiB, GiB", ylim=(0, None))
     draw_bars(right, times, f"time of {size} to {share['ranks']} ranks, ms")
     figure.savefig(RESULTS / "share.png", dpi=80)
@@ -246,7 +259,7 @@ def draw_nodes(nodes: Any) -> None:
         if place.startswith("4 hosts"):
             size, table = [*sizes.items()][-1]
             found[f"{size} to {place}, ms"] = {name: row[MEDIAN] for name, row in table.items()}
-    figure, axes = panels(len(found), "An array to every host")
+    figure, axes = panels(len(found), "An array to every host; by MPI_Bcast, one rank per host, to one rank of each")
     for each, (label, values) in zip(axes, found.items(), strict=True):
         draw_bars(each, values, label)
     figure.savefig(RESULTS / "nodes.png", dpi=80)

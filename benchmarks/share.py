@@ -85,6 +85,8 @@ def measure(comm: Any, nbytes: int, rounds: int) -> dict[str, harness.Row]:
 
 def ways_of(comm: Any, nbytes: int) -> dict[str, Way]:
     """All ways, by name; the memory of those that keep theirs is made here."""
+    from mpi4py.util.pkl5 import Intracomm as Pkl5
+
     import mpishare as ms
 
     kept, new = np.ones(nbytes, np.uint8), without_reuse(comm)
@@ -105,6 +107,7 @@ def ways_of(comm: Any, nbytes: int) -> dict[str, Way]:
         OURS: ms.share,
         OURS_NEW: lambda source: ms.share(source, comm=new),
         "comm.bcast, pickled": comm.bcast,
+        "mpi4py.util.pkl5 bcast": Pkl5(comm).bcast,
         "comm.Bcast": lambda source: bcast(comm, np.empty(nbytes, np.uint8) if source is None else source),
         "comm.Bcast, kept": lambda source: bcast(comm, kept if source is None else source),
         "window by hand, new": by_window,
