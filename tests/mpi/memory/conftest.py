@@ -2,7 +2,6 @@
 
 import gc
 import os
-from pathlib import Path
 from tempfile import gettempdir
 
 import pytest
@@ -33,26 +32,3 @@ def settings_of(kind):
     """The settings with which a node takes `kind`."""
     folder = gettempdir() if "folder" in kind.title else ""
     return {"backend": kind.name, "dir": folder}
-
-
-def permissions(address):
-    """The permissions of the map that holds `address`, such as "rw-s"; "" where nothing is mapped."""
-    return next((line.split()[1] for line in _maps_at(address)), "")
-
-
-def file_of_map(address):
-    """The file of the map that holds `address`, for root alone."""
-    return next(Path("/proc/self/map_files", line.split()[0]) for line in _maps_at(address))
-
-
-def _maps_at(address):
-    """The line of /proc/self/maps that holds `address`, if there is one."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        first, stop = (int(end, 16) for end in line.split()[0].split("-"))
-        if first <= address < stop:
-            yield line
-
-
-def file_id(address):
-    """The device and the inode of the file of the map that holds `address`."""
-    return next(tuple(line.split()[3:5]) for line in _maps_at(address))

@@ -14,7 +14,8 @@ from mpishare.arrays.slices import LINE_BYTES
 from mpishare.memory import backends, pages, pool
 from mpishare.memory.backends import MEMMAP_IN_MEMORY, Backend
 from mpishare.memory.mapping import Mapping
-from tests.mpi.memory.conftest import KINDS, MAKES_WINDOWS, REFUSAL, file_id, file_of_map, permissions, settings_of
+from tests.mpi.memory.conftest import KINDS, MAKES_WINDOWS, REFUSAL, settings_of
+from tests.processes import file_id, file_of_map, permissions
 
 LARGE = 3 << 17
 """Items of an array that is too large for a slot: 3 MiB."""
