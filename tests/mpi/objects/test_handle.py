@@ -133,6 +133,18 @@ def test_a_child_keeps_the_memory_that_its_rank_has_dropped(configured, backend,
         end.close()
 
 
+def test_a_task_gets_a_handle_from_another_rank_and_gives_it_to_its_children(comm):
+    """The ranks are on one host, whatever node each of them is on."""
+    handle = ms.handle(shared(comm, LARGE, backend="memmap"))
+    total = np.arange(float(LARGE)).sum()
+    tasks = [handle] * comm.size
+    assert ms.map(children.total, tasks, comm=comm, gather="all") == [total] * comm.size
+    assert ms.map(children.pass_on, tasks, comm=comm, gather="all", chunk=1) == [total] * comm.size
+    with ms.Pool(comm) as pool:
+        if pool is not None:
+            assert pool.submit(children.total, handle).result() == total
+
+
 def test_a_process_that_is_being_started_keeps_what_its_rank_has_not(comm):
     """Process drops its arguments as soon as it has started the child."""
     assert ask("spawn", children.total, ms.handle(shared(comm, LARGE, backend="memmap"))) > 0
