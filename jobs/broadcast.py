@@ -81,6 +81,7 @@ def compare(shared: np.ndarray[Any, Any]) -> None:
         print(f"until every rank has it, median of {len(rounds)}:")
         for name in ways:
             print(f"  {name}: {statistics.median(times[name] for times in rounds) * 1e3:.1f} ms")
+        print(f"array: {ms.report().summary}")
 
 
 def seconds(way: Callable[[], Any]) -> float:

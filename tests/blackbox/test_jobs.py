@@ -77,7 +77,7 @@ def test_the_answers_of_others(data, tmp_path):
         height, width, colours = picture.shape
         middle = picture[height * 2 // 5 : height * 3 // 5, width * 2 // 5 : width * 3 // 5]  # without axes and scale
         assert len(np.unique(middle.reshape(-1, colours), axis=0)) > 1, file
-    assert output.count(" per node instead of ") == 9
+    assert output.count(" per node instead of ") == 10
     assert re.findall(r"node (\d), .*: ([\d,]+) of 4,000 samples, 50% of 160,000 bytes", output) == [
         ("0", "2,000"),
         ("1", "2,000"),
