@@ -29,6 +29,7 @@ LAUNCHES = {
     "messages-hosts": ("messages --hosts 2 --powers 3,10,16,20,24", "--powers 3,20 --rounds 1"),
     "collectives": ("collectives", "--hosts 2 --powers 10,20 --rounds 1"),
     "files": ("files", "--mib 32 --chunked_mib 8 --rounds 1"),
+    "take": ("take", "--links pretend --counts 128 --rounds 1"),
     "pool": ("pool", "--items 2000 --bits 8 --rounds 1"),
     "table": ("table", "--rounds 1"),
 }
@@ -134,8 +135,8 @@ def elsewhere(one: Tables) -> str:
     load, mapped = (duration(files["contiguous"][way][MEDIAN]) for way in (LOAD, "every rank maps, numpy.load"))
     bcast = duration(one["1 KiB"]["comm.Bcast"][MEDIAN])
     return f"""\
-Use it where memory is short, or from some 100 MiB on; below, MPI fills an array that is kept faster. Use something \
-else for
+Use it where memory is short, or for arrays of 256 MiB; up to 16 MiB, MPI fills an array that is kept faster. Use \
+something else for
 
 - small arrays in an inner loop: a `share` of 1 KiB takes {call}, and `comm.Bcast` {bcast}.
 - a `.npy` file on one node: {files["MiB"]["contiguous"]} MiB take {load} by `load`, and {mapped} by \
@@ -183,11 +184,17 @@ def manual(share: Any, nodes: Any) -> str:
         *("### Messages", markdown("one node", few(kept("messages")["one node"]))),
         *("### Sums", markdown("4 ranks on 2 pretend nodes", few(calls["allreduce"]))),
         *("### Gathers", markdown("4 ranks on 2 pretend nodes", few(calls["allgather"]))),
+        *("### Rows of other nodes", markdown("rows of 3 KiB", takes(kept("take")))),
         *("### Files", markdown("4 ranks", files)),
         *("### Tasks", markdown("2 workers", {name: rows for name, rows in kept("pool").items() if name != "workers"})),
         *("### The table of flights", markdown("4 processes", {"time": kept("table")}, {"most memory, MB": peaks})),
     ]
     return "\n\n".join([*map(str.strip, parts), origin(*LAUNCHES)])
+
+
+def takes(places: Mapping[str, Tables]) -> Tables:
+    """The rows of each way, by the number of rows taken and the place."""
+    return {f"{int(count):,} to {place}": rows for place, counts in places.items() for count, rows in counts.items()}
 
 
 def few(sizes: Mapping[str, Any]) -> dict[str, Any]:

@@ -159,7 +159,7 @@ class Distributed:
                 asked = np.diff(wanted.cuts(self._starts))
                 asked[node] = 0
                 agreement.payload = _at_least(int(asked.max()))
-            if spec.nbytes or self._row_bytes:
+            if self._row_bytes:
                 most = int.from_bytes(agreement.payload, "little")
                 table = _table(bytes_of(self.local), len(self.rows), self._row_bytes)
                 exchange_rows(context, table, self._starts, wanted, _table(block, numbers.size, self._row_bytes), most)

@@ -280,12 +280,12 @@ Empty in a forked child, and after MPI_Finalize."""
 
 
 _parents: list[str] = []
-"""From which processes this one, which is not a rank, got handles."""
+"""The process from which this one, which is not a rank, got its first handle; else empty."""
 
 
 def become_child(parent: str) -> None:
     """Notes that this process got a handle from `parent`, and so is not a rank, unless it is one already."""
-    if "mpi4py.MPI" not in sys.modules and not _contexts:
+    if "mpi4py.MPI" not in sys.modules and not _contexts and not _parents:
         _parents.append(parent)
 
 
