@@ -66,6 +66,8 @@ def _run(args: list[str]) -> int:
     except ms.MpishareError as error:
         if is_first_rank():
             print(f"{f'mpishare {name}'.rstrip()}: {error}", file=sys.stderr)
+        elif isinstance(error, ms.ArgumentError):
+            return 0  # see `Parser.error`
         return 2
     return status
 

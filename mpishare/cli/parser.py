@@ -23,7 +23,11 @@ class Parser(argparse.ArgumentParser):
             super().print_help(file)
 
     def error(self, message: str) -> NoReturn:
-        """See ArgumentParser."""
+        """See ArgumentParser.
+
+        The other ranks end with status 0: a launcher ends the whole job at the first failed rank, maybe before rank 0
+        has written.
+        """
         if not is_first_rank():
-            raise SystemExit(2)
+            raise SystemExit(0)
         super().error(message)

@@ -119,9 +119,12 @@ def test_a_job_that_is_signalled_to_stop_is_requeued_and_goes_on(slurm, tmp_path
     assert_nothing_left(slurm)
 
 
-@pytest.mark.parametrize("mpi", ["mpich", "intel", "system-mpich"])
+@pytest.mark.parametrize("mpi", ["mpich", "intel"])
 def test_srun_starts_ranks_of_other_mpis(slurm, mpi):
-    """On two hosts. No mpiexec tells them where their library is."""
+    """On two hosts. No mpiexec tells them where their library is.
+
+    MPICH 4.0 of Debian is left out: it may hang in MPI_Finalize (pmodels/mpich#6596), with mpi4py alone as well.
+    """
     python = python_of(mpi)
     if not python.exists():
         pytest.skip(f"there is no .venv-{mpi}; make test creates it")

@@ -38,6 +38,14 @@ def test_usage(args, status, text, capsys):
     assert text in (output.err if status else output.out)
 
 
+@pytest.mark.parametrize("args", ["fly", "bench --mib 0"])
+def test_mistakes_on_other_ranks(args, capsys, monkeypatch):
+    """They are silent and no failure, for which a launcher would end rank 0 before it has written."""
+    monkeypatch.setenv("PMI_RANK", "1")
+    assert status_of(args.split()) == 0
+    assert capsys.readouterr() == ("", "")
+
+
 def test_run_becomes_mpiexec(monkeypatch):
     """The terminal's width goes with it; it has none of its own."""
     started = []
