@@ -130,7 +130,14 @@ def _terminal() -> dict[str, str]:
 
 def command(options: list[str], program: list[str]) -> list[str]:
     """The command line, mpiexec first."""
-    return [find_mpiexec(), *options, *_under_mpi4py(program)]
+    return [find_mpiexec(), *options, *_under_mpi4py(_found(program))]
+
+
+def _found(program: list[str]) -> list[str]:
+    """The program, beside this Python where PATH has none of its name: an environment need not be activated."""
+    name, *args = program
+    beside = Path(sys.executable).parent / name
+    return [str(beside), *args] if shutil.which(name) is None and beside.is_file() else program
 
 
 def _under_mpi4py(program: list[str]) -> list[str]:

@@ -32,6 +32,15 @@ def test_command(args):
     assert command(*split(args.split()))[1:] == shlex.split(COMMANDS[args])
 
 
+def test_a_program_beside_python(tmp_path, monkeypatch):
+    """It is found where the environment is not activated. A folder of its name here is not the program."""
+    for name in ("python", "mpiexec", "mpishare"):
+        (tmp_path / name).touch(0o700)
+    monkeypatch.setattr(sys, "executable", f"{tmp_path}/python")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'empty'}")
+    assert command([], ["mpishare", "info"]) == [f"{tmp_path}/{name}" for name in ("mpiexec", "mpishare")] + ["info"]
+
+
 @pytest.mark.parametrize("args", ["", "-n 4", "-n", "--oversubscribe ./tool", "-n 1 --bind-to none ./tool --", "--"])
 def test_no_program(args):
     """A word behind an option of mpiexec may be its value."""
