@@ -45,6 +45,22 @@ def file_errors(path: str | os.PathLike[str], dataset: str | None = None, outcom
 
 
 @contextmanager
+def library_errors(path: str, dataset: str | None, what: str) -> Iterator[None]:
+    """A block in which another library reads `what`: its errors, of any class, name the file and the dataset.
+
+    Raises:
+        FileError: The library cannot read it.
+    """
+    try:
+        yield
+    except MpishareError:
+        raise
+    except Exception as error:
+        reason = f"{what} cannot be read: {type(error).__name__}: {reason_of(error)}"
+        raise FileError(path, dataset, reason) from error
+
+
+@contextmanager
 def stall_errors(outcome: str) -> Iterator[None]:
     """A block in which a `StallError` also says the `outcome` for the file: ranks that waited know it."""
     try:

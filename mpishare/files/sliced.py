@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from mpishare.arrays.dtypes import describe, rebuild
 from mpishare.arrays.spec import Spec
 from mpishare.errors import ArgumentError, FileError, SpecError
-from mpishare.files.errors import file_errors, reason_of
+from mpishare.files.errors import file_errors, library_errors
 from mpishare.files.input_file import InputFile
 from mpishare.files.stored import NO_DTYPE, Listing, Stored
 
-_LARGEST_SHARD_BYTES = 16 << 20
+_LARGEST_SHARD_BYTES = 4 << 20
 """A smaller shard of zarr is read whole, as one tile. Of a larger one the chunks are read, so that no rank holds it."""
 
 _WHERE_CHUNKS_ARE: tuple[Callable[[Any], Any], ...] = (
@@ -81,20 +81,27 @@ def chunks_of(array: Any, ndim: int) -> tuple[int, ...] | None:
     return None
 
 
+def index_of(ranges: Sequence[range]) -> tuple[slice, ...]:
+    """The slices of the items with these indices along each axis."""
+    return tuple(slice(indices.start, indices[-1] + 1, indices.step) for indices in ranges)
+
+
+def shown_tile(index: tuple[slice, ...]) -> str:
+    """How error messages call the items of an index."""
+    return "tile [" + ", ".join(f"{axis.start}:{axis.stop}:{axis.step}".removesuffix(":1") for axis in index) + "]"
+
+
 def read_tile(place: str, stored: Stored, array: Any, ranges: Sequence[range], out: NDArray[np.void]) -> None:
     """Fills `out` with the items of these indices along each axis of `array`.
 
     Raises:
         FileError: They cannot be read; or are of another shape or dtype than `stored` says, or masked.
     """
-    index = tuple(slice(indices.start, indices[-1] + 1, indices.step) for indices in ranges)
-    shown = "tile [" + ", ".join(f"{axis.start}:{axis.stop}:{axis.step}".removesuffix(":1") for axis in index) + "]"
-    try:
+    index = index_of(ranges)
+    shown = shown_tile(index)
+    with library_errors(place, stored.name, shown):
         tile = array[index]
         is_masked, tile = np.ma.is_masked(tile), np.asarray(tile)
-    except Exception as error:  # of any class: another library reads
-        reason = f"{shown} cannot be read: {type(error).__name__}: {reason_of(error)}"
-        raise FileError(place, stored.name, reason) from error
     if is_masked:
         raise FileError(place, stored.name, f"{shown} {_CURE_OF_MASK}")
     if tile.shape != out.shape or not np.can_cast(tile.dtype, stored.dtype, "equiv"):

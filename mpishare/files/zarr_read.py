@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.errors import BackendError, FileError, MpishareError
-from mpishare.files.errors import file_errors, reason_of
+from mpishare.errors import BackendError, FileError
+from mpishare.files.errors import file_errors, library_errors
 from mpishare.files.input_file import InputFile, Stamp, check_stamp
-from mpishare.files.sliced import described_or_reason, read_tile
+from mpishare.files.sliced import described_or_reason, index_of, shown_tile
 from mpishare.files.stored import Listing, Stored, Tree, shown_names
 
 METADATA_FILES = {"zarr.json", ".zarray", ".zgroup", ".zmetadata"}
@@ -49,23 +48,19 @@ class ZarrFile:
     def _member(self, path: str) -> Any:
         """The array or the group of that path, "" for the root; its metadata are read once."""
         if path not in self._members:
-            with _zarr_errors(self.file.path, path):
-                self._stamp(path)
+            place = self.file.path
+            with library_errors(place, path or None, "its metadata"):
+                for metadata in map(Path(self.file.absolute_path, path).joinpath, METADATA_FILES):
+                    if self._is_folder and metadata.exists():
+                        self.file.stamps.setdefault(str(metadata), Stamp.of(metadata))
                 root = self._root
                 if path and hasattr(root, "shape"):
-                    raise FileError(self.file.path, path, "the file has one array and no groups. Leave dataset out.")
-                try:
-                    self._members[path] = root[path] if path else root
-                except KeyError as error:
+                    raise FileError(place, path, "the file has one array and no groups. Leave dataset out.")
+                if path and path not in root:
                     reason = f"there is no such array or group; the file has {shown_names(sorted(root))}."
-                    raise FileError(self.file.path, path, reason) from error
+                    raise FileError(place, path, reason)
+                self._members[path] = root[path] if path else root
         return self._members[path]
-
-    def _stamp(self, path: str) -> None:
-        """Notes the stamps of the metadata in a folder, if the rank that inspected it has not."""
-        for metadata in (Path(self.file.absolute_path, path, name) for name in METADATA_FILES):
-            if self._is_folder and metadata.exists():
-                self.file.stamps.setdefault(str(metadata), Stamp.of(metadata))
 
     def listing(self, name: str | None, *, attributes: bool) -> Listing:
         """The arrays and the groups in the object of that name. See `FormatReader`."""
@@ -75,7 +70,7 @@ class ZarrFile:
 
         def tree(path: str) -> Tree:
             member = self._member(path)
-            with _zarr_errors(file.path, path):
+            with library_errors(file.path, path or None, "its metadata"):
                 if attributes:
                     found[path.removeprefix(root).strip("/")] = dict(member.attrs)
                 if hasattr(member, "shape"):
@@ -89,9 +84,11 @@ class ZarrFile:
         return Listing(file.absolute_path, arrays, made, found, left_out, f"/{root}")
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
-        """See `Reader`."""
+        """See `Reader`. zarr writes into node memory; else a rank would hold each chunk twice."""
         assert stored.name is not None
-        read_tile(self.file.path, stored, self._member(stored.name.strip("/")), ranges, out)
+        array, index = self._member(stored.name.strip("/")), index_of(ranges)
+        with library_errors(self.file.path, stored.name, shown_tile(index)):
+            array.get_basic_selection(index, out=_buffer_of(out.view(stored.dtype)))
 
     def check(self) -> None:
         """See `FormatReader`. A rank that has read nothing may not see the folder."""
@@ -101,14 +98,10 @@ class ZarrFile:
                 check_stamp(path, stamp, Stamp.of(Path(path)))
 
 
-@contextmanager
-def _zarr_errors(place: str, path: str) -> Iterator[None]:
-    """Errors of any class, as another library reads, become a FileError."""
+def _buffer_of(array: NDArray[Any]) -> Any:
+    """An array as zarr takes it to write into."""
     try:
-        yield
-    except MpishareError:
-        raise
-    except Exception as error:
-        raise FileError(
-            place, path or None, f"zarr cannot read it: {type(error).__name__}: {reason_of(error)}"
-        ) from error
+        from zarr.core.buffer.cpu import NDBuffer
+    except ImportError:  # in version 2 of zarr-python
+        return array
+    return NDBuffer.from_numpy_array(array)
