@@ -83,7 +83,7 @@ def test_damaged_files(written):
     """Whatever stands in the header is refused at once, or loaded; no other error comes."""
     form, path = written
     if form.reader == "Hdf5File":
-        return  # whose headers HDF5 reads
+        return  # see test_hdf5_damage
     files, rng = files_of(path), np.random.default_rng(5)
     for number in range(60 if form.reader == "ZarrFile" else 150):
         file = files[number % len(files)]
