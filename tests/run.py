@@ -125,7 +125,7 @@ def launches():
     for name in OTHER_MPIS:
         if python_of(name).exists():
             chosen += on_another_mpi(name)
-    chosen.append(mpi("large-3", 3, {"MPISHARE_NODES": "sizes:2,1"}, "large"))
+    chosen.append(mpi("large-3", 3, {"MPISHARE_NODES": "sizes:2,1"}, "large", only=["test_large.py"]))
     chosen.append(pytest("blackbox", "--numprocesses=2", "--dist=loadfile", "tests/blackbox"))
     if not missing(slurm=False):
         chosen.append(pytest("cluster", "tests/cluster", "--ignore=tests/cluster/test_slurm.py"))
@@ -161,10 +161,10 @@ def ignored(path, reasons):
     return [f"--ignore={path}"] if reasons else []
 
 
-def mpi(name, size, environ, marks="", *, without=()):
-    """The tests of tests/mpi on `size` ranks, but for those in some folders."""
+def mpi(name, size, environ, marks="", **folders):
+    """The tests of tests/mpi on `size` ranks, or of some of its folders."""
     command = [sys.executable, "-m", "mpishare", "run", "-n", str(size), "python"]
-    return Launch(name, [*command, *mpi_tests(marks or SELECTED.get(name, EVERYWHERE), without=without)], environ)
+    return Launch(name, [*command, *mpi_tests(marks or SELECTED.get(name, EVERYWHERE), **folders)], environ)
 
 
 def mpi_tests(marks=EVERYWHERE, *, only=("",), without=()):
