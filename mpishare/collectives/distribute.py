@@ -16,7 +16,7 @@ from mpishare.arrays.spec import Spec, describe
 from mpishare.collectives.distributed import Distributed, counting_nodes, node_counts, on_each_node
 from mpishare.collectives.partition import parts_of
 from mpishare.comm import mpi
-from mpishare.comm.agreement import Deferred, agree
+from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, checked_integer
@@ -190,11 +190,9 @@ def _rows_of_node(
     Collective:
         Over the communicator.
     """
-    own, deferred = Spec(whole.dtype, (counts[context.topology.node], *whole.shape[1:])), Deferred()
+    own = Spec(whole.dtype, (counts[context.topology.node], *whole.shape[1:]))
     with agree(context.collective_comm), on_each_node("distribute", context) as node_context, ExitStack() as stack:
-        with deferred:
-            memory = node_memory(node_context, own.nbytes, backend=backend, made_by="distribute")
-            segment = stack.enter_context(memory)
+        memory = node_memory(node_context, own.nbytes, backend=backend, made_by="distribute")
         with agree(context.collective_comm), counting_nodes(context, whole):
-            deferred.raise_first()
+            segment = stack.enter_context(memory)
         yield segment, own

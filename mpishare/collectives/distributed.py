@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
@@ -14,13 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from mpishare.arrays.raw import bytes_of
 from mpishare.arrays.spec import Spec
 from mpishare.collectives.partition import parts_of
-from mpishare.comm.agreement import PAYLOAD_BYTES, agree
+from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, CapacityError
 from mpishare.host.memory import memory_room
 from mpishare.memory.segment import segment_of
-from mpishare.transfer.exchange import Numbers, Table, Wanted, exchange_rows
+from mpishare.transfer.exchange import Exchange, Numbers, Wanted
 from mpishare.transfer.rows import memory_of
 
 
@@ -47,14 +46,16 @@ class Distributed:
         self.dtype = whole.dtype
         self.nbytes = whole.nbytes
         self.local = local
-        self._starts = [0, *accumulate(counts)]
-        self.rows = range(self._starts[context.topology.node], self._starts[context.topology.node + 1])
+        self._starts = np.array([0, *accumulate(counts)])
+        start, stop = self._starts[context.topology.node : context.topology.node + 2].tolist()
+        self.rows = range(start, stop)
         self._comm = context.topology.comm
-        self._name = f"distributed array {context.uid + context.segment_count}, {whole}"
-        self._row_bytes = whole.nbytes // max(len(self), 1)
+        self._call = f"take(rows of distributed array {context.uid + context.segment_count}, {whole})"
+        row_bytes = whole.nbytes // max(len(self), 1)
+        self._exchange = Exchange(context, bytes_of(local), self._starts, row_bytes) if row_bytes else None
         segment = segment_of(local)
         if segment is not None:
-            segment.rows_per_node, segment.row_bytes = tuple(counts), self._row_bytes
+            segment.rows_per_node, segment.row_bytes = tuple(counts), row_bytes
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -69,31 +70,25 @@ class Distributed:
         Raises:
             ArgumentError: The rows are not of this node, or `index` is neither an integer nor a slice.
         """
-        n_rows, first = len(self), self.rows.start
-        if isinstance(index, slice):
-            chosen = range(n_rows)[index]
-            if not chosen:
-                return self.local[:0]
-            self._check_own(chosen[0], chosen[-1])
-            stop = chosen.stop - first
-            return self.local[chosen.start - first : stop if stop >= 0 else None : chosen.step]
         try:
-            row = operator.index(index)
+            chosen = range(len(self))[index]
         except TypeError:
             text = f"index {index!r} is not an integer or a slice. take() takes lists and arrays of rows."
             raise ArgumentError(text) from None
-        row = int(_checked_rows(row, n_rows))
-        self._check_own(row, row)
-        return self.local[row - first]
-
-    def _check_own(self, *rows: int) -> None:
-        """Raises an `ArgumentError` if one of `rows` is not of this node."""
-        for row in rows:
+        except IndexError:
+            raise _no_row(index, len(self)) from None
+        if isinstance(chosen, int):
+            return self[chosen : chosen + 1][0]
+        if not chosen:
+            return self.local[:0]
+        first = self.rows.start
+        for row in (chosen[0], chosen[-1]):
             if row not in self.rows:
-                own = f"this node has rows {self.rows.start} to {self.rows.stop}, without the last"
-                raise ArgumentError(
-                    f"row {row} is on node {self.node_of(row)}; {own}. take() brings rows of all nodes."
-                )
+                own = f"this node has rows {first} to {self.rows.stop}, without the last"
+                text = f"row {row} is on node {self.node_of(row)}; {own}. take() brings rows of all nodes."
+                raise ArgumentError(text)
+        start, stop = chosen.start - first, chosen.stop - first
+        return self.local[start : stop if stop >= 0 else None : chosen.step]
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError("a Distributed is no array. Use its local, or take() the rows.")
@@ -116,13 +111,14 @@ class Distributed:
         Collective:
             No, local.
         """
-        return np.searchsorted(self._starts[1:], _checked_rows(rows, len(self)), side="right")
+        return self._starts[1:].searchsorted(_checked_rows(rows, len(self)), side="right")
 
     def take(self, indices: ArrayLike, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """The rows that this rank wants, of any nodes: as `array[indices]` of the whole array.
 
         Rows of this node are copied from its memory. The others are asked for, and come as bytes: each once, however
-        often this rank wants it.
+        often this rank wants it. Where several ranks of a node want a row, each gets its own copy over the link. If all
+        want the same rows, let one rank of each node take them.
 
         Args:
             indices: Any integers from -n to n - 1 for n rows, in any order, repeated or none at all, an array of any
@@ -149,31 +145,18 @@ class Distributed:
             [9, 81, 81]
         """
         with collective("take", self._comm) as call:
-            context, node = call.context, call.context.topology.node
+            context = call.context
             with call.agree_on_arguments() as agreement:
-                agreement.call = f"take(rows of {self._name})"
+                agreement.call = self._call
                 numbers = _checked_rows(indices, len(self))
                 spec = Spec.checked((*numbers.shape, *self.shape[1:]), self.dtype)
                 block = memory_of(context, spec, out)
                 wanted = Wanted.of(numbers.ravel())
-                asked = np.diff(wanted.cuts(self._starts))
-                asked[node] = 0
-                agreement.payload = _at_least(int(asked.max()))
-            if self._row_bytes:
-                most = int.from_bytes(agreement.payload, "little")
-                table = _table(bytes_of(self.local), len(self.rows), self._row_bytes)
-                exchange_rows(context, table, self._starts, wanted, _table(block, numbers.size, self._row_bytes), most)
+                if self._exchange is not None:
+                    self._exchange.allocate_stage()
+            if self._exchange is not None:
+                self._exchange.take(wanted, block)
             return spec.view(block) if out is None else out
-
-
-def _table(block: NDArray[np.uint8], n_rows: int, row_bytes: int) -> Table:
-    """The bytes of rows, shape (n_rows, row_bytes). No copy."""
-    return block[: n_rows * row_bytes].reshape(n_rows, row_bytes)
-
-
-def _at_least(number: int) -> bytes:
-    """A payload whose number is at least `number` on all ranks, and at most about twice the largest."""
-    return ((1 << number.bit_length()) - 1).to_bytes(PAYLOAD_BYTES, "little")
 
 
 def _checked_rows(indices: ArrayLike, n_rows: int) -> Numbers:
@@ -191,12 +174,17 @@ def _checked_rows(indices: ArrayLike, n_rows: int) -> Numbers:
     if given.dtype.kind not in "iu":
         cure = "For a mask, pass numpy.flatnonzero(mask)."
         raise ArgumentError(f"indices have dtype {given.dtype}; expected integers. {cure}")
-    least, largest = int(given.min()), int(given.max())
-    if least < -n_rows or largest >= n_rows:
-        wrong = least if least < -n_rows else largest
-        raise ArgumentError(f"index {wrong} is not one of {n_rows} rows; expected {-n_rows} to {n_rows - 1}.")
-    numbers = given.astype(np.int64)
-    return numbers if least >= 0 else np.where(numbers < 0, numbers + n_rows, numbers)
+    numbers = given.astype(np.int64, copy=False)
+    if int(numbers.view(np.uint64).max()) < n_rows:  # so none is negative
+        return numbers
+    for number in (int(given.min()), int(given.max())):
+        if not -n_rows <= number < n_rows:
+            raise _no_row(number, n_rows)
+    return np.where(numbers < 0, numbers + n_rows, numbers)
+
+
+def _no_row(number: int, n_rows: int) -> ArgumentError:
+    return ArgumentError(f"index {number} is not one of {n_rows} rows; expected {-n_rows} to {n_rows - 1}.")
 
 
 def node_counts(context: Context, whole: Spec, counts: Sequence[int] | None) -> list[int]:

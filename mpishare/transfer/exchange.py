@@ -2,57 +2,60 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from itertools import product
-from typing import NamedTuple
+from collections.abc import Sequence
+from itertools import count, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays import slices
 from mpishare.arrays.raw import Block, bytes_of
-from mpishare.comm.agreement import agree
-from mpishare.comm.communicator import CollectiveComm
+from mpishare.comm import mpi
 from mpishare.comm.context import Context
 from mpishare.comm.in_flight import InFlight, Tag
-from mpishare.host.memory import allocate_buffer
-from mpishare.transfer.rows import cut_messages
+from mpishare.transfer.rows import allocate, cut_messages
 
 Numbers = NDArray[np.int64]
 """The numbers of rows."""
 
-Table = NDArray[np.uint8]
-"""The bytes of rows in C order, shape (n, bytes of a row)."""
+Rows = NDArray[Any]
+"""The bytes of rows: small ones as items of shape (n,), which NumPy copies whole; large ones of shape (n, bytes)."""
 
 # How rows travel without a deadlock, and in little memory.
 #
-# In step k each rank asks a rank of the k-th node after its own, and serves ranks of the k-th node before it. A round
-# brings one lot of the rows of some steps, such as the first hundred rows of each. All ranks count the same rounds, as
-# they have agreed on the largest number of rows that a rank wants of a node. A round without rows takes no message.
+# A rank asks the rank of the same node rank on each other node. Where a node has fewer ranks, each serves several. So
+# all ranks of a node send and receive at the same time.
 #
-# A rank begins all messages of a round before it waits for any, and waits for the messages of its oldest round. Take
-# the rank that has ended the fewest rounds: all others have begun the round that it waits for, so its messages arrive.
-# So there is always a rank that can go on.
+# A round brings one lot of rows from each server: the first 500 wanted of each, say, then the next 500. All ranks have
+# the same lot. In a round, a rank
+#   1. begins to send each server the numbers of the rows in its lot, and to receive the rows and its clients' numbers;
+#   2. waits for its clients' numbers, and begins to send them rows;
+#   3. waits for all rows of the round before, which it has received or sent.
+# A client that asks for less than a whole lot has no more to ask, so no other number tells the end.
 #
-# Small rows are packed into a stage, from which they are sent, and received into it. The stage has room for the rounds
-# that are under way. Large rows are sent from where they lie, and received where they belong.
+# Take the rank that has gone the least far. If it waits in step 2, its clients have gone as far, so they have ended
+# step 1 and sent their numbers. If it waits in step 3, all ranks have ended step 2 of the round before, and so sent
+# its rows and begun to receive what it sends. So there is always a rank that can go on.
+#
+# Small rows are packed into a stage, from which they are sent, and received into it. Each half of it has room for the
+# messages of a round. Large rows are sent from where they lie, and received where they belong.
 
-_ROUND_BYTES = 2 << 20
+_NUMBER_BYTES = 8
+
+_LOTS_BYTES = 2 << 20
 """Bytes that a rank receives in a round. They stay in a cache while they are packed, sent and unpacked."""
 
-_ROUNDS_UNDER_WAY = 2
-"""While the rows of one round are unpacked, those of the next one arrive."""
-
 _LARGE_ROW_BYTES = 16 << 10
-"""Rows of at least this size are messages of their own. Smaller rows share messages of at least this size."""
+"""Rows of at least this size are messages of their own. Lots of smaller rows have at least this size."""
 
 _COPY_BYTES = 256 << 10
 """Rows of the own node are copied in parts of this size: in between they are in a cache."""
 
-_SHORT_REQUEST_ROWS = 500
-"""This many rows are asked for by one message, which MPI sends without asking the receiver first."""
+
+def rows_in(block: Block, row_bytes: int) -> Rows:
+    """The rows whose bytes `block` has. No copy."""
+    return block.view(f"V{row_bytes}") if row_bytes < _LARGE_ROW_BYTES else block.reshape(-1, row_bytes)
 
 
 class Wanted(NamedTuple):
@@ -73,261 +76,157 @@ class Wanted(NamedTuple):
     @classmethod
     def of(cls, numbers: Numbers) -> Wanted:
         """The rows of these numbers; the number at index i goes to place i."""
-        places = numbers.argsort(kind="stable")
+        places = numbers.argsort()
         rows = numbers[places]
-        is_new = np.ones(len(rows), np.bool_)
-        np.not_equal(rows[1:], rows[:-1], out=is_new[1:])
-        if is_new.all():
+        is_again = rows[1:] == rows[:-1]
+        if not is_again.any():
             return cls(rows, places, rows[:0], rows[:0])
+        is_new = np.concatenate([[True], ~is_again])
         first = places[is_new]
         return cls(rows[is_new], first, places[~is_new], first[np.cumsum(is_new)[~is_new] - 1])
 
-    def cuts(self, starts: Sequence[int]) -> list[int]:
-        """Where the rows of each node begin among `rows`, and their number."""
-        cuts: list[int] = np.searchsorted(self.rows, starts).tolist()
-        return cuts
-
-
-class _Step(NamedTuple):
-    """Whom this rank asks and whom it serves, at one distance between nodes.
-
-    Attributes:
-        node: The node whose rows this rank asks for.
-        server: The rank of that node that it asks.
-        clients: The ranks that ask this rank; they are on one node.
-    """
-
-    node: int
-    server: int
-    clients: tuple[int, ...]
-
-
-class _Round(NamedTuple):
-    """The messages of a round that has begun.
-
-    Attributes:
-        n_received: The number of messages to receive.
-        n_sent: The number of messages to send.
-        staged: Where small rows are received in the stage, and where they go.
-    """
-
-    n_received: int
-    n_sent: int
-    staged: list[tuple[NDArray[np.void], Numbers]]
+    def of_nodes(self, starts: Numbers) -> list[tuple[Numbers, Numbers]]:
+        """For each node its rows, counted from its first row, and their places; `starts` has the first row of each."""
+        cuts = pairwise(self.rows.searchsorted(starts).tolist())
+        return [(self.rows[i:j] - start, self.places[i:j]) for (i, j), start in zip(cuts, starts, strict=False)]
 
 
 class Exchange:
-    """Whom this rank asks and serves over one communicator, and its stage.
+    """Takes rows of one array that is split over nodes: whom this rank asks and serves, and in what lots."""
 
-    A rank asks the rank of the same node rank on each other node. Where a node has fewer ranks, each serves several. So
-    all ranks of a node send and receive at the same time.
-    """
-
-    def __init__(self, context: Context) -> None:
-        topology, nodes = context.topology, context.topology.placement.nodes
-        self.context = context
-        self.steps: list[_Step] = []
-        for distance in range(1, len(nodes)):
-            node, before = (topology.node + distance) % len(nodes), nodes[topology.node - distance]
-            server = nodes[node][topology.node_rank % len(nodes[node])]
-            self.steps.append(_Step(node, server, before[topology.node_rank :: topology.node_size]))
-        self._stage = np.empty(0, np.uint8)
-        self._round_bytes = 0
-
-    def stage(self, round_bytes: int) -> Block:
-        """Memory for the rows of the rounds under way. Collective over the communicator.
+    def __init__(self, context: Context, local: Block, starts: Numbers, row_bytes: int) -> None:
+        """Local.
 
         Args:
-            round_bytes: The bytes that a rank receives in a round, or sends to a client in each step; the same on all
-                ranks.
+            context: The context of the communicator.
+            local: The bytes of the rows of this node.
+            starts: The first row of each node, and the number of all rows.
+            row_bytes: The bytes of a row, at least 1.
+        """
+        topology, nodes = context.topology, context.topology.placement.nodes
+        node, node_rank = topology.node, topology.node_rank
+        others = [*range(node + 1, len(nodes)), *range(node)]
+        self._servers = [(other, nodes[other][node_rank % len(nodes[other])]) for other in others]
+        self._clients = [rank for other in others for rank in nodes[other][node_rank :: topology.node_size]]
+        lot_bytes = max(_LOTS_BYTES // max(len(others), 1), _LARGE_ROW_BYTES)
+        self._lot = max(lot_bytes // max(row_bytes, _NUMBER_BYTES), 1)  # the same on all ranks
+        staged_bytes = row_bytes if row_bytes < _LARGE_ROW_BYTES else 0
+        of_row = len(self._clients) * (_NUMBER_BYTES + staged_bytes) + len(others) * staged_bytes
+        self._half = slices.round_up(self._lot * of_row, slices.LINE_BYTES)
+        self._context, self._starts, self._row_bytes = context, starts, row_bytes
+        self._table = rows_in(local, row_bytes)
+
+    def take(self, wanted: Wanted, block: Block) -> None:
+        """Brings this rank the rows that it wants to `block`. All ranks have called `allocate_stage`.
+
+        Collective:
+            Over the communicator, but a rank may return before others have come.
+        """
+        comm, out, stage = self._context.collective_comm, rows_in(block, self._row_bytes), self.allocate_stage()
+        of_nodes = wanted.of_nodes(self._starts)
+        asked, clients = [(rank, *of_nodes[node]) for node, rank in self._servers], self._clients
+        with (
+            InFlight(comm, Tag.ROW_REQUEST) as requests,
+            InFlight(comm, Tag.ROWS) as even,
+            InFlight(comm, Tag.ROWS) as odd,
+        ):
+            this, before = _Round(stage[: self._half], even, out), _Round(stage[self._half :], odd, out)
+            for first in count(0, self._lot):
+                lot = slice(first, first + self._lot)
+                inbox = [(client, this.part(self._lot * _NUMBER_BYTES)) for client in clients]
+                for server, numbers, places in asked:
+                    requests.send(bytes_of(numbers[lot]), server)
+                    this.receive(server, places[lot])
+                clients = self._serve(requests, inbox, this)
+                if not first:
+                    _copy_rows(self._table, out, *of_nodes[self._context.topology.node])
+                before.end()
+                this, before = before, this
+                asked = [each for each in asked if len(each[1]) >= lot.stop]
+                if not (asked or clients):
+                    break
+            before.end()
+        _copy_rows(out, out, wanted.originals, wanted.repeated)
+
+    def allocate_stage(self) -> Block:
+        """Memory for the messages of two rounds. Local.
 
         Raises:
             CapacityError: This process has too little memory.
-            PeerError: Another rank has.
         """
-        if round_bytes > self._round_bytes:
-            with agree(self.context.collective_comm):
-                n_blocks = 1 + max(len(step.clients) for step in self.steps)
-                cure = "Take fewer rows at a time."
-                nbytes = _ROUNDS_UNDER_WAY * n_blocks * round_bytes
-                self._stage = allocate_buffer(self.context.topology.host, nbytes, cure)
-            self._round_bytes = round_bytes
-        return self._stage
+        stage = self._context.cached(_Stage)
+        if stage.memory.nbytes < 2 * self._half:
+            stage.memory = allocate(self._context, 2 * self._half)
+        return stage.memory
+
+    def _serve(self, requests: InFlight, inbox: Sequence[tuple[int, Block]], this: _Round) -> list[int]:
+        """Receives the numbers of the clients, and begins to send rows. Returns the clients that have more to ask."""
+        status, left = mpi.Status(), []
+        for client, block in inbox:
+            requests.receive(block, client)
+        requests.wait_until(len(inbox))
+        for client, block in inbox:
+            requests.wait_oldest(status)
+            this.send(client, self._table, block[: status.count].view(np.int64))
+            if status.count == block.nbytes:
+                left.append(client)
+        return left
 
 
-def exchange_rows(context: Context, table: Table, starts: Sequence[int], wanted: Wanted, out: Table, most: int) -> None:
-    """Brings this rank the rows that it wants, of its own node and of others.
+class _Stage:
+    """Memory that all arrays over one communicator use for messages in turn."""
 
-    Args:
-        context: The context of the communicator.
-        table: The rows of this node.
-        starts: The first row of each node, and the number of all rows.
-        wanted: The rows that this rank wants.
-        out: Where they go.
-        most: No rank wants more rows of one other node; the same on all ranks.
-
-    Raises:
-        CapacityError: This process has too little memory.
-        PeerError: Another rank has.
-
-    Collective:
-        Over the communicator, unless `most` is 0.
-    """
-    cuts, node = wanted.cuts(starts), context.topology.node
-    own = slice(cuts[node], cuts[node + 1])
-    copy_own = partial(_copy_rows, table, wanted.rows[own] - starts[node], out, wanted.places[own])
-    if most:
-        exchange = context.cached(Exchange)
-        parts = [slice(cuts[step.node], cuts[step.node + 1]) for step in exchange.steps]
-        requests = _swap_requests(exchange, [wanted.rows[part] for part in parts], starts[node], most)
-        _Rounds(exchange, table, requests, out, [wanted.places[part] for part in parts], most).run(copy_own)
-    else:
-        copy_own()
-    _copy_rows(out, wanted.originals, out, wanted.repeated)
+    def __init__(self, _: Context) -> None:
+        self.memory = np.empty(0, np.uint8)
 
 
-def _swap_requests(exchange: Exchange, wanted: Sequence[Numbers], first: int, most: int) -> list[list[Numbers]]:
-    """Asks for rows, and is asked. A message has their number, and the rows themselves if `most` is small.
+class _Round:
+    """The messages of every other round, and their memory."""
 
-    Args:
-        exchange: Whom this rank asks and serves.
-        wanted: For each step the rows that this rank asks for.
-        first: The first row of this node.
-        most: See `exchange_rows`.
+    def __init__(self, memory: Block, messages: InFlight, out: Rows) -> None:
+        self._memory, self._used = memory, 0
+        self._messages, self._out = messages, out
+        self._arriving: list[tuple[Rows, Numbers]] = []
 
-    Returns:
-        For each step and each client, which rows of this node it wants, counted from the first.
-    """
-    comm, servers = exchange.context.collective_comm, [step.server for step in exchange.steps]
-    clients = [client for step in exchange.steps for client in step.clients]
-    n_short = most if most <= _SHORT_REQUEST_ROWS else 0
-    heads = np.empty((len(clients), 1 + n_short), np.int64)
-    _swap(comm, clients, heads, servers, [np.concatenate([[len(rows)], rows[:n_short]]) for rows in wanted])
-    requests = [head[1 : 1 + head[0]] for head in heads]
-    if not n_short:
-        with agree(comm):
-            requests = [np.empty(head[0], np.int64) for head in heads]
-        _swap(comm, clients, requests, servers, wanted)
-    each = iter(requests)
-    return [[next(each) - first for _ in step.clients] for step in exchange.steps]
+    def part(self, nbytes: int) -> Block:
+        """Memory until the round ends."""
+        self._used += nbytes
+        return self._memory[self._used - nbytes : self._used]
 
+    def receive(self, server: int, places: Numbers) -> None:
+        """Begins to receive rows for some places."""
+        if self._out.ndim > 1:
+            blocks = [self._out[place] for place in places.tolist()]
+        else:
+            blocks = [self.part(len(places) * self._out.itemsize)]
+            self._arriving.append((blocks[0].view(self._out.dtype), places))
+        for message in cut_messages(blocks):
+            self._messages.receive(message, server)
 
-def _swap(
-    comm: CollectiveComm,
-    clients: Sequence[int],
-    requests: Iterable[Numbers],
-    servers: Sequence[int],
-    wanted: Iterable[Numbers],
-) -> None:
-    """Receives numbers from each client, and sends some to each server."""
-    with InFlight(comm, Tag.ROW_REQUEST) as messages:
-        for client, numbers in zip(clients, requests, strict=True):
-            for block in cut_messages([bytes_of(numbers)]):
-                messages.receive(block, client)
-        for server, numbers in zip(servers, wanted, strict=True):
-            for block in cut_messages([bytes_of(numbers)]):
-                messages.send(block, server)
+    def send(self, client: int, table: Rows, numbers: Numbers) -> None:
+        """Begins to send some rows of `table`."""
+        if table.ndim > 1:
+            blocks = [table[number] for number in numbers.tolist()]
+        else:
+            blocks = [self.part(len(numbers) * table.itemsize)]
+            table.take(numbers, out=blocks[0].view(table.dtype), mode="clip")  # with "raise", NumPy copies them twice
+        for message in cut_messages(blocks):
+            self._messages.send(message, client)
 
-
-class _Rounds:
-    """The rounds of one call."""
-
-    def __init__(
-        self,
-        exchange: Exchange,
-        table: Table,
-        requests: Sequence[Sequence[Numbers]],
-        out: Table,
-        places: Sequence[Numbers],
-        most: int,
-    ) -> None:
-        """In each step, sends the rows of `table` in `requests`, and receives rows for `places` of `out`.
-
-        Collective:
-            Over the communicator.
-        """
-        row_bytes, n_steps = out.shape[1], len(exchange.steps)
-        group = min(n_steps, _ROUND_BYTES // _LARGE_ROW_BYTES)
-        lot = min(max(_ROUND_BYTES // (group * row_bytes), 1), most)
-        self._lots = slices.chunks(n_steps, group), slices.chunks(most, lot)
-        self._comm = exchange.context.collective_comm
-        self._steps = list(zip(exchange.steps, requests, places, strict=True))
-        self._table, self._out = table, out
-        self._are_large = row_bytes >= _LARGE_ROW_BYTES
-        if not self._are_large:
-            self._table_items, self._out_items = _items(table), _items(out)
-            stage = exchange.stage(group * lot * row_bytes)
-            self._room = stage.nbytes // _ROUNDS_UNDER_WAY // row_bytes
-            self._stage = stage[: self._room * _ROUNDS_UNDER_WAY * row_bytes].view(self._out_items.dtype)
-        self._used = 0  # of the stage, in rows
-
-    def run(self, copy_own: Callable[[], None]) -> None:
-        """Brings all rows, and calls `copy_own` while the first of them are under way."""
-        under_way: deque[_Round] = deque()
-        with InFlight(self._comm, Tag.ROWS) as receiving, InFlight(self._comm, Tag.ROWS) as sending:
-            for number, (steps, lot) in enumerate(product(*self._lots)):
-                if len(under_way) == _ROUNDS_UNDER_WAY:
-                    self._end_oldest(under_way, receiving, sending)
-                if not self._are_large:
-                    self._used = number % _ROUNDS_UNDER_WAY * self._room
-                under_way.append(self._begin(steps, lot, receiving, sending))
-                if not number:
-                    copy_own()
-            while under_way:
-                self._end_oldest(under_way, receiving, sending)
-
-    def _begin(self, steps: slice, lot: slice, receiving: InFlight, sending: InFlight) -> _Round:
-        """Begins the messages of a round."""
-        n_received, n_sent, staged = 0, 0, []
-        for step, requests, places in self._steps[steps]:
-            if self._are_large:
-                targets = [self._out[place] for place in places[lot].tolist()]
-            else:
-                staged.append((self._part_of_stage(len(places[lot])), places[lot]))
-                targets = [bytes_of(staged[-1][0])]
-            for block in cut_messages(targets):
-                receiving.receive(block, step.server)
-                n_received += 1
-            for client, rows in zip(step.clients, requests, strict=True):
-                for block in cut_messages(self._sources(rows[lot])):
-                    sending.send(block, client)
-                    n_sent += 1
-        return _Round(n_received, n_sent, staged)
-
-    def _end_oldest(self, under_way: deque[_Round], receiving: InFlight, sending: InFlight) -> None:
-        """Ends the oldest round that is under way."""
-        oldest = under_way.popleft()
-        receiving.wait_until(sum(later.n_received for later in under_way))
-        for items, places in oldest.staged:
-            self._out_items[places] = items
-        sending.wait_until(sum(later.n_sent for later in under_way))
-
-    def _sources(self, rows: Numbers) -> list[Block]:
-        """Where rows are sent from: large ones from the memory of the node, others from the stage."""
-        if self._are_large:
-            return [self._table[row] for row in rows.tolist()]
-        items = self._part_of_stage(len(rows))
-        self._table_items.take(rows, out=items, mode="clip")  # with "raise", NumPy would copy them twice
-        return [bytes_of(items)]
-
-    def _part_of_stage(self, n_rows: int) -> NDArray[np.void]:
-        """Memory of the stage for some rows."""
-        self._used += n_rows
-        return self._stage[self._used - n_rows : self._used]
+    def end(self) -> None:
+        """Waits for all rows, and brings those that came to the stage to their places."""
+        self._messages.wait_until(0)
+        for rows, places in self._arriving:
+            self._out[places] = rows
+        self._arriving.clear()
+        self._used = 0
 
 
-def _copy_rows(table: Table, rows: Numbers, out: Table, places: Numbers) -> None:
-    """Copies `table[rows]` to `out[places]`."""
-    row_bytes = out.shape[1]
-    if row_bytes >= _LARGE_ROW_BYTES:
-        for row, place in zip(rows.tolist(), places.tolist(), strict=True):
-            out[place] = table[row]
-    elif len(rows):
-        items, out_items = _items(table), _items(out)
-        for part in slices.chunks(len(rows), _COPY_BYTES // row_bytes):
-            out_items[places[part]] = items[rows[part]]
-
-
-def _items(table: Table) -> NDArray[np.void]:
-    """Small rows as items that NumPy copies at once, shape (n,). No copy."""
-    return table.view(np.dtype((np.void, table.shape[1])))[:, 0]
+def _copy_rows(table: Rows, out: Rows, numbers: Numbers, places: Numbers) -> None:
+    """Copies `table[numbers]` to `out[places]`: large rows straight, small ones in parts that stay in a cache."""
+    if table.ndim > 1:
+        for number, place in zip(numbers.tolist(), places.tolist(), strict=True):
+            out[place] = table[number]
+    elif len(numbers):
+        for part in slices.chunks(len(numbers), _COPY_BYTES // table.itemsize):
+            out[places[part]] = table[numbers[part]]

@@ -161,5 +161,5 @@ def memory_of(context: Context, spec: Spec, out: NDArray[Any] | None) -> Block:
 
 def allocate(context: Context, nbytes: int) -> Block:
     """Memory of this process alone. Raises a `CapacityError` where there is too little."""
-    cure = "Use allgather or share, which have one copy per node, or fewer rows at a time."
+    cure = "Use fewer rows at a time, or start fewer ranks on the node."
     return allocate_buffer(context.topology.host, nbytes, cure)

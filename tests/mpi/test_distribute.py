@@ -72,7 +72,6 @@ def test_representatives_keep_their_bits(configured, backend):
 def test_rows_of_any_size(comm, monkeypatch, row_bytes):
     """Small rows in a stage, large ones one by one, and those that take several messages."""
     monkeypatch.setattr(rows, "LARGEST_MESSAGE_BYTES", 300_000)  # as if it were 2**31
-    monkeypatch.setattr(exchange, "_SHORT_REQUEST_ROWS", 20)
     array = np.frombuffer(np.random.default_rng(1).bytes(50 * row_bytes), np.uint8).reshape(50, row_bytes)
     distributed = ms.distribute(array if comm.rank == 0 else None)
     for count in (0, 5, 100 if row_bytes > 9999 else 5000):
@@ -81,13 +80,15 @@ def test_rows_of_any_size(comm, monkeypatch, row_bytes):
 
 
 def test_many_rounds(comm, monkeypatch):
-    """More rounds than are under way at a time, and steps that take turns."""
-    monkeypatch.setattr(exchange, "_ROUND_BYTES", 4096)
+    """More rounds than are under way at a time, and as many rows of a node as just fill one or two, 170 each."""
+    monkeypatch.setattr(exchange, "_LOTS_BYTES", 4096)
     monkeypatch.setattr(exchange, "_LARGE_ROW_BYTES", 4096)
     array = np.arange(30_000.0).reshape(-1, 3)
     distributed = ms.distribute(array if comm.rank == 0 else None)
     for count in (10, 7000):
         assert_takes(distributed, array, some_rows(comm, array, count))
+    for count in (169, 170, 340):
+        assert_takes(distributed, array, np.arange(len(array) - count, len(array)))
 
 
 def test_what_numpy_takes(comm):
@@ -224,14 +225,19 @@ def test_bad_arguments(comm, raised):
 
 @pytest.mark.ranks(2)
 def test_ranks_that_differ(comm, raised):
+    """With MPISHARE_CHECK, the ranks of a node that differ hear of it first, and the other nodes of their error."""
     one, other = ms.distribute(local=np.ones(3)), ms.distribute(local=np.ones(3))
+    nodes = ms.topology()
     for call in (
         lambda is_last: (one if is_last else other).take([0]),
         lambda is_last: one.take([0]) if is_last else ms.allgather(np.ones(1)),
         lambda is_last: ms.distribute(local=np.ones(2)) if is_last else ms.distribute(np.ones(2)),
         lambda is_last: ms.distribute(local=np.ones((2, 1 + is_last))),
     ):
-        assert_refused_alike(raised(lambda call=call: call(comm.rank == LAST)), "MismatchError", f"rank {LAST}: ")
+        errors = raised(lambda call=call: call(comm.rank == LAST))
+        assert {errors[rank][0] for rank in nodes.ranks_of(nodes.node_of(LAST))} == {"MismatchError"}
+        assert {error for error, _ in errors} <= {"MismatchError", "PeerError"}
+        assert all(f"rank {LAST}: " in text for _, text in errors)
 
 
 def test_no_message_on_the_communicator_of_the_caller(duplicate):

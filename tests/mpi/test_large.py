@@ -19,8 +19,12 @@ def source(comm):
 
 def assert_whole(array):
     assert array.shape == (COUNT,)
-    for start in range(0, COUNT, PERIOD):
-        assert np.array_equal(array[start : start + PERIOD], PATTERN[: COUNT - start])
+    assert_pattern(array)
+
+
+def assert_pattern(array):
+    for start in range(0, array.size, PERIOD):
+        assert np.array_equal(array[start : start + PERIOD], PATTERN[: array.size - start])
 
 
 def test_an_array(comm):
@@ -35,3 +39,16 @@ def test_a_message(comm):
         ms.send(source(comm), 0)
     elif comm.rank == 0:
         assert_whole(ms.recv())
+
+
+@pytest.mark.ranks(2)
+def test_rows_of_another_node(comm):
+    """The first rank takes all rows of the last one's node, four times over and one more."""
+    rows = np.resize(PATTERN, (128, 4 << 20)) if comm.rank == comm.size - 1 else None
+    distributed = ms.distribute(rows, root=comm.size - 1, counts=[0] * (ms.topology().n_nodes - 1) + [128])
+    taken = distributed.take([*range(128)] * 4 + [127] if comm.rank == 0 else [])
+    if comm.rank == 0:
+        assert taken.nbytes > COUNT
+        assert np.array_equal(taken[511], taken[512])
+        for start in range(0, 512, 128):
+            assert_pattern(taken[start : start + 128].reshape(-1))
