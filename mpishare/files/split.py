@@ -40,33 +40,19 @@ def checked_split(split: Any, region: tuple[Any, ...] | None, *, is_mapped: bool
     return None if split is True else [checked_integer("split", count) for count in split]
 
 
-def check_rows(
-    context: Context,
-    listing: Listing,
-    chosen: Mapping[int, Selection],
-    counts: Sequence[int] | None,
-    *,
-    is_split: bool,
-) -> None:
-    """Checks that there are rows to split, where a load is to split any.
-
-    Args:
-        context: The context of the communicator.
-        listing: What the file has.
-        chosen: What `region` selects of each array.
-        counts: See `checked_split`.
-        is_split: Whether the load is to split rows.
+def check_rows(context: Context, listing: Listing, chosen: Mapping[int, Selection], split: Split) -> None:
+    """Checks that what is chosen of a file has rows that fit `split`, if any are to be split.
 
     Raises:
-        ArgumentError: The file has several arrays, the array has no dimension, or `counts` does not fit.
+        ArgumentError: The file has several arrays, the array has no dimension, or the numbers of rows do not fit.
     """
-    if not is_split:
+    if not split:
         return
     if listing.is_group:
         raise ArgumentError(f"split is for one array, but a group of {listing.path} was given. Give a dataset in it.")
     if not chosen[0].shape:
         raise ArgumentError(f"split is for rows, but the array of {listing.path} has no dimension.")
-    parts_of(chosen[0].shape[0], context.topology.n_nodes, counts, "nodes")
+    parts_of(chosen[0].shape[0], context.topology.n_nodes, None if split is True else split, "nodes")
 
 
 def load_split(
