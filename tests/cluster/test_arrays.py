@@ -88,6 +88,11 @@ def test_files_of_each_node_cross_no_link(make):
     assert links == {host: pytest.approx((0, 0, 1), abs=0.05) for host in ("h1", "h2")}
 
 
+def test_taken_rows_cross_the_link_once_for_each_rank(make):
+    links = parts(make(2), "take")
+    assert links == {host: pytest.approx((1, 1, 1), abs=0.05) for host in ("h1", "h2")}  # half of the rows, for 2 ranks
+
+
 @pytest.mark.parametrize(("call", "times", "counts"), [("allreduce", 2, [1, 1, 1]), ("allgather", 1, [1, 3, 1])])
 def test_the_least_that_must_cross(make, call, times, counts):
     links = parts(make(3, ranks="1,3,1"), call)

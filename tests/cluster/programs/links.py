@@ -76,6 +76,15 @@ def allgather(mib):
     assert (result == numbers).all()
 
 
+def take(mib):
+    """Each rank takes all rows, in an order of its own."""
+    rows = noise(int(mib) * MIB).reshape(-1, 2048)
+    distributed = ms.distribute(rows if comm.rank == 0 else None)
+    order = np.random.default_rng(comm.rank).permutation(len(rows))
+    distributed.take(order[:9])  # opens the connections
+    assert np.array_equal(measure(lambda: distributed.take(order)), rows[order])
+
+
 @contextmanager
 def file_of(mib, *, on_each_host=False):
     """An HDF5 file on the first host, or one of the same name on each, and no connection still to be opened."""
