@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
 
-from mpishare.errors import FileError, MpishareError, SpecError, StallError, place_in
+from mpishare.errors import BackendError, FileError, MpishareError, SpecError, StallError, place_in
 
 FOREIGN_ERRORS = (OSError, EOFError, LookupError, RuntimeError, ValueError, TypeError)
 """What the operating system, NumPy and h5py raise for a file that is missing, broken, or lacks what is asked for."""
@@ -58,6 +60,19 @@ def library_errors(path: str, dataset: str | None, what: str) -> Iterator[None]:
     except Exception as error:
         reason = f"{what} cannot be read: {type(error).__name__}: {reason_of(error)}"
         raise FileError(path, dataset, reason) from error
+
+
+def imported(module: str, use: str) -> Any:
+    """A module of an optional package, imported where it is used.
+
+    Raises:
+        BackendError: The package is not installed; `use` says what needs it.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise BackendError(f"{use} need {package}, which is not installed: pip install {package}") from error
 
 
 @contextmanager

@@ -10,20 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.errors import BackendError
-from mpishare.files.errors import file_errors
+from mpishare.files.errors import file_errors, imported
 from mpishare.files.fits_header import Hdu, hdus_of
-from mpishare.files.input_file import InputFile
+from mpishare.files.input_file import InputFile, OpenFormat
 from mpishare.files.sliced import described_or_reason, read_tile
 from mpishare.files.stored import Listing, Stored
 
 
-class FitsFile:
+class FitsFile(OpenFormat):
     """A FITS file. It satisfies `FormatReader`."""
 
     def __init__(self, file: InputFile) -> None:
-        self.file = file
-        self.check = file.check
+        super().__init__(file)
         self._converted: dict[str, Any] = {}
 
     @cached_property
@@ -34,11 +32,8 @@ class FitsFile:
 
     @cached_property
     def _opened(self) -> Any:
-        try:
-            from astropy.io import fits
-        except ImportError as error:
-            reason = "tables with columns that are converted, need astropy, which is not installed: pip install astropy"
-            raise BackendError(f"FITS images that are scaled or compressed, and {reason}") from error
+        use = "FITS images that are scaled or compressed, and tables with columns that are converted,"
+        fits = imported("astropy.io.fits", use)
         opened = fits.open(open(self.file.descriptor, "rb", closefd=False))  # noqa: SIM115 - of the file
         self.file.callback(opened.close)
         return opened
@@ -58,8 +53,7 @@ class FitsFile:
             self.file.check_end(hdu.offset + hdu.nbytes, name)
             if spec is None:
                 array = self._array(name)
-                filters = (array.compression,) if array.compression else ()
-                return replace(described_or_reason(self.file.path, name, array), filters=filters)
+                return replace(described_or_reason(self.file.path, name, array), filters=array.filters)
         return Stored(name, spec, len(spec.shape), "contiguous", hdu.offset)
 
     def _array(self, name: str) -> Any:
@@ -71,13 +65,9 @@ class FitsFile:
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
         """See `Reader`."""
-        if stored.offset is not None:
-            self.file.read(stored, ranges, out)
-        else:
-            assert stored.name is not None
-            with file_errors(self.file.path, stored.name):
-                array = self._array(stored.name)
-            read_tile(self.file.path, stored, array, ranges, out)
+        with file_errors(self.file.path, stored.name):
+            array = self._array(str(stored.name))
+        read_tile(self.file.path, stored, array, ranges, out)
 
 
 class _Image:
@@ -87,7 +77,7 @@ class _Image:
         self._section, self.shape = hdu.section, hdu.shape
         self.dtype = hdu.section[(slice(0, 1),) * len(hdu.shape)].dtype
         self.chunks = tuple(map(int, getattr(hdu, "tile_shape", ())))
-        self.compression = getattr(hdu, "compression_type", "")
+        self.filters = (hdu.compression_type,) if hasattr(hdu, "compression_type") else ()
 
     def __getitem__(self, index: tuple[slice, ...]) -> NDArray[Any]:
         spans = tuple(slice(one.start, one.stop) for one in index)  # with a step, astropy makes another dtype
@@ -98,7 +88,7 @@ class _Image:
 class _Rows:
     """The rows of a table, with the columns as astropy converts them; strings stay bytes."""
 
-    compression = ""
+    filters = ()
 
     def __init__(self, hdu: Any) -> None:
         self._table = hdu.data

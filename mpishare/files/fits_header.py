@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,12 +95,8 @@ class Hdu(NamedTuple):
     def _column(self, number: int) -> tuple[Any, ...] | None:
         """The name, the dtype and the shape of a column; None if it is converted."""
         name, form = self.header.get(f"TTYPE{number}") or f"col{number}", str(self.header.get(f"TFORM{number}"))
-        found = re.fullmatch(r"(\d{0,9})([A-Z]).*", form)
-        if (
-            found is None
-            or found[2] not in (*_COLUMNS, "A")
-            or self.header.keys() & {f"TSCAL{number}", f"TZERO{number}"}
-        ):
+        found = re.fullmatch(r"(\d{0,9})([ABCDEIJKM]).*", form)
+        if found is None or self.header.keys() & {f"TSCAL{number}", f"TZERO{number}"}:
             return None
         lengths = [int(length) for length in re.findall(r"\d+", str(self.header.get(f"TDIM{number}", "")))[::-1]]
         lengths = lengths or [int(found[1] or 1)]
@@ -154,8 +151,6 @@ def _value(text: str) -> Any:
     if word in ("T", "F"):
         return word == "T"
     for make in (int, float):
-        try:
+        with suppress(ValueError):
             return make(word.replace("D", "E"))
-        except ValueError:
-            continue
     return word

@@ -27,12 +27,8 @@ class FormatReader(Reader, Protocol):
 
     A new format is a class of this Protocol and an entry in `FORMATS`. An array whose bytes lie in a file as in memory
     has an `offset`: `InputFile.read` reads it. What another library reads by slices is read by `sliced.read_tile`.
-
-    Attributes:
-        file: The file. It closes what the reader has opened: `file.callback`.
+    The `file` closes what the reader has opened: `file.callback`.
     """
-
-    file: InputFile
 
     def listing(self, name: str | None, *, attributes: bool) -> Listing:
         """Describes the arrays in an object of the file, or the one array of that name.

@@ -17,7 +17,7 @@ from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError, place_in
 from mpishare.files.errors import FOREIGN_ERRORS, file_errors, reason_of
 from mpishare.files.hdf5_types import ObjectNames, attributes_of, h5py, readable, strings_in, with_widths
-from mpishare.files.input_file import InputFile
+from mpishare.files.input_file import InputFile, OpenFormat
 from mpishare.files.stored import NO_DTYPE, Listing, Stored, Tree, names_in, shown_names
 from mpishare.files.tiles import Selection, wanted
 
@@ -32,12 +32,8 @@ _STRINGS_AT_A_TIME = 1 << 16
 _MISSING_FILTER = "needs the filter {!r}, which HDF5 does not find here. Import hdf5plugin on all ranks before."
 
 
-class Hdf5File:
-    """An HDF5 file. It satisfies `Reader`."""
-
-    def __init__(self, file: InputFile) -> None:
-        self.file = file
-        self.check = file.check
+class Hdf5File(OpenFormat):
+    """An HDF5 file. It satisfies `TextReader`."""
 
     @cached_property
     def handle(self) -> Any:
@@ -85,20 +81,12 @@ class Hdf5File:
             walk = _Walk(self, attributes=attributes)
             tree = walk.tree(_member(self, name), path_of(name), {})
         names = names_in(tree, path) if attributes else []
-        left_out = [
-            f"{'link' if array.layout == 'link' else 'dataset'} {array.name!r}: {reason}"
-            for array in walk.arrays
-            for reason in (array.reason, *array.left_out)
-            if reason
-        ]
         named = {inner: walk.attributes[_key(one)] for inner, one in names if _key(one) in walk.attributes}
-        return Listing(path, walk.arrays, tree, named, left_out + walk.left_out, path_of(name))
+        return Listing(path, walk.arrays, tree, named, walk.unread, path_of(name))
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
         """See `Reader`."""
-        if stored.offset is not None:
-            self.file.read(stored, ranges, out)
-        elif stored.is_text:
+        if stored.is_text:
             strings = self.strings(stored, ranges).astype(stored.dtype)
             out[...] = strings.reshape(-1).view(out.dtype).reshape(out.shape)
         else:
@@ -156,13 +144,13 @@ class _Walk:
     Attributes:
         arrays: The datasets.
         attributes: Those of each dataset and group, by the key of its tree.
-        left_out: The attributes that cannot be read, each with the reason.
+        unread: The attributes that cannot be read, each with the reason.
     """
 
     def __init__(self, file: Hdf5File, *, attributes: bool) -> None:
         self.arrays: list[Stored] = []
         self.attributes: dict[int, dict[str, Any]] = {}
-        self.left_out: list[str] = []
+        self.unread: list[str] = []
         self._has_attributes = attributes
         self._object_names = ObjectNames()
         self._trees: dict[tuple[int, int], Tree] = {}  # by the file and the address of the object
@@ -188,7 +176,7 @@ class _Walk:
         self._trees[place] = tree
         if self._has_attributes and not (is_dataset and self.arrays[tree].reason):
             opened = h5py.Dataset(member) if is_dataset else h5py.Group(member)
-            self.attributes[_key(tree)] = attributes_of(opened, self._object_names, self.left_out)
+            self.attributes[_key(tree)] = attributes_of(opened, self._object_names, self.unread)
         return tree
 
     def _inner(self, group: Any, key: bytes, name: str, parents: dict[tuple[int, int], str]) -> Tree | None:

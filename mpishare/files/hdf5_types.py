@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.dtypes import describe, is_native_number, rebuild
 from mpishare.errors import BackendError
-from mpishare.files.errors import FOREIGN_ERRORS, reason_of
+from mpishare.files.errors import FOREIGN_ERRORS, imported, reason_of
 
 _NO_H5PY = "HDF5 files need h5py, which is not installed: pip install h5py"
 
@@ -20,11 +20,7 @@ class _H5py:
     """The module h5py, which is imported when the first of its attributes is used."""
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            import h5py
-        except ImportError as error:
-            raise BackendError(_NO_H5PY) from error
-        value = vars(self)[name] = getattr(h5py, name)
+        value = vars(self)[name] = getattr(imported("h5py", "HDF5 files"), name)
         return value
 
 

@@ -177,6 +177,25 @@ class InputFile(ExitStack):
             read_items(partial(read_exactly, self.file_of(stored).descriptor), stored, ranges, out)
 
 
+class OpenFormat:
+    """An open file of a format whose arrays lie in the file as in memory. Readers of other formats are made of it.
+
+    Attributes:
+        file: The file.
+    """
+
+    def __init__(self, file: InputFile) -> None:
+        self.file = file
+
+    def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
+        """See `tiles.Reader`."""
+        self.file.read(stored, ranges, out)
+
+    def check(self) -> None:
+        """See `formats.FormatReader`."""
+        self.file.check()
+
+
 def read_items(read_at: ReadAt, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
     """Fills `out` with items of an array whose bytes lie as in memory, from its `offset` on; see `tiles.Reader`."""
     offset, strides = _lie_of(stored, ranges)

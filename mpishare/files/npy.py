@@ -12,7 +12,7 @@ from mpishare.arrays.dtypes import check_dtype, describe, rebuild
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError
 from mpishare.files.errors import file_errors
-from mpishare.files.input_file import InputFile
+from mpishare.files.input_file import OpenFormat
 from mpishare.files.stored import Listing, Stored
 
 _LENGTHS = {1: struct.Struct("<H"), 2: struct.Struct("<I"), 3: struct.Struct("<I")}
@@ -29,12 +29,8 @@ _ALIGNED_BYTES = 64
 _SHOWN_CHARACTERS = 200
 
 
-class NpyFile:
-    """A .npy file. It satisfies `Reader`."""
-
-    def __init__(self, file: InputFile) -> None:
-        self.file = file
-        self.read, self.check = file.read, file.check
+class NpyFile(OpenFormat):
+    """A .npy file. It satisfies `FormatReader`."""
 
     def listing(self, name: str | None, *, attributes: bool) -> Listing:
         """The one array.
@@ -53,7 +49,7 @@ class NpyFile:
         with file_errors(file.path):
             spec, start = read_header(file.read_bytes)
         file.check_end(start + spec.nbytes)
-        return Listing(file.absolute_path, [Stored(None, spec, len(spec.shape), "npy", offset=start)], 0, {}, [])
+        return Listing(file.absolute_path, [Stored(None, spec, len(spec.shape), "npy", offset=start)], 0, {})
 
 
 def read_header(read_bytes: Callable[[int, int], bytes]) -> tuple[Spec, int]:

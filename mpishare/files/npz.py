@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import IO
-from zipfile import ZIP_BZIP2, ZIP_DEFLATED, ZIP_LZMA, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
-from zlib import error as zlib_error
+from zipfile import ZIP_BZIP2, ZIP_DEFLATED, ZIP_LZMA, ZIP_STORED, ZipFile, ZipInfo
 
 import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
 from numpy.typing import NDArray
 
 from mpishare.arrays.spec import Spec
-from mpishare.errors import SpecError
-from mpishare.files.errors import file_errors
-from mpishare.files.input_file import InputFile, read_items
+from mpishare.errors import FileError, SpecError
+from mpishare.files.errors import library_errors
+from mpishare.files.input_file import OpenFormat, read_items
 from mpishare.files.npy import read_header
 from mpishare.files.stored import NO_DTYPE, Listing, Stored
 
@@ -30,16 +28,12 @@ _INFLATED_BYTES = 1 << 20
 """Inflated at a time: what a rank holds of its own."""
 
 
-class NpzFile:
+class NpzFile(OpenFormat):
     """An archive of .npy files. It satisfies `FormatReader`.
 
     A stored member is read in place, as a .npy file is, without its checksum. A deflated one is inflated by one rank,
     which compares the checksum if it reads to the end.
     """
-
-    def __init__(self, file: InputFile) -> None:
-        self.file = file
-        self.check = file.check
 
     @cached_property
     def members(self) -> dict[str, ZipInfo]:
@@ -48,41 +42,35 @@ class NpzFile:
         Raises:
             FileError: The archive is truncated or damaged.
         """
-        with file_errors(self.file.path):
-            return {info.filename.removesuffix(".npy"): info for info in self._archive.infolist() if not info.is_dir()}
+        return {info.filename.removesuffix(".npy"): info for info in self._archive.infolist() if not info.is_dir()}
 
     @cached_property
     def _archive(self) -> ZipFile:
-        try:
+        with library_errors(self.file.path, None, "the archive"):
             return ZipFile(open(self.file.descriptor, "rb", closefd=False))
-        except Exception as error:  # of many classes
-            raise ValueError(f"is not a whole archive: {error}") from error
 
     def listing(self, name: str | None, *, attributes: bool) -> Listing:
         """The arrays of the archive. See `FormatReader`."""
         path, members = self.file.absolute_path, self.members
         chosen = members if name not in members else {name: members[name]}
-        arrays = []
-        for inner, info in chosen.items():
-            with file_errors(self.file.path, inner):
-                arrays.append(self._stored(inner, info))
-        return Listing.of_names(path, arrays, name, {})
+        return Listing.of_names(path, [self._stored(*item) for item in chosen.items()], name, {})
 
     def _stored(self, name: str, info: ZipInfo) -> Stored:
         """What the header of a member says.
 
         Raises:
-            ValueError: It is damaged.
+            FileError: It is damaged.
         """
-        with _opened(self._archive, info) as member:
-            try:
-                if _read_bytes(member, 0, min(len(MAGIC_PREFIX), info.file_size)) != MAGIC_PREFIX:
+        try:
+            with library_errors(self.file.path, name, "it"), self._archive.open(info) as member:
+                if member.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
                     raise SpecError("it is not a .npy file.")
                 spec, start = read_header(partial(_read_bytes, member))
-            except SpecError as error:
-                return Stored(name, Spec(NO_DTYPE, ()), 0, "npy", reason=str(error))
+        except SpecError as error:
+            return Stored(name, Spec(NO_DTYPE, ()), 0, "npy", reason=str(error))
         if start + spec.nbytes > info.file_size:
-            raise ValueError(f"is truncated: it has {info.file_size:,} bytes; {start + spec.nbytes:,} are needed.")
+            reason = f"is truncated: it has {info.file_size:,} bytes; {start + spec.nbytes:,} are needed."
+            raise FileError(self.file.path, name, reason)
         array = Stored(name, spec, len(spec.shape), "npy")
         if info.compress_type != ZIP_STORED:
             return replace(array, chunks=spec.shape, filters=(_COMPRESSIONS[info.compress_type],))
@@ -93,24 +81,10 @@ class NpzFile:
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
         """See `Reader`."""
-        if stored.offset is not None:
-            self.file.read(stored, ranges, out)
-            return
-        assert stored.name is not None
-        info = self.members[stored.name]
-        with file_errors(self.file.path, stored.name), _opened(self._archive, info) as member:
+        info = self.members[str(stored.name)]
+        with library_errors(self.file.path, stored.name, "it"), self._archive.open(info) as member:
             _, start = read_header(partial(_read_bytes, member))
             read_items(partial(_read_exactly, member), replace(stored, offset=start), ranges, out)
-
-
-@contextmanager
-def _opened(archive: ZipFile, info: ZipInfo) -> Iterator[IO[bytes]]:
-    """A member, opened to read; its damages as ValueErrors."""
-    try:
-        with archive.open(info) as member:
-            yield member
-    except (BadZipFile, zlib_error, struct.error) as error:
-        raise ValueError(f"is damaged: {error}") from error
 
 
 def _read_exactly(member: IO[bytes], offset: int, buffer: memoryview) -> None:
@@ -124,6 +98,5 @@ def _read_exactly(member: IO[bytes], offset: int, buffer: memoryview) -> None:
 
 
 def _read_bytes(member: IO[bytes], offset: int, nbytes: int) -> bytes:
-    buffer = bytearray(nbytes)
-    _read_exactly(member, offset, memoryview(buffer))
-    return bytes(buffer)
+    member.seek(offset)
+    return member.read(nbytes)

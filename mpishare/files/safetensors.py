@@ -4,53 +4,30 @@ from __future__ import annotations
 
 import json
 import operator
+import re
 import struct
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mpishare.arrays.dtypes import rebuild
 from mpishare.arrays.spec import Spec
-from mpishare.errors import BackendError, FileError
+from mpishare.errors import FileError
 from mpishare.files.errors import file_errors
-from mpishare.files.input_file import InputFile
+from mpishare.files.input_file import InputFile, OpenFormat
 from mpishare.files.stored import Listing, Stored
 
 _LENGTH = struct.Struct("<Q")
 _LARGEST_HEADER_BYTES = 100_000_000
 """As the library of the format allows."""
 
-_DTYPES = {
-    "BOOL": "?",
-    "U8": "u1",
-    "I8": "i1",
-    "U16": "<u2",
-    "I16": "<i2",
-    "U32": "<u4",
-    "I32": "<i4",
-    "U64": "<u8",
-    "I64": "<i8",
-    "F16": "<f2",
-    "F32": "<f4",
-    "F64": "<f8",
-    "C64": "<c8",
-}
-_DTYPES_OF_ML_DTYPES = {
-    "BF16": "bfloat16",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E8M0": "float8_e8m0fnu",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-}
+_OF_ML_DTYPES = {"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E8M0": "float8_e8m0fnu"}
+"""Dtypes that ml_dtypes has under another name than float8_…."""
 
 
-class SafetensorsFile:
+class SafetensorsFile(OpenFormat):
     """A safetensors file. It satisfies `FormatReader`."""
-
-    def __init__(self, file: InputFile) -> None:
-        self.file = file
-        self.read, self.check = file.read, file.check
 
     def listing(self, name: str | None, *, attributes: bool) -> Listing:
         """The arrays of the file, or of all shards. See `FormatReader`.
@@ -58,23 +35,22 @@ class SafetensorsFile:
         Source:
             The safetensors documentation, "Format".
         """
-        arrays, metadata = self._contents()
+        with file_errors(self.file.path):
+            arrays, metadata = self._contents()
         return Listing.of_names(self.file.absolute_path, arrays, name, {"": metadata} if attributes else {})
 
     def _contents(self) -> tuple[list[Stored], dict[str, Any]]:
-        with file_errors(self.file.path):
-            return _contents_of(self.file, None)
+        return _contents_of(self.file, None)
 
 
 class SafetensorsIndex(SafetensorsFile):
     """The shards that an index, a JSON file, names; each tensor is in one of them."""
 
     def _contents(self) -> tuple[list[Stored], dict[str, Any]]:
-        with file_errors(self.file.path):
-            index = dict(json.loads(self.file.read_bytes(0, self.file.stamp.nbytes)))
-            if "weight_map" not in index:
-                raise ValueError("is a JSON file, but no index of safetensors files: it has no 'weight_map'")
-            shard_of = dict(index["weight_map"])
+        index = dict(json.loads(self.file.read_bytes(0, self.file.stamp.nbytes)))
+        if "weight_map" not in index:
+            raise ValueError("is a JSON file, but no index of safetensors files: it has no 'weight_map'")
+        shard_of = dict(index["weight_map"])
         arrays: dict[str | None, Stored] = {}
         for shard in dict.fromkeys(shard_of.values()):
             path = str(Path(self.file.absolute_path).parent / shard)
@@ -124,23 +100,18 @@ def _stored(name: str, entry: Any, start: int, shard: str | None) -> Stored:
     return Stored(name, spec, len(spec.shape), "contiguous", start + first, target=target)
 
 
-def _dtype_of(name: Any) -> np.dtype[Any]:
+def _dtype_of(name: str) -> np.dtype[Any]:
     """The dtype that a header names.
 
     Raises:
-        BackendError: It needs ml_dtypes, which is not installed.
+        ValueError, TypeError: There is no such dtype.
+        SpecError: It needs ml_dtypes, which is not installed.
     """
-    if name in _DTYPES:
-        return np.dtype(_DTYPES[name])
-    if name not in _DTYPES_OF_ML_DTYPES:
+    number = re.fullmatch(r"([UIFC])(8|16|32|64)", name)
+    if number is not None:
+        return np.dtype(f"<{number[1].lower()}{int(number[2]) // 8}")
+    if name == "BOOL":
+        return np.dtype(bool)
+    if name != "BF16" and not name.startswith("F8_"):
         raise ValueError(f"dtype {name!r} is unknown to mpishare. Use load(call=…) with a library that has it")
-    try:
-        import ml_dtypes
-
-        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _DTYPES_OF_ML_DTYPES[name]))
-    except (ImportError, AttributeError) as error:
-        text = (
-            f"safetensors of dtype {name} need ml_dtypes, which is not installed, or too old: pip install -U ml_dtypes"
-        )
-        raise BackendError(text) from error
-    return dtype
+    return rebuild({"module": "ml_dtypes", "name": _OF_ML_DTYPES.get(name, f"float8_{name[3:].lower()}")})

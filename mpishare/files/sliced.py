@@ -131,7 +131,7 @@ class CallFile:
 
     def listing(self, name: str | None, *, attributes: bool) -> Listing:
         """The one array. See `FormatReader`."""
-        return Listing(self.file.path, [described(self.file.path, self.array)], 0, {}, [])
+        return Listing(self.file.path, [described(self.file.path, self.array)], 0, {})
 
     def check_same(self, stored: Stored) -> None:
         """Calls the function on this rank, and compares its array with the one of the rank that inspected it.

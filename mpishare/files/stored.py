@@ -95,7 +95,7 @@ class Listing(NamedTuple):
         arrays: The arrays, each once.
         tree: Their numbers by name; an array alone is its number.
         attributes: The attributes of the object under "", and of each member of a group by its name.
-        left_out: What cannot be loaded, each with the reason.
+        unread: The attributes that cannot be read, each with the reason.
         root: The name of the object, in a file that has groups.
     """
 
@@ -103,7 +103,7 @@ class Listing(NamedTuple):
     arrays: Sequence[Stored]
     tree: Tree
     attributes: dict[str, dict[str, Any]]
-    left_out: Sequence[str]
+    unread: Sequence[str] = ()
     root: str | None = None
 
     @classmethod
@@ -123,17 +123,27 @@ class Listing(NamedTuple):
         """
         named = {array.name: array for array in arrays}
         if name is None:
-            left_out = [f"array {array.name!r}: {array.reason}" for array in named.values() if array.reason]
             tree = {inner: number for number, inner in enumerate(named)}
-            return cls(path, [*named.values()], tree, attributes, left_out)
+            return cls(path, [*named.values()], tree, attributes)
         if name not in named:
             raise FileError(path, name, f"there is no such array; the file has {shown_names(named)}.")
-        return cls(path, [named[name]], 0, {"": attributes.get(name, {})} if attributes else {}, [])
+        return cls(path, [named[name]], 0, {"": attributes.get(name, {})} if attributes else {})
 
     @property
     def is_group(self) -> bool:
         """Whether the object is a group, and not one array."""
         return isinstance(self.tree, dict)
+
+    @property
+    def left_out(self) -> list[str]:
+        """What cannot be loaded, each with the reason."""
+        arrays = [
+            f"{'link' if array.layout == 'link' else 'dataset'} {array.name!r}: {reason}"
+            for array in self.arrays
+            for reason in (array.reason, *array.left_out)
+            if reason
+        ]
+        return [*arrays, *self.unread]
 
     @property
     def description(self) -> str:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from mpishare.arrays.raw import Block
 from mpishare.arrays.region import Axis
 from mpishare.arrays.spec import Order, Spec
+from mpishare.files.input_file import InputFile
 from mpishare.files.stored import Stored, strides_of
 
 _NEAR_BYTES = 256 << 10
@@ -48,7 +49,13 @@ class Tile(NamedTuple):
 
 
 class Reader(Protocol):
-    """An open file of one format, which reads the arrays in it."""
+    """An open file of one format, which reads the arrays in it that do not lie there as in memory.
+
+    Attributes:
+        file: The file, which reads the others.
+    """
+
+    file: InputFile
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
         """Fills `out` with the stored items of these indices along each axis, the slowest axis of the file first.
@@ -136,12 +143,13 @@ class Selection:
         """Reads a tile to its place in `block`, which is the block of the whole selection."""
         item = np.dtype((np.void, self.stored.itemsize))
         array = block.view(item).reshape(self.shape, order=self.order)
+        read = reader.read if self.stored.offset is None else reader.file.read
         ranges, place = [strip.indices for strip in strips], tuple(strip.place for strip in strips)
         if all(strip.taken is None for strip in strips):
-            reader.read(self.stored, ranges, array[(*place, ...)])  # with the Ellipsis one item is a view, too
+            read(self.stored, ranges, array[(*place, ...)])  # with the Ellipsis one item is a view, too
         else:
             near = np.empty([*map(len, ranges)], item, order=self.stored.spec.order)
-            reader.read(self.stored, ranges, near)
+            read(self.stored, ranges, near)
             array[place] = wanted(near, strips)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.errors import BackendError, FileError
-from mpishare.files.errors import file_errors, library_errors
-from mpishare.files.input_file import InputFile, Stamp, check_stamp
+from mpishare.errors import FileError
+from mpishare.files.errors import file_errors, imported, library_errors
+from mpishare.files.input_file import InputFile, OpenFormat, Stamp, check_stamp
 from mpishare.files.sliced import described_or_reason, index_of, shown_tile
 from mpishare.files.stored import Listing, Stored, Tree, shown_names
 
@@ -20,7 +20,7 @@ METADATA_FILES = {"zarr.json", ".zarray", ".zgroup", ".zmetadata"}
 """Files that say what a zarr folder is, in versions 3 and 2."""
 
 
-class ZarrFile:
+class ZarrFile(OpenFormat):
     """A zarr array or group. It satisfies `FormatReader`.
 
     The chunks of a folder are files of their own, which writers replace one by one. So a change of the metadata is
@@ -28,16 +28,13 @@ class ZarrFile:
     """
 
     def __init__(self, file: InputFile) -> None:
-        self.file = file
+        super().__init__(file)
         self._is_folder = Path(file.path).is_dir()
         self._members: dict[str, Any] = {}
 
     @cached_property
     def _root(self) -> Any:
-        try:
-            import zarr
-        except ImportError as error:
-            raise BackendError("zarr arrays need zarr, which is not installed: pip install zarr") from error
+        zarr = imported("zarr", "zarr arrays")
         if self._is_folder:
             return zarr.open(Path(self.file.path), mode="r")
         store = zarr.storage.ZipStore(f"/proc/self/fd/{self.file.descriptor}", mode="r")  # whatever its suffix is
@@ -80,19 +77,17 @@ class ZarrFile:
             return {inner: tree(f"{path}/{inner}".strip("/")) for inner in names}
 
         made = tree(root)
-        left_out = [f"array {array.name!r}: {array.reason}" for array in arrays if array.reason]
-        return Listing(file.absolute_path, arrays, made, found, left_out, f"/{root}")
+        return Listing(file.absolute_path, arrays, made, found, root=f"/{root}")
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
         """See `Reader`. zarr writes into node memory; else a rank would hold each chunk twice."""
-        assert stored.name is not None
-        array, index = self._member(stored.name.strip("/")), index_of(ranges)
+        array, index = self._member(str(stored.name).strip("/")), index_of(ranges)
         with library_errors(self.file.path, stored.name, shown_tile(index)):
             array.get_basic_selection(index, out=_buffer_of(out.view(stored.dtype)))
 
     def check(self) -> None:
         """See `FormatReader`. A rank that has read nothing may not see the folder."""
-        self.file.check()
+        super().check()
         for path, stamp in self.file.stamps.items() if self._is_folder and self._members else ():
             with file_errors(self.file.path):
                 check_stamp(path, stamp, Stamp.of(Path(path)))

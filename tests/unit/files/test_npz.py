@@ -52,7 +52,7 @@ def test_members_that_are_no_arrays_of_fixed_size(tmp_path):
     """They are left out of the whole, and refused alone."""
     np.savez(tmp_path / "a.npz", a=np.arange(3), b=np.array([None]))
     contents = inspected(tmp_path / "a.npz")
-    assert [text.partition(":")[0] for text in contents.left_out] == ["array 'b'"]
+    assert [text.partition(":")[0] for text in contents.left_out] == ["dataset 'b'"]
     assert loaded(tmp_path / "a.npz").keys() == {"a"}
     with pytest.raises(SpecError, match=r"'b' of .*a.npz: it is a pickle of Python objects, which is not read"):
         inspected(tmp_path / "a.npz", "b")
@@ -68,14 +68,27 @@ def test_damaged_members(tmp_path):
     array = np.random.default_rng(5).integers(0, 9, 10_000)
     np.savez_compressed(tmp_path / "a.npz", a=array)
     content = bytearray((tmp_path / "a.npz").read_bytes())
-    for at, message in ((2000, "is damaged: "), (len(content) // 2, "is damaged: ")):
+    for at, message in ((2000, "it cannot be read"), (len(content) // 2, "it cannot be read")):
         damaged = content.copy()
         damaged[at] ^= 0xFF
         (tmp_path / "a.npz").write_bytes(damaged)
         with pytest.raises(FileError, match=f"'a' of .*a.npz: {message}"):
             loaded(tmp_path / "a.npz")
     (tmp_path / "a.npz").write_bytes(content[:-30])
-    with pytest.raises(FileError, match="is not a whole archive"):
+    with pytest.raises(FileError, match="the archive cannot be read: BadZipFile"):
+        inspected(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_damaged_members_of_other_compressions(tmp_path, compression):
+    """Each of their modules has an error of its own."""
+    np.save(tmp_path / "a.npy", np.arange(1000))
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", compression) as archive:
+        archive.write(tmp_path / "a.npy", "a.npy")
+    content = bytearray((tmp_path / "a.npz").read_bytes())
+    content[60:90] = bytes(30)
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(FileError, match=r"'a' of .*a.npz: it cannot be read"):
         inspected(tmp_path / "a.npz")
 
 

@@ -57,7 +57,7 @@ def test_what_no_plain_array_can_be(path, tmp_path):
     write_zarr(tmp_path / "b", {"x": ARRAY})
     zarr.open_array(str(tmp_path / "b"), path="text", mode="w", shape=3, dtype=str, **options)
     assert loaded(tmp_path / "b").keys() == {"x"}
-    assert [text.partition(":")[0] for text in inspected(tmp_path / "b").left_out] == ["array '/text'"]
+    assert [text.partition(":")[0] for text in inspected(tmp_path / "b").left_out] == ["dataset '/text'"]
 
 
 def test_shards(tmp_path):
