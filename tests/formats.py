@@ -109,6 +109,7 @@ def write_zarr(path, arrays, version=ZARR_VERSIONS[-1]):
     """A group."""
     options: dict[str, Any] = {"zarr_format": version} if len(ZARR_VERSIONS) > 1 else {}
     zarr.open_group(str(path), mode="w", **options)
+    options = options or {"compressor": zarr.codecs.Zstd()}  # Blosc, the default, decodes chunks that end too early
     for name, array in arrays.items():
         chunks = [max(length // 2, 1) for length in array.shape]
         options |= {"shape": array.shape, "dtype": array.dtype, "chunks": chunks}
