@@ -125,12 +125,8 @@ class Exchange:
         comm, out, stage = self._context.collective_comm, rows_in(block, self._row_bytes), self.allocate_stage()
         of_nodes = wanted.of_nodes(self._starts)
         asked, clients = [(rank, *of_nodes[node]) for node, rank in self._servers], self._clients
-        with (
-            InFlight(comm, Tag.ROW_REQUEST) as requests,
-            InFlight(comm, Tag.ROWS) as even,
-            InFlight(comm, Tag.ROWS) as odd,
-        ):
-            this, before = _Round(stage[: self._half], even, out), _Round(stage[self._half :], odd, out)
+        with InFlight(comm, Tag.ROW_REQUEST) as requests, InFlight(comm, Tag.ROWS) as messages:
+            this, before = _Round(stage[: self._half], messages, out), _Round(stage[self._half :], messages, out)
             for first in count(0, self._lot):
                 lot = slice(first, first + self._lot)
                 inbox = [(client, this.part(self._lot * _NUMBER_BYTES)) for client in clients]
@@ -140,12 +136,12 @@ class Exchange:
                 clients = self._serve(requests, inbox, this)
                 if not first:
                     _copy_rows(self._table, out, *of_nodes[self._context.topology.node])
-                before.end()
+                before.end(this.n_messages)
                 this, before = before, this
                 asked = [each for each in asked if len(each[1]) >= lot.stop]
                 if not (asked or clients):
                     break
-            before.end()
+            before.end(0)
         _copy_rows(out, out, wanted.originals, wanted.repeated)
 
     def allocate_stage(self) -> Block:
@@ -186,6 +182,7 @@ class _Round:
     def __init__(self, memory: Block, messages: InFlight, out: Rows) -> None:
         self._memory, self._used = memory, 0
         self._messages, self._out = messages, out
+        self.n_messages = 0
         self._arriving: list[tuple[Rows, Numbers]] = []
 
     def part(self, nbytes: int) -> Block:
@@ -202,6 +199,7 @@ class _Round:
             self._arriving.append((blocks[0].view(self._out.dtype), places))
         for message in cut_messages(blocks):
             self._messages.receive(message, server)
+            self.n_messages += 1
 
     def send(self, client: int, table: Rows, numbers: Numbers) -> None:
         """Begins to send some rows of `table`."""
@@ -212,14 +210,15 @@ class _Round:
             table.take(numbers, out=blocks[0].view(table.dtype), mode="clip")  # with "raise", NumPy copies them twice
         for message in cut_messages(blocks):
             self._messages.send(message, client)
+            self.n_messages += 1
 
-    def end(self) -> None:
-        """Waits for all rows, and brings those that came to the stage to their places."""
-        self._messages.wait_until(0)
+    def end(self, n_newer: int) -> None:
+        """Waits for all messages but the newer ones, and brings rows that came to the stage to their places."""
+        self._messages.wait_until(n_newer)
         for rows, places in self._arriving:
             self._out[places] = rows
         self._arriving.clear()
-        self._used = 0
+        self._used = self.n_messages = 0
 
 
 def _copy_rows(table: Rows, out: Rows, numbers: Numbers, places: Numbers) -> None:

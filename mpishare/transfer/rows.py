@@ -120,18 +120,12 @@ def receive_blocks(context: Context, blocks: Iterable[tuple[int, Block]]) -> Non
 
 def _messages(blocks: Iterable[tuple[int, Block]]) -> Iterator[tuple[int, Block]]:
     """Ranks and messages."""
-    for rank, block in blocks:
-        for message in cut_messages([block]):
-            yield rank, message
+    return ((rank, message) for rank, block in blocks for message in cut_messages([block]))
 
 
 def cut_messages(blocks: Iterable[Block]) -> Iterator[Block]:
     """The blocks, cut to the largest message of MPI."""
-    for block in blocks:
-        if 0 < block.nbytes <= LARGEST_MESSAGE_BYTES:
-            yield block
-        else:
-            yield from (block[chunk] for chunk in slices.chunks(block.nbytes, LARGEST_MESSAGE_BYTES))
+    return (block[chunk] for block in blocks for chunk in slices.chunks(block.nbytes, LARGEST_MESSAGE_BYTES))
 
 
 def bytes_in_c_order(rows: NDArray[Any], stage: Block) -> Block:
