@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from mpishare.arrays import slices
 from mpishare.arrays.raw import Block, bytes_of, copy_bytes
 from mpishare.arrays.spec import Spec, describe
-from mpishare.collectives.distributed import Distributed, counting_nodes, node_counts, on_each_node
+from mpishare.collectives.distributed import Distributed, node_counts, on_each_node
 from mpishare.collectives.partition import parts_of
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
@@ -22,7 +23,6 @@ from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, checked_integer
 from mpishare.memory.allocation import node_memory
 from mpishare.memory.backends import check_backend
-from mpishare.memory.segment import Segment
 from mpishare.transfer.between_nodes import broadcast_spec
 from mpishare.transfer.node_fill import broadcast_in_node
 from mpishare.transfer.rows import (
@@ -34,6 +34,9 @@ from mpishare.transfer.rows import (
     send_blocks,
     stack_rows,
 )
+
+Parts = list[tuple[int, NDArray[Any]]]
+"""Rows of a node, with the rank that brings them."""
 
 _CHUNK_BYTES = 4 << 20
 """Rows travel from the root in chunks of this size. Rows that are not contiguous are copied to a buffer for one."""
@@ -99,12 +102,13 @@ def distribute(
             numbers = None if counts is None else [checked_integer("counts", count) for count in counts]
             what = f"…, counts={numbers}, root={root}"
             if local is not None:
-                _check_alone(array, counts)
+                if not (array is None and counts is None):
+                    given = f"local was given with {describe(array)} as array and counts={counts}"
+                    raise ArgumentError(f"{given}. Give it alone: each node keeps the rows of its ranks.")
                 spec = rows_of(local)
                 what = f"local=rows of {describe_rows(spec)}"
             elif context.topology.rank == root:
                 spec = rows_of(array)
-                parts_of(spec.shape[0], context.topology.n_nodes, numbers, "nodes")
                 agreement.payload, extension = spec.packed
                 is_copied = array is not None and not array.flags.c_contiguous
                 stage = allocate(context, max(spec.nbytes // max(spec.shape[0], 1), _CHUNK_BYTES) if is_copied else 0)
@@ -113,52 +117,34 @@ def distribute(
             return _from_all(context, spec, local, backend)
         spec = broadcast_spec(context, agreement.payload, extension, root)
         whole = Spec(spec.dtype, spec.shape)
-        return _from_root(context, whole, node_counts(context, whole, numbers), array, root, stage, backend)
+        numbers = node_counts(context, whole, numbers)
+        return _made(context, whole, numbers, partial(_fill_from_root, context, array, root, stage, numbers), backend)
 
 
-def _check_alone(array: object, counts: object) -> None:
-    """Raises an `ArgumentError` for arguments that do not go with `local`."""
-    if array is not None:
-        raise ArgumentError(f"both array, {describe(array)}, and local were given. Give one of them.")
-    if counts is not None:
-        raise ArgumentError("counts was given with local. Each node keeps the rows that its ranks give.")
-
-
-def _from_root(
-    context: Context,
-    whole: Spec,
-    counts: Sequence[int],
-    array: NDArray[Any] | None,
-    root: int,
-    stage: Block,
-    backend: str | None,
-) -> Distributed:
-    """The rows of the root's array. Collective over the communicator."""
+def _fill_from_root(
+    context: Context, array: NDArray[Any] | None, root: int, stage: Block, counts: Sequence[int], own: NDArray[Any]
+) -> Parts:
+    """Fills the rows of each node from the root's array; see `_made`."""
     topology = context.topology
-    parts = parts_of(whole.shape[0], topology.n_nodes, counts)
-    with _rows_of_node(context, whole, counts, backend) as (segment, own):
-        if topology.rank == root and array is not None:
-            chunks = (
-                (topology.ranks_of(node)[0], array[part][chunk])
-                for node, part in enumerate(parts)
-                if node != topology.node
-                for chunk in _chunks(whole, counts[node])
-            )
-            blocks = ((leader, bytes_in_c_order(rows, stage)) for leader, rows in chunks)
-            send_blocks(context, blocks, reuses_memory=not array.flags.c_contiguous)
-            copy_bytes(segment.view(own), array[parts[topology.node]])
-        elif topology.is_leader and topology.node != topology.node_of(root):
-            rows = segment.view(own)
-            receive_blocks(context, [(root, bytes_of(rows[chunk])) for chunk in _chunks(whole, len(rows))])
-        if not segment.origin.is_shared:
-            broadcast_in_node(context, root, segment.block())
-    return Distributed(context, whole, counts, segment.view(own))
+    if topology.rank == root and array is not None:
+        parts = parts_of(len(array), topology.n_nodes, counts)
+        blocks = (
+            (topology.ranks_of(node)[0], bytes_in_c_order(array[part][chunk], stage))
+            for node, part in enumerate(parts)
+            if node != topology.node
+            for chunk in _chunks(array[part])
+        )
+        send_blocks(context, blocks, reuses_memory=not array.flags.c_contiguous)
+        copy_bytes(own, array[parts[topology.node]])
+    elif topology.is_leader and topology.node != topology.node_of(root):
+        receive_blocks(context, [(root, bytes_of(own[chunk])) for chunk in _chunks(own)])
+    return [(root, own)]
 
 
-def _chunks(whole: Spec, n_rows: int) -> Iterator[slice]:
+def _chunks(rows: NDArray[Any]) -> Iterator[slice]:
     """The chunks in which rows travel from the root."""
-    row_bytes = whole.nbytes // max(whole.shape[0], 1)
-    return slices.chunks(n_rows if row_bytes else 0, max(_CHUNK_BYTES // max(row_bytes, 1), 1))
+    row_bytes = rows.nbytes // max(len(rows), 1)
+    return slices.chunks(len(rows), max(_CHUNK_BYTES // max(row_bytes, 1), 1))
 
 
 def _from_all(context: Context, spec: Spec, local: NDArray[Any], backend: str | None) -> Distributed:
@@ -169,30 +155,37 @@ def _from_all(context: Context, spec: Spec, local: NDArray[Any], backend: str | 
     counts = [sum(lengths[rank] for rank in ranks) for ranks in topology.placement.nodes]
     ranks = topology.ranks_of(topology.node)
     ends = list(accumulate((lengths[rank] for rank in ranks), initial=0))
-    with _rows_of_node(context, whole, counts, backend) as (segment, own):
-        parts = [segment.view(own)[start:stop] for start, stop in pairwise(ends)]
+
+    def fill(own: NDArray[Any]) -> Parts:
+        parts = [own[start:stop] for start, stop in pairwise(ends)]
         copy_bytes(parts[topology.node_rank], local)
-        if not segment.origin.is_shared:
-            for rank, part in zip(ranks, parts, strict=True):
-                broadcast_in_node(context, rank, bytes_of(part))
-    return Distributed(context, whole, counts, segment.view(own))
+        return list(zip(ranks, parts, strict=True))
+
+    return _made(context, whole, counts, fill, backend)
 
 
-@contextmanager
-def _rows_of_node(
-    context: Context, whole: Spec, counts: Sequence[int], backend: str | None
-) -> Iterator[tuple[Segment, Spec]]:
-    """Memory for the rows of this node, as a block that fills it. Leaving the block makes the pages read-only.
+def _made(
+    context: Context, whole: Spec, counts: Sequence[int], fill: Callable[[NDArray[Any]], Parts], backend: str | None
+) -> Distributed:
+    """A new array of `counts[node]` rows on each node.
 
-    Yields:
-        The segment, and the spec of the rows, once all nodes have memory.
+    Args:
+        context: The context of the communicator.
+        whole: The spec of all rows.
+        counts: The number of rows of each node.
+        fill: Writes the rows of this node that this rank brings, once all nodes have memory. It returns all rows of the
+            node in parts, with the rank that brings each of them.
+        backend: What `check_backend` returned.
 
     Collective:
         Over the communicator.
     """
     own = Spec(whole.dtype, (counts[context.topology.node], *whole.shape[1:]))
-    with agree(context.collective_comm), on_each_node("distribute", context) as node_context, ExitStack() as stack:
+    with on_each_node("distribute", context, whole) as node_context, ExitStack() as stack:
         memory = node_memory(node_context, own.nbytes, backend=backend, made_by="distribute")
-        with agree(context.collective_comm), counting_nodes(context, whole):
+        with agree(context.collective_comm):
             segment = stack.enter_context(memory)
-        yield segment, own
+        parts = fill(segment.view(own))
+        for rank, part in () if segment.origin.is_shared else parts:
+            broadcast_in_node(context, rank, bytes_of(part))
+    return Distributed(context, whole, counts, segment.view(own))

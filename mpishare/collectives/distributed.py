@@ -47,12 +47,11 @@ class Distributed:
         self.nbytes = whole.nbytes
         self.local = local
         self._starts = np.array([0, *accumulate(counts)])
-        start, stop = self._starts[context.topology.node : context.topology.node + 2].tolist()
-        self.rows = range(start, stop)
+        self.rows = range(*self._starts[context.topology.node : context.topology.node + 2].tolist())
         self._comm = context.topology.comm
         self._call = f"take(rows of distributed array {context.uid + context.segment_count}, {whole})"
         row_bytes = whole.nbytes // max(len(self), 1)
-        self._exchange = Exchange(context, bytes_of(local), self._starts, row_bytes) if row_bytes else None
+        self._exchange = Exchange(context, bytes_of(local), self._starts, max(row_bytes, 1))
         segment = segment_of(local)
         if segment is not None:
             segment.rows_per_node, segment.row_bytes = tuple(counts), row_bytes
@@ -117,8 +116,8 @@ class Distributed:
         """The rows that this rank wants, of any nodes: as `array[indices]` of the whole array.
 
         Rows of this node are copied from its memory. The others are asked for, and come as bytes: each once, however
-        often this rank wants it. Where several ranks of a node want a row, each gets its own copy over the link. If all
-        want the same rows, let one rank of each node take them.
+        often this rank wants it. Where several ranks of a node want a row, each gets its own copy over the link. The
+        manual's page on data larger than a node says how to take the same rows once for all of them.
 
         Args:
             indices: Any integers from -n to n - 1 for n rows, in any order, repeated or none at all, an array of any
@@ -152,9 +151,8 @@ class Distributed:
                 spec = Spec.checked((*numbers.shape, *self.shape[1:]), self.dtype)
                 block = memory_of(context, spec, out)
                 wanted = Wanted.of(numbers.ravel())
-                if self._exchange is not None:
-                    self._exchange.allocate_stage()
-            if self._exchange is not None:
+                self._exchange.allocate_stage()
+            if self.nbytes:
                 self._exchange.take(wanted, block)
             return spec.view(block) if out is None else out
 
@@ -193,18 +191,21 @@ def node_counts(context: Context, whole: Spec, counts: Sequence[int] | None) -> 
     Args:
         context: The context of the communicator.
         whole: The spec of all rows.
-        counts: The numbers of the user, which fit the nodes and the rows. When None, all nodes take equally many; but
-            if these are too many for the free memory of a node, each takes rows in proportion to its free memory.
+        counts: The numbers of the user. When None, all nodes take equally many; but if these are too many for the free
+            memory of a node, each takes rows in proportion to its free memory.
+
+    Raises:
+        ArgumentError: `counts` does not fit the nodes and the rows.
 
     Collective:
-        Over the communicator, unless there are `counts`.
+        Over the communicator.
     """
     n_rows, nodes = whole.shape[0], context.topology.placement.nodes
-    numbers = [part.stop - part.start for part in parts_of(n_rows, len(nodes), counts, "nodes")]
+    with agree(context.collective_comm):
+        numbers = [part.stop - part.start for part in parts_of(n_rows, len(nodes), counts, "nodes")]
+        own = memory_room().free
     if counts is not None:
         return numbers
-    with agree(context.collective_comm):
-        own = memory_room().free
     free_bytes = context.collective_comm.allgather_int(own)
     free = [free_bytes[ranks[0]] for ranks in nodes]
     row_bytes = whole.nbytes // max(n_rows, 1)
@@ -215,35 +216,35 @@ def node_counts(context: Context, whole: Spec, counts: Sequence[int] | None) -> 
 
 
 @contextmanager
-def on_each_node(name: str, context: Context) -> Iterator[Context]:
-    """A block in which each node makes its part. It stands in an agreement of all ranks.
+def on_each_node(name: str, context: Context, whole: Spec) -> Iterator[Context]:
+    """An agreement of all ranks, in which each node makes its part of an array.
 
     Args:
         name: The public call.
         context: The context of the communicator.
+        whole: The spec of the whole array.
 
     Yields:
         The context of the ranks of this node. Its memory has another size on each node.
 
+    Raises:
+        CapacityError: The block raised one. It says how many nodes would do.
+
     Collective:
-        Over the ranks of this node; over the communicator the first time.
+        Over the communicator.
     """
-    if context.topology.n_nodes == 1:
-        yield context
-        return
-    with collective(name, context.topology.node_comm) as call:
-        with call.agree_on_arguments():
-            pass
-        yield call.context
-
-
-@contextmanager
-def counting_nodes(context: Context, whole: Spec) -> Iterator[None]:
-    """A block whose `CapacityError` says how many nodes would do. Local."""
-    try:
-        yield
-    except CapacityError as error:
-        room = max(error.free, memory_room().free, 1)
-        n_nodes = max(-(-whole.nbytes // room), context.topology.n_nodes + 1)
-        cure = f"{n_nodes} nodes with {room:,} bytes each would hold all {whole.nbytes:,}. {error.cure}"
-        raise CapacityError(error.host, error.where, error.wanted, error.free, cure) from error
+    topology = context.topology
+    with agree(context.collective_comm):
+        try:
+            if topology.n_nodes == 1:
+                yield context
+            else:
+                with collective(name, topology.node_comm) as call:
+                    with call.agree_on_arguments():
+                        pass
+                    yield call.context
+        except CapacityError as error:
+            room = max(error.free, memory_room().free, 1)
+            n_nodes = max(-(-whole.nbytes // room), topology.n_nodes + 1)
+            cure = f"{n_nodes} nodes with {room:,} bytes each would hold all {whole.nbytes:,}. {error.cure}"
+            raise CapacityError(error.host, error.where, error.wanted, error.free, cure) from error

@@ -163,7 +163,7 @@ def load(
             if isinstance(reader, CallFile) and is_reading:
                 reader.check_same(listing.arrays[0])
             chosen, view = selections(listing, items)
-            check_rows(context, listing, chosen, split)
+            check_rows(listing, chosen, split)
         if split:
             data: Any = load_split(context, reader, chosen[0], view, counts, backend=names, progress=progress)
         else:

@@ -8,9 +8,7 @@ from typing import Any
 
 from mpishare.arrays.region import View, text_of_region
 from mpishare.arrays.spec import Spec
-from mpishare.collectives.distributed import Distributed, counting_nodes, node_counts, on_each_node
-from mpishare.collectives.partition import parts_of
-from mpishare.comm.agreement import agree
+from mpishare.collectives.distributed import Distributed, node_counts, on_each_node
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, checked_integer
 from mpishare.files.formats import FormatReader
@@ -40,19 +38,16 @@ def checked_split(split: Any, region: tuple[Any, ...] | None, *, is_mapped: bool
     return None if split is True else [checked_integer("split", count) for count in split]
 
 
-def check_rows(context: Context, listing: Listing, chosen: Mapping[int, Selection], split: Split) -> None:
-    """Checks that what is chosen of a file has rows that fit `split`, if any are to be split.
+def check_rows(listing: Listing, chosen: Mapping[int, Selection], split: Split) -> None:
+    """Checks that what is chosen of a file has rows, if any are to be split.
 
     Raises:
-        ArgumentError: The file has several arrays, the array has no dimension, or the numbers of rows do not fit.
+        ArgumentError: The file has several arrays, or the array has no dimension.
     """
-    if not split:
-        return
-    if listing.is_group:
+    if split and listing.is_group:
         raise ArgumentError(f"split is for one array, but a group of {listing.path} was given. Give a dataset in it.")
-    if not chosen[0].shape:
+    if split and not chosen[0].shape:
         raise ArgumentError(f"split is for rows, but the array of {listing.path} has no dimension.")
-    parts_of(chosen[0].shape[0], context.topology.n_nodes, None if split is True else split, "nodes")
 
 
 def load_split(
@@ -88,11 +83,7 @@ def load_split(
     start = sum(numbers[: topology.node])
     own_rows = rows._replace(indices=rows.indices[start : start + numbers[topology.node]])
     own = replace(selection, axes=(own_rows, *others), is_in_c_order=True)
-    with (
-        agree(context.collective_comm),
-        counting_nodes(context, selection.spec),  # outside of the node's call, as it raises another error
-        on_each_node("load", context) as node_context,
-    ):
+    with on_each_node("load", context, selection.spec) as node_context:
         is_shown = progress and topology.rank == ROOT
         [array] = read_parts(node_context, reader, [own], backend=backend, progress=is_shown)
     local = view(array)
