@@ -119,8 +119,8 @@ def test_a_job_that_is_signalled_to_stop_is_requeued_and_goes_on(slurm, tmp_path
     assert_nothing_left(slurm)
 
 
-@pytest.mark.parametrize("mpi", ["mpich", "intel"])
-def test_srun_starts_ranks_of_other_mpis(slurm, mpi):
+@pytest.mark.parametrize(("mpi", "pmi"), [("mpich", "pmi2"), ("intel", "pmi2"), ("system-openmpi", "pmix")])
+def test_srun_starts_ranks_of_other_mpis(slurm, mpi, pmi):
     """On two hosts. No mpiexec tells them where their library is.
 
     MPICH 4.0 of Debian is left out: it may hang in MPI_Finalize (pmodels/mpich#6596), with mpi4py alone as well.
@@ -128,8 +128,9 @@ def test_srun_starts_ranks_of_other_mpis(slurm, mpi):
     python = python_of(mpi)
     if not python.exists():
         pytest.skip(f"there is no .venv-{mpi}; make test creates it")
-    srun = ["srun", "--mpi=pmi2", "--nodes=2", "--ntasks=4", f"--export=ALL,LD_LIBRARY_PATH={python.parent.parent}/lib"]
-    job = slurm.exec(HEAD, [*srun, str(python), "-m", "mpi4py", "jobs/broadcast.py"])
+    settings = ["env", f"LD_LIBRARY_PATH={python.parent.parent}/lib", "OMPI_MCA_btl=^ofi"]
+    srun = ["srun", f"--mpi={pmi}", "--nodes=2", "--ntasks=4", str(python), "-m", "mpi4py", "jobs/broadcast.py"]
+    job = slurm.exec(HEAD, [*settings, *srun])
     assert "all 4 ranks agree bit for bit" in job.stdout
     assert job.stdout.count("bytes held once") == 2
     assert_nothing_left(slurm)
