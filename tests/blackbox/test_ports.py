@@ -1,6 +1,8 @@
 """Parts of others' codes, in jobs/ports: by mpishare they give the original's bits."""
 
+import ast
 import json
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from tests.blackbox.launch import run_code
 from tests.originals import archive_of
 
 PORTS = {
+    "anuga_shared_bcast": ["--triangles", "20000"],
     "elphmod_dispersion": ["--points", "40", "--bands", "4"],
     "ipie_integrals": ["--orbitals", "20"],
     "litebird_quaternions": ["--days", "1"],
@@ -20,6 +23,7 @@ PORTS = {
 }
 
 ORIGINALS = {
+    "anuga_shared_bcast": "anuga",
     "elphmod_dispersion": "elphmod",
     "ipie_integrals": "ipie",
     "litebird_quaternions": "litebird_sim",
@@ -43,6 +47,9 @@ for package, path in {modules}.items():
     sys.modules[package].__path__ = [path]
 sys.modules["fitsio"] = ModuleType("fitsio")  # which redrock imports for nothing that is called here
 sys.modules["fitsio"].FITS = None
+for package in ("anuga", "anuga.parallel", "anuga.parallel.parallel_api"):  # which imports compiled modules
+    sys.modules[package] = ModuleType(package)
+exec({anuga!r}, sys.modules["anuga.parallel.parallel_api"].__dict__)
 """
 
 IPIE = """
@@ -98,12 +105,20 @@ def figures():
     """What the programs print, by name."""
     options = ["--rounds", "1", "--json"]
     modules = {package: f"{archive_of(package)}/{package}" for package in MODULES}
-    code = ARCHIVES.format(whole=[str(archive_of(package)) for package in WHOLE], modules=modules) + "".join(
+    whole = [str(archive_of(package)) for package in WHOLE]
+    code = ARCHIVES.format(whole=whole, modules=modules, anuga=function_of_anuga()) + "".join(
         f"import jobs.ports.{name}\nassert jobs.ports.{name}.main({[*args, *options]}) == 0\n"
         for name, args in PORTS.items()
     )
     results = [json.loads(line) for line in run_code(2, code).stdout.splitlines()]
     return dict(zip(PORTS, results, strict=True))
+
+
+def function_of_anuga():
+    """The text of its function, with what it needs of the module."""
+    text = ZipFile(archive_of("anuga")).read("anuga/parallel/parallel_api.py").decode()
+    [function] = [node for node in ast.parse(text).body if getattr(node, "name", "") == "_shared_bcast_ndarray"]
+    return f"import numpy as num\n{ast.unparse(function)}"
 
 
 @pytest.mark.parametrize("name", PORTS)
