@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from mpishare.arrays import slices
 from mpishare.arrays.raw import Block, bytes_of
-from mpishare.comm import mpi
 from mpishare.comm.context import Context
 from mpishare.comm.in_flight import InFlight, Tag
 from mpishare.transfer.rows import allocate, cut_messages
@@ -28,15 +27,16 @@ Rows = NDArray[Any]
 # all ranks of a node send and receive at the same time.
 #
 # A round brings one lot of rows from each server: the first 500 wanted of each, say, then the next 500. All ranks have
-# the same lot. In a round, a rank
-#   1. begins to send each server the numbers of the rows in its lot, and to receive the rows and its clients' numbers;
-#   2. waits for its clients' numbers, and begins to send them rows;
+# the same lot. A rank first begins to send the numbers of all rows that it wants, a message for each lot: behind rows
+# on the same link, they would come late. Then, in a round, it
+#   1. begins to receive a lot of rows from each server;
+#   2. receives a message of numbers from each client, and begins to send the rows;
 #   3. waits for all rows of the round before, which it has received or sent.
 # A client that asks for less than a whole lot has no more to ask, so no other number tells the end.
 #
-# Take the rank that has gone the least far. If it waits in step 2, its clients have gone as far, so they have ended
-# step 1 and sent their numbers. If it waits in step 3, all ranks have ended step 2 of the round before, and so sent
-# its rows and begun to receive what it sends. So there is always a rank that can go on.
+# Take the rank that has gone the least far. If it waits in step 2, its clients have begun to send their numbers. If it
+# waits in step 3, all ranks have ended step 2 of the round before: they have begun to send its rows, and to receive
+# what it sends. So there is always a rank that can go on.
 #
 # Small rows are packed into a stage, from which they are sent, and received into it. Each half of it has room for the
 # messages of a round. Large rows are sent from where they lie, and received where they belong.
@@ -126,14 +126,16 @@ class Exchange:
         of_nodes = wanted.of_nodes(self._starts)
         asked, clients = [(rank, *of_nodes[node]) for node, rank in self._servers], self._clients
         with InFlight(comm, Tag.ROW_REQUEST) as requests, InFlight(comm, Tag.ROWS) as messages:
+            for server, numbers, _ in asked:
+                for first in range(0, len(numbers) + 1, self._lot):
+                    requests.send(bytes_of(numbers[first : first + self._lot]), server)
             this, before = _Round(stage[: self._half], messages, out), _Round(stage[self._half :], messages, out)
             for first in count(0, self._lot):
                 lot = slice(first, first + self._lot)
                 inbox = [(client, this.part(self._lot * _NUMBER_BYTES)) for client in clients]
-                for server, numbers, places in asked:
-                    requests.send(bytes_of(numbers[lot]), server)
+                for server, _, places in asked:
                     this.receive(server, places[lot])
-                clients = self._serve(requests, inbox, this)
+                clients = self._serve(inbox, this)
                 if not first:
                     _copy_rows(self._table, out, *of_nodes[self._context.topology.node])
                 before.end(this.n_messages)
@@ -155,17 +157,14 @@ class Exchange:
             stage.memory = allocate(self._context, 2 * self._half)
         return stage.memory
 
-    def _serve(self, requests: InFlight, inbox: Sequence[tuple[int, Block]], this: _Round) -> list[int]:
+    def _serve(self, inbox: Sequence[tuple[int, Block]], this: _Round) -> list[int]:
         """Receives the numbers of the clients, and begins to send rows. Returns the clients that have more to ask."""
-        status, left = mpi.Status(), []
-        for client, block in inbox:
-            requests.receive(block, client)
-        requests.wait_until(len(inbox))
-        for client, block in inbox:
-            requests.wait_oldest(status)
-            this.send(client, self._table, block[: status.count].view(np.int64))
-            if status.count == block.nbytes:
-                left.append(client)
+        left = []
+        with InFlight(self._context.collective_comm, Tag.ROW_REQUEST, buffers=inbox) as requests:
+            for (client, block), numbers in zip(inbox, requests.receive_all(), strict=True):
+                this.send(client, self._table, numbers.view(np.int64))
+                if len(numbers) == len(block):
+                    left.append(client)
         return left
 
 
