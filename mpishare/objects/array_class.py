@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from functools import cached_property
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -65,6 +67,7 @@ class ArrayClass(NamedTuple):
 PLAIN = ArrayClass()
 
 _CURE = "Pass numpy.asarray(…) of it."
+_PROPERTIES = (property, cached_property)
 
 
 def take_apart(array: Any) -> tuple[Any, ArrayClass]:
@@ -99,7 +102,24 @@ def items_of_out(out: Any, kind: ArrayClass) -> Any:
 
 def _skeleton(array: Any) -> bytes:
     """The pickle without items. Of an array that was unpickled, it is the same wherever the array was made."""
-    return bytes(pickle_object(array).skeleton)
+    return bytes(pickle_object(array, reduce=_without_caches).skeleton)
+
+
+def _without_caches(obj: Any) -> Any:
+    """How to pickle an object without what it has cached: what its properties keep, and what is named a cache.
+
+    Ranks cache different things. A unit of astropy does so when a rank reads its `si`, or converts it.
+    """
+    kind = type(obj)
+    names = () if isinstance(obj, type) else getattr(obj, "__dict__", ())
+    cached = {name for name in names if "cache" in name or isinstance(getattr(kind, name, None), _PROPERTIES)}
+    if not cached:
+        return NotImplemented
+    reduced = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    if len(reduced) < 3 or not isinstance(reduced[2], dict):
+        return reduced
+    make, args, state, *rest = reduced
+    return make, args, {name: value for name, value in state.items() if name not in cached}, *rest
 
 
 def _attributes(array: NDArray[Any]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from io import BytesIO
@@ -81,7 +81,9 @@ def check_length(length: int, expected: int) -> None:
         raise SpecError(f"a message from another rank cannot be read: it has {length:,} bytes, not {expected:,}")
 
 
-def pickle_object(obj: object, unshared: UnsharedParts | None = None) -> PickledObject:
+def pickle_object(
+    obj: object, unshared: UnsharedParts | None = None, reduce: Callable[[Any], Any] | None = None
+) -> PickledObject:
     """Pickles `obj` apart from its arrays, which are not copied.
 
     cloudpickle, if it is installed, pickles what pickle refuses: lambdas, and functions and classes that cannot be
@@ -90,6 +92,7 @@ def pickle_object(obj: object, unshared: UnsharedParts | None = None) -> Pickled
     Args:
         obj: Any object that can be pickled.
         unshared: Notes the parts that are not bytes of arrays.
+        reduce: How to pickle a part for which nothing else is known, as `reducer_override` of pickle says it.
 
     Raises:
         SpecError: A part of it cannot be pickled.
@@ -98,10 +101,10 @@ def pickle_object(obj: object, unshared: UnsharedParts | None = None) -> Pickled
         PEP 574, "Pickle protocol 5 with out-of-band data".
     """
     with suppress(Exception):  # the second attempt raises it again
-        return _pickled_by(_Pickler, obj, unshared)
+        return _pickled_by(_Pickler, obj, unshared, reduce)
     cloud_pickler = _cloud_pickler()
     try:
-        return _pickled_by(cloud_pickler or _Pickler, obj, unshared)
+        return _pickled_by(cloud_pickler or _Pickler, obj, unshared, reduce)
     except MpishareError:
         raise
     except Exception as error:  # user classes may raise anything
@@ -117,11 +120,16 @@ def pickle_object(obj: object, unshared: UnsharedParts | None = None) -> Pickled
         ) from error
 
 
-def _pickled_by(pickler_class: type[_Pickler], obj: object, unshared: UnsharedParts | None) -> PickledObject:
+def _pickled_by(
+    pickler_class: type[_Pickler],
+    obj: object,
+    unshared: UnsharedParts | None,
+    reduce: Callable[[Any], Any] | None,
+) -> PickledObject:
     if unshared is not None:
         unshared.clear()
     file = BytesIO()
-    pickler = pickler_class(file, unshared)
+    pickler = pickler_class(file, unshared, reduce)
     pickler.dump(obj)
     skeleton = file.getvalue()
     if unshared is not None and (rest := len(skeleton) - sum(part.nbytes for part in unshared.parts)) > LARGE_BYTES:
@@ -155,12 +163,15 @@ def _cure_of(error: Exception, text: str) -> str:
 class _Pickler(pickle.Pickler):
     """Puts a buffer in the place of each array."""
 
-    def __init__(self, file: BytesIO, unshared: UnsharedParts | None) -> None:
+    def __init__(
+        self, file: BytesIO, unshared: UnsharedParts | None, reduce: Callable[[Any], Any] | None = None
+    ) -> None:
         self._buffers: list[pickle.PickleBuffer] = []
         self._arrays: dict[int, NDArray[Any]] = {}  # by the id of the buffer in their place
         self._copied: dict[int, Any] = {}  # what copied objects give to pickle, by id
         self._unshared = unshared
         self._reducers = reducers()
+        self._reduce = reduce
         super().__init__(file, protocol=5, buffer_callback=self._buffers.append)
 
     def arrays(self) -> list[NDArray[Any]]:
@@ -177,6 +188,8 @@ class _Pickler(pickle.Pickler):
                 reduced = reduce(obj)
         if reduced is NotImplemented and isinstance(obj, np.ndarray):
             reduced = self._reduced_array(obj)
+        elif reduced is NotImplemented and self._reduce is not None:
+            reduced = self._reduce(obj)
         if isinstance(reduced, Copied):
             if self._unshared is not None:
                 self._unshared.add(reduced.part)

@@ -85,6 +85,16 @@ def test_what_would_lose_the_class_or_its_attributes(comm, raised):
         assert all(error == "MismatchError" and "unit=km" in message for error, message in errors), errors
 
 
+def test_what_a_unit_has_cached_on_one_rank(comm):
+    """It is no part of the unit."""
+    jansky, speed = units.def_unit("jansky_of_a_test", units.Jy), units.km / units.h
+    if comm.rank == 0:
+        assert (2 * jansky).si.unit.decompose() == (2 * speed * jansky / speed).decompose().unit
+        assert (3 * speed).decompose().to_value(speed) == pytest.approx(3)
+    for unit in (jansky, speed):
+        assert is_length(ms.allreduce(np.ones(2) * unit), np.full(2, float(comm.size)), unit)
+
+
 class Labelled(np.ndarray):
     """An array with attributes of its own."""
 
