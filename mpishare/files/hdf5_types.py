@@ -13,8 +13,6 @@ from mpishare.arrays.dtypes import describe, is_native_number, rebuild
 from mpishare.errors import BackendError
 from mpishare.files.errors import FOREIGN_ERRORS, imported, reason_of
 
-_NO_H5PY = "HDF5 files need h5py, which is not installed: pip install h5py"
-
 
 class _H5py:
     """The module h5py, which is imported when the first of its attributes is used."""
@@ -35,7 +33,7 @@ def check_h5py() -> None:
         BackendError: It is not.
     """
     if find_spec("h5py") is None:
-        raise BackendError(_NO_H5PY)
+        raise BackendError("HDF5 files need h5py, which is not installed: pip install h5py")
 
 
 def with_widths(dtype: np.dtype[Any], widths: Iterator[int]) -> np.dtype[Any]:

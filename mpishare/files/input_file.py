@@ -178,7 +178,7 @@ class InputFile(ExitStack):
 
 
 class OpenFormat:
-    """An open file of a format whose arrays lie in the file as in memory. Readers of other formats are made of it.
+    """An open file of a format whose arrays lie in the file as in memory. Readers of other formats derive from it.
 
     Attributes:
         file: The file.
