@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import bytes_of, copy_bytes
@@ -151,6 +152,7 @@ def scatter(
         own_spec = Spec(spec.dtype, (own.stop - own.start, *spec.shape[1:]))
         kind = context.collective_comm.bcast_obj(kind, root)
         with agree(context.collective_comm):
+            kind.around(np.ones([1] * len(spec.shape), spec.dtype))  # an error where this rank lacks the class
             block = memory_of(context, own_spec, items_of_out(out, kind))
             is_copied = topology.rank == root and array is not None and not array.flags.c_contiguous
             longest = max(part.stop - part.start for part in parts)

@@ -110,3 +110,13 @@ def test_attributes_of_a_class_of_the_user(comm):
     for result in (ms.allgather(local), ms.allreduce(local), ms.bcast(ms.share(local, writable=True))):
         assert isinstance(result, Labelled)
         assert result.label == {"name": "mass"}
+
+
+def test_a_class_that_only_the_root_has(comm, raised, monkeypatch):
+    """No rank goes on while another has an error."""
+    array = np.ones((5, 2)).view(Labelled) if comm.rank == 0 else None
+    if comm.rank:
+        monkeypatch.delattr(f"{__name__}.Labelled")
+    errors = raised(lambda: ms.scatter(array)) if comm.size > 1 else []
+    expected = ["PeerError", *["SpecError"] * (comm.size - 1)] if comm.size > 1 else []
+    assert [error for error, _ in errors] == expected
