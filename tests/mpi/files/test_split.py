@@ -6,13 +6,14 @@ import pytest
 
 import mpishare as ms
 from tests.formats import WRITTEN
+from tests.mpi.files.test_formats import FORMATS
 from tests.mpi.test_distribute import assert_split
 from tests.mpi.test_errors import assert_refused_alike
 
 LARGE = np.random.default_rng(3).integers(0, 2**40, (700, 1100))
 
 
-@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("name", FORMATS)
 def test_every_format(comm, shared_folder, name):
     written, file = WRITTEN[name], shared_folder / "data"
     if comm.rank == 0:
