@@ -1,6 +1,7 @@
 """What stands in for mpi4py.MPI where there is no MPI: one rank, in plain Python, under the names of mpi4py.
 
-Only `comm.mpi` may import this module. It has what the library calls, and no more. With one rank a collective copies or
+Only `comm.mpi` may import this module. It has what the library calls, and the
+calls of Python objects that programs make beside it, and no more. With one rank a collective copies or
 does nothing, and a message goes to the rank itself: it waits in its communicator until it is received. A receive that
 blocks while no message is there would wait for ever, so it raises an error instead.
 """
@@ -163,11 +164,17 @@ class Intracomm(Comm):
         """The number of ranks."""
         return self.size
 
-    def Dup(self, *_: object) -> Intracomm:
+    def Dup(self, info: object = None) -> Intracomm:
         """Another communicator."""
         return Intracomm()
 
-    Split = Split_type = Dup
+    def Split(self, color: int = 0, key: int = 0) -> Intracomm:
+        """Another communicator."""
+        return Intracomm()
+
+    def Split_type(self, split_type: int, key: int = 0, info: object = None) -> Intracomm:
+        """Another communicator."""
+        return Intracomm()
 
     def Idup(self) -> tuple[Intracomm, Request]:
         """Another communicator."""
@@ -196,7 +203,7 @@ class Intracomm(Comm):
 
     barrier = Barrier
 
-    def Bcast(self, _buffer: Any, _root: int = 0) -> None:
+    def Bcast(self, buf: Any, root: int = 0) -> None:
         """Returns at once."""
 
     def Allgather(self, send: Any, receive: Any, *_: object) -> None:
@@ -210,7 +217,7 @@ class Intracomm(Comm):
         """Returns what has ended."""
         return Request()
 
-    def Ibcast(self, _buffer: Any, _root: int = 0) -> Request:
+    def Ibcast(self, buf: Any, root: int = 0) -> Request:
         """Returns what has ended."""
         return Request()
 
@@ -221,19 +228,34 @@ class Intracomm(Comm):
 
     Iallgatherv = Ialltoallv = Iallreduce = Ireduce = Iallgather
 
-    def bcast(self, obj: Any, _root: int = 0) -> Any:
+    def bcast(self, obj: Any, root: int = 0) -> Any:
         """The object itself."""
         return obj
 
-    allreduce = reduce = bcast
+    def reduce(self, sendobj: Any, op: Op = SUM, root: int = 0) -> Any:
+        """The object itself."""
+        return sendobj
 
-    def allgather(self, obj: Any) -> list[Any]:
-        """The object of the one rank."""
-        return [obj]
+    def allreduce(self, sendobj: Any, op: Op = SUM) -> Any:
+        """The object itself."""
+        return sendobj
 
-    def gather(self, obj: Any, _root: int = 0) -> list[Any]:
+    def scatter(self, sendobj: Sequence[Any], root: int = 0) -> Any:
+        """The object for the one rank."""
+        (obj,) = sendobj
+        return obj
+
+    def allgather(self, sendobj: Any) -> list[Any]:
         """The object of the one rank."""
-        return [obj]
+        return [sendobj]
+
+    def gather(self, sendobj: Any, root: int = 0) -> list[Any]:
+        """The object of the one rank."""
+        return [sendobj]
+
+    def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
+        """The object for the one rank."""
+        return [*sendobj]
 
     def Isend(self, buffer: Any, dest: int, tag: int = 0) -> Request:
         """Sends to this rank: to the first receive that waits for such a message, or into the queue."""

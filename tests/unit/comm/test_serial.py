@@ -94,6 +94,17 @@ def test_what_would_wait_for_ever():
             call()
 
 
+def test_calls_of_objects_by_the_names_of_their_arguments(comm):
+    """As programs make them beside those of mpishare."""
+    assert comm.bcast("a", root=0) == comm.scatter(["a"], root=0) == comm.reduce("a", root=0) == "a"
+    assert comm.gather(sendobj=1, root=0) == comm.allgather(sendobj=1) == comm.alltoall(sendobj=[1]) == [1]
+    assert comm.allreduce(sendobj=3) == 3
+    comm.Bcast(np.zeros(2), root=0)
+    duplicate = comm.Split(color=1, key=0)
+    assert duplicate.size == 1
+    duplicate.Free()
+
+
 def test_attributes_end_with_their_communicator(mpi):
     freed = []
     keyval = mpi.Comm.Create_keyval(delete_fn=lambda _comm, _keyval, value: freed.append(value))
