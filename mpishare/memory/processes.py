@@ -128,7 +128,9 @@ def _open_part(
             return FilePart(file, part)
     except OSError as error:
         if not isinstance(error, FileNotFoundError):
-            problem = f"cannot be opened: {error.strerror}. Only processes of the same user and container can open it."
+            problem = f"cannot be opened: {error.strerror}."
+            if isinstance(error, PermissionError):
+                problem += " Only processes of the same user and container can open it."
     if scope() != host_scope:
         problem = f"is not on host {platform.node()}, or in another container. Make a handle in a process there."
     return FilePart(None, part, f"the memory of a handle of process {pid} on host {host} {problem}")

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from multiprocessing.context import get_spawning_popen
+from threading import RLock
 from typing import Any, Generic, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
@@ -66,13 +67,17 @@ class Handle(Generic[_T]):
         Collective:
             No, local. It needs no MPI.
         """
-        if self._pid != os.getpid():
+        if self._pid == os.getpid():
+            return self._obj
+        with _getting:
+            if self._pid == os.getpid():  # by another thread, meanwhile
+                return self._obj
             token, skeleton, views, parts = self._state
             blocks = [part.map(token) for part in parts]
             arrays = [np.ndarray(shape, dtype, blocks[n], start, strides) for n, start, shape, dtype, strides in views]
             self._obj = unpickle_object(PickledObject(skeleton, arrays))
             self._pid = os.getpid()
-        return self._obj
+            return self._obj
 
     def __reduce__(self) -> Any:
         """Another process gets the parts. A process that is being started keeps the handle here until it has them."""
@@ -81,6 +86,10 @@ class Handle(Generic[_T]):
             vars(popen).setdefault("mpishare_handles", []).append(self)
         return _unpickled, self._state
 
+
+_getting = RLock()
+"""Held while an object is made, as another thread must get the same one. An object may have handles in it."""
+os.register_at_fork(after_in_child=_getting._at_fork_reinit)  # type: ignore[attr-defined]
 
 _handles: WeakValueDictionary[int, Handle[Any]] = WeakValueDictionary()
 """The handles that this process has made, by token, so that one that comes back is the same one."""
@@ -111,7 +120,8 @@ def handle(obj: _T) -> Handle[_T]:
         obj: A node-shared array, a view of one, or an object with such arrays in it, such as a DataFrame or a dict.
 
     Returns:
-        The handle. It takes one descriptor of a file for each node-shared segment in `obj`.
+        The handle. It takes one descriptor of a file for each node-shared segment in `obj`, and a second one for each
+        that is moved.
 
     Raises:
         SpecError: `obj` cannot be pickled, or ranks may write to an array of it that is not in a file.
