@@ -97,7 +97,7 @@ def allreduce(
             local, kind = take_apart(local)
             spec = Spec.of(local)
             operation.check(spec.dtype)
-            kind.check_result(operation.function, spec.dtype, operation.name)
+            kind.check_result(operation.function, local, context.topology.size, operation.name)
             backend = check_backend(backend, context)
             shape = f"{spec.dtype.str}{list(spec.shape)}, {operation.name}, backend={backend}, scope={scope}"
             items = items_of_out(out, kind)

@@ -40,7 +40,8 @@ def gather(
             ranks. Rows that are not C-contiguous are sent from a copy.
         root: The rank that gets the rows.
         out: On `root`, an array in C order that may be written, into which the rows go; ignored elsewhere. New memory
-            is taken when None.
+            is taken when None. Where other ranks see its memory too, their `local` may be their own rows of it, but not
+            the rows of others, which are then overwritten.
         comm: The ranks that gather; MPI_COMM_WORLD when None.
 
     Returns:

@@ -42,31 +42,41 @@ class ArrayClass(NamedTuple):
         array: NDArray[Any] = unpickle_object(PickledObject(self.skeleton, [items]))
         return array
 
-    def check_result(self, operation: np.ufunc | None, dtype: np.dtype[Any], name: str) -> None:
+    def check_result(self, operation: np.ufunc | None, items: NDArray[Any], n_ranks: int, name: str) -> None:
         """Checks that the results of an operation have this class, as the larger ones of two arrays have.
+
+        They must also have the items that plain arrays give. Some of this rank's are tried, as if all ranks had them.
 
         Args:
             operation: A function of two arrays; None where NumPy has none.
-            dtype: The dtype of the arrays.
+            items: The items of this rank, as a plain array.
+            n_ranks: The number of ranks.
             name: The name of the operation in errors.
 
         Raises:
-            SpecError: The results have another class or other attributes, as the product of two lengths has.
+            SpecError: The results have another class or other attributes, as the product of two lengths has, or other
+                items, as a sum modulo 7 has.
         """
         if not self.name:
             return
-        one = self.around(np.ones(1, dtype))
+        plain = items.flat[:_TRIED] if items.size else np.ones(1, items.dtype)  # a copy
+        one = self.around(plain)
         try:
             kept = operation is not None and _skeleton(operation(one, one)) == _skeleton(np.maximum(one, one))
+            equal = not kept or _folded(operation, one, n_ranks) == _folded(operation, plain, n_ranks)
         except Exception as error:  # user classes may raise anything
             raise SpecError(f"{name} is not defined for {self.name}: {error}. {_CURE}") from error
         if not kept:
             raise SpecError(f"{name} of {self.name} would have another class or other attributes. {_CURE}")
+        if not equal:
+            raise SpecError(f"{name} of {self.name} differs from that of plain items. {_CURE}")
 
 
 PLAIN = ArrayClass()
 
 _CURE = "Pass numpy.asarray(…) of it."
+_TRIED = 1000
+"""Items of which an operation is tried."""
 _PROPERTIES = (property, cached_property)
 
 
@@ -84,7 +94,15 @@ def take_apart(array: Any) -> tuple[Any, ArrayClass]:
     if len(arrays) != 1 or arrays[0].__array_interface__ != items.__array_interface__:
         raise SpecError(f"{kind} has more than its items, such as a mask. Pass its parts, each as a plain array.")
     again = unpickle_object(PickledObject(skeleton, [items]))
-    return items, ArrayClass(f"{kind}{_attributes(array)}", _skeleton(again))
+    for name in _cached(again):
+        del again.__dict__[name]
+    return items, ArrayClass(f"{kind}{_attributes(again)}", _skeleton(again))
+
+
+def _cached(obj: Any) -> set[str]:
+    """The attributes that an object has cached."""
+    kind, names = type(obj), () if isinstance(obj, type) else getattr(obj, "__dict__", ())
+    return {name for name in names if "cache" in name or isinstance(getattr(kind, name, None), _PROPERTIES)}
 
 
 def items_of_out(out: Any, kind: ArrayClass) -> Any:
@@ -105,14 +123,21 @@ def _skeleton(array: Any) -> bytes:
     return bytes(pickle_object(array, reduce=_without_caches).skeleton)
 
 
+def _folded(operation: Any, array: NDArray[Any], n_ranks: int) -> bytes:
+    """The items of the result, if all ranks have the array."""
+    result = array
+    with np.errstate(all="ignore"):
+        for _ in range(min(n_ranks, _TRIED) - 1):
+            result = operation(result, array)
+    return np.ndarray.view(result, np.ndarray).astype(array.dtype).tobytes()
+
+
 def _without_caches(obj: Any) -> Any:
     """How to pickle an object without what it has cached: what its properties keep, and what is named a cache.
 
     Ranks cache different things. A unit of astropy does so when a rank reads its `si`, or converts it.
     """
-    kind = type(obj)
-    names = () if isinstance(obj, type) else getattr(obj, "__dict__", ())
-    cached = {name for name in names if "cache" in name or isinstance(getattr(kind, name, None), _PROPERTIES)}
+    cached = _cached(obj)
     if not cached:
         return NotImplemented
     reduced = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)

@@ -1,5 +1,7 @@
 """Arrays of subclasses of ndarray keep their class, and its attributes, in the calls that move or reduce items."""
 
+from functools import cached_property
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -110,6 +112,29 @@ def test_attributes_of_a_class_of_the_user(comm):
     for result in (ms.allgather(local), ms.allreduce(local), ms.bcast(ms.share(local, writable=True))):
         assert isinstance(result, Labelled)
         assert result.label == {"name": "mass"}
+
+
+class Modular(np.ndarray):
+    """Integers modulo 7, and a sum that is computed once."""
+
+    @cached_property
+    def total(self):
+        return int(np.asarray(self).sum())
+
+    def __array_ufunc__(self, ufunc, method, *args, **options):
+        result = getattr(ufunc, method)(*map(np.asarray, args), **options)
+        return (result % 7 if ufunc is np.add else result).view(Modular)
+
+
+def test_items_that_a_class_computes_in_its_own_way(comm, raised):
+    residues = np.array([3, 5, 6]).view(Modular)
+    if comm.rank == 0:
+        assert residues.total == 14  # and the other ranks have not cached it
+    assert ms.allgather(residues).tolist() == [3, 5, 6] * comm.size
+    assert ms.allreduce(residues, MPI.MAX).tolist() == [3, 5, 6]
+    text = f"MPI.SUM of {__name__}.Modular differs from that of plain items. Pass numpy.asarray"
+    for error, message in raised(lambda: ms.allreduce(residues)) if comm.size > 1 else []:
+        assert (error, text in message) == ("SpecError", True), message
 
 
 def test_a_class_that_only_the_root_has(comm, raised, monkeypatch):
