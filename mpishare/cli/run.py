@@ -134,10 +134,11 @@ def command(options: list[str], program: list[str]) -> list[str]:
 
 
 def _found(program: list[str]) -> list[str]:
-    """The program, beside this Python where PATH has none of its name: an environment need not be activated."""
+    """The program: beside this Python, if neither PATH nor this folder has it, as in an environment not activated."""
     name, *args = program
     beside = Path(sys.executable).parent / name
-    return [str(beside), *args] if shutil.which(name) is None and beside.is_file() else program
+    is_elsewhere = "/" in name or Path(name).is_file() or shutil.which(name) is not None
+    return [str(beside), *args] if not is_elsewhere and beside.is_file() else program
 
 
 def _under_mpi4py(program: list[str]) -> list[str]:

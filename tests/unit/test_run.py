@@ -34,11 +34,13 @@ def test_command(args):
 
 def test_a_program_beside_python(tmp_path, monkeypatch):
     """It is found where the environment is not activated. A folder of its name here is not the program."""
-    for name in ("python", "mpiexec", "mpishare"):
+    for name in ("python", "mpiexec", "mpishare", "setup.py"):
         (tmp_path / name).touch(0o700)
     monkeypatch.setattr(sys, "executable", f"{tmp_path}/python")
     monkeypatch.setenv("PATH", f"{tmp_path / 'empty'}")
     assert command([], ["mpishare", "info"]) == [f"{tmp_path}/{name}" for name in ("mpiexec", "mpishare")] + ["info"]
+    assert command([], ["setup.py"])[1:] == [f"{tmp_path}/python", "-m", "mpi4py", "setup.py"]  # that of this folder
+    assert command([], ["./mpishare"])[1:] == ["./mpishare"]
 
 
 @pytest.mark.parametrize("args", ["", "-n 4", "-n", "--oversubscribe ./tool", "-n 1 --bind-to none ./tool --", "--"])
