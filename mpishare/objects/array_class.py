@@ -124,11 +124,11 @@ def _skeleton(array: Any) -> bytes:
 
 
 def _folded(operation: Any, array: NDArray[Any], n_ranks: int) -> bytes:
-    """The items of the result, if all ranks have the array."""
+    """The items of the result, if all ranks have the array: of the next power of 2 of ranks, in few operations."""
     result = array
     with np.errstate(all="ignore"):
-        for _ in range(min(n_ranks, _TRIED) - 1):
-            result = operation(result, array)
+        for _ in range((n_ranks - 1).bit_length()):
+            result = operation(result, result)
     return np.ndarray.view(result, np.ndarray).astype(array.dtype).tobytes()
 
 
