@@ -1,7 +1,7 @@
 # Two commands for a newcomer, `make demo` and `make test`. Each sets up what it needs in .venv first.
 # All paths are relative, so that the folder's own path may hold spaces.
 
-.PHONY: demo test lint docs bench cluster-packages clean help
+.PHONY: demo test coverage lint docs bench cluster-packages clean help
 .DEFAULT_GOAL := help
 .SUFFIXES:
 
@@ -41,6 +41,7 @@ install = \
 help:
 	@echo "make demo   set up .venv, then share a real table with 4 ranks on 2 pretend nodes"
 	@echo "make test   set up .venv and other MPIs, then run every test; ONLY='unit mpi-3' runs some"
+	@echo "make coverage   run some of the tests, and demand that they reach nearly all lines and branches"
 	@echo "make bench  set up .venv, then make every benchmark again, with its pictures (half an hour)"
 	@echo "make lint   check style, format and types"
 	@echo "make docs   build the manual: build/docs/index.html"
@@ -56,6 +57,15 @@ NEEDED_MPIS := $(foreach mpi,$(OTHER_MPIS),$(if $(ONLY),$(findstring $(mpi),$(ON
 
 test: $(READY) $(ORIGINALS) $(NEEDED_MPIS:%=.venv-%/ready)
 	@$(PY) -m tests.run $(if $(ONLY),--only $(ONLY))
+
+# Launches that together run nearly all lines. Measuring takes half as long again, so that CI does not. Each process
+# measures itself, by coverage's own .pth file.
+coverage: export COVERAGE_FILE := $(CURDIR)/build/coverage/data
+coverage: $(READY) $(ORIGINALS)
+	@rm -rf build/coverage; mkdir -p build/coverage
+	COVERAGE_PROCESS_START="$(CURDIR)/pyproject.toml" $(PY) -m tests.run --only unit memory-folder watched
+	@$(PY) -m coverage combine --quiet
+	$(PY) -m coverage report --skip-covered
 
 # The project's own files, whatever else lies beside them.
 LINTED := benchmarks docs jobs mpishare tests setup.py

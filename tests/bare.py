@@ -31,8 +31,8 @@ PLACES = ["*bin/*", "lib*/*", "lib*/*/*"]
 PATH = "/usr/local/bin:/usr/bin:/bin"
 ORDINARY = 65534
 """The user "nobody" of every Linux, and its group."""
-SETTINGS = ("PIP_", "SSL_", "REQUESTS_", "UV_", "COVERAGE_")
-"""Beginnings of the settings that are passed on: how this machine reaches its package index, and the tests' own."""
+SETTINGS = ("PIP_", "SSL_", "REQUESTS_", "UV_")
+"""Beginnings of the settings that are passed on: how this machine reaches its package index."""
 NOT_TYPED = {
     "make test": "is typed at the end, for those of LAUNCHES that no other command starts",
     "mpishare plan": "needs a large file, which tests/blackbox/test_commands.py makes",

@@ -12,7 +12,7 @@ from fnmatch import fnmatch
 from tempfile import TemporaryDirectory, gettempdir
 from typing import NamedTuple
 
-from tests import bare, coverage
+from tests import bare
 from tests.blackbox.launch import ROOT, environment, python_of
 from tests.cluster.missing import missing, missing_namespaces, missing_strace
 
@@ -94,18 +94,14 @@ def main():
 
 def run_all(chosen, *, is_whole):
     """Runs these and prints the summary; `is_whole` also reports what is left out."""
-    coverage.begin()
     lines, *numbers = zip(*(run(launch) for launch in chosen), strict=True)
     print("\n== summary", *lines, sep="\n")
     passed, failed, skipped = map(sum, numbers)
     lacking = left_out() if is_whole else []
-    names = {launch.name for launch in chosen}
-    names |= {*(bare.LAUNCHES if "bare" in names else [])}
-    covered = coverage.compare() if names.issuperset(coverage.MEASURED) else ""
-    print(*lacking, *([covered] if covered else []), sep="\n")
+    print(*lacking, sep="\n")
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     is_incomplete = "CI" in os.environ and (skipped > 0 or bool(lacking))
-    return int(failed > 0 or is_incomplete or "fell" in covered)
+    return int(failed > 0 or is_incomplete)
 
 
 def launches():
@@ -192,7 +188,7 @@ def run(launch):
     print(f"\n== {launch.name}\n{' '.join([*settings, *launch.command])}", flush=True)
     start, before = time.monotonic(), cpu_s()
     with TemporaryDirectory(prefix="tests-", ignore_cleanup_errors=True) as folder:
-        environ = environment({**coverage.settings(launch.name), "TMPDIR": folder, **launch.environ})
+        environ = environment({"TMPDIR": folder, **launch.environ})
         line = ["timeout", "--foreground", str(TIME_LIMIT_S), *launch.command]  # mpiexec ends its ranks
         ended = subprocess.run(
             line, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace", check=False
