@@ -41,6 +41,7 @@ def outcomes(blocks):
         comm.Barrier()
     namespace.clear()  # numba keeps the functions that it has compiled, and so what they could see
     gc.collect()
+    gc.freeze()  # what modules keep need not be searched after each program
     return result
 
 
