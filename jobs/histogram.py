@@ -81,7 +81,7 @@ def read(options: argparse.Namespace) -> tuple[Array, Array]:
     return rows, np.array([np.histogram_bin_edges(column, options.bins) for column in rows.T])
 
 
-@njit(nogil=True)
+@njit(nogil=True, cache=True)
 def add_rows(rows: Array, edges: Array, counts: Array) -> None:
     """Adds 1 to the bin of each row; the last bin of a column has its upper edge, as NumPy's."""
     bins = edges.shape[1] - 1

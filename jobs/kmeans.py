@@ -91,7 +91,7 @@ def find_clusters(points: Array, start: Array, comm: MPI.Intracomm) -> tuple[Arr
     return labels, centers, rounds
 
 
-@njit(nogil=True)
+@njit(nogil=True, cache=True)
 def assign(points: Array, centers: Array, labels: Array, sums: Array) -> None:
     """Labels each point with its nearest center, and adds it to the sums of that."""
     for row in range(len(points)):

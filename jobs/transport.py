@@ -64,7 +64,7 @@ def make_tables(nuclides: int = 8, points: int = 20_000, resonances: int = 50) -
     return {"energy": energy, "scatter": scatter, "capture": capture, "mass": np.arange(1.0, nuclides + 1) ** 2}
 
 
-@njit(nogil=True)
+@njit(nogil=True, cache=True)
 def count_fates(first: int, stop: int, thickness: float, tables: tuple[Array, ...]) -> Array:
     """How many of the neutrons from `first` to `stop` have which fate."""
     counts = np.zeros(len(FATES), np.int64)
@@ -74,7 +74,7 @@ def count_fates(first: int, stop: int, thickness: float, tables: tuple[Array, ..
     return counts
 
 
-@njit(nogil=True)
+@njit(nogil=True, cache=True)
 def fate_of_one(thickness: float, tables: tuple[Array, ...]) -> int:
     """The index of a neutron's fate in FATES."""
     energy, scatter, capture, mass = tables

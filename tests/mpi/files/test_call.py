@@ -5,13 +5,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import dask.array as da
 import h5py
 import netCDF4
 import numpy as np
 import pytest
-import tensorstore
-import xarray
 import zarr
 from astropy.io import fits
 from mpi4py import MPI
@@ -68,7 +65,21 @@ def folder(build_folder):
     return build_folder
 
 
+def open_xarray(folder):
+    import xarray  # here, as the launches that leave it out need not import it, nor the next two
+
+    return xarray.open_dataset(folder / "call.nc", engine="h5netcdf")["a"]
+
+
+def open_dask(folder):
+    import dask.array
+
+    return dask.array.from_array(LARGE, chunks=CHUNKS) + 0
+
+
 def open_tensorstore(folder):
+    import tensorstore
+
     store = {"driver": "file", "path": f"{folder}/call.zarr/"}
     driver = "zarr3" if (folder / "call.zarr/zarr.json").exists() else "zarr"
     return tensorstore.open({"driver": driver, "kvstore": store}).result()
@@ -80,16 +91,19 @@ OPENED: dict[str, Callable[[Any], Any]] = {
     "memmap": lambda folder: np.memmap(folder / "call.raw", "i4", "r", shape=LARGE.shape),
     "h5py": lambda folder: h5py.File(folder / "call.h5")["a"],
     "netCDF4": lambda folder: netCDF4.Dataset(folder / "call.nc")["a"],
-    "xarray": lambda folder: xarray.open_dataset(folder / "call.nc", engine="h5netcdf")["a"],
-    "dask": lambda folder: da.from_array(LARGE, chunks=CHUNKS) + 0,
+    "xarray": open_xarray,
+    "dask": open_dask,
     "zarr": lambda folder: zarr.open_array(folder / "call.zarr", mode="r"),
     "tensorstore": open_tensorstore,
     "FITS section": lambda folder: fits.open(folder / "call.fits")[0].section,
 }
+ON_EVERY_MPI = "class", "numpy", "h5py", "zarr"
+"""What is opened in every launch; the others in two."""
+NAMES = [name if name in ON_EVERY_MPI else pytest.param(name, marks=pytest.mark.two_launches) for name in OPENED]
 
 
 @pytest.mark.parametrize("read", ["job", "node"])
-@pytest.mark.parametrize("name", OPENED)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 def test_whatever_can_be_sliced(folder, name, read):
     for index in (None, np.s_[::-3, 5:900:7], np.s_[:, 77], [699, 3, -1, 3, 100]):

@@ -12,9 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-import scipy.sparse
 from mpi4py import MPI
-from sklearn.linear_model import LinearRegression
 
 import mpishare as ms
 from mpishare.memory.segment import segment_of
@@ -110,15 +108,25 @@ def test_a_frame_is_as_it_was_and_its_columns_are_views(comm):
     assert ms.report().bytes_copied < 5000
 
 
+def fitted(inputs, outputs):
+    """A model of scikit-learn, whose import takes a second: tests that need it run in two launches."""
+    from sklearn.linear_model import LinearRegression
+
+    return LinearRegression().fit(inputs, outputs)
+
+
+@pytest.mark.two_launches
 def test_kinds_of_objects(comm):
+    import scipy.sparse
+
     table = np.arange(10.0)
-    fit = LinearRegression().fit(table.reshape(5, 2), table[:5])
+    fit = fitted(table.reshape(5, 2), table[:5])
     objects = [scipy.sparse.eye(50, format="csr"), fit, functools.partial(model().score, item=7), lambda: table[4] + 1]
-    sparse, fitted, score, add = shared(comm, lambda: objects)
+    sparse, model_of_sklearn, score, add = shared(comm, lambda: objects)
     assert (sparse @ np.ones(50)).sum() == 50
-    assert fitted.predict(np.ones((1, 2))).shape == (1,)
+    assert model_of_sklearn.predict(np.ones((1, 2))).shape == (1,)
     assert (score(), add()) == (11.0, 5.0)
-    assert all(map(segment_of, (sparse.data, fitted.coef_, score.func.__self__.weights)))
+    assert all(map(segment_of, (sparse.data, model_of_sklearn.coef_, score.func.__self__.weights)))
     assert shared(comm, lambda: "text" * 100_000) == "text" * 100_000
     assert shared(comm, list) == []
 
@@ -158,7 +166,10 @@ class Copying:
             8000,
         ),
         (lambda: [np.ones(1000), [n / 3 for n in range(200_000)]], "what list pickles besides arrays", 1 << 20, 8000),
-        (lambda: [frame(1 << 17), LinearRegression().fit(np.ones((1 << 18, 1)), np.ones(1 << 18))], None, 0, 1 << 21),
+        pytest.param(
+            *(lambda: [frame(1 << 17), fitted(np.ones((1 << 18, 1)), np.ones(1 << 18))], None, 0, 1 << 21),
+            marks=pytest.mark.two_launches,
+        ),
     ],
 )
 def test_whole_copies_are_told_and_not_counted_as_saved(comm, make, text, copied, saved):
