@@ -18,12 +18,12 @@ from tests.cluster.missing import missing, missing_namespaces, missing_strace
 
 TIME_LIMIT_S = 1800  # a launch that takes longer hangs
 
-ABOVE = ["objects", "messages", "files", "checkpoints", "tasks", "kernels"]
+ABOVE = ["objects", "messages", "files", "checkpoints", "tasks", "kernels", "compat"]
 """Folders of tests/mpi that stand on the others and know little of placement: they run once for a number of ranks."""
 LAYOUTS = [
     (2, "block:1", []),
-    (3, "", ["memory", "compat", *ABOVE]),
-    (4, "block:2", [*ABOVE, "compat"]),
+    (3, "", ["memory", *ABOVE]),
+    (4, "block:2", ABOVE),
     (4, "cyclic:2", ["memory", *ABOVE]),
 ]
 """Numbers of ranks, placements on pretended nodes ("" is all on the real one), and folders left out. `memory-folder`
@@ -40,8 +40,8 @@ NO_LOCAL = {"MPIR_CVAR_NOLOCAL": "1"}
 OFI = {**NO_LOCAL, "MPIR_CVAR_CH4_NETMOD": "ofi"}
 OTHER_MPIS: dict[str, list[tuple[int, dict[str, str], dict[str, list[str]]]]] = {
     "mpich": [
-        (3, {"MPISHARE_NODES": "block:2"}, {"without": [*ABOVE, "compat"]}),
-        (2, OFI, {"only": [*ABOVE, "compat"]}),
+        (3, {"MPISHARE_NODES": "block:2"}, {"without": ABOVE}),
+        (2, OFI, {"only": [folder for folder in ABOVE if folder != "compat"]}),
     ],
     "intel": [(3, {"MPISHARE_NODES": "block:2"}, {"only": SHARING}), (2, {}, {"only": ON_TOP})],
     "system-openmpi": [(2, {}, {})],
@@ -116,7 +116,7 @@ def launches():
     for size, nodes, without in LAYOUTS:
         name = f"mpi-{size}-{nodes}".rstrip("-")
         chosen.append(mpi(name, size, {"MPISHARE_NODES": nodes}, without=without))
-    chosen.append(mpi("memory-folder", 2, FOLDER, without=["comm", "transfer", "compat", *ABOVE]))
+    chosen.append(mpi("memory-folder", 2, FOLDER, without=["comm", "transfer", *ABOVE]))
     chosen.append(mpi("watched", 3, WATCHED, without=["memory", "kernels"]))
     for name in OTHER_MPIS:
         if python_of(name).exists():

@@ -17,8 +17,8 @@ BY_SLOT, BY_NODE = ["--map-by", "slot"], ["--map-by", "slot", "--rank-by", "node
 @pytest.mark.parametrize(
     ("hosts", "ranks", "placed", "options"),
     [
-        (2, "2", BY_SLOT, mpi_tests(only=["messages", "tasks", "compat"])),
-        (3, "1,3,1", BY_NODE, mpi_tests(without=["memory", "compat", *ABOVE])),
+        (2, "2", BY_SLOT, mpi_tests(only=["messages", "tasks"])),
+        (3, "1,3,1", BY_NODE, mpi_tests(without=["memory", *ABOVE])),
     ],
     ids=["2 hosts even by slot", "3 hosts uneven by node"],
 )

@@ -24,17 +24,22 @@ def run_until_signalled(victim, number, moment, **environ):
     return ended
 
 
-SIGNALS = [(0, "SIGKILL"), (2, "SIGKILL"), (3, "SIGKILL"), (1, "SIGTERM")]
+SIGNALS = {"root": (0, "SIGKILL"), "leader": (2, "SIGKILL"), "another rank": (3, "SIGKILL"), "SIGTERM": (1, "SIGTERM")}
+MOMENTS = [
+    *((name, "during") for name in SIGNALS),
+    ("another rank", "before"),
+    ("SIGTERM", "before"),
+    ("root", "after"),
+]
 
 
-@pytest.mark.parametrize(("victim", "number"), SIGNALS, ids=["root", "leader", "another rank", "SIGTERM"])
-@pytest.mark.parametrize("moment", ["before", "during", "after"])
-def test_killed_rank(victim, number, moment, tmp_path):
+@pytest.mark.parametrize(("name", "moment"), MOMENTS)
+def test_killed_rank(name, moment, tmp_path):
     """SIGKILL or SIGTERM of the root, of a leader or of another rank, before, during or after a share.
 
     Outcome: mpiexec ends the job at once; /dev/shm and TMPDIR are as before.
     """
-    run_until_signalled(victim, number, moment, TMPDIR=str(tmp_path))
+    run_until_signalled(*SIGNALS[name], moment, TMPDIR=str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -231,21 +231,22 @@ def wait_long():
         call()
 
 
-def fail_to_copy(count):
+def fail_to_copy():
     """The root has no memory to copy columns, which are not contiguous, alone or beside a large array; then it has."""
 
     def fail(*_):
         raise MemoryError
 
-    columns, root, usual = np.arange(int(count)).reshape(-1, 2)[:, 1], comm.size - 1, node_fill.fill
-    objects: list[Any] = [columns, [columns[:1000], np.ones(1 << 20)]]
+    root, usual = comm.size - 1, node_fill.fill
+    small, large = (np.arange(count).reshape(-1, 2)[:, 1] for count in (2000, 1 << 20))
+    objects: list[Any] = [small, large, [small, np.ones(1 << 20)]]
     for obj in objects:
         ms.share(obj if rank == root else None, root=root)  # after which slots are known
         for fill in (fail, usual):
             node_fill.fill = packing.fill = fill  # type: ignore[attr-defined]
             with suppress(MemoryError, ms.PeerError):
                 result = ms.share(obj if rank == root else None, root=root)
-                print(all(map(np.array_equal, result, obj)) if obj is objects[1] else np.array_equal(result, obj))
+                print(all(map(np.array_equal, result, obj)) if obj is objects[2] else np.array_equal(result, obj))
 
 
 def fork():

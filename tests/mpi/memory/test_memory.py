@@ -461,7 +461,7 @@ def test_after_a_fork_the_report_lists_all_arrays_and_slots_return_to_the_limit(
     """A child that ends at once, many times: what was in use is used no more, and its memory goes with its arrays."""
     comm, before = configured(recycle="8M"), sum(one.slab_bytes for one in pool.pools())
     small, large = shared(comm, 1), shared(comm, 2, LARGE)
-    for number in range(30):
+    for number in range(20):
         array = shared(comm, number, 1 << 15)
         child = os.fork()
         if not child:

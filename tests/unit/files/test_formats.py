@@ -62,8 +62,8 @@ def test_files_that_end_too_early(written):
     form, path = written
     for file in files_of(path):
         content = file.read_bytes()
-        close = range(0, min(len(content), 2500), 7 if path.is_file() else 97)
-        for length in {*close, *range(0, len(content), 1 + len(content) // (100 if path.is_file() else 5))}:
+        close = range(0, min(len(content), 2500), 17 if path.is_file() else 197)
+        for length in {*close, *range(0, len(content), 1 + len(content) // (50 if path.is_file() else 3))}:
             file.write_bytes(content[:length])
             assert_refused_or_same(form, path)
         file.write_bytes(content)
@@ -85,7 +85,7 @@ def test_damaged_files(written):
     if form.reader == "Hdf5File":
         return  # see test_hdf5_damage
     files, rng = files_of(path), np.random.default_rng(5)
-    for number in range(60 if form.reader == "ZarrFile" else 150):
+    for number in range(40 if form.reader == "ZarrFile" else 100):
         file = files[number % len(files)]
         content = file.read_bytes()
         damaged = bytearray(content)
