@@ -3,6 +3,7 @@
 import gc
 import re
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import h5py
@@ -66,7 +67,7 @@ def folder(build_folder):
 
 
 def open_xarray(folder):
-    import xarray  # here, as the launches that leave it out need not import it, nor the next two
+    import xarray
 
     return xarray.open_dataset(folder / "call.nc", engine="h5netcdf")["a"]
 
@@ -100,10 +101,19 @@ OPENED: dict[str, Callable[[Any], Any]] = {
 ON_EVERY_MPI = "class", "numpy", "h5py", "zarr"
 """What is opened in every launch; the others in two."""
 NAMES = [name if name in ON_EVERY_MPI else pytest.param(name, marks=pytest.mark.two_launches) for name in OPENED]
+IMPORTED = {"xarray": "xarray", "dask": "dask.array", "tensorstore": "tensorstore"}
+"""What only those launches import that run these: it takes a second on each rank."""
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def name(request):
+    """A way to open, whose module is imported before a test counts what it leaves."""
+    if request.param in IMPORTED:
+        import_module(IMPORTED[request.param])
+    return request.param
 
 
 @pytest.mark.parametrize("read", ["job", "node"])
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 def test_whatever_can_be_sliced(folder, name, read):
     for index in (None, np.s_[::-3, 5:900:7], np.s_[:, 77], [699, 3, -1, 3, 100]):

@@ -21,6 +21,10 @@ LARGE = 3 << 17
 """Float64 items of an array that is too large for a slot: 3 MiB."""
 
 METHODS = ("spawn", "forkserver", "fork")
+MEMMAP, PRIVATE, FORKSERVER = (
+    pytest.param(name, marks=pytest.mark.two_launches) for name in ("memmap", "private", "forkserver")
+)
+"""They do not depend on the MPI library."""
 
 pytestmark = pytest.mark.filterwarnings("ignore:handle.* bytes were copied into a nameless file")
 
@@ -52,8 +56,8 @@ def n_descriptors():
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-@pytest.mark.parametrize("backend", [None, "memmap", "private"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("backend", [None, MEMMAP, PRIVATE])
+@pytest.mark.parametrize("method", ["spawn", FORKSERVER, "fork"])
 def test_a_child_reads_the_array_without_mpi_and_is_no_rank(comm, method, backend):
     for count in (1000, LARGE):
         array = shared(comm, count, backend=backend)
@@ -109,7 +113,7 @@ def test_a_child_passes_a_handle_on_and_makes_private_views(comm):
 
 
 @pytest.mark.parametrize("count", [100, LARGE])
-@pytest.mark.parametrize("backend", [None, "memmap"])
+@pytest.mark.parametrize("backend", [None, MEMMAP])
 def test_a_child_keeps_the_memory_that_its_rank_has_dropped(configured, backend, count):
     comm = configured(recycle="64M")
     array = shared(comm, count, -1.0, backend=backend)
