@@ -2,7 +2,7 @@
 
 A mount namespace hides Slurm, munge and MPI. There each command of the two documents runs, one after the other as a
 reader would type them, in a copy of the project whose path has a space, with an empty environment. At the same time an
-ordinary user types those of README.md in another copy, and runs tests on 4 ranks.
+ordinary user types those of README.md in another copy, and runs tests on 3 ranks.
 """
 
 import os
@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from tests.blackbox.launch import ROOT, copy_project
 from tests.cluster.missing import missing
 
-OF_USER = "mpi-4-cyclic:2"
+OF_USER = "mpi-3"
 """The launch of tests.run that the ordinary user runs."""
 LAUNCHES = ["unit", "mpi-2-block:1", "blackbox", "cluster", OF_USER]
 """Launches of tests.run that run here: those of what a machine may lack, and those that CONTRIBUTING.md names."""
@@ -125,7 +125,7 @@ def script():
 
 
 def script_of_user():
-    """The commands of README.md, then tests on 4 ranks."""
+    """The commands of README.md, then tests on 3 ranks."""
     return script_of([*typed_in("README.md"), f"make test ONLY={OF_USER}", "make clean"])
 
 

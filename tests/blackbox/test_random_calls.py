@@ -4,7 +4,7 @@ import pytest
 
 from tests.blackbox.launch import PROGRAMS, run_ranks
 
-SECONDS = 4
+SECONDS = 3
 
 
 @pytest.mark.parametrize(("size", "nodes"), [(3, "block:1"), (4, "block:2")])

@@ -1,4 +1,4 @@
-"""The situations in which the ranks of a host share a kernel, but not all that a plain job has; each a job of 4."""
+"""The situations in which the ranks of a host share a kernel, but not all that a plain job has."""
 
 import json
 import os
@@ -27,7 +27,7 @@ _FOLDERS = {f"OMPI_MCA_{component}_backing_directory": "/dev/shm" for component 
 
 
 class Situation(NamedTuple):
-    """How a job of 4 ranks is launched.
+    """How a job is launched.
 
     Attributes:
         shm: Size of its own /dev/shm.
@@ -48,16 +48,16 @@ class Situation(NamedTuple):
     kills: tuple[str, ...] = ("ftruncate", "unlink")
 
     def run(self) -> tuple[dict[str, Any], list[str]]:
-        """Runs the program in it.
+        """Runs the program in it, on 4 ranks.
 
         Returns:
             What the program printed, and the files that the job left in /dev/shm.
         """
-        facts, *left = self._run(_RUN, "situation").splitlines()
+        facts, *left = self._run(_RUN, "situation", 4).splitlines()
         return json.loads(facts), left
 
     def kill(self) -> list[list[str]]:
-        """Runs a job for each of `kills`, of which a rank gets SIGKILL at this system call.
+        """Runs a job of 2 ranks for each of `kills`, of which a rank gets SIGKILL at this system call.
 
         Returns:
             For each job its exit status, and the files that were then in /dev/shm. Last those after `mpishare clean`,
@@ -66,17 +66,17 @@ class Situation(NamedTuple):
         script = _KILL.format(calls=" ".join(self.kills), python=shlex.quote(self._interpreter))
         # MPICH's launcher now and then misses that a rank in a PID namespace has ended.
         situation = self._replace(environ=(*self.environ, ("MPIEXEC_TIMEOUT", "20")))
-        return [line.split() for line in situation._run(script, "killed").split("\n")[:-1]]
+        return [line.split() for line in situation._run(script, "killed", 2).split("\n")[:-1]]
 
     @property
     def _interpreter(self) -> str:
         return str(MPICH if self.is_mpich else sys.executable)
 
-    def _run(self, script: str, program: str) -> str:
-        """What the shell script prints, whose "$@" is a job of 4 ranks."""
+    def _run(self, script: str, program: str, size: int) -> str:
+        """What the shell script prints, whose "$@" is a job of so many ranks."""
         host = ["unshare", *_AS_ROOT, "--mount", "sh", "-c", _SHM.format(self.shm) + script, "sh"]
         rank = [*self.rank, self._interpreter, "-m", "mpi4py", *self.python, f"{_PROGRAMS}.{program}"]
-        job = [*host, *self.job, self._interpreter, "-m", "mpishare", "run", "-n", "4", "--", *rank]
+        job = [*host, *self.job, self._interpreter, "-m", "mpishare", "run", "-n", str(size), "--", *rank]
         return str(run(job, {**_FOLDERS, **dict(self.environ)}, limit_s=100).stdout)
 
 

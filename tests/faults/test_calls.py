@@ -126,14 +126,13 @@ def test_messages_that_come_after_a_stall():
     assert len(errors(ended, "StallError")) >= 2
 
 
-@pytest.mark.parametrize("nodes", ["block:1", "block:2"])
-def test_an_interrupted_transfer(nodes, tmp_path):
+def test_an_interrupted_transfer(tmp_path):
     """An exception from outside, such as a signal handler's, in the middle of bcast, put, share, save or load.
 
     Outcome: that rank raises it at once, and refuses the communicator from then on; the others wait for it until
     MPISHARE_TIMEOUT or the job's end. No array gets wrong values.
     """
-    ended = run("interrupt", str(tmp_path), size=4, timeout_s="0.5", MPISHARE_NODES=nodes, MPISHARE_CHUNK="64K")
+    ended = run("interrupt", str(tmp_path), size=4, timeout_s="0.5", MPISHARE_NODES="block:2", MPISHARE_CHUNK="64K")
     assert set(ended.stdout.splitlines()) == {"bcast", "put", "share", "save", "load"}
 
 
