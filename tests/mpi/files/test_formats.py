@@ -46,8 +46,7 @@ def assert_loaded(result, expected):
     assert segment_of(result) is not None
 
 
-@pytest.mark.parametrize("read", ["job", "node"])
-@pytest.mark.parametrize("backend", [None, "private"])
+@pytest.mark.parametrize(("read", "backend"), [("job", None), ("node", "private")])
 def test_every_format(written, read, backend):
     path, arrays = written
     for name, array in arrays.items():
