@@ -28,10 +28,8 @@ LAYOUTS = [
 ]
 """Numbers of ranks, placements on pretended nodes ("" is all on the real one), and folders left out. `memory-folder`
 has 2 ranks on the real node, `watched` 3 ranks on 2 nodes, `cluster` 5 ranks on 3 hosts."""
-EVERYWHERE = "not large and not one_launch and not two_launches"
-SELECTED = {"mpi-2-block:1": "not large and not one_launch", "watched": "not large"}
-"""Which tests of tests/mpi a launch runs, by their marks: those of `two_launches` run in these two, and those of
-`one_launch`, which wait for a time limit, in the second."""
+EVERYWHERE = "not large and not one_launch"
+"""Which tests of tests/mpi a launch runs, by their marks; `watched` runs those of `one_launch` as well."""
 
 SHARING, ON_TOP = ["test_sharing.py", "memory", "transfer"], ["files", "messages", "tasks"]
 """The core of tests/mpi: what depends most on the MPI library, and what stands on it."""
@@ -117,7 +115,7 @@ def launches():
         name = f"mpi-{size}-{nodes}".rstrip("-")
         chosen.append(mpi(name, size, {"MPISHARE_NODES": nodes}, without=without))
     chosen.append(mpi("memory-folder", 2, FOLDER, without=["comm", "transfer", *ABOVE]))
-    chosen.append(mpi("watched", 3, WATCHED, without=["memory", "kernels"]))
+    chosen.append(mpi("watched", 3, WATCHED, "not large", without=["memory", "kernels"]))
     for name in OTHER_MPIS:
         if python_of(name).exists():
             chosen += on_another_mpi(name)
@@ -157,10 +155,10 @@ def ignored(path, reasons):
     return [f"--ignore={path}"] if reasons else []
 
 
-def mpi(name, size, environ, marks="", **folders):
+def mpi(name, size, environ, marks=EVERYWHERE, **folders):
     """The tests of tests/mpi on `size` ranks, or of some of its folders."""
     command = [sys.executable, "-m", "mpishare", "run", "-n", str(size), "python"]
-    return Launch(name, [*command, *mpi_tests(marks or SELECTED.get(name, EVERYWHERE), **folders)], environ)
+    return Launch(name, [*command, *mpi_tests(marks, **folders)], environ)
 
 
 def mpi_tests(marks=EVERYWHERE, *, only=("",), without=()):

@@ -115,7 +115,7 @@ def slept(seconds):
     return seconds
 
 
-@pytest.mark.two_launches
+@pytest.mark.one_launch
 @pytest.mark.ranks(2)
 def test_a_handler_that_raises_on_a_rank_that_waits_for_the_function(comm, monkeypatch):
     last, sleep = comm.size - 1, time.sleep

@@ -335,7 +335,6 @@ def test_where_no_kind_fits_the_error_names_each(configured):
 FOLDERS = [("/none", "there is no folder"), ("/proc", "/proc is on proc"), ("/bin/sh", "/bin/sh: Not a directory")]
 
 
-@pytest.mark.two_launches
 @pytest.mark.parametrize(("folder", "reason"), FOLDERS)
 def test_folders_that_cannot_be_used(folder, reason, configured, comm):
     """MPISHARE_DIR missing, or in which no file can be made, or on a network file system (here /proc).
