@@ -58,7 +58,7 @@ NEEDED_MPIS := $(foreach mpi,$(OTHER_MPIS),$(if $(ONLY),$(findstring $(mpi),$(ON
 test: $(READY) $(ORIGINALS) $(NEEDED_MPIS:%=.venv-%/ready)
 	@$(PY) -m tests.run $(if $(ONLY),--only $(ONLY))
 
-# Launches that together run nearly all lines. Measuring takes half as long again, so that CI does not. Each process
+# Launches that together run nearly all lines. Measuring takes half as long again, so CI does not measure. Each process
 # measures itself, by coverage's own .pth file.
 coverage: export COVERAGE_FILE := $(CURDIR)/build/coverage/data
 coverage: $(READY) $(ORIGINALS)
