@@ -28,8 +28,10 @@ LAYOUTS = [
 ]
 """Numbers of ranks, placements on pretended nodes ("" is all on the real one), and folders left out. `memory-folder`
 has 2 ranks on the real node, `watched` 3 ranks on 2 nodes, `cluster` 5 ranks on 3 hosts."""
-EVERYWHERE = "not large and not one_launch"
-"""Which tests of tests/mpi a launch runs, by their marks; `watched` runs those of `one_launch` as well."""
+EVERYWHERE = "not large and not two_launches"
+WHOLE = "not large"
+"""Which tests of tests/mpi a launch runs, by their marks. Two run those of `two_launches`: one without, and one with
+MPISHARE_CHECK and MPISHARE_TIMEOUT."""
 
 SHARING, ON_TOP = ["test_sharing.py", "memory", "transfer"], ["files", "messages", "tasks"]
 """The core of tests/mpi: what depends most on the MPI library, and what stands on it."""
@@ -113,9 +115,10 @@ def launches():
     chosen.append(Launch("mpi-1", [sys.executable, *one_rank], ALONE))
     for size, nodes, without in LAYOUTS:
         name = f"mpi-{size}-{nodes}".rstrip("-")
-        chosen.append(mpi(name, size, {"MPISHARE_NODES": nodes}, without=without))
+        marks = EVERYWHERE if without else WHOLE
+        chosen.append(mpi(name, size, {"MPISHARE_NODES": nodes}, marks, without=without))
     chosen.append(mpi("memory-folder", 2, FOLDER, without=["comm", "transfer", *ABOVE]))
-    chosen.append(mpi("watched", 3, WATCHED, "not large", without=["memory", "kernels"]))
+    chosen.append(mpi("watched", 3, WATCHED, WHOLE, without=["memory", "kernels"]))
     for name in OTHER_MPIS:
         if python_of(name).exists():
             chosen += on_another_mpi(name)

@@ -160,7 +160,7 @@ def test_one_nan_has_the_same_bits_on_all_ranks(comm):
     assert len(set(comm.allgather(ms.allreduce(local).tobytes()))) == 1
 
 
-@pytest.mark.one_launch
+@pytest.mark.two_launches
 def test_users_operations_take_types_of_mpi(raised, operations):
     for array in (np.ones(2, ">f8"), np.ones(2, "S3")):
         errors = raised(functools.partial(ms.allreduce, array, operations[1]))

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import mpishare as ms
 
-pytestmark = pytest.mark.one_launch
+pytestmark = pytest.mark.two_launches
 
 LAST = MPI.COMM_WORLD.size - 1
 

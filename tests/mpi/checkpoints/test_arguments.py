@@ -9,7 +9,7 @@ import pytest
 
 import mpishare as ms
 
-pytestmark = pytest.mark.one_launch
+pytestmark = pytest.mark.two_launches
 
 X = {"x": np.ones(3)}
 

@@ -252,7 +252,7 @@ def test_a_call_within_a_call_is_refused_and_leaves_the_outer_one_whole(duplicat
     assert ms.zeros(1, comm=duplicate)[0] == 0
 
 
-@pytest.mark.one_launch
+@pytest.mark.two_launches
 @pytest.mark.ranks(2)
 def test_a_communicator_whose_first_call_stalled_stays_refused(duplicate, comm, monkeypatch):
     monkeypatch.setenv("MPISHARE_TIMEOUT", "0.5")

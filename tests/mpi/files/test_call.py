@@ -99,10 +99,10 @@ OPENED: dict[str, Callable[[Any], Any]] = {
     "FITS section": lambda folder: fits.open(folder / "call.fits")[0].section,
 }
 ON_EVERY_MPI = "class", "numpy", "h5py", "zarr"
-"""What is opened in every launch; the others in one."""
-NAMES = [name if name in ON_EVERY_MPI else pytest.param(name, marks=pytest.mark.one_launch) for name in OPENED]
+"""What is opened in every launch; the others in two."""
+NAMES = [name if name in ON_EVERY_MPI else pytest.param(name, marks=pytest.mark.two_launches) for name in OPENED]
 IMPORTED = {"xarray": "xarray", "dask": "dask.array", "tensorstore": "tensorstore"}
-"""What only the launch imports that runs these: it takes a second on each rank."""
+"""What only the launches import that run these: it takes a second on each rank."""
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -221,7 +221,7 @@ BAD: dict[str, tuple[Any, str, str]] = {
 }
 
 
-@pytest.mark.one_launch
+@pytest.mark.two_launches
 @pytest.mark.parametrize("name", BAD)
 def test_bad_arrays(raised, name):
     call, error, message = BAD[name]
@@ -232,7 +232,7 @@ def test_bad_arrays(raised, name):
         assert re.search(message, text), text
 
 
-@pytest.mark.one_launch
+@pytest.mark.two_launches
 @pytest.mark.parametrize("victim", [0, -1])
 @pytest.mark.parametrize("kind", ["opening", "closing"])
 def test_a_call_that_raises_on_one_rank(victim, kind):
@@ -250,7 +250,7 @@ def test_a_call_that_raises_on_one_rank(victim, kind):
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.one_launch
+@pytest.mark.two_launches
 def test_arrays_that_differ(raised):
     last = ms.topology().ranks_of(0)[-1]
     errors = raised(lambda: ms.load(call=lambda: LARGE[: 500 if COMM.rank == last else 700]))
@@ -274,7 +274,7 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.one_launch
+@pytest.mark.two_launches
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_bad_arguments(raised, name):
     options, message = ARGUMENTS[name]
@@ -283,7 +283,7 @@ def test_bad_arguments(raised, name):
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.one_launch
+@pytest.mark.two_launches
 def test_a_rank_without_call(raised, folder):
     errors = raised(lambda: ms.load(folder / "call.h5") if COMM.rank else ms.load(call=Own))
     assert {kind for kind, _ in errors} == {"MismatchError"}

@@ -22,7 +22,7 @@ LARGE = 3 << 17
 
 METHODS = ("spawn", "forkserver", "fork")
 MEMMAP, PRIVATE, FORKSERVER = (
-    pytest.param(name, marks=pytest.mark.one_launch) for name in ("memmap", "private", "forkserver")
+    pytest.param(name, marks=pytest.mark.two_launches) for name in ("memmap", "private", "forkserver")
 )
 """They do not depend on the MPI library."""
 

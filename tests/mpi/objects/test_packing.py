@@ -109,13 +109,13 @@ def test_a_frame_is_as_it_was_and_its_columns_are_views(comm):
 
 
 def fitted(inputs, outputs):
-    """A model of scikit-learn, whose import takes a second: tests that need it run in one launch."""
+    """A model of scikit-learn, whose import takes a second: tests that need it run in two launches."""
     from sklearn.linear_model import LinearRegression
 
     return LinearRegression().fit(inputs, outputs)
 
 
-@pytest.mark.one_launch
+@pytest.mark.two_launches
 def test_kinds_of_objects(comm):
     import scipy.sparse
 
@@ -168,7 +168,7 @@ class Copying:
         (lambda: [np.ones(1000), [n / 3 for n in range(200_000)]], "what list pickles besides arrays", 1 << 20, 8000),
         pytest.param(
             *(lambda: [frame(1 << 17), fitted(np.ones((1 << 18, 1)), np.ones(1 << 18))], None, 0, 1 << 21),
-            marks=pytest.mark.one_launch,
+            marks=pytest.mark.two_launches,
         ),
     ],
 )
