@@ -63,7 +63,7 @@ test: $(READY) $(ORIGINALS) $(NEEDED_MPIS:%=.venv-%/ready)
 coverage: export COVERAGE_FILE := $(CURDIR)/build/coverage/data
 coverage: $(READY) $(ORIGINALS)
 	@rm -rf build/coverage; mkdir -p build/coverage
-	COVERAGE_PROCESS_START="$(CURDIR)/pyproject.toml" $(PY) -m tests.run --only unit memory-folder watched
+	COVERAGE_PROCESS_START="$(CURDIR)/pyproject.toml" $(PY) -m tests.run --only unit memory-folder mpi-3-block:2 mpi-4-cyclic:2
 	@$(PY) -m coverage combine --quiet
 	$(PY) -m coverage report --skip-covered
 

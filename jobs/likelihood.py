@@ -15,7 +15,6 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-import emcee
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
@@ -46,7 +45,9 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def sample(options: argparse.Namespace, pool: ms.Pool | None) -> NDArray[Any]:
-    """The chain, shape (steps, walkers, parameters)."""
+    """The chain, shape (steps, walkers, parameters), on rank 0, which alone needs emcee."""
+    import emcee
+
     sampler = emcee.EnsembleSampler(options.walkers, len(START), log_probability, pool=pool)
     sampler.random_state = np.random.RandomState(1998).get_state()
     start = START + 0.01 * np.random.default_rng(1998).standard_normal((options.walkers, len(START)))

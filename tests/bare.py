@@ -19,7 +19,7 @@ from tests.cluster.missing import missing
 
 OF_USER = "mpi-3"
 """The launch of tests.run that the ordinary user runs."""
-LAUNCHES = ["unit", "mpi-2-block:1", "blackbox", "cluster", OF_USER]
+LAUNCHES = ["unit", "mpi-3-block:2", "blackbox", "cluster", OF_USER]
 """Launches of tests.run that run here: those of what a machine may lack, and those that CONTRIBUTING.md names."""
 HIDDEN = re.compile(
     r"(lib)?(mpi|ompi|orte|openmpi|open-|osh|prte|prun|mca_|pmix|munge|unmunge|slurm|hdf5_openmpi)"

@@ -20,18 +20,17 @@ TIME_LIMIT_S = 1800  # a launch that takes longer hangs
 
 ABOVE = ["objects", "messages", "files", "checkpoints", "tasks", "kernels", "compat"]
 """Folders of tests/mpi that stand on the others and know little of placement: they run once for a number of ranks."""
+WATCHED = {"MPISHARE_CHECK": "1", "MPISHARE_TIMEOUT": "30"}
 LAYOUTS = [
-    (2, "block:1", []),
-    (3, "", ["memory", *ABOVE]),
-    (4, "block:2", ABOVE),
-    (4, "cyclic:2", ["memory", *ABOVE]),
+    (3, {"MPISHARE_NODES": ""}, ["memory", *ABOVE]),
+    (3, {"MPISHARE_NODES": "block:2"}, []),
+    (4, {"MPISHARE_NODES": "cyclic:2", **WATCHED}, ABOVE),
 ]
-"""Numbers of ranks, placements on pretended nodes ("" is all on the real one), and folders left out. `memory-folder`
-has 2 ranks on the real node, `watched` 3 ranks on 2 nodes, `cluster` 5 ranks on 3 hosts."""
-EVERYWHERE = "not large and not two_launches"
-WHOLE = "not large"
-"""Which tests of tests/mpi a launch runs, by their marks. Two run those of `two_launches`: one without, and one with
-MPISHARE_CHECK and MPISHARE_TIMEOUT."""
+"""Numbers of ranks, settings, and folders left out. Placement is on pretended nodes; "" is all ranks on the real one.
+`memory-folder` has 2 ranks on the real node, and `cluster` ranks on 2 and 3 hosts."""
+EVERYWHERE, WHOLE = "not large and not two_launches", "not large"
+"""Which tests of tests/mpi a launch runs, by their marks. Two launches leave nothing out, and so run those of
+`two_launches`: `mpi-3-block:2`, and `system-openmpi-2` with MPISHARE_CHECK and MPISHARE_TIMEOUT."""
 
 SHARING, ON_TOP = ["test_sharing.py", "memory", "transfer"], ["files", "messages", "tasks"]
 """The core of tests/mpi: what depends most on the MPI library, and what stands on it."""
@@ -41,10 +40,10 @@ OFI = {**NO_LOCAL, "MPIR_CVAR_CH4_NETMOD": "ofi"}
 OTHER_MPIS: dict[str, list[tuple[int, dict[str, str], dict[str, list[str]]]]] = {
     "mpich": [
         (3, {"MPISHARE_NODES": "block:2"}, {"without": ABOVE}),
-        (2, OFI, {"only": [folder for folder in ABOVE if folder != "compat"]}),
+        (2, OFI, {"only": ON_TOP}),
     ],
     "intel": [(3, {"MPISHARE_NODES": "block:2"}, {"only": SHARING}), (2, {}, {"only": ON_TOP})],
-    "system-openmpi": [(2, {}, {})],
+    "system-openmpi": [(2, WATCHED, {})],
     "system-mpich": [(2, NO_LOCAL, {"only": ["test_sharing.py", "transfer", *ON_TOP]})],
 }
 """Launches on other MPIs, which `make test` sets up: the number of ranks, settings, and folders of tests/mpi. A rank of
@@ -52,7 +51,6 @@ MPICH that waits leaves its core to no other, so that the folders above the othe
 
 ALONE = {"OMPI_MCA_osc": "^ucx", "OMPI_MCA_btl": "^ofi,sm,vader"}
 """One rank without a launcher, two of them at a time: no files of Open MPI, which nobody would remove."""
-WATCHED = {"MPISHARE_NODES": "block:2", "MPISHARE_CHECK": "1", "MPISHARE_TIMEOUT": "30"}
 FOLDER = {"MPISHARE_DIR": gettempdir(), "MPISHARE_RECYCLE": "0", "OMPI_MCA_osc": "^ucx,sm"}
 """An MPI that refuses windows, files in a folder, and no memory that is used again."""
 
@@ -113,16 +111,14 @@ def launches():
     chosen.append(pytest("faults", "--numprocesses=3", "--dist=worksteal", "tests/faults", *untraced))
     one_rank = [*mpi_tests(without=["kernels"]), "--numprocesses=2", "--dist=loadfile"]
     chosen.append(Launch("mpi-1", [sys.executable, *one_rank], ALONE))
-    for size, nodes, without in LAYOUTS:
-        name = f"mpi-{size}-{nodes}".rstrip("-")
-        marks = EVERYWHERE if without else WHOLE
-        chosen.append(mpi(name, size, {"MPISHARE_NODES": nodes}, marks, without=without))
+    for size, environ, without in LAYOUTS:
+        name = f"mpi-{size}-{environ['MPISHARE_NODES']}".rstrip("-")
+        chosen.append(mpi(name, size, environ, without=without))
     chosen.append(mpi("memory-folder", 2, FOLDER, without=["comm", "transfer", *ABOVE]))
-    chosen.append(mpi("watched", 3, WATCHED, WHOLE, without=["memory", "kernels"]))
     for name in OTHER_MPIS:
         if python_of(name).exists():
             chosen += on_another_mpi(name)
-    chosen.append(mpi("large-3", 3, {"MPISHARE_NODES": "sizes:2,1"}, "large", only=["test_large.py"]))
+    chosen.append(mpi("large-3", 3, {"MPISHARE_NODES": "sizes:2,1"}, only=["test_large.py"], marks="large"))
     chosen.append(pytest("blackbox", "--numprocesses=2", "--dist=loadfile", "tests/blackbox"))
     if not missing(slurm=False):
         chosen.append(pytest("cluster", "tests/cluster", "--ignore=tests/cluster/test_slurm.py"))
@@ -158,16 +154,18 @@ def ignored(path, reasons):
     return [f"--ignore={path}"] if reasons else []
 
 
-def mpi(name, size, environ, marks=EVERYWHERE, **folders):
-    """The tests of tests/mpi on `size` ranks, or of some of its folders."""
+def mpi(name, size, environ, **chosen):
+    """The tests of tests/mpi on `size` ranks, or some of them."""
     command = [sys.executable, "-m", "mpishare", "run", "-n", str(size), "python"]
-    return Launch(name, [*command, *mpi_tests(marks, **folders)], environ)
+    return Launch(name, [*command, *mpi_tests(**chosen)], environ)
 
 
-def mpi_tests(marks=EVERYWHERE, *, only=("",), without=()):
-    """The arguments with which Python runs tests/mpi, or some of its folders, on each rank."""
-    folders = [f"tests/mpi/{folder}" for folder in only] + [f"--ignore=tests/mpi/{folder}" for folder in without]
-    return [*PYTEST, "--durations=5", "--tb=short", "-m", marks, *folders]
+def mpi_tests(*, only=(), without=(), marks=None):
+    """The arguments with which Python runs tests/mpi on each rank: all of it, or some of its folders."""
+    marks = marks or (EVERYWHERE if only or without else WHOLE)
+    folders = [f"tests/mpi/{folder}" for folder in only or [""]]
+    ignored = [f"--ignore=tests/mpi/{folder}" for folder in without]
+    return [*PYTEST, "--durations=5", "--tb=short", "-m", marks, *folders, *ignored]
 
 
 def on_another_mpi(name):

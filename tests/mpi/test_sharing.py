@@ -54,7 +54,7 @@ def test_again_and_again_from_arrays_that_change_afterwards(comm, nbytes):
 def test_a_neighbour_of_the_root_may_change_a_source_that_is_shared_once_it_has_returned(comm, monkeypatch):
     """The other node's leader is late with its part of the broadcast: the neighbour has changed the source by then.
 
-    It takes two nodes, of which the first has ranks 0 and 1, as in the launches mpi-4-block:2 and watched.
+    It takes two nodes, of which the first has ranks 0 and 1, as in the launch mpi-3-block:2.
     """
     topology = ms.topology()
     if topology.n_nodes != 2 or topology.node_of(1) != topology.node_of(0):

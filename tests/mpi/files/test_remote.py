@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ from mpi4py import MPI
 
 import mpishare as ms
 from tests.arrays import assert_same
+from tests.processes import wait_until
 
 COMM = MPI.COMM_WORLD
+LISTEN, TIME_WAIT = "0A", "06"  # of a socket, in /proc/net/tcp
 ARRAY = np.random.default_rng(3).integers(0, 2**30, (700, 1100), "i4")
 
 
@@ -59,14 +62,32 @@ def served(build_folder):
     if COMM.rank == 0:
         zarr.open(str(folder / "a"), mode="w", shape=ARRAY.shape, chunks=(64, 500), dtype="i4")[...] = ARRAY
         server = Server(folder)
-    url = COMM.bcast(server and f"http://127.0.0.1:{server.server_port}/a")
+    port = COMM.bcast(server and server.server_port)
+    url = f"http://127.0.0.1:{port}/a"
     if ms.topology().node == ms.topology().node_of(0):
         zarr.open_array(url, mode="r")[0, 0]  # starts threads, before descriptors are counted
     COMM.Barrier()
+    wait_until(lambda: is_closed(port), 10)
     yield server, folder, url
     COMM.Barrier()
     if server:
         server.end()
+
+
+def is_closed(port):
+    """Whether both ends of each connection to a port of this host are closed: some time after the last byte."""
+    sockets = [line.split()[1:4] for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    states = {state for local, remote, state in sockets if f":{port:04X}" in (local[-5:], remote[-5:])}
+    return states <= {LISTEN, TIME_WAIT}
+
+
+@pytest.fixture(autouse=True)
+def _no_connection_is_left(served):
+    """Before descriptors are counted."""
+    yield
+    COMM.Barrier()
+    port = int(re.findall(r":(\d+)/", served[2])[0])
+    wait_until(lambda: is_closed(port), 10)
 
 
 def test_each_byte_is_sent_once(served):
