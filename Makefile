@@ -132,11 +132,12 @@ $(READY): $(DEMO_READY)
 	@touch $@
 
 # Tests that a package does not hold, and packages of which some modules are enough.
-$(ORIGINALS): tests/originals.txt tests/originals-compiled.txt | $(READY)
-	@$(begin); $(PY) -m pip download --quiet --disable-pip-version-check --no-deps --ignore-requires-python \
-	  --no-binary schwimmbad --require-hashes --dest $(@D) --requirement tests/originals.txt
-	@$(PY) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --python-version 3.11 \
-	  --abi cp311 --platform manylinux2014_x86_64 --require-hashes --dest $(@D) --requirement tests/originals-compiled.txt
+$(ORIGINALS): tests/originals.txt tests/originals-compiled.txt tests/originals.py | $(READY)
+	@$(begin); $(PY) -m pip download --quiet --disable-pip-version-check --no-deps --ignore-requires-python --no-build-isolation \
+	  --no-binary schwimmbad,pyuvsim,litebird_sim --require-hashes --dest $(@D) --requirement tests/originals.txt
+	@$(PY) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --platform manylinux2014_x86_64 \
+	  --platform manylinux_2_28_x86_64 --require-hashes --dest $(@D) --requirement tests/originals-compiled.txt
+	@$(PY) -m tests.originals $(@D)
 	@touch $@
 
 # Each MPI has a mpiexec, so each needs a folder of its own. All other packages are those of $(VENV).

@@ -1,5 +1,9 @@
-"""Files of other libraries, out of their own packages: their tests, with the imports changed to mpishare.compat's."""
+"""Files of other libraries, out of their own packages: their tests, with the imports changed to mpishare.compat's.
 
+`python -m tests.originals FOLDER` unpacks the archives that `make` has fetched.
+"""
+
+import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,11 +12,19 @@ from types import ModuleType
 from tests.blackbox.launch import ROOT
 
 
-def archive_of(package):
-    """The package's archive, which `make test` fetches."""
-    archives = [*(ROOT / "build" / "originals").glob(f"{package}-*")]
-    assert len(archives) == 1, f"{archives} for {package}: `make build/originals/ready` fetches one."
-    return archives[0]
+def unpack(folder):
+    """Replaces each archive in a folder by a folder of its files, with the name of the package."""
+    for archive in [*folder.glob("*.whl"), *folder.glob("*.tar.gz")]:
+        kind = "zip" if archive.suffix == ".whl" else "gztar"
+        shutil.unpack_archive(archive, folder / archive.name.partition("-")[0], kind)
+        archive.unlink()
+
+
+def original(package):
+    """The folder of a package's files, which `make build/originals/ready` fetches."""
+    folder = ROOT / "build" / "originals" / package
+    inner = [*folder.iterdir()]
+    return inner[0] if len(inner) == 1 else folder  # which a source archive begins with
 
 
 def load(package, path, changes):
@@ -37,3 +49,7 @@ def load_text(name, text, changes):
     module = sys.modules[name] = ModuleType(name)
     exec(compile(text, name, "exec"), module.__dict__)
     return module
+
+
+if __name__ == "__main__":
+    unpack(Path(sys.argv[1]))

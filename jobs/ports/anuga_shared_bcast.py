@@ -57,8 +57,8 @@ def free_windows() -> None:
 
 
 def by_mpishare(array: NDArray[Any] | None) -> NDArray[Any]:
-    """The root's array, once on each node."""
-    return ms.share(array)
+    """The root's array, once on each node. anuga's compiled functions take no read-only array, but change none."""
+    return ms.share(array, writable="private")
 
 
 def by_anuga(array: NDArray[Any] | None) -> NDArray[Any]:

@@ -2,23 +2,20 @@
 
 import pickle
 import sys
-import tarfile
 from contextlib import nullcontext
 
 import pytest
 from mpi4py import MPI
 
 from mpishare.compat.schwimmbad import MPIPool, choose_pool
-from tests.originals import archive_of, load_text
+from tests.originals import load_text, original
 
 pytestmark = pytest.mark.ranks(2)
 
 
-def original(name):
+def module_of(name):
     """A file of tests of its source archive."""
-    archive = archive_of("schwimmbad")
-    with tarfile.open(archive) as files:
-        text = files.extractfile(f"{archive.name.removesuffix('.tar.gz')}/tests/{name}.py").read().decode()
+    text = (original("schwimmbad") / "tests" / f"{name}.py").read_text()
     changes = {"from schwimmbad.mpi": "from mpishare.compat.schwimmbad"}
     shorter = {} if MPI.COMM_WORLD.size == 3 else {"range(1000)": "range(100)"}  # a thousand take seconds
     return load_text(f"original_schwimmbad_{name}", text, changes | shorter)
@@ -30,20 +27,20 @@ def ends(comm):
 
 
 def test_mpi(comm):
-    test = original("test_mpi").test_mpi
+    test = module_of("test_mpi").test_mpi
     with ends(comm), MPIPool() as pool:
         test(pool)
 
 
 def test_mpi_with_dill(comm):
-    test = original("test_mpi_with_dill").test_mpi_with_dill
+    test = module_of("test_mpi_with_dill").test_mpi_with_dill
     with ends(comm):
         test()
 
 
 def test_mpi_fail(comm):
     """Skipped there. The task's error is that of the master, and the other ranks end."""
-    test = original("test_mpi_fail").test_mpi_worker_error
+    test = module_of("test_mpi_fail").test_mpi_worker_error
     with pytest.raises(SystemExit) if comm.rank else pytest.raises(AttributeError, match="Derp"):
         test()
 
