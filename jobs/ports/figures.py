@@ -148,9 +148,14 @@ def watched(pids: Sequence[int]) -> Iterator[list[int]]:
 
 
 def used(pids: Sequence[int]) -> int:
-    """Proportional set size of processes, in bytes, less that of files."""
-    total = 0
-    for pid in pids:
-        table = dict(line.split(":") for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
-        total += sum(int(table[name].split()[0]) << 10 for name in ("Pss_Anon", "Pss_Shmem"))
-    return total
+    """Bytes of these processes' own pages, and of the shared memory of the machine, on which nothing else runs.
+
+    It takes little time. Proportional set sizes, read one after the other while ranks touch shared pages, count those
+    twice that are one rank's alone when the first is read.
+    """
+    return kib("/proc/meminfo", "Shmem:") + sum(kib(f"/proc/{pid}/status", "RssAnon:") for pid in pids) << 10
+
+
+def kib(file: str, name: str) -> int:
+    """The number on a line of a file of /proc."""
+    return next(int(line.split()[1]) for line in Path(file).read_text().splitlines() if line.startswith(name))
