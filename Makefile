@@ -131,9 +131,10 @@ $(READY): $(DEMO_READY)
 	@$(call install,$(PY),--editable '.[test]')
 	@touch $@
 
-# Tests that a package does not hold, and packages of which some modules are enough.
-$(ORIGINALS): tests/originals.txt tests/originals-compiled.txt tests/originals.py | $(READY)
-	@$(begin); $(PY) -m pip download --quiet --disable-pip-version-check --no-deps --ignore-requires-python --no-build-isolation \
+# Tests that a package does not hold, and packages of which some modules are enough, some compiled for this Python.
+$(ORIGINALS): tests/originals.txt tests/originals-compiled.txt $(READY)
+	@$(begin); find $(@D) -mindepth 1 ! -path $@ -delete
+	@$(PY) -m pip download --quiet --disable-pip-version-check --no-deps --ignore-requires-python --no-build-isolation \
 	  --no-binary schwimmbad,pyuvsim,litebird_sim --require-hashes --dest $(@D) --requirement tests/originals.txt
 	@$(PY) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --platform manylinux2014_x86_64 \
 	  --platform manylinux_2_28_x86_64 --require-hashes --dest $(@D) --requirement tests/originals-compiled.txt

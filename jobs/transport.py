@@ -40,7 +40,7 @@ def main(args: Sequence[str] | None = None) -> None:
     options = ms.share(call=lambda: parser.parse_args(args))  # rank 0 alone prints the usage
     shared = ms.share(call=lambda: dict(np.load(options.data)) if options.data else make_tables())
     tables = tuple(shared[name] for name in TABLES)
-    ms.share(call=lambda: count_fates(0, 0, options.thickness, tables))  # rank 0 compiles, the others read its cache
+    ms.share(call=lambda: count_fates(0, 0, options.thickness, tables))  # rank 0 compiles, for all that see its files
     own = ms.partition(options.neutrons)
     counts = ms.allreduce(count_fates(own.start, own.stop, options.thickness, tables))
     if comm.rank == 0:

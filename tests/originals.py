@@ -21,8 +21,9 @@ def unpack(folder):
 
 
 def original(package):
-    """The folder of a package's files, which `make build/originals/ready` fetches."""
+    """The folder of a package's files."""
     folder = ROOT / "build" / "originals" / package
+    assert folder.is_dir(), f"{folder} is missing: `make build/originals/ready` fetches it"
     inner = [*folder.iterdir()]
     return inner[0] if len(inner) == 1 else folder  # which a source archive begins with
 

@@ -1,6 +1,6 @@
 """What the ports are measured by: lines of sharing code, memory of all ranks, time, and whether the bits are the same.
 
-All ranks must be of one host.
+All ranks must be of one host, on which nothing else runs.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def held(comm: MPI.Intracomm, way: Way, nbytes: int) -> dict[str, float]:
         comm.Barrier()
         result = way.call()
         for array in arrays_of(result):
-            array.sum()  # a page that no rank has read belongs to none
+            array.sum()  # so that all pages are there
         comm.Barrier()
     comm.Barrier()
     del result, array
@@ -150,8 +150,8 @@ def watched(pids: Sequence[int]) -> Iterator[list[int]]:
 def used(pids: Sequence[int]) -> int:
     """Bytes of these processes' own pages, and of the shared memory of the machine, on which nothing else runs.
 
-    It takes little time. Proportional set sizes, read one after the other while ranks touch shared pages, count those
-    twice that are one rank's alone when the first is read.
+    Proportional set sizes are read one process after the other, and count a page twice that a second rank touches in
+    between.
     """
     return kib("/proc/meminfo", "Shmem:") + sum(kib(f"/proc/{pid}/status", "RssAnon:") for pid in pids) << 10
 

@@ -116,15 +116,18 @@ def report() -> Report:
         64000
     """
     segments = [segment for segment in live_segments() if segment.key is not None]
-    may_be_huge = any(segment.nbytes >= huge_bytes() for segment in segments)
-    areas = huge_areas() if may_be_huge else []  # which takes up to 0.1 s
+    areas = huge_areas() if any(map(_may_be_huge, segments)) else []  # which takes up to 0.1 s
     reports = [_report_of(segment, areas) for segment in segments]
     return Report(tuple(sorted(reports, key=lambda segment: segment.nbytes, reverse=True)))
 
 
+def _may_be_huge(segment: Segment) -> bool:
+    return segment.nbytes >= huge_bytes()
+
+
 def _report_of(segment: Segment, huge: list[range]) -> SegmentReport:
     origin = segment.origin
-    is_huge = any(segment.address + segment.nbytes // 2 in area for area in huge)
+    is_huge = _may_be_huge(segment) and any(segment.address + segment.nbytes // 2 in area for area in huge)
     return SegmentReport(
         made_by=segment.made_by,
         backend=origin.backend,

@@ -15,6 +15,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from unittest import TestResult
 from unittest.mock import MagicMock, patch
 
 import numpy as np
@@ -189,11 +190,15 @@ def of_anuga():
     for function in (api._shared_bcast_ndarray, lambda array, comm, node_comm: (by_mpishare(array), None)):
         with replaced(api, "_shared_bcast_ndarray", function):
             run_anuga()
+        outcome = TestResult()
         if comm.rank == 0:
-            getattr(Compared(compared), compared)()
+            with patch.multiple(
+                Compared, setUp=MagicMock(), tearDown=MagicMock()
+            ):  # which run both and remove the results
+                Compared(compared).run(outcome)
             Path("collaborative_domain_parallel.txt").unlink()
         comm.Barrier()
-        yield [compared]
+        yield [compared] if outcome.wasSuccessful() else []
 
 
 if comm.size == 1:
