@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import RLock
 from typing import Any
 
@@ -42,7 +42,9 @@ class Bar:
                     options.update(ncols=0, delay=_LINE_S, mininterval=_LINE_S, miniters=1)
                 elif not is_terminal:
                     options["ncols"] = columns  # without it tqdm asks the terminal
-                self._bar = type("bar", (tqdm,), own)(total=total, unit=unit, file=sys.stderr, **options)
+                kind: Any = type("bar", (tqdm,), own)
+                self._bar = kind.__new__(kind)  # known before it writes, and so may fail
+                self._bar.__init__(total=total, unit=unit, file=sys.stderr, **options)
 
     def show(self, done: int) -> None:
         """Shows how much of this round has been done."""
@@ -69,7 +71,9 @@ class Bar:
         try:
             yield
         except Exception:
-            self._bar = None
+            bar, self._bar = self._bar, None
+            with suppress(Exception):
+                bar.close()  # else tqdm keeps its line free, until the exception is collected
 
 
 def _line_printer(stream: Any) -> Callable[[str], None]:
