@@ -192,9 +192,8 @@ def of_anuga():
             run_anuga()
         outcome = TestResult()
         if comm.rank == 0:
-            with patch.multiple(
-                Compared, setUp=MagicMock(), tearDown=MagicMock()
-            ):  # which run both and remove the results
+            # setUp would start both programs, and tearDown remove what they have written.
+            with patch.multiple(Compared, setUp=MagicMock(), tearDown=MagicMock()):
                 Compared(compared).run(outcome)
             Path("collaborative_domain_parallel.txt").unlink()
         comm.Barrier()

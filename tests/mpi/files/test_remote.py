@@ -6,6 +6,7 @@ from collections import Counter
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -62,32 +63,32 @@ def served(build_folder):
     if COMM.rank == 0:
         zarr.open(str(folder / "a"), mode="w", shape=ARRAY.shape, chunks=(64, 500), dtype="i4")[...] = ARRAY
         server = Server(folder)
-    port = COMM.bcast(server and server.server_port)
-    url = f"http://127.0.0.1:{port}/a"
+    url = COMM.bcast(server and f"http://127.0.0.1:{server.server_port}/a")
     if ms.topology().node == ms.topology().node_of(0):
         zarr.open_array(url, mode="r")[0, 0]  # starts threads, before descriptors are counted
     COMM.Barrier()
-    wait_until(lambda: is_closed(port), 10)
+    wait_until(lambda: is_closed(url), 10)
     yield server, folder, url
     COMM.Barrier()
     if server:
         server.end()
 
 
-def is_closed(port):
-    """Whether both ends of each connection to a port of this host are closed: some time after the last byte."""
+def is_closed(url):
+    """Whether both ends of each connection to the server are closed, as they are some time after the last byte."""
+    port = f":{urlsplit(url).port:04X}"
     sockets = [line.split()[1:4] for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
-    states = {state for local, remote, state in sockets if f":{port:04X}" in (local[-5:], remote[-5:])}
+    states = {state for local, remote, state in sockets if port in (local[-5:], remote[-5:])}
     return states <= {LISTEN, TIME_WAIT}
 
 
 @pytest.fixture(autouse=True)
 def _no_connection_is_left(served):
     """Before descriptors are counted."""
+    _, _, url = served
     yield
     COMM.Barrier()
-    port = int(re.findall(r":(\d+)/", served[2])[0])
-    wait_until(lambda: is_closed(port), 10)
+    wait_until(lambda: is_closed(url), 10)
 
 
 def test_each_byte_is_sent_once(served):
