@@ -40,7 +40,6 @@ class Config:
         singletons: `MPISHARE_SINGLETONS`, "1" where each of these is meant to be alone.
         columns: `MPISHARE_COLUMNS`, how wide the terminal is to which the launcher copies the standard error of ranks;
             None if that is none, as far as is known.
-        stray_stores: `MPISHARE_STRAY_STORES`, "0" where no handler of SIGSEGV names the array that was stored into.
         excepthook: `MPISHARE_EXCEPTHOOK`, "0" where sys.excepthook stays as it is.
     """
 
@@ -57,7 +56,6 @@ class Config:
     launched: int = 1
     singletons: bool = False
     columns: int | None = None
-    stray_stores: bool = True
     excepthook: bool = True
 
     @classmethod
@@ -94,11 +92,6 @@ class Config:
             return None
 
     @staticmethod
-    def names_stray_stores(environ: Mapping[str, str] = os.environ) -> bool:
-        """`MPISHARE_STRAY_STORES` alone, which is one setting for the whole process."""
-        return environ.get("MPISHARE_STRAY_STORES") != "0"
-
-    @staticmethod
     def takes_excepthook(environ: Mapping[str, str] = os.environ) -> bool:
         """`MPISHARE_EXCEPTHOOK` alone, which is one setting for the whole process."""
         return environ.get("MPISHARE_EXCEPTHOOK") != "0"
@@ -125,10 +118,7 @@ class Config:
         )
 
     def __str__(self) -> str:
-        return (
-            f"{self.common} MPISHARE_DIR={self.directory or ''} MPISHARE_STRAY_STORES={self.stray_stores:d} "
-            f"MPISHARE_EXCEPTHOOK={self.excepthook:d}"
-        )
+        return f"{self.common} MPISHARE_DIR={self.directory or ''} MPISHARE_EXCEPTHOOK={self.excepthook:d}"
 
 
 def unknown_settings(environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -228,7 +218,6 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "window_components": ("OMPI_MCA_osc", str, ""),
     "singletons": ("MPISHARE_SINGLETONS", _switch, _SWITCH),
     "columns": ("MPISHARE_COLUMNS", _positive, "a number of columns"),
-    "stray_stores": ("MPISHARE_STRAY_STORES", _switch, _SWITCH),
     "excepthook": ("MPISHARE_EXCEPTHOOK", _switch, _SWITCH),
 }
 """Each attribute of `Config`: its variable, the function that parses a value or raises ValueError, and the values that

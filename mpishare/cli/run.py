@@ -23,6 +23,7 @@ other MPIs ignore, unless they are set already:
   permission to run more ranks than cores, and to yield while waiting, when N exceeds the cores outside a batch system
   no UCX for windows, which prints a message for each
   `python -m mpi4py`, so that an exception on one rank ends the job instead of hanging it
+  PYTHONFAULTHANDLER=1, so that Python prints the line of the program on which a rank dies by a signal
   MPISHARE_COLUMNS, the width of the terminal, so that ranks show bars there
 
 PROGRAM is the first argument that is -m, ends in .py, or is an interpreter such as python3.11; without mpiexec options,
@@ -109,7 +110,7 @@ def split(argv: list[str]) -> tuple[list[str], list[str]]:
 
 def additions(options: list[str], environ: Mapping[str, str]) -> dict[str, str]:
     """The settings to add to `environ` for this user on this machine."""
-    added = {"OMPI_MCA_osc": "^ucx"}
+    added = {"OMPI_MCA_osc": "^ucx", "PYTHONFAULTHANDLER": "1"}
     if os.geteuid() == 0:
         added |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     numbers = [value for option, value in itertools.pairwise(options) if option in _RANKS]

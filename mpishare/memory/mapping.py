@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from mpishare.arrays.slices import round_up
-from mpishare.memory import pages, stray_stores
+from mpishare.memory import pages
 
 
 class Origin(NamedTuple):
@@ -68,13 +68,11 @@ class Mapping:
 
     Attributes:
         address: Where the bytes begin; not always on a page.
-        named: Rows of the table of `stray_stores` for addresses in the map. They are removed before it is unmapped.
     """
 
     def __init__(self, address: int, start: int, length: int) -> None:
         """Takes over the map of `length` bytes at `start`, in which the bytes begin at `address`."""
         self.address = address
-        self.named: list[int] = []
         self._start = start
         self._length = length
         self._file_offset = 0
@@ -82,7 +80,7 @@ class Mapping:
         self._unmap_at_end()
 
     def _unmap_at_end(self) -> None:
-        self._finalizer = weakref.finalize(self, _unmap, self._start, self._length, self.named)
+        self._finalizer = weakref.finalize(self, _unmap, self._start, self._length)
         self._finalizer.atexit = False  # views may be read to the very end of the process, which unmaps everything
 
     @classmethod
@@ -219,17 +217,14 @@ class Mapping:
             OSError: The kernel cannot split the map.
         """
         pages.mprotect(self._start, self._length, mmap.PROT_READ)
-        stray_stores.install()
 
     def unprotect(self) -> None:
         """Makes the pages writable again. Raises OSError like `protect`."""
         pages.mprotect(self._start, self._length, pages.READ_WRITE)
 
 
-def _unmap(start: int, length: int, named: list[int]) -> None:
+def _unmap(start: int, length: int) -> None:
     _kept.pop(start, None)
-    for row in named:
-        stray_stores.forget(row)
     pages.munmap(start, length)
 
 

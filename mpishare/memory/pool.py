@@ -103,12 +103,11 @@ class Slot:
         pool: A reference to its pool; None if no other array gets it.
         number: Its number in its pool.
         age: A number that grows from use to use.
-        row: Its row in the table of `stray_stores`; 0 if there is none.
     """
 
     __slots__ = (
         "age", "content", "has_own_pages", "memory", "nbytes", "number", "origin", "pool", "read_address",
-        "readable", "row", "write_address",
+        "readable", "write_address",
     )  # fmt: skip
 
     def __init__(self, memory: Mapping, origin: Origin, nbytes: int) -> None:
@@ -120,7 +119,7 @@ class Slot:
         self.has_own_pages = True
         self.content = memoryview(b"")
         self.pool: ref[Pool] | None = None
-        self.number = self.age = self.row = 0
+        self.number = self.age = 0
 
     @classmethod
     def of_slab(cls, memory: Mapping, origin: Origin, readable: Mapping, content: memoryview, part: slice) -> Slot:

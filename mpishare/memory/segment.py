@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from mpishare.arrays.raw import Block, address_of
 from mpishare.arrays.spec import Spec
 from mpishare.errors import BackendError
-from mpishare.memory import stray_stores
 from mpishare.memory.mapping import Origin
 from mpishare.memory.pool import Slot, used_slots
 
@@ -80,7 +79,7 @@ class Segment:
         return np.asarray(self)
 
     def seal(self) -> None:
-        """Makes this rank's pages read-only, and every view made from now on; notes which call made the array.
+        """Makes this rank's pages read-only, and every view made from now on.
 
         Raises:
             BackendError: The kernel cannot protect the pages.
@@ -92,10 +91,6 @@ class Segment:
             except OSError as error:
                 raise BackendError(f"pages of {self.origin.backend} cannot be made read-only: {error}") from error
         self.writable = False
-        row = stray_stores.name(slot.row, slot.read_address, slot.nbytes, self.made_by)
-        if row != slot.row:
-            slot.row = row
-            slot.readable.named.append(row)
 
     def private(self) -> Segment | None:
         """The same bytes as copy-on-write memory of this rank; None where the kernel has none."""

@@ -166,8 +166,8 @@ def test_fork():
 def test_store_from_c():
     """A store into a shared array from C: ctypes, Cython, numba.
 
-    Outcome: SIGSEGV of the rank that stores, as its pages are read-only; the data of all others stay; a line on stderr
-    names the call, the file and the line that made the array (x86-64).
+    Outcome: SIGSEGV of the rank that stores, as its pages are read-only; the data of all others stay; under `mpishare
+    run`, Python prints the line of the program that stored.
     """
     run("store_from_c")
 

@@ -14,13 +14,12 @@ PACKAGE = Path(mpishare.__file__).parent
 
 
 def test_nothing_set():
-    assert Config.read({}) == Config() == Config.read({"MPISHARE_NODES": "", "MPISHARE_STRAY_STORES": ""})
+    assert Config.read({}) == Config() == Config.read({"MPISHARE_NODES": "", "MPISHARE_EXCEPTHOOK": ""})
 
 
 VARIABLES = [
     ("MPISHARE_BACKEND", "window", "backend", "window"),
     ("MPISHARE_NODES", "block:2", "nodes", "block:2"),
-    ("MPISHARE_STRAY_STORES", "0", "stray_stores", False),
     ("MPISHARE_EXCEPTHOOK", "0", "excepthook", False),
     ("MPISHARE_DIR", "/scratch", "directory", "/scratch"),
     ("MPISHARE_CHECK", "1", "check", True),
@@ -64,7 +63,7 @@ BAD = {
     "MPISHARE_RECYCLE": ["much", "-1", "nan", "91%", "%"],
     "MPISHARE_CHUNK": ["10%", "4095", "2G"],
     "MPISHARE_TIMEOUT": ["soon", "0", "inf"],
-    "MPISHARE_STRAY_STORES": ["maybe"],
+    "MPISHARE_EXCEPTHOOK": ["maybe"],
     "MPISHARE_COLUMNS": ["wide", "0"],
 }
 

@@ -74,15 +74,15 @@ OVERSUBSCRIBE = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "OMPI_MCA_mpi_yield_when_idle": "1",
 }
-NO_UCX = {"OMPI_MCA_osc": "^ucx"}
+ALWAYS = {"OMPI_MCA_osc": "^ucx", "PYTHONFAULTHANDLER": "1"}
 
 
 ADDED = [
-    (2, False, {}, NO_UCX),
-    (2, True, {}, NO_UCX | ROOT),
-    (3, False, {}, NO_UCX | OVERSUBSCRIBE),
-    (3, False, {"SLURM_JOB_ID": "1"}, NO_UCX),
-    (1, False, {"OMPI_MCA_osc": "sm"}, {}),
+    (2, False, {}, ALWAYS),
+    (2, True, {}, ALWAYS | ROOT),
+    (3, False, {}, ALWAYS | OVERSUBSCRIBE),
+    (3, False, {"SLURM_JOB_ID": "1"}, ALWAYS),
+    (1, False, {"OMPI_MCA_osc": "sm", "PYTHONFAULTHANDLER": ""}, {}),
 ]
 
 

@@ -1,8 +1,6 @@
 """Memory of this process, without MPI: maps, files without a name, and slabs of slots."""
 
-import errno
 import gc
-import inspect
 import mmap
 import os
 import resource
@@ -12,7 +10,7 @@ import numpy as np
 import pytest
 
 from mpishare.arrays.raw import address_of
-from mpishare.memory import pages, stray_stores
+from mpishare.memory import pages
 from mpishare.memory.mapping import Mapping, Origin
 from mpishare.memory.pages import fill_slice, huge_areas, huge_bytes
 from mpishare.memory.pool import LARGEST_SLOT_BYTES, Pool, Slot, slot_bytes
@@ -213,11 +211,3 @@ def test_slots_do_not_overlap_and_show_what_was_written_before():
     assert not pool.free
     blocks = [segment.block() for segment in segments]
     assert all(np.all(block == number) and not block.flags.writeable for number, block in enumerate(blocks))
-
-
-def test_a_process_without_a_map_left_names_no_stray_stores(monkeypatch):
-    def refuse(*_, **__):
-        raise OSError(errno.ENOMEM, "no map is left")
-
-    monkeypatch.setattr(mmap, "mmap", refuse)
-    assert inspect.unwrap(stray_stores._table)() is None
