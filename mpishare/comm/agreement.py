@@ -75,8 +75,8 @@ class Severity(IntEnum):
     """Any other exception, or one that not all ranks know of."""
 
 
-_ALONE = 0, Severity.FATAL
-"""To how many ranks an error is known that ended messages, and its severity; see `mark_alone`."""
+_ALONE = 0, Severity.FATAL, False
+"""What `known_to` says of an error that ended messages; see `mark_alone`."""
 
 
 class Agreement:
@@ -170,10 +170,11 @@ def _exchange_failures(comm: CollectiveComm, error: BaseException | None) -> Non
     own = None if error is None else _failure_of(error, comm.ranks[comm.rank])
     failures = [failure for failure in comm.allgather_obj(own) if failure is not None]
     severity = max(severity for severity, _, _ in failures)
-    if error is None:
+    if error is None or own is None:
         _, error_class, args = failures[0]
-        raise mark_known(comm, error_class(*args, others=len(failures) - 1), severity)
-    mark_known(comm, error, severity)
+        raise mark_known(comm, error_class(*args, others=len(failures) - 1), severity, is_cause=False)
+    alike = (args for _, _, args in failures if str(args[-1]) == str(own[2][-1]))
+    mark_known(comm, error, severity, is_cause=next(alike)[0] == comm.ranks[comm.rank])
 
 
 def _failure_of(error: BaseException, rank: int) -> tuple[Severity, type[PeerError], tuple[Any, ...]]:
@@ -184,9 +185,19 @@ def _failure_of(error: BaseException, rank: int) -> tuple[Severity, type[PeerErr
     return severity, PeerError, (rank, mpi.Get_processor_name(), text_of_error(error))
 
 
-def mark_known(comm: CollectiveComm, error: _Error, severity: Severity = Severity.REFUSAL) -> _Error:
-    """Marks an error that all ranks of `comm` have, with the worst severity among them."""
-    vars(error)["known_to"] = comm.size, severity  # some classes allow no assignment, such as frozen dataclasses
+def mark_known(
+    comm: CollectiveComm, error: _Error, severity: Severity = Severity.REFUSAL, *, is_cause: bool | None = None
+) -> _Error:
+    """Marks an error that all ranks of `comm` have.
+
+    Args:
+        comm: The communicator.
+        error: The error.
+        severity: The worst severity among the ranks.
+        is_cause: Whether this rank is the first that raised it; None where the first rank of `comm` is.
+    """
+    known_to = comm.size, severity, comm.rank == 0 if is_cause is None else is_cause
+    vars(error)["known_to"] = known_to  # some classes allow no assignment, such as frozen dataclasses
     return error
 
 
@@ -205,8 +216,13 @@ def is_alone(error: BaseException) -> bool:
 
 def is_known(error: BaseException, size: int) -> bool:
     """Whether all of `size` ranks have the error, or a `PeerError` for it."""
-    ranks, _ = getattr(error, "known_to", (0, Severity.FATAL))
-    return bool(ranks >= size)
+    return bool(getattr(error, "known_to", _ALONE)[0] >= size)
+
+
+def is_cause(error: BaseException, rank: int) -> bool:
+    """Whether this rank, `rank` of all, is the first that raised an error, as far as it knows."""
+    known_to = getattr(error, "known_to", _ALONE)
+    return bool(known_to[2] if known_to[0] else rank == 0)
 
 
 def severity_of(error: BaseException, size: int) -> Severity:

@@ -301,7 +301,7 @@ def _find_context(comm: mpi.Comm | None) -> Context:
     if not isinstance(context, Context):
         refuse_alone("the first call on a communicator", checked)
         if Config.takes_excepthook():
-            end_job_on_exception(_meeting)
+            end_job_on_exception()
         _warn_of_unknown_settings()
         report_long_waits()
         try:
@@ -326,12 +326,6 @@ def _warn_of_unknown_settings() -> None:
     """Names them on stderr, once in a job."""
     for text in unknown_settings() if mpi.COMM_WORLD.rank == 0 else ():
         sys.stderr.write(f"mpishare: warning: {text}\n")
-
-
-def _meeting() -> mpi.Intracomm | None:
-    """A communicator of all ranks for a collective; None where this rank is out of step with them."""
-    world = _contexts.get(None)
-    return world.head_comm if world and not any(context.is_out_of_step for context in _contexts.values()) else None
 
 
 def checked_comm(comm: mpi.Comm | None) -> mpi.Intracomm:

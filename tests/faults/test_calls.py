@@ -51,8 +51,7 @@ def test_exception_on_mpich():
         pytest.skip("there is no .venv-mpich; make test creates it")
     line = [MPICH, "-m", "mpishare", "run", "-n", "4", "--", MPICH, *PROGRAM, "raise_between", "1"]
     ended = launch([*map(str, line)], status="failure")
-    assert "ValueError: no data" in ended.stderr
-    assert len(ended.stderr.splitlines()) <= 12
+    assert ended.stderr.count("ValueError: no data") == 1
 
 
 @pytest.mark.parametrize(("size", "nodes"), [(3, ""), (3, "block:2"), (4, "block:2")])
