@@ -52,5 +52,9 @@ def end_job_on_exception() -> None:
             timers[-1].daemon = True
             timers[-1].start()
 
+    def wait_for_timers() -> None:
+        for timer in timers:
+            timer.join()
+
     sys.excepthook = hook
-    atexit.register(lambda: [timer.join() for timer in timers])
+    atexit.register(wait_for_timers)
