@@ -27,12 +27,17 @@
 # read before, nobody has changed (`comm.communicator` says why that holds on any CPU). What is written within a block
 # is not yet ordered in it: a rank must not read there what another one writes there.
 #
-# What is outside of it: an exception that comes from outside, such as a signal's handler. Between the block and the end
-# of the call, this rank does not know what the others did. Within a block that sends messages, the others may wait for
-# one that this rank has not sent, and so come to no Allreduce: there rule 2 has its one exception, and this rank raises
-# at once (`mark_alone`). Either way it refuses the communicator from then on (`comm.collective`), and its buffers stay
-# alive; the others wait for MPISHARE_TIMEOUT or the end of the job. Nothing is repaired: after an interrupt at any
-# instruction no rank can know which messages are under way.
+# What is outside of it: an exception that comes from outside, such as a signal's handler, at any instruction. In a
+# block of local work alone it is an error like any other. But where this rank has begun something collective in the
+# block, the others may be in that, and come to no Allreduce of this agreement: there rule 2 has its one exception, and
+# this rank raises at once (`mark_alone`). So it does for an exception that comes in the agreement itself. Each thread
+# counts the collectives that it begins, for that; those of a public call that has ended are taken off. An exception is
+# from outside if it is none of ours, no agreement has made it known, and `Deferred` has not kept it. This rank refuses
+# the communicator from then on (`comm.collective`), and its buffers stay alive; the others wait for MPISHARE_TIMEOUT or
+# the end of the job. Nothing is repaired: after an interrupt no rank can know which messages are under way.
+#
+# The weakest point: a handler that raises one of our own errors, in a block in which a collective has begun. It is
+# taken for an error of the block, and this rank may come to an Allreduce while the others are in another call of MPI.
 
 from __future__ import annotations
 
@@ -48,6 +53,7 @@ from numpy.typing import NDArray
 
 from mpishare.comm import mpi
 from mpishare.comm.callsite import call_site
+from mpishare.comm.requests import this_thread
 from mpishare.errors import CapacityError, MismatchError, MpishareError, PeerCapacityError, PeerError, text_of_error
 
 if TYPE_CHECKING:
@@ -76,7 +82,10 @@ class Severity(IntEnum):
 
 
 _ALONE = 0, Severity.FATAL, False
-"""What `known_to` says of an error that ended messages; see `mark_alone`."""
+"""What `known_to` says of an error after which this rank comes to no agreement; see `mark_alone`."""
+
+_DEFERRED = 1, Severity.FATAL, True
+"""What it says of an error that this rank has kept until it had called all collectives."""
 
 
 class Agreement:
@@ -100,13 +109,32 @@ class Agreement:
         self._comm = comm
 
     def __enter__(self) -> Agreement:
+        this_thread.begun += 1
+        self._begun = this_thread.begun
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is not None and is_alone(error):
-            return
+        try:
+            if error is None or not self._is_from_outside(error):
+                self._agree(error)
+            else:
+                mark_alone(error)
+        except BaseException as raised:
+            if not is_known(raised, self._comm.size):
+                mark_alone(raised)
+            raise
+
+    def _is_from_outside(self, error: BaseException) -> bool:
+        """Whether an error came while the other ranks may have been in a collective of the block."""
+        if is_alone(error):
+            return True
+        is_local = this_thread.begun == self._begun or isinstance(error, MpishareError)
+        return not is_local and "known_to" not in vars(error)
+
+    def _agree(self, error: BaseException | None) -> None:
+        """Exchanges whether a rank has failed; returns where none has, or where this one raises its own error."""
         flags = _flags(self.call) if error is None else _flags(self.call, has_failed=True)
         result = self._comm.allreduce_or(flags + self.payload)
         self.payload = result[_FLAGS_BYTES:]
@@ -127,10 +155,13 @@ class Deferred:
     """Local work between collectives, which other ranks call, too: its first error waits until all have been called.
 
     An agreement of these ranks follows, in which `raise_first` raises it.
+
+    Attributes:
+        error: The first error; None as long as there is none.
     """
 
     def __init__(self) -> None:
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
 
     def __enter__(self) -> None:
         """Begins some of the work."""
@@ -138,13 +169,14 @@ class Deferred:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        self._error = self._error or error
+        self.error = self.error or error
         return error is not None
 
     def raise_first(self) -> None:
         """Raises the first error, if there was one."""
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            vars(self.error).setdefault("known_to", _DEFERRED)
+            raise self.error
 
 
 def any_rank(comm: CollectiveComm, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -202,7 +234,7 @@ def mark_known(
 
 
 def mark_alone(error: BaseException) -> None:
-    """Marks an error that ended messages of this rank.
+    """Marks an error that came in messages or collectives of this rank.
 
     The others may wait for these and come to no agreement, so this rank must not wait for them there: it raises.
     """

@@ -8,6 +8,7 @@ from mpishare.comm import mpi
 from mpishare.comm.agreement import PAYLOAD_BYTES, Agreement, agree, is_alone, is_known
 from mpishare.comm.alone import refuse_alone
 from mpishare.comm.context import Context, context_of
+from mpishare.comm.requests import this_thread
 from mpishare.errors import MpishareError
 
 _FOR_ALL = b"\1".ljust(PAYLOAD_BYTES, b"\0")
@@ -27,6 +28,11 @@ class _NodeFirst(Agreement):
         self._node.call = name
         if is_for_all:
             self._node.payload = _FOR_ALL
+
+    def __enter__(self) -> Agreement:
+        super().__enter__()
+        self._node.__enter__()
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -55,9 +61,10 @@ class CollectiveCall:
         context: That of the communicator.
     """
 
-    __slots__ = ("_name", "_size", "context")
+    __slots__ = ("_begun", "_name", "_size", "context")
 
     def __init__(self, name: str, comm: mpi.Comm | None) -> None:
+        self._begun = this_thread.begun
         self._name = name
         self._size = 0  # of the ranks that agree, from the first agreement on
         self.context: Context = context_of(comm)
@@ -74,7 +81,7 @@ class CollectiveCall:
 
         Raises:
             MpishareError: This rank is in another call on the communicator. Local: the other ranks are not. Or this
-                rank is out of step; then it is every rank's error, unless they may wait for messages of this rank.
+                rank is out of step; then it is every rank's error, unless they may be in a collective of that call.
         """
         context, topology = self.context, self.context.topology
         if context.current_call:
@@ -112,6 +119,8 @@ class CollectiveCall:
             if error is not None and not is_known(error, self._size):
                 self.context.is_out_of_step = True
                 self.context.is_cut_off = self.context.is_cut_off or is_alone(error)
+                return
+        this_thread.begun = self._begun
 
 
 def collective(name: str, comm: mpi.Comm | None) -> CollectiveCall:

@@ -20,14 +20,17 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Callable, Sequence
-from itertools import accumulate
-from typing import Any
+from itertools import accumulate, starmap
+from typing import Any, TypeVar
 
 import numpy as np
 
 from mpishare.comm import mpi
-from mpishare.comm.requests import kept_alive_on_error, pending, run_blocking, waits
+from mpishare.comm.requests import count_wait, kept_alive_on_error, pending, run_blocking, waits
 from mpishare.comm.watchdog import WaitLimit
+from mpishare.errors import StallError
+
+_T = TypeVar("_T")
 
 
 class CollectiveComm:
@@ -74,7 +77,7 @@ class CollectiveComm:
 
     def allreduce_or(self, data: bytes) -> bytes:
         """The bitwise OR of the same number of bytes from each rank. Receives that have begun go on meanwhile."""
-        waits[0] += 1
+        count_wait()
         result = bytearray(data)
         if pending:
             run_blocking(self._allreduce, mpi.IN_PLACE, [result, mpi.BYTE], mpi.BOR)
@@ -97,18 +100,41 @@ class CollectiveComm:
         """A request that ends when all ranks have begun one; see `barrier_asleep`."""
         return self._comm.Ibarrier()
 
+    def call_together(self, function: Callable[[], _T]) -> _T:
+        """Calls a function of MPI that waits for all ranks without a limit, on all of them, once all have come.
+
+        A rank that has begun to meet the others makes the call whatever happens, as they may be in it already; an
+        exception from outside is raised after it. Within `extend` Python runs no handler of a signal, so that the
+        request is in the list as soon as it has begun.
+        """
+        if self._limit.seconds == math.inf:
+            return function()
+        count_wait()
+        begun: list[mpi.Request] = []
+        try:
+            begun.extend(starmap(self._comm.Ibarrier, [()]))
+            self._limit.wait(begun[0])
+        except StallError:
+            raise
+        except BaseException:
+            if begun:
+                function()
+            raise
+        return function()
+
     def bcast(self, block: Any, root: int) -> None:
         """Copies the `block` of `root` to the blocks of all other ranks."""
-        waits[0] += 1
+        count_wait()
         self._bcast([block, mpi.BYTE], root)
 
     def allgather(self, block: Any, blocks: Any) -> None:
         """Fills `blocks` with the blocks of all ranks, which have one length, in the order of the ranks."""
-        waits[0] += 1
+        count_wait()
         self._allgather([block, mpi.BYTE], [blocks, mpi.BYTE])
 
     def allgather_parts(self, block: Any, parts: Sequence[slice]) -> None:
         """Fills `block` on all ranks, where each rank has filled its own part."""
+        count_wait()
         sizes, starts = [part.stop - part.start for part in parts], [part.start for part in parts]
         self._allgatherv(mpi.IN_PLACE, [block, sizes, starts, mpi.BYTE])
 
@@ -117,6 +143,7 @@ class CollectiveComm:
         sizes, starts = [part.stop - part.start for part in parts], [part.start for part in parts]
         own = sizes[self.rank]
         places = [own * rank for rank in range(self.size)]
+        count_wait()
         self._alltoallv([block, sizes, starts, mpi.BYTE], [received, [own] * self.size, places, mpi.BYTE])
 
     def allgather_int(self, number: int) -> list[int]:

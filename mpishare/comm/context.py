@@ -13,12 +13,12 @@ from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.alone import refuse_alone
 from mpishare.comm.communicator import CollectiveComm
-from mpishare.comm.requests import Pending, kept_alive_on_error, wait_for, waits
+from mpishare.comm.requests import Pending, kept_alive_on_error, this_thread, wait_for, waits
 from mpishare.comm.topology import Topology, find_nodes, pretend_node
 from mpishare.comm.unhandled import end_job_on_exception
 from mpishare.comm.watchdog import WaitLimit, report_long_waits
 from mpishare.config import Config, unknown_settings
-from mpishare.errors import ArgumentError, BackendError, LaunchError, StallError
+from mpishare.errors import ArgumentError, BackendError, LaunchError, MpishareError, StallError
 from mpishare.host import filesystems
 from mpishare.host import memory as host_memory
 
@@ -50,7 +50,7 @@ class Context:
         pid: The process that is this rank; a fork of it is not a rank.
         is_watched: Whether waits end (MPISHARE_TIMEOUT).
         is_out_of_step: Whether an exception ended a collective on this rank alone; see `comm.collective`.
-        is_cut_off: Whether it did so in the middle of messages: the others may not come to another agreement.
+        is_cut_off: Whether it did so in the middle of messages or collectives: the others may come to no agreement.
         is_refused_for_messages: Whether an exception from outside ended a message of a user; see `messages.requests`.
         has_fast_messages: Whether users' messages are neither watched nor refused, and take the fewest steps.
         current_call: The public call that this rank is in; "" if it is in none.
@@ -274,6 +274,9 @@ def context_of(comm: mpi.Comm | None = None) -> Context:
     return _find_context(comm) if known is None else known
 
 
+_NOT_MADE = object()
+"""The attribute of a communicator whose context this rank makes, and after an exception from outside in that."""
+
 _contexts: dict[int | None, Context] = {}
 """Contexts by the handle of the communicator, a short cut to its attribute. MPI_COMM_WORLD is there under None too.
 Empty in a forked child, and after MPI_Finalize."""
@@ -298,18 +301,26 @@ def _find_context(comm: mpi.Comm | None) -> Context:
     context = checked.Get_attr(_keyval())
     if isinstance(context, StallError):
         raise context.again()
+    if context is _NOT_MADE:
+        raise MpishareError(
+            "the first call on this communicator has not ended on this rank. A signal handler calls mpishare on other "
+            "communicators alone. If its exception has ended that call, end the job, or use a new communicator."
+        )
     if not isinstance(context, Context):
         refuse_alone("the first call on a communicator", checked)
         if Config.takes_excepthook():
             end_job_on_exception()
         _warn_of_unknown_settings()
         report_long_waits()
+        begun = this_thread.begun
+        checked.Set_attr(_keyval(), _NOT_MADE)
         try:
             context = Context(checked)
-        except StallError as error:  # the ranks do not agree on what comes next, so the communicator stays refused
-            checked.Set_attr(_keyval(), error.again())
+        except MpishareError as error:  # after a StallError the ranks do not agree on what comes next
+            checked.Set_attr(_keyval(), error.again() if isinstance(error, StallError) else None)
             raise
         checked.Set_attr(_keyval(), context)
+        this_thread.begun = begun
         _contexts[mpi.handle_of(checked)] = context
         if checked == mpi.COMM_WORLD:
             _contexts[None] = context
@@ -353,7 +364,7 @@ def _keyval() -> int:
         MPI 4.1, section 11.2.4: MPI_Finalize first deletes the attributes of MPI_COMM_SELF.
     """
 
-    def free(comm: mpi.Comm, _keyval: int, context: Context | StallError) -> None:
+    def free(comm: mpi.Comm, _keyval: int, context: object) -> None:
         _contexts.pop(mpi.handle_of(comm), None)
         if isinstance(context, Context) and not mpi.Is_finalized():
             context.free()

@@ -10,7 +10,7 @@ from typing import Any
 from mpishare.comm import mpi
 from mpishare.comm.agreement import mark_alone
 from mpishare.comm.communicator import CollectiveComm
-from mpishare.comm.requests import keep_alive
+from mpishare.comm.requests import keep_alive, this_thread
 from mpishare.errors import MpishareError
 
 MAX_IN_FLIGHT = 4
@@ -62,6 +62,7 @@ class InFlight:
         self._ended = 0
 
     def __enter__(self) -> InFlight:
+        this_thread.begun += 1
         return self
 
     def __exit__(

@@ -38,6 +38,26 @@ waits = [0]
 between and begun anew; the watchdog needs this, as Python may use a frame's address again."""
 
 
+class _Thread(threading.local):
+    """What one thread has done.
+
+    Attributes:
+        begun: How many agreements and collectives it has begun, less those of calls that have ended; see
+            `comm.agreement`.
+    """
+
+    begun = 0
+
+
+this_thread = _Thread()
+
+
+def count_wait() -> None:
+    """Counts a wait for other ranks that this thread begins in a collective."""
+    waits[0] += 1
+    this_thread.begun += 1
+
+
 def advance_all(excluded: Pending | None = None) -> bool:
     """Advances all pending operations but `excluded`; whether there are any."""
     operations = [operation for operation in list(pending) if operation is not excluded]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from mpishare.arrays.raw import Block
 from mpishare.arrays.slices import LINE_BYTES, round_up
 from mpishare.arrays.spec import Spec
+from mpishare.comm.agreement import Deferred
 from mpishare.comm.context import Context
 from mpishare.comm.in_flight import InFlight, Tag
 from mpishare.files.tiles import Tile, tile_bytes
@@ -71,10 +72,10 @@ def read_parts(
     with node_memory(context, nbytes, backend=backend, made_by="load") as segment:
         topology, block, streams = context.topology, segment.block(), once_per == "job" and context.topology.n_nodes > 1
         readers = topology.ranks_of(topology.node)[: None if segment.origin.is_shared else 1]
-        errors: list[Exception] = []
+        work = Deferred()
         readers = (readers[1:] or readers) if streams else readers
         batches = _batches(reader, parts, tile_bytes(nbytes, len(readers)))
-        reading = _read(context, batches, block, readers, errors)
+        reading = _read(context, batches, block, readers, work)
         ready_bytes = 0
 
         def read_chunk(chunk: slice) -> Block:
@@ -94,9 +95,9 @@ def read_parts(
             finally:  # also after an error, as the other ranks of the node wait for the bytes
                 if not segment.origin.is_shared:
                     broadcast_in_node(context, ROOT, block)
-        if errors:
-            raise errors[0]
-        reader.check()
+        with work:
+            reader.check()
+        work.raise_first()
     return [segment.view(part.spec, offset) for part, offset in zip(parts, offsets, strict=True)]
 
 
@@ -139,12 +140,12 @@ def _batches(reader: Any, parts: Sequence[Part], largest_bytes: int) -> list[_Ba
 
 
 def _read(
-    context: Context, batches: Sequence[_Batch], block: Block, readers: Sequence[int], errors: list[Exception]
+    context: Context, batches: Sequence[_Batch], block: Block, readers: Sequence[int], work: Deferred
 ) -> Generator[int, None, None]:
     """Reads arrays into the block of this node, each batch by one of `readers`, which notifies the leader.
 
     Reader number i of n reads the batches i, i + n, i + 2n, …. While the leader sends to other nodes it reads none,
-    unless it is alone on its node. After an error, which joins `errors`, a rank reads no more, but still notifies, so
+    unless it is alone on its node. After an error, which `work` keeps, a rank reads no more, but still notifies, so
     that no rank waits.
 
     Yields:
@@ -161,12 +162,10 @@ def _read(
     ):
         notices = receiving.receive_all()
         for batch, reader in zip(batches, dealt, strict=True):
-            if reader == rank and not errors:
-                try:
+            if reader == rank and work.error is None:
+                with work:
                     for place, read in batch.reads:
                         read(block[place])
-                except Exception as error:
-                    errors.append(error)
             if reader == rank != leader:
                 sent.send(b"", leader)
             elif reader != rank == leader:

@@ -10,6 +10,7 @@ import mmap
 import os
 import re
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from mpishare.arrays.slices import LINE_BYTES, PAGE_BYTES, round_up
@@ -81,7 +82,7 @@ def _trial(context: Context) -> tuple[str, int]:
         return f"this MPI makes no shared-memory windows: {error}", 0
     offset = file_offset(_address_of(window))
     mapping = _map_again(context, window, PAGE_BYTES, offset)
-    window.Free()
+    context.node_collective_comm.call_together(window.Free)
     return "" if mapping else "the pages of MPI's windows cannot be mapped a second time on every rank", offset
 
 
@@ -95,7 +96,7 @@ def allocate(context: Context, nbytes: int) -> Mapping:
     room = aligned_bytes(nbytes)  # untouched pages take no memory
     window = _make(context, nbytes, room)
     mapping = _map_again(context, window, room, offset)
-    window.Free()
+    context.node_collective_comm.call_together(window.Free)
     if mapping is None:
         raise BackendError("a rank of this node cannot map the window's pages a second time; see vm.max_map_count")
     if room > nbytes:
@@ -117,8 +118,10 @@ def _make(context: Context, nbytes: int, room: int) -> mpi.Win:
 
 
 def _make_shared(context: Context, nbytes: int) -> mpi.Win:
-    """All bytes are the leader's part of the window, so that they are contiguous; a line more, to begin on a line."""
-    return mpi.Win.Allocate_shared(nbytes + LINE_BYTES if context.topology.is_leader else 0, 1, comm=context.node_comm)
+    """All bytes are the leader's part of the window, so that they are contiguous, and 64 more, to begin on a line."""
+    own = nbytes + LINE_BYTES if context.topology.is_leader else 0
+    allocate = partial(mpi.Win.Allocate_shared, own, 1, comm=context.node_comm)
+    return context.node_collective_comm.call_together(allocate)
 
 
 def _map_again(context: Context, window: mpi.Win, nbytes: int, offset: int) -> Mapping | None:
