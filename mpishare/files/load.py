@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from mpishare.arrays.region import View, checked_region, text_of_region
 from mpishare.comm import callsite, mpi
@@ -18,6 +18,7 @@ from mpishare.comm.agreement import PAYLOAD_BYTES, agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, FileError
+from mpishare.files.converted import checked_dtype, converted
 from mpishare.files.errors import file_errors
 from mpishare.files.formats import FormatReader, reader_of
 from mpishare.files.input_file import InputFile, Stamp
@@ -46,6 +47,7 @@ def load(
     read: str = "job",
     map: bool = False,  # noqa: A002 - what NumPy calls mmap_mode
     split: Split = False,
+    dtype: DTypeLike | None = None,
     attributes: bool = False,
     progress: bool = False,
     comm: mpi.Comm | None = None,
@@ -71,7 +73,7 @@ def load(
         path: The file, or a zarr folder; None where `call` is given. A relative path starts at the working folder of
             rank 0; of the leader of each node if each node has its own file.
         dataset: An array of the file, or a group of an HDF5 or a zarr file; None for the whole file. In a FITS file
-            EXTNAME or the number of an HDU names its array.
+            EXTNAME in any case, "EXTNAME,EXTVER" or the number of an HDU names its array.
         call: Instead of a file, a function without arguments that opens an array: anything with `shape`, `dtype` and
             basic slicing, such as a `zarr.Array`, an `h5py.Dataset`, a `netCDF4.Variable`, a `dask.array` or a class of
             your own. All ranks pass it. Rank 0 and the ranks of its node call it, or with `read="node"` all ranks.
@@ -90,6 +92,9 @@ def load(
             holds its rows alone. A list says how many rows each node takes; True, about equally many, as `distribute`
             does. All nodes must see the file. `region` may have slices with positive steps, and integers behind the
             first of them.
+        dtype: The dtype of the result; "native" for that of each array in the byte order of the machine, which numba
+            and pandas need of FITS files. Each tile is converted when it has been read, as `numpy.ndarray.astype` does
+            with `casting="same_kind"`. None leaves the dtype of the file.
         attributes: Whether to return the attributes too.
         progress: Whether rank 0 shows the rate and the time left; see `mpishare.map`.
         comm: The ranks that share; MPI_COMM_WORLD when None.
@@ -141,7 +146,7 @@ def load(
             shown = "None" if items is None else text_of_region(items)
             counts = checked_split(split, items, is_mapped=map)
             switches = f"map={bool(map)}, attributes={bool(attributes)}, progress={bool(progress)}, backend={names}"
-            switches += f", split={bool(split)}, {counts=}"
+            switches += f", split={bool(split)}, {counts=}, dtype={checked_dtype(dtype)!s}"
             source = repr(file) if call is None else "call=…"
             agreement.call = f"load({source}, {name!r}, region={shown}, {read=}, {switches})"
             if not isinstance(read, str) or read not in ("job", "node"):
@@ -162,6 +167,7 @@ def load(
                 reader = (make if call else format_class)(stack.enter_context(InputFile(listing.path, stamps)))
             if isinstance(reader, CallFile) and is_reading:
                 reader.check_same(listing.arrays[0])
+            reader, listing = converted(reader, listing, checked_dtype(dtype))
             chosen, view = selections(listing, items)
             check_rows(listing, chosen, split)
         if split:
