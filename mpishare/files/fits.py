@@ -1,8 +1,11 @@
-"""The arrays of a FITS file: in place where their bytes lie as in memory, else as astropy converts them."""
+"""A FITS file as astropy reads it: what lies there as in memory is read in place, the rest is converted by tiles."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -10,100 +13,254 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.files.errors import file_errors, imported
-from mpishare.files.fits_header import Hdu, hdus_of
+from mpishare.arrays.spec import Spec
+from mpishare.errors import FileError, SpecError
+from mpishare.files.errors import imported, library_errors
 from mpishare.files.input_file import InputFile, OpenFormat
 from mpishare.files.sliced import described_or_reason, read_tile
-from mpishare.files.stored import Listing, Stored
+from mpishare.files.stored import NO_DTYPE, Listing, Stored
+
+_OPTIONS = {"uint": True, "character_as_bytes": True}
+"""How astropy reads: unsigned integers as such, which is its default, and strings as bytes."""
+
+_OF_DATA = re.compile("SIMPLE|XTENSION|BITPIX|NAXIS[0-9]*|[PG]COUNT|GROUPS|BSCALE|BZERO|BLANK|TFIELDS|[PT][A-Z]+[0-9]+")
+"""The keywords that say how data are stored, of which astropy makes an HDU of some items. A header can have thousands
+of others."""
+
+_BLOCK_BYTES = 2880
+_VARIABLE_LENGTH = "column {!r}: its items are arrays of variable length. Store them in columns of a fixed length."
 
 
 class FitsFile(OpenFormat):
-    """A FITS file. It satisfies `FormatReader`."""
+    """A FITS file. It satisfies `FormatReader`.
+
+    astropy is imported by the rank that inspects the file, and by ranks that read what it converts.
+    """
 
     def __init__(self, file: InputFile) -> None:
         super().__init__(file)
-        self._converted: dict[str, Any] = {}
+        self._arrays: dict[str, _Items | _Compressed] = {}
+        self._unread: list[str] = []
+
+    @contextmanager
+    def _errors(self, name: str | None) -> Iterator[None]:
+        """A block whose errors name the file and the HDU. astropy warns of nothing: what is lost, the errors say."""
+        try:
+            with library_errors(self.file.path, name, "it"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield
+        except SpecError as error:  # of a length that no array has
+            raise FileError(self.file.path, name, str(error)) from error
 
     @cached_property
-    def hdus(self) -> dict[str, Hdu]:
-        """The HDUs that have arrays, by name."""
-        with file_errors(self.file.path):
-            return hdus_of(self.file)
+    def _fits(self) -> Any:
+        return imported("astropy.io.fits", "FITS files")
 
     @cached_property
-    def _opened(self) -> Any:
-        use = "FITS images that are scaled or compressed, and tables with columns that are converted,"
-        fits = imported("astropy.io.fits", use)
-        opened = fits.open(open(self.file.descriptor, "rb", closefd=False))  # noqa: SIM115 - of the file
+    def _hdus(self) -> Any:
+        opened = self._fits.open(open(self.file.descriptor, "rb", closefd=False), **_OPTIONS)  # noqa: SIM115
         self.file.callback(opened.close)
         return opened
 
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        """The number of each HDU by EXTNAME; by itself as a string, where that is missing or an earlier one has it.
+
+        Raises:
+            FileError: The first HDU cannot be read. What cannot be read behind it joins `_unread`.
+        """
+        numbers: dict[str, int] = {}
+        end, reason = 0, "no HDU begins there"
+        try:
+            with self._errors(None):
+                for number, hdu in enumerate(self._hdus):
+                    start, end = end, hdu.fileinfo()["datLoc"] + hdu.fileinfo()["datSpan"]
+                    if end <= start:
+                        raise ValueError(f"HDU {number} ends at byte {end:,}, before it begins")
+                    name = hdu.name
+                    numbers[name if name and name not in numbers else str(number)] = number
+        except FileError as error:
+            if not numbers:
+                raise
+            reason = error.reason
+        if end < self.file.stamp.nbytes:
+            self._unread.append(f"what follows HDU {len(numbers) - 1} at byte {end:,}: {reason}")
+        return numbers
+
+    def _name_of(self, name: str) -> str:
+        """The name of the HDU that has a name, or has it in another case, or "name,EXTVER"; or of a number."""
+        names, (inner, _, version) = [*self._numbers], name.rpartition(",")
+        if name in names:
+            return name
+        with suppress(LookupError):
+            if name.isdecimal():
+                return names[int(name)]
+            number: int = self._hdus.index_of((inner, int(version)) if version.isdecimal() else name)
+            return names[number]
+        return name
+
     def listing(self, name: str | None, *, attributes: bool) -> Listing:
         """The arrays of the HDUs. See `FormatReader`."""
-        numbers = {str(hdu.number): inner for inner, hdu in self.hdus.items()}
-        name = name if name in self.hdus else numbers.get(name or "", name)
-        chosen = [name] if name in self.hdus else [*self.hdus]
-        headers = {inner: self.hdus[inner].header for inner in chosen} if attributes else {}
-        return Listing.of_names(self.file.absolute_path, [self._stored(inner) for inner in chosen], name, headers)
+        chosen = None if name is None else self._name_of(name)
+        arrays: list[Stored] = []
+        errors: list[FileError] = []
+        for inner in [chosen] if chosen in self._numbers else self._numbers:
+            try:
+                arrays += self._described(inner)
+            except FileError as error:
+                errors.append(error)
+                arrays.append(Stored(inner, Spec(NO_DTYPE, ()), 0, "sliced", reason=error.reason))
+        if errors and all(array.reason for array in arrays):
+            raise errors[0]
+        headers = {inner: self._header(inner) for inner in self._numbers} if attributes else {}
+        listing = Listing.of_names(self.file.absolute_path, arrays, chosen, headers)
+        return listing._replace(unread=self._unread)
 
-    def _stored(self, name: str) -> Stored:
-        hdu = self.hdus[name]
-        with file_errors(self.file.path, name):
-            spec = hdu.spec()
-            self.file.check_end(hdu.offset + hdu.nbytes, name)
-            if spec is None:
-                array = self._array(name)
-                return replace(described_or_reason(self.file.path, name, array), filters=array.filters)
-        return Stored(name, spec, len(spec.shape), "contiguous", hdu.offset)
+    def _described(self, name: str) -> list[Stored]:
+        """What an HDU has: an array, or nothing.
 
-    def _array(self, name: str) -> Any:
-        """An array that astropy converts."""
-        if name not in self._converted:
-            hdu = self._opened[self.hdus[name].number]
-            self._converted[name] = _Image(hdu) if hasattr(hdu, "section") else _Rows(hdu)
-        return self._converted[name]
+        Raises:
+            FileError: It is damaged, or is of a kind that astropy does not know.
+        """
+        with self._errors(name):
+            hdu = self._hdus[self._numbers[name]]
+            if getattr(hdu, "is_image", False) and not hdu.shape:
+                return []
+            if not hasattr(hdu, "columns") and not hasattr(hdu, "section"):
+                raise TypeError(f"XTENSION = {hdu.header['XTENSION']!r} is neither an image nor a table")
+            array = self._array(name)
+            if array.dtype.names == ():
+                return [
+                    Stored(name, Spec(NO_DTYPE, ()), 0, "sliced", reason=" ".join(array.left_out) or "has no columns.")
+                ]
+            stored = described_or_reason(self.file.path, name, array)
+            if array.in_place is not None:
+                return [replace(stored, layout="contiguous", offset=array.in_place)]
+            return [replace(stored, filters=array.filters, left_out=array.left_out)]
+
+    def _header(self, name: str) -> dict[str, Any]:
+        """The values of a header by keyword; of commentary such as HISTORY, the lines of all cards."""
+        values: dict[str, Any] = {}
+        header = self._hdus[self._numbers[name]].header
+        for keyword in dict.fromkeys(header):
+            try:
+                with self._errors(name):
+                    value = header[keyword]
+                    is_plain = isinstance(value, (str, bool, int, float, complex))
+                    values[keyword] = (
+                        value if is_plain else None if isinstance(value, self._fits.Undefined) else str(value)
+                    )
+            except FileError as error:
+                self._unread.append(f"attribute {keyword!r} of {name!r}: {error.reason}")
+        return values
+
+    def _array(self, name: str) -> _Items | _Compressed:
+        if name not in self._arrays:
+            hdu = self._hdus[self._numbers[name]]
+            make = _Compressed if hasattr(hdu, "compression_type") else _Items
+            self._arrays[name] = make(self.file, name, hdu)
+        return self._arrays[name]
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
         """See `Reader`."""
-        with file_errors(self.file.path, stored.name):
-            array = self._array(str(stored.name))
-        read_tile(self.file.path, stored, array, ranges, out)
+        with self._errors(stored.name):
+            read_tile(self.file.path, stored, self._array(str(stored.name)), ranges, out)
 
 
-class _Image:
-    """An image as astropy scales and decompresses it."""
+class _Items:
+    """An image or a table, of which astropy converts some items at a time, as if the HDU had no others.
 
-    def __init__(self, hdu: Any) -> None:
-        self._section, self.shape = hdu.section, hdu.shape
-        self.dtype = hdu.section[(slice(0, 1),) * len(hdu.shape)].dtype
-        self.chunks = tuple(map(int, getattr(hdu, "tile_shape", ())))
-        self.filters = (hdu.compression_type,) if hasattr(hdu, "compression_type") else ()
+    Attributes:
+        shape: The lengths of its axes.
+        dtype: The dtype that astropy gives its items.
+        in_place: Where they begin in the file, if they lie there as in memory; else None.
+        left_out: The columns that cannot be loaded, each with the reason.
+    """
+
+    chunks, filters = (), ()
+
+    def __init__(self, file: InputFile, name: str, hdu: Any) -> None:
+        self._file, self._make = file, type(hdu).fromstring
+        self._header = type(hdu.header)([card for card in hdu.header.cards if _OF_DATA.fullmatch(card.keyword)]).copy()
+        self._keys, itemsize = _lengths_of(hdu)
+        if self._keys == ["NAXIS2"]:  # without the heap, which has the items of variable length
+            self._header["PCOUNT"] = 0
+            self._header.remove("THEAP", ignore_missing=True)
+        start, self.shape = hdu.fileinfo()["datLoc"], tuple(self._header[key] for key in self._keys)
+        self._stored = Stored(name, Spec.make(self.shape, f"V{itemsize}"), len(self.shape), "contiguous", start)
+        file.check_end(start + self._stored.nbytes, name)
+        zero = b"0" if self._header.get("XTENSION") == "TABLE" else b"\0"
+        raw = np.frombuffer(zero * itemsize, self._stored.dtype).reshape((1,) * len(self.shape))
+        content, columns = self._columns(raw)
+        kept = [(name, array.dtype, array.shape[1:]) for name, array in columns.items() if array.dtype.kind != "O"]
+        self.dtype = columns[""].dtype if [*columns] == [""] else np.dtype(kept)
+        self.left_out = tuple(_VARIABLE_LENGTH.format(name) for name in columns if columns[name].dtype.kind == "O")
+        self.in_place = start if not self.left_out and self._is_as_stored(content, columns) else None
+
+    def _is_as_stored(self, content: memoryview, columns: dict[str, NDArray[Any]]) -> bool:
+        """Whether the columns of an item are views of its bytes, at the start of `content`, each behind the other.
+
+        astropy returns a view of the file's bytes where it converts nothing, so no rule of the format is needed here.
+        """
+        if self.dtype.itemsize != self._stored.itemsize:
+            return False
+        item = np.frombuffer(content, self.dtype, 1)
+        return all(_address(columns[name]) == _address(item[name] if name else item) for name in columns)
+
+    def _columns(self, raw: NDArray[np.void], names: Sequence[str] = ()) -> tuple[memoryview, dict[str, NDArray[Any]]]:
+        """The data of an HDU of these items alone, and its columns as astropy converts them; an image is one, ""."""
+        self._header.update(zip(self._keys, raw.shape, strict=True))
+        header = self._header.tostring().encode("ascii")
+        content = header + raw.tobytes() + bytes(-raw.nbytes % _BLOCK_BYTES)
+        data = self._make(content, **_OPTIONS).data
+        if data.dtype.names is None:
+            return memoryview(content)[len(header) :], {"": data}
+        if data.dtype.itemsize != raw.itemsize:
+            raise ValueError(f"a row has {raw.itemsize} bytes, and its columns have {data.dtype.itemsize}")
+        return memoryview(content)[len(header) :], {name: np.asarray(data.field(name)) for name in names or data.names}
 
     def __getitem__(self, index: tuple[slice, ...]) -> NDArray[Any]:
-        spans = tuple(slice(one.start, one.stop) for one in index)  # with a step, astropy makes another dtype
-        items: NDArray[Any] = self._section[spans][tuple(slice(None, None, one.step) for one in index)]
+        ranges = [range(axis.start, axis.stop, axis.step) for axis in index]
+        raw = np.empty([*map(len, ranges)], self._stored.dtype)
+        self._file.read(self._stored, ranges, raw)
+        names = self.dtype.names or ()
+        _, columns = self._columns(raw, names)
+        if not names:
+            return columns[""]
+        items = np.empty(raw.shape, self.dtype)
+        for name in names:
+            items[name] = columns[name]
         return items
 
 
-class _Rows:
-    """The rows of a table, with the columns as astropy converts them; strings stay bytes."""
+class _Compressed:
+    """An image that astropy decompresses. See `_Items`."""
 
-    filters = ()
+    in_place, left_out = None, ()
 
-    def __init__(self, hdu: Any) -> None:
-        self._table = hdu.data
-        self.shape = (len(hdu.data),)
-        columns = {name: self._column(hdu.data[:1], name) for name in hdu.columns.names}
-        self.dtype = np.dtype([(name, column.dtype, column.shape[1:]) for name, column in columns.items()])
+    def __init__(self, file: InputFile, name: str, hdu: Any) -> None:
+        file.check_end(hdu.fileinfo()["datLoc"] + hdu.fileinfo()["datSpan"] - _BLOCK_BYTES, name)
+        self._section, self.shape, self.chunks = hdu.section, hdu.shape, hdu.tile_shape
+        self.dtype = hdu.section[(slice(0, 1),) * len(hdu.shape)].dtype
+        self.filters = (hdu.compression_type,)
 
-    @staticmethod
-    def _column(rows: Any, name: str) -> NDArray[Any]:
-        as_stored = np.asarray(rows)[name]
-        return as_stored if as_stored.dtype.kind == "S" else np.asarray(rows[name])
-
-    def __getitem__(self, index: tuple[slice]) -> NDArray[Any]:
-        rows = self._table[index[0]]
-        items = np.empty(len(rows), self.dtype)
-        for name in items.dtype.names or ():
-            items[name] = self._column(rows, name)
+    def __getitem__(self, index: tuple[slice, ...]) -> NDArray[Any]:
+        spans = tuple(slice(axis.start, axis.stop) for axis in index)  # with a step, astropy makes another dtype
+        items: NDArray[Any] = self._section[spans][tuple(slice(None, None, axis.step) for axis in index)]
         return items
+
+
+def _lengths_of(hdu: Any) -> tuple[list[str], int]:
+    """The keywords that have the lengths of the axes, the slowest first, and the bytes of an item."""
+    header = hdu.header
+    if not hasattr(hdu, "columns"):
+        return [f"NAXIS{axis}" for axis in range(header["NAXIS"], 0, -1)], abs(header["BITPIX"]) // 8
+    if hasattr(hdu, "parnames"):  # of random groups
+        return ["GCOUNT"], hdu.size // header["GCOUNT"]
+    return ["NAXIS2"], header["NAXIS1"]
+
+
+def _address(array: NDArray[Any]) -> int:
+    """Where an array begins in memory."""
+    address: int = array.__array_interface__["data"][0]
+    return address
