@@ -240,7 +240,7 @@ def text_of_error(error: BaseException) -> str:
     """The class and the text of an error, even of one whose `__str__` raises."""
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # the other ranks wait for the text
+    except BaseException:  # code of a user may raise anything, and the other ranks wait for the text
         return f"{type(error).__name__}, whose text cannot be made"
 
 

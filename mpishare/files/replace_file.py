@@ -161,6 +161,7 @@ class Replacement:
                 else:
                     self._send_runs(ranks[self._rank], checksums, work)
                 work.raise_first()
+                bar.check()
                 if file is not None and way == "hosts":
                     os.fsync(file.fileno())
         if self.complete is None:

@@ -6,6 +6,8 @@ import struct
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+from logging import getLogger
 from queue import LifoQueue
 from typing import Any
 
@@ -63,7 +65,8 @@ class Dispatcher:
                 next call, it is not sent again.
             args: Its arguments.
         """
-        future = self._threads.submit(self._call, number, func, args)
+        future: Future[Any] = Future()
+        self._threads.submit(self._run, future, number, func, args)
         self._unended.add(future)
         future.add_done_callback(self._unended.discard)
         return future
@@ -75,7 +78,7 @@ class Dispatcher:
     def shutdown(self, *, is_cancelled: bool) -> None:
         """Begins to end the threads when all calls have ended. Those that have not begun may be cancelled."""
         for future in list(self._unended) if is_cancelled else ():
-            future.cancel()  # which the threads then tell to `wait`; those that their pool cancels they do not
+            future.cancel()  # which the threads then tell to `wait`
         self._threads.shutdown(wait=False)
 
     def join(self) -> None:
@@ -87,6 +90,19 @@ class Dispatcher:
     def _begin_thread(self) -> None:
         """Begins a block that lasts as long as the thread, as callbacks of futures run in the thread, too."""
         self._blocks.append(alone(self._context.topology.comm, IN_CALLBACK).__enter__())
+
+    def _run(self, future: Future[Any], number: int, func: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """In a thread: makes a call, and ends its future."""
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            end = partial(future.set_result, self._call(number, func, args))
+        except BaseException as error:
+            end = partial(future.set_exception, error)
+        try:
+            end()
+        except BaseException:  # of a callback, such as SystemExit, which would end the thread; others are logged there
+            getLogger(__name__).exception("a callback of %r has raised", future)
 
     def _call(self, number: int, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Makes a call, by a worker whose result no other thread waits for."""

@@ -79,7 +79,7 @@ class Failure(NamedTuple):
         """The error for users. `own` is the task's own error, or its `ItemFailed`, where this rank ran the task."""
         error, cause = TaskError(*self.facts), own.__cause__ if isinstance(own, ItemFailed) else own
         if self.state is not None:
-            with suppress(Exception):  # its class cannot be imported on this rank
+            with suppress(BaseException):  # its class may raise anything, or cannot be imported on this rank
                 state = unpickle_object(self.state)
                 error, cause = _typed(state, self.facts), cause or _made(*state)
         object.__setattr__(error, "__cause__", cause)  # as the class may refuse it
@@ -109,7 +109,7 @@ def _state_of(error: BaseException) -> PickledObject | None:
     try:
         pickled = pickle_object((type(error), error.args, fields | vars(error)))
         _typed(unpickle_object(pickled), (0, 0, "", "", ""))
-    except Exception:  # user classes may raise anything
+    except BaseException:  # user classes may raise anything, and the other ranks wait
         return None
     return pickled
 

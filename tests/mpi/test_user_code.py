@@ -1,0 +1,344 @@
+"""Whatever code of a user raises within a call: its rank raises it, the others raise PeerError, and nobody waits."""
+
+import io
+import sys
+import tempfile
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpishare as ms
+
+pytestmark = [pytest.mark.ranks(2), pytest.mark.two_launches]
+
+WORLD: Any = MPI.COMM_WORLD
+LAST = WORLD.size - 1
+LIMIT_S = 20
+GROUPS = (ms.PeerError, ms.StallError, ms.TaskError, type(None))
+
+
+class Stop(BaseException):
+    """What is no Exception."""
+
+
+KINDS = [ValueError, StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit, Stop]
+
+
+class Code:
+    """Code of a user. It raises where it is called, on one rank or on all."""
+
+    def __init__(self, kind, rank):
+        self.kind, self.rank = kind, rank
+
+    def __call__(self, *_: Any) -> int:
+        if self.rank in (None, WORLD.rank):
+            raise self.kind("no licence")
+        return 0
+
+
+class Object:
+    """An object with an array. Its method of one name is code of a user."""
+
+    def __init__(self, code, method):
+        self.code, self.method, self.rows = code, method, np.arange(12.0)
+
+    def _run(self, method):
+        if self.method == method:
+            self.code()
+
+    def __getstate__(self):
+        self._run("__getstate__")
+        return vars(self).copy()
+
+    def __setstate__(self, state):
+        vars(self).update(state)
+        self._run("__setstate__")
+
+    def __reduce_ex__(self, protocol):
+        self._run("__reduce_ex__")
+        return super().__reduce_ex__(protocol)
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        self._run("__array__")
+        return self.rows
+
+    def __len__(self):
+        self._run("__len__")
+        return 12
+
+    def __getitem__(self, index):
+        self._run("__getitem__")
+        return int(self.rows[index])
+
+    def __iter__(self):
+        self._run("__iter__")
+        return iter(range(12))
+
+    def __fspath__(self):
+        self._run("__fspath__")
+        return "nowhere.npy"
+
+    def __index__(self):
+        self._run("__index__")
+        return 0
+
+
+class Reader:
+    """What `load(call=…)` reads. Its member of one name is code of a user."""
+
+    def __init__(self, code, name):
+        self._code, self._name, self._rows = code, name, np.zeros((100_000, 3))
+
+    def __getattribute__(self, name):
+        if name == object.__getattribute__(self, "_name"):
+            self._code()
+        return object.__getattribute__(self, name)
+
+    @property
+    def shape(self):
+        return self._rows.shape
+
+    @property
+    def dtype(self):
+        return self._rows.dtype
+
+    def __getitem__(self, index):
+        if self._name == "__getitem__":
+            self._code()
+        return Slice(self._code, self._rows[index]) if self._name == "__array__" else self._rows[index]
+
+    def close(self):
+        pass
+
+
+class Slice:
+    """A slice of a `Reader`."""
+
+    def __init__(self, code, rows):
+        self.code, self.rows = code, rows
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        self.code()
+        return self.rows
+
+
+class Finalized(np.ndarray):
+    """An array whose class runs code of a user for each view, on the ranks that have set it."""
+
+    code: Any = None
+
+    def __array_finalize__(self, obj):
+        if Finalized.code is not None:
+            Finalized.code()
+
+
+class Stream(io.StringIO):
+    """A stream of a user, for progress."""
+
+    def __init__(self, code, method):
+        super().__init__()
+        self.code, self.method = code, method
+
+    def write(self, text):
+        return self.code() if self.method == "write" else 0
+
+    def isatty(self):
+        return bool(self.code()) if self.method == "isatty" else True
+
+
+class Unprintable(Exception):
+    """An error whose text is code of a user."""
+
+    def __str__(self):
+        raise self.args[0]
+
+
+def finalized(call, comm, code):
+    array = np.zeros(12).view(Finalized)
+    Finalized.code = code
+    try:
+        return call(array, comm=comm)
+    finally:
+        Finalized.code = None
+
+
+def made(code, method, _):
+    return Object(code, method)
+
+
+def items(code):
+    yield from range(100)
+    code()
+
+
+def raise_unprintable(code):
+    try:
+        code()
+    except BaseException as error:
+        raise Unprintable(error) from None
+
+
+@contextmanager
+def stream(code, method):
+    """Standard error is a stream of a user."""
+    stderr, sys.stderr = sys.stderr, Stream(code, method)
+    try:
+        yield
+    finally:
+        sys.stderr = stderr
+
+
+def calls(bad, call, names):
+    """A place for each of the names, which `call` takes last."""
+    return {f"{name} of {call.__name__.strip('_')}": (bad, partial(call, name)) for name in names}
+
+
+def share(method, comm, code, **options):
+    ms.share(Object(code, method), comm=comm, **options)
+
+
+def load(name, comm, code, **options):
+    ms.load(call=lambda: Reader(code, name), comm=comm, **options)
+
+
+def map_(method, comm, code):
+    ms.map(abs, Object(code, method), comm=comm)
+
+
+def map_with_function(method, comm, code):
+    ms.map(Object(code, method).__getitem__, range(9), comm=comm)
+
+
+def map_with_result(method, comm, code):
+    ms.map(partial(made, code, method), range(9), comm=comm, gather="all")
+
+
+def map_with_item(method, comm, code):
+    ms.map(id, [Object(code, method)] * 9, comm=comm)
+
+
+def map_with_bar(method, comm, code):
+    with stream(code, method):
+        ms.map(abs, range(99), comm=comm, progress=True)
+
+
+def load_with_bar(method, comm, code):
+    with stream(code, method):
+        load("", comm, code, progress=True)
+
+
+def save_with_bar(method, comm, code):
+    with tempfile.TemporaryDirectory() as folder, stream(code, method):
+        ms.save(f"{WORLD.bcast(folder)}/rows.npy", np.zeros(9), comm=comm, progress=True)
+
+
+def finalize(call, comm, code):
+    array, Finalized.code = np.zeros(12).view(Finalized), code
+    try:
+        call(array, comm=comm)
+    finally:
+        Finalized.code = None
+
+
+DROPPED = {"isatty of map_with_bar", "write of map_with_bar", "write of load_with_bar", "write of save_with_bar"}
+"""Where an Exception does not end the call."""
+
+# The rank that raises, None for each rank that comes to the place, and the call.
+PLACES: dict[str, tuple[int | None, Any]] = {
+    "function of share": (0, lambda comm, code: ms.share(call=code, comm=comm)),
+    **calls(0, share, ("__reduce_ex__", "__getstate__")),
+    **calls(LAST, share, ("__setstate__",)),
+    "__setstate__ of share, private": (LAST, partial(share, "__setstate__", writable="private")),
+    "__index__ of a root": (LAST, lambda comm, code: ms.share(0, root=Object(code, "__index__"), comm=comm)),
+    **{
+        f"__array_finalize__ of {call.__name__}": (0, partial(finalize, call))
+        for call in (ms.share, ms.allreduce, ms.allgather, ms.gather)
+    },
+    "__array__ of put": (
+        0,
+        lambda comm, code: ms.put(ms.zeros(12, comm=comm), ..., Object(code, "__array__"), comm=comm),
+    ),
+    "__array__ of full": (
+        LAST,
+        lambda comm, code: ms.full(12, Object(code, "__array__") if comm.rank == LAST else 0, comm=comm),
+    ),
+    "function of load": (0, lambda comm, code: ms.load(call=code, comm=comm)),
+    **calls(0, load, ("shape", "dtype", "close")),
+    **calls(None, load, ("__getitem__", "__array__")),
+    "__getitem__ of load by the last node": (LAST, partial(load, "__getitem__", read="node")),
+    "__getitem__ of load by rows": (LAST, partial(load, "__getitem__", split=True)),
+    "__fspath__ of load": (0, lambda comm, code: ms.load(Object(code, "__fspath__"), comm=comm)),
+    "__fspath__ of save": (LAST, lambda comm, code: ms.save(Object(code, "__fspath__"), np.ones(3), comm=comm)),
+    "__fspath__ of Checkpoint": (LAST, lambda comm, code: ms.Checkpoint(Object(code, "__fspath__"), comm=comm)),
+    "iterator of map": (0, lambda comm, code: ms.map(abs, items(code), comm=comm)),
+    "task of map": (None, lambda comm, code: ms.map(code, range(9), comm=comm)),
+    "initializer of map": (LAST, lambda comm, code: ms.map(abs, range(9), initializer=code, comm=comm)),
+    "initializer of map on each node": (0, lambda comm, code: ms.map(abs, (), initializer=code, per="node", comm=comm)),
+    **calls(0, map_, ("__len__", "__iter__")),
+    **calls(0, map_with_function, ("__getstate__",)),
+    **calls(LAST, map_with_function, ("__setstate__",)),
+    **calls(0, map_with_item, ("__getstate__",)),
+    **calls(None, map_with_item, ("__setstate__",)),
+    **calls(None, map_with_result, ("__getstate__", "__setstate__")),
+    **calls(0, map_with_bar, ("isatty", "write")),
+    **calls(0, load_with_bar, ("write",)),
+    **calls(0, save_with_bar, ("write",)),
+    "text of an error": (
+        LAST,
+        lambda comm, code: ms.map(abs, (), initializer=partial(raise_unprintable, code), comm=comm),
+    ),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_code_of_a_user_raises_is_every_ranks_error(comm, configured, place):
+    """Code of a user that raises on one rank within a call: SystemExit and KeyboardInterrupt as well.
+
+    Outcome: that rank raises it, or an error of mpishare that names it; PeerError on the others; the next call works.
+    """
+    bad, call = PLACES[place]
+    own = configured(timeout=str(LIMIT_S))  # where ranks wait for each other for ever, they raise StallError
+    for kind in KINDS:
+        error: BaseException | None = None
+        try:
+            call(own, Code(kind, bad))
+        except BaseException as raised:
+            error = raised
+        errors = comm.allgather(next((group.__name__ for group in GROUPS if isinstance(error, group)), "its own"))
+        if place in DROPPED and issubclass(kind, Exception):
+            assert set(errors) == {"NoneType"}, kind
+        elif bad is None:
+            assert set(errors) <= {"its own", "TaskError", "PeerError"} != {"PeerError"}, kind
+        else:
+            assert errors.pop(bad) == "its own", kind
+            assert set(errors) == {"PeerError"}, kind
+            assert issubclass(kind, Exception) or isinstance(error, kind | Unprintable | ms.PeerError)
+        del error
+        assert ms.share(np.arange(3), comm=own).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_code_of_a_user_raises_does_not_end_a_pool(comm, kind):
+    """A task, an initializer or a callback of a pool that raises anything, SystemExit and KeyboardInterrupt as well.
+
+    Outcome: an error of that call on the root; the pool goes on.
+    """
+    with ms.Pool() as pool:
+        if pool is not None:
+            code = Code(kind, None)
+            for call in (
+                lambda: pool.submit(code).result(),
+                lambda: pool.map(code, range(9)),
+                lambda: pool.initialize(code),
+                lambda: list(pool.imap(abs, items(code))),
+                lambda: pool.map(abs, range(9), callback=code),
+            ):
+                with pytest.raises(BaseException):  # noqa: B017 - of many classes
+                    call()
+            n_calls = 2 * pool.size  # more than there are threads
+            assert [pool.apply_async(abs, (-1,), callback=code).get() for _ in range(n_calls)] == [1] * n_calls
+            assert pool.map(abs, [-3, 4]) == [3, 4]
