@@ -35,8 +35,9 @@ class alone:  # noqa: N801 - used as `with alone(comm, "within a task"):`
         self._thread = 0
 
     def __enter__(self) -> alone:
-        self._thread = threading.get_ident()
-        _blocks.append(self)
+        if self not in _blocks:  # a pool may begin its block several times
+            self._thread = threading.get_ident()
+            _blocks.append(self)
         return self
 
     def __exit__(

@@ -75,8 +75,8 @@ def register(*arrays: NDArray[Any], comm: MPI.Intracomm | None = None) -> ms.Poo
     _arrays.update((-1 - number, array) for number, array in enumerate(arrays))
     register_parallel_backend("mpishare", RanksBackend)
     _pool = ms.Pool(comm)
+    _pool.wait()
     if _pool.is_worker():
-        _pool.wait()
         sys.exit()
     return _pool
 

@@ -34,8 +34,8 @@ class MPIPool(ms.Pool):
         super().__init__(comm)
         if self.size == 1:
             raise ValueError("an MPIPool needs two ranks or more, but this job has one. Use choose_pool without mpi.")
+        self.wait()
         if self.is_worker():
-            self.wait()
             sys.exit(0)
 
     @staticmethod

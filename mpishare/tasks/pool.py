@@ -118,7 +118,7 @@ class Pool(TaskExecutor):
         self._turn = threading.Lock()  # of a call that all ranks make
         self._caller: int | None = None  # the thread whose turn it is
         self._call_numbers = count()  # of `submit`
-        self._block = alone(context.topology.comm, "by the root within the block of a Pool", for_all_threads=True)
+        self._block = alone(context.topology.comm, "by the root of a Pool that the others serve", for_all_threads=True)
         if self.is_root:
             atexit.register(self.shutdown)  # without it, a root that ends would leave the others waiting
 
@@ -128,27 +128,26 @@ class Pool(TaskExecutor):
         return self._context.topology.comm
 
     def __enter__(self) -> Pool | None:  # type: ignore[override]
-        if self.is_root:
-            if self._is_open:
-                self._block.__enter__()
-            return self
         self.wait()
-        return None
+        return self if self.is_root else None
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.shutdown(cancel_futures=kind is not None)
 
     def wait(self) -> None:
-        """On a rank other than the root: `serve`. On the root it returns at once, as schwimmbad's does."""
-        if not self.is_root:
-            self.serve()
-
-    def serve(self) -> None:
         """On a rank other than the root: runs tasks until the root closes the pool.
+
+        On the root it returns at once, as schwimmbad's does. From then on, and from the first call of the pool on, the
+        root's collectives with the other ranks are refused until it closes the pool.
 
         Raises:
             ArgumentError: MPI has ended, or the communicator has been freed.
         """
+        if self.is_root:
+            with self._lock:
+                if self._is_open:
+                    self._block.__enter__()
+            return
         self._check_comm()
         kept = None
         while self._is_open:
@@ -163,6 +162,8 @@ class Pool(TaskExecutor):
                 except BaseException as error:
                     if not is_known(error, self.size):  # else it is left to the root, which raises it as well
                         raise
+
+    serve = wait
 
     def initialize(self, initializer: Callable[..., Any], initargs: tuple[Any, ...] = ()) -> None:
         """Calls `initializer(*initargs)` as one that is given when the pool is made: on each rank, or on each node.
@@ -226,6 +227,7 @@ class Pool(TaskExecutor):
             try:
                 with self._lock:  # no thread closes the pool meanwhile
                     self._check_usable()
+                    self.wait()
                     self._caller = threading.get_ident()
                     self._block.is_lifted = True
                     send_command(self._context, self._number, MAP)
@@ -258,6 +260,7 @@ class Pool(TaskExecutor):
                 self._check_usable()
                 if self.workers and mpi.Query_thread() == mpi.THREAD_MULTIPLE:
                     if self._dispatcher is None:
+                        self.wait()
                         self._dispatcher = Dispatcher(self._context, self._number)
                     return self._dispatcher.submit(number, func, args)
         with alone(self._context.topology.comm, IN_TASK):

@@ -2,13 +2,16 @@
 
 import threading
 import time
+from contextlib import nullcontext
 from functools import partial
+from importlib import import_module
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import mpishare as ms
+from mpishare.compat.schwimmbad import MPIPool
 from tests.processes import wait_until
 
 of_all = unused = MPI.COMM_NULL
@@ -70,7 +73,7 @@ def test_of_the_root_while_the_others_serve(name, shared_folder):
 
     with ms.Pool() as pool:
         if pool is not None:
-            assert "by the root within the block of a Pool" in refused(name)
+            assert "by the root of a Pool that the others serve" in refused(name)
             result = pool.apply_async(wait_until, (may_end.exists, 50), callback=note)
             may_end.touch()
             result.get(50)
@@ -78,6 +81,43 @@ def test_of_the_root_while_the_others_serve(name, shared_folder):
             assert "by a callback" in errors.pop()
             assert all("by the items of a map" in error for error in pool.map(str, (refused(name) for _ in range(5))))
             assert pool.map(abs, [-1]) == [1]
+    assert ms.map(abs, [-1], gather="all") == [1]
+
+
+def served_by_wait():
+    pool = ms.Pool()
+    pool.wait()
+    return pool
+
+
+def served_from_the_first_call():
+    pool = ms.Pool()
+    if pool.is_worker():
+        pool.serve()
+    else:
+        pool.submit(abs, -1)
+    return pool
+
+
+def registered():
+    pytest.importorskip("joblib")
+    return import_module("mpishare.compat.joblib").register()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("make", [MPIPool, registered, served_by_wait, served_from_the_first_call])
+def test_of_the_root_while_the_others_serve_without_with(comm, make, name):
+    """A collective of the root while the other ranks serve its pool, in each way.
+
+    Outcome: ArgumentError on the root at once; the pool goes on.
+    """
+    with pytest.raises(SystemExit) if comm.rank and make in (MPIPool, registered) else nullcontext():
+        pool = make()
+        if comm.rank == 0:
+            assert "by the root of a Pool that the others serve" in refused(name)
+            assert pool.map(abs, [-1]) == [1]
+            pool.close()
     assert ms.map(abs, [-1], gather="all") == [1]
 
 
