@@ -61,6 +61,9 @@ class _Self:
     def __repr__(self) -> str:
         return "mpishare.SELF"
 
+    def __reduce__(self) -> str:
+        return "SELF"
+
 
 SELF: Intracomm = _Self()  # type: ignore[assignment]  # noqa: F405
 

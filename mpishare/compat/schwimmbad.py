@@ -55,7 +55,7 @@ class MPIPool(ms.Pool):
         tasks: Iterable[Any],
         callback: Callable[[Any], object] | None = None,
         **options: Any,
-    ) -> list[Any]:
+    ) -> Any:
         """Like `Pool.map`, with the names of schwimmbad; the third argument is always `callback`."""
         return super().map(worker, tasks, callback=callback, **options)
 
@@ -64,7 +64,8 @@ class MPIPool(ms.Pool):
         items = list(tasks)
         parts = np.array_split(np.arange(len(items)), self.size)
         ranges = [(int(part[0]), int(part[-1]) + 1) for part in parts if part.size]
-        return self.map(worker, [(bounds, items[slice(*bounds)]) for bounds in ranges], *args, **options)
+        results: list[Any] = self.map(worker, [(bounds, items[slice(*bounds)]) for bounds in ranges], *args, **options)
+        return results
 
 
 def choose_pool(mpi: bool = False, processes: int = 1, **options: Any) -> Any:

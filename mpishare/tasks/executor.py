@@ -6,6 +6,7 @@ Where pools give one name several meanings, `Pool` says whose it has.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from concurrent.futures import wait as wait_for_all
@@ -136,6 +137,10 @@ class TaskExecutor(Executor):
         """Applies a function to items on all ranks."""
         return [job.func(item) for item in job.items]
 
+    def _initialize(self, initializer: Callable[..., object], initargs: tuple[Any, ...]) -> None:
+        """Calls an initializer on each rank."""
+        initializer(*initargs)
+
     def _submit(self, number: int, func: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
         """Begins a call, of this number for errors. A worker keeps the function of one that has arguments."""
         future: Future[Any] = Future()
@@ -189,7 +194,8 @@ class TaskExecutor(Executor):
         chunksize: int | None = None,
         callback: Callable[[Any], object] | None = None,
         progress: bool = False,
-    ) -> list[Any]:
+        buffersize: int | None = None,
+    ) -> Any:
         """Applies `func` to each item on all ranks; see `mpishare.map`. Only the root raises.
 
         Args:
@@ -201,18 +207,20 @@ class TaskExecutor(Executor):
             chunksize: How many items a rank takes at a time; None for as many as take about 2 ms.
             callback: Called on the root with each result in turn, as soon as it is known and all before it are.
             progress: Whether to show a bar.
+            buffersize: How many calls are ahead of the results that have been taken, as in concurrent.futures of Python
+                3.14: no more items are read before. None reads all of them.
 
-        With `timeout` or `callback`, the other ranks run the tasks by single calls, of one item each where nothing else
-        is given.
+        With `timeout`, `callback` or `buffersize`, the other ranks run the tasks by single calls, of one item each
+        where nothing else is given.
 
         Returns:
-            The results, in the order of the items.
+            The results, in the order of the items: a list, or with `buffersize` an iterator.
 
         Raises:
             TaskError: A task failed.
             concurrent.futures.TimeoutError: `timeout` has passed. Tasks that have not begun are cancelled.
             ArgumentError: This is not the root, the pool is closed, MPI has ended, the communicator has been freed, or
-                `chunksize` is not positive.
+                `chunksize` or `buffersize` is not positive.
             MpishareError: `func` or an item cannot be pickled, or a result cannot be unpickled. Its cause is the
                 SpecError, which is a TypeError: where SciPy calls `map`, it takes one for a wrong `workers`.
         """
@@ -223,26 +231,20 @@ class TaskExecutor(Executor):
                 (chunksize,), iterables = iterables, ()
         if iterables:
             func, iterable = partial(_call_with, func), _rows(iterable, *iterables)
-        if timeout is None and callback is None:
+        if timeout is None and callback is None and buffersize is None:
             return self._map(Job(func, iterable, chunksize, progress))
+        n_ahead = None if buffersize is None else checked_integer("buffersize", buffersize, least=1)
         end = None if timeout is None else time.monotonic() + timeout
-        futures = list(self._chunks(func, iterable, 1 if chunksize is None else chunksize))
-        results: list[Any] = []
-        try:
-            for future in futures:
-                for result in future.result(None if end is None else end - time.monotonic()):
-                    results.append(result)
-                    if callback is not None:
-                        callback(result)
-        finally:
-            _cancel(futures)
-        return results
+        calls = self._chunks(func, iterable, 1 if chunksize is None else chunksize)
+        results = _results(calls, deque(islice(calls, n_ahead)), end, callback)
+        return list(results) if buffersize is None else results
 
     def starmap(
         self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
     ) -> list[Any]:
         """Like `map`, where each item is a tuple of arguments."""
-        return self.map(partial(_call_with, func), iterable, chunksize=chunksize)
+        results: list[Any] = self.map(partial(_call_with, func), iterable, chunksize=chunksize)
+        return results
 
     def submit(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Has another rank call `func` and returns at once. A root without other ranks calls `func` itself.
@@ -319,11 +321,31 @@ class TaskExecutor(Executor):
     def wait(self) -> None:
         """Returns when the root has ended: here at once."""
 
-    def lent(self) -> LentPool:
+    def lent(
+        self,
+        max_workers: int | None = None,
+        mp_context: object = None,
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
+        *,
+        thread_name_prefix: str = "",
+        max_tasks_per_child: int | None = None,
+    ) -> LentPool:
         """The pool for a library that opens an executor, uses it and closes it: that leaves the pool open.
 
-        Closing it, or leaving its `with`, waits for the calls that were made through it. Local.
+        Closing it, or leaving its `with`, waits for the calls that were made through it. It takes the arguments of the
+        executors of concurrent.futures.
+
+        Args:
+            max_workers: Ignored, as all others but the next two are: the ranks of the pool run the tasks.
+            mp_context: Ignored.
+            initializer: What to call first on each rank. One that cannot be pickled is left out, with a warning.
+            initargs: Its arguments.
+            thread_name_prefix: Ignored.
+            max_tasks_per_child: Ignored.
         """
+        if initializer is not None:
+            self._initialize(initializer, initargs)
         return LentPool(self)
 
     def _chunks(
@@ -353,6 +375,9 @@ class LentPool(TaskExecutor):
     def _map(self, job: Job) -> list[Any]:
         return self._pool._map(job)
 
+    def _initialize(self, initializer: Callable[..., object], initargs: tuple[Any, ...]) -> None:
+        self._pool._initialize(initializer, initargs)
+
     def _submit(self, number: int, func: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
         future = self._pool._submit(number, func, args)
         self._futures.add(future)
@@ -366,6 +391,23 @@ class LentPool(TaskExecutor):
             _cancel(futures)
         if wait:
             wait_for_all(futures)
+
+
+def _results(
+    calls: Iterator[Future[list[Any]]], begun: deque[Future[list[Any]]], end: float | None, callback: _Callback
+) -> Iterator[Any]:
+    """Yields the results of calls, in order, until the time `end`. Where one has ended, the next of `calls` begins."""
+    try:
+        while begun:
+            results = begun[0].result(None if end is None else end - time.monotonic())
+            begun.popleft()
+            begun.extend(islice(calls, 1))
+            for result in results:
+                if callback is not None:
+                    callback(result)
+                yield result
+    finally:
+        _cancel(begun)
 
 
 def _joined(futures: Sequence[Future[list[Any]]]) -> list[Any]:

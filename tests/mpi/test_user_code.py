@@ -15,6 +15,7 @@ import mpishare as ms
 
 pytestmark = [pytest.mark.ranks(2), pytest.mark.two_launches]
 
+ANY: Any = ms
 WORLD: Any = MPI.COMM_WORLD
 LAST = WORLD.size - 1
 LIMIT_S = 20
@@ -253,7 +254,7 @@ PLACES: dict[str, tuple[int | None, Any]] = {
     **calls(0, share, ("__reduce_ex__", "__getstate__")),
     **calls(LAST, share, ("__setstate__",)),
     "__setstate__ of share, private": (LAST, partial(share, "__setstate__", writable="private")),
-    "__index__ of a root": (LAST, lambda comm, code: ms.share(0, root=Object(code, "__index__"), comm=comm)),
+    "__index__ of a root": (LAST, lambda comm, code: ANY.share(0, root=Object(code, "__index__"), comm=comm)),
     **{
         f"__array_finalize__ of {call.__name__}": (0, partial(finalize, call))
         for call in (ms.share, ms.allreduce, ms.allgather, ms.gather)

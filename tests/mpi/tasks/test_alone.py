@@ -121,20 +121,21 @@ def test_of_the_root_while_the_others_serve_without_with(comm, make, name):
     assert ms.map(abs, [-1], gather="all") == [1]
 
 
-def whole(number):
+def whole(number, alone=MPI.COMM_SELF):
     """A task that makes collective calls that are legal."""
-    alone = MPI.COMM_SELF
     array = ms.share(np.full(3, number), comm=alone)
     return int(ms.allreduce(array, comm=alone).sum()) + sum(ms.map(abs, [number], comm=alone) or [])
 
 
 def test_over_the_rank_alone(comm):
-    assert ms.map(whole, range(9), chunk=1, gather="all") == [4 * number for number in range(9)]
+    for task in (whole, partial(whole, alone=ms.SELF)):
+        assert ms.map(task, range(9), chunk=1, gather="all") == [4 * number for number in range(9)]
     with ms.Pool() as pool:
         if pool is not None:
             assert pool.map(whole, range(9), 1) == [4 * number for number in range(9)]
             assert pool.submit(whole, 5).result() == 20
             assert whole(5) == 20
+            assert pool.map(partial(whole, alone=ms.SELF), range(9), 1) == [4 * number for number in range(9)]
             with ms.Pool(MPI.COMM_SELF) as alone:
                 assert alone.map(whole, [5]) == [20]
 

@@ -11,10 +11,12 @@ from concurrent.futures import TimeoutError as FuturesTimeoutError
 from contextlib import nullcontext
 from functools import partial
 from itertools import count, islice
+from typing import Any
 
 import numpy as np
 import pytest
 from mpi4py import MPI
+from tqdm.contrib.concurrent import process_map
 
 import mpishare as ms
 from mpishare.comm import mpi
@@ -95,6 +97,75 @@ def test_a_library_that_opens_and_closes_an_executor_per_call(pool):
         lent.join()
     assert (lent._max_workers, lent.size) == (pool._max_workers, pool.size)
     assert pool.map(abs, [-4]) == [4]
+
+
+def start(number):
+    """An initializer."""
+    started.append(number)
+
+
+started: list[int] = []
+
+
+def n_started(_):
+    return len(started)
+
+
+EXECUTORS: dict[str, tuple[tuple[Any, ...], dict[str, Any], int]] = {
+    "ThreadPoolExecutor": ((), {"max_workers": 2, "thread_name_prefix": "worker"}, 0),
+    "ProcessPoolExecutor": ((), {"max_workers": 2, "mp_context": None, "max_tasks_per_child": 9}, 0),
+    "initializer": ((), {"initializer": start, "initargs": (1,)}, 1),
+    "initializer by its place": ((2, None, start, (1,)), {}, 1),
+}
+
+
+@pytest.mark.parametrize("name", EXECUTORS)
+def test_an_executor_is_opened_with_its_arguments(name):
+    """The arguments of concurrent.futures, by name and by place; also of a pool that was sent to another rank."""
+    args, options, n_calls = EXECUTORS[name]
+    started.clear()
+
+    def body(pool):
+        with pool.lent(*args, **options) as executor:
+            assert set(executor.map(n_started, range(9))) == {n_calls}
+            assert executor.submit(n_started, None).result() == n_calls
+        with pickle.loads(pickle.dumps(pool)).lent(*args, **options) as alone:
+            assert alone.map(n_started, [1]) == [2 * n_calls]
+
+    with_pool(body)
+
+
+@on_the_root
+def test_an_initializer_that_cannot_be_sent_is_left_out_with_a_warning(pool):
+    """As the lock that tqdm's process_map gives to its executor."""
+    with pytest.warns(RuntimeWarning, match="the initializer is not called"):
+        executor = pool.lent(initializer=start, initargs=(threading.Lock(),))
+    assert executor.map(abs, [-1]) == [1]
+
+
+def test_process_map_of_tqdm(monkeypatch):
+    def body(pool):
+        monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", pool.lent)
+        with pytest.warns(RuntimeWarning, match="the initializer is not called"):
+            assert process_map(abs, range(-9, 0), max_workers=2, disable=True) == [*range(9, 0, -1)]
+
+    with_pool(body)
+
+
+@on_the_root
+def test_a_map_reads_no_more_items_than_its_buffer_has_calls(pool):
+    """With buffersize, as in concurrent.futures from Python 3.14 on."""
+    for chunksize in (1, 3):
+        numbers = count()
+        results = pool.lent().map(abs, numbers, chunksize=chunksize, buffersize=4)
+        assert [next(results) for _ in range(2 * chunksize)] == [*range(2 * chunksize)]
+        assert next(numbers) == (4 + 2) * chunksize
+        results.close()
+    assert list(pool.map(pow, [2, 3], [3, 2], buffersize=1)) == [8, 9]
+    with pytest.raises(FuturesTimeoutError):
+        list(pool.map(time.sleep, [0.1], buffersize=1, timeout=0))
+    with pytest.raises(ValueError, match="buffersize is 0"):
+        pool.map(abs, [1], buffersize=0)
 
 
 @pytest.mark.ranks(2)
