@@ -121,6 +121,11 @@ class Config:
         return f"{self.common} MPISHARE_DIR={self.directory or ''} MPISHARE_EXCEPTHOOK={self.excepthook:d}"
 
 
+def rank_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What a launcher of Open MPI, MPICH, Intel MPI or Slurm says of the rank that a process is to be."""
+    return {name: environ[name] for name in _OF_RANKS if name in environ}
+
+
 def unknown_settings(environ: Mapping[str, str] = os.environ) -> list[str]:
     """For each MPISHARE variable that is no setting, a line of text, with the setting that was meant."""
     names = {name for name, _, _ in _VARIABLES.values()} | _OF_BATCH_SCRIPTS
@@ -226,6 +231,15 @@ are allowed."""
 
 _OF_BATCH_SCRIPTS = {"MPISHARE_VENV", "MPISHARE_IMAGE"}
 """Variables that the scripts in slurm/ read."""
+
+
+_OF_RANKS = (
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_NAMESPACE",
+    "PMIX_RANK",
+    *("PMI_FD", "PMI_ID", "PMI_JOBID", "PMI_PORT", "PMI_RANK"),
+)
+"""Variables by which a process finds its launcher, and its own rank."""
 
 
 def _launched(environ: Mapping[str, str]) -> int:

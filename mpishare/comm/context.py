@@ -308,6 +308,7 @@ def _find_context(comm: mpi.Comm | None) -> Context:
         )
     if not isinstance(context, Context):
         refuse_alone("the first call on a communicator", checked)
+        mpi.refuse_children_of_ranks()
         if Config.takes_excepthook():
             end_job_on_exception()
         _warn_of_unknown_settings()

@@ -8,6 +8,9 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from mpishare.errors import ArgumentError
+from mpishare.host.procfs import rank_above
+
 if TYPE_CHECKING:
     from mpi4py.MPI import *  # noqa: F403
 
@@ -68,6 +71,19 @@ class _Self:
 SELF: Intracomm = _Self()  # type: ignore[assignment]  # noqa: F405
 
 
+def refuse_children_of_ranks() -> None:
+    """Checks that this process may be a rank. Local.
+
+    Raises:
+        ArgumentError: A rank has started it, such as a worker of multiprocessing.
+    """
+    if (pid := rank_above()) is not None:
+        raise ArgumentError(
+            f"this process was started by a rank, process {pid}, and is not a rank of its own. Read arrays in it, by "
+            "handles, and call mpishare in the rank."
+        )
+
+
 def communicator(comm: Comm | None) -> Comm:  # noqa: F405
     """The communicator that a public call was given: MPI_COMM_WORLD for None, MPI_COMM_SELF for `SELF`."""
     if comm is None or comm is SELF:
@@ -79,6 +95,7 @@ def communicator(comm: Comm | None) -> Comm:  # noqa: F405
 @cache
 def _found() -> tuple[Any, str]:
     """The module that has the names, and why it is not mpi4py's."""
+    refuse_children_of_ranks()
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:

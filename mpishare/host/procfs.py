@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from zlib import crc32
+
+from mpishare.config import rank_variables
 
 
 def text_of(file: Path | str) -> str:
@@ -49,6 +53,38 @@ def scope() -> int:
     except OSError:  # no /proc, or another namespace's
         namespace = ""
     return crc32(os.fsencode(f"{os.uname().nodename} {boot_id()} {namespace}"))
+
+
+def rank_above() -> int | None:
+    """The process that is the rank which the environment of this process names; None if that may be this process.
+
+    A rank's children inherit its environment, and in them MPI_Init would wait for ever, or end them. Such a child
+    descends from a process with the same variables that has loaded mpi4py.MPI. A shell or another wrapper between the
+    launcher and a rank has not. A launcher that a rank has started gives other variables, or another socket.
+
+    Source:
+        proc_pid_environ(5), which has the environment that a process was started with; proc_pid_maps(5).
+    """
+    own, pid = rank_variables(), os.getpid()
+    while own and (parent := re.match(r".*\) \S (\d+)", text_of(f"/proc/{pid}/stat"), re.DOTALL)):
+        pid = int(parent[1])
+        items = (item.partition("=") for item in text_of(f"/proc/{pid}/environ").split("\0"))
+        others = rank_variables({name: value for name, _, value in items})
+        if not others or others.items() - own.items():
+            return None
+        if re.search(r"/mpi4py/MPI\.[^/\n]*\.so\n", text_of(f"/proc/{pid}/maps")):
+            sockets = {_socket_of_launcher(number, own) for number in (os.getpid(), pid)} - {""}
+            return pid if len(sockets) < 2 else None
+    return None
+
+
+def _socket_of_launcher(pid: int, variables: Mapping[str, str]) -> str:
+    """The socket by which a process of MPICH has its launcher; "" if it has none."""
+    try:
+        link = str(Path(f"/proc/{pid}/fd/{variables.get('PMI_FD')}").readlink())
+    except OSError:
+        return ""
+    return link if link.startswith("socket:") else ""
 
 
 def has_ended(pid: int) -> bool:

@@ -1,0 +1,73 @@
+"""Calls mpishare in processes that the ranks start, in each way, and prints what comes of it."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import mpishare as ms
+
+LINE = [sys.executable, "-m", __spec__.name if __spec__ else __name__, "child"]
+CALLS: Any = {"share": lambda: ms.share(np.ones(3), comm=ms.SELF), "topology": ms.topology, "info": ms.info}
+
+
+def outcomes():
+    """The errors of calls in this process."""
+    texts = []
+    for call in CALLS.values():
+        try:
+            texts.append(f"nothing but {call()}")
+        except ms.ArgumentError as error:
+            texts.append(str(error))
+    return texts
+
+
+def by_multiprocessing(method):
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        return pool.apply_async(outcomes).get(60)
+
+
+def by_fork():
+    reader, writer = os.pipe()
+    if not os.fork():
+        os.write(writer, "\n".join(outcomes()).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as file:
+        return file.read().splitlines()
+
+
+def by_subprocess(*prefix):
+    return subprocess.run([*prefix, *LINE], capture_output=True, text=True, timeout=60).stdout.splitlines()
+
+
+WAYS = {
+    "spawn": partial(by_multiprocessing, "spawn"),
+    "forkserver": partial(by_multiprocessing, "forkserver"),
+    "fork": by_fork,
+    "subprocess": by_subprocess,
+    "shell": partial(by_subprocess, "sh", "-c", '"$@"; true', "sh"),
+}
+
+
+def main():
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    for is_used in (False, True):  # before the first call of mpishare in a rank, and after it
+        if is_used:
+            ms.topology()
+        for name, way in WAYS.items():
+            found = way()
+            are_refused = [" is not a rank of its own" in text for text in found]
+            assert are_refused == [True] * len(CALLS), (name, is_used, found)
+    print(f"rank {comm.rank} of {ms.topology().size}", flush=True)
+    comm.Barrier()
+
+
+if __name__ == "__main__":
+    print("\n".join(outcomes())) if sys.argv[1:] == ["child"] else main()
