@@ -121,9 +121,9 @@ class Config:
         return f"{self.common} MPISHARE_DIR={self.directory or ''} MPISHARE_EXCEPTHOOK={self.excepthook:d}"
 
 
-def rank_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What a launcher of Open MPI, MPICH, Intel MPI or Slurm says of the rank that a process is to be."""
-    return {name: environ[name] for name in _OF_RANKS if name in environ}
+def rank_variables() -> dict[str, str]:
+    """What the launcher says of the rank that this process is to be."""
+    return {name: os.environ[name] for name in _OF_RANKS if name in os.environ}
 
 
 def unknown_settings(environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -239,7 +239,7 @@ _OF_RANKS = (
     "PMIX_RANK",
     *("PMI_FD", "PMI_ID", "PMI_JOBID", "PMI_PORT", "PMI_RANK"),
 )
-"""Variables by which a process finds its launcher, and its own rank."""
+"""Variables of Open MPI, MPICH, Intel MPI and Slurm by which a process finds its launcher, and its own rank."""
 
 
 def _launched(environ: Mapping[str, str]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from mpishare.config import rank_variables
 from mpishare.errors import ArgumentError
 from mpishare.host.procfs import rank_above
 
@@ -77,7 +78,7 @@ def refuse_children_of_ranks() -> None:
     Raises:
         ArgumentError: A rank has started it, such as a worker of multiprocessing.
     """
-    if (pid := rank_above()) is not None:
+    if (pid := rank_above(rank_variables())) is not None:
         raise ArgumentError(
             f"this process was started by a rank, process {pid}, and is not a rank of its own. Read arrays in it, by "
             "handles, and call mpishare in the rank."

@@ -9,8 +9,6 @@ from functools import cache
 from pathlib import Path
 from zlib import crc32
 
-from mpishare.config import rank_variables
-
 
 def text_of(file: Path | str) -> str:
     """The text of a kernel file; "" if it does not exist or may not be read."""
@@ -55,8 +53,10 @@ def scope() -> int:
     return crc32(os.fsencode(f"{os.uname().nodename} {boot_id()} {namespace}"))
 
 
-def rank_above() -> int | None:
+def rank_above(variables: Mapping[str, str]) -> int | None:
     """The process that is the rank which the environment of this process names; None if that may be this process.
+
+    `variables` are those of this process that name the rank and its launcher; there are none without a launcher.
 
     A rank's children inherit its environment, and in them MPI_Init would wait for ever, or end them. Such a child
     descends from a process with the same variables that has loaded mpi4py.MPI. A shell or another wrapper between the
@@ -65,15 +65,13 @@ def rank_above() -> int | None:
     Source:
         proc_pid_environ(5), which has the environment that a process was started with; proc_pid_maps(5).
     """
-    own, pid = rank_variables(), os.getpid()
-    while own and (parent := re.match(r".*\) \S (\d+)", text_of(f"/proc/{pid}/stat"), re.DOTALL)):
+    pid = os.getpid()
+    while variables and (parent := re.match(r".*\) \S (\d+)", text_of(f"/proc/{pid}/stat"), re.DOTALL)):
         pid = int(parent[1])
-        items = (item.partition("=") for item in text_of(f"/proc/{pid}/environ").split("\0"))
-        others = rank_variables({name: value for name, _, value in items})
-        if not others or others.items() - own.items():
+        if not variables.items() <= dict(re.findall("([^=\0]+)=([^\0]*)", text_of(f"/proc/{pid}/environ"))).items():
             return None
         if re.search(r"/mpi4py/MPI\.[^/\n]*\.so\n", text_of(f"/proc/{pid}/maps")):
-            sockets = {_socket_of_launcher(number, own) for number in (os.getpid(), pid)} - {""}
+            sockets = {_socket_of_launcher(number, variables) for number in (os.getpid(), pid)} - {""}
             return pid if len(sockets) < 2 else None
     return None
 

@@ -45,7 +45,7 @@ def by_subprocess(*prefix):
     return subprocess.run([*prefix, *LINE], capture_output=True, text=True, timeout=60).stdout.splitlines()
 
 
-WAYS = {
+WAYS: dict[str, Any] = {
     "spawn": partial(by_multiprocessing, "spawn"),
     "forkserver": partial(by_multiprocessing, "forkserver"),
     "fork": by_fork,
