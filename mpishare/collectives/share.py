@@ -133,7 +133,8 @@ def private(array: _T) -> _T:
 
     Arrays in nameless files (`backend="memmap"`), and files that are mapped where they lie (`load(map=True)`), can be
     mapped again as copy-on-write as long as their rank keeps the file open: it does so for the newest 64 segments. Of
-    all others, such as arrays in windows, the bytes are copied, and a `RuntimeWarning` reports how many.
+    all others, such as arrays in windows, the bytes are copied, and a `RuntimeWarning` on the lowest rank of the
+    node reports how many.
 
     Args:
         array: An array from `share`, `empty`, `zeros`, `full` or `load`, or a view of one; or an object with such

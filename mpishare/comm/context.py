@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar, cast
 
-from mpishare.comm import mpi
+from mpishare.comm import callsite, mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.alone import refuse_alone
 from mpishare.comm.communicator import CollectiveComm
@@ -280,6 +280,13 @@ _NOT_MADE = object()
 _contexts: dict[int | None, Context] = {}
 """Contexts by the handle of the communicator, a short cut to its attribute. MPI_COMM_WORLD is there under None too.
 Empty in a forked child, and after MPI_Finalize."""
+
+
+def warn_for_node(message: str) -> None:
+    """Warns of a local call: of the ranks of a node, which make it alike, the lowest warns."""
+    context = _contexts.get(None) or next(iter(_contexts.values()), None)
+    if context is None or context.topology.is_leader:
+        callsite.warn(message)
 
 
 _parents: list[str] = []

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.raw import address_of, arrays_inside
 from mpishare.arrays.spec import Spec
-from mpishare.comm import callsite
+from mpishare.comm.context import warn_for_node
 from mpishare.errors import SpecError
 from mpishare.memory import processes
 from mpishare.memory.processes import FilePart
@@ -114,7 +114,7 @@ def handle(obj: _T) -> Handle[_T]:
     An array of `backend="memmap"` is not copied, nor is an array that is mapped where it lies (`load(map=True)`), while
     its rank keeps the file open: it does so for the newest 64 segments. Any other read-only array is moved into such a
     file, once on each node, where its rank's own views see it too. Small ones and arrays of this rank alone are copied.
-    From 1 MiB on, a `RuntimeWarning` reports how many bytes were moved or copied.
+    From 1 MiB on, a `RuntimeWarning` on the lowest rank of the node reports how many bytes were moved or copied.
 
     Args:
         obj: A node-shared array, a view of one, or an object with such arrays in it, such as a DataFrame or a dict.
@@ -144,12 +144,12 @@ def handle(obj: _T) -> Handle[_T]:
     parts = UnsharedParts()
     pickled = pickle_object(obj, parts)
     if parts.parts:
-        callsite.warn(f"handle(): {describe(parts.parts).replace('on each rank', 'in each process')}")
+        warn_for_node(f"handle(): {describe(parts.parts).replace('on each rank', 'in each process')}")
     token, files = int.from_bytes(os.urandom(7), "little"), _Files()
     made: Handle[_T] = Handle(token, bytes(pickled.skeleton), files.views_of(pickled.arrays), files.parts)
     for reason, nbytes in files.copied.items():
         if nbytes >= LARGE_BYTES:
-            callsite.warn(f"handle(): {nbytes:,} bytes were copied into a nameless file: {reason}")
+            warn_for_node(f"handle(): {nbytes:,} bytes were copied into a nameless file: {reason}")
     made._obj, made._pid = obj, os.getpid()
     _handles[token] = made
     return made

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.raw import arrays_inside, bytes_of
 from mpishare.arrays.spec import PLAIN_CLASSES, describe
-from mpishare.comm import callsite
+from mpishare.comm.context import warn_for_node
 from mpishare.errors import SpecError
 from mpishare.memory.mapping import MAX_KEPT
 from mpishare.memory.segment import Segment, segment_at, segment_of
@@ -52,7 +52,7 @@ def _private_views(obj: Any, arrays: Sequence[NDArray[Any]], needs_shared: bool)
             views[number] = np.ndarray(array.shape, array.dtype, bytes_of(views[outer]), start, array.strides)
     for backend, nbytes in copied.items():
         if nbytes:
-            callsite.warn(f"private(): {nbytes:,} bytes were copied: {reason_of_copy(backend)}")
+            warn_for_node(f"private(): {nbytes:,} bytes were copied: {reason_of_copy(backend)}")
     return views
 
 
