@@ -327,22 +327,19 @@ class TaskExecutor(Executor):
         mp_context: object = None,
         initializer: Callable[..., object] | None = None,
         initargs: tuple[Any, ...] = (),
-        *,
-        thread_name_prefix: str = "",
-        max_tasks_per_child: int | None = None,
+        **_: object,
     ) -> LentPool:
         """The pool for a library that opens an executor, uses it and closes it: that leaves the pool open.
 
         Closing it, or leaving its `with`, waits for the calls that were made through it. It takes the arguments of the
-        executors of concurrent.futures.
+        executors of concurrent.futures, and uses two of them: the ranks of the pool run the tasks, whatever the others
+        say of workers.
 
         Args:
-            max_workers: Ignored, as all others but the next two are: the ranks of the pool run the tasks.
+            max_workers: Ignored, as are all that have no name here.
             mp_context: Ignored.
             initializer: What to call first on each rank. One that cannot be pickled is left out, with a warning.
             initargs: Its arguments.
-            thread_name_prefix: Ignored.
-            max_tasks_per_child: Ignored.
         """
         if initializer is not None:
             self._initialize(initializer, initargs)
