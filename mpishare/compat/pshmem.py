@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,8 @@ class MPIShared:
         dtype: Its dtype.
         comm: The ranks that share it; None for this process alone, without MPI.
         nodecomm: The ranks of this node.
-        data: This rank's read-only view; None where the array has no items, and after `close`.
+        data: This rank's view; None where the array has no items, and after `close`. It may be written until the first
+            `set` or assignment, as pshmem's: ranks that fill it together wait for each other themselves.
 
     Args:
         shape: Lengths, integers >= 0.
@@ -63,18 +63,20 @@ class MPIShared:
         self.shape = tuple(map(int, shape))
         self.dtype = np.dtype(dtype)
         self.comm = comm
-        self.nodecomm = None if comm is None else comm_node or ms.topology(comm).node_comm
+        self.nodecomm = self._nodecomm = None if comm is None else comm_node or ms.topology(comm).node_comm
         if comm is not None and comm_node is not None:
             n_nodes, rest = divmod(comm.size, comm_node.size)
             if rest or (comm_node_rank is not None and comm_node_rank.size != n_nodes):
                 raise ValueError(f"{comm.size} ranks are not nodes of {comm_node.size}; leave comm_node out.")
         self._rank = 0 if comm is None else ms.topology(comm).rank
         self._array = np.zeros(self.shape, self.dtype) if comm is None else ms.zeros(self.shape, self.dtype, comm=comm)
-        self.data: NDArray[Any] | None = None
-        if math.prod(self.shape):
-            self.data = self._array.view()
-            self.data.flags.writeable = False
-            self._flat = self.data.reshape(-1)
+        if comm is not None:
+            self._is_one_node = ms.topology(comm).n_nodes == 1
+            self._marks = ms.zeros(ms.topology(comm).node_size, np.int64, comm=comm)
+            self._calls = 0
+        self._flat = self._array.reshape(-1)  # TOAST writes to it, and reads _nodecomm, _n and _dsize
+        self._n, self._dsize = self._array.size, self.dtype.itemsize
+        self.data: NDArray[Any] | None = self._array.view() if self._array.size else None
 
     def __enter__(self) -> MPIShared:
         return self
@@ -86,53 +88,80 @@ class MPIShared:
         """Drops this rank's view. The memory is freed when no rank of the node has a view."""
         self.data = None
         self._array = self._flat = np.empty(0, self.dtype)
+        self._marks = np.empty(0, np.int64)
 
     def set(self, data: ArrayLike | None, offset: Sequence[int] | None = None, fromrank: int = 0) -> None:
         """Writes `data` of one rank, from the item at `offset` on, on every node.
 
         Args:
             data: On `fromrank`, an array of as many axes and of the same dtype; ignored elsewhere.
-            offset: Where it begins on each axis; at the first item when None.
+            offset: Where it begins on each axis; at the first item when None. Ignored elsewhere.
             fromrank: The rank that writes.
 
         Raises:
             RuntimeError: `data` does not fit there, or the array has no items.
         """
-        starts, given = self._given(fromrank, () if offset is None else offset, data)
-        ends = zip_longest(starts, given[0], fillvalue=0)
-        self._write(tuple(slice(start, start + length) for start, length in ends), given, data, fromrank)
+
+        def region(shape: tuple[int, ...]) -> tuple[slice, ...]:
+            starts = zip_longest(() if offset is None else offset, shape, fillvalue=0)
+            return tuple(slice(start, start + length) for start, length in starts)
+
+        self._write(data, region, fromrank)
 
     def __setitem__(self, region: Any, value: ArrayLike | None) -> None:
-        """Writes the value of the one rank that has one, not None, on every node."""
+        """Writes the value of the one rank that has one, not None, on every node. The others' `region` is ignored."""
         fromrank = 0
         if self.comm is not None and self.data is not None:
             has_value = value is not None
             count, fromrank = ms.allreduce(np.array([has_value, has_value * self._rank]), comm=self.comm).tolist()
             if count != 1:
                 raise RuntimeError(f"{count} ranks assign a value; expected one, and None on all others.")
-        self._write(*self._given(fromrank, region, value), value, fromrank)
+        self._write(value, lambda _: region, fromrank)
 
-    def _given(self, fromrank: int, place: Any, data: ArrayLike | None) -> tuple[Any, tuple[Any, ...]]:
-        """What `fromrank` gave: where it writes, and the shape and the dtype of its data."""
+    def _write(self, data: ArrayLike | None, region_of: Callable[[tuple[int, ...]], Any], fromrank: int) -> None:
+        """Writes the data of one rank, which alone knows where: in the region for data of that shape.
+
+        That rank writes them on its own node, and as its mark the number of this call. On a single node, one mark says
+        that all is done. Else the others learn the region or what is wrong, such as several ranks that wrote.
+        """
         if self.data is None:
             raise RuntimeError("the array has no items, or has been closed, so that nothing can be written to it.")
-
-        def given() -> tuple[Any, tuple[Any, ...]]:
-            values = np.asarray(data)
-            return place, (values.shape, values.dtype)
-
-        return given() if self.comm is None else ms.share(call=given, root=fromrank, comm=self.comm)
-
-    def _write(self, region: Any, given: tuple[Any, ...], data: ArrayLike | None, fromrank: int) -> None:
-        """Writes data of that shape and dtype. What is wrong with it, all ranks raise."""
-        assert self.data is not None
-        shape = self.data[region].shape
-        if given != (shape, self.dtype):
-            raise RuntimeError(f"the data has shape and dtype {given}; its place has shape {shape} and {self.dtype}.")
+        self.data.flags.writeable = False
         if self.comm is None:
-            self._array[region] = data
-        else:
-            ms.put(self._array, region, data, root=fromrank, comm=self.comm)
+            self._assign(data, region_of)
+            return
+        region = problem = None
+        self._calls += 1
+        ms.fence(comm=self.comm, scope="all")  # no rank reads any more
+        if self._rank == fromrank:
+            try:
+                region = self._assign(data, region_of)
+                self._marks[self._rank % self._marks.size] = self._calls
+            except BaseException as error:
+                problem = error
+        if self._is_one_node:
+            ms.fence(comm=self.comm, scope="all")
+            if self._marks.tolist().count(self._calls) == 1:
+                return
+        region, problem = ms.share((region, problem), root=fromrank, comm=self.comm)
+        if problem is not None:
+            raise problem
+        ms.put(self._array, region, data, root=fromrank, comm=self.comm)
+
+    def _assign(self, data: ArrayLike | None, region_of: Callable[[tuple[int, ...]], Any]) -> Any:
+        """Writes data on this node. Returns the region.
+
+        Raises:
+            RuntimeError: Their number or dtype is not that of the items in the region.
+        """
+        values = np.asarray(data)
+        region = region_of(values.shape)
+        place = self._array[region]
+        if values.size != place.size or values.dtype != self.dtype:
+            given = f"the data has shape {values.shape} and dtype {values.dtype}"
+            raise RuntimeError(f"{given}; its place has shape {place.shape} and {self.dtype}.")
+        self._array[region] = values
+        return region
 
     def __getitem__(self, key: Any) -> Any:
         return None if self.data is None else self.data[key]
@@ -144,7 +173,7 @@ class MPIShared:
         return iter(() if self.data is None else self.data)
 
     def __array__(self, *args: Any, **options: Any) -> NDArray[Any]:
-        return self._flat.reshape(self.shape).__array__(*args, **options)
+        return (self._array if self.data is None else self.data).__array__(*args, **options)
 
     def __repr__(self) -> str:
         return f"<MPIShared {self.dtype} {self.shape}: {self.data}>"
