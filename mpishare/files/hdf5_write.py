@@ -53,7 +53,7 @@ def lay_out(
     with h5py.File(opened, "r+" if adds else "w", userblock_size=user_block_bytes or None) as file:
         made = {name: _create(file, path, name, spec, any_dtype) for name, spec in specs.items()}
         for name, dataset in made.items():
-            if file[name].id != dataset:
+            if file[name].id != dataset or list(made.values()).count(dataset) > 1:
                 raise ArgumentError(f"{name!r} and another name lead to one dataset of {path}. Give each its own.")
         offsets = {name: dataset.get_offset() or 0 for name, dataset in made.items()}
         for name, array in (small or {}).items():
@@ -64,39 +64,88 @@ def lay_out(
 
 
 def _create(file: Any, path: Path, name: str, spec: Spec, any_dtype: bool) -> Any:
-    """A dataset that has its place in the file at once, and whose bytes HDF5 does not write."""
-    _check_groups(file, name)
-    if name in file:
-        if not isinstance(file[name], h5py.Dataset):
+    """A dataset that has its place in the file at once, and whose bytes HDF5 does not write.
+
+    A dataset that has the name and a place for such an array stays, with all that belongs to it or refers to it. Any
+    other gives its attributes and all its names to a new one.
+    """
+    _check_links(file, name)
+    old = file.get(name)
+    names, attributes = [name], []
+    if old is not None:
+        if not isinstance(old, h5py.Dataset):
             raise ArgumentError(f"{name!r} is a group. Give the dataset another name.")
-        del file[name]
+        if _has_place(old.id, spec):
+            return old.id
+        _check_scales(old, name)
+        names = _names(file, name)
+        attributes = [(key, value, h5py.Datatype(old.attrs.get_id(key).get_type())) for key, value in old.attrs.items()]
+        for each in names:
+            del file[each]
+        del old  # and so its bytes, before the new ones get a place
+    with file_errors(path, name, "it was not saved"):
+        made = None
+        with suppress(*(FOREIGN_ERRORS if any_dtype else ())):
+            made = _without_name(file, spec)
+        made = made or _without_name(file, Spec(np.dtype("u1"), (spec.nbytes,)))
+        for each in names:
+            file[each] = h5py.Dataset(made)
+        for key, value, dtype in attributes:
+            file[name].attrs.create(key, value, dtype=dtype)
+    return made
+
+
+def _without_name(file: Any, spec: Spec) -> Any:
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     creation.set_obj_track_times(False)
-    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
-    links.set_create_intermediate_group(True)
-    links.set_char_encoding(h5py.h5t.CSET_UTF8)
-    if any_dtype:
-        with suppress(*FOREIGN_ERRORS):
-            return _create_dataset(file, name, spec, creation, links)
-        spec = Spec(np.dtype("u1"), (spec.nbytes,))
-    with file_errors(path, name, "it was not saved"):
-        return _create_dataset(file, name, spec, creation, links)
-
-
-def _create_dataset(file: Any, name: str, spec: Spec, creation: Any, links: Any) -> Any:
     shape = h5py.h5s.create_simple(spec.shape)  # of a 0-d array a scalar
-    return h5py.h5d.create(file.id, name.encode(), stored_type(spec), shape, creation, links)
+    return h5py.h5d.create(file.id, None, stored_type(spec), shape, creation)
 
 
-def _check_groups(file: Any, name: str) -> None:
-    """Checks that the groups of a dataset are no links, which may lead to another file.
+def _has_place(dataset: Any, spec: Spec) -> bool:
+    """Whether a dataset has the shape, the type and a place in the file for an array."""
+    is_there = dataset.get_offset() is not None or not spec.nbytes
+    is_contiguous = is_there and dataset.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS
+    return bool(is_contiguous and dataset.shape == spec.shape and dataset.get_type() == stored_type(spec))
+
+
+def _names(file: Any, name: str) -> list[str]:
+    """All names of a dataset: the hard links to it."""
+    info = h5py.h5o.get_info(file[name].id)
+    names: list[str] = []
+
+    def note(other: bytes, link: Any) -> None:
+        if link.type == h5py.h5l.TYPE_HARD and link.u == info.addr:
+            names.append(other.decode(errors="surrogateescape"))
+
+    if info.rc > 1:
+        file.id.links.visit(note, info=True)
+    return names or [name]
+
+
+def _check_scales(dataset: Any, name: str) -> None:
+    """Checks that a dataset that is to be replaced has no dimension scales and is none: both refer to its place.
+
+    Raises:
+        ArgumentError: It has or is one.
+    """
+    if {"DIMENSION_LIST", "REFERENCE_LIST"} & set(dataset.attrs):
+        raise ArgumentError(
+            f"{name!r} has dimension scales, or is one, which refer to it by its place. It can be filled anew, where "
+            f"it is contiguous, by an array of shape {dataset.shape} and dtype {dataset.dtype}, but not replaced. "
+            "Detach the scales first (h5py: dims, detach_scale), or give another name."
+        )
+
+
+def _check_links(file: Any, name: str) -> None:
+    """Checks that neither a dataset nor its groups are links, which may lead to another file.
 
     Raises:
         ArgumentError: One is.
     """
-    for end in (index for index, character in enumerate(name) if character == "/"):
+    for end in (*(index for index, character in enumerate(name) if character == "/"), len(name)):
         if isinstance(file.get(name[:end], getlink=True), h5py.SoftLink | h5py.ExternalLink):
             raise ArgumentError(f"{name[:end]!r} is a link. Save the dataset under the name to which it leads.")
 

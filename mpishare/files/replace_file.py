@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.raw import bytes_of
 from mpishare.arrays.spec import Spec
+from mpishare.comm import callsite
 from mpishare.comm.agreement import Deferred, agree
 from mpishare.comm.context import Context
 from mpishare.comm.in_flight import MAX_IN_FLIGHT, InFlight, Tag
@@ -90,6 +91,8 @@ class Replacement:
             with self._agree():
                 if comm.rank == ROOT:
                     new = stack.enter_context(AtomicFile(self.path))
+                    if new.old is not None and new.old.st_nlink > 1:
+                        callsite.warn(f"{self.path} has other names (hard links), which keep the old file")
                     way = self._way(new)
                     prepared = new.temporary, self.lay_out(new, self.blocks), way
             temporary, offsets, way = comm.bcast_obj(prepared, ROOT)

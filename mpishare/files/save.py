@@ -66,16 +66,18 @@ def save(
     The bytes go to a new file in the same folder, which takes the name of the old one when it is on the disk. So a
     reader, at any time and also after a crash, sees the old file or the new one. The first save of a later job removes
     what a killed one left in the folder. No rank holds a second copy of an array. A file that is replaced passes on
-    its group, permissions, ACL and extended attributes, as far as this user may set them; links to it are followed.
+    its group, permissions, ACL and extended attributes, as far as this user may set them. Symbolic links to it are
+    followed; hard links keep the old file, and a warning says so.
 
     Args:
         path: The file. Its suffix chooses the format: .npy; or .h5, .hdf5, .hdf, .he5, which need h5py.
         array: Without `distributed`, the array of rank 0; other ranks' is ignored. With it, the rows of each rank, none
             or more; they are stacked in rank order. For an HDF5 file also a dict of arrays by the names of their
             datasets, the same names on all ranks: all are saved, or none.
-        dataset: The name of the dataset of one array in an HDF5 file, with slashes between groups. A dataset of that
-            name is replaced. The file's other contents are copied, which takes time and room for all of them, once a
-            call.
+        dataset: The name of the dataset of one array in an HDF5 file, with slashes between groups. A contiguous dataset
+            of that name, shape and dtype is filled anew. Any other is replaced by a contiguous one, which takes its
+            attributes and all its names (hard links). The file's other contents are copied, which takes time and room
+            for all of them, once a call.
         distributed: Whether each rank has rows of its own; of several arrays also the names of those.
         progress: Whether rank 0 shows bytes, rate and remaining time; see `mpishare.map`. Needs tqdm.
         comm: The ranks; MPI_COMM_WORLD when None.
@@ -87,8 +89,9 @@ def save(
     Raises:
         SpecError: An array holds Python objects, or the format has no name for its dtype. In HDF5 dates and times are
             opaque data, as h5py stores them.
-        ArgumentError: The suffix is unknown; `dataset` is missing, or given for .npy or for a dict, or has a group that
-            is a link; or names of a dict lead to one dataset, or `distributed` has a name that the dict has not.
+        ArgumentError: The suffix is unknown; `dataset` is missing, given for .npy or for a dict, or is or has a group
+            that is a link; names of a dict lead to one dataset, or `distributed` has a name that the dict has not; or
+            a dataset that would be replaced has dimension scales, or is one.
         FileError: The file cannot be written: no such folder, no permission, no room, a folder of that name, not an
             HDF5 file, or another process writes to it. It has the `errno`. The old file is still there, unless the
             error says that the new one is and only its folder could not be synced.

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -103,8 +104,8 @@ def test_the_other_contents_of_a_file_stay(shared_folder):
         with h5py.File(file, "w", userblock_size=512) as made:
             made["group/text"] = "words"
             made["group"].attrs["unit"] = "m"
-            made["chunked"] = made.create_dataset("old", data=np.arange(1000), chunks=(10,), compression="gzip")
-            made["link"] = h5py.SoftLink("/chunked")
+            made["other"] = made.create_dataset("old", data=np.arange(1000), chunks=(10,), compression="gzip")
+            made["link"] = h5py.SoftLink("/other")
     COMM.Barrier()
     ms.save(file, np.ones((COMM.rank, 2)), "group/rows", distributed=True)
     for count in (1000, 1010, 1030, 900, 8):
@@ -113,9 +114,99 @@ def test_the_other_contents_of_a_file_stay(shared_folder):
         assert saved["group/rows"].shape == (sum(range(COMM.size)), 2)
         assert saved["group/text"][()] == b"words"
         assert saved["group"].attrs["unit"] == "m"
-        assert saved["link"][:].tolist() == list(range(1000))
-        assert saved["old"][:].tolist() == list(range(8))
+        for name in ("old", "other", "link"):
+            assert saved[name][:].tolist() == list(range(8))
     assert file.stat().st_size < 8 * 1030 + 20_000, "what was replaced leaves no gap"
+
+
+ATTRIBUTES = {
+    "units": "K",
+    "bytes": np.bytes_(b"ab"),
+    "names": np.array(["a", "ä"], h5py.string_dtype()),
+    "fixed": np.array([b"a", b"bc"], h5py.string_dtype("utf-8", 4)),
+    "range": np.array([1, 2], ">i2"),
+    "flag": np.bool_(True),
+    "pairs": np.array([(1, 0.5)], [("n", "i4"), ("x", "f8", 2)]),
+    "choice": np.array(1, h5py.enum_dtype({"A": 0, "B": 1}, "i1")),
+    "lists": np.array([np.arange(3), np.arange(2)], h5py.vlen_dtype("i4")),
+    "none": h5py.Empty("f4"),
+    "ä": np.zeros((0, 3)),
+}
+NEW = {
+    "refilled": np.full((2, 3), 7.0),
+    "another dtype": np.full((2, 3), 7, "f4"),
+    "another shape": np.full((5,), 7.0),
+    "scalar": np.array(7.0),
+}
+
+
+@pytest.mark.parametrize("storage", [{}, {"chunks": (1, 3), "compression": "gzip"}, {"maxshape": (None, 3)}])
+@pytest.mark.parametrize("new", NEW.values(), ids=NEW)
+def test_what_belongs_to_a_dataset_stays(shared_folder, storage, new):
+    """Its attributes with their types, and all its names. A dataset that is refilled keeps what refers to it, too."""
+    file = shared_folder / "a.h5"
+    if COMM.rank == 0:
+        with h5py.File(file, "w") as made:
+            old = made.create_dataset("entry/counts", data=np.zeros((2, 3)), **storage)
+            made["data/größe"] = made["again"] = old
+            made["reference"] = old.ref
+            for name, value in ATTRIBUTES.items():
+                old.attrs.create(name, value, dtype=getattr(value, "dtype", None))
+            old.attrs["refers"] = made["data"].ref
+            types = {name: old.attrs.get_id(name).get_type().encode() for name in old.attrs}
+    COMM.Barrier()
+    ms.save(file, new, "entry/counts")
+    assert_saved(file, "entry/counts", new)
+    if COMM.rank == 0:
+        with h5py.File(file) as saved:
+            for name in ("data/größe", "again", *["reference"] * (not storage and new is NEW["refilled"])):
+                assert saved[saved["reference"][()] if name == "reference" else name] == saved["entry/counts"]
+            attributes = saved["entry/counts"].attrs
+            assert {name: attributes.get_id(name).get_type().encode() for name in attributes} == types
+            for name, value in ATTRIBUTES.items():
+                assert repr(attributes[name]) == repr(old_value(value))
+            assert saved[attributes["refers"]] == saved["data"]
+
+
+def old_value(value):
+    """An attribute as h5py reads it."""
+    with h5py.File("memory", "w", driver="core", backing_store=False) as file:
+        file.attrs.create("it", value, dtype=getattr(value, "dtype", None))
+        return file.attrs["it"]
+
+
+def test_dimension_scales(shared_folder, raised):
+    """Both sides refer to the other by its place: they are refilled, or left alone."""
+    file = shared_folder / "a.h5"
+    if COMM.rank == 0:
+        with h5py.File(file, "w") as made:
+            made["time"], made["x"] = np.zeros(4), np.zeros(4)
+            made["time"].make_scale("time")
+            made["x"].dims[0].attach_scale(made["time"])
+    COMM.Barrier()
+    for name in ("x", "time"):
+        outcomes = raised(lambda name=name: ms.save(file, np.ones(5), name))
+        assert outcomes[0][0] == "ArgumentError"
+        assert all("has dimension scales, or is one" in text for _, text in outcomes)
+        ms.save(file, np.full(4, 2.0), name)
+    with h5py.File(file) as saved:
+        assert saved["x"].dims[0]["time"][:].tolist() == saved["x"][:].tolist() == [2.0] * 4
+
+
+def test_another_name_of_the_file(shared_folder):
+    """A hard link keeps the old file, which may be why it was made; a warning says so."""
+    ms.save(shared_folder / "a.npy", ONES)
+    if COMM.rank == 0:
+        (shared_folder / "b.npy").hardlink_to(shared_folder / "a.npy")
+    COMM.Barrier()
+    with pytest.raises((RuntimeWarning, ms.PeerError), match=r"has other names \(hard links\), which"):
+        ms.save(shared_folder / "a.npy", 2 * ONES)  # warnings are errors here
+    assert_saved(shared_folder / "a.npy", None, ONES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ms.save(shared_folder / "a.npy", 2 * ONES)
+    assert_saved(shared_folder / "a.npy", None, 2 * ONES)
+    assert_saved(shared_folder / "b.npy", None, ONES)
 
 
 def test_several_datasets(shared_folder):
@@ -147,7 +238,12 @@ REFUSED: list[tuple[Any, Any, str | None, str, str]] = [
     ("old.h5", ONES, "group", "ArgumentError", "'group' is a group"),
     ("old.h5", ONES, "far/y", "ArgumentError", "'far' is a link"),
     ("old.h5", ONES, "near/deep/y", "ArgumentError", "'near' is a link"),
+    ("old.h5", ONES, "near", "ArgumentError", "'near' is a link"),
+    ("old.h5", ONES, "dangling", "ArgumentError", "'dangling' is a link"),
     ("old.h5", ONES, "x/y", "FileError", "dataset 'x/y' of"),
+    ("old.h5", {"y": ONES, "same/z": ONES}, None, "ArgumentError", "lead to one dataset"),
+    ("old.h5", {"y": np.ones(4), "same/z": np.ones(4)}, None, "ArgumentError", "lead to one dataset"),
+    ("old.h5", {"y": ONES, "same/z": np.ones(4)}, None, "ArgumentError", "lead to one dataset"),
     ("a.npy", np.array([None]), None, "SpecError", "holds Python objects"),
     ("a.h5", np.array(["a"]), "x", "SpecError", "dataset 'x' of"),
     ("a.h5", {"x": ONES}, "group", "ArgumentError", "has the names of its datasets"),
@@ -168,6 +264,8 @@ def test_what_cannot_be_saved(shared_folder, raised, distributed):
             made["far"] = h5py.ExternalLink("other.h5", "/")
             made["near"] = h5py.SoftLink("/far")
             made["same"] = made["group"]
+            made["y"] = made["same/z"] = made.create_dataset("group/x", data=np.zeros(3))
+            made["dangling"] = h5py.SoftLink("/nowhere")
     COMM.Barrier()
     before = {file.name: file.read_bytes() for file in shared_folder.iterdir() if file.is_file()}
     for file, array, dataset, error, message in REFUSED:
