@@ -7,9 +7,11 @@ import json
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +79,21 @@ def _random_state(state: dict[str, Any]) -> np.random.RandomState:
     return made
 
 
+def _parts_of_time(value: datetime | time) -> Any:
+    """The text of a time, and beside it what that lacks: which one of an hour that there is twice, and the zone."""
+    zone = value.tzinfo
+    if type(zone) not in (type(None), timezone, ZoneInfo) or getattr(zone, "key", "") is None:
+        raise SpecError(f"its time zone is {_short(zone)}. Give a zoneinfo.ZoneInfo of a name, or a datetime.timezone.")
+    return [value.replace(tzinfo=None).isoformat(), value.fold, zone]
+
+
+def _time(kind: type[datetime | time], parts: Any) -> datetime | time:
+    if isinstance(parts, str):  # as it was written before there were zones
+        return kind.fromisoformat(parts)
+    text, fold, zone = parts
+    return kind.fromisoformat(text).replace(fold=fold, tzinfo=zone)
+
+
 _BIT_GENERATORS = (np.random.MT19937, np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64)
 
 _KINDS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
@@ -86,10 +103,12 @@ _KINDS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "frozenset": (frozenset, list, frozenset),
     "bytes": (bytes, lambda value: b64encode(value).decode(), b64decode),
     "complex": (complex, lambda value: [value.real, value.imag], lambda parts: complex(*parts)),
-    "datetime": (datetime, datetime.isoformat, datetime.fromisoformat),
+    "datetime": (datetime, _parts_of_time, partial(_time, datetime)),
     "date": (date, date.isoformat, date.fromisoformat),
-    "time": (time, time.isoformat, time.fromisoformat),
+    "time": (time, _parts_of_time, partial(_time, time)),
     "timedelta": (timedelta, lambda value: [value.days, value.seconds, value.microseconds], lambda it: timedelta(*it)),
+    "timezone": (timezone, lambda value: value.__getinitargs__(), lambda parts: timezone(*parts)),
+    "ZoneInfo": (ZoneInfo, lambda value: value.key, ZoneInfo),
     "path": (type(Path()), str, Path),
     "array": (np.ndarray, _parts_of_array, _array),
     "scalar": (np.generic, _parts_of_array, lambda parts: _array(parts)[()]),

@@ -2,11 +2,14 @@
 
 import collections
 import enum
+import io
 import random
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, time, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
+import dateutil.tz
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,6 +23,7 @@ from tests.arrays import DTYPES, assert_same, filled
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(), st.binary(), st.dates(),
     st.complex_numbers(allow_nan=False), st.datetimes(), st.timedeltas(), st.times(), st.just("@mpishare"),
+    st.datetimes(timezones=st.timezones()), st.times(timezones=st.timezones()), st.timezones(),
 )  # fmt: skip
 KEYS = st.one_of(st.text(), st.integers(), st.just("@mpishare"), st.tuples(st.integers(), st.text()))
 NESTED = st.recursive(
@@ -76,7 +80,6 @@ PLAIN = [
     (Point(1, [2]), (1, [2])),
     (collections.OrderedDict(a=1), {"a": 1}),
     (Path("/a/ä"), Path("/a/ä")),
-    (datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=5))), datetime(2026, 1, 1, 19, tzinfo=timezone.utc)),
     ({1, 2}, {1, 2}),
     (np.longdouble(1) / 3, np.longdouble(1) / 3),
     (random.Random(3).getstate(), random.Random(3).getstate()),
@@ -87,6 +90,33 @@ PLAIN = [
 def test_what_is_derived_becomes_what_it_is_derived_from(value, restored):
     assert there_and_back(value) == restored
     assert type(there_and_back(value)) is type(restored)
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+TIMES = [
+    datetime(2026, 10, 24, 12, tzinfo=BERLIN),  # the day before the clocks change
+    datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=BERLIN),  # in the hour that there is twice
+    datetime(2026, 10, 25, 2, 30, fold=1),
+    datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=5), "East")),
+    datetime(2026, 1, 2, tzinfo=timezone.utc),
+    time(12, 30, 5, 7, tzinfo=BERLIN, fold=1),
+    time(12, tzinfo=timezone.utc),
+]
+
+
+@pytest.mark.parametrize("value", TIMES)
+def test_times_keep_their_zone(value):
+    restored = there_and_back(value)
+    assert repr(restored) == repr(value)
+    if isinstance(value, datetime):
+        assert repr(restored + timedelta(days=1)) == repr(value + timedelta(days=1))
+        assert restored.utcoffset() == value.utcoffset()
+
+
+def test_times_that_were_saved_without_a_zone_are_read():
+    """As versions wrote them that knew offsets alone."""
+    text = '{"a": {"@mpishare": ["datetime", "2026-01-02T00:00:00+05:00"]}, "b": {"@mpishare": ["time", "12:30:00"]}}'
+    assert load(text) == {"a": datetime(2026, 1, 1, 19, tzinfo=timezone.utc), "b": time(12, 30)}
 
 
 BIT_GENERATORS = [np.random.MT19937, np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64]
@@ -114,12 +144,19 @@ def test_the_generator_of_the_module_goes_on():
     assert np.random.random(5).tolist() == expected
 
 
+NAMELESS = ZoneInfo.from_file(io.BytesIO(b"TZif" + bytes(32) + b"\0\0\0\1\0\0\0\4" + bytes(6) + b"UTC\0"))
 ENDLESS: list[Any] = []
 ENDLESS.append(ENDLESS)
 REFUSED = [
     ({"a": [{"b": object()}]}, r"^values\['a'\]\[0\]\['b'\] is of <class 'object'>, which cannot be saved. Give num"),
     ({"a": {object(): 1}}, r"^a key of values\['a'\] is of <class 'object'>"),
     ({"a": pd.Timestamp("2026")}, "Timestamp"),  # which is a datetime, and more
+    ({"a": pd.Timestamp("2026", tz="Europe/Berlin")}, "Timestamp"),
+    (
+        {"a": datetime(2026, 1, 2, tzinfo=dateutil.tz.gettz("Europe/Berlin"))},
+        r"^values\['a'\]: its time zone is tzfile",
+    ),
+    ({"a": [time(tzinfo=NAMELESS)]}, r"^values\['a'\]\[0\]: its time zone is zoneinfo.ZoneInfo.from_file"),
     ({"a": np.ma.ones(3)}, r"^values\['a'\]: numpy.ma.MaskedArray was given"),
     ({"a": np.array([None])}, r"^values\['a'\]: dtype object"),
     ({"a": (np.zeros(1 << 20),)}, r"^values\['a'\]\[0\]: it has 8,388,608 bytes, .* among the arrays"),
