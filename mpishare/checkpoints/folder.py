@@ -17,7 +17,7 @@ from mpishare.comm import callsite
 from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, FileError, text_of_error
-from mpishare.files.atomic_file import sync_folder
+from mpishare.files.atomic_file import check_access, sync_folder
 from mpishare.files.errors import file_errors
 from mpishare.files.input_file import InputFile, Stamp
 from mpishare.files.row_blocks import ROOT
@@ -25,7 +25,7 @@ from mpishare.files.row_blocks import ROOT
 _FILES = r"\d{12,}\.h5"
 """A pattern for the names of the files."""
 
-_GONE = (errno.ENOENT, errno.ESTALE)
+GONE = (errno.ENOENT, errno.ESTALE)
 """Errors of a file that another job has removed or replaced."""
 
 SET_ASIDE = "superseded-"
@@ -63,9 +63,8 @@ class CheckpointFolder:
             folder = self.path if os.path.lexists(self.path) else self.path.parent
             if not stat.S_ISDIR(folder.stat().st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, f"{folder} is not a folder")
-            if not os.access(folder, os.W_OK | os.X_OK):
-                cure = "to read only, call load(file, 'arrays/NAME')"
-                raise PermissionError(errno.EACCES, f"{folder} cannot be written; {cure}")
+            cure = "to read only, call load(file, 'arrays/NAME')"
+            check_access(folder, os.W_OK | os.X_OK, f"{folder} cannot be written; {cure}")
 
     def make(self) -> None:
         """Makes the folder if there is none. Local.
@@ -138,7 +137,7 @@ class CheckpointFolder:
         if reasons and not outcomes[ROOT][1]:
             with agree(comm), file_errors(self.file(step)):
                 for problem in problems:
-                    if isinstance(problem, OSError) and problem.errno in _GONE:
+                    if isinstance(problem, OSError) and problem.errno in GONE:
                         raise problem  # the root still sees it
             self.damaged[step] = stamp
             with agree(comm):  # warnings may be errors
@@ -157,7 +156,7 @@ class CheckpointFolder:
             try:
                 yield source
             except DAMAGE as error:
-                if isinstance(error, OSError) and error.errno not in (None, *_GONE):
+                if isinstance(error, OSError) and error.errno not in (None, *GONE):
                     raise
                 problems.append(error)
 
@@ -225,6 +224,7 @@ class CheckpointFolder:
                 self.file(other).unlink(missing_ok=True)
             later = [self.file(other) for other in steps if other > step and sets_aside]
             for file in later:
-                file.replace(file.with_name(f"{SET_ASIDE}{file.name}"))
+                with suppress(FileNotFoundError):  # another job has removed it
+                    file.replace(file.with_name(f"{SET_ASIDE}{file.name}"))
             if later:
                 sync_folder(self.path)

@@ -161,9 +161,19 @@ def _target(path: Path) -> tuple[Path, os.stat_result | None]:
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file, so no file can replace it")
-    if not os.access(file, os.W_OK):
-        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+    check_access(file, os.W_OK)
     return file, status
+
+
+def check_access(path: Path, mode: int, subject: str = "") -> None:
+    """Checks that this process may use a file or a folder as `os.access` says.
+
+    Raises:
+        OSError: It may not, or the file system is mounted read-only; which of these, and the `subject`.
+    """
+    if not os.access(path, mode):
+        number = errno.EROFS if os.statvfs(path).f_flag & os.ST_RDONLY else errno.EACCES
+        raise OSError(number, f"{os.strerror(number)}: {subject}" if subject else os.strerror(number))
 
 
 def _create(path: Path, mode: int) -> tuple[Path, int]:

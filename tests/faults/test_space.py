@@ -139,6 +139,22 @@ def test_full_disk(tmp_path):
     assert sum("dataset 'x'" in line and "a.h5" in line for line in lines) == 2
 
 
+def test_a_mount_that_is_read_only(tmp_path):
+    """A save or a checkpoint on a file system that is mounted read-only.
+
+    Outcome: FileError on all ranks: which file, read-only file system.
+    """
+    for name in ("a.npy", "a.h5"):
+        (tmp_path / name).write_text("old")
+    place = shlex.quote(str(tmp_path))
+    output = run_with(f"mount --bind {place} {place}; mount -o remount,ro,bind {place}", "save_over", str(tmp_path))
+    lines = output.splitlines()
+    assert len(lines) == 8
+    assert all("Read-only file system" in line and "ermission" not in line for line in lines)
+    assert all(line.startswith(("error: FileError 30 ", "error: PeerError ")) for line in lines)
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"a.npy": "old", "a.h5": "old"}
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become someone else")
 def test_no_permission(tmp_path):
     """No permission to save.

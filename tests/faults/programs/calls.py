@@ -376,6 +376,15 @@ def save_large(folder):
         ms.save(f"{folder}/table.npy", table)
 
 
+def save_over(folder):
+    """Saves over files that are there, and makes a checkpoint beside them."""
+    for name, dataset in (("a.npy", None), ("a.h5", "x"), ("new.npy", None)):
+        with printed():
+            ms.save(f"{folder}/{name}", np.ones(3), dataset)
+    with printed():
+        ms.Checkpoint(folder)
+
+
 def share_without_descriptors():
     """Shares when no file can be opened any more."""
     ms.share(np.arange(3))
