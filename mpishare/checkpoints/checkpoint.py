@@ -15,12 +15,12 @@ from mpishare.arrays.raw import bytes_of
 from mpishare.arrays.region import parse_region
 from mpishare.arrays.spec import Spec
 from mpishare.checkpoints.contents import CheckpointFile, CheckpointWriter, ChecksummedPart
-from mpishare.checkpoints.folder import CheckpointFolder
+from mpishare.checkpoints.folder import GONE, CheckpointFolder
 from mpishare.checkpoints.values import dump, load
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
-from mpishare.errors import ArgumentError, checked_integer, checked_path
+from mpishare.errors import ArgumentError, FileError, checked_integer, checked_path
 from mpishare.files.errors import file_errors, stall_errors
 from mpishare.files.hdf5_types import check_h5py
 from mpishare.files.input_file import InputFile
@@ -105,8 +105,9 @@ class Checkpoint:
                 are ignored unless `distributed` names them.
             distributed: The names of the arrays whose rows lie on all ranks. They are stacked in rank order.
             values: Small values by name. Those of rank 0 are saved: numbers of Python and NumPy, strings, bytes, None,
-                dates and times, paths, arrays of up to 1 MiB, NumPy's random generators of every kind; and lists,
-                tuples, sets and dicts of these. `comm.gather` brings values of other ranks to rank 0.
+                dates, times with or without a zone of `zoneinfo`, paths, arrays of up to 1 MiB, NumPy's random
+                generators of every kind; and lists, tuples, sets and dicts of these. `comm.gather` brings values of
+                other ranks to rank 0.
             overwrite: Whether checkpoints of later steps are set aside, as when a run begins again.
             progress: Whether rank 0 shows a bar; see `mpishare.save`.
 
@@ -190,7 +191,7 @@ class Snapshot:
         Subclasses have become what they are derived from: a named tuple a tuple, an IntEnum an int.
 
         Raises:
-            FileError: This version of NumPy or this machine lacks the class or the dtype of one.
+            FileError: This version of NumPy or this machine lacks the class, the dtype or the time zone of one.
         """
         with file_errors(self.path):
             return load(self._file.values)
@@ -204,7 +205,8 @@ class Snapshot:
     ) -> NDArray[Any]:
         """Reads an array, or rows of it, and checks each byte that it reads.
 
-        A whole array is read once per job, by the ranks of rank 0's node, which send it on to the other nodes.
+        A whole array is read once per job, by the ranks of rank 0's node, which send it on to the other nodes. Where
+        another job has removed or replaced the checkpoint since `latest` found it, `latest` finds the next one.
 
         Args:
             name: The name of the array.
@@ -218,7 +220,7 @@ class Snapshot:
 
         Raises:
             ArgumentError: There is no such array, or `region` or `out` does not fit it.
-            FileError: Bytes differ from the saved ones, or the file cannot be read.
+            FileError: Bytes differ from the saved ones, or the file cannot be read, or another job has removed it.
             CapacityError: The array does not fit on this node, or, as a `PeerCapacityError`, on another.
             MismatchError: The ranks gave different names, or only some of them a region.
             PeerError: Another rank raised one of these.
@@ -229,6 +231,8 @@ class Snapshot:
         with collective("Snapshot.load", self._comm) as call, InputFile(str(self.path)) as source:
             with call.agree_on_arguments() as agreement:
                 part = self._part(name)
+                if region is not None or call.context.topology.node == call.context.topology.node_of(ROOT):
+                    self._open(source)
                 kind = check_backend(backend, call.context)
                 agreement.call = f"Snapshot.load({name!r}, region={region and '…'}, backend={kind})"
                 if region is not None:
@@ -240,6 +244,22 @@ class Snapshot:
             with agree(call.context.collective_comm):
                 part.read(source, bytes_of(array), start=start)
             return array
+
+    def _open(self, source: InputFile) -> None:
+        """Opens the file before any rank reads it, so that another job may remove it from then on.
+
+        Raises:
+            FileError: It cannot be opened, or has been removed or changed since `latest` found it.
+        """
+        stamp = None
+        try:
+            stamp = source.stamp
+        except FileError as error:
+            if error.errno not in GONE:
+                raise
+        if stamp != self._file.stamp:
+            reason = "it has been removed, replaced or altered since latest() found it. Call latest() again."
+            raise FileError(str(self.path), None, reason)
 
     def _part(self, name: str) -> ChecksummedPart:
         if name not in self.names:

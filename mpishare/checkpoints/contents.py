@@ -33,7 +33,7 @@ from mpishare.errors import SpecError
 from mpishare.files.atomic_file import AtomicFile, write_exactly
 from mpishare.files.errors import file_errors
 from mpishare.files.hdf5_write import lay_out
-from mpishare.files.input_file import InputFile, read_bytes, read_exactly
+from mpishare.files.input_file import InputFile, Stamp, read_bytes, read_exactly
 from mpishare.files.replace_file import Blocks, Checksums
 from mpishare.files.row_blocks import RowBlocks
 from mpishare.files.tiles import Tile
@@ -131,6 +131,7 @@ class CheckpointFile(NamedTuple):
         values: The small values, as JSON.
         arrays: The arrays by name.
         runs: All bytes of the file after the user block. Those of the arrays are checked again when they are loaded.
+        stamp: What changes when another job replaces the file.
     """
 
     path: Path
@@ -138,6 +139,7 @@ class CheckpointFile(NamedTuple):
     values: str
     arrays: Mapping[str, ChecksummedPart]
     runs: Sequence[CheckedRun]
+    stamp: Stamp
 
     @classmethod
     def read(cls, source: InputFile) -> CheckpointFile:
@@ -154,7 +156,7 @@ class CheckpointFile(NamedTuple):
         expected_bytes += sum(run.nbytes for run in runs)
         if source.stamp.nbytes != expected_bytes:
             raise ValueError(f"it has {source.stamp.nbytes:,} bytes instead of {expected_bytes:,}")
-        return cls(Path(source.path), manifest["step"], manifest["values"], arrays, runs)
+        return cls(Path(source.path), manifest["step"], manifest["values"], arrays, runs, source.stamp)
 
 
 def _unpack(fd: int) -> tuple[Any, int]:

@@ -31,12 +31,13 @@ def names_in(folder):
 
 
 def flip(file, place):
-    """Alters one byte of a file, or restores it."""
+    """Alters one byte of a file, or restores it, as a disk does: at no time that the file has."""
     COMM.Barrier()
     if COMM.rank == 0:
-        content = bytearray(file.read_bytes())
+        status, content = file.stat(), bytearray(file.read_bytes())
         content[place] ^= 1
         file.write_bytes(content)
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     COMM.Barrier()
 
 
@@ -238,6 +239,22 @@ def test_one_that_is_altered_after_it_was_read(checkpoint, raised):
     assert any("dataset 'x' of" in text and "differ from the saved ones" in text for _, text in outcomes)
     outcomes = raised(lambda: snapshot.load("x", region=slice(COMM.rank, COMM.rank + 1)))
     assert {error for error, _ in outcomes} == {"FileError"}
+
+
+@pytest.mark.parametrize("step", [2, 4])
+def test_one_that_another_job_removes_or_replaces_after_it_was_found(checkpoint, raised, step):
+    """An error that says so, and `latest` finds the next one; a load that has begun goes on."""
+    found, other = checkpoint.latest(), ms.Checkpoint(checkpoint.path, keep=1)
+    with mock.patch.object(os, "preadv", wraps=os.preadv) as preadv:
+        if COMM.rank == 0:
+            preadv.side_effect = lambda *_: found.path.unlink(missing_ok=True) or mock.DEFAULT
+        assert found.load("x").sum() == COMM.size * 16
+    other.save(step, {"x": np.full(3, step)})
+    for region in (None, slice(0, 1)):
+        outcomes = raised(lambda region=region: found.load("x", region=region))
+        assert outcomes[0][0] == "FileError"
+        assert all("removed, replaced or altered since latest() found it" in text for _, text in outcomes)
+    assert checkpoint.latest().load("x").tolist() == [step] * 3
 
 
 @pytest.mark.filterwarnings("ignore:the checkpoint of step")
