@@ -249,7 +249,7 @@ class Snapshot:
         """Opens the file before any rank reads it, so that another job may remove it from then on.
 
         Raises:
-            FileError: It cannot be opened, or has been removed or changed since `latest` found it.
+            FileError: It cannot be opened, or has been removed or replaced since `latest` found it.
         """
         stamp = None
         try:
@@ -257,8 +257,8 @@ class Snapshot:
         except FileError as error:
             if error.errno not in GONE:
                 raise
-        if stamp != self._file.stamp:
-            reason = "it has been removed, replaced or altered since latest() found it. Call latest() again."
+        if stamp is None or stamp[:2] != self._file.stamp[:2]:  # hosts may see different times
+            reason = "another job has removed or replaced it since latest() found it. Call latest() again."
             raise FileError(str(self.path), None, reason)
 
     def _part(self, name: str) -> ChecksummedPart:

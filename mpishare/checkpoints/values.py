@@ -26,7 +26,9 @@ _TAG = "@mpishare"
 _LARGEST_ARRAY_BYTES = 1 << 20
 """Each rank reads the values; of a larger array one copy per node is enough."""
 
-_CURE = "Give numbers, strings, bytes, dates, arrays, NumPy's random generators, or lists, tuples and dicts of them."
+_CURE = (
+    "Give numbers, strings, bytes, dates, zones of zoneinfo, arrays, generators of NumPy, or lists and dicts of these."
+)
 
 _SHOWN_CHARACTERS = 40
 
@@ -79,19 +81,20 @@ def _random_state(state: dict[str, Any]) -> np.random.RandomState:
     return made
 
 
-def _parts_of_time(value: datetime | time) -> Any:
-    """The text of a time, and beside it what that lacks: which one of an hour that there is twice, and the zone."""
-    zone = value.tzinfo
-    if type(zone) not in (type(None), timezone, ZoneInfo) or getattr(zone, "key", "") is None:
-        raise SpecError(f"its time zone is {_short(zone)}. Give a zoneinfo.ZoneInfo of a name, or a datetime.timezone.")
-    return [value.replace(tzinfo=None).isoformat(), value.fold, zone]
+def _parts_of_time(value: datetime | time) -> dict[str, Any]:
+    return {"text": value.replace(tzinfo=None).isoformat(), "fold": value.fold, "tzinfo": value.tzinfo}
 
 
 def _time(kind: type[datetime | time], parts: Any) -> datetime | time:
     if isinstance(parts, str):  # as it was written before there were zones
         return kind.fromisoformat(parts)
-    text, fold, zone = parts
-    return kind.fromisoformat(text).replace(fold=fold, tzinfo=zone)
+    return kind.fromisoformat(parts.pop("text")).replace(**parts)
+
+
+def _name_of_zone(zone: ZoneInfo) -> str:
+    if zone.key is None:
+        raise SpecError("a zone that was read from a file has no name. Give zoneinfo.ZoneInfo of a name.")
+    return zone.key
 
 
 _BIT_GENERATORS = (np.random.MT19937, np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64)
@@ -108,7 +111,7 @@ _KINDS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "time": (time, _parts_of_time, partial(_time, time)),
     "timedelta": (timedelta, lambda value: [value.days, value.seconds, value.microseconds], lambda it: timedelta(*it)),
     "timezone": (timezone, lambda value: value.__getinitargs__(), lambda parts: timezone(*parts)),
-    "ZoneInfo": (ZoneInfo, lambda value: value.key, ZoneInfo),
+    "ZoneInfo": (ZoneInfo, _name_of_zone, ZoneInfo),
     "path": (type(Path()), str, Path),
     "array": (np.ndarray, _parts_of_array, _array),
     "scalar": (np.generic, _parts_of_array, lambda parts: _array(parts)[()]),

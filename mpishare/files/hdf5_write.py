@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,9 @@ def lay_out(
     opened = _Writing(fd, "r+", closefd=False)
     with h5py.File(opened, "r+" if adds else "w", userblock_size=user_block_bytes or None) as file:
         made = {name: _create(file, path, name, spec, any_dtype) for name, spec in specs.items()}
-        for name, dataset in made.items():
-            if file[name].id != dataset or list(made.values()).count(dataset) > 1:
+        name_of = {dataset: name for name, dataset in made.items()}
+        for name in made:
+            if name_of.get(file[name].id) != name:
                 raise ArgumentError(f"{name!r} and another name lead to one dataset of {path}. Give each its own.")
         offsets = {name: dataset.get_offset() or 0 for name, dataset in made.items()}
         for name, array in (small or {}).items():
@@ -145,9 +147,9 @@ def _check_links(file: Any, name: str) -> None:
     Raises:
         ArgumentError: One is.
     """
-    for end in (*(index for index, character in enumerate(name) if character == "/"), len(name)):
-        if isinstance(file.get(name[:end], getlink=True), h5py.SoftLink | h5py.ExternalLink):
-            raise ArgumentError(f"{name[:end]!r} is a link. Save the dataset under the name to which it leads.")
+    for path in accumulate(name.split("/"), "{}/{}".format):
+        if isinstance(file.get(path, getlink=True), h5py.SoftLink | h5py.ExternalLink):
+            raise ArgumentError(f"{path!r} is a link. Save the dataset under the name to which it leads.")
 
 
 def stored_type(spec: Spec) -> Any:

@@ -4,6 +4,8 @@ They are whole on 1 and 2 ranks. On more, which may have a core for two and wait
 collectives, loops are shorter.
 """
 
+from typing import Any
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -78,6 +80,7 @@ def test_what_toast_does(comm, with_mpi):
     """It assigns by one rank, whose key alone counts; fills `data` and `_flat` together; and reads private names."""
     root, used = comm.size - 1, comm if with_mpi else None
     is_root, times = not with_mpi or comm.rank == root, np.arange(6.0)
+    shared: Any
     with MPIShared((6, 4), np.float64, used) as shared:
         if not with_mpi or shared.nodecomm.rank == 0:
             shared.data[2:4] = 7.0

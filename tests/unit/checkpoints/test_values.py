@@ -4,12 +4,11 @@ import collections
 import enum
 import io
 import random
-from datetime import datetime, time, timedelta, timezone
+from datetime import datetime, time, timedelta, timezone, tzinfo
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-import dateutil.tz
 import numpy as np
 import pandas as pd
 import pytest
@@ -144,6 +143,10 @@ def test_the_generator_of_the_module_goes_on():
     assert np.random.random(5).tolist() == expected
 
 
+class Local(tzinfo):
+    """A zone of another library."""
+
+
 NAMELESS = ZoneInfo.from_file(io.BytesIO(b"TZif" + bytes(32) + b"\0\0\0\1\0\0\0\4" + bytes(6) + b"UTC\0"))
 ENDLESS: list[Any] = []
 ENDLESS.append(ENDLESS)
@@ -152,11 +155,8 @@ REFUSED = [
     ({"a": {object(): 1}}, r"^a key of values\['a'\] is of <class 'object'>"),
     ({"a": pd.Timestamp("2026")}, "Timestamp"),  # which is a datetime, and more
     ({"a": pd.Timestamp("2026", tz="Europe/Berlin")}, "Timestamp"),
-    (
-        {"a": datetime(2026, 1, 2, tzinfo=dateutil.tz.gettz("Europe/Berlin"))},
-        r"^values\['a'\]: its time zone is tzfile",
-    ),
-    ({"a": [time(tzinfo=NAMELESS)]}, r"^values\['a'\]\[0\]: its time zone is zoneinfo.ZoneInfo.from_file"),
+    ({"a": time(tzinfo=Local())}, r"^values\['a'\]\['tzinfo'\] is of <class '.*Local'>.*zones of zoneinfo"),  # type: ignore[abstract]
+    ({"a": [time(tzinfo=NAMELESS)]}, r"^values\['a'\]\[0\]\['tzinfo'\]: a zone that was read from a file has no"),
     ({"a": np.ma.ones(3)}, r"^values\['a'\]: numpy.ma.MaskedArray was given"),
     ({"a": np.array([None])}, r"^values\['a'\]: dtype object"),
     ({"a": (np.zeros(1 << 20),)}, r"^values\['a'\]\[0\]: it has 8,388,608 bytes, .* among the arrays"),
