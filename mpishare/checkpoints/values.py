@@ -26,9 +26,7 @@ _TAG = "@mpishare"
 _LARGEST_ARRAY_BYTES = 1 << 20
 """Each rank reads the values; of a larger array one copy per node is enough."""
 
-_CURE = (
-    "Give numbers, strings, bytes, dates, zones of zoneinfo, arrays, generators of NumPy, or lists and dicts of these."
-)
+_CURE = "Give numbers, strings, bytes, dates, zones of zoneinfo, arrays, NumPy's random generators, or lists or dicts."
 
 _SHOWN_CHARACTERS = 40
 

@@ -72,7 +72,7 @@ class MPIShared:
         self._array = np.zeros(self.shape, self.dtype) if comm is None else ms.zeros(self.shape, self.dtype, comm=comm)
         if comm is not None:
             self._is_one_node = ms.topology(comm).n_nodes == 1
-            self._marks = ms.zeros(ms.topology(comm).node_size, np.int64, comm=comm)
+            self._marks = ms.zeros(comm.size if self._is_one_node else 1, np.int64, comm=comm)
             self._calls = 0
         self._flat = self._array.reshape(-1)  # TOAST writes to it, and reads _nodecomm, _n and _dsize
         self._n, self._dsize = self._array.size, self.dtype.itemsize
