@@ -135,6 +135,15 @@ def test_an_interrupted_transfer(tmp_path):
     assert set(ended.stdout.splitlines()) == {"bcast", "put", "share", "save", "load"}
 
 
+@pytest.mark.parametrize(("nodes", "backend"), [("", "window"), ("", "memmap"), ("block:2", "memmap")])
+def test_an_exception_from_outside_at_any_instruction(nodes, backend):
+    """An exception from outside at any instruction of a call, in windows and in files.
+
+    Outcome: that rank raises it, the others PeerError or, after MPISHARE_TIMEOUT, StallError; the job goes on.
+    """
+    run("interrupt_anywhere", timeout_s="0.3", MPISHARE_NODES=nodes, MPISHARE_BACKEND=backend)
+
+
 def test_an_interrupted_transfer_ends_the_job():
     """The same without MPISHARE_TIMEOUT, plain python, where the program does not catch it.
 

@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import os
+import random
 import resource
 import signal
 import sys
@@ -10,7 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,42 @@ def interrupt(folder):
             assert outcomes[victim][0] == "KeyboardInterrupt", (name, victim, outcomes)
             assert outcomes[victim][1] in ("out of step", "StallError"), (name, victim, outcomes)
             print(name)
+
+
+class FromOutside(Exception):
+    """What the handler of a signal raises."""
+
+
+def interrupt_anywhere():
+    """Each rank in turn gets an exception from outside at any instruction of its calls."""
+
+    def handler(*_):
+        raise FromOutside
+
+    signal.signal(signal.SIGALRM, handler)
+    delays, plain, outcomes = random.Random(rank), comm.Dup(), []
+    for number in range(24):
+        own, is_victim = comm.Dup(), rank == number % comm.size
+        ms.share(np.zeros(3), comm=own)
+        plain.Barrier()
+        try:
+            try:
+                if is_victim:
+                    signal.setitimer(signal.ITIMER_REAL, delays.uniform(0.0005, 0.01))
+                for step in range(200):
+                    ms.share(np.full(100 if step % 2 else 40_000 + step, step), comm=own)
+                    ms.allgather(np.full(rank + 5, step), comm=own)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            outcome = "nothing"
+        except (FromOutside, ms.MpishareError) as error:
+            outcome = type(error).__name__
+        outcomes.append((is_victim, outcome))
+        plain.Barrier()
+    seen = {*chain(*plain.allgather(outcomes))}
+    assert {outcome for is_victim, outcome in seen if is_victim} <= {"FromOutside", "nothing"}, seen
+    assert {outcome for is_victim, outcome in seen if not is_victim} <= {"PeerError", "StallError", "nothing"}, seen
+    assert (True, "FromOutside") in seen
 
 
 def end_by_an_interrupt():

@@ -1,5 +1,6 @@
 """What is kept of a communicator: its nodes, the entry of every collective, and one rank's error made every rank's."""
 
+import os
 import pickle
 import signal
 from contextlib import suppress
@@ -249,6 +250,21 @@ def test_a_call_within_a_call_is_refused_and_leaves_the_outer_one_whole(duplicat
         signal.signal(signal.SIGALRM, before)
         call.allow_nested_calls()
         assert ms.zeros(1, comm=duplicate)[0] == 0
+    assert ms.zeros(1, comm=duplicate)[0] == 0
+
+
+def test_a_call_of_a_handler_within_the_first_call_is_refused(duplicate, monkeypatch):
+    seen, cores = [], os.sched_getaffinity
+    before = signal.signal(signal.SIGALRM, lambda *_: seen.append(call_in_handler()))
+
+    def call_in_handler():
+        with pytest.raises(ms.MpishareError, match=r"the first call on this communicator has not ended on this rank"):
+            ms.zeros(1, comm=duplicate)
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: signal.raise_signal(signal.SIGALRM) or cores(pid))
+    ms.topology(duplicate)
+    signal.signal(signal.SIGALRM, before)
+    assert seen == [None]
     assert ms.zeros(1, comm=duplicate)[0] == 0
 
 
