@@ -261,7 +261,11 @@ def test_a_call_of_a_handler_within_the_first_call_is_refused(duplicate, monkeyp
         with pytest.raises(ms.MpishareError, match=r"the first call on this communicator has not ended on this rank"):
             ms.zeros(1, comm=duplicate)
 
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: signal.raise_signal(signal.SIGALRM) or cores(pid))
+    def interrupted(pid):
+        signal.raise_signal(signal.SIGALRM)
+        return cores(pid)
+
+    monkeypatch.setattr(os, "sched_getaffinity", interrupted)
     ms.topology(duplicate)
     signal.signal(signal.SIGALRM, before)
     assert seen == [None]
