@@ -10,8 +10,9 @@ from typing import Any
 
 from mpishare.errors import BackendError, FileError, MpishareError, SpecError, StallError, place_in
 
-FOREIGN_ERRORS = (OSError, EOFError, LookupError, RuntimeError, ValueError, TypeError)
-"""What the operating system, NumPy and h5py raise for a file that is missing, broken, or lacks what is asked for."""
+FOREIGN_ERRORS = (OSError, EOFError, LookupError, RuntimeError, ValueError, TypeError, ArithmeticError, MemoryError)
+"""What the operating system, NumPy and h5py raise for a file that is missing, broken, or lacks what is asked for;
+a damaged length ends in one of the last two."""
 
 _LOCKED = "unable to lock file"
 _CURE_OF_LOCKED = (

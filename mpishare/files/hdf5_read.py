@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise, repeat
 from typing import Any
 
@@ -16,18 +16,16 @@ from mpishare.arrays.dtypes import check_dtype
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError, place_in
 from mpishare.files.errors import FOREIGN_ERRORS, file_errors, reason_of
-from mpishare.files.hdf5_types import ObjectNames, attributes_of, h5py, readable, strings_in, with_widths
+from mpishare.files.hdf5_types import ObjectNames, attributes_of, h5py, readable
 from mpishare.files.input_file import InputFile, OpenFormat
-from mpishare.files.stored import NO_DTYPE, Listing, Stored, Tree, names_in, shown_names
-from mpishare.files.tiles import Selection, wanted
+from mpishare.files.stored import NO_DTYPE, Listing, Stored, Tree, names_in, shown_names, stored_or_reason
+from mpishare.files.text import read_text, with_widths
 
 _LAYOUTS = ("compact", "contiguous", "chunked", "virtual")
 """Layouts of datasets; the index of each is its number in HDF5's H5D_layout_t."""
 
 _CHECKSUM_BYTES = 4
 """The size of the checksum that the filter fletcher32 puts at the end of a chunk."""
-
-_STRINGS_AT_A_TIME = 1 << 16
 
 _MISSING_FILTER = "needs the filter {!r}, which HDF5 does not find here. Import hdf5plugin on all ranks before."
 
@@ -51,17 +49,9 @@ class Hdf5File(OpenFormat):
         """
         file = self.file
         with file_errors(file.path):
-            try:
-                access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)  # as h5py.File does, which takes a third longer
-                access.set_file_locking(True, ignore_when_disabled=True)
-                handle = h5py.File(h5py.h5f.open(os.fsencode(file.path), h5py.h5f.ACC_RDONLY, access))
-            except OSError as error:
-                if error.errno is not None or h5py.is_hdf5(file.path):
-                    raise
-                magic = file.read_bytes(0, min(file.stamp.nbytes, 8))
-                reason = f"is neither a .npy nor an HDF5 file: its {file.stamp.nbytes:,} bytes begin with {magic!r}"
-                cure = "Read it with the library of its format, and share that."
-                raise FileError(file.path, None, f"{reason}. {cure}") from error
+            access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)  # as h5py.File does, which takes a third longer
+            access.set_file_locking(True, ignore_when_disabled=True)
+            handle = h5py.File(h5py.h5f.open(os.fsencode(file.path), h5py.h5f.ACC_RDONLY, access))
         file.callback(handle.close)
         file.watch(handle.id.get_vfd_handle())
         return handle
@@ -79,34 +69,74 @@ class Hdf5File(OpenFormat):
         name, path = name or "/", self.file.absolute_path
         with file_errors(self.file.path, name):
             walk = _Walk(self, attributes=attributes)
-            tree = walk.tree(_member(self, name), path_of(name), {})
+            tree = walk.tree(self.member(name), path_of(name), {})
         names = names_in(tree, path) if attributes else []
         named = {inner: walk.attributes[_key(one)] for inner, one in names if _key(one) in walk.attributes}
         return Listing(path, walk.arrays, tree, named, walk.unread, path_of(name))
 
+    def member(self, name: str) -> Any:
+        """h5py's low-level object of that name.
+
+        Raises:
+            FileError: There is no dataset and no group of that name.
+        """
+        try:
+            member = self.object(name)
+        except FOREIGN_ERRORS as error:
+            reason = f"there is no such dataset or group; {_as_far_as(self.handle, name).rstrip('.')}."
+            raise FileError(self.file.path, name, reason) from error
+        if isinstance(member, h5py.h5t.TypeID):
+            raise FileError(self.file.path, name, "is a Datatype, neither a dataset nor a group.")
+        return member
+
+    def links(self, group: Any, path: str) -> list[tuple[str, bytes]]:
+        """The members of h5py's low-level group, which has that path: the name of each, and of the link to it."""
+        return [(key.decode(errors="surrogateescape"), key) for key in group]
+
+    def stored(self, path: str, dataset: Any, target: tuple[str, str] | None) -> Stored:
+        """What the file says of h5py's low-level dataset, which has that path.
+
+        Args:
+            path: The path.
+            dataset: The dataset.
+            target: See `Stored`.
+
+        Raises:
+            Exception: It is damaged, or h5py has no dtype for its items.
+        """
+        return _stored_as(self.file, path, dataset, target)
+
+    def attributes(self, path: str, member: Any, names: ObjectNames, unread: list[str]) -> dict[str, Any]:
+        """The attributes of h5py's dataset or group, which has that path. Those that cannot be read join `unread`."""
+        return attributes_of(member, member.attrs, names, unread)
+
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
         """See `Reader`."""
         if stored.is_text:
-            strings = self.strings(stored, ranges).astype(stored.dtype)
-            out[...] = strings.reshape(-1).view(out.dtype).reshape(out.shape)
+            read_text(self, stored, ranges, out)
         else:
             # The rows of the selection, of which `out` is a part: HDF5 writes there, and leaves the rest alone.
             rows = as_strided(out, (*out.shape[:1], *(row // step for row, step in pairwise(out.strides))))
-            self._read(stored, ranges, rows)
+            self.read_items(stored, ranges, rows)
+
+    def text_dtype(self, stored: Stored) -> np.dtype[Any]:
+        """See `TextReader`."""
+        dtype, _ = readable(self.object(stored.name).dtype)
+        assert dtype is not None
+        return dtype
 
     def strings(self, stored: Stored, ranges: Sequence[range]) -> NDArray[Any]:
-        """The stored items of these indices, with strings as bytes of Python.
+        """See `TextReader`."""
+        items = np.zeros([*map(len, ranges)], self.text_dtype(stored))
+        self.read_items(stored, ranges, items)
+        return items
+
+    def read_items(self, stored: Stored, ranges: Sequence[range], items: NDArray[Any]) -> None:
+        """Reads stored items by h5py to the beginning of each axis of a C-contiguous array.
 
         Raises:
             FileError: They cannot be read, or are damaged.
         """
-        dtype, _ = readable(self.object(stored.name).dtype)
-        items = np.zeros([*map(len, ranges)], dtype)
-        self._read(stored, ranges, items)
-        return items
-
-    def _read(self, stored: Stored, ranges: Sequence[range], items: NDArray[Any]) -> None:
-        """Reads stored items by h5py to the beginning of each axis of a C-contiguous array."""
         with file_errors(self.file.path, stored.name):
             dataset = self.object(stored.name)
             dtype, _ = readable(dataset.dtype)
@@ -117,22 +147,6 @@ class Hdf5File(OpenFormat):
                 space.select_hyperslab(starts, lengths, steps)
                 memory.select_hyperslab((0,) * len(ranges), lengths)
             dataset.read(memory, space, items, h5py.h5t.py_create(dtype))
-
-    def dtype_of_longest(self, selection: Selection) -> np.dtype[Any]:
-        """The dtype of the selected items with strings as wide as the longest of them, which are read to find it.
-
-        Raises:
-            FileError: They cannot be read.
-        """
-        stored = selection.stored
-        dtype, _ = readable(self.object(stored.name).dtype)
-        assert dtype is not None
-        widths = [1] * len(list(strings_in(np.empty(0, dtype))))
-        for strips in selection.cuts(_STRINGS_AT_A_TIME):
-            items = wanted(self.strings(stored, [strip.indices for strip in strips]), strips)
-            longest = [max(map(len, strings.flat), default=0) for strings in strings_in(items)]
-            widths = list(map(max, widths, longest))
-        return with_widths(dtype, iter(widths)).base
 
 
 class _Walk:
@@ -167,37 +181,40 @@ class _Walk:
             return self._trees[place]
         is_dataset = isinstance(member, h5py.h5d.DatasetID)
         target = self._target(member, info.fileno)
-        tree: Tree = self._add(stored_as(self._file.file, name, member, target)) if is_dataset else {}
-        for key in () if is_dataset else member:
-            inner_name = f"{name.rstrip('/')}/{key.decode(errors='surrogateescape')}"
-            inner = self._inner(member, key, inner_name, {**parents, place: name})
-            if inner is not None:
-                tree[inner_name.rpartition("/")[2]] = inner
+        tree: Tree = self._dataset(name, member, target) if is_dataset else {}
+        for inner, key in () if is_dataset else self._file.links(member, name):
+            made = self._inner(member, key, f"{name.rstrip('/')}/{inner}", {**parents, place: name})
+            if made is not None:
+                tree[inner] = made
         self._trees[place] = tree
         if self._has_attributes and not (is_dataset and self.arrays[tree].reason):
             opened = h5py.Dataset(member) if is_dataset else h5py.Group(member)
-            self.attributes[_key(tree)] = attributes_of(opened, self._object_names, self.unread)
+            self.attributes[_key(tree)] = self._file.attributes(name, opened, self._object_names, self.unread)
         return tree
+
+    def _dataset(self, name: str, dataset: Any, target: tuple[str, str] | None) -> int:
+        describe = partial(self._file.stored, name, dataset, target)
+        return self._add(stored_or_reason(self._file.file.path, name, "unknown", describe))
 
     def _inner(self, group: Any, key: bytes, name: str, parents: dict[tuple[int, int], str]) -> Tree | None:
         """The tree of a member of a group; None for a named type."""
-        if group.links.get_info(key).type == h5py.h5l.TYPE_HARD:
-            member = h5py.h5o.open(group, key)
-        else:
-            try:
-                member = h5py.Group(group)[key].id  # which opens other files as the first one is open
-            except FOREIGN_ERRORS as error:
-                return self._left_out(name, _why_dangling(group, key, error))
-        is_type = isinstance(member, h5py.h5t.TypeID)
-        return None if is_type else self.tree(member, name, parents)
+        is_hard = group.links.get_info(key).type == h5py.h5l.TYPE_HARD
+        try:
+            # h5py opens the files that links lead to as the first one is open.
+            member = h5py.h5o.open(group, key) if is_hard else h5py.Group(group)[key].id
+            return None if isinstance(member, h5py.h5t.TypeID) else self.tree(member, name, parents)
+        except FOREIGN_ERRORS as error:
+            if is_hard:
+                return self._left_out(name, f"it cannot be read: {reason_of(error)}", "unknown")
+            return self._left_out(name, _why_dangling(group, key, error))
 
     def _add(self, stored: Stored) -> int:
         self.arrays.append(stored)
         return len(self.arrays) - 1
 
-    def _left_out(self, name: str, reason: str) -> int:
+    def _left_out(self, name: str, reason: str, layout: str = "link") -> int:
         """The number of what cannot be loaded as it is not a dataset."""
-        return self._add(Stored(name, Spec(NO_DTYPE, ()), 0, "link", reason=reason))
+        return self._add(Stored(name, Spec(NO_DTYPE, ()), 0, layout, reason=reason))
 
     def _target(self, member: Any, fileno: int) -> tuple[str, str] | None:
         """The file that has an object, and the name of the object there; None for this file."""
@@ -221,22 +238,6 @@ def _why_dangling(group: Any, key: bytes, error: BaseException) -> str:
     return f"it leads to {place_in(path, name)}: {reason_of(error)}"
 
 
-def _member(file: Hdf5File, name: str) -> Any:
-    """h5py's low-level object of that name.
-
-    Raises:
-        FileError: There is no dataset and no group of that name.
-    """
-    try:
-        member = file.object(name)
-    except FOREIGN_ERRORS as error:
-        reason = f"there is no such dataset or group; {_as_far_as(file.handle, name)}."
-        raise FileError(file.file.path, name, reason) from error
-    if isinstance(member, h5py.h5t.TypeID):
-        raise FileError(file.file.path, name, "is a Datatype, neither a dataset nor a group.")
-    return member
-
-
 def _as_far_as(member: Any, name: str) -> str:
     """What a file has along a name: the members of the last group, or the dataset or link at which it ends."""
     path = ""
@@ -258,31 +259,26 @@ def path_of(name: str) -> str:
     return "/" + "/".join(part for part in name.split("/") if part not in ("", "."))
 
 
-def stored_as(file: InputFile, name: str, dataset: Any, target: tuple[str, str] | None) -> Stored:
-    """What the file says of a dataset, h5py's low-level object, with the reason if it cannot be loaded.
-
-    Raises:
-        FileError: The file ends before the dataset does, or is damaged otherwise.
-    """
-    with file_errors(file.path, name):
-        shape, offset = dataset.shape, dataset.get_offset()
-        dtype, left_out = readable(dataset.dtype)
-        is_text = dtype is not None and dtype.hasobject
-        layout, chunks, filters = ("contiguous", None, []) if offset is not None else _layout_of(dataset)
-        facts = (chunks, tuple(name for _, name in filters), is_text)
-        try:
-            spec = _spec_of(shape, dtype, left_out)
-        except SpecError as error:
-            unknown = Spec(NO_DTYPE, shape or ())
-            return Stored(name, unknown, len(unknown.shape), layout, None, *facts, str(error), target=target)
-        codes = [code for code, _ in filters]
-        if h5py.h5z.FILTER_FLETCHER32 in codes:
-            _check_chunks(dataset, codes.index(h5py.h5z.FILTER_FLETCHER32))
-        missing = [name for code, name in filters if not h5py.h5z.filter_avail(code)]
-        reason = _MISSING_FILTER.format(missing[0]) if missing else ""
-        if is_text or left_out or target or not _is_as_in_memory(file, dataset, offset, spec):
-            offset = None
-        return Stored(name, spec, len(shape), layout, offset, *facts, reason, tuple(left_out), target)
+def _stored_as(file: InputFile, name: str, dataset: Any, target: tuple[str, str] | None) -> Stored:
+    """What the file says of a dataset, h5py's low-level object, with the reason if it cannot be loaded."""
+    shape, offset = dataset.shape, dataset.get_offset()
+    dtype, left_out = readable(dataset.dtype)
+    is_text = dtype is not None and dtype.hasobject
+    layout, chunks, filters = ("contiguous", None, []) if offset is not None else _layout_of(dataset)
+    facts = (chunks, tuple(name for _, name in filters), is_text)
+    try:
+        spec = _spec_of(shape, dtype, left_out)
+    except SpecError as error:
+        unknown = Spec(NO_DTYPE, shape or ())
+        return Stored(name, unknown, len(unknown.shape), layout, None, *facts, str(error), target=target)
+    codes = [code for code, _ in filters]
+    if h5py.h5z.FILTER_FLETCHER32 in codes:
+        _check_chunks(dataset, codes.index(h5py.h5z.FILTER_FLETCHER32))
+    missing = [name for code, name in filters if not h5py.h5z.filter_avail(code)]
+    reason = _MISSING_FILTER.format(missing[0]) if missing else ""
+    if is_text or left_out or target or not _is_as_in_memory(file, dataset, offset, spec):
+        offset = None
+    return Stored(name, spec, len(shape), layout, offset, *facts, reason, tuple(left_out), target)
 
 
 def _layout_of(dataset: Any) -> tuple[str, tuple[int, ...] | None, list[tuple[int, str]]]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mpishare.arrays.dtypes import describe, is_native_number, rebuild
+from mpishare.arrays.dtypes import describe, rebuild
 from mpishare.errors import BackendError
 from mpishare.files.errors import FOREIGN_ERRORS, imported, reason_of
 
@@ -34,19 +33,6 @@ def check_h5py() -> None:
     """
     if find_spec("h5py") is None:
         raise BackendError("HDF5 files need h5py, which is not installed: pip install h5py")
-
-
-def with_widths(dtype: np.dtype[Any], widths: Iterator[int]) -> np.dtype[Any]:
-    """A dtype of h5py without its metadata, and with bytes of the next of `widths` for each string."""
-    if is_native_number(dtype):
-        return np.dtype(dtype.str)
-    if not dtype.hasobject:
-        return rebuild(describe(dtype))
-    if dtype.subdtype is not None:
-        return np.dtype((with_widths(dtype.base, widths), dtype.shape))
-    if dtype.names is None:
-        return np.dtype(f"S{next(widths)}")
-    return np.dtype([(name, with_widths(dtype[name], widths)) for name in dtype.names])
 
 
 def readable(dtype: np.dtype[Any], column: str = "") -> tuple[np.dtype[Any] | None, list[str]]:
@@ -74,14 +60,6 @@ def readable(dtype: np.dtype[Any], column: str = "") -> tuple[np.dtype[Any] | No
     else:
         reason = "its items are arrays of variable length. Store them in one array, and in another where each begins."
     return None, [f"column {column!r}: {reason}" if column else reason]
-
-
-def strings_in(items: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """The columns of strings of variable length in what h5py has read."""
-    if items.dtype.kind == "O":
-        yield items
-    for name in items.dtype.names or ():
-        yield from strings_in(items[name])
 
 
 class ObjectNames:
@@ -117,12 +95,14 @@ def _names_in(file_id: Any) -> dict[int, str]:
     return names
 
 
-def attributes_of(member: Any, names: ObjectNames, left_out: list[str]) -> dict[str, Any]:
-    """The attributes of a dataset or a group, h5py's object. Those that h5py cannot read join `left_out`."""
+def attributes_of(
+    member: Any, attributes: Mapping[str, Any], names: ObjectNames, left_out: list[str]
+) -> dict[str, Any]:
+    """The attributes of a dataset or a group, h5py's object. Those that cannot be read join `left_out`."""
     result = {}
-    for name in member.attrs:
+    for name in attributes:
         try:
-            result[name] = _plain(member.attrs[name], member, names)
+            result[name] = _plain(attributes[name], member, names)
         except FOREIGN_ERRORS as error:
             left_out.append(f"attribute {name!r} of {member.name!r}: {reason_of(error)}")
     return result

@@ -5,17 +5,22 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from mpishare.arrays.region import View, parse_region
-from mpishare.errors import ArgumentError, checked_path
-from mpishare.files.formats import FormatReader, TextReader, reader_of
+from mpishare.arrays.region import Axis, View, parse_region
+from mpishare.errors import ArgumentError, FileError, checked_path
+from mpishare.files.formats import FormatReader, reader_of
 from mpishare.files.hdf5_read import path_of
 from mpishare.files.input_file import InputFile
-from mpishare.files.stored import Listing, Stored, check_loadable, names_in
+from mpishare.files.stored import Listing, Stored, check_loadable, listed, names_in
+from mpishare.files.text import TextReader, dtype_of_longest
 from mpishare.files.tiles import Selection
+
+_SHOWN_REASONS = 8
 
 
 def stored(path: str | os.PathLike[str], dataset: str | None = None) -> dict[str, Stored]:
@@ -70,11 +75,14 @@ def inspect_file(reader: FormatReader, name: str | None, region: Any, *, attribu
 
     Raises:
         FileError: There is no such file or dataset, or it is damaged.
-        SpecError: The dataset cannot be loaded. Of a group it is left out.
+        SpecError: The dataset cannot be loaded. Of a group it is left out, unless it has nothing else.
     """
     listing = reader.listing(name, attributes=attributes)
-    if not listing.is_group:
+    if not listing.is_group or len(listing.arrays) == 1:
         check_loadable(reader.file.path, listing.arrays[0])
+    elif listing.arrays and all(array.reason for array in listing.arrays):
+        reasons = listed(islice(listing.left_out, _SHOWN_REASONS))
+        raise FileError(reader.file.path, name, f"none of its {len(listing.arrays)} arrays can be loaded: {reasons}")
     if isinstance(reader, TextReader) and any(array.is_text for array in listing.arrays):
         with suppress(ArgumentError):  # which every rank finds by itself
             return _with_widths(reader, listing, region)
@@ -97,9 +105,16 @@ def selections(listing: Listing, region: Any) -> tuple[dict[int, Selection], Vie
     view: View = np.asarray
     for number, array in enumerate(listing.arrays):
         if not array.reason:
-            axes, view = parse_region(() if region is None else region, array.shape[: array.ndim])
+            shape = array.shape[: array.ndim]
+            axes, view = _whole(shape) if region is None else parse_region(region, shape)
             made[number] = Selection(array, tuple(axes))
     return made, view
+
+
+@lru_cache(maxsize=256)
+def _whole(shape: tuple[int, ...]) -> tuple[list[Axis], View]:
+    """See `parse_region`: all of an array. A file can have thousands of small arrays of few shapes."""
+    return parse_region((), shape)
 
 
 def _with_widths(reader: TextReader, listing: Listing, region: Any) -> Listing:
@@ -107,7 +122,7 @@ def _with_widths(reader: TextReader, listing: Listing, region: Any) -> Listing:
     arrays = list(listing.arrays)
     for number, selection in selections(listing, region)[0].items():
         if selection.stored.is_text:
-            spec = replace(arrays[number].spec, dtype=reader.dtype_of_longest(selection))
+            spec = replace(arrays[number].spec, dtype=dtype_of_longest(reader, selection))
             arrays[number] = replace(arrays[number], spec=spec)
     return listing._replace(arrays=arrays)
 

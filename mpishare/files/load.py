@@ -26,7 +26,7 @@ from mpishare.files.listing import checked, inspect_file, selections
 from mpishare.files.parallel_read import ROOT, read_parts
 from mpishare.files.sliced import CallFile, name_of_call
 from mpishare.files.split import Split, check_rows, checked_split, load_split
-from mpishare.files.stored import Listing
+from mpishare.files.stored import Listing, listed
 from mpishare.files.tiles import Selection
 from mpishare.memory.backends import check_backend
 from mpishare.memory.mapping import Mapping, Origin
@@ -206,7 +206,7 @@ def _inspected(context: Context, reader: FormatReader, name: str | None, region:
     """What this rank finds, pickled while an error can still be raised on all ranks. The root warns of what is left."""
     listing = inspect_file(reader, name, region, attributes=attributes)
     if listing.left_out and context.topology.rank == ROOT:
-        callsite.warn(f"load(): left out of {reader.file.path}: {'; '.join(listing.left_out)}")
+        callsite.warn(f"load(): left out of {reader.file.path}: {listed(listing.left_out)}")
     return pickle.dumps((type(reader), reader.file.stamps, listing))
 
 

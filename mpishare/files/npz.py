@@ -13,12 +13,11 @@ import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
 from numpy.typing import NDArray
 
-from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError
 from mpishare.files.errors import library_errors
 from mpishare.files.input_file import OpenFormat, read_items
 from mpishare.files.npy import read_header
-from mpishare.files.stored import NO_DTYPE, Listing, Stored
+from mpishare.files.stored import Listing, Stored, stored_or_reason
 
 _LOCAL_HEADER = struct.Struct("<26xHH")
 """What precedes the bytes of a member: at its end the lengths of the name and of the extra field, which follow."""
@@ -53,27 +52,32 @@ class NpzFile(OpenFormat):
         """The arrays of the archive. See `FormatReader`."""
         path, members = self.file.absolute_path, self.members
         chosen = members if name not in members else {name: members[name]}
-        return Listing.of_names(path, [self._stored(*item) for item in chosen.items()], name, {})
+        arrays = [
+            stored_or_reason(self.file.path, inner, "npy", partial(self._stored, inner, info))
+            for inner, info in chosen.items()
+        ]
+        return Listing.of_names(path, arrays, name, {})
 
     def _stored(self, name: str, info: ZipInfo) -> Stored:
         """What the header of a member says.
 
         Raises:
-            FileError: It is damaged.
+            FileError: It is truncated.
+            SpecError: It is no array, or one of Python objects.
+            Exception: It is damaged, encrypted, or compressed in an unknown way.
         """
-        try:
-            with library_errors(self.file.path, name, "it"), self._archive.open(info) as member:
-                if member.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
-                    raise SpecError("it is not a .npy file.")
-                spec, start = read_header(partial(_read_bytes, member))
-        except SpecError as error:
-            return Stored(name, Spec(NO_DTYPE, ()), 0, "npy", reason=str(error))
+        with self._archive.open(info) as member:
+            if member.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
+                raise SpecError("it is not a .npy file.")
+            spec, start = read_header(partial(_read_bytes, member))
         if start + spec.nbytes > info.file_size:
             reason = f"is truncated: it has {info.file_size:,} bytes; {start + spec.nbytes:,} are needed."
             raise FileError(self.file.path, name, reason)
         array = Stored(name, spec, len(spec.shape), "npy")
         if info.compress_type != ZIP_STORED:
-            return replace(array, chunks=spec.shape, filters=(_COMPRESSIONS[info.compress_type],))
+            return replace(
+                array, chunks=spec.shape, filters=(_COMPRESSIONS.get(info.compress_type, str(info.compress_type)),)
+            )
         name_bytes, extra_bytes = _LOCAL_HEADER.unpack(self.file.read_bytes(info.header_offset, _LOCAL_HEADER.size))
         offset = info.header_offset + _LOCAL_HEADER.size + name_bytes + extra_bytes + start
         self.file.check_end(offset + spec.nbytes, name)

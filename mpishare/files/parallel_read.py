@@ -74,7 +74,7 @@ def read_parts(
         readers = topology.ranks_of(topology.node)[: None if segment.origin.is_shared else 1]
         work = Deferred()
         readers = (readers[1:] or readers) if streams else readers
-        batches = _batches(reader, parts, tile_bytes(nbytes, len(readers)))
+        batches = _batches(reader, parts, offsets, nbytes, tile_bytes(nbytes, len(readers)))
         reading = _read(context, batches, block, readers, work)
         ready_bytes = 0
 
@@ -122,9 +122,10 @@ class _Batch(NamedTuple):
     ready: int
 
 
-def _batches(reader: Any, parts: Sequence[Part], largest_bytes: int) -> list[_Batch]:
-    """Deals the tiles of all arrays, in order, to batches of about `largest_bytes`."""
-    offsets, nbytes = layout_of(parts)
+def _batches(
+    reader: Any, parts: Sequence[Part], offsets: Sequence[int], nbytes: int, largest_bytes: int
+) -> list[_Batch]:
+    """Deals the tiles of all arrays, in order, to batches of about `largest_bytes`. See `layout_of`."""
     tiles = [
         (at, part, tile) for at, part in zip(offsets, parts, strict=True) for tile in part.tiles(reader, largest_bytes)
     ]

@@ -6,6 +6,7 @@ import json
 import operator
 import re
 import struct
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ import numpy as np
 
 from mpishare.arrays.dtypes import rebuild
 from mpishare.arrays.spec import Spec
-from mpishare.errors import FileError
-from mpishare.files.errors import file_errors
+from mpishare.errors import FileError, SpecError
+from mpishare.files.errors import library_errors, reason_of
 from mpishare.files.input_file import InputFile, OpenFormat
-from mpishare.files.stored import Listing, Stored
+from mpishare.files.stored import Listing, Stored, left_out
 
 _LENGTH = struct.Struct("<Q")
 _LARGEST_HEADER_BYTES = 100_000_000
@@ -35,83 +36,102 @@ class SafetensorsFile(OpenFormat):
         Source:
             The safetensors documentation, "Format".
         """
-        with file_errors(self.file.path):
-            arrays, metadata = self._contents()
+        with library_errors(self.file.path, None, "its header"):
+            arrays, metadata = self._contents(name)
         return Listing.of_names(self.file.absolute_path, arrays, name, {"": metadata} if attributes else {})
 
-    def _contents(self) -> tuple[list[Stored], dict[str, Any]]:
+    def _contents(self, name: str | None) -> tuple[list[Stored], dict[str, Any]]:
+        """The arrays and the metadata; of several shards at least the array of that name."""
         return _contents_of(self.file, None)
 
 
 class SafetensorsIndex(SafetensorsFile):
     """The shards that an index, a JSON file, names; each tensor is in one of them."""
 
-    def _contents(self) -> tuple[list[Stored], dict[str, Any]]:
+    def _contents(self, name: str | None) -> tuple[list[Stored], dict[str, Any]]:
         index = dict(json.loads(self.file.read_bytes(0, self.file.stamp.nbytes)))
         if "weight_map" not in index:
-            raise ValueError("is a JSON file, but no index of safetensors files: it has no 'weight_map'")
-        shard_of = dict(index["weight_map"])
-        arrays: dict[str | None, Stored] = {}
-        for shard in dict.fromkeys(shard_of.values()):
-            path = str(Path(self.file.absolute_path).parent / shard)
-            with file_errors(path):
-                found, _ = _contents_of(self.file.other(path), path)
-            arrays.update((array.name, array) for array in found if shard_of.get(array.name) == shard)
-        missing = [name for name in shard_of if name not in arrays]
-        if missing:
-            raise FileError(self.file.path, missing[0], f"the file {shard_of[missing[0]]!r} has no such tensor.")
-        return [*arrays.values()], dict(index.get("metadata", {}))
+            raise FileError(self.file.path, None, "is a JSON file, but no index of safetensors files: no 'weight_map'.")
+        tensors: dict[str, list[str]] = {}
+        for tensor, shard in dict(index["weight_map"]).items():
+            tensors.setdefault(str(shard), []).append(tensor)
+        chosen = {shard: names for shard, names in tensors.items() if name in names} or tensors
+        arrays = [array for shard, names in chosen.items() for array in self._in_shard(shard, names)]
+        return arrays, dict(index.get("metadata", {}))
+
+    def _in_shard(self, shard: str, names: list[str]) -> list[Stored]:
+        """The tensors of these names, which a shard has; or the reason why it does not have them."""
+        path = str(Path(self.file.absolute_path).parent / shard)
+        error = FileError(self.file.path, None, f"the file {shard!r} has no such tensor.")
+        found: dict[str | None, Stored] = {}
+        try:
+            with library_errors(path, None, "its header"):
+                found = {array.name: array for array in _contents_of(self.file.other(path), path)[0]}
+        except FileError as of_shard:
+            error = of_shard
+        return [found.get(name) or left_out(self.file.path, name, "unknown", error) for name in names]
 
 
 def _contents_of(file: InputFile, shard: str | None) -> tuple[list[Stored], dict[str, Any]]:
     """The arrays of a file and its metadata; `shard` is its path where another file names it.
 
     Raises:
-        ValueError, TypeError, LookupError: The header is damaged.
+        FileError: The header is damaged.
     """
     (nbytes,) = _LENGTH.unpack(file.read_bytes(0, _LENGTH.size))
     if nbytes > _LARGEST_HEADER_BYTES:
-        raise ValueError(f"its header has {nbytes:,} bytes; {_LARGEST_HEADER_BYTES:,} are allowed")
+        raise FileError(file.path, None, f"its header has {nbytes:,} bytes; {_LARGEST_HEADER_BYTES:,} are allowed.")
     start = _LENGTH.size + nbytes
     file.check_end(start)
     header = dict(json.loads(file.read_bytes(_LENGTH.size, nbytes)))
-    metadata = header.pop("__metadata__", {})
-    arrays, end = [], start
+    metadata = dict(header.pop("__metadata__", {}))
+    arrays, end = [], 0
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-        with file_errors(file.path, name):
-            array = _stored(name, entry, start, shard)
-            if array.offset != end:
-                raise ValueError(f"begins at byte {array.offset:,}; the one before it ends at {end:,}")
-            end += array.nbytes
-            file.check_end(end, name)
-        arrays.append(array)
-    if end != file.stamp.nbytes:
-        raise ValueError(f"has {file.stamp.nbytes:,} bytes, but its last tensor ends at byte {end:,}")
-    return arrays, dict(metadata)
+        try:
+            first, last = map(operator.index, entry["data_offsets"])
+            if first != end:
+                raise FileError(file.path, name, f"begins at byte {first:,}; the one before it ends at byte {end:,}.")
+            arrays.append(_stored(file.path, name, entry, start, shard))
+        except (LookupError, ValueError, TypeError, ArithmeticError) as error:
+            raise FileError(file.path, name, f"its entry in the header is damaged: {reason_of(error)}.") from error
+        end = last
+    file.check_end(start + end)
+    if start + end != file.stamp.nbytes:
+        reason = f"has {file.stamp.nbytes:,} bytes, but its last tensor ends at byte {start + end:,}."
+        raise FileError(file.path, None, reason)
+    return arrays, metadata
 
 
-def _stored(name: str, entry: Any, start: int, shard: str | None) -> Stored:
-    """The array that an entry of a header describes; the arrays begin at byte `start` of the file."""
-    spec = Spec.make(list(entry["shape"]), _dtype_of(entry["dtype"]))
-    first, last = map(operator.index, entry["data_offsets"])
-    if last - first != spec.nbytes:
-        raise ValueError(f"has {last - first:,} bytes; its shape and dtype need {spec.nbytes:,}")
+def _stored(path: str, name: str, entry: Any, start: int, shard: str | None) -> Stored:
+    """The array that an entry of a header describes; the arrays begin at byte `start` of the file.
+
+    Raises:
+        FileError: The entry is damaged.
+    """
     target = None if shard is None else (shard, name)
+    first, last = entry["data_offsets"]
+    try:
+        spec = _spec(entry["dtype"], *entry["shape"])
+    except SpecError as error:
+        return left_out(path, name, "contiguous", error)
+    if last - first != spec.nbytes:
+        raise FileError(path, name, f"has {last - first:,} bytes; its shape and dtype need {spec.nbytes:,}.")
     return Stored(name, spec, len(spec.shape), "contiguous", start + first, target=target)
 
 
-def _dtype_of(name: str) -> np.dtype[Any]:
-    """The dtype that a header names.
+@lru_cache(maxsize=1024)
+def _spec(dtype: str, *shape: int) -> Spec:
+    """What a header says of a tensor. The tensors of a model have few dtypes and shapes.
 
     Raises:
-        ValueError, TypeError: There is no such dtype.
-        SpecError: It needs ml_dtypes, which is not installed.
+        SpecError: There is no such dtype; or it needs ml_dtypes, which is not installed; or no array has such a shape.
     """
-    number = re.fullmatch(r"([UIFC])(8|16|32|64)", name)
+    number = re.fullmatch(r"([UIFC])(8|16|32|64)", dtype)
     if number is not None:
-        return np.dtype(f"<{number[1].lower()}{int(number[2]) // 8}")
-    if name == "BOOL":
-        return np.dtype(bool)
-    if name != "BF16" and not name.startswith("F8_"):
-        raise ValueError(f"dtype {name!r} is unknown to mpishare. Use load(call=…) with a library that has it")
-    return rebuild({"module": "ml_dtypes", "name": _OF_ML_DTYPES.get(name, f"float8_{name[3:].lower()}")})
+        return Spec.make(shape, np.dtype(f"<{number[1].lower()}{int(number[2]) // 8}"))
+    if dtype == "BOOL":
+        return Spec.make(shape, np.dtype(bool))
+    if dtype != "BF16" and not dtype.startswith("F8_"):
+        raise SpecError(f"dtype {dtype!r} is unknown to mpishare. Use load(call=…) with a library that has it.")
+    name = _OF_ML_DTYPES.get(dtype, f"float8_{dtype[3:].lower()}")
+    return Spec.make(shape, rebuild({"module": "ml_dtypes", "name": name}))

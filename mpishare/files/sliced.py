@@ -17,7 +17,7 @@ from mpishare.arrays.spec import Spec
 from mpishare.errors import ArgumentError, FileError, SpecError
 from mpishare.files.errors import file_errors, library_errors
 from mpishare.files.input_file import InputFile
-from mpishare.files.stored import NO_DTYPE, Listing, Stored
+from mpishare.files.stored import Listing, Stored, stored_or_reason
 
 _LARGEST_SHARD_BYTES = 4 << 20
 """A smaller shard of zarr is read whole, as one tile. Of a larger one the chunks are read, so that no rank holds it."""
@@ -35,18 +35,27 @@ _CURE_OF_MASK = "has masked items, which no plain array has. Of netCDF4, return 
 _CURE_OF_TILE = "Slices must be as the shape and dtype say. Of netCDF4, return a variable after set_auto_scale(False)."
 
 
-def described(place: str, array: Any, name: str | None = None) -> Stored:
+def described(place: str, array: Any) -> Stored:
     """What is loaded of an array.
 
     Args:
         place: What error messages call the file.
         array: The array.
-        name: The name of the array in its file.
 
     Raises:
         ArgumentError: It is no array.
         SpecError: Its dtype cannot be shared, or its shape is not known.
     """
+    with file_errors(place):
+        return _described(place, None, array)
+
+
+def described_or_reason(place: str, name: str, array: Any) -> Stored:
+    """What is loaded of an array in a file; or the reason why it cannot be."""
+    return stored_or_reason(place, name, "sliced", lambda: _described(place, name, array))
+
+
+def _described(place: str, name: str | None, array: Any) -> Stored:
     try:
         shape, dtype = array.shape, array.dtype
     except AttributeError as error:
@@ -54,21 +63,12 @@ def described(place: str, array: Any, name: str | None = None) -> Stored:
             f"{place}: an object of type {type(array).__name__} is no array: {error}. {_CURE}"
         ) from error
     dtype = getattr(dtype, "numpy_dtype", dtype)  # tensorstore's
-    with file_errors(place, name):
-        if not isinstance(dtype, np.dtype):
-            raise SpecError(f"dtype {dtype!r} is not one of NumPy. {_CURE}")
-        spec = Spec.make(shape, dtype)
-        spec = replace(spec, dtype=rebuild(describe(spec.dtype)))  # without the metadata of h5py
+    if not isinstance(dtype, np.dtype):
+        raise SpecError(f"dtype {dtype!r} is not one of NumPy. {_CURE}")
+    spec = Spec.make(shape, dtype)
+    spec = replace(spec, dtype=rebuild(describe(spec.dtype)))  # without the metadata of h5py
     chunks = chunks_of(array, len(spec.shape))
     return Stored(name, spec, len(spec.shape), "chunked" if chunks else "sliced", chunks=chunks)
-
-
-def described_or_reason(place: str, name: str, array: Any) -> Stored:
-    """What is loaded of an array in a file; or the reason why it cannot be."""
-    try:
-        return described(place, array, name)
-    except SpecError as error:
-        return Stored(name, Spec(NO_DTYPE, ()), 0, "sliced", reason=str(error))
 
 
 def chunks_of(array: Any, ndim: int) -> tuple[int, ...] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -13,6 +13,7 @@ import numpy as np
 
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError, place_in
+from mpishare.files.errors import library_errors
 
 _MOST_NAMES = 1_000_000
 """Groups that link to each other can give a file of some KiB more names than any memory holds."""
@@ -37,7 +38,7 @@ class Stored:
             no NumPy array can have the items, the dtype "V", whose items have no bytes.
         ndim: The number of axes that a region can index: all but those of a subarray dtype.
         layout: "npy"; or, of a dataset, "contiguous", "compact", "chunked", "virtual" or "external"; or "sliced" of
-            what another library converts.
+            what another library converts; or "unknown" of what cannot be read.
         offset: Where its bytes begin in its file, if they lie there as they would in memory; else None.
         chunks: The lengths of a chunk along each axis; None without chunks.
         filters: The filters of each chunk, by the names of the format, such as "shuffle" and "deflate".
@@ -151,14 +152,36 @@ class Listing(NamedTuple):
         return "; ".join(f"{array.name or 'array'}: {array.spec}" for array in self.arrays)
 
 
+def stored_or_reason(path: str, name: str, layout: str, describe: Callable[[], Stored]) -> Stored:
+    """What `describe` says of an array, one of several in a file; or why it cannot be loaded, so that the others can.
+
+    Args:
+        path: The file.
+        name: The name of the array.
+        layout: The layout of an array that the file has, but no memory can have.
+        describe: Asks the library of the format. It may raise any error.
+    """
+    try:
+        with library_errors(path, name, "it"):
+            return describe()
+    except (FileError, SpecError) as error:
+        return left_out(path, name, layout, error)
+
+
+def left_out(path: str, name: str, layout: str, error: FileError | SpecError) -> Stored:
+    """What stands for an array that cannot be loaded. See `stored_or_reason`."""
+    reason = str(error).removeprefix(f"{place_in(path, name)}: ")
+    return Stored(name, Spec(NO_DTYPE, ()), 0, "unknown" if isinstance(error, FileError) else layout, reason=reason)
+
+
 def check_loadable(path: str, stored: Stored) -> None:
     """Returns if an array can be loaded.
 
     Raises:
         SpecError: Its items have no fixed size, or NumPy has no such dtype.
-        FileError: What is needed to decode it is missing.
+        FileError: It is damaged, or what is needed to decode it is missing.
     """
-    if stored.reason and stored.dtype == NO_DTYPE:
+    if stored.reason and stored.dtype == NO_DTYPE and stored.layout != "unknown":
         raise SpecError(f"{place_in(path, stored.name)}: {stored.reason}")
     if stored.reason:
         raise FileError(path, stored.name, stored.reason)
@@ -167,6 +190,11 @@ def check_loadable(path: str, stored: Stored) -> None:
 def shown_names(names: Collection[object]) -> str:
     """The first of some names, for error messages."""
     return ", ".join(map(repr, islice(names, _SHOWN_NAMES))) + (", …" if len(names) > _SHOWN_NAMES else "") or "none"
+
+
+def listed(reasons: Iterable[str]) -> str:
+    """Several reasons, each a sentence, as one sentence for an error message or a warning."""
+    return "; ".join(reason.rstrip(".") for reason in reasons) + "."
 
 
 def names_in(tree: Tree, path: str) -> list[tuple[str, Tree]]:

@@ -104,9 +104,18 @@ class Selection:
         return "C" if self.is_in_c_order else self.stored.spec.order
 
     @cached_property
+    def is_whole(self) -> bool:
+        """Whether these are all items of the array, in the order of the file."""
+        lengths = zip(self.axes, self.stored.shape, strict=False)  # the axes of a subarray dtype follow
+        is_all = all(isinstance(axis.indices, range) and axis.indices == range(length) for axis, length in lengths)
+        return is_all and self.order == self.stored.spec.order
+
+    @cached_property
     def spec(self) -> Spec:
         """What a load of them returns."""
         stored = self.stored
+        if self.is_whole:
+            return stored.spec
         return Spec.checked((*self.shape, *stored.shape[stored.ndim :]), stored.dtype, self.order)
 
     def cuts(self, largest_bytes: int) -> Iterator[tuple[Strip, ...]]:
@@ -122,7 +131,11 @@ class Selection:
 
     def tiles(self, reader: Reader, largest_bytes: int) -> Iterator[Tile]:
         """Its tiles, of at most `largest_bytes` or one chunk, in the order of the file."""
-        itemsize = self.stored.itemsize
+        stored = self.stored
+        if self.is_whole and stored.offset is not None and 0 < stored.nbytes <= largest_bytes:
+            yield Tile(0, stored.nbytes, partial(reader.file.read_whole, stored))  # a third of the time of the rest
+            return
+        itemsize = stored.itemsize
         strides = strides_of(self.shape, itemsize, self.order)
         for strips in self.cuts(largest_bytes):
             starts = (strip.place.start if isinstance(strip.place, slice) else strip.place.min() for strip in strips)

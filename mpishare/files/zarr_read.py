@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,17 +17,24 @@ from mpishare.errors import FileError
 from mpishare.files.errors import file_errors, imported, library_errors
 from mpishare.files.input_file import InputFile, OpenFormat, Stamp, check_stamp
 from mpishare.files.sliced import described_or_reason, index_of, shown_tile
-from mpishare.files.stored import Listing, Stored, Tree, shown_names
+from mpishare.files.stored import Listing, Stored, Tree, left_out, shown_names
+from mpishare.files.text import read_text
 
 METADATA_FILES = {"zarr.json", ".zarray", ".zgroup", ".zmetadata"}
 """Files that say what a zarr folder is, in versions 3 and 2."""
 
+_TEXT_CODECS = {"vlen-utf8", "vlen-bytes", "VLenUTF8Codec", "VLenBytesCodec"}
+"""The codecs of strings of variable length, by their name in zarr 2 and by their class in zarr 3."""
+
 
 class ZarrFile(OpenFormat):
-    """A zarr array or group. It satisfies `FormatReader`.
+    """A zarr array or group. It satisfies `FormatReader` and `TextReader`.
 
     The chunks of a folder are files of their own, which writers replace one by one. So a change of the metadata is
     noticed, and a change of a chunk is not. A zip is one file.
+
+    Each array and each group is opened by itself, without consolidated metadata: zarr opens a group with all of its
+    members, or not at all if one of these has an unknown codec or dtype.
     """
 
     def __init__(self, file: InputFile) -> None:
@@ -33,31 +43,43 @@ class ZarrFile(OpenFormat):
         self._members: dict[str, Any] = {}
 
     @cached_property
-    def _root(self) -> Any:
-        zarr = imported("zarr", "zarr arrays")
+    def _top(self) -> Any:
+        """What has the metadata of the whole: the folder, or a folder in the zip."""
         if self._is_folder:
-            return zarr.open(Path(self.file.path), mode="r")
+            return Path(self.file.absolute_path)
+        archive = zipfile.ZipFile(open(self.file.descriptor, "rb", closefd=False))  # noqa: SIM115 - of the file
+        return zipfile.Path(archive, folder_in_zip(archive.namelist()) or "")
+
+    @cached_property
+    def _opened(self) -> Any:
+        """A function that opens the array or the group of a path."""
+        zarr = imported("zarr", "zarr arrays")
+        options = {"use_consolidated": False} if zarr.__version__ >= "3" else {}
+        if self._is_folder:
+            return lambda path: zarr.open(str(self._top / path), mode="r", **options)
         store = zarr.storage.ZipStore(f"/proc/self/fd/{self.file.descriptor}", mode="r")  # whatever its suffix is
-        root = zarr.open(store, mode="r")
         self.file.callback(store.close)
-        return root
+        return lambda path: zarr.open(store, mode="r", path=f"{self._top.at}{path}".rstrip("/"), **options)
 
     def _member(self, path: str) -> Any:
         """The array or the group of that path, "" for the root; its metadata are read once."""
         if path not in self._members:
-            place = self.file.path
-            with library_errors(place, path or None, "its metadata"):
+            with library_errors(self.file.path, path or None, "its metadata"):
+                if path and not _has_metadata(self._top.joinpath(path)):
+                    has = "one array and no groups. Leave dataset out"
+                    if not hasattr(self._member(""), "shape"):
+                        has = shown_names(self._names(""))
+                    raise FileError(self.file.path, path, f"there is no such array or group; the file has {has}.")
                 for metadata in map(Path(self.file.absolute_path, path).joinpath, METADATA_FILES):
                     if self._is_folder and metadata.exists():
                         self.file.stamps.setdefault(str(metadata), Stamp.of(metadata))
-                root = self._root
-                if path and hasattr(root, "shape"):
-                    raise FileError(place, path, "the file has one array and no groups. Leave dataset out.")
-                if path and path not in root:
-                    reason = f"there is no such array or group; the file has {shown_names(sorted(root))}."
-                    raise FileError(place, path, reason)
-                self._members[path] = root[path] if path else root
+                self._members[path] = self._opened(path)
         return self._members[path]
+
+    def _names(self, path: str) -> list[str]:
+        """The names of the arrays and the groups in the group of that path."""
+        folder = self._top.joinpath(path) if path else self._top
+        return sorted(inner.name for inner in folder.iterdir() if _has_metadata(inner))
 
     def listing(self, name: str | None, *, attributes: bool) -> Listing:
         """The arrays and the groups in the object of that name. See `FormatReader`."""
@@ -71,19 +93,49 @@ class ZarrFile(OpenFormat):
                 if attributes:
                     found[path.removeprefix(root).strip("/")] = dict(member.attrs)
                 if hasattr(member, "shape"):
-                    arrays.append(described_or_reason(file.path, f"/{path}", member))
+                    arrays.append(self._stored(f"/{path}", member))
                     return len(arrays) - 1
-                names = sorted(member)
-            return {inner: tree(f"{path}/{inner}".strip("/")) for inner in names}
+                names = self._names(path)
+            return {inner: tree_or_reason(f"{path}/{inner}".strip("/")) for inner in names}
+
+        def tree_or_reason(path: str) -> Tree:
+            try:
+                return tree(path)
+            except FileError as error:
+                arrays.append(left_out(file.path, f"/{path}", "unknown", error))
+                return len(arrays) - 1
 
         made = tree(root)
         return Listing(file.absolute_path, arrays, made, found, root=f"/{root}")
 
+    def _stored(self, name: str, array: Any) -> Stored:
+        """What is loaded of an array; of strings of variable length one byte each, see `stored`."""
+        is_text = _is_text(array)
+        items = SimpleNamespace(shape=array.shape, dtype=np.dtype("S1"), chunks=array.chunks) if is_text else array
+        return replace(described_or_reason(self.file.path, name, items), is_text=is_text)
+
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
         """See `Reader`. zarr writes into node memory; else a rank would hold each chunk twice."""
+        if stored.is_text:
+            read_text(self, stored, ranges, out)
+            return
         array, index = self._member(str(stored.name).strip("/")), index_of(ranges)
         with library_errors(self.file.path, stored.name, shown_tile(index)):
             array.get_basic_selection(index, out=_buffer_of(out.view(stored.dtype)))
+
+    def text_dtype(self, stored: Stored) -> np.dtype[Any]:
+        """See `TextReader`."""
+        return np.dtype(object)
+
+    def strings(self, stored: Stored, ranges: Sequence[range]) -> NDArray[Any]:
+        """See `TextReader`."""
+        array, index = self._member(str(stored.name).strip("/")), index_of(ranges)
+        with library_errors(self.file.path, stored.name, shown_tile(index)):
+            strings = np.asarray(array[index], object)
+            encoded = np.empty(strings.size, object)
+            # Where zarr-python 2 has no chunk, it gives None or 0.
+            encoded[:] = [item if isinstance(item, bytes) else str(item or "").encode() for item in strings.flat]
+        return encoded.reshape(strings.shape)
 
     def check(self) -> None:
         """See `FormatReader`. A rank that has read nothing may not see the folder."""
@@ -91,6 +143,23 @@ class ZarrFile(OpenFormat):
         for path, stamp in self.file.stamps.items() if self._is_folder and self._members else ():
             with file_errors(self.file.path):
                 check_stamp(path, stamp, Stamp.of(Path(path)))
+
+
+def folder_in_zip(names: Collection[str]) -> str | None:
+    """The folder of a zip that is a zarr array or group, "" for all of it: one at the top; None without any."""
+    tops = {"", *(name.partition("/")[0] + "/" for name in names)}
+    return next((top for top in sorted(tops) for file in METADATA_FILES if f"{top}{file}" in names), None)
+
+
+def _has_metadata(folder: Any) -> bool:
+    """Whether a folder, a path of the file system or of a zip, is a zarr array or group."""
+    return any(folder.joinpath(name).exists() for name in METADATA_FILES)
+
+
+def _is_text(array: Any) -> bool:
+    """Whether the items of zarr's array are strings of variable length."""
+    codecs = [*(array.filters or ()), getattr(array, "serializer", None)]
+    return not _TEXT_CODECS.isdisjoint(getattr(codec, "codec_id", type(codec).__name__) for codec in codecs)
 
 
 def _buffer_of(array: NDArray[Any]) -> Any:

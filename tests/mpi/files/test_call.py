@@ -214,10 +214,10 @@ BAD: dict[str, tuple[Any, str, str]] = {
     "str": (lambda: Shaped((3,), str), "SpecError", "dtype <class 'str'> is not one of NumPy"),
     "no lengths": (lambda: Shaped((np.nan, 3), LARGE.dtype), "SpecError", r"shape \(nan, 3\) is not understood"),
     "negative": (lambda: Shaped((-1, 3), LARGE.dtype), "SpecError", r"shape \(-1, 3\) is negative"),
-    "short": (Short, "FileError", r"tile \[\d+:\d+, 0:\d+\] has shape=\(\d+, \d+\), dtype=int32; expected \(\d+, \d"),
-    "wide": (Wide, "FileError", r"tile \[\d+:\d+, 0:\d+\] has shape=.*, dtype=int64; expected .* and int32\. Slices"),
-    "masked": (Masked, "FileError", r"tile \[\d+:\d+, 0:\d+\] has masked items.*set_auto_mask\(False\)"),
-    "failing": (Failing, "FileError", r"tile \[\d+:\d+, 0:\d+\] cannot be read: KeyError: no such chunk"),
+    "short": (Short, "FileError", r"tile \[\d+:\d+, \d+:\d+\] has shape=\(\d+, \d+\), dtype=int32; expected \(\d+, \d"),
+    "wide": (Wide, "FileError", r"tile \[\d+:\d+, \d+:\d+\] has shape=.*, dtype=int64; expected .* and int32\. Slices"),
+    "masked": (Masked, "FileError", r"tile \[\d+:\d+, \d+:\d+\] has masked items.*set_auto_mask\(False\)"),
+    "failing": (Failing, "FileError", r"tile \[\d+:\d+, \d+:\d+\] cannot be read: KeyError: no such chunk"),
 }
 
 

@@ -40,14 +40,17 @@ DAMAGED = {
     "an entry that is none": (file_of({"a": 3}), "not subscriptable"),
     "no dtype": (file_of({"a": {"shape": [2], "data_offsets": [0, 8]}}, bytes(8)), "dtype"),
     "a dtype of half bytes": (file_of({"a": entry("F4")}, bytes(8)), "dtype 'F4' is unknown to mpishare"),
-    "a dtype that is none": (file_of({"a": entry(["F32"])}, bytes(8)), "expected string"),
+    "a dtype that is none": (file_of({"a": entry(["F32"])}, bytes(8)), "unhashable type"),
     "a negative length": (file_of({"a": entry(shape=(-2,))}, bytes(8)), "shape (-2,) is negative"),
     "a length of text": (file_of({"a": entry(shape=["2"])}, bytes(8)), "is not understood"),
     "a huge shape": (file_of({"a": entry(shape=[2**62, 2**62])}, bytes(8)), "exceed the address space"),
     "an overlap": (file_of({"a": A, "b": entry(offsets=(4, 12))}, bytes(16)), "the one before it ends at"),
     "a gap": (file_of({"a": A, "b": entry(offsets=(12, 20))}, bytes(20)), "the one before it ends at"),
     "a gap at the beginning": (file_of({"b": B}, bytes(16)), "the one before it ends at"),
-    "offsets that turn back": (file_of({"a": entry(offsets=(8, 0))}, bytes(8)), "has -8 bytes; its shape and dtype"),
+    "offsets that turn back": (
+        file_of({"a": entry(offsets=(8, 0))}, bytes(8)),
+        "begins at byte 8; the one before it ends at",
+    ),
     "negative offsets": (file_of({"a": entry(offsets=(-8, 0))}, bytes(8)), "the one before it ends at"),
     "a wrong length": (file_of({"a": entry(offsets=(0, 12))}, bytes(12)), "has 12 bytes; its shape and dtype need 8"),
     "offsets of text": (file_of({"a": entry(offsets=("0", "8"))}, bytes(8)), "cannot be interpreted as an integer"),
@@ -75,7 +78,7 @@ def test_damaged_and_hostile_files_are_refused(tmp_path, name):
 INDICES = {
     "no index": ({"a": 3}, "is a JSON file, but no index of safetensors files"),
     "a map of no names": ({"weight_map": [1]}, "cannot convert dictionary update sequence"),
-    "no shard": ({"weight_map": {"a": "none"}}, "none: No such file"),
+    "no shard": ({"weight_map": {"a": "none"}}, "'a' of .*index: .*none: No such file"),
     "a tensor that is not there": ({"weight_map": {"b": "shard"}}, "'b' of .*index: the file 'shard' has no such"),
 }
 
@@ -120,4 +123,4 @@ def test_without_ml_dtypes(tmp_path, monkeypatch):
     assert loaded(tmp_path / "a")["a"].dtype.name == "bfloat16"
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(SpecError, match=r"dtype bfloat16 is of module ml_dtypes, .* Install it for all ranks"):
-        stored(tmp_path / "a")
+        inspected(tmp_path / "a")

@@ -1,7 +1,11 @@
 """Zarr folders and zips are read as zarr-python reads them; what is damaged, missing or changed is refused."""
 
+import shutil
 import sys
+import warnings
+from typing import Any
 
+import numcodecs
 import numpy as np
 import pytest
 import zarr
@@ -51,13 +55,56 @@ def test_one_array_and_attributes(tmp_path, version):
         inspected(tmp_path / "x", "y")
 
 
-def test_what_no_plain_array_can_be(path, tmp_path):
-    """It is left out of a group."""
-    options = {"object_codec": __import__("numcodecs").VLenUTF8()} if len(ZARR_VERSIONS) == 1 else {}
-    write_zarr(tmp_path / "b", {"x": ARRAY})
-    zarr.open_array(str(tmp_path / "b"), path="text", mode="w", shape=3, dtype=str, **options)
-    assert loaded(tmp_path / "b").keys() == {"x"}
-    assert [text.partition(":")[0] for text in inspected(tmp_path / "b").left_out] == ["dataset '/text'"]
+TEXT = np.array([["a", "größer"], ["", "four"], ["x", ""]], object)
+
+
+@pytest.mark.parametrize("version", ZARR_VERSIONS)
+def test_strings_of_variable_length(tmp_path, version):
+    """They become bytes as wide as the longest, as those of HDF5 do; also where a chunk is not there."""
+    options: dict[str, Any] = {"object_codec": numcodecs.VLenUTF8()} if len(ZARR_VERSIONS) == 1 else {}
+    options |= {"zarr_format": version} if len(ZARR_VERSIONS) > 1 else {}
+    zarr.open_group(str(tmp_path), mode="w", **options)
+    for name, shape in {"text": (3, 2), "longer": (5, 2), "none": (2,), "empty": (0,), "one": ()}.items():
+        chunks = (1,) * len(shape)
+        array = zarr.open_array(str(tmp_path), path=name, mode="w", shape=shape, dtype=str, chunks=chunks, **options)
+        if name in ("text", "longer"):
+            array[:3] = TEXT
+    zarr.open(str(tmp_path))["one"][...] = "größer"
+    arrays = loaded(tmp_path)
+    assert {name: array.dtype.str for name, array in arrays.items()} == {
+        "text": "|S8",
+        "longer": "|S8",
+        "none": "|S1",
+        "empty": "|S1",
+        "one": "|S8",
+    }
+    assert (np.char.decode(arrays["text"], "utf-8") == TEXT).all()
+    assert arrays["longer"][3:].tolist() == [[b"", b""]] * 2
+    assert_same(loaded(tmp_path, "text", np.s_[::-1, 0]), np.array([b"x", b"", b"a"], "S1"))
+    assert_same(arrays["one"], np.array("größer".encode()))
+    assert stored(tmp_path, "text")["/text"].is_text
+    assert stored(tmp_path, "text")["/text"].chunks == (1, 1)
+
+
+@pytest.mark.skipif(len(ZARR_VERSIONS) == 1, reason="zarr-python 2 has no such dtype")
+def test_bytes_of_variable_length(tmp_path):
+    group = zarr.open_group(str(tmp_path), mode="w")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the dtype is not in the specification yet
+        group.create_array("x", shape=(3,), dtype="variable_length_bytes")[:2] = np.array([b"ab", b"\xff"], object)
+        assert_same(loaded(tmp_path, "x"), np.array([b"ab", b"\xff", b""]))
+
+
+def test_a_folder_in_a_zip(tmp_path):
+    """As zip makes of a folder."""
+    write_zarr(tmp_path / "a.zarr", {"x": ARRAY, "deep/y": ARRAY})
+    made = shutil.make_archive(str(tmp_path / "a"), "zip", tmp_path, "a.zarr")
+    arrays = loaded(made)
+    assert_same(arrays["x"], ARRAY)
+    assert_same(arrays["deep"]["y"], ARRAY)
+    assert_same(loaded(made, "deep/y"), ARRAY)
+    with pytest.raises(FileError, match="there is no such array or group; the file has 'deep', 'x'"):
+        inspected(made, "a.zarr/x")
 
 
 def test_shards(tmp_path):

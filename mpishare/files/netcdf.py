@@ -1,0 +1,247 @@
+"""netCDF files: version 4, which is HDF5 by the rules of netCDF, and version 3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpishare.arrays.spec import Spec
+from mpishare.errors import FileError
+from mpishare.files.errors import FOREIGN_ERRORS, imported, library_errors
+from mpishare.files.hdf5_read import Hdf5File, path_of
+from mpishare.files.hdf5_types import ObjectNames, attributes_of, h5py
+from mpishare.files.input_file import InputFile, OpenFormat
+from mpishare.files.sliced import described_or_reason, read_tile
+from mpishare.files.stored import Listing, Stored, shown_names
+
+# h5netcdf says which variables a file has, by which names, and how long their dimensions are. HDF5 reads the variables.
+# These names of the format, from the netCDF documentation, "File Format Specifications", tell where a variable lies:
+
+_NAMED_LIKE_A_DIMENSION = "_nc4_non_coord_"
+"""What the dataset of a variable begins with if the variable has the name of a dimension, but is not its coordinate."""
+
+_NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
+"""What the attribute NAME of a dimension without a variable begins with."""
+
+_OF_FILES = b"_NCProperties", b"_nc3_strict"
+_OF_DATASETS = b"_Netcdf4Dimid", b"_Netcdf4Coordinates"
+"""Attributes that only the netCDF library writes: in each file since version 4.4.1, and in most older ones."""
+
+
+class NetcdfFile(Hdf5File):
+    """A netCDF-4 file. It satisfies `FormatReader` and `TextReader`."""
+
+    def __init__(self, file: InputFile) -> None:
+        super().__init__(file)
+        self._lengths: dict[tuple[str, str], int] = {}  # by the group and the name of a dimension
+
+    @cached_property
+    def _netcdf(self) -> Any:
+        opened = imported("h5netcdf", "netCDF-4 files").File(self.handle)
+        self.file.callback(opened.close)
+        return opened
+
+    def _groups(self, path: str) -> list[Any]:
+        """h5netcdf's groups on the way to the group of that path, which is the last of them."""
+        groups = [self._netcdf]
+        for name in path.split("/"):
+            groups += [groups[-1].groups[name]] if name else []
+        return groups
+
+    def _length(self, path: str, dimension: str) -> int:
+        """The length of a dimension that the group of that path sees. h5netcdf asks all its variables, so once."""
+        group = next(group for group in reversed(self._groups(path)) if dimension in group.dimensions)
+        key = group.name, dimension
+        if key not in self._lengths:
+            self._lengths[key] = group.dimensions[dimension].size
+        return self._lengths[key]
+
+    def object(self, name: str | None) -> Any:
+        """h5py's low-level dataset or group of that name in netCDF."""
+        group, _, last = path_of(name or "").rpartition("/")
+        hidden = f"{group}/{_NAMED_LIKE_A_DIMENSION}{last}"
+        return super().object(hidden if self.handle.id.links.exists(hidden.encode()) else name)
+
+    def member(self, name: str) -> Any:
+        """See `Hdf5File`."""
+        path, _, last = path_of(name).rpartition("/")
+        with library_errors(self.file.path, name, "it"):
+            try:
+                group = self._groups(path)[-1]
+            except KeyError as error:
+                reason = f"there is no such variable or group; the file has {shown_names(self._netcdf.groups)}."
+                raise FileError(self.file.path, name, reason) from error
+            names = [*group.variables, *group.groups]
+        if last and last not in names:
+            place = f"the group {path!r}" if path else "the file"
+            reason = f"there is no such variable or group; {place} has {shown_names(names)}."
+            raise FileError(self.file.path, name, reason)
+        return self.object(name)
+
+    def links(self, group: Any, path: str) -> list[tuple[str, bytes]]:
+        """See `Hdf5File`: the variables and the groups."""
+        netcdf = self._groups(path)[-1]
+        hidden = {name: f"{_NAMED_LIKE_A_DIMENSION}{name}".encode() for name in netcdf.variables}
+        links = {name: key if key in group else name.encode() for name, key in hidden.items()}
+        return [*links.items(), *((name, name.encode()) for name in netcdf.groups)]
+
+    def stored(self, path: str, dataset: Any, target: tuple[str, str] | None) -> Stored:
+        """See `Hdf5File`. A variable is as long as its unlimited dimensions, though the file may have fewer items."""
+        stored = super().stored(path, dataset, target)
+        if stored.reason or h5py.h5s.UNLIMITED not in dataset.get_space().get_simple_extent_dims(True):
+            return stored
+        group, _, name = path.rpartition("/")
+        try:
+            dimensions = self._groups(group)[-1].variables[name].dimensions
+            shape = tuple(self._length(group, dimension) for dimension in dimensions)
+        except (*FOREIGN_ERRORS, StopIteration):  # a dataset of another program has no dimensions of netCDF
+            return stored
+        return replace(stored, spec=Spec.checked((*shape, *stored.shape[stored.ndim :]), stored.dtype))
+
+    def attributes(self, path: str, member: Any, names: ObjectNames, unread: list[str]) -> dict[str, Any]:
+        """See `Hdf5File`: without those that only the netCDF library uses."""
+        group, _, name = path.rpartition("/")
+        is_variable = isinstance(member, h5py.Dataset)
+        owner = self._groups(group)[-1].variables[name] if is_variable else self._groups(path)[-1]
+        values = attributes_of(member, owner.attrs, names, unread)
+        return {key: _plain(key, value) for key, value in values.items()}
+
+    def read_items(self, stored: Stored, ranges: Sequence[range], items: NDArray[Any]) -> None:
+        """See `Hdf5File`. What the file lacks up to the length of a dimension are fill values."""
+        with library_errors(self.file.path, stored.name, "it"):
+            dataset = self.object(stored.name)
+            inside = [range(r.start, min(r.stop, end), r.step) for r, end in zip(ranges, dataset.shape, strict=True)]
+            if list(map(len, inside)) != list(map(len, ranges)):
+                items[tuple(slice(len(indices)) for indices in ranges)] = _fill_value(dataset, items.dtype)
+        if all(inside):
+            super().read_items(stored, inside, items)
+
+
+def _fill_value(dataset: Any, dtype: np.dtype[Any]) -> Any:
+    """The fill value of h5py's low-level dataset, as an item of a dtype."""
+    if dtype.hasobject:
+        return b""
+    plist = dataset.get_create_plist()
+    value = np.zeros((), dataset.dtype)
+    if plist.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED:
+        plist.get_fill_value(value)
+    else:
+        defaults = imported("h5netcdf.legacyapi", "netCDF-4 files").default_fillvals
+        value[...] = defaults.get(value.dtype.str[1:], 0)
+    return np.frombuffer(value.tobytes(), dtype)[0]
+
+
+def is_netcdf(handle: Any) -> bool:
+    """Whether h5py's file was written by the netCDF library or h5netcdf.
+
+    Files of versions before 4.4.1 do not say so. But they have dimensions, which are marked; or whose names are those
+    of the coordinates, in a file that remembers in which order they were made. Dimension scales that h5py makes have
+    none of this.
+    """
+    root = handle.id
+    is_ordered = root.get_create_plist().get_link_creation_order() & h5py.h5p.CRT_ORDER_TRACKED
+
+    def is_marked(path: bytes, info: Any) -> bool | None:  # a result other than None ends the visit
+        name = path.rpartition(b"/")[2]
+        if info.type != h5py.h5o.TYPE_DATASET or not info.num_attrs:
+            return None
+        if any(h5py.h5a.exists(root, mark, obj_name=path) for mark in _OF_DATASETS):
+            return True
+        if not h5py.h5a.exists(root, b"CLASS", obj_name=path) or not h5py.h5a.exists(root, b"NAME", obj_name=path):
+            return None
+        title = h5py.Dataset(h5py.h5o.open(root, path)).attrs["NAME"]
+        is_netcdf = isinstance(title, bytes) and (title.startswith(_NO_VARIABLE) or (is_ordered and title == name))
+        return True if is_netcdf else None
+
+    try:
+        return any(h5py.h5a.exists(root, name) for name in _OF_FILES) or bool(
+            h5py.h5o.visit(root, is_marked, info=True)
+        )
+    except FOREIGN_ERRORS:  # a part of it is damaged
+        return False
+
+
+class Netcdf3File(OpenFormat):
+    """A netCDF file of version 3, read by scipy or netCDF4. It satisfies `FormatReader`."""
+
+    @cached_property
+    def _opened(self) -> Any:
+        is_cdf5 = self.file.read_bytes(3, 1) == b"\5"
+        with library_errors(self.file.path, None, "netCDF 3"):
+            if find_spec("scipy") is not None and not is_cdf5:
+                file = open(self.file.descriptor, "rb", closefd=False)  # noqa: SIM115 - of the file
+                opened = imported("scipy.io", "netCDF 3 files").netcdf_file(file, mmap=True)
+            else:
+                netcdf4 = imported("netCDF4", f"netCDF 3 files{' of the kind CDF-5' if is_cdf5 else ''}")
+                opened = netcdf4.Dataset(f"/proc/self/fd/{self.file.descriptor}")
+                opened.set_auto_maskandscale(False)
+        self.file.callback(opened.close)
+        return opened
+
+    def listing(self, name: str | None, *, attributes: bool) -> Listing:
+        """The variables. See `FormatReader`."""
+        opened, place = self._opened, self.file.path
+        with library_errors(place, None, "netCDF 3"):
+            arrays = [self._stored(inner, variable) for inner, variable in self._variables.items()]
+            found = {"": _attributes_of(opened)} if attributes else {}
+            if attributes:
+                found |= {inner: _attributes_of(variable) for inner, variable in self._variables.items()}
+        return Listing.of_names(self.file.absolute_path, arrays, name, found)
+
+    @property
+    def _variables(self) -> dict[str, Any]:
+        return {_text(name): variable for name, variable in self._opened.variables.items()}
+
+    def _stored(self, name: str, variable: Any) -> Stored:
+        """What the file says of a variable: with the order of bytes of the file, whichever library reads it."""
+        stored = described_or_reason(self.file.path, name, variable if hasattr(variable, "dtype") else variable.data)
+        stored = replace(stored, spec=replace(stored.spec, dtype=stored.dtype.newbyteorder(">")))
+        return replace(stored, layout="contiguous", offset=_offset_of(getattr(variable, "data", None)), chunks=None)
+
+    def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
+        """See `Reader`."""
+        read_tile(self.file.path, stored, self._variables[str(stored.name)], ranges, out)
+
+
+def _offset_of(data: Any) -> int | None:
+    """Where the bytes of an array begin that scipy has mapped, with the file from its first byte on, if in one run."""
+    if not isinstance(data, np.ndarray) or not data.flags.c_contiguous:
+        return None
+    file = data
+    while isinstance(file.base, np.ndarray):
+        file = file.base
+    return data.ctypes.data - file.ctypes.data
+
+
+def _attributes_of(owner: Any) -> dict[str, Any]:
+    """The attributes of a file or a variable of scipy or netCDF4, as netCDF4 gives them."""
+    if hasattr(owner, "ncattrs"):
+        return {name: owner.getncattr(name) for name in owner.ncattrs()}
+    return {
+        _text(name): _plain(_text(name), value) for name, value in owner._attributes.items()
+    }  # as xarray asks scipy
+
+
+def _plain(name: str, value: Any) -> Any:
+    """The value of an attribute of h5netcdf or scipy as netCDF4 gives it: in this machine's byte order, text as str.
+
+    The fill value of characters stays bytes.
+    """
+    if isinstance(value, bytes | str):
+        encoded = value if isinstance(value, bytes) else value.encode(errors="surrogateescape")
+        return bytes(encoded) if isinstance(value, bytes) and name == "_FillValue" else encoded.decode(errors="replace")
+    return value.astype(value.dtype.newbyteorder("=")) if isinstance(value, np.generic | np.ndarray) else value
+
+
+def _text(name: str) -> str:
+    """A name of scipy, which takes each byte for a character, or of netCDF4."""
+    try:
+        return name.encode("latin-1").decode()
+    except UnicodeError:
+        return name

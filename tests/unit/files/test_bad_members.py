@@ -1,0 +1,328 @@
+"""One part of a file that cannot be read costs no other part, in any format; and a file that is none is an error."""
+
+import bz2
+import gzip
+import json
+import lzma
+import struct
+import zipfile
+
+import h5py
+import netCDF4
+import numcodecs
+import numpy as np
+import pytest
+import tables
+import zarr
+from safetensors.numpy import save_file
+
+from mpishare.errors import FileError, MpishareError
+from mpishare.files.listing import stored
+from tests.formats import ZARR_VERSIONS, write_zarr
+from tests.unit.files.reading import inspected, loaded
+
+GOOD = np.arange(6.0)
+
+
+def changed(path, old, new):
+    """Other bytes in the place of some in a file."""
+    content = path.read_bytes()
+    assert content.count(old) >= 1
+    path.write_bytes(content.replace(old, new))
+
+
+def hdf5_time_column(path):
+    """A type of PyTables that h5py does not have."""
+    with tables.open_file(path, "w") as file:
+        file.create_table("/", "bad", {"when": tables.Time64Col(), "value": tables.Float64Col()})
+        file.create_array("/", "good", GOOD)
+
+
+def hdf5_time(path):
+    with h5py.File(path, "w") as file:
+        file["good"] = GOOD
+        h5py.h5d.create(file.id, b"bad", h5py.h5t.UNIX_D32LE, h5py.h5s.create_simple((2,)))
+
+
+def hdf5_references(path):
+    with h5py.File(path, "w") as file:
+        file["good"] = GOOD
+        file["bad"] = np.array([file.ref], h5py.ref_dtype)
+
+
+def hdf5_damaged_header(path, libver="latest"):
+    with h5py.File(path, "w", libver=libver) as file:
+        file["good"], file["bad"] = GOOD, np.arange(3)
+        at = h5py.h5o.get_info(file["bad"].id).addr
+    content = bytearray(path.read_bytes())
+    content[at : at + 12] = bytes(12)
+    path.write_bytes(content)
+
+
+def hdf5_damaged_group(path):
+    with h5py.File(path, "w", libver="latest") as file:
+        file["good"], file["bad/x"] = GOOD, np.arange(3)
+        at = h5py.h5o.get_info(file["bad"].id).addr
+    content = bytearray(path.read_bytes())
+    content[at : at + 12] = bytes(12)
+    path.write_bytes(content)
+
+
+def hdf5_unknown_filter(path):
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_filter(31999, h5py.h5z.FLAG_OPTIONAL, ())
+    with h5py.File(path, "w") as file:
+        file["good"] = GOOD
+        file.create_dataset("bad", (8,), "i4", chunks=(4,), dcpl=plist)
+
+
+def hdf5_dangling_link(path):
+    with h5py.File(path, "w") as file:
+        file["good"], file["bad"] = GOOD, h5py.ExternalLink("none.h5", "x")
+
+
+def netcdf_of_variable_length(path):
+    with netCDF4.Dataset(path, "w") as file:
+        file.createDimension("x", 6)
+        file.createVariable("good", "f8", ("x",))[:] = GOOD
+        file.createVariable("bad", file.createVLType("i4", "rows"), ("x",))[0] = np.arange(3, dtype="i4")
+
+
+def netcdf_damaged_header(path):
+    with netCDF4.Dataset(path, "w") as file:
+        file.createDimension("x", 6)
+        file.createVariable("good", "f8", ("x",))[:] = GOOD
+    with h5py.File(path, "r+") as file:
+        h5py.h5d.create(file.id, b"bad", h5py.h5t.UNIX_D32LE, h5py.h5s.create_simple((2,)))
+
+
+def npz_of_objects(path):
+    with path.open("wb") as file:
+        np.savez(file, good=GOOD, bad=np.array([None]))
+
+
+def npz_text(path):
+    npz_of_objects(path)
+    with zipfile.ZipFile(path, "w") as archive, archive.open("good.npy", "w") as member:
+        np.save(member, GOOD)
+        member.close()
+        archive.writestr("bad", "no array at all")
+
+
+def npz_with(path, member, **info):
+    """An archive whose member "bad" has these bytes, or says something else of itself."""
+    with path.open("wb") as file:
+        np.savez(file, good=GOOD)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("bad.npy", member)
+
+
+def npy_bytes():
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (2,), }"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(16)
+
+
+def npz_damaged_header(path):
+    npz_with(path, npy_bytes().replace(b"'descr'", b"'escr' "))
+
+
+def npz_truncated(path):
+    npz_with(path, npy_bytes()[:-1])
+
+
+def npz_absurd_shape(path):
+    npz_with(path, npy_bytes().replace(b"(2,)", b"(9999999999999999999999,)"))
+
+
+def npz_in_central_directory(path, at, value):
+    """An archive whose member "bad" has another 16-bit number in both of its headers."""
+    npz_with(path, npy_bytes())
+    content = bytearray(path.read_bytes())
+    for signature, offset in ((b"PK\x01\x02", at + 2), (b"PK\x03\x04", at)):
+        start = content.rfind(signature)
+        content[start + offset : start + offset + 2] = struct.pack("<H", value)
+    path.write_bytes(content)
+
+
+def npz_encrypted(path):
+    npz_in_central_directory(path, 6, 1)
+
+
+def npz_unknown_compression(path):
+    npz_in_central_directory(path, 8, 97)
+
+
+def npz_damaged_deflate(path):
+    npz_in_central_directory(path, 8, zipfile.ZIP_DEFLATED)
+
+
+def safetensors_f4(path):
+    header = {
+        "bad": {"dtype": "F4", "shape": [4, 2], "data_offsets": [0, 4]},
+        "good": {"dtype": "F64", "shape": [6], "data_offsets": [4, 52]},
+    }
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(4) + GOOD.tobytes())
+
+
+def index_of_shards(path, shard):
+    save_file({"good": GOOD}, path.with_name("shard-1"))
+    path.with_name("shard-2").write_bytes(shard)
+    path.write_text(json.dumps({"weight_map": {"good": "shard-1", "bad": "shard-2"}}))
+
+
+def index_missing_shard(path):
+    index_of_shards(path, b"")
+    path.with_name("shard-2").unlink()
+
+
+def index_damaged_shard(path):
+    index_of_shards(path, b"no shard at all")
+
+
+def index_empty_shard(path):
+    index_of_shards(path, b"")
+
+
+def zarr_with(path, version, edit):
+    """A group whose array "bad" has other metadata."""
+    write_zarr(path, {"good": GOOD, "bad": np.arange(3)}, version)
+    metadata = path / "bad" / (".zarray" if version == 2 else "zarr.json")
+    content = edit(json.loads(metadata.read_text()))
+    metadata.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+ZARR = {
+    "codec": lambda found: (
+        {**found, "compressor": {"id": "none"}}
+        if found["zarr_format"] == 2
+        else {**found, "codecs": [{"name": "bytes"}, {"name": "none", "configuration": {}}]}
+    ),
+    "dtype": lambda found: {**found, "dtype": "<Q9", "data_type": "int3"},
+    "no dtype": lambda found: {key: value for key, value in found.items() if key not in ("dtype", "data_type")},
+    "no JSON": lambda found: '{"zarr_format":',
+    "nothing": lambda found: "",
+}
+
+
+def zarr_of_objects(path):
+    write_zarr(path, {"good": GOOD})
+    zarr.create(store=str(path), path="bad", shape=3, dtype=object, object_codec=numcodecs.JSON())
+
+
+BAD = [
+    hdf5_time_column,
+    hdf5_time,
+    hdf5_references,
+    hdf5_damaged_header,
+    hdf5_damaged_group,
+    hdf5_unknown_filter,
+    hdf5_dangling_link,
+    netcdf_of_variable_length,
+    netcdf_damaged_header,
+    npz_of_objects,
+    npz_text,
+    npz_damaged_header,
+    npz_truncated,
+    npz_absurd_shape,
+    npz_encrypted,
+    npz_unknown_compression,
+    npz_damaged_deflate,
+    safetensors_f4,
+    index_missing_shard,
+    index_damaged_shard,
+    index_empty_shard,
+    *[
+        pytest.param(
+            lambda path, version=version, edit=edit: zarr_with(path, version, edit), id=f"zarr {version} {name}"
+        )
+        for version in ZARR_VERSIONS
+        for name, edit in ZARR.items()
+    ],
+    *([zarr_of_objects] if len(ZARR_VERSIONS) == 1 else []),
+]
+
+
+@pytest.fixture(params=BAD)
+def path(request, tmp_path):
+    """A file of a good and a bad member."""
+    path = tmp_path / "a"
+    request.param(path)
+    return path
+
+
+def test_the_others_are_loaded(path):
+    """One warning names each that is left out; it alone is an error, and `stored` says why."""
+    assert loaded(path).keys() == {"good"}
+    assert loaded(path)["good"].tolist() == loaded(path, "good").tolist() == GOOD.tolist()
+    (text,) = inspected(path).left_out
+    assert text.partition(" ")[2].lstrip("'/").startswith("bad': ")
+    described = {name.lstrip("/"): array for name, array in stored(path).items()}
+    assert described.keys() == {"good", "bad"}
+    assert (described["good"].reason, described["good"].nbytes) == ("", 48)
+    assert described["bad"].reason in text
+    with pytest.raises(MpishareError) as caught:
+        inspected(path, "bad")
+    message = str(caught.value)
+    assert message.count(str(path)) == 1
+    assert ".." not in message
+
+
+def test_none_of_several_can_be_loaded(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.array([None]), y=np.array([{}]))
+    with pytest.raises(FileError, match=r"a\.npz: none of its 2 arrays can be loaded: dataset 'x': it is a pickle"):
+        inspected(tmp_path / "a.npz")
+    assert all(array.reason for array in stored(tmp_path / "a.npz").values())
+
+
+def zip_of(path, *names):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            archive.writestr(name, bytes(16))
+
+
+OTHERS = {
+    "gzip": (lambda path: path.write_bytes(gzip.compress(npy_bytes())), "is compressed by gzip. .* gunzip"),
+    "bzip2": (lambda path: path.write_bytes(bz2.compress(npy_bytes())), "is compressed by bzip2. .* bunzip2"),
+    "xz": (lambda path: path.write_bytes(lzma.compress(npy_bytes())), "is compressed by xz. .* unxz"),
+    "zstd": (lambda path: path.write_bytes(numcodecs.Zstd().encode(npy_bytes())), "is compressed by zstd. .* unzstd"),
+    "compress": (lambda path: path.write_bytes(b"\x1f\x9d\x90" + bytes(9)), "is compressed by compress. .* uncompress"),
+    "PyTorch": (
+        lambda path: zip_of(path, "model/data.pkl", "model/data/0"),
+        "neither .npy .*: it has 'model/data.pkl'",
+    ),
+    "a spreadsheet": (
+        lambda path: zip_of(path, "[Content_Types].xml", "xl/workbook.xml"),
+        "neither .npy files nor a zarr",
+    ),
+    "parquet": (
+        lambda path: path.write_bytes(b"PAR1" + bytes(99)),
+        r"none of the formats that load reads: \.npy, .*PAR1",
+    ),
+    "JSON": (lambda path: path.write_text("{}"), "is a JSON file, but no index of safetensors"),
+    "a damaged zip": (
+        lambda path: path.write_bytes(b"PK\x03\x04" + bytes(99)),
+        "the archive cannot be read: BadZipFile",
+    ),
+    "a damaged netCDF 3": (lambda path: path.write_bytes(b"CDF\x01" + bytes(2)), "netCDF 3 cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_load_does_not_read(tmp_path, name):
+    """The error says what it is, and how it is read."""
+    write, message = OTHERS[name]
+    write(tmp_path / "a.fits.gz")
+    for inspect in (inspected, stored):
+        with pytest.raises(FileError, match=message):
+            inspect(tmp_path / "a.fits.gz")
+
+
+@pytest.mark.parametrize("version", ZARR_VERSIONS)
+def test_a_damaged_group_of_zarr_is_an_error(tmp_path, version):
+    write_zarr(tmp_path, {"good": GOOD}, version)
+    for metadata in (tmp_path / "zarr.json", tmp_path / ".zgroup"):
+        if metadata.exists():
+            metadata.write_text('{"zarr')
+    with pytest.raises(FileError, match="its metadata cannot be read"):
+        inspected(tmp_path)
