@@ -17,10 +17,11 @@ from mpishare.files.formats import FormatReader, reader_of
 from mpishare.files.hdf5_read import path_of
 from mpishare.files.input_file import InputFile
 from mpishare.files.stored import Listing, Stored, check_loadable, listed, names_in
-from mpishare.files.text import TextReader, dtype_of_longest
-from mpishare.files.tiles import Selection
+from mpishare.files.text import TextReader, strings_in, with_widths
+from mpishare.files.tiles import Selection, wanted
 
 _SHOWN_REASONS = 8
+_STRINGS_AT_A_TIME = 1 << 16
 
 
 def stored(path: str | os.PathLike[str], dataset: str | None = None) -> dict[str, Stored]:
@@ -122,9 +123,24 @@ def _with_widths(reader: TextReader, listing: Listing, region: Any) -> Listing:
     arrays = list(listing.arrays)
     for number, selection in selections(listing, region)[0].items():
         if selection.stored.is_text:
-            spec = replace(arrays[number].spec, dtype=dtype_of_longest(reader, selection))
+            spec = replace(arrays[number].spec, dtype=_dtype_of_longest(reader, selection))
             arrays[number] = replace(arrays[number], spec=spec)
     return listing._replace(arrays=arrays)
+
+
+def _dtype_of_longest(reader: TextReader, selection: Selection) -> np.dtype[Any]:
+    """The dtype of the selected items with strings as wide as the longest of them, which are read to find it.
+
+    Raises:
+        FileError: They cannot be read.
+    """
+    dtype = reader.text_dtype(selection.stored)
+    widths = [1] * len(list(strings_in(np.empty(0, dtype))))
+    for strips in selection.cuts(_STRINGS_AT_A_TIME):
+        items = wanted(reader.strings(selection.stored, [strip.indices for strip in strips]), strips)
+        longest = [max(map(len, strings.flat), default=0) for strings in strings_in(items)]
+        widths = list(map(max, widths, longest))
+    return with_widths(dtype, iter(widths)).base
 
 
 def checked(path: Any, dataset: Any) -> tuple[str, str | None]:

@@ -30,7 +30,7 @@ _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
 """What the attribute NAME of a dimension without a variable begins with."""
 
 _OF_FILES = b"_NCProperties", b"_nc3_strict"
-_OF_DATASETS = b"_Netcdf4Dimid", b"_Netcdf4Coordinates"
+_OF_DIMENSIONS = "_Netcdf4Dimid"
 """Attributes that only the netCDF library writes: in each file since version 4.4.1, and in most older ones."""
 
 
@@ -148,14 +148,14 @@ def is_netcdf(handle: Any) -> bool:
     is_ordered = root.get_create_plist().get_link_creation_order() & h5py.h5p.CRT_ORDER_TRACKED
 
     def is_marked(path: bytes, info: Any) -> bool | None:  # a result other than None ends the visit
-        name = path.rpartition(b"/")[2]
         if info.type != h5py.h5o.TYPE_DATASET or not info.num_attrs:
             return None
-        if any(h5py.h5a.exists(root, mark, obj_name=path) for mark in _OF_DATASETS):
-            return True
-        if not h5py.h5a.exists(root, b"CLASS", obj_name=path) or not h5py.h5a.exists(root, b"NAME", obj_name=path):
+        if not h5py.h5a.exists(root, b"CLASS", obj_name=path):  # no dimension, as most datasets
             return None
-        title = h5py.Dataset(h5py.h5o.open(root, path)).attrs["NAME"]
+        attributes = h5py.Dataset(h5py.h5o.open(root, path)).attrs
+        title, name = attributes.get("NAME"), path.rpartition(b"/")[2]
+        if _OF_DIMENSIONS in attributes:
+            return True
         is_netcdf = isinstance(title, bytes) and (title.startswith(_NO_VARIABLE) or (is_ordered and title == name))
         return True if is_netcdf else None
 

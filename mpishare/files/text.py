@@ -10,13 +10,10 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.dtypes import describe, is_native_number, rebuild
 from mpishare.files.stored import Stored
-from mpishare.files.tiles import Reader, Selection, wanted
-
-_STRINGS_AT_A_TIME = 1 << 16
 
 
 @runtime_checkable
-class TextReader(Reader, Protocol):
+class TextReader(Protocol):
     """A reader of a format that has strings of any length."""
 
     def text_dtype(self, stored: Stored) -> np.dtype[Any]:
@@ -28,21 +25,6 @@ class TextReader(Reader, Protocol):
         Raises:
             FileError: They cannot be read, or are damaged.
         """
-
-
-def dtype_of_longest(reader: TextReader, selection: Selection) -> np.dtype[Any]:
-    """The dtype of the selected items with strings as wide as the longest of them, which are read to find it.
-
-    Raises:
-        FileError: They cannot be read.
-    """
-    dtype = reader.text_dtype(selection.stored)
-    widths = [1] * len(list(_strings_in(np.empty(0, dtype))))
-    for strips in selection.cuts(_STRINGS_AT_A_TIME):
-        items = wanted(reader.strings(selection.stored, [strip.indices for strip in strips]), strips)
-        longest = [max(map(len, strings.flat), default=0) for strings in _strings_in(items)]
-        widths = list(map(max, widths, longest))
-    return with_widths(dtype, iter(widths)).base
 
 
 def read_text(reader: TextReader, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
@@ -64,9 +46,9 @@ def with_widths(dtype: np.dtype[Any], widths: Iterator[int]) -> np.dtype[Any]:
     return np.dtype([(name, with_widths(dtype[name], widths)) for name in dtype.names])
 
 
-def _strings_in(items: NDArray[Any]) -> Iterator[NDArray[Any]]:
+def strings_in(items: NDArray[Any]) -> Iterator[NDArray[Any]]:
     """The strings of an array, or of each of its columns that has some."""
     if items.dtype.kind == "O":
         yield items
     for name in items.dtype.names or ():
-        yield from _strings_in(items[name])
+        yield from strings_in(items[name])

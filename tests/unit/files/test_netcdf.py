@@ -12,7 +12,7 @@ import netCDF4
 import numpy as np
 import pytest
 
-from mpishare.errors import BackendError, FileError
+from mpishare.errors import BackendError, FileError, MpishareError
 from mpishare.files.listing import stored
 from tests.unit.files.reading import inspected, loaded
 
@@ -338,3 +338,24 @@ def test_netcdf_3_without_scipy(tmp_path, monkeypatch, kind):
     monkeypatch.setitem(sys.modules, "netCDF4", None)
     with pytest.raises(BackendError, match=r"netCDF 3 files.* need netCDF4, which is not installed"):
         inspected(tmp_path / "a")
+
+
+@pytest.mark.parametrize("kind", CLASSIC[:2])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_damaged_files_of_netcdf_3(tmp_path, kind):
+    """They are refused, or loaded where the damage is in a value; no other error comes."""
+    path = tmp_path / "a"
+    write(path, write_fill_values, kind)
+    content, rng = path.read_bytes(), np.random.default_rng(5)
+    cases = [content[:length] for length in range(0, len(content), 29)]
+    for _ in range(150):
+        damaged = bytearray(content)
+        damaged[int(rng.integers(len(content)))] = int(rng.choice([0, 0xFF, 1, 0x7F]))
+        cases.append(bytes(damaged))
+    for case in cases:
+        path.write_bytes(case)
+        try:
+            if sum(array.nbytes for array in stored(path).values()) < 1 << 20:
+                loaded(path, tile_bytes=1 << 20)
+        except MpishareError as error:
+            assert str(path) in str(error)  # noqa: PT017 - what comes first decides
