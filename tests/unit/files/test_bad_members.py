@@ -24,13 +24,6 @@ from tests.unit.files.reading import inspected, loaded
 GOOD = np.arange(6.0)
 
 
-def changed(path, old, new):
-    """Other bytes in the place of some in a file."""
-    content = path.read_bytes()
-    assert content.count(old) >= 1
-    path.write_bytes(content.replace(old, new))
-
-
 def hdf5_time_column(path):
     """A type of PyTables that h5py does not have."""
     with tables.open_file(path, "w") as file:
@@ -50,9 +43,9 @@ def hdf5_references(path):
         file["bad"] = np.array([file.ref], h5py.ref_dtype)
 
 
-def hdf5_damaged_header(path, libver="latest"):
-    with h5py.File(path, "w", libver=libver) as file:
-        file["good"], file["bad"] = GOOD, np.arange(3)
+def hdf5_damaged_header(path, name="bad"):
+    with h5py.File(path, "w", libver="latest") as file:
+        file["good"], file[name] = GOOD, np.arange(3)
         at = h5py.h5o.get_info(file["bad"].id).addr
     content = bytearray(path.read_bytes())
     content[at : at + 12] = bytes(12)
@@ -60,12 +53,7 @@ def hdf5_damaged_header(path, libver="latest"):
 
 
 def hdf5_damaged_group(path):
-    with h5py.File(path, "w", libver="latest") as file:
-        file["good"], file["bad/x"] = GOOD, np.arange(3)
-        at = h5py.h5o.get_info(file["bad"].id).addr
-    content = bytearray(path.read_bytes())
-    content[at : at + 12] = bytes(12)
-    path.write_bytes(content)
+    hdf5_damaged_header(path, "bad/x")
 
 
 def hdf5_unknown_filter(path):
