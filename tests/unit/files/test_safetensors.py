@@ -121,6 +121,7 @@ def test_attributes(tmp_path):
 def test_without_ml_dtypes(tmp_path, monkeypatch):
     (tmp_path / "a").write_bytes(file_of({"a": entry("BF16", (4,))}, bytes(8)))
     assert loaded(tmp_path / "a")["a"].dtype.name == "bfloat16"
+    (tmp_path / "a").write_bytes(file_of({"a": entry("BF16", (2, 2))}, bytes(8)))  # what is known is not imported again
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(SpecError, match=r"dtype bfloat16 is of module ml_dtypes, .* Install it for all ranks"):
         inspected(tmp_path / "a")
