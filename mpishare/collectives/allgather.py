@@ -97,7 +97,7 @@ def _row_of(local: NDArray[Any], out: NDArray[Any]) -> int:
     if not (local.nbytes and np.may_share_memory(local, out)):
         return -1
     row, rest = divmod(address_of(local) - address_of(out), out.nbytes // len(out))
-    return row if local.flags.c_contiguous and not rest else -2
+    return row if local.flags.c_contiguous and not rest and row >= 0 else -2
 
 
 def _check_out(context: Context, whole: Spec, out: NDArray[Any], starts: list[int], place: int) -> None:

@@ -51,11 +51,20 @@ def test_rows_that_do_not_fit_the_grid(comm, raised):
     for text, (given, out) in cases.items():
         errors = raised(gather_into(given, out))
         assert all(error == "SpecError" and text in message for error, message in errors), errors
-    overlapping = grid[1:3] if comm.rank == 0 and comm.size > 1 else local
-    if comm.size > 1:
-        errors = raised(gather_into(overlapping, grid))
-        assert all(error == "SpecError" and "overlaps out" in message for error, message in errors)
     assert not grid.any()
+
+
+@pytest.mark.parametrize("first", [-2, -1, 1])
+def test_rows_that_lie_where_those_of_other_ranks_go(comm, raised, first):
+    """Also those that begin before the grid."""
+    local, expected = own_rows(comm)
+    whole = ms.zeros((len(expected) + 4, 3))
+    grid, is_last = whole[2:-2], comm.rank == comm.size - 1
+    start = 2 + len(expected) - len(local) + first if is_last and first > 0 else 2 + first
+    given = whole[start : start + len(local)] if is_last else local
+    errors = raised(gather_into(given, grid))
+    assert all(error == "SpecError" and "overlaps out" in message for error, message in errors)
+    assert not whole.any()
 
 
 def gather_into(local, out):
