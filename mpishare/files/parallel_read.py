@@ -156,7 +156,7 @@ def _read(
     rank, leader = topology.rank, topology.ranks_of(topology.node)[0]
     readers = readers if len(batches) > 1 else [leader]  # which has the file open
     dealt = [readers[number % len(readers)] for number in range(len(batches))]
-    others = [(reader, np.empty(0, np.uint8)) for reader in dealt if reader != rank]
+    others = [(reader, np.empty(1, np.uint8)) for reader in dealt if reader != rank]
     with (
         InFlight(comm, Tag.TILE_READY) as sent,
         InFlight(comm, Tag.TILE_READY, buffers=others if rank == leader else ()) as receiving,
@@ -168,7 +168,7 @@ def _read(
                     for place, read in batch.reads:
                         read(block[place])
             if reader == rank != leader:
-                sent.send(b"", leader)
+                sent.send(b"\0", leader)  # a byte, as only a message with data orders memory
             elif reader != rank == leader:
                 next(notices)
             yield batch.ready
