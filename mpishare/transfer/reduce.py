@@ -225,12 +225,12 @@ class Reduction:
         """A piece of the items, in memory that MPI can send."""
         if isinstance(items, np.ndarray):
             return items[piece]
-        if not self._sent.size:  # an array in Fortran order, and a result in C order
-            self._sent = np.empty(piece.stop - piece.start, self._dtype)
-        sent = self._sent[: piece.stop - piece.start]
         with self._deferred:
-            sent[:] = items[piece]
-        return sent
+            if not self._sent.size:  # an array in Fortran order, and a result in C order
+                self._sent = np.empty(piece.stop - piece.start, self._dtype)
+            self._sent[: piece.stop - piece.start] = items[piece]
+        sent = self._sent if self._sent.size else items.base.ravel(order="K")  # others wait for as many bytes
+        return sent[: piece.stop - piece.start]
 
     def _gather(self, sent: Array, result: Array, reduces: bool) -> None:
         """Brings the items of all ranks to each rank, which may reduce them: first the items of each group."""
