@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 
 
 class MpishareError(Exception):
@@ -213,6 +214,21 @@ def checked_integer(name: str, value: object, *also: int, least: int = 0, larges
         return number
     end = "2**63 - 1" if largest == _LARGEST_INTEGER else largest
     raise ArgumentError(f"{name} is {value!r}; expected an integer from {least} to {end}.")
+
+
+def checked_integers(name: str, values: object, also: str = "") -> list[int]:
+    """The argument `values` of the given name as a list of ints. `also` is what else is allowed, for the error.
+
+    Raises:
+        ArgumentError: It is not a sequence of integers >= 0.
+    """
+    given: list[object] | None = None
+    if not isinstance(values, str | bytes):
+        with suppress(TypeError):
+            given = list(values)  # type: ignore[call-overload]
+    if given is None:
+        raise ArgumentError(f"{name} is {values!r}; expected {also}a list of integers >= 0.")
+    return [checked_integer(name, value) for value in given]
 
 
 def checked_path(path: object) -> str:

@@ -20,7 +20,7 @@ from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
-from mpishare.errors import ArgumentError, checked_integer
+from mpishare.errors import ArgumentError, checked_integer, checked_integers
 from mpishare.memory.allocation import node_memory
 from mpishare.memory.backends import check_backend
 from mpishare.transfer.between_nodes import broadcast_spec
@@ -99,7 +99,7 @@ def distribute(
         with call.agree_on_arguments() as agreement:
             root = checked_integer("root", root, largest=context.topology.size - 1)
             backend = check_backend(backend, context)
-            numbers = None if counts is None else [checked_integer("counts", count) for count in counts]
+            numbers = None if counts is None else checked_integers("counts", counts)
             what = f"…, counts={numbers}, root={root}"
             if local is not None:
                 if not (array is None and counts is None):

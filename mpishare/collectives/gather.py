@@ -15,7 +15,7 @@ from mpishare.collectives.partition import parts_of
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
-from mpishare.errors import checked_integer
+from mpishare.errors import checked_integer, checked_integers
 from mpishare.objects.array_class import items_of_out, take_apart
 from mpishare.transfer.between_nodes import broadcast_spec
 from mpishare.transfer.rows import (
@@ -140,7 +140,7 @@ def scatter(
         extension = b""
         with call.agree_on_arguments() as agreement:
             root = checked_integer("root", root, largest=topology.size - 1)
-            numbers = None if counts is None else [checked_integer("counts", count) for count in counts]
+            numbers = None if counts is None else checked_integers("counts", counts)
             agreement.call = f"scatter(…, counts={numbers}, root={root})"
             array, kind = take_apart(array if topology.rank == root else None)
             if topology.rank == root:

@@ -10,7 +10,7 @@ from mpishare.collectives.bcast import check_scope
 from mpishare.comm import mpi
 from mpishare.comm.collective import collective
 from mpishare.comm.context import context_of
-from mpishare.errors import ArgumentError, checked_integer
+from mpishare.errors import ArgumentError, checked_integer, checked_integers
 
 
 def partition(
@@ -101,7 +101,7 @@ def parts_of(count: int, size: int, counts: Sequence[int] | None, takers: str = 
     """
     if counts is None:
         return [slices.balanced_slice(count, size, part) for part in range(size)]
-    numbers = [checked_integer("counts", number) for number in counts]
+    numbers = checked_integers("counts", counts)
     if len(numbers) != size or sum(numbers) != count:
         given = f"counts has {len(numbers)} numbers that add up to {sum(numbers)}"
         raise ArgumentError(f"{given}. Give one for each of {size} {takers}, which add up to {count}.")

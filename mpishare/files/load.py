@@ -137,16 +137,15 @@ def load(
     """
     with collective("load", comm) as entered, ExitStack() as stack:
         context, per_node = entered.context, map or read == "node"
-        is_reading = per_node or split or context.topology.node == context.topology.node_of(ROOT)
         reader, pickled = None, b""
         with entered.agree_on_arguments() as agreement:
             names = check_backend(backend, context)
             make, file, name = _source(path, dataset, call)
             items = None if region is None else checked_region(region)
             shown = "None" if items is None else text_of_region(items)
-            counts = checked_split(split, items, is_mapped=map)
+            split = checked_split(split, items, is_mapped=map)
             switches = f"map={bool(map)}, attributes={bool(attributes)}, progress={bool(progress)}, backend={names}"
-            switches += f", split={bool(split)}, {counts=}, dtype={checked_dtype(dtype)!s}"
+            switches += f", {split=}, dtype={checked_dtype(dtype)!s}"
             source = repr(file) if call is None else "call=…"
             agreement.call = f"load({source}, {name!r}, region={shown}, {read=}, {switches})"
             if not isinstance(read, str) or read not in ("job", "node"):
@@ -160,6 +159,8 @@ def load(
                 pickled = _inspected(context, reader, name, items, attributes=attributes)
                 if context.topology.rank == ROOT:
                     agreement.payload = len(pickled).to_bytes(PAYLOAD_BYTES, "little")
+        is_split = split is not False
+        is_reading = per_node or is_split or context.topology.node == context.topology.node_of(ROOT)
         of_root, own = _shared_listing(context, pickled, agreement.payload, per_node=per_node)
         with agree(context.collective_comm):
             format_class, stamps, listing = _understood(context, of_root, own)
@@ -169,9 +170,10 @@ def load(
                 reader.check_same(listing.arrays[0])
             reader, listing = converted(reader, listing, checked_dtype(dtype))
             chosen, view = selections(listing, items)
-            check_rows(listing, chosen, split)
-        if split:
-            data: Any = load_split(context, reader, chosen[0], view, counts, backend=names, progress=progress)
+            if is_split:
+                check_rows(listing, chosen)
+        if is_split:
+            data: Any = load_split(context, reader, chosen[0], view, split, backend=names, progress=progress)
         else:
             parts = list(chosen.values())
             options: Any = {"backend": names, "once_per": read, "progress": progress}

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from mpishare.arrays.region import View, text_of_region
 from mpishare.arrays.spec import Spec
 from mpishare.collectives.distributed import Distributed, node_counts, on_each_node
 from mpishare.comm.context import Context
-from mpishare.errors import ArgumentError, checked_integer
+from mpishare.errors import ArgumentError, checked_integers
 from mpishare.files.formats import FormatReader
 from mpishare.files.parallel_read import ROOT, read_parts
 from mpishare.files.stored import Listing
@@ -20,14 +22,18 @@ Split = bool | Sequence[int]
 """What `load` takes for `split`: whether to, or how many rows each node takes."""
 
 
-def checked_split(split: Any, region: tuple[Any, ...] | None, *, is_mapped: bool) -> list[int] | None:
-    """How many rows each node takes; None where that is not given.
+def checked_split(split: Any, region: tuple[Any, ...] | None, *, is_mapped: bool) -> list[int] | bool:
+    """The argument `split` as a bool, or as a list of how many rows each node takes.
 
     Raises:
-        ArgumentError: They are not integers, or what `load` shall split has no rows in the order of the file.
+        ArgumentError: It is neither, or what `load` shall split has no rows in the order of the file.
     """
-    if not split:
-        return None
+    if isinstance(split, bool | np.bool_ | None):
+        split = bool(split)
+    else:
+        split = checked_integers("split", split, "True, False, or ")
+    if split is False:
+        return False
     if is_mapped:
         raise ArgumentError("map=True reads what is needed from the file. Leave it or split out.")
     items = region or (slice(None),)
@@ -35,18 +41,18 @@ def checked_split(split: Any, region: tuple[Any, ...] | None, *, is_mapped: bool
     if not isinstance(items[0], slice) or not all(are_taken):
         cure = "Give slices without negative steps, and integers behind the first of them"
         raise ArgumentError(f"region {text_of_region(items)} selects no rows that can be split. {cure}.")
-    return None if split is True else [checked_integer("split", count) for count in split]
+    return split
 
 
-def check_rows(listing: Listing, chosen: Mapping[int, Selection], split: Split) -> None:
-    """Checks that what is chosen of a file has rows, if any are to be split.
+def check_rows(listing: Listing, chosen: Mapping[int, Selection]) -> None:
+    """Checks that what is chosen of a file has rows to be split.
 
     Raises:
         ArgumentError: The file has several arrays, or the array has no dimension.
     """
-    if split and listing.is_group:
+    if listing.is_group:
         raise ArgumentError(f"split is for one array, but a group of {listing.path} was given. Give a dataset in it.")
-    if split and not chosen[0].shape:
+    if not chosen[0].shape:
         raise ArgumentError(f"split is for rows, but the array of {listing.path} has no dimension.")
 
 
@@ -55,7 +61,7 @@ def load_split(
     reader: FormatReader,
     selection: Selection,
     view: View,
-    counts: Sequence[int] | None,
+    split: Sequence[int] | bool,
     *,
     backend: str | None,
     progress: bool,
@@ -67,7 +73,7 @@ def load_split(
         reader: What reads the file, on all ranks.
         selection: The items.
         view: What makes the result of the items, but for the number of rows.
-        counts: See `node_counts`.
+        split: How many rows each node takes; True for about equally many.
         backend: What `check_backend` returned.
         progress: Whether the root shows how much its node has read.
 
@@ -79,7 +85,7 @@ def load_split(
     """
     topology, (rows, *others) = context.topology, selection.axes
     assert isinstance(rows.indices, range)
-    numbers = node_counts(context, selection.spec, counts)
+    numbers = node_counts(context, selection.spec, None if isinstance(split, bool) else split)
     start = sum(numbers[: topology.node])
     own_rows = rows._replace(indices=rows.indices[start : start + numbers[topology.node]])
     own = replace(selection, axes=(own_rows, *others), is_in_c_order=True)

@@ -69,6 +69,8 @@ def test_what_cannot_be_split(raised, file):
         "map=True reads what is needed": lambda: ms.load(file, "chunked", split=True, map=True),
         "counts has 99 numbers": lambda: ms.load(file, "chunked", split=[1] * 99),
         "split is 1.5; expected an integer": lambda: ms.load(file, "chunked", split=[1.5]),  # type: ignore[list-item]
+        "split is -1; expected an integer": lambda: ms.load(file, "chunked", split=[-1, 701]),
+        "counts has 0 numbers": lambda: ms.load(file, "chunked", split=[]),
         "region (3) selects": lambda: ms.load(file, "chunked", split=True, region=3),
         "region (slice(None, None, -1)) sel": lambda: ms.load(file, "chunked", split=True, region=np.s_[::-1]),
         "region (None) selects": lambda: ms.load(file, "chunked", split=True, region=(None,)),
@@ -78,6 +80,20 @@ def test_what_cannot_be_split(raised, file):
         ),
     }.items():
         assert_refused_alike(raised(call), "ArgumentError", message)
+
+
+@pytest.mark.parametrize("split", [1, 0, np.int64(1), 2.5, np.float64(0), "1", b""], ids=repr)
+def test_what_is_no_split(raised, file, split):
+    assert_refused_alike(
+        raised(lambda: ms.load(file, "chunked", split=split)), "ArgumentError", "expected True, False, or a list"
+    )
+
+
+def test_other_forms_of_split(comm, file):
+    counts = [700, *[0] * (ms.topology().n_nodes - 1)]
+    for split in (np.True_, np.array(counts), tuple(counts), (count for count in counts)):
+        assert_split(comm, ms.load(file, "chunked", split=split), LARGE)  # type: ignore[arg-type]
+    assert isinstance(ms.load(file, "chunked", split=np.False_), np.ndarray)  # type: ignore[arg-type]
 
 
 def test_a_file_larger_than_all_nodes(comm, raised, shared_folder):
