@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,14 +26,25 @@ _LARGEST_SHARD_BYTES = 4 << 20
 _WHERE_CHUNKS_ARE: tuple[Callable[[Any], Any], ...] = (
     lambda array: array.shards if math.prod(array.shards) * array.dtype.itemsize <= _LARGEST_SHARD_BYTES else None,
     lambda array: array.chunks,  # zarr, h5py; dask and xarray have all lengths along each axis
+    lambda array: array.read_chunk_sizes,  # zarr, where these differ
     lambda array: array.chunking(),  # netCDF4
     lambda array: array.encoding["chunksizes"],  # xarray without dask
-    lambda array: array.chunk_layout.read_chunk.shape,  # tensorstore
+    lambda array: _chunks_of_tensorstore(array),
 )
 
 _CURE = "Return what has shape, dtype and basic slicing, such as a zarr.Array; for anything else use share(call=…)."
 _CURE_OF_MASK = "has masked items, which no plain array has. Of netCDF4, return a variable after set_auto_mask(False)."
 _CURE_OF_TILE = "Slices must be as the shape and dtype say. Of netCDF4, return a variable after set_auto_scale(False)."
+
+
+def _chunks_of_tensorstore(array: Any) -> list[tuple[int, ...]]:
+    """The lengths of the chunks along each axis. Those of a view of an array may begin before it."""
+    layout = array.chunk_layout
+    ends = (
+        [*range(start % length or length, extent, length), extent]
+        for start, length, extent in zip(layout.grid_origin, layout.read_chunk.shape, array.shape, strict=True)
+    )
+    return [tuple(stop - start for start, stop in pairwise([0, *of_axis])) for of_axis in ends]
 
 
 def described(place: str, array: Any) -> Stored:
@@ -63,22 +75,31 @@ def _described(place: str, name: str | None, array: Any) -> Stored:
             f"{place}: an object of type {type(array).__name__} is no array: {error}. {_CURE}"
         ) from error
     dtype = getattr(dtype, "numpy_dtype", dtype)  # tensorstore's
-    if not isinstance(dtype, np.dtype):
-        raise SpecError(f"dtype {dtype!r} is not one of NumPy. {_CURE}")
+    if dtype is None:  # which NumPy takes for float64
+        raise SpecError(f"its dtype is None. {_CURE}")
     spec = Spec.make(shape, dtype)
     spec = replace(spec, dtype=rebuild(describe(spec.dtype)))  # without the metadata of h5py
     chunks = chunks_of(array, len(spec.shape))
     return Stored(name, spec, len(spec.shape), "chunked" if chunks else "sliced", chunks=chunks)
 
 
-def chunks_of(array: Any, ndim: int) -> tuple[int, ...] | None:
-    """The lengths of a chunk of an array; of chunks that differ, the longest along each axis; None without chunks."""
+def chunks_of(array: Any, ndim: int) -> tuple[int | tuple[int, ...], ...] | None:
+    """The chunks of an array, as in `Stored`."""
     for find in _WHERE_CHUNKS_ARE:
-        with suppress(AttributeError, LookupError, TypeError, ValueError):
-            chunks = [max(map(int, length)) if isinstance(length, tuple) else int(length) for length in find(array)]
-            if len(chunks) == ndim and min(chunks) > 0:
-                return tuple(chunks)
+        with suppress(AttributeError, LookupError, TypeError, ValueError, NotImplementedError):
+            chunks = tuple(map(_lengths, find(array)))
+            if len(chunks) == ndim and all(chunks):
+                return chunks
     return None
+
+
+def _lengths(chunks: Any) -> int | tuple[int, ...]:
+    """The length of the chunks along an axis, or their lengths where these differ, but for a shorter last one."""
+    if not isinstance(chunks, tuple):
+        return int(chunks)
+    lengths = tuple(length for length in map(int, chunks) if length)
+    is_regular = len({*lengths[:-1]}) <= 1 and lengths[-1] <= lengths[0]
+    return lengths[0] if is_regular else lengths
 
 
 def index_of(ranges: Sequence[range]) -> tuple[slice, ...]:
@@ -127,6 +148,8 @@ class CallFile:
         array = self._call()
         if callable(getattr(array, "close", None)):
             self.file.callback(array.close)
+        if hasattr(array, "translate_to"):  # of tensorstore, whose indices may begin anywhere
+            array = array.translate_to[(0,) * array.ndim]
         return array
 
     def listing(self, name: str | None, *, attributes: bool) -> Listing:

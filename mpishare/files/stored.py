@@ -40,7 +40,8 @@ class Stored:
         layout: "npy"; or, of a dataset, "contiguous", "compact", "chunked", "virtual" or "external"; or "sliced" of
             what another library converts; or "unknown" of what cannot be read.
         offset: Where its bytes begin in its file, if they lie there as they would in memory; else None.
-        chunks: The lengths of a chunk along each axis; None without chunks.
+        chunks: The length of the chunks along each axis, or a tuple of their lengths where these differ; None without
+            chunks.
         filters: The filters of each chunk, by the names of the format, such as "shuffle" and "deflate".
         is_text: Whether its items are strings of variable length, or have columns of them; a load makes all as wide as
             the longest.
@@ -55,7 +56,7 @@ class Stored:
     ndim: int
     layout: str
     offset: int | None = None
-    chunks: tuple[int, ...] | None = None
+    chunks: tuple[int | tuple[int, ...], ...] | None = None
     filters: tuple[str, ...] = ()
     is_text: bool = False
     reason: str = ""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -143,13 +143,16 @@ class Selection:
             nbytes = itemsize * math.prod(len(strip.indices) for strip in strips)
             yield Tile(first, nbytes, partial(self._read, reader, strips))
 
-    def _chunks(self) -> Sequence[int]:
-        """The number of indices along each axis that are best read together."""
-        if self.stored.chunks is not None:
-            return self.stored.chunks
-        return [
+    def _chunks(self) -> list[Sequence[int]]:
+        """Along each axis the first indices of the chunks, which are best read together."""
+        stored = self.stored
+        lengths = stored.chunks or [
             1 if isinstance(axis.indices, range) else max(_NEAR_BYTES // max(stride, 1), 1)
-            for axis, stride in zip(self.axes, self.stored.strides, strict=True)
+            for axis, stride in zip(self.axes, stored.strides, strict=True)
+        ]
+        return [
+            range(0, length or 1, chunk or 1) if isinstance(chunk, int) else list(accumulate(chunk[:-1], initial=0))
+            for chunk, length in zip(lengths, stored.shape, strict=False)
         ]
 
     def _read(self, reader: Reader, strips: Sequence[Strip], block: Block) -> None:
@@ -179,20 +182,22 @@ def tile_bytes(nbytes: int, readers: int) -> int:
     return min(max(nbytes // (readers * _TILES_PER_READER), _SMALLEST_TILE_BYTES), _LARGEST_TILE_BYTES)
 
 
-def _cut(grid: Sequence[tuple[Axis, int]], itemsize: int, largest_bytes: int) -> Iterator[tuple[Strip, ...]]:
+def _cut(grid: Sequence[tuple[Axis, Sequence[int]]], itemsize: int, largest_bytes: int) -> Iterator[tuple[Strip, ...]]:
     """Cuts an array of axes with chunks, the slowest axis first: for each tile its strip along each axis."""
     if not grid:
         yield ()
         return
-    (axis, chunk), *inner = grid
+    (axis, chunks), *inner = grid
     row_bytes = itemsize * math.prod(sum(len(strip.indices) for strip in _strips(*other)) for other in inner)
-    for strip in _strips(axis, chunk, max(largest_bytes // row_bytes, 1)):
+    for strip in _strips(axis, chunks, max(largest_bytes // row_bytes, 1)):
         for others in _cut(inner, itemsize, largest_bytes // len(strip.indices)):
             yield (strip, *others)
 
 
-def _strips(axis: Axis, chunk: int, most: int = sys.maxsize) -> Iterator[Strip]:
+def _strips(axis: Axis, chunks: Sequence[int], most: int = sys.maxsize) -> Iterator[Strip]:
     """What is selected along an axis, in strips of at most `most` indices, or of one chunk, that cut no chunk.
+
+    `chunks` are the first indices of the chunks; a range where these have one length.
 
     A strip of a list has all indices between the first and the last. So a list is cut where indices that follow each
     other are in different chunks, unless they are neighbours.
@@ -200,17 +205,18 @@ def _strips(axis: Axis, chunk: int, most: int = sys.maxsize) -> Iterator[Strip]:
     indices, step = axis.indices, axis.indices.step if isinstance(axis.indices, range) else 1
     edges = [0, len(indices)]
     if isinstance(indices, np.ndarray):
-        is_cut = (np.diff(indices) > 1) & (np.diff(indices // chunk) > 0)
+        numbers = indices // chunks.step if isinstance(chunks, range) else np.searchsorted(chunks, indices, "right")
+        is_cut = (np.diff(indices) > 1) & (np.diff(numbers) > 0)
         edges[1:1] = (np.flatnonzero(is_cut) + 1).tolist()
     for first, last in pairwise(edges):
         while first < last:
             limit = int(indices[first]) + min(most, len(indices)) * step
             stop = min(bisect_left(indices, limit, first), last)
-            if stop < last and chunk > 1:
-                start_of_chunk = int(indices[stop]) // chunk * chunk
-                if start_of_chunk <= indices[first]:
-                    start_of_chunk = (int(indices[first]) // chunk + 1) * chunk
-                stop = bisect_left(indices, start_of_chunk, first)
+            if stop < last:
+                following = bisect_right(chunks, int(indices[stop]))
+                if chunks[following - 1] <= indices[first]:  # the chunk of the first index has more than `most`
+                    following += 1
+                stop = bisect_left(indices, chunks[following - 1], first) if following <= len(chunks) else last
             yield _strip(axis, first, stop)
             first = stop
 

@@ -15,6 +15,7 @@ from astropy.io import fits
 from mpi4py import MPI
 
 import mpishare as ms
+from mpishare.files.sliced import described
 from mpishare.memory.segment import segment_of
 from tests.arrays import assert_same
 
@@ -160,6 +161,63 @@ def test_each_chunk_is_read_once(read, backend):
         assert readers == list(range(1 if streams else 0, topology.node_size))
 
 
+class Uneven(Own):
+    """Its chunks differ in length."""
+
+    chunks = (100, 300, 0, 250, 50), (200, 900)
+
+
+def view_of_tensorstore():
+    import tensorstore
+
+    spec = {"driver": "zarr", "kvstore": "memory://", "metadata": {"chunks": CHUNKS}}
+    whole = tensorstore.open(spec, dtype=tensorstore.int32, shape=[800, 1200], create=True).result()
+    whole[50:750, 100:] = LARGE
+    return whole[50:750, 100:]
+
+
+@pytest.mark.parametrize("region", [np.s_[:], np.s_[5:690:3, 199:], [3, 600, 99, 100, 3]], ids=str)
+@pytest.mark.parametrize("read", ["job", "node"])
+def test_each_chunk_of_uneven_ones_is_read_once(region, read):
+    """By one call on one rank."""
+    opened = []
+
+    def call():
+        opened.append(Uneven())
+        return opened[-1]
+
+    assert_same(ms.load(call=call, region=region, read=read), LARGE[region])
+    everything = COMM.allgather([index for array in opened for index in array.read])
+    readers: dict[Any, list[Any]] = {}
+    for rank, (rows, columns) in ((rank, index) for rank, of_rank in enumerate(everything) for index in of_rank):
+        node = ms.topology().node_of(rank) if read == "node" else 0
+        for row in {int(np.searchsorted([100, 400, 650], row, "right")) for row in range(LARGE.shape[0])[rows]}:
+            for column in {int(column >= 200) for column in range(LARGE.shape[1])[columns]}:
+                readers.setdefault((node, row, column), []).append((rank, rows, columns))
+    assert all(len(calls) == 1 for calls in readers.values()), readers
+
+
+@pytest.mark.two_launches
+@pytest.mark.parametrize("index", [np.s_[:], np.s_[3:600:7, 5], [5, 3, 699]], ids=str)
+def test_a_view_of_tensorstore(index):
+    """Its indices do not begin at 0."""
+    import_module("tensorstore")
+    assert_same(ms.load(call=view_of_tensorstore, region=index), LARGE[index])
+    assert described("", view_of_tensorstore().translate_to[0, 0]).chunks == ((14, *[64] * 10, 46), (400, 500, 200))
+    small = import_module("tensorstore").array(np.arange(40).reshape(8, 5))
+    assert_same(ms.load(call=lambda: small[2:6, 1:]), np.arange(40).reshape(8, 5)[2:6, 1:])
+    assert ms.load(call=lambda: small[3, 4]) == 19
+
+
+@pytest.mark.parametrize("dtype", [np.int32, "int32", "<i4"])
+def test_a_dtype_in_any_form(dtype):
+    class Named(Own):
+        pass
+
+    Named.dtype = dtype
+    assert_same(ms.load(call=Named), LARGE)
+
+
 def test_small_arrays():
     for array in (np.array(7.5), np.float32(3), np.empty((0, 3), "f4"), np.array(b"ab"), np.ones((2, 2), ">M8[s]")):
         assert_same(ms.load(call=lambda: array), np.asarray(array))  # noqa: B023
@@ -211,7 +269,9 @@ class Shaped:
 BAD: dict[str, tuple[Any, str, str]] = {
     "None": (lambda: None, "ArgumentError", "an object of type NoneType is no array: .* use share\\(call=…\\)"),
     "objects": (lambda: np.array([None]), "SpecError", "call=<lambda>: dtype object cannot be shared"),
-    "str": (lambda: Shaped((3,), str), "SpecError", "dtype <class 'str'> is not one of NumPy"),
+    "no dtype": (lambda: Shaped((3,), None), "SpecError", "its dtype is None"),
+    "other dtype": (lambda: Shaped((3,), "float3"), "SpecError", "dtype 'float3' is not understood by NumPy"),
+    "str": (lambda: Shaped((3,), str), "FileError", "tile .* cannot be read"),
     "no lengths": (lambda: Shaped((np.nan, 3), LARGE.dtype), "SpecError", r"shape \(nan, 3\) is not understood"),
     "negative": (lambda: Shaped((-1, 3), LARGE.dtype), "SpecError", r"shape \(-1, 3\) is negative"),
     "short": (Short, "FileError", r"tile \[\d+:\d+, \d+:\d+\] has shape=\(\d+, \d+\), dtype=int32; expected \(\d+, \d"),

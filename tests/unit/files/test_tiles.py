@@ -1,5 +1,8 @@
 """Tiles cover a selection once and cut no chunk."""
 
+from bisect import bisect_right
+from itertools import accumulate, starmap
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -32,13 +35,18 @@ def selected(array, region, chunks=None):
     return Selection(stored, tuple(axes)), view
 
 
+def number_of_chunk(index, lengths):
+    return index // lengths if isinstance(lengths, int) else bisect_right([*accumulate(lengths)], index)
+
+
 @given(st.data())
 @settings(max_examples=200, deadline=None)
 def test_tiles_cover_all_items_once_and_cut_no_chunk(data):
     shape = data.draw(hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=12))
     array = np.arange(np.prod(shape), dtype="i4").reshape(shape)
     region = data.draw(regions(shape))
-    chunks = tuple(data.draw(st.integers(1, 8)) for _ in shape)
+    lengths = st.integers(1, 8)
+    chunks = tuple(data.draw(lengths | st.lists(lengths, min_size=extent).map(tuple)) for extent in shape)
     reader = Reading(array.view("V4"))
     selection, view = selected(array.view("V4"), region, chunks)
     tiles = list(selection.tiles(reader, data.draw(st.integers(1, 400))))
@@ -51,7 +59,7 @@ def test_tiles_cover_all_items_once_and_cut_no_chunk(data):
         assert tile.first == changed.min() // 4 * 4
         for item in np.argwhere(np.ones([*map(len, reader.reads[-1])])):
             indices = [along[at] for along, at in zip(reader.reads[-1], item, strict=True)]
-            chunk = tuple(index // length for index, length in zip(indices, chunks, strict=True))
+            chunk = tuple(starmap(number_of_chunk, zip(indices, chunks, strict=True)))
             assert unread.setdefault(chunk, number) == number
     read = view(selection.spec.view(block))
     assert (read == array[region]).all()
@@ -67,6 +75,7 @@ def test_tiles_are_near_the_largest_size():
     assert firsts((1000,), 300, chunks=(7,)) == list(range(0, 1000, 70))
     assert firsts((1000,), 24, chunks=(7,))[:3] == [0, 7, 14]
     assert len(firsts((1000,), 40, np.s_[::50], (7,))) == 2
+    assert firsts((1000,), 400, chunks=((30, 500, 60, 10, 400),)) == [0, 30, 530, 600]
 
 
 TILE_BYTES = [(0, 1, 256 << 10), (40 << 20, 4, 2560 << 10), (1 << 40, 4, 4 << 20), (4 << 20, 2, 512 << 10)]
