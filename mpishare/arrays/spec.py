@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, Literal, SupportsIndex, TypeAlias
+from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -20,6 +20,7 @@ from mpishare.arrays.raw import Block
 from mpishare.errors import ArgumentError, SpecError
 
 Order = Literal["C", "F"]
+_T = TypeVar("_T")
 ShapeLike: TypeAlias = SupportsIndex | Iterable[SupportsIndex]
 
 MAX_DIMS = 64 if int(np.__version__.split(".")[0]) >= 2 else 32
@@ -27,6 +28,15 @@ MAX_DIMS = 64 if int(np.__version__.split(".")[0]) >= 2 else 32
 
 PLAIN_CLASSES = (np.ndarray, np.memmap)
 """Classes that are plain arrays in all but where their memory comes from."""
+
+_PYTHON_CLASSES = {bool, int, float, complex, str, bytes}
+_PROTOCOLS = ("__array__", "__array_function__", "__array_ufunc__")
+"""What classes of other libraries that act as arrays define, some of them."""
+
+_CURE = (
+    "Pass plain arrays of it, such as the value of a Quantity, the data and the mask of a masked array, the columns of "
+    "a table, the local of a Distributed."
+)
 
 
 @dataclass(frozen=True)
@@ -170,15 +180,37 @@ def describe(value: Any) -> str:
     return "None" if value is None else f"an object of type {type(value).__name__}"
 
 
+def plain(value: _T) -> _T:
+    """A value that may be assigned to a plain array, as it is.
+
+    NumPy assigns the items of any array, without their unit, mask or index.
+
+    Raises:
+        SpecError: It is an array of another class, or a list or tuple with one in it. Masked arrays may have no mask.
+    """
+    kind = type(value)
+    if isinstance(value, list | tuple):
+        for item in () if set(map(type, value)) <= _PYTHON_CLASSES else value:
+            plain(item)
+        is_plain = True
+    elif isinstance(value, np.ndarray):
+        is_plain = kind in PLAIN_CLASSES or (kind is np.ma.MaskedArray and not np.ma.is_masked(value))
+    else:
+        is_plain = isinstance(value, np.generic) or not any(hasattr(kind, name) for name in _PROTOCOLS)
+    if not is_plain:
+        raise _not_plain(value)
+    return value
+
+
 def _not_plain(array: object) -> SpecError:
     """The error for what is not a plain ndarray."""
     if array is None:
         return SpecError("None was given; expected a numpy.ndarray. Pass the array on this rank.")
     kind = f"{type(array).__module__}.{type(array).__name__}"
     if not isinstance(array, np.ndarray):
-        return SpecError(f"{kind} was given; expected a numpy.ndarray. Pass numpy.asarray(…) of it.")
+        return SpecError(f"{kind} was given; expected a numpy.ndarray. {_CURE}")
     reason = "as its bytes alone would lose what the class adds"
-    return SpecError(f"{kind} was given; expected a plain numpy.ndarray, {reason}. Pass numpy.asarray(…) of it.")
+    return SpecError(f"{kind} was given; expected a plain numpy.ndarray, {reason}. {_CURE}")
 
 
 def _lengths(shape: ShapeLike) -> tuple[int, ...]:

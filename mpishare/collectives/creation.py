@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from mpishare.arrays.raw import copy_bytes, scalar, zero
 from mpishare.arrays.slices import balanced_slice
-from mpishare.arrays.spec import ShapeLike, Spec
+from mpishare.arrays.spec import ShapeLike, Spec, plain
 from mpishare.comm import mpi
 from mpishare.comm.collective import collective
 from mpishare.memory.allocation import node_memory
@@ -130,7 +130,8 @@ def full(
         A writable `numpy.ndarray` of `shape` and `dtype`, valid as long as it or a view of it exists.
 
     Raises:
-        SpecError: The shape is negative or too large, the dtype has no fixed size, or `value` is not an item of it.
+        SpecError: The shape is negative or too large, the dtype has no fixed size, or `value` is not an item of it, or
+            has a unit or whatever else a class of arrays adds.
         ArgumentError: `order` or `backend` is unknown.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
         BackendError: The requested backend cannot be used on this node.
@@ -148,7 +149,7 @@ def full(
         >>> ms.full((2, 2), 7).tolist()
         [[7, 7], [7, 7]]
     """
-    return _make("full", shape, dtype, order, comm, backend, item_of=lambda: scalar(value, dtype))
+    return _make("full", shape, dtype, order, comm, backend, item_of=lambda: scalar(plain(value), dtype))
 
 
 def _make(

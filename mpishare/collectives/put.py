@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from mpishare.arrays.dtypes import has_gaps
 from mpishare.arrays.raw import Block, bytes_of
 from mpishare.arrays.region import checked_region, parse_region, text_of_region
-from mpishare.arrays.spec import Spec
+from mpishare.arrays.spec import Spec, plain
 from mpishare.collectives.bcast import shared_name
 from mpishare.comm import mpi
 from mpishare.comm.agreement import Deferred, agree
@@ -40,12 +40,14 @@ def put(
             or mask, as in NumPy's indexing. Of an item that a list has twice, the last value stays.
         data: On `root`, what NumPy can broadcast to the shape of `array[region]`, and cast to the dtype of `array` by
             its rule "same_kind"; ignored elsewhere. What has that shape and that dtype is not
-            copied before it is sent. An array of a subclass converts it as its class does, such as its units.
+            copied before it is sent. An array of a subclass converts it as its class does, such as its units; a plain
+            array takes none that has units, or whatever else a class of arrays adds.
         root: The rank whose data is written.
         comm: The ranks that share; MPI_COMM_WORLD when None.
 
     Raises:
-        SpecError: `array` is read-only, or not in node-shared memory; or the dtype of `data` cannot be cast.
+        SpecError: `array` is read-only, or not in node-shared memory; or the dtype of `data` cannot be cast, or its
+            class would be lost.
         ArgumentError: `region` is not such an index, or is outside of the array; `data` does not have its shape; or
             `root` is not a rank of `comm`.
         CapacityError: A leader has no memory for a buffer, or, as a `PeerCapacityError`, another has none.
@@ -153,13 +155,16 @@ def _assigned(data: ArrayLike | None, spec: Spec, kind: ArrayClass) -> ArrayLike
     """`data` as the class of the array assigns it to items, such as with its units converted. As it is, if plain.
 
     Raises:
-        SpecError: The class refuses it.
+        SpecError: The class refuses it; or the array would lose what the class of `data` adds.
     """
     if not kind.name:
-        return data
+        return plain(data)
     items = np.empty(spec.shape, spec.dtype)
+    assigned = kind.around(items)
+    if type(assigned).__setitem__ is np.ndarray.__setitem__ and take_apart(data)[1].skeleton != kind.skeleton:
+        plain(data)
     try:
-        kind.around(items)[...] = data
+        assigned[...] = data
     except Exception as error:  # user classes may raise anything
         raise SpecError(f"data cannot be assigned to {kind.name}: {error}") from error
     return items

@@ -77,7 +77,8 @@ def load(
         call: Instead of a file, a function without arguments that opens an array: anything with `shape`, `dtype` and
             basic slicing, such as a `zarr.Array`, an `h5py.Dataset`, a `netCDF4.Variable`, a `dask.array` or a class of
             your own. All ranks pass it. Rank 0 and the ranks of its node call it, or with `read="node"` all ranks.
-            Its array is closed if it has `close`. It must not wait for other ranks.
+            Its array is closed if it has `close`. It must not wait for other ranks. Arrays with units are refused, and
+            what an array has beside its items, such as coordinates, is not loaded.
         region: The part of one array to load: integers, slices with any step, Ellipsis, None, at most one list of
             integers or mask, or a tuple of these, as in NumPy's indexing; None for all of it. A negative step gives a
             reversed view, as in NumPy. The items of a list are read in rising order, each once, and come in the order
@@ -170,8 +171,7 @@ def load(
                 reader.check_same(listing.arrays[0])
             reader, listing = converted(reader, listing, checked_dtype(dtype))
             chosen, view = selections(listing, items)
-            if is_split:
-                check_rows(listing, chosen)
+            check_rows(listing, chosen, is_split)
         if is_split:
             data: Any = load_split(context, reader, chosen[0], view, split, backend=names, progress=progress)
         else:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.dtypes import describe, rebuild
-from mpishare.arrays.spec import Spec
+from mpishare.arrays.spec import Spec, plain
 from mpishare.errors import ArgumentError, FileError, SpecError
 from mpishare.files.errors import file_errors, library_errors
 from mpishare.files.input_file import InputFile
@@ -56,7 +56,7 @@ def described(place: str, array: Any) -> Stored:
 
     Raises:
         ArgumentError: It is no array.
-        SpecError: Its dtype cannot be shared, or its shape is not known.
+        SpecError: Its dtype cannot be shared, its shape is not known, or it has units, or whatever else a class adds.
     """
     with file_errors(place):
         return _described(place, None, array)
@@ -77,6 +77,8 @@ def _described(place: str, name: str | None, array: Any) -> Stored:
     dtype = getattr(dtype, "numpy_dtype", dtype)  # tensorstore's
     if dtype is None:  # which NumPy takes for float64
         raise SpecError(f"its dtype is None. {_CURE}")
+    if isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray):
+        plain(array)
     spec = Spec.make(shape, dtype)
     spec = replace(spec, dtype=rebuild(describe(spec.dtype)))  # without the metadata of h5py
     chunks = chunks_of(array, len(spec.shape))
@@ -117,14 +119,16 @@ def read_tile(place: str, stored: Stored, array: Any, ranges: Sequence[range], o
 
     Raises:
         FileError: They cannot be read; or are of another shape or dtype than `stored` says, or masked.
+        SpecError: They have units, or whatever else a class of arrays adds.
     """
     index = index_of(ranges)
     shown = shown_tile(index)
     with library_errors(place, stored.name, shown):
-        tile = array[index]
-        is_masked, tile = np.ma.is_masked(tile), np.asarray(tile)
-    if is_masked:
+        tile = np.asanyarray(array[index])
+    if np.ma.is_masked(tile):
         raise FileError(place, stored.name, f"{shown} {_CURE_OF_MASK}")
+    with file_errors(place, stored.name):
+        plain(tile)
     if tile.shape != out.shape or not np.can_cast(tile.dtype, stored.dtype, "equiv"):
         reason = f"{shown} has shape={tile.shape}, dtype={tile.dtype}; expected {out.shape} and {stored.dtype}."
         raise FileError(place, stored.name, f"{reason} {_CURE_OF_TILE}")

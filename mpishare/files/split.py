@@ -28,11 +28,9 @@ def checked_split(split: Any, region: tuple[Any, ...] | None, *, is_mapped: bool
     Raises:
         ArgumentError: It is neither, or what `load` shall split has no rows in the order of the file.
     """
-    if isinstance(split, bool | np.bool_ | None):
-        split = bool(split)
-    else:
-        split = checked_integers("split", split, "True, False, or ")
-    if split is False:
+    is_flag = isinstance(split, bool | np.bool_ | None)
+    counts = bool(split) if is_flag else checked_integers("split", split, "True, False, or ")
+    if counts is False:
         return False
     if is_mapped:
         raise ArgumentError("map=True reads what is needed from the file. Leave it or split out.")
@@ -41,18 +39,18 @@ def checked_split(split: Any, region: tuple[Any, ...] | None, *, is_mapped: bool
     if not isinstance(items[0], slice) or not all(are_taken):
         cure = "Give slices without negative steps, and integers behind the first of them"
         raise ArgumentError(f"region {text_of_region(items)} selects no rows that can be split. {cure}.")
-    return split
+    return counts
 
 
-def check_rows(listing: Listing, chosen: Mapping[int, Selection]) -> None:
-    """Checks that what is chosen of a file has rows to be split.
+def check_rows(listing: Listing, chosen: Mapping[int, Selection], is_split: bool) -> None:
+    """Checks that what is chosen of a file has rows, if they are to be split.
 
     Raises:
         ArgumentError: The file has several arrays, or the array has no dimension.
     """
-    if listing.is_group:
+    if is_split and listing.is_group:
         raise ArgumentError(f"split is for one array, but a group of {listing.path} was given. Give a dataset in it.")
-    if not chosen[0].shape:
+    if is_split and not chosen[0].shape:
         raise ArgumentError(f"split is for rows, but the array of {listing.path} has no dimension.")
 
 

@@ -10,6 +10,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from mpishare.arrays.dtypes import check_dtype
 from mpishare.arrays.spec import PLAIN_CLASSES
 from mpishare.errors import SpecError
 from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
@@ -28,7 +29,7 @@ class ArrayClass(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What an agreement of the ranks compares; empty for a plain array."""
+        """What an agreement of the ranks compares, the same wherever the array was made; empty for a plain array."""
         return f", class={self.name} #{crc32(self.skeleton):x}" if self.name else ""
 
     def around(self, items: NDArray[Any]) -> NDArray[Any]:
@@ -63,7 +64,8 @@ class ArrayClass(NamedTuple):
         one = self.around(plain)
         try:
             kept = operation is not None and _skeleton(operation(one, one)) == _skeleton(np.maximum(one, one))
-            equal = not kept or _folded(operation, one, n_ranks) == _folded(operation, plain, n_ranks)
+            results = (_folded(operation, array, n_ranks) for array in (one, plain))
+            equal = not kept or np.array_equal(next(results), next(results), equal_nan=True)  # long doubles have gaps
         except Exception as error:  # user classes may raise anything
             raise SpecError(f"{name} is not defined for {self.name}: {error}. {_CURE}") from error
         if not kept:
@@ -88,6 +90,7 @@ def take_apart(array: Any) -> tuple[Any, ArrayClass]:
     """
     if not isinstance(array, np.ndarray) or type(array) in PLAIN_CLASSES:
         return array, PLAIN
+    check_dtype(array.dtype)
     kind = f"{type(array).__module__}.{type(array).__qualname__}"
     items = np.ndarray.view(array, np.ndarray)
     skeleton, arrays = pickle_object(array)
@@ -100,9 +103,18 @@ def take_apart(array: Any) -> tuple[Any, ArrayClass]:
 
 
 def _cached(obj: Any) -> set[str]:
-    """The attributes that an object has cached."""
-    kind, names = type(obj), () if isinstance(obj, type) else getattr(obj, "__dict__", ())
-    return {name for name in names if "cache" in name or isinstance(getattr(kind, name, None), _PROPERTIES)}
+    """The attributes that an object has cached, and those that a descriptor has made when they were read first."""
+    kind, attributes = type(obj), {} if isinstance(obj, type) else getattr(obj, "__dict__", {})
+    return {
+        name
+        for name, value in attributes.items()
+        if "cache" in name or isinstance(getattr(kind, name, None), _PROPERTIES) or _is_empty(value)
+    }
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether it is a descriptor without a state, such as the `info` of astropy's arrays until it gets a name."""
+    return hasattr(type(value), "__set__") and not any(value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)[2:])
 
 
 def items_of_out(out: Any, kind: ArrayClass) -> Any:
@@ -114,7 +126,7 @@ def items_of_out(out: Any, kind: ArrayClass) -> Any:
     items, own = take_apart(out)
     if out is not None and own.skeleton != kind.skeleton:
         given, expected = (one.name or "a plain array" for one in (own, kind))
-        raise SpecError(f"out is {given}, but the items are of {expected}. Pass numpy.asarray(…) of the first.")
+        raise SpecError(f"out is {given}, but the items are of {expected}. Pass both of one class.")
     return items
 
 
@@ -123,13 +135,13 @@ def _skeleton(array: Any) -> bytes:
     return bytes(pickle_object(array, reduce=_without_caches).skeleton)
 
 
-def _folded(operation: Any, array: NDArray[Any], n_ranks: int) -> bytes:
+def _folded(operation: Any, array: NDArray[Any], n_ranks: int) -> NDArray[Any]:
     """The items of the result, if all ranks have the array: of the next power of 2 of ranks, in few operations."""
     result = array
     with np.errstate(all="ignore"):
         for _ in range((n_ranks - 1).bit_length()):
             result = operation(result, result)
-    return np.ndarray.view(result, np.ndarray).astype(array.dtype).tobytes()
+    return np.ndarray.view(result, np.ndarray).astype(array.dtype)
 
 
 def _without_caches(obj: Any) -> Any:
@@ -148,6 +160,7 @@ def _without_caches(obj: Any) -> Any:
 
 
 def _attributes(array: NDArray[Any]) -> str:
-    """The attributes of an array for error messages, shortened."""
-    text = ", ".join(f"{name.strip('_')}={value}" for name, value in getattr(array, "__dict__", {}).items())
+    """The attributes of an array for error messages, shortened. Texts with an address differ between ranks."""
+    texts = (f"{name.strip('_')}={value}" for name, value in getattr(array, "__dict__", {}).items())
+    text = ", ".join(text for text in texts if " at 0x" not in text)
     return f"({text[:80]})" if text else ""

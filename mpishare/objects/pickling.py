@@ -28,7 +28,7 @@ from mpishare.objects.unshared import LARGE_BYTES, Copied, UnsharedParts, part_o
 _COUNT = struct.Struct("<I")
 """The number of arrays. Their headers follow, each with its extension."""
 
-_CURE = "Leave that part out, for example by __getstate__, or pass arrays of it, such as numpy.asarray(…) of it."
+_CURE = "Leave that part out, for example by __getstate__, or pass plain arrays of its parts."
 _CURE_FUNCTION = "Lambdas and local classes need cloudpickle: pip install cloudpickle."
 _CURE_NAME = "Define it at the top level of the script or module, on all ranks."
 _CURE_READ_ONLY = (

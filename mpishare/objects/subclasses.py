@@ -36,7 +36,7 @@ def reduce_subclass(array: NDArray[Any]) -> tuple[Any, ...] | Copied:
         description = (
             f"an array of {kind.__module__}.{kind.__qualname__}, as no view can be made of that class ({error})"
         )
-        part = UnsharedPart(description, array.nbytes, "numpy.asarray(…) of it, or its parts")
+        part = UnsharedPart(description, array.nbytes, "its parts as plain arrays")
         return Copied(part, array.__reduce_ex__(5) if _pickles_itself(kind) else _reduced_with_items(array))
 
 

@@ -33,8 +33,10 @@ def rows_of(array: object) -> Spec:
 
 def describe_rows(spec: Spec) -> str:
     """What must be equal on all ranks of an array of n rows."""
-    shape = str(("n", *spec.shape[1:])).replace("'", "")
-    return f"shape {shape}, {spec.dtype.str if spec.dtype.names is None else spec.dtype}"
+    shape, dtype = str(("n", *spec.shape[1:])).replace("'", ""), spec.dtype
+    kinds = {dtype.kind, *(dtype[name].base.kind for name in dtype.names or ())}
+    cure = "" if kinds.isdisjoint("SU") else " (strings of one width on all ranks: use .astype)"
+    return f"shape {shape}, {dtype.str if dtype.names is None else dtype}{cure}"
 
 
 def stack_rows(context: Context, spec: Spec) -> tuple[list[int], Spec]:

@@ -24,18 +24,18 @@ CALLS = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_memory_that_one_rank_does_not_get(comm, monkeypatch, name):
-    allocate, n_calls = np.empty, 0
+    allocate, n_left = np.empty, 0
+
+    def allocate_or_fail(*args, **options):
+        nonlocal n_left
+        array = allocate(*args, **options)
+        n_left -= array.nbytes >= LARGE_BYTES
+        if n_left == 0 and array.nbytes >= LARGE_BYTES:
+            raise MemoryError
+        return array
+
     for number in range(1, 20):
-        n_calls = 0
-
-        def allocate_or_fail(*args, **options):
-            nonlocal n_calls
-            array = allocate(*args, **options)
-            n_calls += array.nbytes >= LARGE_BYTES
-            if n_calls == number and array.nbytes >= LARGE_BYTES:
-                raise MemoryError
-            return array
-
+        n_left = number
         with monkeypatch.context() as patch:
             if comm.rank == 0:
                 patch.setattr(np, "empty", allocate_or_fail)

@@ -1,6 +1,7 @@
 """Arrays of subclasses of ndarray keep their class, and its attributes, in the calls that move or reduce items."""
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import mpishare as ms
 from tests.arrays import bits
 
 units = pytest.importorskip("astropy.units")
+table = pytest.importorskip("astropy.table")
 
 
 def lengths(comm, n=3, unit="m"):
@@ -95,6 +97,46 @@ def test_what_a_unit_has_cached_on_one_rank(comm):
         assert (3 * speed).decompose().to_value(speed) == pytest.approx(3)
     for unit in (jansky, speed):
         assert is_length(ms.allreduce(np.ones(2) * unit), np.full(2, float(comm.size)), unit)
+
+
+def test_a_column_of_a_table_and_what_one_rank_has_touched(comm):
+    """The `info` of astropy's arrays is made when it is first read."""
+    column = table.QTable({"speed": [1.0, 2.0] * units.m})["speed"]
+    touched = np.ones(2) * units.m
+    if comm.rank == 0:
+        assert touched.info.name is None
+    for local in (column, touched):
+        assert is_length(ms.allreduce(local), np.asarray(local.value) * comm.size)
+        assert is_length(ms.allgather(local), np.tile(local.value, comm.size))
+        gathered = ms.gather(local)
+        assert gathered is None or is_length(gathered, np.tile(local.value, comm.size))
+    every: Any = ms.allgather(column)
+    assert every.info.name == "speed"
+
+
+def test_long_doubles_with_a_unit(comm):
+    """Ten bytes of sixteen are the number."""
+    for n in range(1, 200):
+        local = np.linspace(0.1, 1, n, dtype="g") * units.m
+        largest: Any = ms.allreduce(local, MPI.MAX)
+        total: Any = ms.allreduce(local)
+        assert largest.unit == total.unit == units.m
+
+
+def test_values_that_would_lose_their_class(comm, raised):
+    model = ms.share(labelled("mass") if comm.rank == 0 else None, writable=True)
+    ms.put(model, 0, labelled("mass")[:1])
+    ms.put(model, 1, 3.0)
+    for value in (labelled("age")[:1], np.ones(1) * units.m, [np.ones(1) * units.m]):
+        errors = raised(lambda: ms.put(model, slice(0, 1), value))  # noqa: B023
+        assert errors[0][0] == "SpecError", errors
+    assert np.asarray(model).tolist() == [1.0, 3.0]
+
+
+def labelled(label):
+    array = np.ones(2).view(Labelled)
+    array.label = label
+    return array
 
 
 class Labelled(np.ndarray):

@@ -110,3 +110,11 @@ def test_no_memory_on_one_rank(comm, raised, monkeypatch):
         assert errors == ["PeerCapacityError"] * last + ["CapacityError"]
     monkeypatch.undo()
     assert ms.scatter(np.arange(comm.size)).tolist() == [comm.rank]
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("call", [ms.allgather, ms.gather, lambda local: ms.distribute(local=local)])
+def test_strings_of_different_widths(comm, raised, call):
+    for dtype in (f"U{comm.rank + 1}", f"S{comm.rank + 1}", [("name", f"S{comm.rank + 1}")]):
+        errors = raised(lambda: call(np.zeros(1, dtype)))  # noqa: B023
+        assert all(error == "MismatchError" and "use .astype" in text for error, text in errors), errors

@@ -30,7 +30,7 @@ class Own:
 
     dtype = LARGE.dtype
     shape: Any = LARGE.shape
-    chunks = CHUNKS
+    chunks: Any = CHUNKS
 
     def __init__(self):
         self.read: list[Any] = []

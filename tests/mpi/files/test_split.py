@@ -84,9 +84,8 @@ def test_what_cannot_be_split(raised, file):
 
 @pytest.mark.parametrize("split", [1, 0, np.int64(1), 2.5, np.float64(0), "1", b""], ids=repr)
 def test_what_is_no_split(raised, file, split):
-    assert_refused_alike(
-        raised(lambda: ms.load(file, "chunked", split=split)), "ArgumentError", "expected True, False, or a list"
-    )
+    errors = raised(lambda: ms.load(file, "chunked", split=split))
+    assert_refused_alike(errors, "ArgumentError", "expected True, False, or a list")
 
 
 def test_other_forms_of_split(comm, file):
