@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import address_of
+from mpishare.errors import SpecError
 from mpishare.objects.unshared import LARGE_BYTES, Copied, UnsharedPart
 
 Reduce: TypeAlias = Callable[[Any], Any]
@@ -66,16 +67,26 @@ def _reduce_jax_array(array: Any) -> Any:
     from jax import dtypes
 
     devices = array.devices()
-    is_key = dtypes.issubdtype(array.dtype, dtypes.extended)
-    if is_key or array.weak_type or len(devices) > 1 or devices.pop().platform != "cpu":
+    if dtypes.issubdtype(array.dtype, dtypes.extended):
         return NotImplemented
-    return _make_jax_array, (np.asarray(array),)
+    if array.weak_type or len(devices) > 1 or devices.pop().platform != "cpu":
+        return _make_jax_array, (array.dtype, *array.__reduce__()[:2])
+    return _make_jax_array, (array.dtype, _alias_in_jax, (np.asarray(array),))
 
 
-def _make_jax_array(items: NDArray[Any]) -> Any:
+def _alias_in_jax(items: NDArray[Any]) -> Any:
     import jax
 
     return jax.device_put(items, may_alias=True)
+
+
+def _make_jax_array(dtype: np.dtype[Any], make: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """The array that `make` makes, where this rank has its dtype."""
+    made = make(*args)
+    if made.dtype != dtype:
+        cure = "Set jax_enable_x64 on all ranks or on none."
+        raise SpecError(f"JAX makes an array of dtype {made.dtype} of one of {dtype} on this rank. {cure}")
+    return made
 
 
 def _reduce_table(table: Any) -> Any:

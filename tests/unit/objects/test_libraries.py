@@ -17,6 +17,7 @@ from astropy.time import Time
 from astropy.utils.masked import Masked
 from polars.testing import assert_frame_equal
 
+from mpishare.errors import SpecError
 from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
 from mpishare.objects.unshared import UnsharedParts, describe
 
@@ -334,3 +335,14 @@ def test_arrays_of_jax_are_made_around_views():
     assert [array.nbytes for array in pickled.arrays] == [24]
     assert np.shares_memory(of_cpu.items, pickled.arrays[0])
     assert (of_gpu.items.tolist(), weak.items.tolist(), weak.weak_type) == ([0.0, 1.0, 2.0, 3.0], [1.0], True)
+
+
+@pytest.mark.usefixtures("_jax")
+@pytest.mark.parametrize("array", [JaxArray(np.arange(3.0)), JaxArray(np.arange(4.0), "gpu")])
+def test_arrays_of_jax_of_a_dtype_that_another_rank_lacks(array, monkeypatch):
+    """JAX makes float32 of float64 where jax_enable_x64 is not set."""
+    pickled = pickle_object(array)
+    init = JaxArray.__init__
+    monkeypatch.setattr(JaxArray, "__init__", lambda self, items, **by: init(self, items.astype("f4"), **by))
+    with pytest.raises(SpecError, match="JAX makes an array of dtype float32 of one of float64 on this rank"):
+        unpickle_object(pickled)
