@@ -153,6 +153,18 @@ def test_an_interrupted_transfer_ends_the_job():
     assert "KeyboardInterrupt, so the job ends" in ended.stderr
 
 
+def test_pages_that_cannot_be_protected_on_one_node():
+    """ENOMEM where a node makes the pages of a small result read-only.
+
+    Outcome: BackendError there, PeerError on the other nodes; the next call works.
+    """
+    ended = run("protect_no_pages", MPISHARE_NODES="block:1", MPISHARE_BACKEND="memmap", MPISHARE_RECYCLE="0")
+    lines = sorted(line for line in ended.stdout.splitlines() if line.startswith("error:"))
+    assert [line.split()[1] for line in lines] == ["BackendError", "PeerError", "PeerError"]
+    assert all("cannot be made read-only" in line for line in lines)
+    assert ended.stdout.count("right") == 3
+
+
 @pytest.mark.parametrize(("nodes", "backend"), [("", ""), ("block:2", "memmap"), ("block:2", "private")])
 def test_a_root_that_cannot_copy_its_array(nodes, backend):
     """A root without memory to copy what it shares, on one node and on several.

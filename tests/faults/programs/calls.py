@@ -340,6 +340,18 @@ def run_threads():
         list(pool.map(work, range(3)))
 
 
+def protect_no_pages():
+    """The pages of one rank's node cannot be made read-only after a call that allocates for each node alone."""
+    ms.allreduce(np.ones(3))  # what is made once is there
+    with injected("mprotect", "error=ENOMEM:when=1+") if rank == 0 else nullcontext():
+        comm.Barrier()
+        with printed():
+            ms.allreduce(np.ones(3))
+        comm.Barrier()
+    assert ms.allreduce(np.ones(3)).tolist() == [comm.size] * 3
+    print("right", flush=True)
+
+
 def share_bytes(nbytes):
     """Shares one array, and prints the report."""
     array = ms.share(np.full(int(nbytes), 7, "u1") if rank == 0 else None)
