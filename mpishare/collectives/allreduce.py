@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.raw import address_of, bytes_of
 from mpishare.arrays.spec import Spec
-from mpishare.collectives.bcast import is_in_shared_memory, name_of_out
+from mpishare.collectives.bcast import is_in_shared_memory, name_of_out, place_of
 from mpishare.comm import mpi
 from mpishare.comm.agreement import PAYLOAD_BYTES, agree
 from mpishare.comm.collective import collective
@@ -150,8 +150,7 @@ def _check_distinct(context: Context, local: NDArray[Any]) -> None:
         Over the communicator.
     """
     segment, topology = segment_of(local), context.topology
-    place = None if segment is None else (segment.key, address_of(local) - segment.address, local.strides)
-    places = context.node_collective_comm.allgather_obj(place)
+    places = context.node_collective_comm.allgather_obj(place_of(local))
     with agree(context.collective_comm):
         for rank, other in zip(topology.ranks_of(topology.node), places, strict=True):
             if segment is None or other is None or other[0] != segment.key or rank == topology.rank:

@@ -148,6 +148,14 @@ def name_of_out(out: NDArray[Any] | None) -> str:
     return "" if out is None else f", out={shared_name(out, writes=True, argument='out')}"
 
 
+def place_of(array: NDArray[Any] | None) -> tuple[int | None, int, tuple[int, ...]] | None:
+    """Where a node-shared array lies: the key of its segment, the byte it begins at, its strides; else None."""
+    segment = None if array is None else segment_of(array)
+    if array is None or segment is None:
+        return None
+    return segment.key, address_of(array) - segment.address, array.strides
+
+
 def is_in_shared_memory(array: NDArray[Any]) -> bool:
     """Whether all ranks of this node see the same bytes of a node-shared array; else each has its own."""
     segment = segment_of(array)

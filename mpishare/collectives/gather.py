@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays.raw import bytes_of, copy_bytes
+from mpishare.arrays.raw import address_of, bytes_of, copy_bytes
 from mpishare.arrays.spec import Spec
+from mpishare.collectives.bcast import is_in_shared_memory, place_of
 from mpishare.collectives.partition import parts_of
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
-from mpishare.errors import checked_integer, checked_integers
+from mpishare.errors import SpecError, checked_integer, checked_integers
+from mpishare.memory.segment import segment_of
 from mpishare.objects.array_class import items_of_out, take_apart
 from mpishare.transfer.between_nodes import broadcast_spec
 from mpishare.transfer.rows import (
@@ -115,7 +117,8 @@ def scatter(
         copy. If there are fewer rows than ranks, some ranks get none.
 
     Raises:
-        SpecError: On `root`, `array` is not an array, is 0-d, or holds Python objects; or `out` does not fit the rows.
+        SpecError: On `root`, `array` is not an array, is 0-d, or holds Python objects; or `out` does not fit the rows,
+            or lies in the root's array where rows of others are.
         ArgumentError: `root` is not a rank of `comm`, or `counts` does not fit the ranks and the rows.
         CapacityError: This process has too little memory; on the other ranks as a `PeerCapacityError`.
         MismatchError: The ranks gave different `root` or `counts`, or made different calls.
@@ -151,10 +154,13 @@ def scatter(
         parts = parts_of(spec.shape[0], topology.size, numbers)
         own = parts[topology.rank]
         own_spec = Spec(spec.dtype, (own.stop - own.start, *spec.shape[1:]))
-        kind = context.collective_comm.bcast_obj(kind, root)
+        kind, place = context.collective_comm.bcast_obj((kind, place_of(array)), root)
         with agree(context.collective_comm):
             kind.around(np.ones([1] * len(spec.shape), spec.dtype))  # an error where this rank lacks the class
-            block = memory_of(context, own_spec, items_of_out(out, kind))
+            items = items_of_out(out, kind)
+            block = memory_of(context, own_spec, items)
+            if items is not None and topology.node == topology.node_of(root) and topology.rank != root:
+                _check_place(items, spec, place, own)
             is_copied = topology.rank == root and array is not None and not array.flags.c_contiguous
             longest = max(part.stop - part.start for part in parts)
             stage = allocate(context, spec.nbytes // max(spec.shape[0], 1) * longest if is_copied else 0)
@@ -166,3 +172,18 @@ def scatter(
             send_blocks(context, blocks, reuses_memory=is_copied)
             copy_bytes(own_spec.view(block), array[own])
         return kind.around(own_spec.view(block)) if out is None else out
+
+
+def _check_place(out: NDArray[Any], spec: Spec, place: Any, own: slice) -> None:
+    """Refuses an `out` in the root's array at `place`, whose rows may not have been sent yet, but for `own` rows there.
+
+    Raises:
+        SpecError: It lies where other rows are.
+    """
+    segment = segment_of(out)
+    if place is None or segment is None or segment.key != place[0] or not is_in_shared_memory(out):
+        return
+    array = np.ndarray(spec.shape, spec.dtype, segment.block(), *place[1:])
+    is_own = address_of(out) == address_of(array[own]) and array[own].flags.c_contiguous
+    if not is_own and np.may_share_memory(out, array):
+        raise SpecError("out overlaps the root's array in a place of other rows. Pass its own rows there, or a copy.")

@@ -230,3 +230,20 @@ def test_a_call_that_shares_calls_no_collective_itself(comm, raised):
     assert {error for error, _ in errors[1:]} <= {"PeerError"}
     errors = raised(lambda: ms.scatter(np.ones(2), counts=[2.5] * comm.size))  # type: ignore[list-item]
     assert all(error == "ArgumentError" and "expected an integer" in text for error, text in errors)
+
+
+def test_parts_that_go_where_those_of_other_ranks_are(comm, raised):
+    """They would overwrite rows that the root has not sent yet."""
+    grid = ms.zeros((comm.size * 1000, 4))
+    if comm.rank == 0:
+        grid[:] = np.arange(len(grid))[:, np.newaxis]
+    ms.bcast(grid)
+    own = grid[ms.partition(len(grid))]
+    ms.scatter(grid, out=own)
+    ms.fence(scope="all")
+    last = ms.topology().ranks_of(0)[-1]
+    if last:
+        errors = raised(lambda: ms.scatter(grid, out=grid[:1000] if comm.rank == last else own))
+        assert errors[last][0] == "SpecError"
+        assert {error for error, _ in errors} <= {"SpecError", "PeerError"}
+    assert (grid == np.arange(len(grid))[:, np.newaxis]).all()
