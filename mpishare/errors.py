@@ -136,6 +136,26 @@ class PeerCapacityError(PeerError, CapacityError):
         return PeerError.__str__(self)
 
 
+class PeerFileError(PeerError, FileError):
+    """Another rank cannot read or write a file, so no rank has what was asked for.
+
+    It has the attributes of both base classes, with the `reason` of `PeerError`. As a `FileError`, it is caught as such
+    on all ranks.
+    """
+
+    def __init__(
+        self, rank: int, host: str, errno: int | None, path: str, dataset: str | None, reason: str, others: int = 0
+    ) -> None:
+        PeerError.__init__(self, rank, host, f"FileError: {place_in(path, dataset)}: {reason}", others)
+        self.args = (rank, host, errno, path, dataset, reason, others)
+        self.errno = errno
+        self.path = path
+        self.dataset = dataset
+
+    def __str__(self) -> str:
+        return PeerError.__str__(self)
+
+
 class StallError(MpishareError, TimeoutError):
     """Ranks did not come to a collective call within MPISHARE_TIMEOUT.
 

@@ -66,7 +66,6 @@ class Bar:
         with self._ending_on_error():
             if self._bar is not None:
                 self._bar.close()
-        self.check()
 
     def check(self) -> None:
         """Raises what is no Exception, such as SystemExit, if the stream has raised it. For an agreement."""

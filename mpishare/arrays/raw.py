@@ -51,7 +51,7 @@ def copy_by_threads(target: Block, source: Block, count: int, cores: Collection[
     from concurrent.futures import ThreadPoolExecutor
 
     def spread() -> None:
-        with suppress(OSError):  # some containers allow no other cores
+        with suppress(OSError, AttributeError):  # some containers allow no other cores, and macOS has no such call
             os.sched_setaffinity(0, cores)  # of the calling thread alone: sched_setaffinity(2)
 
     def copy_chunk(chunk: slice) -> None:

@@ -183,7 +183,7 @@ def describe(value: Any) -> str:
 def plain(value: _T) -> _T:
     """A value that may be assigned to a plain array, as it is.
 
-    NumPy assigns the items of any array, without their unit, mask or index.
+    NumPy assigns the items of any array, without their unit, mask or index. What offers DLPack has items alone.
 
     Raises:
         SpecError: It is an array of another class, or a list or tuple with one in it. Masked arrays may have no mask.
@@ -196,7 +196,8 @@ def plain(value: _T) -> _T:
     elif isinstance(value, np.ndarray):
         is_plain = kind in PLAIN_CLASSES or (kind is np.ma.MaskedArray and not np.ma.is_masked(value))
     else:
-        is_plain = isinstance(value, np.generic) or not any(hasattr(kind, name) for name in _PROTOCOLS)
+        has_items_alone = isinstance(value, np.generic) or hasattr(kind, "__dlpack__")
+        is_plain = has_items_alone or not any(hasattr(kind, name) for name in _PROTOCOLS)
     if not is_plain:
         raise _not_plain(value)
     return value

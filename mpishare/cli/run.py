@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import mpishare as ms
+from mpishare.host.memory import own_cores
 
 _USAGE = """\
 usage: mpishare run [-n N] [--dry-run] [mpiexec options] [--] PROGRAM [arguments]
@@ -115,7 +116,7 @@ def additions(options: list[str], environ: Mapping[str, str]) -> dict[str, str]:
         added |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     numbers = [value for option, value in itertools.pairwise(options) if option in _RANKS]
     is_placed = any(name in environ for name in _ALLOCATION_VARIABLES)
-    if numbers and int(numbers[0]) > len(os.sched_getaffinity(0)) and not is_placed:
+    if numbers and int(numbers[0]) > len(own_cores()) and not is_placed:
         added |= _OVERSUBSCRIBE
     return {name: value for name, value in added.items() if name not in environ}
 

@@ -29,7 +29,7 @@ node memory to which the ranks of a node write, so that several of them might ha
 
 def allreduce(
     local: NDArray[Any],
-    op: mpi.Op | None = None,
+    op: mpi.Op | np.ufunc | str | None = None,
     *,
     out: NDArray[Any] | None = None,
     comm: mpi.Comm | None = None,
@@ -48,8 +48,9 @@ def allreduce(
     Args:
         local: This rank's array of numbers, of the same shape and dtype on all ranks, any strides. NumPy reduces, so
             float16, long doubles and numbers in foreign byte order are allowed.
-        op: MPI.SUM, the same as None; PROD, MIN or MAX; LAND, LOR, LXOR, BAND, BOR or BXOR, for bool and integers; or
-            an operation made by MPI.Op.Create, for numbers that MPI has types for. An exception in its function ends
+        op: MPI.SUM, the same as None; PROD, MIN or MAX; LAND, LOR, LXOR, BAND, BOR or BXOR, for bool and integers;
+            NumPy's function for one of these, such as `numpy.minimum`; or a name, such as "min", "sum" or "minimum". Or
+            an operation made by MPI.Op.Create, for numbers that MPI has types for: an exception in its function ends
             the job.
         out: Where the result goes: a node-shared array that may be written, from `empty`, `zeros` or `full`, of the
             shape and dtype of `local`, which it must not overlap. New memory is taken when None. Call

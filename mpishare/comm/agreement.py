@@ -54,7 +54,16 @@ from numpy.typing import NDArray
 from mpishare.comm import mpi
 from mpishare.comm.callsite import call_site
 from mpishare.comm.requests import this_thread
-from mpishare.errors import CapacityError, MismatchError, MpishareError, PeerCapacityError, PeerError, text_of_error
+from mpishare.errors import (
+    CapacityError,
+    FileError,
+    MismatchError,
+    MpishareError,
+    PeerCapacityError,
+    PeerError,
+    PeerFileError,
+    text_of_error,
+)
 
 if TYPE_CHECKING:
     from mpishare.comm.communicator import CollectiveComm
@@ -92,8 +101,8 @@ class Agreement:
     """A block of local work that may fail on any rank of `comm`.
 
     Leaving the block is collective over `comm`. Where every rank left it without an error, all go on. A rank whose work
-    raised raises that same error; every other rank raises `PeerError`, or `PeerCapacityError`, with its text. So no
-    rank waits in a later collective for one that does not come.
+    raised raises that same error; every other rank raises `PeerError` with its text, or the class below it that is also
+    a `CapacityError` or a `FileError`. So no rank waits in a later collective for one that does not come.
 
     When the block sets `call` to a text, the texts of all ranks must be equal, or all ranks raise `MismatchError`. It
     names the file and line of each call, too. When the block sets `payload`, to `PAYLOAD_BYTES` bytes, then after it
@@ -205,7 +214,7 @@ def _exchange_failures(comm: CollectiveComm, error: BaseException | None) -> Non
     if error is None or own is None:
         _, error_class, args = failures[0]
         raise mark_known(comm, error_class(*args, others=len(failures) - 1), severity, is_cause=False)
-    alike = (args for _, _, args in failures if str(args[-1]) == str(own[2][-1]))
+    alike = (args for _, _, args in failures if args[2:] == own[2][2:])
     mark_known(comm, error, severity, is_cause=next(alike)[0] == comm.ranks[comm.rank])
 
 
@@ -213,8 +222,10 @@ def _failure_of(error: BaseException, rank: int) -> tuple[Severity, type[PeerErr
     """What this rank, which failed, tells the others: the severity, and the class and the arguments of their error."""
     if isinstance(error, CapacityError):
         return Severity.NO_ROOM, PeerCapacityError, (rank, error.alone())
-    severity = Severity.REFUSAL if isinstance(error, MpishareError) else Severity.FATAL
-    return severity, PeerError, (rank, mpi.Get_processor_name(), text_of_error(error))
+    severity, host = Severity.REFUSAL if isinstance(error, MpishareError) else Severity.FATAL, mpi.Get_processor_name()
+    if isinstance(error, FileError):
+        return severity, PeerFileError, (rank, host, error.errno, error.path, error.dataset, error.reason)
+    return severity, PeerError, (rank, host, text_of_error(error))
 
 
 def mark_known(

@@ -97,7 +97,7 @@ class Context:
         numbers = self.collective_comm.allgather_obj((int.from_bytes(os.urandom(7), "little"), own_bytes))
         self.uid: int = numbers[0][0]
         self.recycle_bytes: int = min(nbytes for _, nbytes in numbers)
-        masks = self.node_collective_comm.allgather_obj(os.sched_getaffinity(0))
+        masks = self.node_collective_comm.allgather_obj(host_memory.own_cores())
         self.cores: frozenset[int] = frozenset().union(*masks)
         self.link_speeds: dict[int, float] = {}
         self.segment_count = 0

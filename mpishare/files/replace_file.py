@@ -159,12 +159,14 @@ class Replacement:
                 file = stack.enter_context(temporary.open("rb+", buffering=0)) if is_writer else None
             work = Deferred()
             with self._agree(), file or nullcontext():  # closing it may report that bytes could not be written
-                if file is not None:
-                    self._write_runs(file.fileno(), received, checksums, work, bar)
-                else:
-                    self._send_runs(ranks[self._rank], checksums, work)
+                with bar:
+                    if file is not None:
+                        self._write_runs(file.fileno(), received, checksums, work, bar)
+                    else:
+                        self._send_runs(ranks[self._rank], checksums, work)
+                with work:
+                    bar.check()
                 work.raise_first()
-                bar.check()
                 if file is not None and way == "hosts":
                     os.fsync(file.fileno())
         if self.complete is None:

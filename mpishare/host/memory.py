@@ -178,7 +178,7 @@ class Machine:
         """The facts about this host."""
         return cls(
             kernel=platform.release(),
-            cores=len(os.sched_getaffinity(0)),
+            cores=len(own_cores()),
             host_cores=os.cpu_count() or 1,
             page_bytes=os.sysconf("SC_PAGE_SIZE"),
             shm=room(SHM_DIR),
@@ -187,6 +187,13 @@ class Machine:
             memory_bytes=_physical_bytes(),
             memory_limit=memory_limit(),
         )
+
+
+def own_cores() -> frozenset[int]:
+    """The cores that this process may run on: all of them where the system has no affinity, as macOS."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
 
 
 def _selected(file: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -109,27 +109,29 @@ Operation = _Function | _UserFunction
 """An operation on arrays of one shape and dtype."""
 
 
-def operation_of(op: mpi.Op) -> Operation:
-    """The operation that `op` stands for.
+def operation_of(op: mpi.Op | np.ufunc | str) -> Operation:
+    """The operation that `op` stands for: one of MPI, a function of NumPy, or a name of one of these.
 
     Raises:
         ArgumentError: `op` is not an operation, or not one on arrays of numbers.
     """
-    if not isinstance(op, mpi.Op):
-        raise ArgumentError(f"op is {op!r}. Give an operation of mpi4py, such as MPI.SUM, or one of MPI.Op.Create.")
-    known = _known_operations().get(mpi.handle_of(op))
+    key = mpi.handle_of(op) if isinstance(op, mpi.Op) else op.lower() if isinstance(op, str) else op
+    known = _known_operations().get(key) if isinstance(key, Hashable) else None
     if known is not None:
         return known
-    if op == mpi.OP_NULL or op.is_predefined:
-        names = ", ".join(operation.name for operation in _known_operations().values())
-        raise ArgumentError(f"op does not reduce arrays of numbers. Use {names}, or one of MPI.Op.Create.")
+    if not isinstance(op, mpi.Op) or op == mpi.OP_NULL or op.is_predefined:
+        names = ", ".join(name for name in _known_operations() if isinstance(name, str))
+        raise ArgumentError(
+            f"op is {op!r}, which does not reduce arrays of numbers. Use {names}, NumPy's functions of these names, "
+            "MPI's operations, or one of MPI.Op.Create."
+        )
     law = "commutes" if op.is_commutative else "does not commute"  # handles differ between ranks, so the name has none
     return _UserFunction(f"an operation of the user's that {law}", op, op.is_commutative)
 
 
 @cache
-def _known_operations() -> dict[int, _Function]:
-    """MPI's own operations, by handle."""
+def _known_operations() -> dict[Hashable, _Function]:
+    """MPI's own operations, by handle, by NumPy's function, and by the names of both."""
     table = {
         "SUM": (np.add, "iufc"),
         "PROD": (np.multiply, "iufc"),
@@ -142,7 +144,11 @@ def _known_operations() -> dict[int, _Function]:
         "BOR": (np.bitwise_or, "biu"),
         "BXOR": (np.bitwise_xor, "biu"),
     }
-    return {mpi.handle_of(getattr(mpi, name)): _Function(f"MPI.{name}", *entry) for name, entry in table.items()}
+    known: dict[Hashable, _Function] = {}
+    for name, (function, kinds) in table.items():
+        keys = (mpi.handle_of(getattr(mpi, name)), function, name.lower(), function.__name__)
+        known.update(dict.fromkeys(keys, _Function(f"MPI.{name}", function, kinds)))
+    return known
 
 
 def _cure(dtype: np.dtype[Any]) -> str:

@@ -134,7 +134,7 @@ def test_full_disk(tmp_path):
     lines = run_with(FOLDER.format(folder, ""), "save_on_a_full_disk", folder).splitlines()
     assert len(lines) == 4
     assert all("No space left on device" in line for line in lines)
-    assert all(line.startswith(("error: FileError 28 ", "error: PeerError ")) for line in lines)
+    assert all(line.startswith(("error: FileError 28 ", "error: PeerFileError 28 ")) for line in lines)
     assert sum("a.npy" in line for line in lines) == 2
     assert sum("dataset 'x'" in line and "a.h5" in line for line in lines) == 2
 
@@ -151,7 +151,7 @@ def test_a_mount_that_is_read_only(tmp_path):
     lines = output.splitlines()
     assert len(lines) == 8
     assert all("Read-only file system" in line and "ermission" not in line for line in lines)
-    assert all(line.startswith(("error: FileError 30 ", "error: PeerError ")) for line in lines)
+    assert all(line.startswith(("error: FileError 30 ", "error: PeerFileError 30 ")) for line in lines)
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"a.npy": "old", "a.h5": "old"}
 
 

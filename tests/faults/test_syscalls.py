@@ -194,18 +194,19 @@ SAVING = [
 def test_errors_of_a_save(victim, call, faults, tmp_path):
     """ENOSPC or EIO at the n-th system call of a save.
 
-    Outcome: FileError or PeerError on all ranks; what was there is there still, nothing is left, and the next call
+    Outcome: FileError or PeerFileError on all ranks; what was there is there still, nothing is left, and the next call
     works.
     """
     outcomes = errors_of_a_save(victim, call, faults, tmp_path)
-    assert all({"FileError", "PeerError"} & set(of_fault) for of_fault in outcomes.values())
+    assert all({"FileError", "PeerFileError"} & set(of_fault) for of_fault in outcomes.values())
     assert call == "close" or not any("bits" in of_fault for of_fault in outcomes.values())
 
 
 def test_errors_of_a_save_on_a_disk_that_becomes_read_only(tmp_path):
     """A file system that becomes read-only while a file is saved.
 
-    Outcome: FileError or PeerError on all ranks; what was there is there still, and a later job removes what is left.
+    Outcome: FileError or PeerFileError on all ranks; what was there is there still, and a later job removes what is
+    left.
     """
     ((first, *_),) = errors_of_a_save(0, "/^(rename|unlink)$", "EROFS", tmp_path).values()
     assert first == "FileError"

@@ -109,6 +109,14 @@ def test_every_size_in_every_way(configured, operations, backend):
         assert (ms.allreduce(local, larger, comm=duplicate) == np.max(inputs, 0)).all()
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_an_operation_by_its_name_and_by_the_function_of_numpy(name, comm):
+    local, function = np.arange(5) * (comm.rank - 1), FUNCTIONS[name][1]
+    wanted = ms.allreduce(local, getattr(MPI, name)).tobytes()
+    for op in (name, name.lower(), function, function.__name__):
+        assert ms.allreduce(local, op).tobytes() == wanted
+
+
 def test_no_memory_on_one_rank(configured, raised, monkeypatch):
     """In the middle of the reduction, and for what a rank receives."""
     duplicate = configured(backend="private")

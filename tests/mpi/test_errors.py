@@ -46,8 +46,10 @@ BAD_ON_ONE_RANK = [
     (ANY.allreduce, (1.0,), "SpecError: builtins.float was given; expected"),
     (ANY.allreduce, (np.ones(2), MPI.BAND), "SpecError: MPI.BAND does not fit dtype float64: it takes bool, integers"),
     (ANY.allreduce, (np.ones(2, [("a", "f8")]), MPI.SUM), "SpecError: MPI.SUM does not fit dtype [('a', '<f8')]"),
-    (ANY.allreduce, (np.ones(2), MPI.MAXLOC), "ArgumentError: op does not reduce arrays of numbers"),
-    (ANY.allreduce, (np.ones(2), np.add), "ArgumentError: op is <ufunc 'add'>. Give an operation of mpi4py"),
+    (ANY.allreduce, (np.ones(2), MPI.MAXLOC), "ArgumentError: op is <mpi4py.MPI.Op object"),
+    (ANY.allreduce, (np.ones(2), np.subtract), "ArgumentError: op is <ufunc 'subtract'>, which does not reduce arrays"),
+    (ANY.allreduce, (np.ones(2), "mean"), "ArgumentError: op is 'mean', which does not reduce arrays of numbers. Use"),
+    (ANY.allreduce, (np.ones(2), ["sum"]), "ArgumentError: op is ['sum'], which does not reduce arrays of numbers"),
 ]
 
 

@@ -259,14 +259,6 @@ PLACES: dict[str, tuple[int | None, Any]] = {
         f"__array_finalize__ of {call.__name__}": (0, partial(finalize, call))
         for call in (ms.share, ms.allreduce, ms.allgather, ms.gather)
     },
-    "__array__ of put": (
-        0,
-        lambda comm, code: ms.put(ms.zeros(12, comm=comm), ..., Object(code, "__array__"), comm=comm),
-    ),
-    "__array__ of full": (
-        LAST,
-        lambda comm, code: ms.full(12, Object(code, "__array__") if comm.rank == LAST else 0, comm=comm),
-    ),
     "function of load": (0, lambda comm, code: ms.load(call=code, comm=comm)),
     **calls(0, load, ("shape", "dtype", "close")),
     **calls(None, load, ("__getitem__", "__array__")),

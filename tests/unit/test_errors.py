@@ -20,6 +20,7 @@ EXAMPLES = {
     ms.MismatchError(MANY): "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 503 more: share",
     ms.PeerError(3, "n1", "ValueError: no", 2): "rank 3 on host n1 failed: ValueError: no (and 2 more ranks failed)",
     ms.PeerCapacityError(3, CAPACITY, 1): f"rank 3 on host n1 failed: CapacityError: {CAPACITY} (and 1 more ranks",
+    ms.PeerFileError(3, "n1", 2, "/a.npy", None, "it is gone", 1): "n1 failed: FileError: /a.npy: it is gone",
     ms.StallError("share() at job.py:7", 2.5, {1: "on host n1 is in zeros() at job.py:9"}): "share() at job.py:7 has "
     "waited 2.5 s (MPISHARE_TIMEOUT) for ranks that have not come: rank 1 on host n1 is in zeros() at job.py:9",
     ms.TaskError(7, 3, "n1", "ValueError: no", "Traceback (most recent call last):\n"): "ValueError: no",
@@ -46,6 +47,12 @@ BUILTIN = {"Spec": TypeError, "Capacity": MemoryError, "Argument": ValueError, "
 
 def test_they_are_also_what_python_programs_expect():
     assert all(issubclass(getattr(ms, f"{name}Error"), expected) for name, expected in BUILTIN.items())
+
+
+def test_a_file_error_of_another_rank_has_its_facts():
+    error = ms.PeerFileError(3, "n1", 2, "/a.h5", "delay", "no such file", 1)
+    assert isinstance(error, ms.FileError)
+    assert (error.rank, error.host, error.errno, error.path, error.dataset) == (3, "n1", 2, "/a.h5", "delay")
 
 
 def test_a_capacity_error_of_another_rank_has_its_numbers():

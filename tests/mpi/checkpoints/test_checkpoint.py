@@ -117,7 +117,7 @@ def test_a_file_imports_no_module(shared_folder, raised, monkeypatch):
     with monkeypatch.context() as patched:
         patched.delitem(sys.modules, FOREIGN)
         outcomes = raised(checkpoint.latest)
-    assert {error for error, _ in outcomes} <= {"FileError", "PeerError"}
+    assert {error for error, _ in outcomes} <= {"FileError", "PeerFileError"}
     assert all(f"it has items of module {FOREIGN}. Import it on all" in text for _, text in outcomes)
     assert checkpoint.latest().step == 3
 
@@ -234,7 +234,7 @@ def test_one_that_is_altered_after_it_was_read(checkpoint, raised):
     for rank in range(COMM.size):
         flip(snapshot.path, first + 64 * rank)
     outcomes = raised(lambda: snapshot.load("x"))
-    assert {error for error, _ in outcomes} <= {"FileError", "PeerError"}
+    assert {error for error, _ in outcomes} <= {"FileError", "PeerFileError"}
     assert any("dataset 'x' of" in text and "differ from the saved ones" in text for _, text in outcomes)
     outcomes = raised(lambda: snapshot.load("x", region=slice(COMM.rank, COMM.rank + 1)))
     assert {error for error, _ in outcomes} == {"FileError"}
@@ -288,7 +288,7 @@ def test_one_that_cannot_be_read_is_not_taken_for_a_damaged_one(checkpoint, rais
 
     with mock.patch.object(os, call, wraps=getattr(os, call), side_effect=refuse):
         outcomes = raised(checkpoint.latest)
-    assert sorted({error for error, _ in outcomes}) == ["FileError", "PeerError"][: COMM.size]
+    assert sorted({error for error, _ in outcomes}) == ["FileError", "PeerFileError"][: COMM.size]
     assert all(f"{checkpoint.path}" in text and f": {os.strerror(code)}" in text for _, text in outcomes)
     assert checkpoint.latest().step == 2
 

@@ -79,7 +79,7 @@ def test_a_file_of_a_later_format_is_refused_and_stays(shared_folder, raised):
     COMM.Barrier()
     checkpoint = ms.Checkpoint(folder)
     [(error, text), *others] = raised(checkpoint.latest)
-    assert (error, {error for error, _ in others} - {"PeerError"}) == ("FileError", set())
+    assert (error, {error for error, _ in others} - {"PeerFileError"}) == ("FileError", set())
     assert (
         f"is of checkpoint format {FORMAT + 1}; mpishare {ms.__version__} reads up to {FORMAT}. Install a later version"
         in text

@@ -98,7 +98,7 @@ def test_a_map_shows_the_file(written):
 def test_a_name_that_is_not_there(written, raised):
     path, _ = written
     errors = raised(lambda: ms.load(path, "none"))
-    assert {error for error, _ in errors} <= {"FileError", "PeerError"}
+    assert {error for error, _ in errors} <= {"FileError", "PeerFileError"}
     assert all(str(path) in text for _, text in errors)
 
 
@@ -136,5 +136,5 @@ def test_a_file_that_changes(written, raised, monkeypatch):
     errors = raised(lambda: ms.load(path))
     if COMM.rank == 0:
         os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert {error for error, _ in errors} <= {"FileError", "PeerError"}
+    assert {error for error, _ in errors} <= {"FileError", "PeerFileError"}
     assert all("was changed while it was read" in text for _, text in errors), errors

@@ -246,7 +246,8 @@ def test_bad_arguments(raised, folder, monkeypatch, name):
     errors = raised(lambda: ms.load(**{"path": "small.npy", **options}))
     leaders = {ranks[0] for ranks in ms.topology().placement.nodes}
     failed = {ON_ROOT: {0}, ON_LEADERS: leaders, ON_ALL: set(range(COMM.size))}[ranks]
-    assert [kind for kind, _ in errors] == [error if rank in failed else "PeerError" for rank in range(COMM.size)]
+    peer = "PeerFileError" if error == "FileError" else "PeerError"
+    assert [kind for kind, _ in errors] == [error if rank in failed else peer for rank in range(COMM.size)]
     assert all(message in text for _, text in errors)
 
 
@@ -287,7 +288,7 @@ def test_a_file_that_is_changed_while_it_is_read(raised, folder, monkeypatch):
     monkeypatch.setattr(os, "preadv", changing)
     errors = raised(lambda: ms.load(path))
     monkeypatch.undo()
-    assert {error for error, _ in errors} <= {"FileError", "PeerError"}
+    assert {error for error, _ in errors} <= {"FileError", "PeerFileError"}
     assert all(str(path) in text for _, text in errors)
 
 
@@ -304,7 +305,7 @@ def test_nodes_whose_files_differ(raised, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save("a.npy", np.zeros(3 if topology.node == 0 else 4))
     errors = raised(lambda: ms.load("a.npy", read="node"))
-    expected = [("PeerError" if rank in topology.ranks_of(0) else "FileError") for rank in range(topology.size)]
+    expected = [("PeerFileError" if rank in topology.ranks_of(0) else "FileError") for rank in range(topology.size)]
     assert [error for error, _ in errors] == (expected if topology.n_nodes > 1 else ["nothing"] * topology.size)
     if topology.n_nodes > 1:
         assert all("has array: shape=(4,)" in text and "but on host" in text for _, text in errors)

@@ -126,3 +126,20 @@ def test_collectives_copy_or_do_nothing(mpi, comm):
     comm.Ibarrier().Wait()
     assert (received.tolist(), other.tolist()) == ([0, 1, 2], [0, 1, 2])
     assert (comm.allgather("x"), comm.gather("x", 0), comm.bcast("x", 0)) == (["x"], ["x"], "x")
+
+
+WITHOUT_LINUX = """
+import os, socket, sys
+for name in ("sched_getaffinity", "sched_setaffinity", "memfd_create", "posix_fallocate", "O_TMPFILE"):
+    hasattr(os, name) and delattr(os, name)
+del socket.SO_PEERCRED
+sys.modules["mpi4py"] = None
+import numpy as np, mpishare as ms
+assert ms.share(np.zeros(1 << 20)).sum() == ms.zeros(3).sum() == 0
+assert ms.allreduce(np.array([1, 5]), "max").tolist() == [1, 5]
+print(ms.report())
+"""
+
+
+def test_one_rank_works_where_python_lacks_the_names_of_linux():
+    subprocess.run([sys.executable, "-c", WITHOUT_LINUX], cwd=ROOT, env=environment({}), timeout=100, check=True)
