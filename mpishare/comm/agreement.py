@@ -62,6 +62,7 @@ from mpishare.errors import (
     PeerCapacityError,
     PeerError,
     PeerFileError,
+    StallError,
     text_of_error,
 )
 
@@ -131,7 +132,7 @@ class Agreement:
             else:
                 mark_alone(error)
         except BaseException as raised:
-            if not is_known(raised, self._comm.size):
+            if not is_known(raised, self._comm.size) and not isinstance(raised, StallError):  # which comes again
                 mark_alone(raised)
             raise
 

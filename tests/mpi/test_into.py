@@ -54,7 +54,7 @@ def test_rows_that_do_not_fit_the_grid(comm, raised):
     assert not grid.any()
 
 
-@pytest.mark.parametrize("first", [-2, -1, 1])
+@pytest.mark.parametrize("first", [-1, 1])
 def test_rows_that_lie_where_those_of_other_ranks_go(comm, raised, first):
     """Also those that begin before the grid."""
     local, expected = own_rows(comm)
