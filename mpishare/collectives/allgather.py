@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Block, address_of, bytes_of, copy_bytes
 from mpishare.arrays.spec import Spec
-from mpishare.collectives.bcast import is_in_shared_memory, name_of_out
+from mpishare.collectives.arguments import is_in_shared_memory, name_of_out
 from mpishare.comm import mpi
 from mpishare.comm.agreement import Deferred, agree, mark_known
 from mpishare.comm.collective import collective

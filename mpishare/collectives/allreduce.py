@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.raw import address_of, bytes_of
 from mpishare.arrays.spec import Spec
-from mpishare.collectives.bcast import is_in_shared_memory, name_of_out, place_of
+from mpishare.collectives.arguments import is_in_shared_memory, name_of_out, place_of
 from mpishare.comm import mpi
 from mpishare.comm.agreement import PAYLOAD_BYTES, agree
 from mpishare.comm.collective import collective

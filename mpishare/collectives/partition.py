@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from mpishare.arrays import slices
-from mpishare.collectives.bcast import check_scope
+from mpishare.collectives.arguments import check_scope
 from mpishare.comm import mpi
 from mpishare.comm.collective import collective
 from mpishare.comm.context import context_of

@@ -11,7 +11,7 @@ from mpishare.arrays.dtypes import has_gaps
 from mpishare.arrays.raw import Block, bytes_of
 from mpishare.arrays.region import checked_region, parse_region, text_of_region
 from mpishare.arrays.spec import Spec, plain
-from mpishare.collectives.bcast import shared_name
+from mpishare.collectives.arguments import shared_name
 from mpishare.comm import mpi
 from mpishare.comm.agreement import Deferred, agree
 from mpishare.comm.collective import collective

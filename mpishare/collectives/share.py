@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from mpishare.arrays.spec import PLAIN_CLASSES, Spec, describe
-from mpishare.collectives.bcast import check_scope
+from mpishare.collectives.arguments import check_scope
 from mpishare.comm import callsite, mpi
 from mpishare.comm.agreement import PAYLOAD_BYTES, Agreement, agree
 from mpishare.comm.alone import alone
