@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 PAGE_BYTES = 4096
-"""The smallest page of any Linux that MPI runs on. For what must be the same on hosts with other pages, and for "one
-page", which the kernel rounds up. `memory.pages` knows those of this host."""
+"""The smallest page of any Linux that MPI runs on. Used where all hosts must compute the same number, and for "one
+page", which the kernel rounds up. `memory.pages` knows the pages of this host."""
 
 LINE_BYTES = 64
 """A cache line, and what the widest vector instructions want."""

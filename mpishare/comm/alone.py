@@ -51,7 +51,10 @@ class alone:  # noqa: N801 - used as `with alone(comm, "within a task"):`
             _blocks.remove(self)
 
     def separates(self, comm: mpi.Intracomm, *, of_this_thread: bool = False) -> bool:
-        """Whether other ranks of `comm` do not come to a collective of this thread, which is the block's own if so."""
+        """Whether other ranks of `comm` do not come to a collective of this thread.
+
+        With `of_this_thread`, true only in the thread that entered the block.
+        """
         is_own = self._thread == threading.get_ident()
         if self.is_lifted or not (is_own or (self._is_for_all and not of_this_thread)):
             return False

@@ -34,7 +34,7 @@ class Context:
         topology: The facts about its nodes, which users see.
         mpi_nodes: How many nodes MPI sees in the ranks of this node; where it is not 1, it makes no windows here.
         config: The settings read from the environment when the communicator was first used.
-        collective_comm: mpishare's own duplicate of the communicator, for collectives; see `comm.tags`.
+        collective_comm: mpishare's own duplicate of the communicator, for collectives; see `comm.in_flight.Tag`.
         node_comm: mpishare's communicator of the ranks of this node: `data_comm` on a single node. On several nodes
             users see it as `topology.node_comm`, so only collectives run on it.
         node_collective_comm: The same for collectives.

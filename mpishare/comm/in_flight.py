@@ -32,7 +32,7 @@ class Tag(IntEnum):
     POOL_COMMAND = 6  # tasks/pool: what a worker does next
     POOL_CALL = 7  # tasks/dispatcher: one call for a worker
     POOL_RESULT = 8  # tasks/dispatcher: what it returned
-    ROW_BLOCK = 9  # files/parallel_write: rows on their way to the node that writes
+    ROW_BLOCK = 9  # files/replace_file: rows on their way to the node that writes
     TILE_READY = 10  # files/parallel_read: a reader tells its leader that a piece is in memory
     ROWS = 11  # transfer/rows and transfer/exchange: rows
     FIRST_OF_MESSAGES = 12  # messages/wire: this and all above, what follows the head of a user's message

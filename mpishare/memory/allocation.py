@@ -138,7 +138,7 @@ class _Pools:
         except MpishareError as error:
             if severity_of(error, context.topology.size) == Severity.FATAL:
                 raise
-            # The array gets memory of its own, or the error for that.
+            # The array gets memory of its own, or raises that allocation's error.
             self._refused_until[backend] = context.segment_count + _ARRAYS_WITHOUT_SLAB
 
     def _obtain(

@@ -58,8 +58,8 @@ from mpishare.host import memory as host_memory
 from mpishare.memory.mapping import Mapping, Origin
 
 LARGEST_SLOT_BYTES = 2 << 20
-"""A larger array has memory of its own, whose pages become read-only and writable again each time it is used. Up to
-this size that costs more than a copy: each small page that becomes writable again takes a page fault."""
+"""A larger array has memory of its own, whose pages become read-only and writable again each time it is used. Below
+this size, changing the protection costs more than copying: each small page that becomes writable takes a page fault."""
 
 _FIRST_SLAB_BYTES = 64 << 10
 _LARGEST_SLAB_BYTES = 2 << 20

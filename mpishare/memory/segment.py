@@ -98,7 +98,7 @@ class Segment:
         if memory is None:
             return None
         segment = Segment(Slot(memory, Origin("private", node_size=1), self.nbytes), self.nbytes, None, "private")
-        segment._keeps = self  # unchanged pages show its bytes, which must live as long
+        segment._keeps = self  # keeps the shared segment alive: unchanged pages are its pages
         return segment
 
     def same_view(self, view: NDArray[Any], segment: Segment) -> NDArray[Any]:

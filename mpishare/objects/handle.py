@@ -108,8 +108,8 @@ def handle(obj: _T) -> Handle[_T]:
     `get()` returns `obj` itself. It needs no MPI. A process that has such a handle is not a rank: it must not call
     mpishare's collectives.
 
-    Keep the handle until all others have it: it holds the memory open for them. Who has a handle keeps the memory,
-    whatever the others do. Nothing is left when all have ended.
+    Keep the handle until all others have it: it holds the memory open for them. The memory lives as long as any process
+    holds a handle. Nothing is left when all have ended.
 
     An array of `backend="memmap"` is not copied, nor is an array that is mapped where it lies (`load(map=True)`), while
     its rank keeps the file open: it does so for the newest 64 segments. Any other read-only array is moved into such a

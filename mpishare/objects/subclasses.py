@@ -63,7 +63,7 @@ def _reduced_with_items(array: NDArray[Any]) -> tuple[Any, ...]:
 
 
 class _Template:
-    """Pickles an array of a subclass of ndarray in the way of its class, for `reduce_subclass` does it in another."""
+    """Pickles an array of a subclass of ndarray in the way of its class, because `reduce_subclass` uses another."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self._reduced = array.__reduce_ex__(5)

@@ -27,8 +27,8 @@ Rows = NDArray[Any]
 # all ranks of a node send and receive at the same time.
 #
 # A round brings one lot of rows from each server: the first 500 wanted of each, say, then the next 500. All ranks have
-# the same lot. A rank first begins to send the numbers of all rows that it wants, a message for each lot: behind rows
-# on the same link, they would come late. Then, in a round, it
+# the same lot. A rank first begins to send the numbers of all rows that it wants, a message for each lot. Queued
+# behind rows on the same link, they would arrive late. Then, in a round, it
 #   1. begins to receive a lot of rows from each server;
 #   2. receives a message of numbers from each client, and begins to send the rows;
 #   3. waits for all rows of the round before, which it has received or sent.
