@@ -76,12 +76,12 @@ def _create(file: Any, path: Path, name: str, spec: Spec, any_dtype: bool) -> An
     names, attributes = [name], []
     if old is not None:
         if not isinstance(old, h5py.Dataset):
-            raise ArgumentError(f"{name!r} is a group. Give the dataset another name.")
+            raise ArgumentError(f"{name!r} is a {type(old).__name__.lower()}. Give the dataset another name.")
         if _has_place(old.id, spec):
             return old.id
         _check_scales(old, name)
         names = _names(file, name)
-        attributes = [(key, value, h5py.Datatype(old.attrs.get_id(key).get_type())) for key, value in old.attrs.items()]
+        attributes = [(key, *_contents(old.attrs.get_id(key))) for key in old.attrs]
         for each in names:
             del file[each]
         del old  # and so its bytes, before the new ones get a place
@@ -92,9 +92,20 @@ def _create(file: Any, path: Path, name: str, spec: Spec, any_dtype: bool) -> An
         made = made or _without_name(file, Spec(np.dtype("u1"), (spec.nbytes,)))
         for each in names:
             file[each] = h5py.Dataset(made)
-        for key, value, dtype in attributes:
-            file[name].attrs.create(key, value, dtype=dtype)
+        for key, values, dtype, space in attributes:
+            attribute = h5py.h5a.create(made, key.encode(errors="surrogateescape"), dtype, space)
+            if values.size:
+                attribute.write(values, h5py.h5t.py_create(attribute.dtype))
     return made
+
+
+def _contents(attribute: Any) -> tuple[NDArray[Any], Any, Any]:
+    """The items of an attribute, whose text stays bytes in any encoding; its type; and its dataspace."""
+    space = attribute.get_space()
+    values = np.empty(space.get_simple_extent_npoints(), attribute.dtype)
+    if values.size:
+        attribute.read(values, h5py.h5t.py_create(attribute.dtype))
+    return values, attribute.get_type(), space
 
 
 def _without_name(file: Any, spec: Spec) -> Any:

@@ -131,6 +131,8 @@ ATTRIBUTES = {
     "lists": np.array([np.arange(3), np.arange(2)], h5py.vlen_dtype("i4")),
     "none": h5py.Empty("f4"),
     "ä": np.zeros((0, 3)),
+    "latin": "°C".encode("latin1"),
+    "latin names": np.array("°C".encode("latin1"), h5py.string_dtype()),
 }
 NEW = {
     "refilled": np.full((2, 3), 7.0),
@@ -153,6 +155,7 @@ def test_what_belongs_to_a_dataset_stays(shared_folder, storage, new):
             for name, value in ATTRIBUTES.items():
                 old.attrs.create(name, value, dtype=getattr(value, "dtype", None))
             old.attrs["refers"] = made["data"].ref
+            old.attrs.create("matrices", np.ones((2, 3)), dtype=np.dtype(("f4", 3)))
             types = {name: old.attrs.get_id(name).get_type().encode() for name in old.attrs}
     COMM.Barrier()
     ms.save(file, new, "entry/counts")
@@ -166,6 +169,7 @@ def test_what_belongs_to_a_dataset_stays(shared_folder, storage, new):
             for name, value in ATTRIBUTES.items():
                 assert repr(attributes[name]) == repr(old_value(value))
             assert saved[attributes["refers"]] == saved["data"]
+            assert attributes["matrices"].tolist() == [[1.0] * 3] * 2
 
 
 def old_value(value):
@@ -236,6 +240,7 @@ REFUSED: list[tuple[Any, Any, str | None, str, str]] = [
     ("a.h5", ONES, None, "ArgumentError", "name the dataset"),
     ("a.npy", ONES, "x", "ArgumentError", "one array without a name"),
     ("old.h5", ONES, "group", "ArgumentError", "'group' is a group"),
+    ("old.h5", ONES, "type", "ArgumentError", "'type' is a datatype"),
     ("old.h5", ONES, "far/y", "ArgumentError", "'far' is a link"),
     ("old.h5", ONES, "near/deep/y", "ArgumentError", "'near' is a link"),
     ("old.h5", ONES, "near", "ArgumentError", "'near' is a link"),
@@ -263,6 +268,7 @@ def test_what_cannot_be_saved(shared_folder, raised, distributed):
             made.create_group("group")
             made["far"] = h5py.ExternalLink("other.h5", "/")
             made["near"] = h5py.SoftLink("/far")
+            made["type"] = np.dtype("f8")
             made["same"] = made["group"]
             made["y"] = made["same/z"] = made.create_dataset("group/x", data=np.zeros(3))
             made["dangling"] = h5py.SoftLink("/nowhere")
