@@ -6,7 +6,7 @@ import math
 import operator
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar
@@ -188,19 +188,25 @@ def plain(value: _T) -> _T:
     Raises:
         SpecError: It is an array of another class, or a list or tuple with one in it. Masked arrays may have no mask.
     """
-    kind = type(value)
+    for leaf in leaves(value):
+        kind = type(leaf)
+        if isinstance(leaf, np.ndarray):
+            is_plain = kind in PLAIN_CLASSES or (kind is np.ma.MaskedArray and not np.ma.is_masked(leaf))
+        else:
+            has_items_alone = isinstance(leaf, np.generic) or hasattr(kind, "__dlpack__")
+            is_plain = has_items_alone or not any(hasattr(kind, name) for name in _PROTOCOLS)
+        if not is_plain:
+            raise _not_plain(leaf)
+    return value
+
+
+def leaves(value: object) -> Iterator[Any]:
+    """What lists and tuples have in them, at any depth, but for items that are all of Python; else the value itself."""
     if isinstance(value, list | tuple):
         for item in () if set(map(type, value)) <= _PYTHON_CLASSES else value:
-            plain(item)
-        is_plain = True
-    elif isinstance(value, np.ndarray):
-        is_plain = kind in PLAIN_CLASSES or (kind is np.ma.MaskedArray and not np.ma.is_masked(value))
+            yield from leaves(item)
     else:
-        has_items_alone = isinstance(value, np.generic) or hasattr(kind, "__dlpack__")
-        is_plain = has_items_alone or not any(hasattr(kind, name) for name in _PROTOCOLS)
-    if not is_plain:
-        raise _not_plain(value)
-    return value
+        yield value
 
 
 def _not_plain(array: object) -> SpecError:
@@ -209,7 +215,8 @@ def _not_plain(array: object) -> SpecError:
         return SpecError("None was given; expected a numpy.ndarray. Pass the array on this rank.")
     kind = f"{type(array).__module__}.{type(array).__name__}"
     if not isinstance(array, np.ndarray):
-        return SpecError(f"{kind} was given; expected a numpy.ndarray. {_CURE}")
+        cure = "Pass numpy.array(…) of it." if type(array) in (*_PYTHON_CLASSES, list, tuple) else _CURE
+        return SpecError(f"{kind} was given; expected a numpy.ndarray. {cure}")
     reason = "as its bytes alone would lose what the class adds"
     return SpecError(f"{kind} was given; expected a plain numpy.ndarray, {reason}. {_CURE}")
 

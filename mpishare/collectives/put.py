@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from mpishare.arrays.dtypes import has_gaps
 from mpishare.arrays.raw import Block, bytes_of
 from mpishare.arrays.region import checked_region, parse_region, text_of_region
-from mpishare.arrays.spec import Spec, plain
+from mpishare.arrays.spec import Spec, leaves, plain
 from mpishare.collectives.arguments import shared_name
 from mpishare.comm import mpi
 from mpishare.comm.agreement import Deferred, agree
@@ -163,6 +163,8 @@ def _assigned(data: ArrayLike | None, spec: Spec, kind: ArrayClass) -> ArrayLike
     assigned = kind.around(items)
     if type(assigned).__setitem__ is np.ndarray.__setitem__ and take_apart(data)[1].skeleton != kind.skeleton:
         plain(data)
+    if any(map(np.ma.is_masked, leaves(data))):
+        raise SpecError(f"data has a mask, which {kind.name} would lose. Put the items without one.")
     try:
         assigned[...] = data
     except Exception as error:  # user classes may raise anything

@@ -12,6 +12,7 @@ from tests.arrays import bits
 
 units = pytest.importorskip("astropy.units")
 table = pytest.importorskip("astropy.table")
+masks = pytest.importorskip("astropy.utils.masked")
 
 
 def lengths(comm, n=3, unit="m"):
@@ -131,6 +132,23 @@ def test_values_that_would_lose_their_class(comm, raised):
         errors = raised(lambda: ms.put(model, slice(0, 1), value))  # noqa: B023
         assert errors[0][0] == "SpecError", errors
     assert np.asarray(model).tolist() == [1.0, 3.0]
+
+
+def test_a_mask_that_would_be_lost(comm, raised):
+    """The class assigns the items behind it, too."""
+    masked = np.ma.array(np.ones(2), mask=[False, True])
+    for unit, value in (
+        (units.one, masked),
+        (units.one, np.ma.masked),
+        (units.km, masks.Masked(np.ones(2) * units.m, mask=[False, True])),
+        (units.km, [1 * units.km, masks.Masked(1 * units.m, mask=True)]),
+    ):
+        grid = ms.share(np.zeros(2) * unit if comm.rank == 0 else None, writable=True)
+        errors = raised(lambda: ms.put(grid, ..., value))  # noqa: B023
+        assert errors[0][0] == "SpecError", errors
+        assert "data has a mask" in errors[0][1]
+        ms.put(grid, ..., [1 * unit, 2 * unit])
+        assert grid.value.tolist() == [1, 2]  # type: ignore[attr-defined]
 
 
 def labelled(label):
