@@ -34,6 +34,14 @@ def address_of(array: NDArray[Any]) -> int:
     return address
 
 
+def overlap(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Whether two arrays have items in common, as far as that is found in a short time."""
+    try:
+        return np.shares_memory(one, other, max_work=10_000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return False
+
+
 def copy_bytes(target: NDArray[Any], source: NDArray[Any]) -> None:
     """Copies every byte of each item, padding included, between arrays of one dtype and shape and any strides."""
     if is_native_number(target.dtype):  # NumPy copies padding of these, as in 'g', too

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays.raw import address_of, bytes_of
+from mpishare.arrays.raw import address_of, bytes_of, overlap
 from mpishare.arrays.spec import Spec
 from mpishare.collectives.arguments import is_in_shared_memory, name_of_out, place_of
 from mpishare.comm import mpi
@@ -157,16 +157,8 @@ def _check_distinct(context: Context, local: NDArray[Any]) -> None:
             if segment is None or other is None or other[0] != segment.key or rank == topology.rank:
                 continue
             theirs = np.ndarray(local.shape, local.dtype, segment.block(), *other[1:])
-            if np.may_share_memory(local, theirs) and _overlap(local, theirs):
+            if overlap(local, theirs):
                 raise SpecError(
                     f"local is the same node-shared memory on ranks {topology.rank} and {rank}, and would count twice. "
                     "Pass scope='nodes' to count it once for each node, or an array of each rank."
                 )
-
-
-def _overlap(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Whether two arrays have items in common, as far as that is found in a short time."""
-    try:
-        return np.shares_memory(one, other, max_work=10_000)  # type: ignore[arg-type]
-    except np.exceptions.TooHardError:
-        return False

@@ -6,6 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from mpishare.arrays.raw import overlap
 from mpishare.arrays.spec import PLAIN_CLASSES, describe
 from mpishare.comm import mpi
 from mpishare.comm.context import Context, context_of
@@ -13,7 +14,7 @@ from mpishare.comm.requests import pending
 from mpishare.errors import ArgumentError, MpishareError, SpecError, StallError, checked_integer
 from mpishare.messages.requests import ReceiveRequest, Request, SendRequest, receive_now, send_now
 from mpishare.messages.wire import Message, encode, lz4
-from mpishare.objects.pickling import pickle_object
+from mpishare.objects.pickling import PickledObject, pickle_object
 
 
 def send(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, compress: str | None = None) -> None:
@@ -226,6 +227,7 @@ def sendrecv(
         What was received; see `recv`.
 
     Raises:
+        SpecError: `array` and `out` have items in common; nothing has been sent.
         SpecError, ArgumentError, CapacityError, StallError, MpishareError: See `send` and `recv`. `array` has been sent
             all the same; after a StallError, MPI may still read it.
 
@@ -245,7 +247,12 @@ def sendrecv(
     """
     context = context_of(comm)
     _checked_receive(context, source, recvtag, out, status)  # before anything is sent
-    sending = isend(array, dest, tag=sendtag, comm=comm)
+    rank, tag, _ = _checked_send(context, dest, sendtag, None)
+    content = _content(array)
+    for part in content.arrays if isinstance(content, PickledObject) else [content]:
+        if out is not None and overlap(part, out):
+            raise SpecError("array and out overlap: MPI would send what it has received. Pass other memory, or a copy.")
+    sending = SendRequest(context, encode(context, content), rank, tag)
     try:
         result = recv(source, tag=recvtag, out=out, comm=comm, status=status)
     except MpishareError as error:
@@ -273,8 +280,12 @@ def _checked_send(context: Context, dest: int, tag: int, compress: str | None) -
 
 
 def _encoded(context: Context, obj: Any, compresses: bool) -> Message:
-    content = obj if type(obj) in PLAIN_CLASSES else pickle_object(obj)
-    return encode(context, content, has_frames=compresses)
+    return encode(context, _content(obj), has_frames=compresses)
+
+
+def _content(obj: Any) -> NDArray[Any] | PickledObject:
+    """A plain array as it is; any other object apart from its arrays."""
+    return obj if type(obj) in PLAIN_CLASSES else pickle_object(obj)
 
 
 def _checked_receive(

@@ -106,6 +106,20 @@ def test_to_no_rank():
     assert not out.any()
 
 
+@pytest.mark.parametrize("n", [3, 300_000])
+def test_what_is_received_where_it_is_sent_from(comm, n, raised):
+    """A message would be sent in part as it has come in. A border of a grid may go beside the next one."""
+    grid = np.full((4, n), comm.rank)
+    for array, out in ((grid, grid), (grid[1:3], grid[2:]), ({"a": grid[::-1]}, grid[1:2]), (grid[:, 1], grid[:, 1])):
+        errors = raised(lambda array=array, out=out: ms.sendrecv(array, RIGHT, source=LEFT, out=out))
+        assert all(error == "SpecError" and "array and out overlap" in text for error, text in errors)
+    ms.sendrecv(grid[:, -2], RIGHT, source=LEFT, out=grid[:, 0])
+    ms.sendrecv(grid[1], RIGHT, source=LEFT, out=grid[3])
+    assert (grid[:3, 0] == LEFT).all()
+    assert (grid[:3, 1:] == comm.rank).all()
+    assert grid[3].tolist() == [grid[1, 0] if comm.size == 1 else (comm.rank - 2) % comm.size, *[LEFT] * (n - 1)]
+
+
 def test_status_and_numbers_of_numpy(comm):
     status = MPI.Status()
     rank, tag, any_source, any_tag = np.array([comm.rank, 4, MPI.ANY_SOURCE, MPI.ANY_TAG])
