@@ -94,7 +94,7 @@ def allgather(
 
 def _row_of(local: NDArray[Any], out: NDArray[Any]) -> int:
     """The row of `out` that `local` begins with; -1 if they do not overlap, -2 if they do in another way."""
-    if not (local.nbytes and np.may_share_memory(local, out)):
+    if not (local.nbytes and out.ndim and np.may_share_memory(local, out)):
         return -1
     row, rest = divmod(address_of(local) - address_of(out), out.nbytes // len(out))
     return row if local.flags.c_contiguous and not rest and row >= 0 else -2

@@ -16,6 +16,7 @@ from mpishare.collectives.partition import parts_of
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
+from mpishare.comm.context import Context
 from mpishare.errors import SpecError, checked_integer, checked_integers
 from mpishare.memory.segment import segment_of
 from mpishare.objects.array_class import items_of_out, take_apart
@@ -43,7 +44,7 @@ def gather(
         root: The rank that gets the rows.
         out: On `root`, an array in C order that may be written, into which the rows go; ignored elsewhere. New memory
             is taken when None. Where other ranks see its memory too, their `local` may be their own rows of it, but not
-            the rows of others, which are then overwritten.
+            rows of others.
         comm: The ranks that gather; MPI_COMM_WORLD when None.
 
     Returns:
@@ -53,7 +54,7 @@ def gather(
 
     Raises:
         SpecError: `local` is not an array, is 0-d, or holds Python objects; or an array cannot have as many rows as
-            all ranks have; or `out` does not fit these.
+            all ranks have; or `out` does not fit these, or has rows of others where `local` is.
         ArgumentError: `root` is not a rank of `comm`.
         CapacityError: `root` has too little memory; on the other ranks as a `PeerCapacityError`.
         MismatchError: The ranks gave rows of different shapes, dtypes or classes, or made different calls.
@@ -82,9 +83,13 @@ def gather(
             agreement.call = f"gather(rows of {describe_rows(spec)}{kind.text}, root={root})"
             stage = allocate(context, 0 if topology.rank == root or local.flags.c_contiguous else spec.nbytes)
         starts, whole = stack_rows(context, spec)
+        own, is_root = slice(*starts[topology.rank : topology.rank + 2]), topology.rank == root
+        fits = is_root and isinstance(out, np.ndarray) and whole.fits(out)
+        place = context.collective_comm.bcast_obj(place_of(out) if fits else None, root)
         with agree(context.collective_comm):
-            is_root = topology.rank == root
             block = memory_of(context, whole, items_of_out(out, kind)) if is_root else allocate(context, 0)
+            if not is_root:
+                _check_place(context, "local", local, root, "out", whole, place, own)
         if topology.rank != root:
             send_blocks(context, [(root, bytes_in_c_order(local, stage))])
             return None
@@ -159,8 +164,8 @@ def scatter(
             kind.around(np.ones([1] * len(spec.shape), spec.dtype))  # an error where this rank lacks the class
             items = items_of_out(out, kind)
             block = memory_of(context, own_spec, items)
-            if items is not None and topology.node == topology.node_of(root) and topology.rank != root:
-                _check_place(items, spec, place, own)
+            if items is not None:
+                _check_place(context, "out", items, root, "array", spec, place, own)
             is_copied = topology.rank == root and array is not None and not array.flags.c_contiguous
             longest = max(part.stop - part.start for part in parts)
             stage = allocate(context, spec.nbytes // max(spec.shape[0], 1) * longest if is_copied else 0)
@@ -174,16 +179,23 @@ def scatter(
         return kind.around(own_spec.view(block)) if out is None else out
 
 
-def _check_place(out: NDArray[Any], spec: Spec, place: Any, own: slice) -> None:
-    """Refuses an `out` in the root's array at `place`, whose rows may not have been sent yet, but for `own` rows there.
+def _check_place(
+    context: Context, name: str, rows: NDArray[Any], root: int, name_of_all: str, spec: Spec, place: Any, own: slice
+) -> None:
+    """Refuses rows that lie in an array of all rows, at `place` on the root, unless they are this rank's `own` there.
+
+    The root sends from there, or receives there, the rows of one rank after the other.
 
     Raises:
-        SpecError: It lies where other rows are.
+        SpecError: They lie where other rows are.
     """
-    segment = segment_of(out)
-    if place is None or segment is None or segment.key != place[0] or not is_in_shared_memory(out):
+    topology, segment = context.topology, segment_of(rows)
+    if topology.node != topology.node_of(root) or not is_in_shared_memory(rows):
         return
-    array = np.ndarray(spec.shape, spec.dtype, segment.block(), *place[1:])
-    is_own = address_of(out) == address_of(array[own]) and array[own].flags.c_contiguous
-    if not is_own and np.may_share_memory(out, array):
-        raise SpecError("out overlaps the root's array in a place of other rows. Pass its own rows there, or a copy.")
+    if place is None or segment is None or segment.key != place[0]:
+        return
+    whole = np.ndarray(spec.shape, spec.dtype, segment.block(), *place[1:])
+    is_own = address_of(rows) == address_of(whole[own]) and whole[own].flags.c_contiguous and rows.flags.c_contiguous
+    if not is_own and np.may_share_memory(rows, whole):
+        cure = "Pass its own rows there, or a copy."
+        raise SpecError(f"{name} overlaps the root's {name_of_all} in a place of other rows. {cure}")

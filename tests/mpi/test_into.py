@@ -46,6 +46,7 @@ def test_rows_that_do_not_fit_the_grid(comm, raised):
         "in C order": (local, ms.zeros(expected.shape, order="F")),
         "cannot be traced to node-shared memory": (local, expected.copy()),
         "out is read-only": (local, shared),
+        "out is float64 of shape ()": ((item := ms.zeros(())).reshape(1), item),
         "out is a part that is not contiguous": (local, ms.zeros((len(expected), 6))[:, ::2]),
     }
     for text, (given, out) in cases.items():
@@ -233,7 +234,7 @@ def test_a_call_that_shares_calls_no_collective_itself(comm, raised):
 
 
 def test_parts_that_go_where_those_of_other_ranks_are(comm, raised):
-    """They would overwrite rows that the root has not sent yet."""
+    """They would overwrite rows that the root has not sent yet, or be overwritten before the root has them."""
     grid = ms.zeros((comm.size * 1000, 4))
     if comm.rank == 0:
         grid[:] = np.arange(len(grid))[:, np.newaxis]
@@ -241,9 +242,15 @@ def test_parts_that_go_where_those_of_other_ranks_are(comm, raised):
     own = grid[ms.partition(len(grid))]
     ms.scatter(grid, out=own)
     ms.fence(scope="all")
+    ms.gather(own, out=grid)
+    ms.fence(scope="all")
     last = ms.topology().ranks_of(0)[-1]
     if last:
-        errors = raised(lambda: ms.scatter(grid, out=grid[:1000] if comm.rank == last else own))
-        assert errors[last][0] == "SpecError"
-        assert {error for error, _ in errors} <= {"SpecError", "PeerError"}
+        for rank, other in ((last, grid[:1000]), (last, own[::-1]), (0, grid[1000:2000])):
+            given = other if comm.rank == rank else own
+            calls = [lambda given=given: ms.scatter(grid, out=given)]
+            calls += [lambda given=given: ms.gather(given, out=grid)] * (rank == last)
+            for errors in map(raised, calls):
+                assert errors[rank][0] == "SpecError"
+                assert {error for error, _ in errors} <= {"SpecError", "PeerError"}
     assert (grid == np.arange(len(grid))[:, np.newaxis]).all()
