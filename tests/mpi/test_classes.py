@@ -148,7 +148,7 @@ def test_a_mask_that_would_be_lost(comm, raised):
         assert errors[0][0] == "SpecError", errors
         assert "data has a mask" in errors[0][1]
         ms.put(grid, ..., [1 * unit, 2 * unit])
-        assert grid.value.tolist() == [1, 2]  # type: ignore[attr-defined]
+        assert grid.value.tolist() == [1, 2]
 
 
 def labelled(label):

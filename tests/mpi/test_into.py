@@ -1,5 +1,7 @@
 """Results that go into arrays which are there, arrays that all ranks of a node write, and what counts once per node."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -248,7 +250,7 @@ def test_parts_that_go_where_those_of_other_ranks_are(comm, raised):
     if last:
         for rank, other in ((last, grid[:1000]), (last, own[::-1]), (0, grid[1000:2000])):
             given = other if comm.rank == rank else own
-            calls = [lambda given=given: ms.scatter(grid, out=given)]
+            calls: list[Any] = [lambda given=given: ms.scatter(grid, out=given)]
             calls += [lambda given=given: ms.gather(given, out=grid)] * (rank == last)
             for errors in map(raised, calls):
                 assert errors[rank][0] == "SpecError"
