@@ -65,8 +65,9 @@ class Context:
         with _from_those_left(self._made):
             self.data_comm = duplicate = _duplicate(comm, limit)
         duplicate.Set_errhandler(mpi.ERRORS_RETURN)
+        together = CollectiveComm(duplicate, limit)
         try:
-            with agree(CollectiveComm(duplicate, limit)) as agreement:  # the others may have given up waiting by now
+            with agree(together) as agreement:  # the others may have given up waiting by now
                 self.config = Config.read()
                 agreement.call = self.config.common
                 _check_launch(self.config)
@@ -80,12 +81,14 @@ class Context:
             raise
         self._made.append(duplicate)
         with _from_those_left(self._made):
-            self.topology, self.mpi_nodes = find_nodes(comm, duplicate, pretend)
+            self.topology, self.mpi_nodes = find_nodes(comm, duplicate, limit, pretend)
             if self.topology.n_nodes > 1:
                 self._made += [self.topology.node_comm, self.topology.rail]
-            self.head_comm: mpi.Intracomm = duplicate.Dup()
+            self.head_comm: mpi.Intracomm = together.call_together(duplicate.Dup)
             self._made.append(self.head_comm)
-            duplicate.Dup().Free()  # one must be left for windows: without, MPICH 5 ends the process
+            together.call_together(
+                duplicate.Dup
+            ).Free()  # one must be left for windows: without, MPICH 5 ends the process
         self._limit = limit = WaitLimit(timeout_s)
         facts = self.topology
         self.collective_comm = CollectiveComm(duplicate, limit)

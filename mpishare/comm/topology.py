@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple, cast
 
 from mpishare.comm import mpi
+from mpishare.comm.communicator import CollectiveComm
+from mpishare.comm.watchdog import WaitLimit
 from mpishare.errors import ArgumentError
 from mpishare.host.procfs import boot_id
 
@@ -113,7 +115,9 @@ class _Rank(NamedTuple):
     pretend: int | None
 
 
-def find_nodes(comm: mpi.Intracomm, duplicate: mpi.Intracomm, pretend: int | None) -> tuple[Topology, int]:
+def find_nodes(
+    comm: mpi.Intracomm, duplicate: mpi.Intracomm, limit: WaitLimit, pretend: int | None
+) -> tuple[Topology, int]:
     """Asks MPI which ranks can share memory, and makes the communicators within and across the nodes.
 
     Nodes of MPI are one node if they have the same kernel. Some MPIs see several nodes there: MPICH 5 over UCX (mpich
@@ -122,6 +126,7 @@ def find_nodes(comm: mpi.Intracomm, duplicate: mpi.Intracomm, pretend: int | Non
     Args:
         comm: The caller's communicator.
         duplicate: mpishare's own duplicate of it.
+        limit: That of waits on it.
         pretend: The pretend node of this process, which never spans real ones; None for real nodes.
 
     Returns:
@@ -131,16 +136,20 @@ def find_nodes(comm: mpi.Intracomm, duplicate: mpi.Intracomm, pretend: int | Non
     Collective:
         Over `duplicate`.
     """
-    rank = duplicate.rank
-    of_mpi = duplicate.Split_type(mpi.COMM_TYPE_SHARED, rank)
-    leader = of_mpi.bcast(rank)
+    rank, together = duplicate.rank, CollectiveComm(duplicate, limit)
+    split = cast("Callable[..., mpi.Intracomm]", duplicate.Split)
+    split_type = cast("Callable[..., mpi.Intracomm]", duplicate.Split_type)
+    of_mpi = together.call_together(partial(split_type, mpi.COMM_TYPE_SHARED, rank))
+    leader = CollectiveComm(of_mpi, limit).allgather_int(rank)[0]
     of_mpi.Free()
-    facts = duplicate.allgather((leader, mpi.Get_processor_name(), boot_id(), pretend))
+    facts = together.allgather_obj((leader, mpi.Get_processor_name(), boot_id(), pretend))
     ranks = [_Rank(*fact) for fact in facts]
     placement = Placement.from_labels([(_kernel_of(ranks[each.leader]), each.pretend) for each in ranks])
     node, n_nodes = placement.node_of[rank], len(placement.nodes)
-    node_comm = comm if n_nodes == 1 else cast("mpi.Intracomm", duplicate.Split(node, rank))
-    rail = mpi.COMM_SELF if n_nodes == 1 else cast("mpi.Intracomm", duplicate.Split(node_comm.rank, rank))
+    node_comm, rail = comm, mpi.COMM_SELF
+    if n_nodes > 1:
+        node_comm = together.call_together(partial(split, node, rank))
+        rail = together.call_together(partial(split, node_comm.rank, rank))
     leaders = [ranks[of_node[0]] for of_node in placement.nodes]
     hosts = tuple(each.host + ("" if each.pretend is None else f"~{each.pretend}") for each in leaders)
     is_leader = node_comm.rank == 0
