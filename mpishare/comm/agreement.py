@@ -127,7 +127,7 @@ class Agreement:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            if error is None or not self._is_from_outside(error):
+            if error is None or not is_from_outside(error, self._begun):
                 self._agree(error)
             else:
                 mark_alone(error)
@@ -135,13 +135,6 @@ class Agreement:
             if not is_known(raised, self._comm.size) and not isinstance(raised, StallError):  # which comes again
                 mark_alone(raised)
             raise
-
-    def _is_from_outside(self, error: BaseException) -> bool:
-        """Whether an error came while the other ranks may have been in a collective of the block."""
-        if is_alone(error):
-            return True
-        is_local = this_thread.begun == self._begun or isinstance(error, MpishareError)
-        return not is_local and "known_to" not in vars(error)
 
     def _agree(self, error: BaseException | None) -> None:
         """Exchanges whether a rank has failed; returns where none has, or where this one raises its own error."""
@@ -256,6 +249,19 @@ def mark_alone(error: BaseException) -> None:
 def is_alone(error: BaseException) -> bool:
     """Whether it was marked by `mark_alone`."""
     return getattr(error, "known_to", None) == _ALONE
+
+
+def is_from_outside(error: BaseException, begun: int) -> bool:
+    """Whether an error came while the other ranks may have been in a collective of this thread.
+
+    Args:
+        error: The error.
+        begun: How many collectives this thread had begun before.
+    """
+    if is_alone(error):
+        return True
+    is_local = this_thread.begun == begun or isinstance(error, MpishareError)
+    return not is_local and "known_to" not in vars(error)
 
 
 def is_known(error: BaseException, size: int) -> bool:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+from mpishare.comm.agreement import is_from_outside
+from mpishare.comm.requests import this_thread
 from mpishare.errors import BackendError, FileError, MpishareError, SpecError, StallError, place_in
 
 FOREIGN_ERRORS = (OSError, EOFError, LookupError, RuntimeError, ValueError, TypeError, ArithmeticError, MemoryError)
@@ -25,6 +27,8 @@ _CURE_OF_LOCKED = (
 def file_errors(path: str | os.PathLike[str], dataset: str | None = None, outcome: str = "") -> Iterator[None]:
     """A block whose errors name the file and the dataset. mpishare's own errors pass, with one exception.
 
+    An error from outside passes too: its rank must come to no agreement.
+
     Args:
         path: The file.
         dataset: The dataset, None for the file itself.
@@ -34,6 +38,7 @@ def file_errors(path: str | os.PathLike[str], dataset: str | None = None, outcom
         FileError: The operating system, NumPy or h5py refused something. It has the `errno`, if there is one.
         SpecError: The block raised a SpecError; here it names the file and the dataset.
     """
+    begun = this_thread.begun
     try:
         yield
     except SpecError as error:
@@ -41,6 +46,8 @@ def file_errors(path: str | os.PathLike[str], dataset: str | None = None, outcom
     except MpishareError:
         raise
     except FOREIGN_ERRORS as error:
+        if is_from_outside(error, begun):
+            raise
         reason = reason_of(error)
         failure = FileError(os.fspath(path), dataset, f"{reason.rstrip('.')}; {outcome}" if outcome else reason)
         failure.errno = error.errno if isinstance(error, OSError) else None

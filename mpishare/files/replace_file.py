@@ -158,17 +158,17 @@ class Replacement:
                 is_writer = ranks[self._rank] == self._rank
                 file = stack.enter_context(temporary.open("rb+", buffering=0)) if is_writer else None
             work = Deferred()
-            with self._agree(), file or nullcontext():  # closing it may report that bytes could not be written
+            with self._agree():
                 with bar:
                     if file is not None:
                         self._write_runs(file.fileno(), received, checksums, work, bar)
                     else:
                         self._send_runs(ranks[self._rank], checksums, work)
-                with work:
+                with work, file or nullcontext():  # closing it may report that bytes could not be written
                     bar.check()
+                    if file is not None and way == "hosts":
+                        os.fsync(file.fileno())
                 work.raise_first()
-                if file is not None and way == "hosts":
-                    os.fsync(file.fileno())
         if self.complete is None:
             return []
         by_rank = comm.gather_obj([np.array(of_array, np.uint32) for of_array in checksums.values()], ROOT)

@@ -10,8 +10,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from mpishare.arrays.slices import PAGE_BYTES
-from mpishare.comm.agreement import PAYLOAD_BYTES, Severity, agree, severity_of
+from mpishare.comm.agreement import PAYLOAD_BYTES, Deferred, Severity, agree, is_from_outside, severity_of
 from mpishare.comm.context import Context
+from mpishare.comm.requests import this_thread
 from mpishare.config import format_bytes
 from mpishare.errors import ArgumentError, BackendError, CapacityError, MpishareError
 from mpishare.host import memory as host_memory
@@ -167,9 +168,11 @@ def obtain(context: Context, nbytes: int, names: str | None, writable: bool) -> 
         allocate = _allocate if backend is WINDOW and MEMMAP_IN_MEMORY in backends[number:] else _allocate_with_retry
         try:
             memory = allocate(backend, context, nbytes, writable)
-            if backend is PRIVATE and names is None:
-                _report_copies(context, nbytes, refusals)
-            topology = context.topology
+            topology, reporting = context.topology, Deferred()
+            with reporting:  # the stream may be a user's
+                if backend is PRIVATE and names is None:
+                    _report_copies(context, nbytes, refusals)
+            reporting.raise_first()
             return memory, Origin(backend.title, topology.node_size, backend.is_shared, refusals, topology.node)
         except MpishareError as error:  # on all ranks of the node
             if severity_of(error, context.topology.node_size) == Severity.FATAL:
@@ -272,13 +275,17 @@ def _part_of(part: slice, count: int, number: int) -> slice:
 
 @contextmanager
 def kernel_errors(title: str, host: str, nbytes: int) -> Iterator[None]:
-    """Raises errors of the kernel within the block as ours: where memory of this title fails on this host."""
+    """Raises errors of the kernel within the block as ours: where memory of this title fails on this host.
+
+    An error from outside passes: its rank must come to no agreement.
+    """
+    begun = this_thread.begun
     try:
         yield
-    except MpishareError:
-        raise
-    except MemoryError as error:
+    except (MemoryError, OSError) as error:
+        if isinstance(error, MpishareError) or is_from_outside(error, begun):
+            raise
+        if isinstance(error, OSError):
+            raise BackendError(f"{title} on host {host}: the kernel reports: {error}") from error
         cure = f"The kernel reports: {error}. Another process has taken the memory meanwhile; share less."
         raise CapacityError(host, title, nbytes, host_memory.memory_room().free, cure) from error
-    except OSError as error:
-        raise BackendError(f"{title} on host {host}: the kernel reports: {error}") from error

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from mpishare.comm.agreement import agree
+from mpishare.comm.agreement import Deferred, agree
 from mpishare.comm.context import Context
 from mpishare.comm.descriptors import open_file_of
 from mpishare.errors import BackendError, CapacityError
@@ -58,9 +58,11 @@ def allocate_in_folder(context: Context, nbytes: int) -> Mapping:
 
 def _map_shared(context: Context, nbytes: int, create: Callable[[], int]) -> Mapping:
     """Maps one new file on all ranks. Collective over the ranks of this node; see `open_shared`."""
-    descriptor = open_shared(context, create)
+    descriptor, mapping = open_shared(context, create), Deferred()
     try:
-        memory = Mapping.of_file(descriptor, nbytes)
+        with mapping:
+            memory = Mapping.of_file(descriptor, nbytes)
+        mapping.raise_first()
     except BaseException:
         os.close(descriptor)
         raise

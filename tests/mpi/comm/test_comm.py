@@ -12,10 +12,13 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
+from mpishare.comm import mpi
 from mpishare.comm.agreement import Severity, agree, is_known, severity_of
 from mpishare.comm.collective import collective
 from mpishare.comm.context import context_of
 from mpishare.comm.topology import Placement, pretend_node
+from mpishare.files.errors import file_errors
+from mpishare.memory.backends import kernel_errors
 
 
 @pytest.mark.parametrize("is_reversed", [False, True])
@@ -282,6 +285,37 @@ def test_a_communicator_whose_first_call_stalled_stays_refused(duplicate, comm, 
             with pytest.raises(ms.StallError, match=r"topology at .*test_comm.py:\d+, on rank"):
                 ms.topology(duplicate)
         comm.Barrier()
+
+
+@pytest.mark.two_launches
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", ["Get_processor_name", "COMM_TYPE_SHARED"])
+def test_an_exception_from_outside_in_a_first_call_lets_no_rank_wait_for_ever(duplicate, comm, name, monkeypatch):
+    monkeypatch.setenv("MPISHARE_TIMEOUT", "0.5")
+    victim = comm.size - 1
+    if comm.rank == victim:
+        monkeypatch.delattr(mpi, name, raising=False)  # the next look at it raises
+        monkeypatch.setattr(mpi, "__getattr__", interrupt)
+    with pytest.raises(KeyboardInterrupt if comm.rank == victim else ms.StallError):
+        ms.topology(duplicate)
+
+
+def interrupt(name):
+    """Raises as a signal handler does."""
+    raise KeyboardInterrupt(name)
+
+
+@pytest.mark.two_launches
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("named", [file_errors("rows.npy"), kernel_errors("memmap", "host", 9)], ids=["file", "kernel"])
+def test_an_exception_from_outside_keeps_its_class(configured, comm, named):
+    """A handler that raises a TimeoutError, which is an OSError, while other ranks are in a collective of the block."""
+    ours = context_of(configured(timeout="0.5")).collective_comm
+    with pytest.raises(TimeoutError if comm.rank == 0 else ms.StallError) as caught, agree(ours), named:
+        ours.barrier()
+        if comm.rank == 0:
+            raise TimeoutError
+    assert type(caught.value) in (TimeoutError, ms.StallError)
 
 
 @pytest.fixture
