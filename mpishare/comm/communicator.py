@@ -62,7 +62,8 @@ class CollectiveComm:
     def _blocking(self, name: str) -> Callable[..., object]:
         """A collective call of MPI that returns when it has ended, or raises after the limit.
 
-        An exception keeps the buffers alive: requests of mpi4py hold the buffers of messages, not of reductions.
+        An exception keeps the buffers alive: a request of mpi4py holds those of messages, and copies of the counts, not
+        those of reductions. Within `extend` Python runs no handler of a signal, so that the request is not lost.
         """
         if self._limit.seconds == math.inf:
             blocking: Callable[..., object] = getattr(self._comm, name.capitalize())
@@ -70,8 +71,10 @@ class CollectiveComm:
         begin: Callable[..., mpi.Request] = getattr(self._comm, f"I{name}")
 
         def call_and_wait(*args: Any) -> None:
-            with kept_alive_on_error(args):
-                self._limit.wait(begin(*args))
+            begun: list[mpi.Request] = []
+            with kept_alive_on_error([args, begun]):
+                begun.extend(starmap(begin, [args]))
+                self._limit.wait(begun[0])
 
         return call_and_wait
 
@@ -104,8 +107,7 @@ class CollectiveComm:
         """Calls a function of MPI that waits for all ranks without a limit, on all of them, once all have come.
 
         A rank that has begun to meet the others makes the call whatever happens, as they may be in it already; an
-        exception from outside is raised after it. Within `extend` Python runs no handler of a signal, so that the
-        request is in the list as soon as it has begun.
+        exception from outside is raised after it. For `extend` see `_blocking`.
         """
         if self._limit.seconds == math.inf:
             return function()
