@@ -157,7 +157,8 @@ def agree(comm: CollectiveComm) -> Agreement:
 class Deferred:
     """Local work between collectives, which other ranks call, too: its first error waits until all have been called.
 
-    An agreement of these ranks follows, in which `raise_first` raises it.
+    An agreement of these ranks follows, in which `raise_first` raises it. It is made before the first collective: from
+    then on what other code of the agreement raises is taken for an exception from outside.
 
     Attributes:
         error: The first error; None as long as there is none.
@@ -165,6 +166,7 @@ class Deferred:
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
+        this_thread.begun += 1
 
     def __enter__(self) -> None:
         """Begins some of the work."""

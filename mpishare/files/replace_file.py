@@ -157,8 +157,8 @@ class Replacement:
                 received = [(rank, next(buffers)[: run.nbytes], run) for rank, run in runs]
                 is_writer = ranks[self._rank] == self._rank
                 file = stack.enter_context(temporary.open("rb+", buffering=0)) if is_writer else None
-            work = Deferred()
             with self._agree():
+                work = Deferred()
                 with bar:
                     if file is not None:
                         self._write_runs(file.fileno(), received, checksums, work, bar)

@@ -178,7 +178,6 @@ class Reduction:
         """
         topology, nodes = context.topology, context.topology.placement.nodes
         self._context, self._operation, self._dtype = context, operation, local.dtype
-        self._deferred = Deferred()
         is_consecutive = [rank for ranks in nodes for rank in ranks] == list(range(topology.size))
         self._groups = nodes if operation.commutes or is_consecutive else (tuple(range(topology.size)),)
         is_small = topology.size * local.nbytes <= _MAX_GATHERED_BYTES
@@ -210,6 +209,7 @@ class Reduction:
         Collective:
             Over the communicator, but a rank may return before others have come.
         """
+        self._deferred = Deferred()
         topology, result = self._context.topology, block.view(self._dtype)
         in_order = local.T if spec.order == "F" else local
         items: Any = in_order.reshape(-1) if in_order.flags.c_contiguous else in_order.flat

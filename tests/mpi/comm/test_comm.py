@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.comm import mpi
-from mpishare.comm.agreement import Severity, agree, is_known, severity_of
+from mpishare.comm.agreement import Deferred, Severity, agree, is_known, severity_of
 from mpishare.comm.collective import collective
 from mpishare.comm.context import context_of
 from mpishare.comm.topology import Placement, pretend_node
@@ -316,6 +316,19 @@ def test_an_exception_from_outside_keeps_its_class(configured, comm, named):
         if comm.rank == 0:
             raise TimeoutError
     assert type(caught.value) in (TimeoutError, ms.StallError)
+
+
+@pytest.mark.two_launches
+@pytest.mark.ranks(2)
+def test_an_exception_from_outside_before_a_collective_is_no_error_of_the_block(configured, comm):
+    """The other ranks may be in the collective that this one has not begun yet."""
+    ours = context_of(configured(timeout="0.5")).collective_comm
+    with pytest.raises(KeyboardInterrupt if comm.rank == 0 else ms.StallError), agree(ours):
+        work = Deferred()
+        if comm.rank == 0:
+            raise KeyboardInterrupt
+        ours.barrier()
+        work.raise_first()
 
 
 @pytest.fixture
