@@ -86,9 +86,8 @@ class Context:
                 self._made += [self.topology.node_comm, self.topology.rail]
             self.head_comm: mpi.Intracomm = together.call_together(duplicate.Dup)
             self._made.append(self.head_comm)
-            together.call_together(
-                duplicate.Dup
-            ).Free()  # one must be left for windows: without, MPICH 5 ends the process
+            spare = together.call_together(duplicate.Dup)
+            spare.Free()  # one must be left for windows: without, MPICH 5 ends the process
         self._limit = limit = WaitLimit(timeout_s)
         facts = self.topology
         self.collective_comm = CollectiveComm(duplicate, limit)
