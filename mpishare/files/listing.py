@@ -16,7 +16,7 @@ from mpishare.errors import ArgumentError, FileError, checked_path
 from mpishare.files.formats import FormatReader, reader_of
 from mpishare.files.hdf5_read import path_of
 from mpishare.files.input_file import InputFile
-from mpishare.files.stored import Listing, Stored, check_loadable, listed, names_in
+from mpishare.files.stored import Listing, Stored, check_loadable, left_out, listed, names_in
 from mpishare.files.text import TextReader, strings_in, with_widths
 from mpishare.files.tiles import Selection, wanted
 
@@ -79,14 +79,14 @@ def inspect_file(reader: FormatReader, name: str | None, region: Any, *, attribu
         SpecError: The dataset cannot be loaded. Of a group it is left out, unless it has nothing else.
     """
     listing = reader.listing(name, attributes=attributes)
+    if isinstance(reader, TextReader) and any(array.is_text and not array.reason for array in listing.arrays):
+        with suppress(ArgumentError):  # which every rank finds by itself
+            listing = _with_widths(reader, listing, region)
     if not listing.is_group or len(listing.arrays) == 1:
         check_loadable(reader.file.path, listing.arrays[0])
     elif listing.arrays and all(array.reason for array in listing.arrays):
         reasons = listed(islice(listing.left_out, _SHOWN_REASONS))
         raise FileError(reader.file.path, name, f"none of its {len(listing.arrays)} arrays can be loaded: {reasons}")
-    if isinstance(reader, TextReader) and any(array.is_text for array in listing.arrays):
-        with suppress(ArgumentError):  # which every rank finds by itself
-            return _with_widths(reader, listing, region)
     return listing
 
 
@@ -123,8 +123,11 @@ def _with_widths(reader: TextReader, listing: Listing, region: Any) -> Listing:
     arrays = list(listing.arrays)
     for number, selection in selections(listing, region)[0].items():
         if selection.stored.is_text:
-            spec = replace(arrays[number].spec, dtype=_dtype_of_longest(reader, selection))
-            arrays[number] = replace(arrays[number], spec=spec)
+            try:
+                spec = replace(arrays[number].spec, dtype=_dtype_of_longest(reader, selection))
+                arrays[number] = replace(arrays[number], spec=spec)
+            except FileError as error:
+                arrays[number] = left_out(listing.path, str(arrays[number].name), "unknown", error)
     return listing._replace(arrays=arrays)
 
 

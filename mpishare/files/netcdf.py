@@ -126,7 +126,7 @@ class NetcdfFile(Hdf5File):
 def _fill_value(dataset: Any, dtype: np.dtype[Any]) -> Any:
     """The fill value of h5py's low-level dataset, as an item of a dtype."""
     if dtype.hasobject:
-        return b""
+        return h5py.Dataset(dataset).fillvalue
     plist = dataset.get_create_plist()
     value = np.zeros((), dataset.dtype)
     if plist.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED:

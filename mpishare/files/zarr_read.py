@@ -64,7 +64,7 @@ class ZarrFile(OpenFormat):
     def _member(self, path: str) -> Any:
         """The array or the group of that path, "" for the root; its metadata are read once."""
         if path not in self._members:
-            with library_errors(self.file.path, path or None, "its metadata"):
+            with library_errors(self.file.path, f"/{path}" if path else None, "its metadata"):
                 if path and not _has_metadata(self._top.joinpath(path)):
                     has = "one array and no groups. Leave dataset out"
                     if not hasattr(self._member(""), "shape"):
@@ -89,7 +89,7 @@ class ZarrFile(OpenFormat):
 
         def tree(path: str) -> Tree:
             member = self._member(path)
-            with library_errors(file.path, path or None, "its metadata"):
+            with library_errors(file.path, f"/{path}" if path else None, "its metadata"):
                 if attributes:
                     found[path.removeprefix(root).strip("/")] = dict(member.attrs)
                 if hasattr(member, "shape"):

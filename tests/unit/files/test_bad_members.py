@@ -64,6 +64,14 @@ def hdf5_unknown_filter(path):
         file.create_dataset("bad", (8,), "i4", chunks=(4,), dcpl=plist)
 
 
+def hdf5_damaged_strings(path):
+    """They are read to know how wide they are."""
+    with h5py.File(path, "w") as file:
+        file["good"] = GOOD
+        bad = file.create_dataset("bad", data=["a", "bcd"], dtype=h5py.string_dtype(), chunks=(2,), compression="gzip")
+        bad.id.write_direct_chunk((0,), b"no deflated bytes")
+
+
 def hdf5_dangling_link(path):
     with h5py.File(path, "w") as file:
         file["good"], file["bad"] = GOOD, h5py.ExternalLink("none.h5", "x")
@@ -198,6 +206,13 @@ def zarr_of_objects(path):
     zarr.create(store=str(path), path="bad", shape=3, dtype=object, object_codec=numcodecs.JSON())
 
 
+def zarr_damaged_strings(path):
+    write_zarr(path, {"good": GOOD})
+    zarr.create(store=str(path), path="bad", shape=3, dtype=str)[:] = ["a", "bcd", ""]
+    [chunk] = [inner for inner in (path / "bad").rglob("*") if inner.is_file() and inner.name in ("0", "c.0")]
+    chunk.write_bytes(b"no chunk")
+
+
 BAD = [
     hdf5_time_column,
     hdf5_time,
@@ -205,6 +220,7 @@ BAD = [
     hdf5_damaged_header,
     hdf5_damaged_group,
     hdf5_unknown_filter,
+    hdf5_damaged_strings,
     hdf5_dangling_link,
     netcdf_of_variable_length,
     netcdf_damaged_header,
@@ -227,6 +243,7 @@ BAD = [
         for version in ZARR_VERSIONS
         for name, edit in ZARR.items()
     ],
+    zarr_damaged_strings,
     *([zarr_of_objects] if len(ZARR_VERSIONS) == 1 else []),
 ]
 
@@ -254,6 +271,7 @@ def test_the_others_are_loaded(path):
     message = str(caught.value)
     assert message.count(str(path)) == 1
     assert ".." not in message
+    assert "bad' of" not in text
 
 
 def test_none_of_several_can_be_loaded(tmp_path):

@@ -111,6 +111,7 @@ def write_user_types(file):
     file.createVariable("ragged", rows, ("time",))[0] = np.arange(3, dtype="i4")
     names = file.createVariable("names", str, ("time",))
     names[0], names[1] = "größer", "a"
+    file.createVariable("filled", str, ("time",), fill_value="nothing")[0] = "a"
 
 
 def write_filters(file):
