@@ -30,7 +30,8 @@ def checked_dtype(dtype: Any) -> np.dtype[Any] | str | None:
     spec = Spec.make((), dtype)
     if spec.shape:
         raise ArgumentError(f"dtype {dtype!r} is one of subarrays. Give the dtype of their items, {spec.dtype}.")
-    return spec.dtype
+    checked: np.dtype[Any] = np.dtype(dtype)
+    return checked
 
 
 def converted(
@@ -57,9 +58,12 @@ def _converted(path: str, stored: Stored, dtype: np.dtype[Any] | str) -> Stored:
     wanted = stored.dtype.newbyteorder("=") if isinstance(dtype, str) else dtype
     if stored.reason or wanted == stored.dtype:
         return stored
-    if not np.can_cast(stored.dtype, wanted, "same_kind"):
+    try:  # strings without a width, and times without a unit, get that which NumPy gives them
+        wanted = np.empty(0, stored.dtype).astype(wanted, casting="same_kind").dtype
+    except TypeError as error:
         place = place_in(path, stored.name)
-        raise ArgumentError(f"{place} has dtype {stored.dtype}, which NumPy does not cast to {wanted} as same_kind.")
+        reason = f"{place} has dtype {stored.dtype}, which NumPy does not cast to {wanted} as same_kind."
+        raise ArgumentError(reason) from error
     return replace(stored, spec=replace(stored.spec, dtype=wanted), offset=None)
 
 

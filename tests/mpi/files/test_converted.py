@@ -46,6 +46,10 @@ def test_other_dtypes(path):
     fortran = np.asfortranarray(np.arange(35, dtype="f4").reshape(5, 7))
     assert_same(ms.load(path / "f.npy", dtype=np.float32), fortran)
     assert_same(ms.load(path / "one.npy", dtype=complex), np.array(2.5 + 0j))
+    for dtype in (str, bytes, "U40"):
+        assert_same(ms.load(path / "f.npy", dtype=dtype), fortran.astype("f8").astype(dtype))
+    days = np.arange("2000-01-01", "2000-01-09", dtype="M8[D]")
+    assert_same(ms.load(call=lambda: days, dtype=np.datetime64), days)
     split = ms.load(path / "f.npy", dtype="f4", split=True)
     assert split.dtype == "f4"
     assert_same(split.take(np.arange(5)), np.ascontiguousarray(fortran))
