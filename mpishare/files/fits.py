@@ -18,7 +18,7 @@ from mpishare.errors import FileError, SpecError
 from mpishare.files.errors import imported, library_errors
 from mpishare.files.input_file import InputFile, OpenFormat
 from mpishare.files.sliced import described_or_reason, read_tile
-from mpishare.files.stored import NO_DTYPE, Listing, Stored
+from mpishare.files.stored import NO_DTYPE, Listing, Stored, listed
 
 _OPTIONS = {"uint": True, "character_as_bytes": True}
 """How astropy reads: unsigned integers as such, which is its default, and strings as bytes."""
@@ -40,6 +40,7 @@ class FitsFile(OpenFormat):
     def __init__(self, file: InputFile) -> None:
         super().__init__(file)
         self._arrays: dict[str, _Items | _Compressed] = {}
+        self._kinds: dict[Any, _Kind] = {}  # by the cards of their headers
         self._unread: list[str] = []
 
     @contextmanager
@@ -74,6 +75,8 @@ class FitsFile(OpenFormat):
         try:
             with self._errors(None):
                 for number, hdu in enumerate(self._hdus):
+                    if not hasattr(hdu, "fileinfo"):
+                        raise ValueError(f"HDU {number} has SIMPLE = F, so it is not of standard FITS")
                     start, end = end, hdu.fileinfo()["datLoc"] + hdu.fileinfo()["datSpan"]
                     if end <= start:
                         raise ValueError(f"HDU {number} ends at byte {end:,}, before it begins")
@@ -124,15 +127,13 @@ class FitsFile(OpenFormat):
         """
         with self._errors(name):
             hdu = self._hdus[self._numbers[name]]
-            if getattr(hdu, "is_image", False) and not hdu.shape:
+            if not (hdu.shape if getattr(hdu, "is_image", False) else getattr(hdu, "columns", True)):
                 return []
             if not hasattr(hdu, "columns") and not hasattr(hdu, "section"):
                 raise TypeError(f"XTENSION = {hdu.header['XTENSION']!r} is neither an image nor a table")
             array = self._array(name)
             if array.dtype.names == ():
-                return [
-                    Stored(name, Spec(NO_DTYPE, ()), 0, "sliced", reason=" ".join(array.left_out) or "has no columns.")
-                ]
+                return [Stored(name, Spec(NO_DTYPE, ()), 0, "sliced", reason=listed(array.left_out))]
             stored = described_or_reason(self.file.path, name, array)
             if array.in_place is not None:
                 return [replace(stored, layout="contiguous", offset=array.in_place)]
@@ -157,8 +158,10 @@ class FitsFile(OpenFormat):
     def _array(self, name: str) -> _Items | _Compressed:
         if name not in self._arrays:
             hdu = self._hdus[self._numbers[name]]
-            make = _Compressed if hasattr(hdu, "compression_type") else _Items
-            self._arrays[name] = make(self.file, name, hdu)
+            if hasattr(hdu, "compression_type"):
+                self._arrays[name] = _Compressed(self.file, name, hdu)
+            else:
+                self._arrays[name] = _Items(self.file, name, hdu, self._kinds)
         return self._arrays[name]
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
@@ -167,8 +170,61 @@ class FitsFile(OpenFormat):
             read_tile(self.file.path, stored, self._array(str(stored.name)), ranges, out)
 
 
+class _Kind:
+    """HDUs whose headers differ in the number of items alone: astropy converts any items of one as if it had no others.
+
+    Attributes:
+        dtype: The dtype that astropy gives an item.
+        is_as_stored: Whether the items lie in the file as in memory.
+        left_out: The columns that cannot be loaded, each with the reason.
+    """
+
+    def __init__(self, place: tuple[str, str], hdu: Any, cards: Sequence[str], keys: list[str], itemsize: int) -> None:
+        """See `_lengths_of` and `_cards_of`; `place` is the file, and the name of the first such HDU."""
+        self._make, self._card, self._cards, self._keys = type(hdu).fromstring, type(hdu.header.cards[0]), cards, keys
+        zero = b"0" if hdu.header.get("XTENSION") == "TABLE" else b"\0"
+        content, data = self._data(np.frombuffer(zero * itemsize, f"V{itemsize}").reshape((1,) * len(keys)))
+        columns: dict[str, NDArray[Any]] = {}
+        reasons: list[str] = []
+        for column in data.dtype.names or [""]:
+            try:
+                with library_errors(*place, f"column {column!r}"):
+                    columns[column] = _field(data, column)
+            except FileError as error:
+                reasons.append(error.reason)
+            if column in columns and columns[column].dtype.hasobject:
+                reasons.append(_VARIABLE_LENGTH.format(column))
+                del columns[column]
+        self.left_out = tuple(reasons)
+        kept = [(name, array.dtype, array.shape[1:]) for name, array in columns.items()]
+        self.dtype = columns[""].dtype if [*columns] == [""] else np.dtype(kept)
+        self.is_as_stored = self.dtype.itemsize == itemsize and _is_view(content, self.dtype, columns)
+
+    def _data(self, raw: NDArray[np.void]) -> tuple[memoryview, Any]:
+        """The bytes of these items, as in an HDU of its own, and what astropy makes of them."""
+        lengths = dict(zip(self._keys, raw.shape, strict=True))
+        cards = [str(self._card(card, lengths[card])) if card in lengths else card for card in self._cards]
+        header = "".join([*cards, "END".ljust(80)])
+        header = header.ljust(len(header) + -len(header) % _BLOCK_BYTES)
+        content = header.encode("ascii") + raw.tobytes() + bytes(-raw.nbytes % _BLOCK_BYTES)
+        data = self._make(content, **_OPTIONS).data
+        if data.dtype.names is not None and data.dtype.itemsize != raw.itemsize:
+            raise ValueError(f"a row has {raw.itemsize} bytes, and its columns have {data.dtype.itemsize}")
+        return memoryview(content)[len(header) :], data
+
+    def converted(self, raw: NDArray[np.void]) -> NDArray[Any]:
+        """The items as astropy converts them."""
+        _, data = self._data(raw)
+        if self.dtype.names is None:
+            return _field(data, "")
+        items = np.empty(raw.shape, self.dtype)
+        for name in self.dtype.names:
+            items[name] = _field(data, name)
+        return items
+
+
 class _Items:
-    """An image or a table, of which astropy converts some items at a time, as if the HDU had no others.
+    """An image or a table, of which astropy converts some items at a time.
 
     Attributes:
         shape: The lengths of its axes.
@@ -179,58 +235,24 @@ class _Items:
 
     chunks, filters = (), ()
 
-    def __init__(self, file: InputFile, name: str, hdu: Any) -> None:
-        self._file, self._make = file, type(hdu).fromstring
-        self._header = type(hdu.header)([card for card in hdu.header.cards if _OF_DATA.fullmatch(card.keyword)]).copy()
-        self._keys, itemsize = _lengths_of(hdu)
-        if self._keys == ["NAXIS2"]:  # without the heap, which has the items of variable length
-            self._header["PCOUNT"] = 0
-            self._header.remove("THEAP", ignore_missing=True)
-        start, self.shape = hdu.fileinfo()["datLoc"], tuple(self._header[key] for key in self._keys)
+    def __init__(self, file: InputFile, name: str, hdu: Any, kinds: dict[Any, _Kind]) -> None:
+        keys, itemsize = _lengths_of(hdu)
+        start, self.shape = hdu.fileinfo()["datLoc"], tuple(hdu.header[key] for key in keys)
+        self._file = file
         self._stored = Stored(name, Spec.make(self.shape, f"V{itemsize}"), len(self.shape), "contiguous", start)
         file.check_end(start + self._stored.nbytes, name)
-        zero = b"0" if self._header.get("XTENSION") == "TABLE" else b"\0"
-        raw = np.frombuffer(zero * itemsize, self._stored.dtype).reshape((1,) * len(self.shape))
-        content, columns = self._columns(raw)
-        kept = [(name, array.dtype, array.shape[1:]) for name, array in columns.items() if array.dtype.kind != "O"]
-        self.dtype = columns[""].dtype if [*columns] == [""] else np.dtype(kept)
-        self.left_out = tuple(_VARIABLE_LENGTH.format(name) for name in columns if columns[name].dtype.kind == "O")
-        self.in_place = start if not self.left_out and self._is_as_stored(content, columns) else None
-
-    def _is_as_stored(self, content: memoryview, columns: dict[str, NDArray[Any]]) -> bool:
-        """Whether the columns of an item are views of its bytes, at the start of `content`, each behind the other.
-
-        astropy returns a view of the file's bytes where it converts nothing, so no rule of the format is needed here.
-        """
-        if self.dtype.itemsize != self._stored.itemsize:
-            return False
-        item = np.frombuffer(content, self.dtype, 1)
-        return all(_address(columns[name]) == _address(item[name] if name else item) for name in columns)
-
-    def _columns(self, raw: NDArray[np.void], names: Sequence[str] = ()) -> tuple[memoryview, dict[str, NDArray[Any]]]:
-        """The data of an HDU of these items alone, and its columns as astropy converts them; an image is one, ""."""
-        self._header.update(zip(self._keys, raw.shape, strict=True))
-        header = self._header.tostring().encode("ascii")
-        content = header + raw.tobytes() + bytes(-raw.nbytes % _BLOCK_BYTES)
-        data = self._make(content, **_OPTIONS).data
-        if data.dtype.names is None:
-            return memoryview(content)[len(header) :], {"": data}
-        if data.dtype.itemsize != raw.itemsize:
-            raise ValueError(f"a row has {raw.itemsize} bytes, and its columns have {data.dtype.itemsize}")
-        return memoryview(content)[len(header) :], {name: np.asarray(data.field(name)) for name in names or data.names}
+        cards = tuple(_cards_of(hdu, keys))
+        if cards not in kinds:
+            kinds[cards] = _Kind((file.path, name), hdu, cards, keys, itemsize)
+        self._kind = kinds[cards]
+        self.dtype, self.left_out = self._kind.dtype, self._kind.left_out
+        self.in_place = start if self._kind.is_as_stored else None
 
     def __getitem__(self, index: tuple[slice, ...]) -> NDArray[Any]:
         ranges = [range(axis.start, axis.stop, axis.step) for axis in index]
         raw = np.empty([*map(len, ranges)], self._stored.dtype)
         self._file.read(self._stored, ranges, raw)
-        names = self.dtype.names or ()
-        _, columns = self._columns(raw, names)
-        if not names:
-            return columns[""]
-        items = np.empty(raw.shape, self.dtype)
-        for name in names:
-            items[name] = columns[name]
-        return items
+        return self._kind.converted(raw)
 
 
 class _Compressed:
@@ -258,6 +280,34 @@ def _lengths_of(hdu: Any) -> tuple[list[str], int]:
     if hasattr(hdu, "parnames"):  # of random groups
         return ["GCOUNT"], hdu.size // header["GCOUNT"]
     return ["NAXIS2"], header["NAXIS1"]
+
+
+def _cards_of(hdu: Any, keys: Sequence[str]) -> Iterator[str]:
+    """The cards that say how data are stored, in the order of the header: the keyword alone of each of `keys`.
+
+    A table has no heap, which has the items of variable length.
+    """
+    for card in hdu.header.cards:
+        if card.keyword in keys:
+            yield card.keyword
+        elif card.keyword == "PCOUNT" and "NAXIS2" in keys[:1]:
+            yield str(type(card)("PCOUNT", 0))
+        elif _OF_DATA.fullmatch(card.keyword):
+            yield str(card)
+
+
+def _field(data: Any, name: str) -> NDArray[Any]:
+    """A column of astropy's data of a table, or "", the data of an image."""
+    return np.asarray(data.field(name) if name else data)
+
+
+def _is_view(content: memoryview, dtype: np.dtype[Any], columns: dict[str, NDArray[Any]]) -> bool:
+    """Whether the columns of an item are views of its bytes, at the start of `content`, each behind the other.
+
+    astropy returns a view of the file's bytes where it converts nothing, so no rule of the format is needed here.
+    """
+    item = np.frombuffer(content, dtype, 1)
+    return all(_address(columns[name]) == _address(item[name] if name else item) for name in columns)
 
 
 def _address(array: NDArray[Any]) -> int:
