@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copyreg import __newobj__  # type: ignore[attr-defined]
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,7 +32,11 @@ def reducers() -> Sequence[tuple[type, Reduce]]:
 
 
 def _reduce_storage(storage: Any) -> Any:
-    """The memory of PyTorch's tensors on the CPU, which several may share."""
+    """The memory of PyTorch's tensors on the CPU, which several may share.
+
+    As from PyTorch's own pickle of it, it comes back within a typed storage: there tensors of newer dtypes, such as
+    float8, look for it.
+    """
     import torch
 
     if storage.device.type != "cpu":
@@ -44,18 +47,23 @@ def _reduce_storage(storage: Any) -> Any:
 def _make_storage(content: NDArray[np.uint8]) -> Any:
     import torch
 
-    if not content.nbytes:
-        return torch.UntypedStorage(0)
-    # PyTorch has no read-only tensors, and warns of read-only arrays. So it gets the memory without that flag.
-    memory = (ctypes.c_ubyte * content.nbytes).from_address(address_of(content))
-    memory.keeps = content  # type: ignore[attr-defined]
-    return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+    storage: Any = torch.UntypedStorage(0)
+    if content.nbytes:
+        # PyTorch has no read-only tensors, and warns of read-only arrays. So it gets the memory without that flag.
+        memory = (ctypes.c_ubyte * content.nbytes).from_address(address_of(content))
+        memory.keeps = content  # type: ignore[attr-defined]
+        storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+    return torch.TypedStorage(wrap_storage=storage, dtype=torch.uint8, _internal=True)
 
 
 def _reduce_typed_storage(storage: Any) -> Any:
     """What tensors pickle: a storage and the dtype."""
-    kind: Any = type(storage)
-    return partial(kind, wrap_storage=storage._untyped_storage, dtype=storage.dtype, _internal=True), ()
+    return _make_typed_storage, (type(storage), storage._untyped_storage, storage.dtype)
+
+
+def _make_typed_storage(kind: Any, storage: Any, dtype: Any) -> Any:
+    untyped = getattr(storage, "_untyped_storage", storage)  # of a GPU it comes from PyTorch's pickle
+    return kind(wrap_storage=untyped, dtype=dtype, _internal=True)
 
 
 def _reduce_jax_array(array: Any) -> Any:

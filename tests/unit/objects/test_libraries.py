@@ -248,6 +248,17 @@ class Tensor:
         return self._storage
 
 
+class TensorOfNewDtype(Tensor):
+    """One of float8, uint16, …: it pickles the untyped storage, as `torch._tensor.Tensor._reduce_ex_internal` says."""
+
+    def __reduce_ex__(self, _):
+        return _rebuild_tensor_v3, (self._storage, self._offset, self._dtype)
+
+
+def _rebuild_tensor_v3(storage, offset, dtype):
+    return TensorOfNewDtype(storage._untyped_storage, dtype, offset)
+
+
 def _rebuild_tensor(typed, offset):
     return Tensor(typed._untyped_storage, typed.dtype, offset)
 
@@ -286,6 +297,14 @@ def test_tensors_are_views_of_one_storage_as_long_as_one_exists():
     del part
     gc.collect()
     assert memory() is None
+
+
+@pytest.mark.usefixtures("_torch")
+def test_tensors_of_newer_dtypes():
+    storage = UntypedStorage(bytearray(np.arange(5, dtype=np.uint16)))
+    tensors = unpickle_object(pickle_object([TensorOfNewDtype(storage, np.uint16), Tensor(storage, np.uint16, 2)]))
+    assert [tensor.numpy().tolist() for tensor in tensors] == [[0, 1, 2, 3, 4], [1, 2, 3, 4]]
+    assert tensors[0].untyped_storage() is tensors[1].untyped_storage()
 
 
 @pytest.mark.usefixtures("_torch")
