@@ -32,8 +32,8 @@ class Backend(NamedTuple):
         check: Called with the number of bytes; raises `MpishareError` if they cannot be allocated on this node. Returns
             in how many steps to reserve their pages, see `host.memory.check_memory`; 0 where that is not needed. Local.
         allocate: Allocates this number of bytes, at least one. Raises `MpishareError`, `MemoryError` or `OSError` where
-            that fails after all, but no rank raises while another is still in a collective of this call. Collective
-            over the ranks of this node.
+            that fails after all, but no rank raises while another is still in a collective of this call; after one,
+            `Deferred` raises the latter two. Collective over the ranks of this node.
     """
 
     name: str

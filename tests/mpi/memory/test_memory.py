@@ -12,6 +12,7 @@ import pytest
 
 import mpishare as ms
 from mpishare.arrays.slices import LINE_BYTES
+from mpishare.comm.agreement import Deferred
 from mpishare.memory import backends, pages, pool
 from mpishare.memory.backends import MEMMAP_IN_MEMORY, Backend
 from mpishare.memory.mapping import Mapping
@@ -268,8 +269,11 @@ def test_large_arrays_have_huge_pages_in_a_window_as_in_a_file(configured):
 
 def refuse(context, nbytes):
     """Fails late on the ranks of each node, in two ways."""
+    failing = Deferred()
     context.node_collective_comm.barrier()
-    raise OSError(errno.EIO, "the disk is broken") if context.topology.is_leader else MemoryError("no pages")
+    with failing:
+        raise OSError(errno.EIO, "the disk is broken") if context.topology.is_leader else MemoryError("no pages")
+    failing.raise_first()
 
 
 def break_down(context, nbytes):
