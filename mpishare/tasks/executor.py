@@ -214,7 +214,7 @@ class TaskExecutor(Executor):
         where nothing else is given.
 
         Returns:
-            The results, in the order of the items: a list, or with `buffersize` an iterator.
+            A list of the results, in the order of the items. With `buffersize`, an iterator over them.
 
         Raises:
             TaskError: A task failed.
