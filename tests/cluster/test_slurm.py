@@ -49,7 +49,7 @@ def states(slurm, job):
 def wait(slurm, job, wanted=ENDED):
     """The states of the job once all are among `wanted`."""
     wait_until(
-        lambda: (reached := states(slurm, job)) and {*wanted}.issuperset(reached), 120, partial(shown, slurm, job)
+        lambda: (reached := states(slurm, job)) and {*wanted}.issuperset(reached), 400, partial(shown, slurm, job)
     )
     return states(slurm, job)
 
@@ -75,7 +75,7 @@ def test_scripts_end_completed_with_their_own_check_passed(slurm, tmp_path):
     program.write_text(APPTAINER)
     program.chmod(0o755)
     path = f"PATH={tmp_path}:{slurm.environment()['PATH']}"
-    options = f"--export=ALL,VIRTUAL_ENV={sys.prefix}", f"--output={tmp_path}/%x-%A_%a"
+    options = "--export=ALL", f"--output={tmp_path}/%x-%A_%a"
     jobs = {name: submit(slurm, *options, alone(name, tmp_path), environ=(path,)) for name in SCRIPTS}
     for name, job in jobs.items():
         reached = wait(slurm, job)
@@ -107,7 +107,7 @@ def test_a_job_that_is_signalled_to_stop_is_requeued_and_goes_on(slurm, tmp_path
     heat = {"ROWS": "61", "COLUMNS": "50", "STEPS": "3000", "FOLDER": f"{tmp_path}/run"}
     environ = tuple(f"HEAT_{name}={value}" for name, value in heat.items())
     output = tmp_path / "out"
-    options = [f"--export=ALL,VIRTUAL_ENV={sys.prefix}", f"--output={output}", alone("resume", tmp_path)]
+    options = ["--export=ALL", f"--output={output}", alone("resume", tmp_path)]
     job = submit(slurm, *options, environ=environ)
     wait_for("step ", output)
     slurm.exec(HEAD, ["scancel", "--signal=USR1", job])  # as Slurm does before the time is up
