@@ -20,3 +20,8 @@ class PyMpishare(PythonPackage):
     depends_on("py-numpy@1.26:", type=("build", "run"))
     depends_on("py-h5py@3.10:", type=("build", "run"), when="+hdf5")
     depends_on("py-numba@0.59:", type=("build", "run"), when="+numba")
+
+    def test_serial(self):
+        """One rank, without a launcher"""
+        python = self.spec["python"].command
+        python("-c", "import mpishare as ms; print(ms.info(), ms.zeros(3).sum())")

@@ -41,3 +41,11 @@ def test_recipes_name_the_versions_that_pyproject_declares(recipe, form):
     for name, version in re.findall(r'"(\w+)>=([\d.]+)"', line):
         assert form.format(name, version) in text
     assert f'"{VERSION}"' in text
+
+
+def test_modules_have_the_version():
+    packaging = ROOT / "docs/packaging"
+    [easyconfig] = packaging.glob("*.eb")
+    assert easyconfig.name.startswith(f"mpishare-{VERSION}-")
+    assert f"version = '{VERSION}'" in easyconfig.read_text()
+    assert f"Version: {VERSION}" in (packaging / "mpishare.lua").read_text()
