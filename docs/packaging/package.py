@@ -22,6 +22,6 @@ class PyMpishare(PythonPackage):
     depends_on("py-numba@0.59:", type=("build", "run"), when="+numba")
 
     def test_serial(self):
-        """One rank, without a launcher"""
+        """One rank, without a launcher."""
         python = self.spec["python"].command
         python("-c", "import mpishare as ms; print(ms.info(), ms.zeros(3).sum())")
