@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from mpishare.collectives.bcast import bcast, fence
     from mpishare.collectives.creation import empty, full, zeros
     from mpishare.collectives.distribute import distribute
-    from mpishare.collectives.distributed import Distributed
     from mpishare.collectives.gather import gather, scatter
     from mpishare.collectives.partition import partition, rows
     from mpishare.collectives.put import put
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from mpishare.files.stored import Stored
     from mpishare.messages.point_to_point import irecv, isend, recv, send, sendrecv
     from mpishare.messages.requests import Request
+    from mpishare.objects.distributed import Distributed
     from mpishare.objects.handle import handle
     from mpishare.tasks.map import map  # noqa: A004 - like Python's own
     from mpishare.tasks.pool import Pool
@@ -55,7 +55,6 @@ else:
         "checkpoints.checkpoint": ("Checkpoint", "Snapshot"),
         "collectives.bcast": ("bcast", "fence"),
         "collectives.distribute": ("distribute",),
-        "collectives.distributed": ("Distributed",),
         "collectives.partition": ("partition", "rows"),
         "comm.context": ("topology",),
         "comm.mpi": ("SELF",),
@@ -72,6 +71,7 @@ else:
         "messages.requests": ("Request",),
         "messages.point_to_point": ("irecv", "isend", "recv", "send", "sendrecv"),
         "collectives.allreduce": ("allreduce",),
+        "objects.distributed": ("Distributed",),
         "objects.handle": ("handle",),
         "collectives.share": ("private", "share"),
         "tasks.map": ("map",),

@@ -103,6 +103,11 @@ class Config:
         return min(nbytes, sys.maxsize)
 
     @property
+    def keeps_memory(self) -> bool:
+        """Whether nodes keep memory for arrays to come at all; the same on all ranks."""
+        return self.recycle_bytes(1 << 40) > 0
+
+    @property
     def folder(self) -> str:
         """The folder for the files of memmaps on disk."""
         return self.directory or self.temporary

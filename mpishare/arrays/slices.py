@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from mpishare.errors import ArgumentError, checked_integers
 
 PAGE_BYTES = 4096
 """The smallest page of any Linux that MPI runs on. Used where all hosts must compute the same number, and for "one
@@ -22,6 +25,21 @@ def balanced_slice(count: int, parts: int, part: int) -> slice:
     length, longer = divmod(count, parts)
     start = part * length + min(part, longer)
     return slice(start, start + length + (part < longer))
+
+
+def parts_of(count: int, size: int, counts: Sequence[int] | None, takers: str = "ranks") -> list[slice]:
+    """The part of each of `size` ranks, or other `takers`.
+
+    Raises:
+        ArgumentError: `counts` does not have one number for each, or they do not add up to `count`.
+    """
+    if counts is None:
+        return [balanced_slice(count, size, part) for part in range(size)]
+    numbers = checked_integers("counts", counts)
+    if len(numbers) != size or sum(numbers) != count:
+        given = f"counts has {len(numbers)} numbers that add up to {sum(numbers)}"
+        raise ArgumentError(f"{given}. Give one for each of {size} {takers}, which add up to {count}.")
+    return [slice(end - number, end) for number, end in zip(numbers, accumulate(numbers), strict=True)]
 
 
 def byte_slice(nbytes: int, parts: int, part: int, *, grain: int) -> slice:

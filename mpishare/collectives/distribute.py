@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from mpishare.arrays import slices
 from mpishare.arrays.raw import Block, bytes_of, copy_bytes
 from mpishare.arrays.spec import Spec, describe
-from mpishare.collectives.distributed import Distributed, node_counts, on_each_node
-from mpishare.collectives.partition import parts_of
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
@@ -23,6 +21,8 @@ from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, checked_integer, checked_integers
 from mpishare.memory.allocation import node_memory
 from mpishare.memory.backends import check_backend
+from mpishare.memory.per_node import node_counts, on_each_node
+from mpishare.objects.distributed import Distributed
 from mpishare.transfer.between_nodes import broadcast_spec
 from mpishare.transfer.node_fill import broadcast_in_node
 from mpishare.transfer.rows import (
@@ -127,7 +127,7 @@ def _fill_from_root(
     """Fills the rows of each node from the root's array; see `_made`."""
     topology = context.topology
     if topology.rank == root and array is not None:
-        parts = parts_of(len(array), topology.n_nodes, counts)
+        parts = slices.parts_of(len(array), topology.n_nodes, counts)
         blocks = (
             (topology.ranks_of(node)[0], bytes_in_c_order(array[part][chunk], stage))
             for node, part in enumerate(parts)
@@ -181,7 +181,7 @@ def _made(
         Over the communicator.
     """
     own = Spec(whole.dtype, (counts[context.topology.node], *whole.shape[1:]))
-    with on_each_node("distribute", context, whole) as node_context, ExitStack() as stack:
+    with on_each_node(context, whole) as node_context, ExitStack() as stack:
         memory = node_memory(node_context, own.nbytes, backend=backend, made_by="distribute")
         with agree(context.collective_comm):
             segment = stack.enter_context(memory)

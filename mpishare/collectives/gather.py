@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import address_of, bytes_of, copy_bytes
+from mpishare.arrays.slices import parts_of
 from mpishare.arrays.spec import Spec
 from mpishare.collectives.arguments import is_in_shared_memory, place_of
-from mpishare.collectives.partition import parts_of
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective

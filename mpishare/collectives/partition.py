@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from mpishare.arrays import slices
+from mpishare.arrays.slices import balanced_slice, parts_of
 from mpishare.collectives.arguments import check_scope
 from mpishare.comm import mpi
 from mpishare.comm.collective import collective
 from mpishare.comm.context import context_of
-from mpishare.errors import ArgumentError, checked_integer, checked_integers
+from mpishare.errors import checked_integer
 
 
 def partition(
@@ -55,7 +55,7 @@ def partition(
     if scope == "node":
         size, own = topology.node_size, topology.node_rank
     part = own if rank is None else checked_integer("rank", rank, largest=size - 1)
-    return parts_of(count, size, counts)[part] if counts is not None else slices.balanced_slice(count, size, part)
+    return balanced_slice(count, size, part) if counts is None else parts_of(count, size, counts)[part]
 
 
 def rows(n_own: int, *, comm: mpi.Comm | None = None) -> tuple[slice, int]:
@@ -91,18 +91,3 @@ def rows(n_own: int, *, comm: mpi.Comm | None = None) -> tuple[slice, int]:
         ends = list(accumulate(call.context.collective_comm.allgather_int(count)))
         end = ends[call.context.topology.rank]
         return slice(end - count, end), ends[-1]
-
-
-def parts_of(count: int, size: int, counts: Sequence[int] | None, takers: str = "ranks") -> list[slice]:
-    """The part of each of `size` ranks, or other `takers`.
-
-    Raises:
-        ArgumentError: `counts` does not have one number for each, or they do not add up to `count`.
-    """
-    if counts is None:
-        return [slices.balanced_slice(count, size, part) for part in range(size)]
-    numbers = checked_integers("counts", counts)
-    if len(numbers) != size or sum(numbers) != count:
-        given = f"counts has {len(numbers)} numbers that add up to {sum(numbers)}"
-        raise ArgumentError(f"{given}. Give one for each of {size} {takers}, which add up to {count}.")
-    return [slice(end - number, end) for number, end in zip(numbers, accumulate(numbers), strict=True)]

@@ -116,7 +116,7 @@ def share(
         >>> ms.share(call=lambda: np.eye(2)).tolist()
         [[1.0, 0.0], [0.0, 1.0]]
     """
-    with collective("share", topology(comm).node_comm if scope == "node" else comm) as entered:
+    with collective("share", comm, scope if scope == "node" else "all") as entered:
         result: _T = _share(entered, obj, call, root, backend, writable, scope, comm)
         if writable == "private":
             with agree(entered.context.collective_comm):

@@ -7,7 +7,7 @@ from types import TracebackType
 from mpishare.comm import mpi
 from mpishare.comm.agreement import PAYLOAD_BYTES, Agreement, agree, is_alone, is_known
 from mpishare.comm.alone import refuse_alone
-from mpishare.comm.context import Context, context_of
+from mpishare.comm.context import Context, context_of, topology
 from mpishare.comm.requests import this_thread
 from mpishare.errors import MpishareError
 
@@ -58,16 +58,17 @@ class CollectiveCall:
     does not know which memory and which messages the others took.
 
     Attributes:
-        context: That of the communicator.
+        context: That of the communicator, or of the ranks of this node.
     """
 
-    __slots__ = ("_begun", "_name", "_size", "context")
+    __slots__ = ("_begun", "_name", "_of_all", "_size", "context")
 
-    def __init__(self, name: str, comm: mpi.Comm | None) -> None:
+    def __init__(self, name: str, comm: mpi.Comm | None, scope: str) -> None:
         self._begun = this_thread.begun
         self._name = name
         self._size = 0  # of the ranks that agree, from the first agreement on
-        self.context: Context = context_of(comm)
+        self._of_all: Context = context_of(comm)
+        self.context = self._of_all.of_node() if scope == "node" else self._of_all
 
     def __enter__(self) -> CollectiveCall:
         return self
@@ -83,7 +84,7 @@ class CollectiveCall:
             MpishareError: This rank is in another call on the communicator. Local: the other ranks are not. Or this
                 rank is out of step; then it is every rank's error, unless they may be in a collective of that call.
         """
-        context, topology = self.context, self.context.topology
+        context, topology = self._of_all, self.context.topology
         if context.current_call:
             raise MpishareError(
                 f"{self._name} was called while this rank is in {context.current_call} on the same communicator, "
@@ -99,7 +100,7 @@ class CollectiveCall:
                 raise error
         context.current_call = self._name
         self._size = topology.size if scope == "all" else topology.node_size
-        agreement = agree(context.collective_comm)
+        agreement = agree(self.context.collective_comm)
         if topology.n_nodes > 1 and (meets_other_scopes or context.config.check):
             agreement = _NodeFirst(context, self._name, scope == "all")
         if error is not None:
@@ -109,21 +110,24 @@ class CollectiveCall:
 
     def allow_nested_calls(self) -> None:
         """Allows other calls on the communicator from here on, such as from classes that are being unpickled."""
-        self.context.current_call = ""
+        self._of_all.current_call = ""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._size:
-            self.context.current_call = ""
+            self._of_all.current_call = ""
             if error is not None and not is_known(error, self._size):
-                self.context.is_out_of_step = True
-                self.context.is_cut_off = self.context.is_cut_off or is_alone(error)
+                self._of_all.is_out_of_step = True
+                self._of_all.is_cut_off = self._of_all.is_cut_off or is_alone(error)
                 return
         this_thread.begun = self._begun
 
 
-def collective(name: str, comm: mpi.Comm | None) -> CollectiveCall:
-    """Begins the public collective `name` on `comm`. Within a task it is an ArgumentError; see `comm.alone`."""
-    refuse_alone(name, comm)
-    return CollectiveCall(name, comm)
+def collective(name: str, comm: mpi.Comm | None, scope: str = "all") -> CollectiveCall:
+    """Begins the public collective `name` on `comm`, or with the scope "node" on its ranks of this node.
+
+    Within a task it is an ArgumentError; see `comm.alone`.
+    """
+    refuse_alone(name, topology(comm).node_comm if scope == "node" else comm)
+    return CollectiveCall(name, comm, scope)

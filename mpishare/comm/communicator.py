@@ -39,20 +39,27 @@ class CollectiveComm:
     Attributes:
         rank: This process's rank.
         size: Number of ranks.
-        ranks: For each rank, its rank on the communicator over all nodes, for errors.
-        isend: Begins to send, as in mpi4py.
-        irecv: Begins to receive, as in mpi4py.
+        ranks: For each rank, its rank on the communicator over all nodes.
+        comm: The communicator as mpi4py has it.
     """
 
-    def __init__(self, comm: mpi.Intracomm, limit: WaitLimit | None = None, ranks: Sequence[int] = ()) -> None:
-        """Makes the calls on `comm`; without a `limit` they wait for ever."""
-        self._comm = comm
+    def __init__(
+        self,
+        comm: mpi.Intracomm,
+        limit: WaitLimit | None = None,
+        ranks: Sequence[int] = (),
+        over_all: mpi.Intracomm | None = None,
+    ) -> None:
+        """Makes the calls on `comm`; without a `limit` they wait for ever.
+
+        Messages travel on mpishare's own communicator `over_all` nodes, if there is one: users may see `comm`.
+        """
+        self.comm = comm
         self._limit = WaitLimit(None) if limit is None else limit
         self.rank: int = comm.rank
         self.size: int = comm.size
         self.ranks = ranks or range(comm.size)
-        self.isend: Callable[..., mpi.Request] = comm.Isend
-        self.irecv: Callable[..., mpi.Request] = comm.Irecv
+        self._messages, self._ends = (comm, range(comm.size)) if over_all is None else (over_all, self.ranks)
         self._allreduce = self._blocking("allreduce")
         self._bcast = self._blocking("bcast")
         self._allgather = self._blocking("allgather")
@@ -66,9 +73,9 @@ class CollectiveComm:
         those of reductions. Within `extend` Python runs no handler of a signal, so that the request is not lost.
         """
         if self._limit.seconds == math.inf:
-            blocking: Callable[..., object] = getattr(self._comm, name.capitalize())
+            blocking: Callable[..., object] = getattr(self.comm, name.capitalize())
             return blocking
-        begin: Callable[..., mpi.Request] = getattr(self._comm, f"I{name}")
+        begin: Callable[..., mpi.Request] = getattr(self.comm, f"I{name}")
 
         def call_and_wait(*args: Any) -> None:
             begun: list[mpi.Request] = []
@@ -77,6 +84,14 @@ class CollectiveComm:
                 self._limit.wait(begun[0])
 
         return call_and_wait
+
+    def isend(self, block: Any, rank: int, tag: int) -> mpi.Request:
+        """Begins to send, as in mpi4py."""
+        return self._messages.Isend(block, self._ends[rank], tag)
+
+    def irecv(self, block: Any, rank: int, tag: int) -> mpi.Request:
+        """Begins to receive, as in mpi4py."""
+        return self._messages.Irecv(block, self._ends[rank], tag)
 
     def allreduce_or(self, data: bytes) -> bytes:
         """The bitwise OR of the same number of bytes from each rank. Receives that have begun go on meanwhile."""
@@ -101,7 +116,7 @@ class CollectiveComm:
 
     def begin_barrier(self) -> mpi.Request:
         """A request that ends when all ranks have begun one; see `barrier_asleep`."""
-        return self._comm.Ibarrier()
+        return self.comm.Ibarrier()
 
     def call_together(self, function: Callable[[], _T]) -> _T:
         """Calls a function of MPI that waits for all ranks without a limit, on all of them, once all have come.
@@ -114,7 +129,7 @@ class CollectiveComm:
         count_wait()
         begun: list[mpi.Request] = []
         try:
-            begun.extend(starmap(self._comm.Ibarrier, [()]))
+            begun.extend(starmap(self.comm.Ibarrier, [()]))
             self._limit.wait(begun[0])
         except StallError:
             raise

@@ -6,25 +6,28 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from functools import cache
 from typing import Any, TypeVar, cast
 
 from mpishare.comm import callsite, mpi
-from mpishare.comm.agreement import agree
+from mpishare.comm.agreement import PAYLOAD_BYTES, agree
 from mpishare.comm.alone import refuse_alone
 from mpishare.comm.communicator import CollectiveComm
-from mpishare.comm.requests import Pending, kept_alive_on_error, this_thread, wait_for, waits
+from mpishare.comm.requests import this_thread
 from mpishare.comm.topology import Topology, find_nodes, pretend_node
 from mpishare.comm.unhandled import end_job_on_exception
 from mpishare.comm.watchdog import WaitLimit, report_long_waits
 from mpishare.config import Config, unknown_settings
 from mpishare.errors import ArgumentError, BackendError, LaunchError, MpishareError, StallError
 from mpishare.host import filesystems
-from mpishare.host import memory as host_memory
 
 _T = TypeVar("_T")
 
 _FOR_EVER_S = 1e9
+
+_KEY_BYTES, _NODE_BITS = 7, 16
+"""Random bytes with which the keys of arrays begin, and the upper bits of them that differ between nodes."""
 
 
 class Context:
@@ -35,24 +38,17 @@ class Context:
         mpi_nodes: How many nodes MPI sees in the ranks of this node; where it is not 1, it makes no windows here.
         config: The settings read from the environment when the communicator was first used.
         collective_comm: mpishare's own duplicate of the communicator, for collectives; see `comm.in_flight.Tag`.
-        node_comm: mpishare's communicator of the ranks of this node: `data_comm` on a single node. On several nodes
-            users see it as `topology.node_comm`, so only collectives run on it.
-        node_collective_comm: The same for collectives.
+        node_collective_comm: The same for the ranks of this node. On several nodes users see it as
+            `topology.node_comm`, so only collectives run on it.
         leader_comm: The same for the leaders of all nodes, which users see as `topology.leaders`; None on other ranks.
         head_comm: Another duplicate, for the heads of users' messages alone, as a receive with any tag takes any.
         data_comm: The duplicate of `collective_comm` as mpi4py has it, for what follows a head.
         max_tag: The largest tag that MPI allows.
-        recycle_bytes: How much memory each node may keep for arrays to come, in bytes: what the smallest node allows.
-        cores: The cores that the ranks of this node may run on, all together.
-        link_speeds: Bytes a second to other nodes, by node, as far as messages have measured it.
-        segment_count: How many segments were made over the communicator, the same on all ranks.
-        uid: A number that is the same on all ranks and differs between communicators.
+        limit: MPISHARE_TIMEOUT for waits on it.
         pid: The process that is this rank; a fork of it is not a rank.
-        is_watched: Whether waits end (MPISHARE_TIMEOUT).
         is_out_of_step: Whether an exception ended a collective on this rank alone; see `comm.collective`.
         is_cut_off: Whether it did so in the middle of messages or collectives: the others may come to no agreement.
         is_refused_for_messages: Whether an exception from outside ended a message of a user; see `messages.requests`.
-        has_fast_messages: Whether users' messages are neither watched nor refused, and take the fewest steps.
         current_call: The public call that this rank is in; "" if it is in none.
     """
 
@@ -70,6 +66,8 @@ class Context:
             with agree(together) as agreement:  # the others may have given up waiting by now
                 self.config = Config.read()
                 agreement.call = self.config.common
+                if duplicate.rank == 0:
+                    agreement.payload = os.urandom(_KEY_BYTES).ljust(PAYLOAD_BYTES, b"\0")
                 _check_launch(self.config)
                 _check_folder(self.config)
                 # A pretend node follows MPI_COMM_WORLD, as a real node would.
@@ -88,28 +86,19 @@ class Context:
             self._made.append(self.head_comm)
             spare = together.call_together(duplicate.Dup)
             spare.Free()  # one must be left for windows: without, MPICH 5 ends the process
-        self._limit = limit = WaitLimit(timeout_s)
+        self.limit = limit = WaitLimit(timeout_s)
         facts = self.topology
         self.collective_comm = CollectiveComm(duplicate, limit)
-        self.node_comm = duplicate if facts.n_nodes == 1 else facts.node_comm
-        self.node_collective_comm = CollectiveComm(self.node_comm, limit, facts.ranks_of(facts.node))
+        node_comm = duplicate if facts.n_nodes == 1 else facts.node_comm
+        self.node_collective_comm = CollectiveComm(node_comm, limit, facts.ranks_of(facts.node), duplicate)
         self.leader_comm = CollectiveComm(facts.leaders, limit) if facts.is_leader else None
         self.max_tag = cast("int", mpi.COMM_WORLD.Get_attr(mpi.TAG_UB))
-        own_bytes = self.config.recycle_bytes(host_memory.memory_bytes())
-        numbers = self.collective_comm.allgather_obj((int.from_bytes(os.urandom(7), "little"), own_bytes))
-        self.uid: int = numbers[0][0]
-        self.recycle_bytes: int = min(nbytes for _, nbytes in numbers)
-        masks = self.node_collective_comm.allgather_obj(host_memory.own_cores())
-        self.cores: frozenset[int] = frozenset().union(*masks)
-        self.link_speeds: dict[int, float] = {}
-        self.segment_count = 0
+        self._last_key = int.from_bytes(agreement.payload[:_KEY_BYTES], "little")
         self.is_out_of_step = False
         self.is_cut_off = False
         self.current_call = ""
         self._kept: dict[Callable[[Context], Any], Any] = {}
-        self.is_watched = self.config.timeout_s is not None
         self.is_refused_for_messages = False
-        self.has_fast_messages = not self.is_watched
 
     def cached(self, make: Callable[[Context], _T]) -> _T:
         """What `make(context)` returns, made once for this communicator and kept until it is freed.
@@ -122,33 +111,15 @@ class Context:
             kept = self._kept[make] = make(self)
         return kept
 
-    def refuse_messages(self) -> None:
-        """From now on this rank sends and receives no messages of users over the communicator."""
-        self.is_refused_for_messages = True
-        self.has_fast_messages = False
+    def new_keys(self, count: int = 1) -> int:
+        """The first of `count` numbers that name arrays. They are the same on all ranks, which all call this."""
+        first = self._last_key + 1
+        self._last_key += count
+        return first
 
-    def wait_for_message(
-        self, request: mpi.Request, rank: int, call: str, status: mpi.Status | None, excluded: Pending | None = None
-    ) -> None:
-        """Waits for one message of a user. All pending operations but `excluded`, whose message it is, are advanced.
-
-        Args:
-            request: The message. An exception keeps its buffer alive.
-            rank: The rank at its other end, or MPI_ANY_SOURCE.
-            call: What this rank does, for errors, such as "recv from".
-            status: Filled in.
-            excluded: The pending operation that waits.
-
-        Raises:
-            StallError: MPISHARE_TIMEOUT has passed. A message that has not begun to come is given up.
-        """
-        waits[0] += 1
-        with kept_alive_on_error([request]):
-            if not self.is_watched:
-                wait_for(request, status, excluded)
-            else:
-                call = f"{call} {'any rank' if rank == mpi.ANY_SOURCE else f'rank {rank}'}"
-                self._limit.wait_for_message(request, call, status, excluded)
+    def of_node(self) -> Context:
+        """The same for the ranks of this node, without communicators of its own; itself on a single node. Local."""
+        return self.cached(_of_node)
 
     def free(self) -> None:
         """Frees mpishare's communicators. Collective over the communicator; called when that is freed.
@@ -158,6 +129,19 @@ class Context:
         self._kept.clear()
         if not (self.is_out_of_step or self.is_refused_for_messages):
             _free(self._made)
+
+
+def _of_node(context: Context) -> Context:
+    """See `Context.of_node`. Its memory and its keys are other ones; no message of a user travels on it."""
+    if context.topology.n_nodes == 1:
+        return context
+    node = copy(context)
+    node.topology = context.topology.of_node()
+    node.collective_comm = context.node_collective_comm
+    node.leader_comm = CollectiveComm(node.topology.leaders) if node.topology.is_leader else None
+    node._last_key += (context.topology.node + 1) << 8 * _KEY_BYTES - _NODE_BITS
+    node._kept = {}
+    return node
 
 
 @contextmanager

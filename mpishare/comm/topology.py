@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import NamedTuple, cast
 
@@ -91,6 +91,21 @@ class Topology:
     def ranks_of(self, node: int) -> tuple[int, ...]:
         """The ranks of `node`, in rising order."""
         return self.placement.nodes[node]
+
+    def of_node(self) -> Topology:
+        """The topology of the ranks of this node."""
+        return replace(
+            self,
+            comm=self.node_comm,
+            rank=self.node_rank,
+            size=self.node_size,
+            node=0,
+            n_nodes=1,
+            hosts=(self.host,),
+            leaders=mpi.COMM_SELF if self.is_leader else self.leaders,
+            rail=mpi.COMM_SELF,
+            placement=Placement((tuple(range(self.node_size)),)),
+        )
 
     def __repr__(self) -> str:
         nodes = ", ".join(

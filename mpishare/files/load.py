@@ -250,8 +250,7 @@ def _understood(context: Context, of_root: bytes, own: bytes) -> Found:
 def _mapped(context: Context, reader: FormatReader, chosen: list[Selection]) -> list[NDArray[Any]]:
     """The arrays, as read-only views of the kernel's own pages of the file."""
     with agree(context.collective_comm):
-        first_key = context.uid + context.segment_count + 1
-        context.segment_count += len(chosen)  # before anything fails: all ranks count alike
+        first_key = context.new_keys(len(chosen))  # before anything fails: all ranks count alike
         origin = Origin("mapped file", context.topology.node_size)
         return [map_file(reader, selection, origin, key) for key, selection in enumerate(chosen, first_key)]
 

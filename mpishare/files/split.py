@@ -10,13 +10,14 @@ import numpy as np
 
 from mpishare.arrays.region import View, text_of_region
 from mpishare.arrays.spec import Spec
-from mpishare.collectives.distributed import Distributed, node_counts, on_each_node
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, checked_integers
 from mpishare.files.formats import FormatReader
 from mpishare.files.parallel_read import ROOT, read_parts
 from mpishare.files.stored import Listing
 from mpishare.files.tiles import Selection
+from mpishare.memory.per_node import node_counts, on_each_node
+from mpishare.objects.distributed import Distributed
 
 Split = bool | Sequence[int]
 """What `load` takes for `split`: whether to, or how many rows each node takes."""
@@ -87,7 +88,7 @@ def load_split(
     start = sum(numbers[: topology.node])
     own_rows = rows._replace(indices=rows.indices[start : start + numbers[topology.node]])
     own = replace(selection, axes=(own_rows, *others), is_in_c_order=True)
-    with on_each_node("load", context, selection.spec) as node_context:
+    with on_each_node(context, selection.spec) as node_context:
         is_shown = progress and topology.rank == ROOT
         [array] = read_parts(node_context, reader, [own], backend=backend, progress=is_shown)
     local = view(array)

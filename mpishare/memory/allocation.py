@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from mpishare.comm.agreement import PAYLOAD_BYTES, Severity, agree, severity_of
 from mpishare.comm.context import Context
 from mpishare.errors import MpishareError
+from mpishare.host import memory as host_memory
 from mpishare.memory.backends import obtain
 from mpishare.memory.mapping import Mapping, Origin
 from mpishare.memory.pool import LARGEST_SLOT_BYTES, Pool, Slot, slot_bytes
@@ -47,7 +48,7 @@ def node_memory(
         Over the communicator.
     """
     slot = context.cached(_Pools).take(context, nbytes or 1, backend, writable)  # no map can be empty
-    segment = Segment(slot, nbytes, _next_key(context), made_by)
+    segment = Segment(slot, nbytes, context.new_keys(), made_by)
     is_of_node = scope == "node" and (writable or not slot.has_own_pages)
     with agree(context.node_collective_comm if is_of_node else context.collective_comm):
         yield segment
@@ -70,15 +71,9 @@ def free_slot(context: Context, nbytes: int, backend: str | None) -> Slot | None
 def take_slot(context: Context, slot: Slot, nbytes: int, made_by: str) -> Segment:
     """The memory of an array in the slot of `free_slot`, filled, and sealed here. Local, but all ranks must call it."""
     slot.take()
-    segment = Segment(slot, nbytes, _next_key(context), made_by)
+    segment = Segment(slot, nbytes, context.new_keys(), made_by)
     segment.seal()
     return segment
-
-
-def _next_key(context: Context) -> int:
-    """A number for one array, the same on all ranks."""
-    context.segment_count += 1
-    return context.uid + context.segment_count
 
 
 class _Pools:
@@ -90,12 +85,14 @@ class _Pools:
 
     def __init__(self, context: Context) -> None:
         self.pools: dict[tuple[str | None, int | None], Pool] = {}
-        self._limit = context.recycle_bytes // 2
+        self._limit = context.config.recycle_bytes(host_memory.memory_bytes()) // 2
+        self._keeps = context.config.keeps_memory
+        self._count = 0  # of the arrays made
         self._refused_until: dict[str | None, int] = {}  # in arrays made
 
     def small(self, context: Context, nbytes: int, backend: str | None) -> Pool | None:
         """The pool whose slabs have slots for `nbytes`; None if an array of this size gets memory of its own."""
-        if nbytes > LARGEST_SLOT_BYTES or not context.recycle_bytes:
+        if nbytes > LARGEST_SLOT_BYTES or not self._keeps:
             return None
         return self._pool(backend, slot_bytes(nbytes))
 
@@ -107,6 +104,7 @@ class _Pools:
 
     def take(self, context: Context, nbytes: int, backend: str | None, writable: bool) -> Slot:
         """A slot for an array of `nbytes`. Collective over the communicator."""
+        self._count += 1
         pool = self.small(context, nbytes, backend)
         if pool is not None:
             if not pool.free:
@@ -120,13 +118,13 @@ class _Pools:
         if slot is None:
             memory, origin, is_shared = self._obtain(context, nbytes, backend, writable)
             slot = Slot(memory, origin, nbytes)
-            if is_shared and nbytes <= self._limit:
+            if is_shared and self._keeps:
                 self._pool(backend, None).add(slot)
         return slot
 
     def _add_slab(self, context: Context, pool: Pool, backend: str | None) -> None:
         """Adds a slab where slots are short, within the limit of all ranks, and unless it was refused lately."""
-        is_due = context.segment_count >= self._refused_until.get(backend, 0)
+        is_due = self._count >= self._refused_until.get(backend, 0)
         if not (pool.is_short and pool.may_grow and is_due):
             return
         nbytes = pool.wanted_bytes()
@@ -139,7 +137,7 @@ class _Pools:
             if severity_of(error, context.topology.size) == Severity.FATAL:
                 raise
             # The array gets memory of its own, or raises that allocation's error.
-            self._refused_until[backend] = context.segment_count + _ARRAYS_WITHOUT_SLAB
+            self._refused_until[backend] = self._count + _ARRAYS_WITHOUT_SLAB
 
     def _obtain(
         self, context: Context, nbytes: int, backend: str | None, writable: bool

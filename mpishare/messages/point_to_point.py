@@ -12,7 +12,14 @@ from mpishare.comm import mpi
 from mpishare.comm.context import Context, context_of
 from mpishare.comm.requests import pending
 from mpishare.errors import ArgumentError, MpishareError, SpecError, StallError, checked_integer
-from mpishare.messages.requests import ReceiveRequest, Request, SendRequest, receive_now, send_now
+from mpishare.messages.requests import (
+    ReceiveRequest,
+    Request,
+    SendRequest,
+    has_fast_messages,
+    receive_now,
+    send_now,
+)
 from mpishare.messages.wire import Message, encode, lz4
 from mpishare.objects.pickling import PickledObject, pickle_object
 
@@ -56,7 +63,7 @@ def send(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, c
     head, data_tag, chunks = message = _encoded(context, array, compresses)
     if rank == context.topology.rank:  # MPI would wait for a receive that cannot come
         SendRequest(context, (head, data_tag, [chunk.copy("K") for chunk in chunks]), rank, tag)
-    elif compresses or pending or not context.has_fast_messages:
+    elif compresses or pending or not has_fast_messages(context):
         SendRequest(context, message, rank, tag, compresses=compresses, is_blocking=True).wait()
     else:
         send_now(context, message, rank, tag)
@@ -148,7 +155,7 @@ def recv(
     """
     context = context_of(comm)
     rank, wanted_tag = _checked_receive(context, source, tag, out, status)
-    if pending or not context.has_fast_messages or rank == mpi.PROC_NULL:
+    if pending or not has_fast_messages(context) or rank == mpi.PROC_NULL:
         return irecv(source, tag=tag, out=out, comm=comm, status=status).wait()
     return receive_now(context, rank, wanted_tag, out, status)
 

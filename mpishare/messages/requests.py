@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mpishare.comm import mpi
 from mpishare.comm.context import Context
-from mpishare.comm.requests import advance_all, keep_alive, pending, waits
+from mpishare.comm.requests import Pending, advance_all, keep_alive, kept_alive_on_error, pending, wait_for, waits
 from mpishare.errors import MpishareError
 from mpishare.messages.wire import FRAME_BYTES, HEAD_BYTES, Decoding, Head, Message, compressed, decode
 from mpishare.objects.pickling import PickledObject, unpickle_object
@@ -142,7 +142,7 @@ class SendRequest(Request):
 
     def _compressed(self, chunks: Iterable[NDArray[Any]], is_blocking: bool) -> Iterator[NDArray[Any] | bytes]:
         """The chunks, compressed where that pays on the link, whose speed the first large ones measure."""
-        node, speeds, measured = self._context.topology.node_of(self._dest), self._context.link_speeds, 0
+        node, speeds, measured = self._context.topology.node_of(self._dest), self._context.cached(LinkSpeeds), 0
         for chunk in chunks:
             if node not in speeds and is_blocking and chunk.nbytes == FRAME_BYTES:
                 measured += 1
@@ -169,7 +169,7 @@ class SendRequest(Request):
     def _wait_until(self, count: int) -> None:
         """Waits until no more than `count` of MPI's requests are left."""
         while len(self._requests) > count:
-            self._context.wait_for_message(self._requests[0], self._dest, "send to", None)
+            _wait_for_message(self._context, self._requests[0], self._dest, "send to", None)
             del self._requests[0]
 
     def wait(self) -> None:
@@ -260,7 +260,7 @@ class ReceiveRequest(Request):
         try:
             while not self._is_done:
                 if can_wait:
-                    self._context.wait_for_message(self._request, self._source, "recv from", self._status, self)
+                    _wait_for_message(self._context, self._request, self._source, "recv from", self._status, self)
                 elif not self._request.Test(self._status):
                     return
                 self._step()
@@ -268,7 +268,7 @@ class ReceiveRequest(Request):
             self._end(None, error)
         except BaseException:
             keep_alive([self._buffer])
-            self._context.refuse_messages()
+            self._context.is_refused_for_messages = True
             self._end(None, MpishareError(_REFUSED))
             raise
 
@@ -314,6 +314,48 @@ class ReceiveRequest(Request):
         return self._result
 
 
+class LinkSpeeds(dict[int, float]):
+    """Bytes a second to other nodes, by node, as far as messages over a communicator have measured it."""
+
+    def __init__(self, _: Context) -> None:
+        super().__init__()
+
+
+def has_fast_messages(context: Context) -> bool:
+    """Whether users' messages are neither watched nor refused, and take the fewest steps."""
+    return not context.is_refused_for_messages and context.config.timeout_s is None
+
+
+def _wait_for_message(
+    context: Context,
+    request: mpi.Request,
+    rank: int,
+    call: str,
+    status: mpi.Status | None,
+    excluded: Pending | None = None,
+) -> None:
+    """Waits for one message of a user. All pending operations but `excluded`, whose message it is, are advanced.
+
+    Args:
+        context: The context of the communicator.
+        request: The message. An exception keeps its buffer alive.
+        rank: The rank at its other end, or MPI_ANY_SOURCE.
+        call: What this rank does, for errors, such as "recv from".
+        status: Filled in.
+        excluded: The pending operation that waits.
+
+    Raises:
+        StallError: MPISHARE_TIMEOUT has passed. A message that has not begun to come is given up.
+    """
+    waits[0] += 1
+    with kept_alive_on_error([request]):
+        if context.config.timeout_s is None:
+            wait_for(request, status, excluded)
+        else:
+            call = f"{call} {'any rank' if rank == mpi.ANY_SOURCE else f'rank {rank}'}"
+            context.limit.wait_for_message(request, call, status, excluded)
+
+
 def send_now(context: Context, message: Message, dest: int, tag: int) -> None:
     """Sends a message to another rank, waiting inside MPI. See `receive_now`."""
     head, data_tag, chunks = message
@@ -331,7 +373,7 @@ def send_now(context: Context, message: Message, dest: int, tag: int) -> None:
 def receive_now(context: Context, source: int, tag: int, out: NDArray[Any] | None, status: mpi.Status | None) -> Any:
     """Receives a message, waiting inside MPI.
 
-    Only where nothing is pending and `context.has_fast_messages`, as it advances nothing else and knows no time limit.
+    Only where nothing is pending and `has_fast_messages`, as it advances nothing else and knows no time limit.
 
     Raises:
         SpecError, ArgumentError, CapacityError, BackendError: See `decode`.
@@ -396,7 +438,7 @@ def refuse_if_interrupted(context: Context, error: BaseException) -> None:
     memory that MPI still reads or writes lives until the process ends (`comm.requests`).
     """
     if not isinstance(error, MpishareError | mpi.Exception | MemoryError):
-        context.refuse_messages()
+        context.is_refused_for_messages = True
 
 
 def finished(result: Any, status: mpi.Status | None) -> Any:

@@ -224,7 +224,7 @@ class _Run:
             try:
                 pauses = backoff()
                 self._scheduler.finish()
-                if request is None and not self._context.is_watched:
+                if request is None and self._context.config.timeout_s is None:
                     request = self._context.data_comm.Ibarrier()
                 while request is not None and not request.Test():
                     self._bar.show(self._scheduler.n_taken)

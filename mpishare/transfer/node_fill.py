@@ -13,6 +13,7 @@ from mpishare.arrays.raw import Block, bytes_of, copy_by_threads, copy_bytes
 from mpishare.arrays.spec import Spec
 from mpishare.comm.agreement import Deferred
 from mpishare.comm.context import Context
+from mpishare.host.memory import own_cores
 from mpishare.transfer.between_nodes import LARGEST_MESSAGE_BYTES, broadcast, is_chain
 
 _SMALL_BYTES = 16 << 10
@@ -84,6 +85,8 @@ def replicate(context: Context, root: int, block: Block, is_shared: bool, source
         Over the communicator, but a rank may return before others have come.
     """
     topology, deferred = context.topology, Deferred()
+    if block.nbytes >= LARGE_BYTES and topology.node_of(root) == topology.node:
+        context.cached(_cores)
     sends_chunks = topology.n_nodes > 1 and is_chain(context, block.nbytes)
     contiguous = None if source is None else source.contiguous
     with deferred:
@@ -115,8 +118,13 @@ def _write(context: Context, block: Block, source: ByteSource) -> None:
     if contiguous is None:
         source.write(block.data)
     else:
-        cores = context.cores
+        cores = context.cached(_cores)
         copy_by_threads(block, contiguous, min(len(cores), context.topology.node_size, _MAX_THREADS), cores)
+
+
+def _cores(context: Context) -> frozenset[int]:
+    """The cores that the ranks of this node may run on, all together. Collective over the ranks of this node."""
+    return frozenset().union(*context.node_collective_comm.allgather_obj(own_cores()))
 
 
 def _send_when_written(context: Context, root: int, block: Block, is_shared: bool) -> None:

@@ -130,12 +130,12 @@ def receive_after_a_stall():
     isend = own_comm.isend
 
     def send_late(*args):
-        own_comm.isend = isend
+        own_comm.isend = isend  # type: ignore[method-assign]
         wait_for_the_others()
         return isend(*args)
 
     if rank == 0:
-        own_comm.isend = send_late
+        own_comm.isend = send_late  # type: ignore[method-assign]
     with printed():
         ms.share(np.ones(1 << 21) if rank == 0 else None)
     gc.collect()

@@ -1,6 +1,5 @@
 """What is kept of a communicator: its nodes, the entry of every collective, and one rank's error made every rank's."""
 
-import os
 import pickle
 import signal
 from contextlib import suppress
@@ -57,8 +56,9 @@ def test_each_communicator_is_asked_once_and_has_its_own_freed_with_it(comm):
         duplicate = comm.Dup()
         context = context_of(duplicate)
         assert context.topology is not ms.topology(comm)
-        assert context.uid != context_of(comm).uid
-        assert len(set(comm.allgather(context.uid))) == 1
+        key = context.new_keys()
+        assert key != context_of(comm).new_keys()
+        assert len(set(comm.allgather(key))) == 1
         if number == 0 and context.topology.n_nodes > 1:
             context.topology.node_comm.Free()
         duplicate.Free()
@@ -257,18 +257,19 @@ def test_a_call_within_a_call_is_refused_and_leaves_the_outer_one_whole(duplicat
 
 
 def test_a_call_of_a_handler_within_the_first_call_is_refused(duplicate, monkeypatch):
-    seen, cores = [], os.sched_getaffinity
+    seen = []
     before = signal.signal(signal.SIGALRM, lambda *_: seen.append(call_in_handler()))
 
     def call_in_handler():
         with pytest.raises(ms.MpishareError, match=r"the first call on this communicator has not ended on this rank"):
             ms.zeros(1, comm=duplicate)
 
-    def interrupted(pid):
+    def interrupted():
+        monkeypatch.undo()
         signal.raise_signal(signal.SIGALRM)
-        return cores(pid)
+        return mpi.Get_processor_name()
 
-    monkeypatch.setattr(os, "sched_getaffinity", interrupted)
+    monkeypatch.setattr(mpi, "Get_processor_name", interrupted)
     ms.topology(duplicate)
     signal.signal(signal.SIGALRM, before)
     assert seen == [None]
