@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
+from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import PLAIN_CLASSES, Spec, describe
 from mpishare.collectives.arguments import check_scope
 from mpishare.comm import callsite, mpi
@@ -18,9 +19,8 @@ from mpishare.comm.collective import CollectiveCall, collective
 from mpishare.comm.context import Context, topology
 from mpishare.comm.requests import advance_all
 from mpishare.errors import ArgumentError, SpecError, checked_integer
-from mpishare.memory.allocation import free_slot, node_memory, take_slot
+from mpishare.memory.allocation import Reservation, node_memory, offered
 from mpishare.memory.backends import check_backend
-from mpishare.memory.pool import Slot
 from mpishare.memory.segment import Segment
 from mpishare.objects import unshared
 from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_header, replicate_object, unpack_object
@@ -198,24 +198,30 @@ def _share(
     scope: str,
     of_all: mpi.Comm | None,
 ) -> Any:
-    context, source, slot = call.context, None, None
+    context, source, reserved = call.context, None, None
     with call.agree_on_arguments() as agreement:
         root = checked_integer("root", root, largest=context.topology.size - 1)
-        check_scope(scope)
+        if scope != "all":
+            check_scope(scope)
         options = _options(root, check_backend(backend, context), writable)
         if function is not None:
             _check_call(obj, function)
         agreement.call = options.call
         if context.topology.rank == root and function is None:
-            source, slot = _prepared(context, obj, options)
+            source, reserved = _prepared(context, obj, options)
             agreement.payload = source.header.packed[0]
         elif context.topology.rank == root:
             agreement.payload = _CALLED
     if agreement.payload == _CALLED:
-        agreement, source, slot = _called(context, function, options, of_all)
+        agreement, source, reserved = _called(context, function, options, of_all)
     header = _header(context, agreement.payload, source, root)
-    slot = slot or _free_slot(context, header.nbytes, options)
-    segment = _filled(context, header, source, slot, options)
+    reserved = reserved or _reserved(context, header.nbytes, options)
+    if reserved is None:
+        segment = _filled(context, header, source, options)
+    else:
+        if context.topology.n_nodes > 1:
+            _send_to_nodes(context, root, np.frombuffer(reserved.content, np.uint8))
+        segment = reserved.commit("share")
     if isinstance(header, Spec):
         return segment.view(header)
     call.allow_nested_calls()  # all memory is allocated, so that classes may share arrays while they are unpickled
@@ -233,7 +239,7 @@ def _check_call(obj: Any, call: Any) -> None:
 
 def _called(
     context: Context, function: Callable[[], Any] | None, options: _Options, of_all: mpi.Comm | None
-) -> tuple[Agreement, ArraySource | PackedObject | None, Slot | None]:
+) -> tuple[Agreement, ArraySource | PackedObject | None, Reservation | None]:
     """Calls `function` on `root` within an agreement; the other ranks sleep until it has ended.
 
     It may call no collective with other ranks of `of_all`: those of other nodes make their calls at any time.
@@ -241,7 +247,7 @@ def _called(
     Returns:
         The agreement, with the payload of the root, and what `_prepared` returns on `root`.
     """
-    is_root, source, slot = context.topology.rank == options.root, None, None
+    is_root, source, reserved = context.topology.rank == options.root, None, None
     with agree(context.collective_comm) as agreement:
         try:
             with alone(topology(of_all).comm, "within the function of share(call=…)"):
@@ -249,9 +255,9 @@ def _called(
         finally:
             _wait_for_all(context)
         if is_root:
-            source, slot = _prepared(context, obj, options)
+            source, reserved = _prepared(context, obj, options)
             agreement.payload = source.header.packed[0]
-    return agreement, source, slot
+    return agreement, source, reserved
 
 
 def _wait_for_all(context: Context) -> None:
@@ -262,44 +268,42 @@ def _wait_for_all(context: Context) -> None:
         time.sleep(_SLEEP_S)
 
 
-def _prepared(context: Context, obj: Any, options: _Options) -> tuple[ArraySource | PackedObject, Slot | None]:
-    """The bytes of `obj` on its root, which writes them to the next free slot (see `memory.pool`) if there is one."""
+def _prepared(context: Context, obj: Any, options: _Options) -> tuple[ArraySource | PackedObject, Reservation | None]:
+    """The bytes of `obj` on its root, which writes them to node memory at once if a slot is free."""
     source = ArraySource(Spec.of(obj), obj) if type(obj) in PLAIN_CLASSES else _pack(obj, options.root)
-    slot = _free_slot(context, source.header.nbytes, options)
-    if slot is not None:
-        source.write(slot.content[: source.header.nbytes])
-    return source, slot
+    reserved = _reserved(context, source.header.nbytes, options)
+    if reserved is not None:
+        source.write(reserved.content)
+    return source, reserved
 
 
-def _free_slot(context: Context, nbytes: int, options: _Options) -> Slot | None:
-    """The slot that the root fills before the ranks agree; None if there is none, or the bytes travel in chunks."""
-    is_whole = context.topology.n_nodes == 1 or not is_chain(context, nbytes)
-    return free_slot(context, nbytes, options.backend) if is_whole and not options.writable else None
+def _reserved(context: Context, nbytes: int, options: _Options) -> Reservation | None:
+    """What the root fills before the ranks agree; None where no slot is free, or the bytes travel in chunks."""
+    if options.writable or (context.topology.n_nodes > 1 and is_chain(context, nbytes)):
+        return None
+    return offered(context, nbytes, options.backend)
+
+
+def _send_to_nodes(context: Context, root: int, block: Block) -> None:
+    """Brings the bytes of the root's node to the other nodes. Collective over the communicator."""
+    broadcast(context, root, block)
+    if context.topology.node != context.topology.node_of(root):
+        context.node_collective_comm.barrier()
 
 
 def _header(
     context: Context, payload: bytes, source: ArraySource | PackedObject | None, root: int
 ) -> Spec | PackedHeader:
     """What the root has agreed with the others to share."""
+    if source is not None and not source.header.packed[1]:
+        return source.header
     if is_packed_header(payload):
         return PackedHeader.unpack(payload)
     return broadcast_spec(context, payload, b"" if source is None else source.header.packed[1], root)
 
 
-def _filled(
-    context: Context,
-    header: Spec | PackedHeader,
-    source: Any,
-    slot: Slot | None,
-    options: _Options,
-) -> Segment:
+def _filled(context: Context, header: Spec | PackedHeader, source: Any, options: _Options) -> Segment:
     """Node memory with the bytes of `source`, which is read-only on every node unless `writable`. Collective."""
-    if slot is not None:  # the root has filled it on its node
-        if context.topology.n_nodes > 1:
-            broadcast(context, options.root, np.frombuffer(slot.content, np.uint8, header.nbytes))
-            if context.topology.node != context.topology.node_of(options.root):
-                context.node_collective_comm.barrier()
-        return take_slot(context, slot, header.nbytes, "share")
     with node_memory(
         context, header.nbytes, backend=options.backend, made_by="share", writable=options.writable
     ) as segment:

@@ -56,24 +56,36 @@ def node_memory(
             segment.seal()
 
 
-def free_slot(context: Context, nbytes: int, backend: str | None) -> Slot | None:
-    """The slot that the next array of `nbytes` takes; None if the ranks know no free slot.
+class Reservation:
+    """A free slot that the next array takes, if the ranks agree that there is one.
 
-    A rank may fill it before the ranks agree that there is an array: see the theory of operation in `memory.pool`.
-    Local.
+    It is offered before they agree, so that a rank may fill it: see the theory of operation in `memory.pool`. The slot
+    stays free until all ranks `commit`. To drop a reservation takes nothing.
+
+    Attributes:
+        nbytes: The bytes of the array.
+        content: These bytes, writable.
     """
-    if nbytes > LARGEST_SLOT_BYTES:
-        return None
+
+    __slots__ = ("_context", "_pool", "content", "nbytes")
+
+    def __init__(self, context: Context, pool: Pool, nbytes: int) -> None:
+        self._context = context
+        self._pool = pool
+        self.nbytes = nbytes
+        self.content = pool.free[-1].content[:nbytes]
+
+    def commit(self, made_by: str) -> Segment:
+        """The memory of the array, filled and read-only. Local, but all ranks must call it."""
+        segment = Segment(self._pool.free.pop(), self.nbytes, self._context.new_keys(), made_by)
+        segment.seal()
+        return segment
+
+
+def offered(context: Context, nbytes: int, backend: str | None) -> Reservation | None:
+    """A reservation for the next array of `nbytes`, which is read-only; None if the ranks know no free slot. Local."""
     pool = context.cached(_Pools).pools.get((backend, slot_bytes(nbytes)))
-    return pool.free[-1] if pool is not None and pool.free else None
-
-
-def take_slot(context: Context, slot: Slot, nbytes: int, made_by: str) -> Segment:
-    """The memory of an array in the slot of `free_slot`, filled, and sealed here. Local, but all ranks must call it."""
-    slot.take()
-    segment = Segment(slot, nbytes, context.new_keys(), made_by)
-    segment.seal()
-    return segment
+    return Reservation(context, pool, nbytes) if pool is not None and pool.free else None
 
 
 class _Pools:

@@ -26,11 +26,11 @@
 # and no rank can get one but by taking the slot, which is collective. What a rank read in it came before it told, and
 # the collective call orders that before whatever any rank writes after it (see `comm.communicator`).
 #
-# Why the root of a share may fill the next free slot before the ranks agree on the call: by rule 3 it is the slot that
-# the array takes if they agree, and nobody reads it until then. If they do not agree, it stays free, with other
-# contents. The call's first agreement, which tells the ranks that there is an array, also makes the root's bytes
-# visible on its node. The root need not tell whether it filled the slot: by rule 3 all ranks know whether there was
-# one.
+# Why the root of a share may fill the next free slot before the ranks agree on the call (`allocation.Reservation`): by
+# rule 3 it is the slot that the array takes if they agree, and nobody reads it until then. If they do not agree, it
+# stays free, with other contents. The call's first agreement, which tells the ranks that there is an array, also makes
+# the root's bytes visible on its node. The root need not tell whether it filled the slot: by rule 3 all ranks know
+# whether there was one.
 #
 # What would break it: to add to a free list outside of a collective call, as the ranks would take different slots; to
 # ask for free slots between the root's filling and the end of its call; a view whose base is not the segment; to use
@@ -135,13 +135,6 @@ class Slot:
     def begin(self, segment: object) -> None:
         """Puts the slot to use, until `segment` is deleted."""
         _leases[ref(segment, _end)] = self
-
-    def take(self) -> None:
-        """Takes the slot, which is the next one, from the free list of its pool."""
-        pool = None if self.pool is None else self.pool()
-        assert pool is not None
-        taken = pool.free.pop()
-        assert taken is self
 
     def fits(self, nbytes: int) -> bool:
         """Whether an array of `nbytes` may use it."""
