@@ -7,8 +7,6 @@ from mpishare._version import VERSION
 # That of typing, whose import would take longer than all else here. After a plain False, jedi would see no names.
 TYPE_CHECKING = bool()  # noqa: UP018
 if TYPE_CHECKING:
-    from mpishare._report.info import Info, info
-    from mpishare._report.report import Report, report
     from mpishare.checkpoints.checkpoint import Checkpoint, Snapshot
     from mpishare.collectives.allgather import allgather
     from mpishare.collectives.allreduce import allreduce
@@ -16,8 +14,10 @@ if TYPE_CHECKING:
     from mpishare.collectives.creation import empty, full, zeros
     from mpishare.collectives.distribute import distribute
     from mpishare.collectives.gather import gather, scatter
+    from mpishare.collectives.info import Info, info
     from mpishare.collectives.partition import partition, rows
     from mpishare.collectives.put import put
+    from mpishare.collectives.report import Report, report
     from mpishare.collectives.share import private, share
     from mpishare.comm.context import topology
     from mpishare.comm.mpi import SELF
@@ -66,8 +66,8 @@ else:
         "files.save": ("Saved", "save"),
         "collectives.gather": ("gather", "scatter"),
         "collectives.allgather": ("allgather",),
-        "_report.info": ("Info", "info"),
-        "_report.report": ("Report", "report"),
+        "collectives.info": ("Info", "info"),
+        "collectives.report": ("Report", "report"),
         "messages.requests": ("Request",),
         "messages.point_to_point": ("irecv", "isend", "recv", "send", "sendrecv"),
         "collectives.allreduce": ("allreduce",),

@@ -43,7 +43,7 @@ class CapacityError(MpishareError, MemoryError):
         self.free = free
         self.cure = cure
 
-    def alone(self) -> CapacityError:
+    def without_traceback(self) -> CapacityError:
         """A copy without the traceback."""
         return CapacityError(self.host, self.where, self.wanted, self.free, self.cure)
 

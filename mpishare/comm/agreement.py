@@ -30,7 +30,7 @@
 # What is outside of it: an exception that comes from outside, such as a signal's handler, at any instruction. In a
 # block of local work alone it is an error like any other. But where this rank has begun something collective in the
 # block, the others may be in that, and come to no Allreduce of this agreement: there rule 2 has its one exception, and
-# this rank raises at once (`mark_alone`). So it does for an exception that comes in the agreement itself. Each thread
+# this rank raises at once (`mark_cut_off`). So it does for an exception that comes in the agreement itself. Each thread
 # counts the collectives that it begins, for that; those of a public call that has ended are taken off. An exception is
 # from outside if it is none of ours, no agreement has made it known, and `Deferred` has not kept it. This rank refuses
 # the communicator from then on (`comm.collective`), and its buffers stay alive; the others wait for MPISHARE_TIMEOUT or
@@ -91,8 +91,8 @@ class Severity(IntEnum):
     """Any other exception, or one that not all ranks know of."""
 
 
-_ALONE = 0, Severity.FATAL, False
-"""What `known_to` says of an error after which this rank comes to no agreement; see `mark_alone`."""
+_CUT_OFF = 0, Severity.FATAL, False
+"""What `known_to` says of an error after which this rank comes to no agreement; see `mark_cut_off`."""
 
 _DEFERRED = 1, Severity.FATAL, True
 """What it says of an error that this rank has kept until it had called all collectives."""
@@ -130,10 +130,10 @@ class Agreement:
             if error is None or not is_from_outside(error, self._begun):
                 self._agree(error)
             else:
-                mark_alone(error)
+                mark_cut_off(error)
         except BaseException as raised:
             if not is_known(raised, self._comm.size) and not isinstance(raised, StallError):  # which comes again
-                mark_alone(raised)
+                mark_cut_off(raised)
             raise
 
     def _agree(self, error: BaseException | None) -> None:
@@ -217,7 +217,7 @@ def _exchange_failures(comm: CollectiveComm, error: BaseException | None) -> Non
 def _failure_of(error: BaseException, rank: int) -> tuple[Severity, type[PeerError], tuple[Any, ...]]:
     """What this rank, which failed, tells the others: the severity, and the class and the arguments of their error."""
     if isinstance(error, CapacityError):
-        return Severity.NO_ROOM, PeerCapacityError, (rank, error.alone())
+        return Severity.NO_ROOM, PeerCapacityError, (rank, error.without_traceback())
     severity, host = Severity.REFUSAL if isinstance(error, MpishareError) else Severity.FATAL, mpi.Get_processor_name()
     if isinstance(error, FileError):
         return severity, PeerFileError, (rank, host, error.errno, error.path, error.dataset, error.reason)
@@ -240,17 +240,17 @@ def mark_known(
     return error
 
 
-def mark_alone(error: BaseException) -> None:
+def mark_cut_off(error: BaseException) -> None:
     """Marks an error that came in messages or collectives of this rank.
 
     The others may wait for these and come to no agreement, so this rank must not wait for them there: it raises.
     """
-    vars(error)["known_to"] = _ALONE
+    vars(error)["known_to"] = _CUT_OFF
 
 
-def is_alone(error: BaseException) -> bool:
-    """Whether it was marked by `mark_alone`."""
-    return getattr(error, "known_to", None) == _ALONE
+def is_cut_off(error: BaseException) -> bool:
+    """Whether it was marked by `mark_cut_off`."""
+    return getattr(error, "known_to", None) == _CUT_OFF
 
 
 def is_from_outside(error: BaseException, begun: int) -> bool:
@@ -260,7 +260,7 @@ def is_from_outside(error: BaseException, begun: int) -> bool:
         error: The error.
         begun: How many collectives this thread had begun before.
     """
-    if is_alone(error):
+    if is_cut_off(error):
         return True
     is_local = this_thread.begun == begun or isinstance(error, MpishareError)
     return not is_local and "known_to" not in vars(error)
@@ -268,12 +268,12 @@ def is_from_outside(error: BaseException, begun: int) -> bool:
 
 def is_known(error: BaseException, size: int) -> bool:
     """Whether all of `size` ranks have the error, or a `PeerError` for it."""
-    return bool(getattr(error, "known_to", _ALONE)[0] >= size)
+    return bool(getattr(error, "known_to", _CUT_OFF)[0] >= size)
 
 
 def is_cause(error: BaseException, rank: int) -> bool:
     """Whether this rank, `rank` of all, is the first that raised an error, as far as it knows."""
-    known_to = getattr(error, "known_to", _ALONE)
+    known_to = getattr(error, "known_to", _CUT_OFF)
     return bool(known_to[2] if known_to[0] else rank == 0)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from mpishare.comm import mpi
-from mpishare.comm.agreement import PAYLOAD_BYTES, Agreement, agree, is_alone, is_known
+from mpishare.comm.agreement import PAYLOAD_BYTES, Agreement, agree, is_cut_off, is_known
 from mpishare.comm.alone import refuse_alone
 from mpishare.comm.context import Context, context_of, topology
 from mpishare.comm.requests import this_thread
@@ -119,7 +119,7 @@ class CollectiveCall:
             self._of_all.current_call = ""
             if error is not None and not is_known(error, self._size):
                 self._of_all.is_out_of_step = True
-                self._of_all.is_cut_off = self._of_all.is_cut_off or is_alone(error)
+                self._of_all.is_cut_off = self._of_all.is_cut_off or is_cut_off(error)
                 return
         this_thread.begun = self._begun
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from mpishare.comm import mpi
-from mpishare.comm.agreement import mark_alone
+from mpishare.comm.agreement import mark_cut_off
 from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.requests import keep_alive, this_thread
 from mpishare.errors import MpishareError
@@ -80,7 +80,7 @@ class InFlight:
     def _give_up(self, error: BaseException) -> None:
         keep_alive([self._last, *self._requests[self._ended :]])
         if not isinstance(error, MpishareError):
-            mark_alone(error)
+            mark_cut_off(error)
 
     def send(self, block: Any, rank: int) -> None:
         """Begins to send."""

@@ -20,7 +20,7 @@ SHM_DIR = "/dev/shm"  # noqa: S108 - only its free space is read
 MAX_STEPS = 32
 """The number of steps in which an array of all free memory is allocated."""
 
-_LARGE_BYTES = 1 << 20
+_LEAST_CHECKED_BYTES = 1 << 20
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage"
 _PROC = Path("/proc/self/cgroup")
 _ROOT = Path("/sys/fs/cgroup")
@@ -104,7 +104,7 @@ def check_memory(host: str, nbytes: int, allocated: int = 0) -> int:
     Raises:
         CapacityError: They are not free.
     """
-    if nbytes < _LARGE_BYTES:
+    if nbytes < _LEAST_CHECKED_BYTES:
         return 1
     free = memory_room().free + allocated
     if nbytes > free:

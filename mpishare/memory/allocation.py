@@ -11,7 +11,7 @@ from mpishare.errors import MpishareError
 from mpishare.host import memory as host_memory
 from mpishare.memory.backends import obtain
 from mpishare.memory.mapping import Mapping, Origin
-from mpishare.memory.pool import LARGEST_SLOT_BYTES, Pool, Slot, slot_bytes
+from mpishare.memory.pool import LARGEST_SLOT_BYTES, Slot, SlotPool, slot_bytes
 from mpishare.memory.segment import Segment
 
 _ARRAYS_WITHOUT_SLAB = 1000
@@ -47,7 +47,7 @@ def node_memory(
     Collective:
         Over the communicator.
     """
-    slot = context.cached(_Pools).take(context, nbytes or 1, backend, writable)  # no map can be empty
+    slot = context.cached(_Pools).slot_for(context, nbytes or 1, backend, writable)  # no map can be empty
     segment = Segment(slot, nbytes, context.new_keys(), made_by)
     is_of_node = scope == "node" and (writable or not slot.has_own_pages)
     with agree(context.node_collective_comm if is_of_node else context.collective_comm):
@@ -69,7 +69,7 @@ class Reservation:
 
     __slots__ = ("_context", "_pool", "content", "nbytes")
 
-    def __init__(self, context: Context, pool: Pool, nbytes: int) -> None:
+    def __init__(self, context: Context, pool: SlotPool, nbytes: int) -> None:
         self._context = context
         self._pool = pool
         self.nbytes = nbytes
@@ -96,25 +96,25 @@ class _Pools:
     """
 
     def __init__(self, context: Context) -> None:
-        self.pools: dict[tuple[str | None, int | None], Pool] = {}
+        self.pools: dict[tuple[str | None, int | None], SlotPool] = {}
         self._limit = context.config.recycle_bytes(host_memory.memory_bytes()) // 2
         self._keeps = context.config.keeps_memory
         self._count = 0  # of the arrays made
         self._refused_until: dict[str | None, int] = {}  # in arrays made
 
-    def small(self, context: Context, nbytes: int, backend: str | None) -> Pool | None:
+    def small(self, context: Context, nbytes: int, backend: str | None) -> SlotPool | None:
         """The pool whose slabs have slots for `nbytes`; None if an array of this size gets memory of its own."""
         if nbytes > LARGEST_SLOT_BYTES or not self._keeps:
             return None
         return self._pool(backend, slot_bytes(nbytes))
 
-    def _pool(self, backend: str | None, size: int | None) -> Pool:
+    def _pool(self, backend: str | None, size: int | None) -> SlotPool:
         pool = self.pools.get((backend, size))
         if pool is None:
-            pool = self.pools[backend, size] = Pool(size, self._limit)
+            pool = self.pools[backend, size] = SlotPool(size, self._limit)
         return pool
 
-    def take(self, context: Context, nbytes: int, backend: str | None, writable: bool) -> Slot:
+    def slot_for(self, context: Context, nbytes: int, backend: str | None, writable: bool) -> Slot:
         """A slot for an array of `nbytes`. Collective over the communicator."""
         self._count += 1
         pool = self.small(context, nbytes, backend)
@@ -125,8 +125,7 @@ class _Pools:
                 pool = self._pool(backend, pool.slot_bytes)  # another one if memory was short
             if pool.free:
                 return pool.free.pop()
-        alone = self._pool(backend, None)
-        slot = alone.take_free(context, nbytes)
+        slot = self._pool(backend, None).reused(context, nbytes)
         if slot is None:
             memory, origin, is_shared = self._obtain(context, nbytes, backend, writable)
             slot = Slot(memory, origin, nbytes)
@@ -134,7 +133,7 @@ class _Pools:
                 self._pool(backend, None).add(slot)
         return slot
 
-    def _add_slab(self, context: Context, pool: Pool, backend: str | None) -> None:
+    def _add_slab(self, context: Context, pool: SlotPool, backend: str | None) -> None:
         """Adds a slab where slots are short, within the limit of all ranks, and unless it was refused lately."""
         is_due = self._count >= self._refused_until.get(backend, 0)
         if not (pool.is_short and pool.may_grow and is_due):

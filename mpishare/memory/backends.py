@@ -179,7 +179,7 @@ def obtain(context: Context, nbytes: int, names: str | None, writable: bool) -> 
                 raise
             refusals[backend.title] = str(error)
             if lack is None and isinstance(error, CapacityError):
-                lack, lacking = error.alone(), backend.title
+                lack, lacking = error.without_traceback(), backend.title
     others = [f"{title}: {text}" for title, text in refusals.items() if text != refusals.get(lacking)]
     if names is not None:
         others.append(f"MPISHARE_BACKEND or backend= allows {names} alone; leave it out")

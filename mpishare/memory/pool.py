@@ -76,7 +76,7 @@ _SLOTS_PER_FREE_SLOT = 4
 _MAX_SIZE_RATIO = 1.25
 """How many times larger than an array its own memory may be."""
 
-_LARGE_BYTES = 64 << 20
+_LEAST_CHECKED_BYTES = 64 << 20
 """Before memory of this size or more is kept, the free memory is read. Reading it takes 100 us."""
 
 _ages = count()
@@ -118,7 +118,7 @@ class Slot:
         self.write_address = self.read_address = memory.address
         self.has_own_pages = True
         self.content = memoryview(b"")
-        self.pool: ref[Pool] | None = None
+        self.pool: ref[SlotPool] | None = None
         self.number = self.age = 0
 
     @classmethod
@@ -160,7 +160,7 @@ def used_slots() -> list[tuple[object, Slot]]:
     return [(segment, slot) for lease, slot in list(_leases.items()) if (segment := lease()) is not None]
 
 
-class Pool:
+class SlotPool:
     """The slots of one size over one communicator, or those with memory of their own.
 
     Attributes:
@@ -270,7 +270,7 @@ class Pool:
             self._drop(number)
         return sorted([slot for slot, used in pairs if not used], key=attrgetter("number"))
 
-    def take_free(self, context: Context, nbytes: int) -> Slot | None:
+    def reused(self, context: Context, nbytes: int) -> Slot | None:
         """The smallest slot with memory of its own that no rank uses; None if there is none.
 
         Collective:
@@ -303,11 +303,11 @@ class Pool:
         self._unused.append(number)
 
 
-_pools: WeakValueDictionary[int, Pool] = WeakValueDictionary()
+_pools: WeakValueDictionary[int, SlotPool] = WeakValueDictionary()
 """By id. To list its references is one operation; to go through it fails where another thread adds a pool meanwhile."""
 
 
-def pools() -> list[Pool]:
+def pools() -> list[SlotPool]:
     """The pools of this process, over all its communicators."""
     return [pool for pool in (reference() for reference in _pools.valuerefs()) if pool is not None]
 
@@ -335,15 +335,15 @@ def _end(lease: ref[object], is_finalizing: Callable[[], bool] = sys.is_finalizi
         return
     slot.age = next(_ages)
     pool.idle[slot] = None
-    is_short = slot.nbytes >= _LARGE_BYTES and host_memory.memory_room().free < pool.limit
+    is_short = slot.nbytes >= _LEAST_CHECKED_BYTES and host_memory.memory_room().free < pool.limit
     _trim(0 if is_short else pool.limit)
 
 
 def _trim(limit: int) -> None:
     """Gives back the memory that is idle for longest, until at most `limit` bytes are kept over all pools."""
-    alone = [(slot, pool) for pool in pools() if pool.slot_bytes is None for slot in list(pool.idle)]
-    total = sum(slot.nbytes for slot, _ in alone)
-    for slot, pool in sorted(alone, key=lambda pair: pair[0].age):
+    idle = [(slot, pool) for pool in pools() if pool.slot_bytes is None for slot in list(pool.idle)]
+    total = sum(slot.nbytes for slot, _ in idle)
+    for slot, pool in sorted(idle, key=lambda pair: pair[0].age):
         if total <= limit:
             return
         if pool.idle.pop(slot, slot) is None:  # else the ranks are choosing from it

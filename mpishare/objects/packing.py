@@ -23,8 +23,7 @@ from mpishare.errors import SpecError
 from mpishare.memory.segment import Segment, segment_at, segment_of
 from mpishare.objects.pickling import PickledObject, pack_specs, pickle_object, unpack_specs, unpickle_object
 from mpishare.objects.unshared import LARGE_BYTES, UnsharedPart, UnsharedParts, describe, part_of_copies
-from mpishare.transfer.node_fill import LARGE_BYTES as _LARGE_BYTES
-from mpishare.transfer.node_fill import ArraySource, fill, replicate
+from mpishare.transfer.node_fill import THREADED_BYTES, ArraySource, fill, replicate
 
 _HEADER = struct.Struct("<4sxxxxQQQQQ16x")
 _MAGIC = b"MSO1"
@@ -105,7 +104,7 @@ class PackedObject:
         block[:start] = self._contents
         block[start:end] = self._skeleton
         for number, (spec, start) in enumerate(zip(self._specs, self._offsets, strict=True)):
-            if 0 < spec.nbytes < _LARGE_BYTES and number not in self._inside:
+            if 0 < spec.nbytes < THREADED_BYTES and number not in self._inside:
                 fill(block[start : start + spec.nbytes], spec, self.arrays[number])
 
 
@@ -133,12 +132,12 @@ def lay_out(text_bytes: int, specs: Sequence[Spec], inside: Inside) -> tuple[lis
     offsets, end = [0] * len(specs), text_bytes
     own = [(number, spec) for number, spec in enumerate(specs) if number not in inside]
     for number, spec in own:
-        if spec.nbytes < _LARGE_BYTES:
+        if spec.nbytes < THREADED_BYTES:
             offsets[number] = round_up(end, LINE_BYTES)
             end = offsets[number] + spec.nbytes
     prefix_bytes = end = round_up(end, LINE_BYTES)
     for number, spec in own:
-        if spec.nbytes >= _LARGE_BYTES:
+        if spec.nbytes >= THREADED_BYTES:
             offsets[number] = round_up(end, PAGE_BYTES)
             end = offsets[number] + spec.nbytes
     for number, (outer, start) in inside.items():
@@ -170,7 +169,7 @@ def replicate_object(
     with agree(context.collective_comm):  # all ranks read it once they know that it is there, and a rank may fail to
         places, inside = _places(block, header)
     for number, (spec, start) in enumerate(places):
-        if spec.nbytes >= _LARGE_BYTES and number not in inside:
+        if spec.nbytes >= THREADED_BYTES and number not in inside:
             source = None if packed is None else ArraySource(spec, packed.arrays[number])
             replicate(context, root, block[start : start + spec.nbytes], is_shared, source)
 

@@ -20,7 +20,7 @@ _SMALL_BYTES = 16 << 10
 """At most this size: a second copy takes less time than a view of the bytes, a twentieth of `share` for 1 KiB."""
 
 
-LARGE_BYTES = 4 << 20
+THREADED_BYTES = 4 << 20
 """A copy of at least this size is worth threads, and the sleep of the other ranks of the node."""
 
 _MAX_THREADS = 8
@@ -85,7 +85,7 @@ def replicate(context: Context, root: int, block: Block, is_shared: bool, source
         Over the communicator, but a rank may return before others have come.
     """
     topology, deferred = context.topology, Deferred()
-    if block.nbytes >= LARGE_BYTES and topology.node_of(root) == topology.node:
+    if block.nbytes >= THREADED_BYTES and topology.node_of(root) == topology.node:
         context.cached(_cores)
     sends_chunks = topology.n_nodes > 1 and is_chain(context, block.nbytes)
     contiguous = None if source is None else source.contiguous
@@ -114,7 +114,7 @@ def _write(context: Context, block: Block, source: ByteSource) -> None:
 
     Gain for 256 MiB in memory used again, 4 ranks on 2 cores: 20 to 14 ms.
     """
-    contiguous = source.contiguous if block.nbytes >= LARGE_BYTES else None
+    contiguous = source.contiguous if block.nbytes >= THREADED_BYTES else None
     if contiguous is None:
         source.write(block.data)
     else:
@@ -131,7 +131,7 @@ def _send_when_written(context: Context, root: int, block: Block, is_shared: boo
     """Waits until the root has filled its block, and brings it to the other nodes."""
     topology = context.topology
     is_on_root_node = topology.node_of(root) == topology.node
-    if is_on_root_node and block.nbytes >= LARGE_BYTES:
+    if is_on_root_node and block.nbytes >= THREADED_BYTES:
         context.node_collective_comm.barrier_asleep()
     if topology.n_nodes == 1:
         return

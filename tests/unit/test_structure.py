@@ -20,7 +20,7 @@ LOWEST = {"_version", "config", "errors"}
 """Modules of the root that all folders may import."""
 FOLDERS = [{"arrays", "host"}, {"comm"}, {"memory"}, {"transfer"}, {"objects"}, {"messages"}]
 """The folders below the public face, the lowest first. Each imports those before it."""
-FACE = {"collectives", "files", "checkpoints", "tasks", "kernels", "_report"}
+FACE = {"collectives", "files", "checkpoints", "tasks", "kernels"}
 """Folders of the public face."""
 LONGEST_CHAIN = 12
 """Modules, without those that only stand for others: mpishare itself, and comm.mpi for mpi4py.MPI."""

@@ -16,11 +16,11 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.memory.segment import segment_of
-from mpishare.transfer.node_fill import LARGE_BYTES
+from mpishare.transfer.node_fill import THREADED_BYTES
 from tests.arrays import DTYPES, REPRESENTATIVES, assert_same, filled
 from tests.mpi.test_errors import assert_refused
 
-LARGE = LARGE_BYTES // 8
+LARGE = THREADED_BYTES // 8
 """Float64 items of the smallest array that is not in the prefix."""
 
 

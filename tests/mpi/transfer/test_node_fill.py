@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 import mpishare as ms
-from mpishare.transfer.node_fill import LARGE_BYTES
+from mpishare.transfer.node_fill import THREADED_BYTES
 
 
 @pytest.mark.parametrize("backend", ["", "private"])
 @pytest.mark.parametrize("chunk", ["", "100_000", "1G"])
 def test_arrays_reach_every_node(configured, chunk, backend):
     duplicate = configured(chunk=chunk.replace("_", ""), backend=backend)
-    for count in (1, 5000, 200_000, LARGE_BYTES // 8 + 3):
+    for count in (1, 5000, 200_000, THREADED_BYTES // 8 + 3):
         table = np.arange(2 * count).reshape(2, count)
         for root in range(duplicate.size):
             for array in (table[1], table[:, ::2], np.asfortranarray(table)):

@@ -13,7 +13,7 @@ from mpishare.arrays.raw import address_of
 from mpishare.memory import pages
 from mpishare.memory.mapping import Mapping, Origin
 from mpishare.memory.pages import fill_slice, huge_areas, huge_bytes
-from mpishare.memory.pool import LARGEST_SLOT_BYTES, Pool, Slot, slot_bytes
+from mpishare.memory.pool import LARGEST_SLOT_BYTES, Slot, SlotPool, slot_bytes
 from mpishare.memory.segment import Segment
 from mpishare.memory.shared_file import memory_file
 
@@ -183,25 +183,25 @@ def add_slab(pool):
 
 
 def test_slabs_double_the_slots_up_to_a_limit_when_less_than_a_quarter_is_free():
-    pool, sizes = Pool(4 * KIB, 1 << 30), list[int]()
+    pool, sizes = SlotPool(4 * KIB, 1 << 30), list[int]()
     for _ in range(8):
         sizes.append(add_slab(pool))
         pool.free = pool.free[: sum(sizes) // 4 // 4]
         assert not pool.is_short
         pool.free.pop()
     assert sizes == [64, 64, 128, 256, 512, 1024, 2048, 2048]
-    assert Pool(LARGEST_SLOT_BYTES, 1 << 30).wanted_bytes() == LARGEST_SLOT_BYTES
+    assert SlotPool(LARGEST_SLOT_BYTES, 1 << 30).wanted_bytes() == LARGEST_SLOT_BYTES
 
 
 def test_large_slots_are_added_until_some_are_free_although_each_array_is_dropped_before_the_next():
-    pool, sizes = Pool(1024 * KIB, 1 << 30), list[int]()
+    pool, sizes = SlotPool(1024 * KIB, 1 << 30), list[int]()
     while pool.is_short:
         sizes.append(add_slab(pool))
     assert sizes == [1024, 1024, 2048]
 
 
 def test_slots_do_not_overlap_and_show_what_was_written_before():
-    pool, segments = Pool(4 * KIB, 1 << 30), []
+    pool, segments = SlotPool(4 * KIB, 1 << 30), []
     add_slab(pool)
     for number in range(16):
         slot = pool.free.pop()

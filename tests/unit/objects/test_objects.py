@@ -18,7 +18,7 @@ from mpishare.objects import pickling
 from mpishare.objects.packing import PackedHeader, PackedObject, _unpack_inside, is_packed_header, lay_out
 from mpishare.objects.pickling import PickledObject, pack_specs, pickle_object, unpack_specs, unpickle_object
 from mpishare.objects.unshared import UnsharedParts, describe
-from mpishare.transfer.node_fill import LARGE_BYTES as LARGE
+from mpishare.transfer.node_fill import THREADED_BYTES as LARGE
 
 
 def test_an_array_whose_dtype_no_description_carries():
