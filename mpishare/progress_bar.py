@@ -1,7 +1,7 @@
 """How far the work of all ranks is, on the standard error of one rank: a bar on a terminal, lines in a log.
 
 The launcher gives its ranks a pipe for standard error, and copies what comes there to its own. So a rank cannot see a
-terminal. `mpishare run` can, and tells the ranks how wide it is (`Config.read_columns`).
+terminal. `mpishare run` can, and tells the ranks how wide it is (`MPISHARE_COLUMNS`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Bar:
             tqdm = check_tqdm()
             options: dict[str, Any] = {"unit_scale": True, "unit_divisor": 1024} if unit == "B" else {}
             with self._ending_on_error():
-                is_terminal, columns = sys.stderr.isatty(), Config.read_columns()
+                is_terminal, columns = sys.stderr.isatty(), Config.read_one("columns")
                 # tqdm's own lock is one between processes, for which Python 3.14 starts a process.
                 own: dict[str, Any] = {"_lock": RLock()}
                 if not is_terminal and columns is None:

@@ -1,4 +1,4 @@
-"""What an array is besides its bytes (`spec`, `dtypes`), its form in a message (`header`), and its bytes (`raw`).
+"""What an array is besides its bytes (`spec`, `dtypes`), and its bytes (`raw`).
 
 Every folder may call it. It is pure: it must never import mpi4py, allocate shared memory, or read a file.
 """

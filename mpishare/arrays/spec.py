@@ -1,7 +1,13 @@
-"""What an array is besides its bytes: dtype, shape and order."""
+"""What an array is besides its bytes: dtype, shape and order, and how these travel.
+
+They travel as a header of 64 bytes, and an extension for what does not fit in it. The header has a magic number, the
+length of the extension, and the dtype, the shape and the order as JSON. If that text is too long for the header, it is
+the extension.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 import struct
@@ -14,8 +20,8 @@ from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from mpishare.arrays import header as wire
-from mpishare.arrays.dtypes import check_dtype, empty_array, is_native_number
+from mpishare.arrays.dtypes import check_dtype, empty_array, is_native_number, rebuild
+from mpishare.arrays.dtypes import describe as describe_dtype
 from mpishare.arrays.raw import Block
 from mpishare.errors import ArgumentError, SpecError
 
@@ -28,6 +34,15 @@ MAX_DIMS = 64 if int(np.__version__.split(".")[0]) >= 2 else 32
 
 PLAIN_CLASSES = (np.ndarray, np.memmap)
 """Classes that are plain arrays in all but where their memory comes from."""
+
+_TEXT_BYTES = 56
+_HEADER = struct.Struct(f"<4sI{_TEXT_BYTES}s")
+HEADER_BYTES = _HEADER.size
+"""One cache line."""
+
+_MAGIC = b"MSH2"
+_MAX_EXTENSION_BYTES = 1 << 24
+"""A dtype of 100,000 columns takes 6 MB; more than this is a broken header."""
 
 _PYTHON_CLASSES = {bool, int, float, complex, str, bytes}
 _PROTOCOLS = ("__array__", "__array_function__", "__array_ufunc__")
@@ -141,19 +156,35 @@ class Spec:
 
     @cached_property
     def packed(self) -> tuple[bytes, bytes]:
-        """The header and its extension; see `header.pack`."""
-        return wire.pack(self.dtype, self.shape, self.order)
+        """The header, `HEADER_BYTES` long, and the extension, which is empty for most arrays.
+
+        Raises:
+            SpecError: The dtype has more columns than an extension may describe.
+        """
+        text = json.dumps([describe_dtype(self.dtype), self.shape, self.order], separators=(",", ":")).encode()
+        if len(text) > _MAX_EXTENSION_BYTES:
+            raise SpecError(f"the dtype takes {len(text):,} bytes to describe; {_MAX_EXTENSION_BYTES:,} are allowed.")
+        if len(text) <= _TEXT_BYTES:
+            return _HEADER.pack(_MAGIC, 0, text), b""
+        return _HEADER.pack(_MAGIC, len(text), b""), text
 
     @classmethod
     @lru_cache(maxsize=256)
     def unpack(cls, header: bytes, extension: bytes = b"") -> Spec:
         """The spec that another rank sent as `packed`.
 
+        Where this rank lacks the module of the dtype, it is `missing`: the bytes can be received all the same, so that
+        no other rank waits.
+
         Raises:
             SpecError: The bytes are not a header of mpishare.
         """
         try:
-            dtype, shape, order, missing = wire.unpack(header, extension)
+            description, shape, order = json.loads(extension or _HEADER.unpack(header)[2].rstrip(b"\0"))
+            try:
+                dtype, missing = rebuild(description), ""
+            except SpecError as error:
+                dtype, missing = np.dtype((np.void, description["itemsize"])), str(error)
             spec = cls.checked(_lengths(shape), dtype, "F" if order == "F" else "C")
             return replace(spec, missing=missing) if missing else spec
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error) as error:
@@ -178,6 +209,21 @@ def describe(value: Any) -> str:
     if type(value) in PLAIN_CLASSES:
         return f"an array of shape {value.shape}"
     return "None" if value is None else f"an object of type {type(value).__name__}"
+
+
+@lru_cache(maxsize=256)
+def extension_bytes(header: bytes) -> int:
+    """How many bytes of extension follow `header`.
+
+    Raises:
+        SpecError: The bytes are not a header of mpishare.
+    """
+    if len(header) != HEADER_BYTES or not header.startswith(_MAGIC):
+        raise SpecError(f"a header from another rank cannot be read: it begins with {header[:4]!r}")
+    length: int = _HEADER.unpack(header)[1]
+    if length > _MAX_EXTENSION_BYTES:
+        raise SpecError(f"a header from another rank cannot be read: it announces an extension of {length:,} bytes")
+    return length
 
 
 def plain(value: _T) -> _T:

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
 import sys
 from collections.abc import Mapping
 
 import mpishare as ms
 from mpishare.cli.parser import Parser
-from mpishare.cli.slurm import accounting_warning
+
+_RESIDENT_SUM = "jobacct_gather/linux"
+"""The value of JobAcctGatherType with which Slurm adds the resident memory of all tasks on a node."""
+
+_COUNTED_ONCE = {"usepss", "noshared"}
+"""The values of JobAcctGatherParams, in lower case, with which it does not count an array once per rank."""
+
+_WARNING = (
+    "Slurm counts a shared array once per rank here, and may end the job by that sum: "
+    'see "Memory that Slurm counts" in the manual.'
+)
 
 
 def main(argv: list[str]) -> int:
@@ -46,3 +58,31 @@ def additions(environ: Mapping[str, str]) -> dict[str, str]:
     if not names.startswith("^") or any(name.startswith("PMI") for name in environ):
         return {}
     return {_BTL: f"{names},sm,vader".replace("^,", "^")}
+
+
+def accounting_warning(environ: Mapping[str, str] = os.environ, *, limit_s: float = 2) -> str | None:
+    """The warning where Slurm counts the shared memory of this job once per rank; None elsewhere.
+
+    None also where scontrol is missing, fails, or takes longer than `limit_s`.
+
+    Source:
+        slurm.conf(5), JobAcctGatherType and JobAcctGatherParams.
+    """
+    if "SLURM_JOB_ID" not in environ:
+        return None
+    config = _config(limit_s)
+    params = set(config.get("JobAcctGatherParams", "").lower().split(","))
+    is_counted_per_rank = config.get("JobAcctGatherType") == _RESIDENT_SUM and not params & _COUNTED_ONCE
+    return _WARNING if is_counted_per_rank else None
+
+
+def _config(limit_s: float) -> dict[str, str]:
+    """Slurm's configuration, which every user may read; empty where scontrol does not print it."""
+    command = ["scontrol", "show", "config"]
+    try:
+        output = subprocess.check_output(  # noqa: S603 - the Slurm that the user's PATH names
+            command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=limit_s
+        )
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return dict(re.findall(r"^(\w+)\s*= *(.*?) *$", output.decode(errors="replace"), re.MULTILINE))

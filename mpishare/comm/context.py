@@ -55,7 +55,7 @@ class Context:
     def __init__(self, comm: mpi.Intracomm) -> None:
         """Collective over `comm`."""
         self.pid = os.getpid()
-        timeout_s = Config.read_timeout()
+        timeout_s: float | None = Config.read_one("timeout_s")
         limit = WaitLimit(timeout_s or _FOR_EVER_S)  # so that ranks meet which have different settings
         self._made: list[mpi.Intracomm] = []  # communicators, which are freed if MPI has none left for the next
         with _from_those_left(self._made):
@@ -302,7 +302,7 @@ def _find_context(comm: mpi.Comm | None) -> Context:
     if not isinstance(context, Context):
         refuse_alone("the first call on a communicator", checked)
         mpi.refuse_children_of_ranks()
-        if Config.takes_excepthook():
+        if Config.read_one("excepthook"):
             end_job_on_exception()
         _warn_of_unknown_settings()
         report_long_waits()

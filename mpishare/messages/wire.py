@@ -24,10 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.dtypes import is_native_number
-from mpishare.arrays.header import HEADER_BYTES, extension_bytes
 from mpishare.arrays.raw import Block, bytes_of, copy_bytes
 from mpishare.arrays.slices import LINE_BYTES, chunks, round_up
-from mpishare.arrays.spec import Spec
+from mpishare.arrays.spec import HEADER_BYTES, Spec, extension_bytes
 from mpishare.comm import mpi
 from mpishare.comm.context import Context
 from mpishare.comm.in_flight import Tag

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.dtypes import check_dtype
-from mpishare.arrays.header import HEADER_BYTES, extension_bytes
-from mpishare.arrays.spec import PLAIN_CLASSES, Spec
+from mpishare.arrays.spec import HEADER_BYTES, PLAIN_CLASSES, Spec, extension_bytes
 from mpishare.errors import MpishareError, SpecError, text_of_error
 from mpishare.objects.libraries import reducers
 from mpishare.objects.subclasses import parts_of, reduce_subclass

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mpishare.arrays import slices
-from mpishare.arrays.header import extension_bytes
 from mpishare.arrays.raw import Block
-from mpishare.arrays.spec import Spec
+from mpishare.arrays.spec import Spec, extension_bytes
 from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
 from mpishare.comm.in_flight import MAX_IN_FLIGHT, InFlight, Tag

@@ -72,7 +72,8 @@ BAD = {
 def test_values_that_are_not_allowed(variable, text):
     with pytest.raises(ArgumentError, match=f"{variable}='{text}'"):
         Config.read({variable: text})
-    assert Config.read_timeout({variable: text}) is None
+    for attribute in ("timeout_s", "columns"):
+        assert Config.read_one(attribute, {variable: text}) is None
 
 
 def test_unknown_settings():

@@ -60,7 +60,7 @@ def test_the_manual_says_what_to_do_about_every_error():
 
 
 def test_the_manual_has_every_setting():
-    names = {name for name, _, _ in config._VARIABLES.values()}
+    names = {setting.metadata["name"] for setting in config._SETTINGS.values()}
     page = manual("reference/settings.md")
     objects = set(re.findall(r"^:::{envvar} (MPISHARE_\w+)$", page, re.MULTILINE))
     assert {name for name in names if name.startswith("MPISHARE_")} == objects

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpishare.cli.slurm import accounting_warning
+from mpishare.cli.info import accounting_warning
 
 LINUX, CGROUP = "jobacct_gather/linux", "jobacct_gather/cgroup"
 JOB = {"SLURM_JOB_ID": "1"}

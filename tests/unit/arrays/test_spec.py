@@ -7,9 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from mpishare.arrays.header import HEADER_BYTES, extension_bytes
 from mpishare.arrays.raw import bytes_of, copy_bytes
-from mpishare.arrays.spec import MAX_DIMS, Spec
+from mpishare.arrays.spec import HEADER_BYTES, MAX_DIMS, Spec, extension_bytes
 from mpishare.errors import ArgumentError, SpecError
 from tests.arrays import DTYPES, assert_same, every_array, filled
 
