@@ -181,21 +181,16 @@ def _as_part(data: ArrayLike | None, spec: Spec, array: NDArray[Any]) -> NDArray
     """
     try:
         source = np.asarray(data)
-        if not source.ndim and not isinstance(data, np.ndarray):  # a Python number takes the dtype of the array
-            source = np.empty((), spec.dtype)
-            np.copyto(source, data, casting="same_kind")  # type: ignore[arg-type]
-        source = source.astype(spec.dtype, casting="same_kind", copy=False)
-    except (TypeError, ValueError, OverflowError) as error:
+        if source.shape == spec.shape and source.dtype == spec.dtype and not np.may_share_memory(source, array):
+            return np.asarray(source, order=spec.order) if source.flags.forc else source
+        part = np.empty(spec.shape, spec.dtype, order=spec.order)
+        # A Python number takes the dtype of the array.
+        np.copyto(part, source if isinstance(data, np.ndarray) or source.ndim else data, casting="same_kind")  # type: ignore[arg-type]
+    except (TypeError, OverflowError) as error:
         raise SpecError(f"data cannot be cast to {spec.dtype}, the dtype of the array: {error}") from error
-    if source.shape != spec.shape:
-        try:
-            ones = max(source.ndim - len(spec.shape), 0)
-            source = np.broadcast_to(source.reshape(source.shape[ones:]), spec.shape)
-        except ValueError as error:
-            raise ArgumentError(f"data has shape {source.shape}, but the region has {spec.shape}.") from error
-    if np.may_share_memory(source, array):
-        source = source.copy()
-    return np.asarray(source, order=spec.order) if source.flags.forc else source
+    except ValueError as error:
+        raise ArgumentError(f"data does not fit the region, of shape {spec.shape}: {error}.") from error
+    return part
 
 
 def _buffer(context: Context, nbytes: int) -> Block:

@@ -164,17 +164,11 @@ class Intracomm(Comm):
         """The number of ranks."""
         return self.size
 
-    def Dup(self, info: object = None) -> Intracomm:
+    def Dup(self, *_: Any, **__: Any) -> Intracomm:
         """Another communicator."""
         return Intracomm()
 
-    def Split(self, color: int = 0, key: int = 0) -> Intracomm:
-        """Another communicator."""
-        return Intracomm()
-
-    def Split_type(self, split_type: int, key: int = 0, info: object = None) -> Intracomm:
-        """Another communicator."""
-        return Intracomm()
+    Split = Split_type = Dup
 
     def Idup(self) -> tuple[Intracomm, Request]:
         """Another communicator."""
@@ -213,13 +207,11 @@ class Intracomm(Comm):
 
     Allgatherv = Alltoallv = Allreduce = Reduce = Allgather
 
-    def Ibarrier(self) -> Request:
+    def Ibarrier(self, *_: Any) -> Request:
         """Returns what has ended."""
         return Request()
 
-    def Ibcast(self, buf: Any, root: int = 0) -> Request:
-        """Returns what has ended."""
-        return Request()
+    Ibcast = Ibarrier
 
     def Iallgather(self, *args: Any) -> Request:
         """Copies, and returns what has ended."""
@@ -236,22 +228,18 @@ class Intracomm(Comm):
         """The object itself."""
         return sendobj
 
-    def allreduce(self, sendobj: Any, op: Op = SUM) -> Any:
-        """The object itself."""
-        return sendobj
+    allreduce = reduce
 
     def scatter(self, sendobj: Sequence[Any], root: int = 0) -> Any:
         """The object for the one rank."""
         (obj,) = sendobj
         return obj
 
-    def allgather(self, sendobj: Any) -> list[Any]:
-        """The object of the one rank."""
-        return [sendobj]
-
     def gather(self, sendobj: Any, root: int = 0) -> list[Any]:
         """The object of the one rank."""
         return [sendobj]
+
+    allgather = gather
 
     def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
         """The object for the one rank."""

@@ -111,11 +111,12 @@ def probe(context: Context) -> dict[str, tuple[str, int]]:
     Collective:
         Over the ranks of this node.
     """
-    first, postponed = _order(context, context.config.backend)
-    outcomes = {backend.title: _probe(backend, context) for backend in dict.fromkeys([*first, *BACKENDS])}
-    for title, reason in postponed.items():
-        text, largest = outcomes[title]
-        outcomes[title] = f"{text}; not tried first: {reason}", largest
+    first, refusals = _order(context, context.config.backend)
+    outcomes = {}
+    for backend in dict.fromkeys([*first, *BACKENDS]):
+        text, largest = _probe(backend, context)
+        text += f"; not tried first: {refusals[backend.title]}" if backend.title in refusals else ""
+        outcomes[backend.title] = text, largest
     return outcomes
 
 
@@ -159,9 +160,8 @@ def obtain(context: Context, nbytes: int, names: str | None, writable: bool) -> 
     Collective:
         Over the ranks of this node.
     """
-    backends, refusals = _order(
-        context, names
-    )  # texts, as an error would keep its frames, and these the arrays in them
+    # Texts, as an error would keep its frames, and these the arrays in them.
+    backends, refusals = _order(context, names)
     lack, lacking = None, ""
     for number, backend in enumerate(backends, start=1):
         # If /dev/shm alone is short, what is kept stays: the next backend does not need /dev/shm.

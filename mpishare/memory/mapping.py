@@ -115,7 +115,7 @@ class Mapping:
         start = pages.map_file(None, length, mmap.MAP_SHARED, descriptor, offset, access=mmap.PROT_READ)
         mapping = cls(start + part.start - offset, start, length)
         with suppress(OSError):  # no descriptor is left
-            mapping.keep_file(os.dup(descriptor), offset)
+            mapping.keep_file(OpenFile(os.dup(descriptor)), offset)
         return mapping
 
     @classmethod
@@ -139,10 +139,10 @@ class Mapping:
         """Another map of the same pages. Raises OSError if there are too many maps."""
         return self.of_pages(self.address, self._start + self._length - self.address)
 
-    def keep_file(self, descriptor: int, offset: int = 0) -> None:
-        """Takes over a descriptor of the file, whose bytes from `offset` on these are, for `copy_on_write`."""
+    def keep_file(self, file: OpenFile, offset: int = 0) -> None:
+        """Keeps the file, whose bytes from `offset` on these are, for `copy_on_write`."""
         self._file_offset = offset
-        _kept[self._start] = OpenFile(descriptor)
+        _kept[self._start] = file
         limit = min(MAX_KEPT, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _LARGEST_PART)
         for oldest in list(_kept)[: max(len(_kept) - limit, 0)]:
             _kept.pop(oldest, None)

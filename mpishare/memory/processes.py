@@ -143,7 +143,7 @@ def new_file(nbytes: int, label: str = "") -> OpenFile:
         BackendError: The kernel refuses it.
     """
     with kernel_errors(_ORIGIN.backend, platform.node(), nbytes):
-        return OpenFile(memory_file(nbytes, label))
+        return memory_file(nbytes, label)
 
 
 def reserved_block(file: OpenFile, nbytes: int) -> Block:

@@ -17,7 +17,7 @@ from mpishare.errors import BackendError, CapacityError
 from mpishare.host import filesystems
 from mpishare.host import memory as host_memory
 from mpishare.memory import pages
-from mpishare.memory.mapping import Mapping
+from mpishare.memory.mapping import Mapping, OpenFile
 from mpishare.memory.pages import aligned_bytes
 
 
@@ -56,62 +56,54 @@ def allocate_in_folder(context: Context, nbytes: int) -> Mapping:
     return _map_shared(context, nbytes, partial(_file_in_folder, context.config.folder, nbytes))
 
 
-def _map_shared(context: Context, nbytes: int, create: Callable[[], int]) -> Mapping:
+def _map_shared(context: Context, nbytes: int, create: Callable[[], OpenFile]) -> Mapping:
     """Maps one new file on all ranks. Collective over the ranks of this node; see `open_shared`."""
-    descriptor, mapping = open_shared(context, create), Deferred()
-    try:
-        with mapping:
-            memory = Mapping.of_file(descriptor, nbytes)
-        mapping.raise_first()
-    except BaseException:
-        os.close(descriptor)
-        raise
-    memory.keep_file(descriptor)
+    file, mapping = open_shared(context, create), Deferred()
+    with mapping:
+        memory = Mapping.of_file(file.descriptor, nbytes)
+    mapping.raise_first()
+    memory.keep_file(file)
     return memory
 
 
-def memory_file(nbytes: int, label: str = "") -> int:
-    """The descriptor of a new nameless file of `nbytes` zeros, in the kernel's own tmpfs, which no mount limits.
+def memory_file(nbytes: int, label: str = "") -> OpenFile:
+    """A new nameless file of `nbytes` zeros, in the kernel's own tmpfs, which no mount limits.
 
     /proc shows the `label`.
 
     Raises:
         OSError: It cannot be created, or may not be so large (RLIMIT_FSIZE).
     """
-    return _sized(filesystems.memfd_create(label), nbytes, has_blocks=False)
+    return _sized(OpenFile(filesystems.memfd_create(label)), nbytes, has_blocks=False)
 
 
-def _file_in_folder(folder: str, nbytes: int) -> int:
+def _file_in_folder(folder: str, nbytes: int) -> OpenFile:
     """The same in a folder; on a disk, with its blocks allocated."""
-    return _sized(filesystems.nameless_file(folder), nbytes, has_blocks=not _is_in_memory(folder))
+    return _sized(OpenFile(filesystems.nameless_file(folder)), nbytes, has_blocks=not _is_in_memory(folder))
 
 
 def _is_in_memory(folder: str) -> bool:
     return filesystems.type_of(folder) in filesystems.IN_MEMORY
 
 
-def _sized(descriptor: int, nbytes: int, *, has_blocks: bool) -> int:
+def _sized(file: OpenFile, nbytes: int, *, has_blocks: bool) -> OpenFile:
     """Gives a new file its size. Its blocks are allocated here if the ranks cannot populate its pages later."""
-    try:
-        if has_blocks or not pages.can_populate():
-            os.posix_fallocate(descriptor, 0, nbytes)
-        else:
-            os.truncate(descriptor, nbytes)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+    if has_blocks or not pages.can_populate():
+        os.posix_fallocate(file.descriptor, 0, nbytes)
+    else:
+        os.truncate(file.descriptor, nbytes)
+    return file
 
 
-def open_shared(context: Context, create: Callable[[], int]) -> int:
+def open_shared(context: Context, create: Callable[[], OpenFile]) -> OpenFile:
     """Opens one new file on every rank of this node.
 
     Args:
         context: The context of the communicator.
-        create: Called on the leader; returns the descriptor of a new file without a name.
+        create: Called on the leader; returns a new file without a name.
 
     Returns:
-        A descriptor of this rank, with an open file description of its own.
+        The file, with an open file description of this rank's own.
 
     Raises:
         BackendError: The leader cannot create the file, or send it to this rank.
@@ -120,22 +112,15 @@ def open_shared(context: Context, create: Callable[[], int]) -> int:
     Collective:
         Over the ranks of this node.
     """
-    comm, descriptor = context.node_collective_comm, -1
-    try:
-        with agree(comm):
-            if context.topology.is_leader:
-                try:
-                    descriptor = create()
-                except OSError as error:
-                    raise BackendError(f"no file for the node can be created: {error.strerror}") from error
-        if comm.size > 1:
-            opened = open_file_of(comm, 0, descriptor)
-            with agree(comm):
-                if isinstance(opened, str):
-                    raise BackendError(f"the file of the node's leader cannot be shared: {opened}")
-                descriptor = opened
-    except BaseException:
-        if descriptor >= 0:
-            os.close(descriptor)
-        raise
-    return descriptor
+    comm, file = context.node_collective_comm, None
+    with agree(comm):
+        if context.topology.is_leader:
+            try:
+                file = create()
+            except OSError as error:
+                raise BackendError(f"no file for the node can be created: {error.strerror}") from error
+    opened = open_file_of(comm, 0, -1 if file is None else file.descriptor) if comm.size > 1 else ""
+    with agree(comm):
+        if file is None and isinstance(opened, str):
+            raise BackendError(f"the file of the node's leader cannot be shared: {opened}")
+        return file or OpenFile(int(opened))

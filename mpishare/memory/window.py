@@ -118,7 +118,7 @@ def _make(context: Context, nbytes: int, room: int) -> mpi.Win:
 
 
 def _make_shared(context: Context, nbytes: int) -> mpi.Win:
-    """All bytes are the leader's part of the window, so that they are contiguous, and 64 more, to begin on a line."""
+    """All bytes are the leader's part of the window, so that they are contiguous, plus 64, to align to a cache line."""
     own = nbytes + LINE_BYTES if context.topology.is_leader else 0
     allocate = partial(mpi.Win.Allocate_shared, own, 1, comm=context.node_collective_comm.comm)
     return context.node_collective_comm.call_together(allocate)

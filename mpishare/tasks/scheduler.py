@@ -43,7 +43,6 @@ import mmap
 import os
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -54,6 +53,7 @@ from mpishare.comm.agreement import Severity, agree, severity_of
 from mpishare.comm.context import Context
 from mpishare.comm.in_flight import Tag
 from mpishare.errors import BackendError, MpishareError
+from mpishare.memory.mapping import OpenFile
 from mpishare.memory.shared_file import memory_file, open_shared
 
 CHUNK_S = 0.002
@@ -136,7 +136,7 @@ class Scheduler:
     def __init__(self, context: Context) -> None:
         topology = context.topology
         self._thread_lock = threading.Lock()  # the lock of a file does not keep the threads of a rank apart
-        self._file: int | None = None
+        self._file: OpenFile | None = None
         self._numbers = memoryview(bytearray(_COUNT * 8)).cast("q")
         if topology.n_nodes < topology.size:
             self._open_file(context)
@@ -155,10 +155,9 @@ class Scheduler:
         try:
             with agree(context.collective_comm):
                 file = open_shared(context, lambda: memory_file(_COUNT * 8))
-                weakref.finalize(self, os.close, file).atexit = False
                 try:
-                    os.pwrite(file, self._numbers, 0)  # so that no store finds that there is no memory
-                    content = mmap.mmap(file, _COUNT * 8)
+                    os.pwrite(file.descriptor, self._numbers, 0)  # so that no store finds that there is no memory
+                    content = mmap.mmap(file.descriptor, _COUNT * 8)
                 except OSError as error:
                     raise BackendError(f"a queue of tasks cannot be mapped: {error}") from error
         except MpishareError as error:
@@ -172,12 +171,12 @@ class Scheduler:
         """The queue, for this thread alone. If a signal's exception leaves the file locked, the next one unlocks it."""
         with self._thread_lock:
             if self._file is not None:
-                fcntl.flock(self._file, fcntl.LOCK_EX)
+                fcntl.flock(self._file.descriptor, fcntl.LOCK_EX)
             try:
                 yield self._numbers
             finally:
                 if self._file is not None:
-                    fcntl.flock(self._file, fcntl.LOCK_UN)
+                    fcntl.flock(self._file.descriptor, fcntl.LOCK_UN)
 
     def reset(self, root: int, count: int) -> None:
         """Begins with `count` tasks, a number that only `root` needs to give."""

@@ -34,26 +34,38 @@ _KINDS = {"b": "bool", "i": "integers", "u": "unsigned integers", "f": "floats",
 
 
 @dataclass
-class _Function:
-    """One of MPI's operations by a NumPy function, which takes the inputs from first to last.
+class Operation:
+    """An operation on arrays of one shape and dtype: one of MPI's by a NumPy function, or one made by MPI.Op.Create.
 
     Attributes:
         name: What all ranks must give alike.
-        function: The function.
+        function: The function, which takes the inputs from first to last.
         kinds: The kinds of dtypes that it takes.
         commutes: Whether the ranks may be taken in any order.
+        of_user: Instead of the function, the user's operation. It takes the inputs from last to first, as
+            MPI_Reduce_local writes the result over the upper input.
     """
 
     name: str
-    function: np.ufunc
-    kinds: str
+    function: np.ufunc | None
+    kinds: str = ""
     commutes: bool = True
+    of_user: mpi.Op | None = None
 
     def check(self, dtype: np.dtype[Any]) -> None:
-        """Raises a `SpecError` where MPI 3.1, section 5.9.2, has no such operation. Here bool has bits, too."""
-        if dtype.kind not in self.kinds:
-            known = ", ".join(_KINDS[kind] for kind in self.kinds)
-            raise SpecError(f"{self.name} does not fit dtype {dtype}: it takes {known}. {_cure(dtype)}")
+        """Raises a `SpecError` where MPI 3.1, section 5.9.2, has no such operation, or no datatype for the user's."""
+        refusal = f"{self.name} does not fit dtype {dtype}:"
+        if self.of_user is None:
+            if dtype.kind not in self.kinds:  # here bool has bits, too
+                known = ", ".join(_KINDS[kind] for kind in self.kinds)
+                raise SpecError(f"{refusal} it takes {known}. {_cure(dtype)}")
+            return
+        if not is_native_number(dtype):
+            raise SpecError(f"{refusal} it takes numbers in this machine's byte order.")
+        try:
+            mpi.Datatype.fromcode(dtype.char)
+        except (ValueError, KeyError) as error:
+            raise SpecError(f"{refusal} MPI has no type for it. Use .astype('f4').") from error
 
     def fold(self, inputs: Sequence[Array] | Array, out: Array) -> None:
         """Reduces `inputs`, at least one, into `out`, which overlaps none of them.
@@ -63,50 +75,19 @@ class _Function:
         NumPy takes one item that is its own result for a reduction: it swaps the operands, and a complex product is
         then rounded in another way.
         """
+        if self.of_user is not None:
+            out[:] = inputs[-1]
+            for array in inputs[-2::-1]:
+                self.of_user.Reduce_local(np.ascontiguousarray(array), out)
+            return
+        assert self.function is not None
         result, *others = inputs
         if not others:
             out[:] = result
         with np.errstate(all="ignore"):
             for array in others:
-                if out.size == 1:
-                    out[:] = self.function(result, array)
-                else:
-                    self.function(result, array, out=out)
+                self.function(result.copy() if out.size == 1 else result, array, out=out)
                 result = out
-
-
-@dataclass
-class _UserFunction:
-    """An operation made by MPI.Op.Create, with the methods of `_Function`.
-
-    It takes the inputs from last to first, as MPI_Reduce_local writes the result over the upper input.
-    """
-
-    name: str
-    op: mpi.Op
-    commutes: bool
-    function: None = None
-
-    def check(self, dtype: np.dtype[Any]) -> None:
-        """Raises a `SpecError` where MPI has no datatype, which the operation gets."""
-        if not is_native_number(dtype):
-            raise SpecError(f"{self.name} does not fit dtype {dtype}: it takes numbers in this machine's byte order.")
-        try:
-            mpi.Datatype.fromcode(dtype.char)
-        except (ValueError, KeyError) as error:
-            raise SpecError(
-                f"{self.name} does not fit dtype {dtype}: MPI has no type for it. Use .astype('f4')."
-            ) from error
-
-    def fold(self, inputs: Sequence[Array] | Array, out: Array) -> None:
-        """See `_Function.fold`."""
-        out[:] = inputs[-1]
-        for array in inputs[-2::-1]:
-            self.op.Reduce_local(np.ascontiguousarray(array), out)
-
-
-Operation = _Function | _UserFunction
-"""An operation on arrays of one shape and dtype."""
 
 
 def operation_of(op: mpi.Op | np.ufunc | str) -> Operation:
@@ -126,11 +107,11 @@ def operation_of(op: mpi.Op | np.ufunc | str) -> Operation:
             "MPI's operations, or one of MPI.Op.Create."
         )
     law = "commutes" if op.is_commutative else "does not commute"  # handles differ between ranks, so the name has none
-    return _UserFunction(f"an operation of the user's that {law}", op, op.is_commutative)
+    return Operation(f"an operation of the user's that {law}", None, commutes=op.is_commutative, of_user=op)
 
 
 @cache
-def _known_operations() -> dict[Hashable, _Function]:
+def _known_operations() -> dict[Hashable, Operation]:
     """MPI's own operations, by handle, by NumPy's function, and by the names of both."""
     table = {
         "SUM": (np.add, "iufc"),
@@ -144,10 +125,10 @@ def _known_operations() -> dict[Hashable, _Function]:
         "BOR": (np.bitwise_or, "biu"),
         "BXOR": (np.bitwise_xor, "biu"),
     }
-    known: dict[Hashable, _Function] = {}
+    known: dict[Hashable, Operation] = {}
     for name, (function, kinds) in table.items():
         keys = (mpi.handle_of(getattr(mpi, name)), function, name.lower(), function.__name__)
-        known.update(dict.fromkeys(keys, _Function(f"MPI.{name}", function, kinds)))
+        known.update(dict.fromkeys(keys, Operation(f"MPI.{name}", function, kinds)))
     return known
 
 

@@ -124,7 +124,7 @@ def test_no_memory_on_one_rank(configured, raised, monkeypatch):
     def refuse(*_, **__):
         raise CapacityError("a host", "nothing", 1, 0, "")
 
-    for owner, name in [(allreduce, "Reduction"), (reduce._Function, "fold")] if duplicate.size > 1 else []:
+    for owner, name in [(allreduce, "Reduction"), (reduce.Operation, "fold")] if duplicate.size > 1 else []:
         if duplicate.rank == duplicate.size - 1:
             monkeypatch.setattr(owner, name, refuse)
         errors = {error for error, _ in raised(lambda: ms.allreduce(np.ones(5000), comm=duplicate))}

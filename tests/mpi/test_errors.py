@@ -37,7 +37,7 @@ BAD_ON_ONE_RANK = [
     (SHARE, (np.zeros(2, [("id", "i4"), ("name", "O")]),), "SpecError: dtype [('id', '<i4'), ('name', 'O')] cannot"),
     (SHARE, (None,), f"SpecError: root {LAST} gave None"),
     (lambda array, root=0: ms.share(array, root=root), (np.ones(2), 99), "ArgumentError: root is 99;"),
-    (PUT, (np.ones((2, 3)),), "ArgumentError: data has shape (2, 3), but the region has (2,)"),
+    (PUT, (np.ones((2, 3)),), "ArgumentError: data does not fit the region, of shape (2,): could not broadcast"),
     (PUT, (None,), "SpecError: data cannot be cast to float64"),
     (lambda lengths: ms.empty(len(lengths) - 1), ([],), "SpecError: shape"),
     (ANY.gather, (np.array(3.0),), "SpecError: an array without dimensions has no rows"),

@@ -18,7 +18,7 @@ PACKAGE = Path(ms.__file__).parent
 
 LOWEST = {"_version", "config", "errors"}
 """Modules of the root that all folders may import."""
-FOLDERS = [{"arrays", "host"}, {"comm"}, {"memory"}, {"transfer"}, {"objects"}, {"messages"}]
+FOLDERS = [{"arrays", "host"}, {"comm"}, {"memory", "transfer"}, {"objects"}, {"messages"}]
 """The folders below the public face, the lowest first. Each imports those before it."""
 FACE = {"collectives", "files", "checkpoints", "tasks", "kernels"}
 """Folders of the public face."""

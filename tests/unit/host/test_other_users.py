@@ -50,9 +50,9 @@ def error_as(user, call):
 @pytest.fixture
 def descriptor():
     """A nameless file, as the leader of a node makes it."""
-    descriptor = memory_file(4096)
-    yield descriptor
-    os.close(descriptor)
+    file = memory_file(4096)
+    yield file.descriptor
+    del file
 
 
 def test_nobody_else_opens_the_file_through_proc(descriptor):

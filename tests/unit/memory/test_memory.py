@@ -129,10 +129,11 @@ def test_the_files_of_the_newest_maps_stay_open_for_copy_on_write(limit, kept):
     mappings = []
     try:
         for number in range(70):
-            descriptor = memory_file(PAGE + 1)
-            os.pwrite(descriptor, bytes([number]), PAGE)
-            mappings.append(Mapping.of_file(descriptor, PAGE + 1))
-            mappings[-1].keep_file(descriptor)
+            file = memory_file(PAGE + 1)
+            os.pwrite(file.descriptor, bytes([number]), PAGE)
+            mappings.append(Mapping.of_file(file.descriptor, PAGE + 1))
+            mappings[-1].keep_file(file)
+            del file
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert open_files() == before + kept
@@ -152,13 +153,14 @@ def test_a_file_in_memory_leaves_no_descriptor_where_it_is_refused():
     before, limits = open_files(), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
-        descriptor = memory_file(1000)
-        status = os.fstat(descriptor)
+        file = memory_file(1000)
+        status = os.fstat(file.descriptor)
         with pytest.raises(OSError, match="File too large"):
             memory_file(10_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    os.close(descriptor)
+    del file
+    gc.collect()
     assert (status.st_size, status.st_nlink) == (1000, 0)
     assert open_files() == before
 
