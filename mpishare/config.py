@@ -70,8 +70,8 @@ class Config:
         singletons: `MPISHARE_SINGLETONS`, "1" where each of the processes that were started together is meant to be
             alone.
         recycle: `MPISHARE_RECYCLE`, how much memory a node keeps for arrays to come, as given, such as "5%" or "2G".
-        chunk_bytes: `MPISHARE_CHUNK`, the size of a message along a chain of nodes, such as "256K"; None for that of
-            `transfer.between_nodes`. A message of less than 4 KiB takes longer to begin than to send.
+        chunk_bytes: `MPISHARE_CHUNK`, the size of a message along a chain of nodes, such as "256K"; None for the size
+            that `transfer.between_nodes` takes. A message of less than 4 KiB takes longer to begin than to send.
         directory: `MPISHARE_DIR`, the folder for the files of memmaps; None for memory, and then the temporary folder.
         excepthook: `MPISHARE_EXCEPTHOOK`, "0" where sys.excepthook stays as it is.
         columns: `MPISHARE_COLUMNS`, how wide the terminal is to which the launcher copies the standard error of ranks;

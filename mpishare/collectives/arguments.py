@@ -13,7 +13,7 @@ from mpishare.errors import ArgumentError, SpecError
 from mpishare.memory.segment import segment_of
 
 SCOPES = ("node", "all")
-"""Whose ranks take part: those of each node, or all ranks of the communicator."""
+"""Which ranks take part: the ranks of each node, or all ranks of the communicator."""
 
 
 def check_scope(scope: str) -> None:

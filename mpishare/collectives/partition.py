@@ -1,4 +1,4 @@
-"""Which items, or which rows of all ranks, are those of one rank."""
+"""Which items, or which rows of all ranks, belong to one rank."""
 
 from __future__ import annotations
 

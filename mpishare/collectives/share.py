@@ -175,7 +175,7 @@ class _Options(NamedTuple):
 
 
 _PRIVATE_BACKENDS = "memmap,window,private"
-"""The backends of arrays that become private: only the first one's need no copy for that."""
+"""The backends of arrays that become private: only the first needs no copy for that."""
 
 
 @lru_cache(maxsize=256)
@@ -242,7 +242,7 @@ def _called(
 ) -> tuple[Agreement, ArraySource | PackedObject | None, Reservation | None]:
     """Calls `function` on `root` within an agreement; the other ranks sleep until it has ended.
 
-    It may call no collective with other ranks of `of_all`: those of other nodes make their calls at any time.
+    It may call no collective with other ranks of `of_all`: ranks of other nodes make their calls at any time.
 
     Returns:
         The agreement, with the payload of the root, and what `_prepared` returns on `root`.

@@ -8,7 +8,7 @@ from types import TracebackType
 from mpishare.comm import mpi
 from mpishare.errors import ArgumentError
 
-_blocks: list[alone] = []
+blocks: list[alone] = []
 """The blocks that this process is in, the innermost last."""
 
 
@@ -35,9 +35,9 @@ class alone:  # noqa: N801 - used as `with alone(comm, "within a task"):`
         self._thread = 0
 
     def __enter__(self) -> alone:
-        if self not in _blocks:  # a pool may begin its block several times
+        if self not in blocks:  # a pool may begin its block several times
             self._thread = threading.get_ident()
-            _blocks.append(self)
+            blocks.append(self)
         return self
 
     def __exit__(
@@ -47,8 +47,8 @@ class alone:  # noqa: N801 - used as `with alone(comm, "within a task"):`
 
     def end(self) -> None:
         """Ends the block, if it has not ended."""
-        if self in _blocks:
-            _blocks.remove(self)
+        if self in blocks:
+            blocks.remove(self)
 
     def separates(self, comm: mpi.Intracomm, *, of_this_thread: bool = False) -> bool:
         """Whether other ranks of `comm` do not come to a collective of this thread.
@@ -66,13 +66,13 @@ def where_alone(comm: mpi.Comm | None, *, of_this_thread: bool = False) -> str:
 
     With `of_this_thread`, blocks of other threads do not count.
     """
-    if not _blocks or mpi.Is_finalized():  # nearly always the first
+    if not blocks or mpi.Is_finalized():  # nearly always the first
         return ""
     comm = mpi.communicator(comm)
     if not isinstance(comm, mpi.Intracomm) or comm == mpi.COMM_NULL:
         return ""  # it is refused by `context_of`
-    blocks = (block for block in reversed(_blocks) if block.separates(comm, of_this_thread=of_this_thread))
-    return next((block.where for block in blocks), "")
+    wheres = (block.where for block in reversed(blocks) if block.separates(comm, of_this_thread=of_this_thread))
+    return next(wheres, "")
 
 
 def refuse_alone(name: str, comm: mpi.Comm | None) -> None:
@@ -81,7 +81,7 @@ def refuse_alone(name: str, comm: mpi.Comm | None) -> None:
     Raises:
         ArgumentError: They do not. Local.
     """
-    if _blocks and (where := where_alone(comm)):
+    if where := where_alone(comm):
         raise ArgumentError(
             f"{name} was called {where}, where other ranks of the communicator do not join. Call it before, outside, "
             "or pass comm=MPI.COMM_SELF."

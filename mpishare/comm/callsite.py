@@ -15,26 +15,14 @@ PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 def call_site() -> str:
     """The file and line of the user's call."""
-    frame = _user_frame()[0]
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return call_of(sys._getframe())[1]
 
 
 def warn(message: str) -> None:
     """Gives a `RuntimeWarning` that points to the user's call."""
-    warnings.warn(message, RuntimeWarning, stacklevel=_user_frame()[1])
-
-
-def _is_ours(frame: FrameType) -> bool:
-    """Whether a frame is this package's, or stands between two of them: a context manager made of a generator."""
-    return frame.f_code.co_filename.startswith((PACKAGE, contextlib.__file__))
-
-
-def _user_frame() -> tuple[FrameType, int]:
-    """The first frame outside of this package, and its depth seen from `call_site` or `warn`."""
-    frame, depth = sys._getframe(1), 1
-    while frame.f_back is not None and _is_ours(frame):
-        frame, depth = frame.f_back, depth + 1
-    return frame, depth
+    user = _frames(sys._getframe())[1]
+    registry = user.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(message, RuntimeWarning, user.f_code.co_filename, user.f_lineno, registry=registry)
 
 
 def current_call() -> str:
@@ -45,9 +33,18 @@ def current_call() -> str:
 
 def call_of(frame: FrameType) -> tuple[str, str, int]:
     """The user's call that led to a frame within this package: its name, its file and line, and a number for it."""
-    call, user = frame, frame
-    while user.f_back is not None and _is_ours(user):
-        call = user if user.f_code.co_filename.startswith(PACKAGE) else call
-        user = user.f_back
+    call, user = _frames(frame)
     name: str = getattr(call.f_code, "co_qualname", call.f_code.co_name)  # from Python 3.11 on
     return name, f"{user.f_code.co_filename}:{user.f_lineno}", id(call)
+
+
+def _frames(frame: FrameType) -> tuple[FrameType, FrameType]:
+    """The outermost frame of this package that led to a frame, and the user's, which called it.
+
+    Between two frames of this package may stand a context manager made of a generator.
+    """
+    call = user = frame
+    while user.f_back is not None and user.f_code.co_filename.startswith((PACKAGE, contextlib.__file__)):
+        call = user if user.f_code.co_filename.startswith(PACKAGE) else call
+        user = user.f_back
+    return call, user

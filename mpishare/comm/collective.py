@@ -6,7 +6,7 @@ from types import TracebackType
 
 from mpishare.comm import mpi
 from mpishare.comm.agreement import PAYLOAD_BYTES, Agreement, agree, is_cut_off, is_known
-from mpishare.comm.alone import refuse_alone
+from mpishare.comm.alone import blocks, refuse_alone
 from mpishare.comm.context import Context, context_of, topology
 from mpishare.comm.requests import this_thread
 from mpishare.errors import MpishareError
@@ -58,7 +58,7 @@ class CollectiveCall:
     does not know which memory and which messages the others took.
 
     Attributes:
-        context: That of the communicator, or of the ranks of this node.
+        context: The context of the communicator, or of the ranks of this node.
     """
 
     __slots__ = ("_begun", "_name", "_of_all", "_size", "context")
@@ -100,7 +100,7 @@ class CollectiveCall:
                 raise error
         context.current_call = self._name
         self._size = topology.size if scope == "all" else topology.node_size
-        agreement = agree(self.context.collective_comm)
+        agreement = Agreement(self.context.collective_comm)
         if topology.n_nodes > 1 and (meets_other_scopes or context.config.check):
             agreement = _NodeFirst(context, self._name, scope == "all")
         if error is not None:
@@ -129,5 +129,6 @@ def collective(name: str, comm: mpi.Comm | None, scope: str = "all") -> Collecti
 
     Within a task it is an ArgumentError; see `comm.alone`.
     """
-    refuse_alone(name, topology(comm).node_comm if scope == "node" else comm)
+    if blocks:  # nearly never
+        refuse_alone(name, topology(comm).node_comm if scope == "node" else comm)
     return CollectiveCall(name, comm, scope)

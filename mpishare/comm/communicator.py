@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mpishare.comm import mpi
-from mpishare.comm.requests import count_wait, kept_alive_on_error, pending, run_blocking, waits
+from mpishare.comm.requests import count_wait, kept_alive_on_error, pending, run_blocking, this_thread, waits
 from mpishare.comm.watchdog import WaitLimit
 from mpishare.errors import StallError
 
@@ -69,8 +69,9 @@ class CollectiveComm:
     def _blocking(self, name: str) -> Callable[..., object]:
         """A collective call of MPI that returns when it has ended, or raises after the limit.
 
-        An exception keeps the buffers alive: a request of mpi4py holds those of messages, and copies of the counts, not
-        those of reductions. Within `extend` Python runs no handler of a signal, so that the request is not lost.
+        An exception keeps the buffers alive: a request of mpi4py holds the buffers of a message, and copies of the
+        counts, not the buffers of a reduction. Within `extend` Python runs no handler of a signal, so that the request
+        is not lost.
         """
         if self._limit.seconds == math.inf:
             blocking: Callable[..., object] = getattr(self.comm, name.capitalize())
@@ -95,7 +96,8 @@ class CollectiveComm:
 
     def allreduce_or(self, data: bytes) -> bytes:
         """The bitwise OR of the same number of bytes from each rank. Receives that have begun go on meanwhile."""
-        count_wait()
+        waits[0] += 1
+        this_thread.begun += 1
         result = bytearray(data)
         if pending:
             run_blocking(self._allreduce, mpi.IN_PLACE, [result, mpi.BYTE], mpi.BOR)

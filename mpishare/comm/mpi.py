@@ -1,6 +1,7 @@
 """The names of mpi4py.MPI, fetched at first use: importing mpi4py.MPI starts MPI, and `import mpishare` must not.
 
-Where mpi4py is not installed, or finds no MPI library, they are those of `comm.serial`, and this process is one rank.
+Where mpi4py is not installed, or finds no MPI library, the names of `comm.serial` stand for them, and this process is
+one rank.
 """
 
 from __future__ import annotations

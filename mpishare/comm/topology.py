@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import accumulate
 from typing import NamedTuple, cast
 
 from mpishare.comm import mpi
@@ -141,7 +144,7 @@ def find_nodes(
     Args:
         comm: The caller's communicator.
         duplicate: mpishare's own duplicate of it.
-        limit: That of waits on it.
+        limit: The limit of waits on `duplicate`.
         pretend: The pretend node of this process, which never spans real ones; None for real nodes.
 
     Returns:
@@ -196,6 +199,9 @@ def _kernel_of(leader: _Rank) -> Hashable:
     return (leader.host, leader.boot) if leader.boot else leader.leader
 
 
+_RULE = re.compile(r"(block|cyclic):([1-9]\d*)|sizes:([1-9]\d*(?:,[1-9]\d*)*)", re.ASCII)
+
+
 def pretend_node(rule: str, rank: int, size: int) -> int:
     """The pretend node of a rank of MPI_COMM_WORLD, for tests and debugging on one machine.
 
@@ -208,17 +214,13 @@ def pretend_node(rule: str, rank: int, size: int) -> int:
     Raises:
         ArgumentError: `rule` is none of these, or its sizes do not add up to `size`.
     """
-    name, _, text = rule.partition(":")
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        numbers = []
-    if name not in ("block", "cyclic", "sizes") or not numbers or min(numbers) < 1:
+    match = _RULE.fullmatch(rule)
+    if match is None:
         raise ArgumentError(f"MPISHARE_NODES={rule!r} is not understood. Use block:K, cyclic:K or sizes:A,B,…")
-    if name == "sizes":
-        if sum(numbers) != size:
-            raise ArgumentError(f"MPISHARE_NODES={rule!r} places {sum(numbers)} ranks, but MPI_COMM_WORLD has {size}.")
-        return next(node for node in range(len(numbers)) if rank < sum(numbers[: node + 1]))
-    if len(numbers) > 1:
-        raise ArgumentError(f"MPISHARE_NODES={rule!r} is not understood. {name} takes one number.")
-    return rank // numbers[0] if name == "block" else rank % numbers[0]
+    name, number, sizes = match.groups()
+    if sizes is None:
+        return rank // int(number) if name == "block" else rank % int(number)
+    ends = list(accumulate(map(int, sizes.split(","))))
+    if ends[-1] != size:
+        raise ArgumentError(f"MPISHARE_NODES={rule!r} places {ends[-1]} ranks, but MPI_COMM_WORLD has {size}.")
+    return bisect_right(ends, rank)

@@ -56,7 +56,7 @@ def scope() -> int:
 def rank_above(variables: Mapping[str, str]) -> int | None:
     """The process that is the rank which the environment of this process names; None if that may be this process.
 
-    `variables` are those of this process that name the rank and its launcher; there are none without a launcher.
+    `variables` name the rank and its launcher in the environment of this process; without a launcher there are none.
 
     A rank's children inherit its environment, and in them MPI_Init would wait for ever, or end them. Such a child
     descends from a process with the same variables that has loaded mpi4py.MPI. A shell or another wrapper between the

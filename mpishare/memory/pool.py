@@ -45,7 +45,6 @@ import sys
 from collections.abc import Callable
 from functools import cache, lru_cache
 from itertools import count
-from operator import attrgetter
 from weakref import WeakValueDictionary, ref
 
 import numpy as np
@@ -249,11 +248,11 @@ class SlotPool:
         Collective:
             Over the communicator.
         """
-        idle, fitting = self.idle, [slot for slot in list(self.idle) if not nbytes or slot.fits(nbytes)]
-        held = [slot for slot in fitting if idle.pop(slot, slot) is None and self.has(slot)]
-        numbers = [slot.number for slot in held]
+        idle, slots = self.idle, self._slots
+        fitting = [slot for slot in list(idle) if slot.fits(nbytes)] if nbytes else list(idle)
+        held = [slot for slot in fitting if idle.pop(slot, slot) is None and slots.get(slot.number) is slot]
         is_used, is_gone = np.ones(self._count, np.bool_), np.zeros(self._count, np.bool_)
-        is_used[numbers] = False
+        is_used[[slot.number for slot in held]] = False
         is_gone[list(self._gone)] = True
         total = sum(pool.slab_bytes for pool in pools())
         is_full = self.slot_bytes is not None and total + self.wanted_bytes() > self.limit
@@ -264,11 +263,11 @@ class SlotPool:
             raise
         self.may_grow = not told[0]
         is_used, is_gone = np.split(told[1:], 2)
-        pairs = list(zip(held, is_used[numbers].tolist(), strict=True))
-        self._make_idle([slot for slot, used in pairs if used])
+        free = dict.fromkeys(np.flatnonzero(~is_used).tolist())
+        self._make_idle([slot for slot in held if slot.number not in free])
         for number in np.flatnonzero(is_gone).tolist():
             self._drop(number)
-        return sorted([slot for slot, used in pairs if not used], key=attrgetter("number"))
+        return [slots[number] for number in free]
 
     def reused(self, context: Context, nbytes: int) -> Slot | None:
         """The smallest slot with memory of its own that no rank uses; None if there is none.
@@ -326,6 +325,8 @@ def _end(lease: ref[object], is_finalizing: Callable[[], bool] = sys.is_finalizi
     if not slot.has_own_pages:
         pool.idle[slot] = None
         return
+    if slot.nbytes > pool.limit:  # which would displace all that is kept
+        pool.give_up(slot)
     if not pool.has(slot):
         return
     try:

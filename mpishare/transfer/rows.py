@@ -44,7 +44,7 @@ def stack_rows(context: Context, spec: Spec) -> tuple[list[int], Spec]:
 
     Args:
         context: The context of the communicator.
-        spec: That of this rank's rows.
+        spec: The spec of this rank's rows.
 
     Raises:
         SpecError: An array cannot have as many rows. On all ranks.

@@ -213,3 +213,13 @@ def test_slots_do_not_overlap_and_show_what_was_written_before():
     assert not pool.free
     blocks = [segment.block() for segment in segments]
     assert all(np.all(block == number) and not block.flags.writeable for number, block in enumerate(blocks))
+
+
+def test_memory_larger_than_the_limit_displaces_nothing():
+    pool, slots = SlotPool(None, 2 * PAGE), []
+    for nbytes in (PAGE, 3 * PAGE):
+        slots.append(Slot(Mapping.anonymous(nbytes), Origin("test", node_size=1), nbytes))
+        pool.add(slots[-1])
+        segment = Segment(slots[-1], nbytes, None, "test")
+        del segment
+    assert [*pool.idle] == slots[:1]
