@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.raw import address_of, bytes_of, overlap
 from mpishare.arrays.spec import Spec
-from mpishare.collectives.arguments import is_in_shared_memory, name_of_out, place_of
+from mpishare.collectives.arguments import check_scope, is_in_shared_memory, name_of_out, place_of
 from mpishare.comm import mpi
 from mpishare.comm.agreement import PAYLOAD_BYTES, agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
-from mpishare.errors import ArgumentError, SpecError
+from mpishare.errors import SpecError
 from mpishare.memory.allocation import node_memory
 from mpishare.memory.backends import check_backend
 from mpishare.memory.segment import segment_of
@@ -103,7 +103,8 @@ def allreduce(
             shape = f"{spec.dtype.str}{list(spec.shape)}, {operation.name}, backend={backend}, scope={scope}"
             items = items_of_out(out, kind)
             agreement.call = f"allreduce({shape}{kind.text}{name_of_out(items)})"
-            of_nodes = _is_of_nodes(scope)
+            check_scope(scope, ("all", "nodes"))
+            of_nodes = scope == "nodes"
             if out is not None:
                 _check_out(spec, local, items, of_nodes)
             reduction = Reduction(context, operation, local, of_nodes=of_nodes)
@@ -126,13 +127,6 @@ def allreduce(
             if spec.nbytes:
                 reduction.run(local, spec, segment.block(), segment.origin.is_shared)
         return kind.around(segment.view(spec))
-
-
-def _is_of_nodes(scope: object) -> bool:
-    """Whether the array of each node counts, not the array of each rank."""
-    if scope not in ("all", "nodes"):
-        raise ArgumentError(f"scope {scope!r} is unknown. Use 'all' or 'nodes'.")
-    return scope == "nodes"
 
 
 def _check_out(spec: Spec, local: NDArray[Any], out: NDArray[Any], of_nodes: bool) -> None:

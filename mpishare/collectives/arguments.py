@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,10 @@ SCOPES = ("node", "all")
 """Which ranks take part: the ranks of each node, or all ranks of the communicator."""
 
 
-def check_scope(scope: str) -> None:
+def check_scope(scope: object, scopes: Sequence[str] = SCOPES) -> None:
     """Raises an `ArgumentError` if there is no such scope."""
-    if not isinstance(scope, str) or scope not in SCOPES:
-        raise ArgumentError(f"scope {scope!r} is unknown. Use 'node' or 'all'.")
+    if not isinstance(scope, str) or scope not in scopes:
+        raise ArgumentError(f"scope {scope!r} is unknown. Use {' or '.join(map(repr, scopes))}.")
 
 
 def shared_name(array: NDArray[Any], *, writes: bool, is_contiguous: bool = True, argument: str = "array") -> str:

@@ -22,6 +22,8 @@ from mpishare.objects.array_class import ArrayClass, take_apart
 from mpishare.transfer.between_nodes import broadcast
 from mpishare.transfer.node_fill import ArraySource, replicate
 
+_CURE = "Put fewer items at a time, or whole rows, which need no buffer."
+
 
 def put(
     array: NDArray[Any], region: Any, data: ArrayLike | None, *, root: int = 0, comm: mpi.Comm | None = None
@@ -81,7 +83,8 @@ def put(
             if topology.rank == root:
                 source = ArraySource(spec, _as_part(_assigned(data, spec, kind), spec, array if part is None else part))
             is_direct = part is not None and part.flags.forc and not has_gaps(spec.dtype)
-            buffer = _buffer(context, 0 if is_direct or topology.n_nodes == 1 else spec.nbytes)
+            travels = topology.is_leader and topology.n_nodes > 1 and not is_direct
+            buffer = allocate_buffer(topology.host, spec.nbytes if travels else 0, _CURE)
         if not spec.nbytes:
             return
         with agree(context.collective_comm):
@@ -191,13 +194,3 @@ def _as_part(data: ArrayLike | None, spec: Spec, array: NDArray[Any]) -> NDArray
     except ValueError as error:
         raise ArgumentError(f"data does not fit the region, of shape {spec.shape}: {error}.") from error
     return part
-
-
-def _buffer(context: Context, nbytes: int) -> Block:
-    """What travels between nodes, on a leader.
-
-    Raises:
-        CapacityError: This process has too little memory.
-    """
-    cure = "Put fewer items at a time, or whole rows, which need no buffer."
-    return allocate_buffer(context.topology.host, nbytes if context.topology.is_leader else 0, cure)

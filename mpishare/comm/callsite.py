@@ -41,10 +41,12 @@ def call_of(frame: FrameType) -> tuple[str, str, int]:
 def _frames(frame: FrameType) -> tuple[FrameType, FrameType]:
     """The outermost frame of this package that led to a frame, and the user's, which called it.
 
-    Between two frames of this package may stand a context manager made of a generator.
+    Between two frames of this package may stand a context manager made of a generator. The frames of another thread
+    lose their `f_back` when it returns, so each is read once.
     """
     call = user = frame
-    while user.f_back is not None and user.f_code.co_filename.startswith((PACKAGE, contextlib.__file__)):
+    back = user.f_back
+    while back is not None and user.f_code.co_filename.startswith((PACKAGE, contextlib.__file__)):
         call = user if user.f_code.co_filename.startswith(PACKAGE) else call
-        user = user.f_back
+        user, back = back, back.f_back
     return call, user

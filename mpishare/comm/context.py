@@ -45,7 +45,6 @@ class Context:
         data_comm: The duplicate of `collective_comm` as mpi4py has it, for what follows a head.
         max_tag: The largest tag that MPI allows.
         limit: MPISHARE_TIMEOUT for waits on it.
-        pid: The process that is this rank; a fork of it is not a rank.
         is_out_of_step: Whether an exception ended a collective on this rank alone; see `comm.collective`.
         is_cut_off: Whether it did so in the middle of messages or collectives: the others may come to no agreement.
         is_refused_for_messages: Whether an exception from outside ended a message of a user; see `messages.requests`.
@@ -54,7 +53,6 @@ class Context:
 
     def __init__(self, comm: mpi.Intracomm) -> None:
         """Collective over `comm`."""
-        self.pid = os.getpid()
         timeout_s: float | None = Config.read_one("timeout_s")
         limit = WaitLimit(timeout_s or _FOR_EVER_S)  # so that ranks meet which have different settings
         self._made: list[mpi.Intracomm] = []  # communicators, which are freed if MPI has none left for the next
@@ -275,21 +273,23 @@ def warn_for_node(message: str) -> None:
         callsite.warn(message)
 
 
-_parents: list[str] = []
-"""The process from which this one, which is not a rank, got its first handle; else empty."""
+_why_no_rank: list[str] = []
+"""Why this process is not a rank; empty if it is one, or may become one."""
 
 
 def become_child(parent: str) -> None:
     """Notes that this process got a handle from `parent`, and so is not a rank, unless it is one already."""
-    if "mpi4py.MPI" not in sys.modules and not _contexts and not _parents:
-        _parents.append(parent)
+    if "mpi4py.MPI" not in sys.modules and not _contexts and not _why_no_rank:
+        cause = (
+            f"got a handle from {parent} and is not a rank of its own. Read arrays in it, and call mpishare in a rank"
+        )
+        _why_no_rank.append(cause)
 
 
 def _find_context(comm: mpi.Comm | None) -> Context:
     """The context as the communicator has it, or a new one."""
-    if _parents:
-        cause = f"this process got a handle from {_parents[0]} and is not a rank of its own"
-        raise ArgumentError(f"{cause}. Read arrays in it, and call mpishare in a rank.")
+    if _why_no_rank:
+        raise ArgumentError(f"this process {_why_no_rank[0]}.")
     checked = checked_comm(comm)
     context = checked.Get_attr(_keyval())
     if isinstance(context, StallError):
@@ -318,11 +318,6 @@ def _find_context(comm: mpi.Comm | None) -> Context:
         _contexts[mpi.handle_of(checked)] = context
         if checked == mpi.COMM_WORLD:
             _contexts[None] = context
-    if context.pid != os.getpid():
-        raise ArgumentError(
-            f"this process was forked from rank {context.topology.rank} and is not a rank of its own. Read arrays in "
-            "it, call mpishare in its parent, and end it with os._exit, as multiprocessing does."
-        )
     return context
 
 
@@ -366,6 +361,15 @@ def _keyval() -> int:
     def end(*_: object) -> None:
         _contexts.clear()
 
-    os.register_at_fork(after_in_child=_contexts.clear)
+    rank = mpi.COMM_WORLD.rank
+
+    def forked() -> None:
+        _contexts.clear()
+        _why_no_rank.append(
+            f"was forked from rank {rank} and is not a rank of its own. Read arrays in it, call mpishare in its "
+            "parent, and end it with os._exit, as multiprocessing does"
+        )
+
+    os.register_at_fork(after_in_child=forked)
     mpi.COMM_SELF.Set_attr(mpi.Comm.Create_keyval(delete_fn=end), None)  # deleted first of all in MPI_Finalize
     return mpi.Comm.Create_keyval(delete_fn=free)

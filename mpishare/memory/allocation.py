@@ -102,12 +102,6 @@ class _Pools:
         self._count = 0  # of the arrays made
         self._refused_until: dict[str | None, int] = {}  # in arrays made
 
-    def small(self, context: Context, nbytes: int, backend: str | None) -> SlotPool | None:
-        """The pool whose slabs have slots for `nbytes`; None if an array of this size gets memory of its own."""
-        if nbytes > LARGEST_SLOT_BYTES or not self._keeps:
-            return None
-        return self._pool(backend, slot_bytes(nbytes))
-
     def _pool(self, backend: str | None, size: int | None) -> SlotPool:
         pool = self.pools.get((backend, size))
         if pool is None:
@@ -117,8 +111,8 @@ class _Pools:
     def slot_for(self, context: Context, nbytes: int, backend: str | None, writable: bool) -> Slot:
         """A slot for an array of `nbytes`. Collective over the communicator."""
         self._count += 1
-        pool = self.small(context, nbytes, backend)
-        if pool is not None:
+        if nbytes <= LARGEST_SLOT_BYTES and self._keeps:
+            pool = self._pool(backend, slot_bytes(nbytes))
             if not pool.free:
                 pool.free = pool.find_free(context)[::-1]
                 self._add_slab(context, pool, backend)
