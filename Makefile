@@ -1,7 +1,7 @@
 # Two commands for a newcomer, `make demo` and `make test`. Each sets up what it needs in .venv first.
 # All paths are relative, so that the folder's own path may hold spaces.
 
-.PHONY: demo test coverage lint docs bench cluster-packages clean help
+.PHONY: demo test test-all coverage lint docs bench cluster-packages clean help
 .DEFAULT_GOAL := help
 .SUFFIXES:
 
@@ -40,7 +40,8 @@ install = \
 
 help:
 	@echo "make demo   set up .venv, then share a real table with 4 ranks on 2 pretend nodes"
-	@echo "make test   set up .venv and other MPIs, then run every test; ONLY='unit mpi-3' runs some"
+	@echo "make test   set up .venv and MPICH, then run the tests that a change needs; ONLY='unit mpi-3' runs some"
+	@echo "make test-all   set up other MPIs as well, then run every test (12 minutes on two cores)"
 	@echo "make coverage   run some of the tests, and demand that they reach nearly all lines and branches"
 	@echo "make bench  set up .venv, then make every benchmark again, with its pictures (half an hour)"
 	@echo "make lint   check style, format and types"
@@ -53,10 +54,13 @@ demo: $(DEMO_READY) $(FLIGHTS)
 	@MPISHARE_NODES=block:2 $(PY) -m mpishare run -n 4 jobs/broadcast.py --data $(FLIGHTS)
 
 # Launches of ONLY need the MPIs that they name.
-NEEDED_MPIS := $(foreach mpi,$(OTHER_MPIS),$(if $(ONLY),$(findstring $(mpi),$(ONLY)),$(mpi)))
+needed_mpis = $(patsubst %,.venv-%/ready,$(if $(ONLY),$(foreach mpi,$(OTHER_MPIS),$(findstring $(mpi),$(ONLY))),$(1)))
 
-test: $(READY) $(ORIGINALS) $(NEEDED_MPIS:%=.venv-%/ready)
+test: $(READY) $(ORIGINALS) $(call needed_mpis,mpich)
 	@$(PY) -m tests.run $(if $(ONLY),--only $(ONLY))
+
+test-all: $(READY) $(ORIGINALS) $(OTHER_MPIS:%=.venv-%/ready)
+	@$(PY) -m tests.run --all
 
 # Launches that together run nearly all lines. Measuring takes half as long again, so CI does not measure. Each process
 # measures itself, by coverage's own .pth file.

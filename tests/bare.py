@@ -1,8 +1,8 @@
 """`python -m tests.bare`: what README.md and CONTRIBUTING.md tell a newcomer, on a machine that has nothing installed.
 
-A mount namespace hides Slurm, munge and MPI. There each command of the two documents runs, one after the other as a
-reader would type them, in a copy of the project whose path has a space, with an empty environment. At the same time an
-ordinary user types those of README.md in another copy, and runs tests on 3 ranks.
+A mount namespace hides Slurm, munge and MPI. There `make test` and each command of the two documents run, one after the
+other as a reader would type them, in a copy of the project whose path has a space, with an empty environment. At the
+same time an ordinary user types those of README.md in another copy, and runs tests on 3 ranks.
 """
 
 import os
@@ -18,9 +18,7 @@ from tests.blackbox.launch import ROOT, copy_project
 from tests.cluster.missing import missing
 
 OF_USER = "mpi-3"
-"""The launch of tests.run that the ordinary user runs."""
-LAUNCHES = ["unit", "mpi-3-block:2", "blackbox", "cluster", OF_USER]
-"""Launches of tests.run that run here: those of what a machine may lack, and those that CONTRIBUTING.md names."""
+"""The launch of tests.run that the ordinary user runs, by the Python that `make test` has set up."""
 HIDDEN = re.compile(
     r"(lib)?(mpi|ompi|orte|openmpi|open-|osh|prte|prun|mca_|pmix|munge|unmunge|slurm|hdf5_openmpi)"
     r"|s(acct|acctmgr|alloc|batch|control|info|queue|run)$"
@@ -34,7 +32,8 @@ ORDINARY = 65534
 SETTINGS = ("PIP_", "SSL_", "REQUESTS_", "UV_")
 """Beginnings of the settings that are passed on: how this machine reaches its package index."""
 NOT_TYPED = {
-    "make test": "is typed at the end, for those of LAUNCHES that no other command starts",
+    "make test": "is typed once, after those of README.md",
+    "python -m tests.run": "runs a part of it",
     "mpishare plan": "needs a large file, which tests/blackbox/test_commands.py makes",
     ".venv/bin/python -m tests.cluster": "needs Slurm",
 }
@@ -61,29 +60,45 @@ def main():
 def inside(folder):
     """Hides what is installed, and runs the commands as root and as an ordinary user; returns the exit status.
 
-    Installing waits for disks and networks, and keeps one core busy: so both run at once.
+    Installing waits for disks and networks, and style and manual keep one core busy: so both run at once.
     """
     hide(Path(folder, "layers"))
     Path(folder).chmod(0o755)
-    user = ["setpriv", f"--reuid={ORDINARY}", f"--regid={ORDINARY}", "--clear-groups"]
+    root, user = Path(folder, "root"), Path(folder, "user")
+    for home in (root, user):
+        copy_project(home / "project")
+    run("chown", "-R", f"{ORDINARY}:{ORDINARY}", str(user))
+    python = shlex.quote(f"{root}/project/.venv/bin/python")
     with ThreadPoolExecutor() as pool:
-        of_user = pool.submit(run_in, Path(folder, "user"), user, script_of_user(), stdout=subprocess.PIPE)
-        of_root = run_in(Path(folder, "root"), [], script())
-    print(of_user.result().stdout, flush=True)
-    return of_root.returncode or of_user.result().returncode
+        of_user = [pool.submit(type_as_user, user, typed_in("README.md"))]
+        statuses = [type_as_root(root, [*typed_in("README.md"), "make test"])]
+        of_user.append(pool.submit(type_as_user, user, [f"{python} -m tests.run --only {OF_USER}"]))
+        statuses.append(type_as_root(root, [*typed_in("CONTRIBUTING.md"), "make docs"]))
+    for ended in [future.result() for future in of_user]:
+        print(ended.stdout, flush=True)
+        statuses.append(ended.returncode)
+    statuses.append(type_as_root(root, ["make clean"]))
+    return int(any(statuses))
 
 
-def run_in(home, before, script, stdout=None):
-    """Runs a script in a copy of the project that belongs to the user that the words `before` it become."""
-    copy_project(home / "project")
-    if before:
-        run("chown", "-R", f"{ORDINARY}:{ORDINARY}", str(home))
-    caches = {} if before else {"UV_CACHE_DIR": Path.home() / ".cache/uv", "PIP_CACHE_DIR": Path.home() / ".cache/pip"}
+def type_as_root(home, commands):
+    """The exit status of the commands, which print as they go."""
+    caches = {"UV_CACHE_DIR": Path.home() / ".cache/uv", "PIP_CACHE_DIR": Path.home() / ".cache/pip"}
+    return subprocess.run(line_of(home, commands, caches), cwd=home / "project", check=False).returncode
+
+
+def type_as_user(home, commands):
+    """What came of the commands of an ordinary user."""
+    line = ["setpriv", f"--reuid={ORDINARY}", f"--regid={ORDINARY}", "--clear-groups", *line_of(home, commands, {})]
+    pipe, end = subprocess.PIPE, subprocess.STDOUT
+    return subprocess.run(line, cwd=home / "project", stdout=pipe, stderr=end, text=True, check=False)
+
+
+def line_of(home, commands, environ):
+    """The command line that types these commands, with an environment that has nothing else."""
     passed = {name: value for name, value in os.environ.items() if name.startswith(SETTINGS)}
-    environ = {**caches, **passed, "HOME": home, "TMPDIR": home, "CI": "true", "PATH": PATH}
-    line = [*before, "env", "-i", *(f"{name}={value}" for name, value in environ.items()), "bash", "-c", script]
-    stderr = stdout and subprocess.STDOUT
-    return subprocess.run(line, cwd=home / "project", stdout=stdout, stderr=stderr, text=True, check=False)
+    settings = {**environ, **passed, "HOME": home, "TMPDIR": home, "CI": "true", "PATH": PATH}
+    return ["env", "-i", *(f"{name}={value}" for name, value in settings.items()), "bash", "-c", script_of(commands)]
 
 
 def hide(layers):
@@ -117,22 +132,9 @@ def run(*command):
     subprocess.run(command, check=True)
 
 
-def script():
-    """The commands of both documents, then the manual and the tests."""
-    typed = typed_in("README.md", "CONTRIBUTING.md")
-    left = [name for name in LAUNCHES if name != OF_USER and not any(name in command.split() for command in typed)]
-    return script_of([*typed, "make docs", f'make test ONLY="{" ".join(left)}"', "make clean"])
-
-
-def script_of_user():
-    """The commands of README.md, then tests on 3 ranks."""
-    return script_of([*typed_in("README.md"), f"make test ONLY={OF_USER}", "make clean"])
-
-
-def typed_in(*names):
-    """The commands of documents, but for those that are not typed here."""
-    shown = [command for name in names for command in commands_of((ROOT / name).read_text())]
-    return [command for command in dict.fromkeys(shown) if not command.startswith(tuple(NOT_TYPED))]
+def typed_in(name):
+    """The commands of a document, but for those that are not typed here."""
+    return [command for command in commands_of((ROOT / name).read_text()) if not command.startswith(tuple(NOT_TYPED))]
 
 
 def script_of(commands):

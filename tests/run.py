@@ -1,4 +1,4 @@
-"""Runs every test and prints a summary: `python -m tests.run`; some of the launches: `--only mpi-3 'memory-*'`."""
+"""Runs tests and prints a summary: `python -m tests.run` those of `make test`, `--all` all, `--only 'mpi-*'` some."""
 
 import argparse
 import os
@@ -18,8 +18,15 @@ from tests.cluster.missing import missing, missing_namespaces, missing_strace
 
 TIME_LIMIT_S = 1800  # a launch that takes longer hangs
 
-ABOVE = ["objects", "messages", "files", "checkpoints", "tasks", "kernels", "compat"]
+FIRST = ["unit", "docstrings", "mpi-1", "mpi-3-block:2", "mpi-4-cyclic:2", "mpich-3", "faults", "manual"]
+"""The launches of `make test`. `bare` runs them on a machine where no Slurm and no MPI is installed."""
+
+ABOVE = ["objects", "messages", "files", "checkpoints", "tasks", "kernels", "compat", "cli"]
 """Folders of tests/mpi that stand on the others and know little of placement: they run once for a number of ranks."""
+EVERYWHERE, WHOLE = "not large and not two_launches", "not large"
+"""Which tests of tests/mpi a launch runs, by their marks. `mpi-3-block:2` leaves none out."""
+SHARING, ON_TOP = ["test_sharing.py", "memory", "transfer"], ["messages", "tasks"]
+"""The core of tests/mpi: what depends most on the MPI library, and what stands on it."""
 WATCHED = {"MPISHARE_CHECK": "1", "MPISHARE_TIMEOUT": "30"}
 LAYOUTS = [
     (3, {"MPISHARE_NODES": ""}, ["memory", *ABOVE]),
@@ -28,31 +35,27 @@ LAYOUTS = [
 ]
 """Numbers of ranks, settings, and folders left out. Placement is on pretended nodes; "" is all ranks on the real one.
 `memory-folder` has 2 ranks on the real node, and `cluster` ranks on 2 and 3 hosts."""
-EVERYWHERE, WHOLE = "not large and not two_launches", "not large"
-"""Which tests of tests/mpi a launch runs, by their marks. Two launches leave nothing out, and so run those of
-`two_launches`: `mpi-3-block:2`, and `system-openmpi-2` with MPISHARE_CHECK and MPISHARE_TIMEOUT."""
 
-SHARING, ON_TOP = ["test_sharing.py", "memory", "transfer"], ["files", "messages", "tasks"]
-"""The core of tests/mpi: what depends most on the MPI library, and what stands on it."""
 NO_LOCAL = {"MPIR_CVAR_NOLOCAL": "1"}
 """MPICH puts each rank on a node of its own, and so sends everything over its network: UCX, unless it is told OFI."""
 OFI = {**NO_LOCAL, "MPIR_CVAR_CH4_NETMOD": "ofi"}
 OTHER_MPIS: dict[str, list[tuple[int, dict[str, str], dict[str, list[str]]]]] = {
     "mpich": [
-        (3, {"MPISHARE_NODES": "block:2"}, {"without": ABOVE}),
-        (2, OFI, {"only": ON_TOP}),
+        (3, {"MPISHARE_NODES": "block:2"}, {"only": [*SHARING, "comm", "test_rows.py", "test_allreduce.py"]}),
+        (2, OFI, {"only": [*ON_TOP, "files"]}),
     ],
     "intel": [(3, {"MPISHARE_NODES": "block:2"}, {"only": SHARING}), (2, {}, {"only": ON_TOP})],
-    "system-openmpi": [(2, WATCHED, {})],
+    "system-openmpi": [(2, WATCHED, {"without": ["objects", "checkpoints", "kernels", "compat", "cli"]})],
     "system-mpich": [(2, NO_LOCAL, {"only": ["test_sharing.py", "transfer", *ON_TOP]})],
 }
-"""Launches on other MPIs, which `make test` sets up: the number of ranks, settings, and folders of tests/mpi. A rank of
+"""Launches on other MPIs, which make sets up: the number of ranks, settings, and folders of tests/mpi. A rank of
 MPICH that waits leaves its core to no other, so that the folders above the others run on 2 ranks."""
 
 ALONE = {"OMPI_MCA_osc": "^ucx", "OMPI_MCA_btl": "^ofi,sm,vader"}
 """One rank without a launcher, two of them at a time: no files of Open MPI, which nobody would remove."""
 FOLDER = {"MPISHARE_DIR": gettempdir(), "MPISHARE_RECYCLE": "0", "OMPI_MCA_osc": "^ucx,sm"}
 """An MPI that refuses windows, files in a folder, and no memory that is used again."""
+OF_BACKENDS = ["test_sharing.py", "test_creation.py", "test_into.py", "test_property.py", "memory"]
 
 PYTEST = ["-m", "pytest", "-q", "--color=no"]
 FAILURE = r"^(?:FAILED |ERROR |\[rank \d+\] tests/).*"
@@ -74,19 +77,22 @@ class Launch(NamedTuple):
 def main():
     """Runs the launches; returns 0 when all passed, and in CI only when nothing was skipped."""
     parser = argparse.ArgumentParser(prog="python -m tests.run", description=__doc__)
-    parser.add_argument("--only", nargs="+", default=["*"], metavar="NAME", help="launches of these names or patterns")
+    parser.add_argument("--all", action="store_true", help="every launch; those that `bare` runs are left to it")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="launches of these names or patterns")
     parser.add_argument("--list", action="store_true", help="print the names of the launches")
     options = parser.parse_args()
-    every, is_whole = launches(), options.only == ["*"]
+    every = launches()
     unknown = [pattern for pattern in options.only if not any(fnmatch(item.name, pattern) for item in every)]
     if unknown:
         parser.error(f"no launch is named {', '.join(unknown)} here; --list prints the names")
-    chosen = [item for item in every if any(fnmatch(item.name, pattern) for pattern in options.only)]
+    patterns = options.only or (["*"] if options.all or options.list else FIRST)
+    chosen = [item for item in every if any(fnmatch(item.name, pattern) for pattern in patterns)]
     if options.list:
         print(*(item.name for item in chosen), sep="\n")
         return 0
+    is_whole = options.all and not options.only
     if is_whole and not bare.reasons():
-        chosen = [item for item in chosen if item.name not in bare.LAUNCHES]
+        chosen = [item for item in chosen if item.name not in [*FIRST, bare.OF_USER]]
     return run_all(chosen, is_whole=is_whole)
 
 
@@ -106,20 +112,22 @@ def launches():
     """All launches."""
     doctests = ["--doctest-modules", "mpishare", "-W", "ignore:private"]
     chosen = [pytest("unit", "--numprocesses=2", "tests/unit"), pytest("docstrings", *doctests)]
-    untraced = ignored("tests/faults/test_syscalls.py", missing_strace())
-    untraced += ignored("tests/faults/test_situations.py", [*missing_strace(), *missing_namespaces()])
-    chosen.append(pytest("faults", "--numprocesses=3", "--dist=worksteal", "tests/faults", *untraced))
-    one_rank = [*mpi_tests(without=["kernels"]), "--numprocesses=2", "--dist=loadfile"]
-    chosen.append(Launch("mpi-1", [sys.executable, *one_rank], ALONE))
+    one_rank = [*mpi_tests(without=["objects", "files", "checkpoints", "kernels", "compat", "cli"])]
+    chosen.append(Launch("mpi-1", [sys.executable, *one_rank, "--numprocesses=2", "--dist=loadfile"], ALONE))
     for size, environ, without in LAYOUTS:
         name = f"mpi-{size}-{environ['MPISHARE_NODES']}".rstrip("-")
         chosen.append(mpi(name, size, environ, without=without))
-    chosen.append(mpi("memory-folder", 2, FOLDER, without=["comm", "transfer", *ABOVE]))
+    chosen.append(mpi("memory-folder", 2, FOLDER, only=OF_BACKENDS))
     for name in OTHER_MPIS:
         if python_of(name).exists():
             chosen += on_another_mpi(name)
     chosen.append(mpi("large-3", 3, {"MPISHARE_NODES": "sizes:2,1"}, only=["test_large.py"], marks="large"))
-    chosen.append(pytest("blackbox", "--numprocesses=2", "--dist=loadfile", "tests/blackbox"))
+    many, files = ["--numprocesses=3", "--dist=worksteal"], ["--numprocesses=2", "--dist=loadfile"]
+    chosen.append(pytest("faults", *many, "-m", "first", "tests/faults"))
+    chosen.append(pytest("manual", "-m", "first", "tests/blackbox/test_manual.py", "tests/blackbox/test_commands.py"))
+    if not [*missing_strace(), *missing_namespaces()]:
+        chosen.append(pytest("kernel", *many, "-m", "not first", "tests/faults"))
+    chosen.append(pytest("blackbox", *files, "-m", "not first", "tests/blackbox"))
     if not missing(slurm=False):
         chosen.append(pytest("cluster", "tests/cluster", "--ignore=tests/cluster/test_slurm.py"))
     if not missing(slurm=True):
@@ -131,12 +139,11 @@ def launches():
 
 def left_out():
     """One line for each part of the tests that cannot run on this machine: why, and what would allow it."""
-    lines = [f"left out: the tests of failing system calls: {reason}" for reason in missing_strace()]
-    situations = [*missing_strace(), *missing_namespaces()]
-    lines += [f"left out: the tests of what ranks of one host may lack: {reason}" for reason in situations]
+    reasons = [*missing_strace(), *missing_namespaces()]
+    lines = [f"left out: the tests of what the kernel refuses, and ranks lack: {reason}" for reason in reasons]
     for name in [name for name in OTHER_MPIS if not python_of(name).exists()]:
         first = "make cluster-packages, and then " if name.startswith("system") else ""
-        lines.append(f"left out: the tests on {name}: there is no .venv-{name}; {first}make test creates it")
+        lines.append(f"left out: the tests on {name}: there is no .venv-{name}; {first}make test-all creates it")
     lines += [f"left out: what a machine without MPI and Slurm shows: {reason}" for reason in bare.reasons()[:1]]
     hosts, slurm = missing(slurm=False), missing(slurm=True)
     if hosts:
@@ -147,11 +154,6 @@ def left_out():
 def pytest(name, *args):
     """Pytest in one process."""
     return Launch(name, [sys.executable, *PYTEST, "--durations=10", *args], {})
-
-
-def ignored(path, reasons):
-    """Pytest's option to leave out `path`, when there are reasons to."""
-    return [f"--ignore={path}"] if reasons else []
 
 
 def mpi(name, size, environ, **chosen):

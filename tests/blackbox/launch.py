@@ -16,11 +16,19 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def python_of(mpi):
-    """The Python of another MPI, which `make test` sets up."""
+    """The Python of another MPI, which make sets up."""
     return ROOT / f".venv-{mpi}" / "bin" / "python"
 
 
-MPICH = python_of("mpich")
+def other_python(mpi):
+    """The same as text. A test that needs it is skipped where it was not set up."""
+    if not python_of(mpi).exists():
+        import pytest
+
+        pytest.skip(f"there is no .venv-{mpi}; make test-all creates it")
+    return str(python_of(mpi))
+
+
 PROGRAMS = "tests.blackbox.programs"
 
 OPEN_MPI = {

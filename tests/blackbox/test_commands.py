@@ -1,4 +1,4 @@
-"""The commands that a user types: those of the README, the set-up from nothing."""
+"""The commands that a user types; tests.bare types those of the README."""
 
 import json
 import os
@@ -18,19 +18,12 @@ from tests.blackbox.launch import ROOT, copy_project, environment, run, run_code
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line[2:] for block in BLOCKS for line in block.splitlines() if line.startswith("$ ")]
-ELSEWHERE = ("mpishare plan",)  # below
-SET_UP = ("python3 -m venv", ". ", "pip install")  # what `make demo` does, and tests/blackbox/test_packaging.py
 
 
 @cache
 def result_of(command):
-    """The result of one of them, without the environment of make, which may run these tests."""
+    """The result of a command, without the environment of make, which may run these tests."""
     return run(shlex.split(command), {"MAKEFLAGS": "--no-print-directory"}, limit_s=500, is_cleaned=True)
-
-
-@pytest.mark.parametrize("command", [command for command in COMMANDS if not command.startswith(ELSEWHERE + SET_UP)])
-def test_readme_command(command):
-    assert result_of(command).stdout
 
 
 def shown_of(command):
@@ -55,6 +48,7 @@ def test_the_plan_of_a_file(tmp_path):
     assert run(["env", "-C", str(tmp_path), *shlex.split(command)]).stdout == shown_of("mpishare plan")
 
 
+@pytest.mark.first
 def test_before_and_after():
     """The second two lines give what the first two give, in one copy."""
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)

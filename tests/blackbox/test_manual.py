@@ -32,6 +32,8 @@ NOT_RUN = (
 )
 """The first words of commands that do not run here."""
 
+FIRST = ("start/", "tutorials/")
+"""Where a reader begins."""
 BLOCKS = {name: CODE.findall(text) for name, text in PAGES.items() if CODE.search(text)}
 COMMANDS = [
     (name, lines[0], lines[1:])
@@ -44,16 +46,19 @@ COMMANDS = [
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
-    """The outcomes of the blocks of all pages, in one job."""
+def outcomes(request, tmp_path_factory):
+    """The outcomes of the blocks of all pages of this session, in one job."""
+    pages = [item.callspec.params["page"] for item in request.session.items if "outcomes" in item.fixturenames]
     file = tmp_path_factory.mktemp("manual") / "blocks.json"
-    file.write_text(json.dumps([[code for code, _ in blocks] for blocks in BLOCKS.values()]))
+    file.write_text(json.dumps([[code for code, _ in BLOCKS[page]] for page in pages]))
     settings = {"MPISHARE_NODES": NODES, "MPISHARE_TIMEOUT": "60", "OMP_NUM_THREADS": "1"}
     ended = run_ranks(RANKS, ["-m", f"{PROGRAMS}.blocks", str(file)], settings)
-    return dict(zip(BLOCKS, json.loads(ended.stdout.splitlines()[-1]), strict=True))
+    return dict(zip(pages, json.loads(ended.stdout.splitlines()[-1]), strict=True))
 
 
-@pytest.mark.parametrize("page", BLOCKS)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.first] if page.startswith(FIRST) else []) for page in BLOCKS]
+)
 def test_the_blocks_of_a_page(page, outcomes):
     for (code, shown), outcome in zip(BLOCKS[page], outcomes[page], strict=True):
         errors = dict.fromkeys(error for error in outcome["raised"] if error)

@@ -5,11 +5,13 @@ import sys
 
 import pytest
 
-from tests.run import ABOVE, mpi_tests
+from tests.run import mpi_tests
 
 ONE_SESSION = ["--leave-session-attached"]
 """Linux shares the cores among sessions, so that in one of its own a host whose ranks wait would get as much as one
 whose ranks work: a test takes half as long where all hosts are in one."""
+PLACED = [f"test_{name}.py" for name in ("sharing", "creation", "rows", "allreduce", "distribute", "assignment")]
+PLACED += ["comm", "transfer"]
 BY_SLOT, BY_NODE = ["--map-by", "slot"], ["--map-by", "slot", "--rank-by", "node"]
 
 
@@ -18,7 +20,7 @@ BY_SLOT, BY_NODE = ["--map-by", "slot"], ["--map-by", "slot", "--rank-by", "node
     ("hosts", "ranks", "placed", "options"),
     [
         (2, "2", BY_SLOT, mpi_tests(only=["messages", "tasks", "compat"])),
-        (3, "1,3,1", BY_NODE, mpi_tests(without=["memory", *ABOVE])),
+        (3, "1,3,1", BY_NODE, mpi_tests(only=PLACED)),
     ],
     ids=["2 hosts even by slot", "3 hosts uneven by node"],
 )

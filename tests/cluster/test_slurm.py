@@ -5,10 +5,11 @@ import shlex
 import shutil
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 
-from tests.blackbox.launch import ROOT, python_of, run
+from tests.blackbox.launch import ROOT, other_python, run
 from tests.cluster.spec import HEAD
 from tests.processes import wait_until
 
@@ -125,11 +126,9 @@ def test_srun_starts_ranks_of_other_mpis(slurm, mpi, pmi):
 
     MPICH 4.0 of Debian is left out: it may hang in MPI_Finalize (pmodels/mpich#6596), with mpi4py alone as well.
     """
-    python = python_of(mpi)
-    if not python.exists():
-        pytest.skip(f"there is no .venv-{mpi}; make test creates it")
-    settings = ["env", f"LD_LIBRARY_PATH={python.parent.parent}/lib", "OMPI_MCA_btl=^ofi"]
-    srun = ["srun", f"--mpi={pmi}", "--nodes=2", "--ntasks=4", str(python), "-m", "mpi4py", "jobs/broadcast.py"]
+    python = other_python(mpi)
+    settings = ["env", f"LD_LIBRARY_PATH={Path(python).parent.parent}/lib", "OMPI_MCA_btl=^ofi"]
+    srun = ["srun", f"--mpi={pmi}", "--nodes=2", "--ntasks=4", python, "-m", "mpi4py", "jobs/broadcast.py"]
     job = slurm.exec(HEAD, [*settings, *srun])
     assert "all 4 ranks agree bit for bit" in job.stdout
     assert job.stdout.count("bytes held once") == 2

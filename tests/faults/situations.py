@@ -6,7 +6,7 @@ import shlex
 import sys
 from typing import Any, NamedTuple
 
-from tests.blackbox.launch import MPICH, run
+from tests.blackbox.launch import other_python, run
 
 _PROGRAMS = "tests.faults.programs"
 _AS_ROOT = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
@@ -70,7 +70,7 @@ class Situation(NamedTuple):
 
     @property
     def _interpreter(self) -> str:
-        return str(MPICH if self.is_mpich else sys.executable)
+        return other_python("mpich") if self.is_mpich else sys.executable
 
     def _run(self, script: str, program: str, size: int) -> str:
         """What the shell script prints, whose "$@" is a job of so many ranks."""

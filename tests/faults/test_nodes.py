@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
-from tests.blackbox.launch import MPICH, run, run_ranks
+from tests.blackbox.launch import other_python, python_of, run, run_ranks
 
+MPICH = str(python_of("mpich"))
 NODES = """
 import ctypes, sys, numpy as np, mpishare as ms
 from mpi4py import MPI
@@ -27,10 +28,8 @@ TWO_NAMES = 'hostname host-$((PMI_RANK % 2)); exec "$@"'
 
 def run_nodes(*args):
     """Runs NODES on 4 ranks of MPICH, each of them a node to MPI, by a command line that begins with `args`."""
-    if not MPICH.exists():
-        pytest.skip("there is no .venv-mpich; make test creates it")
-    line = [MPICH, "-m", "mpishare", "run", "-n", "4", "--", *NAMESPACES, *args]
-    return run([*map(str, line)], {"MPIR_CVAR_NOLOCAL": "1"})
+    line = [other_python("mpich"), "-m", "mpishare", "run", "-n", "4", "--", *NAMESPACES, *args]
+    return run(line, {"MPIR_CVAR_NOLOCAL": "1"})
 
 
 @pytest.mark.parametrize("apart", ["", "1 2 3"])

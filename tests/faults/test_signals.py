@@ -13,6 +13,7 @@ import pytest
 from tests.blackbox.launch import clean, environment, nothing_left, run_ranks, started
 from tests.processes import children_of
 
+pytestmark = pytest.mark.first
 PROGRAM = ["-m", "tests.faults.programs.signalled"]
 
 
@@ -24,22 +25,17 @@ def run_until_signalled(victim, number, moment, **environ):
     return ended
 
 
-SIGNALS = {"root": (0, "SIGKILL"), "leader": (2, "SIGKILL"), "another rank": (3, "SIGKILL"), "SIGTERM": (1, "SIGTERM")}
-MOMENTS = [
-    *((name, "during") for name in SIGNALS),
-    ("another rank", "before"),
-    ("SIGTERM", "before"),
-    ("root", "after"),
-]
+# The rank, the signal, the moment.
+KILLED = [(0, "SIGKILL", "during"), (2, "SIGKILL", "during"), (3, "SIGKILL", "after"), (1, "SIGTERM", "before")]
 
 
-@pytest.mark.parametrize(("name", "moment"), MOMENTS)
-def test_killed_rank(name, moment, tmp_path):
+@pytest.mark.parametrize(("victim", "number", "moment"), KILLED)
+def test_killed_rank(victim, number, moment, tmp_path):
     """SIGKILL or SIGTERM of the root, of a leader or of another rank, before, during or after a share.
 
     Outcome: mpiexec ends the job at once; /dev/shm and TMPDIR are as before.
     """
-    run_until_signalled(*SIGNALS[name], moment, TMPDIR=str(tmp_path))
+    run_until_signalled(victim, number, moment, TMPDIR=str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 

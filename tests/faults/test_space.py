@@ -10,6 +10,7 @@ import pytest
 
 from tests.blackbox.launch import run
 
+pytestmark = pytest.mark.first
 PROGRAM = ["python", "-m", "tests.faults.programs.calls"]
 
 
@@ -42,15 +43,15 @@ SHM = "mount -t tmpfs -o size={} none /dev/shm; mkdir $OMPI_MCA_osc_sm_backing_d
 FOLDER = "mkdir -p {0}; mount -t tmpfs -o size=8m{1} none {0}"
 
 
-@pytest.mark.parametrize(("nbytes", "size", "required"), [(256 << 20, "64m", "539,033,600"), (80, "8m", "16,908,288")])
-def test_small_shared_memory(nbytes, size, required):
+def test_small_shared_memory():
     """A /dev/shm of 64 MiB, Docker's default, and an array of 256 MiB; one of 8 MiB, and any array.
 
     Outcome: it lies in a nameless file in memory, not in a window, and report() says why.
     """
-    output = run_with(SHM.format(size), "share_bytes", str(nbytes))
-    assert output.count("memmap in memory") == 2
-    assert len(re.findall(rf"not window: .* bytes do not fit in /dev/shm.* {required} must be free", output)) == 2
+    for nbytes, size, required in ((256 << 20, "64m", "539,033,600"), (80, "8m", "16,908,288")):
+        output = run_with(SHM.format(size), "share_bytes", str(nbytes))
+        assert output.count("memmap in memory") == 2
+        assert len(re.findall(rf"not window: .* bytes do not fit in /dev/shm.* {required} must be free", output)) == 2
 
 
 def test_small_shared_memory_leaves_what_is_cached():

@@ -14,8 +14,9 @@ import pytest
 
 import mpishare as ms
 from mpishare.host.filesystems import IN_MEMORY, type_of
-from tests.blackbox.launch import PLAIN, age, clean, environment, nothing_left, run, run_ranks, started
+from tests.blackbox.launch import age, clean, environment, nothing_left, run, run_ranks, started
 from tests.faults.situations import WITHOUT_ADVICE
+from tests.faults.test_calls import run as run_calls
 from tests.faults.test_space import SHM, run_with
 from tests.processes import children_of, wait_until
 
@@ -51,19 +52,26 @@ def test_errors(kind, tmp_path):
 
 @pytest.mark.parametrize(("kind", "call"), [(kind, call) for kind, calls in CALLS.items() for call in calls])
 def test_kill(kind, call, tmp_path):
-    """SIGKILL at the n-th system call that makes a window, a file in memory, or one in a folder.
+    """SIGKILL at a system call that makes a window, a file in memory, or one in a folder.
 
     Outcome: mpiexec ends the job at once; nothing is left.
     """
-    for number in (1, 2):
-        command = [*PROGRAM, "0", call, "SIGKILL", str(number)]
-        ended = run_ranks(2, command, settings(kind, tmp_path), status="any")
-        assert "AssertionError" not in ended.stderr, ended.stderr
-        assert list(tmp_path.iterdir()) == []
-        assert ended.stdout.startswith("shared\n"), ended.stderr
-        if ended.returncode == 0:
-            assert number > 1
-            break  # there is no call of this number
+    ended = run_ranks(2, [*PROGRAM, "0", call, "SIGKILL", "1"], settings(kind, tmp_path), status="failure")
+    assert "AssertionError" not in ended.stderr, ended.stderr
+    assert ended.stdout == "shared\n", ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pages_that_cannot_be_protected_on_one_node():
+    """ENOMEM where a node makes the pages of a small result read-only.
+
+    Outcome: BackendError there, PeerError on the other nodes; the next call works.
+    """
+    ended = run_calls("protect_no_pages", MPISHARE_NODES="block:1", MPISHARE_BACKEND="memmap", MPISHARE_RECYCLE="0")
+    lines = sorted(line for line in ended.stdout.splitlines() if line.startswith("error:"))
+    assert [line.split()[1] for line in lines] == ["BackendError", "PeerError", "PeerError"]
+    assert all("cannot be made read-only" in line for line in lines)
+    assert ended.stdout.count("right") == 3
 
 
 WINDOW = {"MPISHARE_BACKEND": "window"}
@@ -171,8 +179,7 @@ def test_a_save_that_takes_long(name, number, is_saved, outcome, tmp_path):
 
     Outcome: StallError; the old file stays, unless the error says that the new one takes its name.
     """
-    command = [*PLAIN, "-m", "tests.faults.programs.calls", "take_long", name, str(tmp_path), number]
-    ended = run_ranks(3, command, {"MPISHARE_TIMEOUT": "1"})
+    ended = run_calls("take_long", name, str(tmp_path), number, timeout_s="1")
     lines = [line for line in ended.stdout.splitlines() if line.startswith("error: StallError")]
     assert len(lines) == 3 - ended.stdout.count("done")
     assert sum(bool(re.search(outcome, line)) for line in lines) >= 2, lines

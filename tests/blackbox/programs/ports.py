@@ -1,8 +1,8 @@
-"""Runs the ports of jobs/ports, then the originals' own tests of what is ported: with the original, and with the port.
+"""Runs the ports of jobs/ports, then the originals' own tests of what is ported, with the port.
 
-Rank 0 prints the lines of the ports, and last, as JSON, the names of the tests that pass on all ranks: by package, a
-list with the original and one with the port. argv[1] is the folder for files, and what HOME names. On one rank only the
-program of anuga's own test runs, and leaves there the result that several ranks must give as well.
+Rank 0 prints the lines of the ports, and last, as JSON, the names of the tests that pass on all ranks: by package.
+argv[1] is the folder for files, and what HOME names. On one rank only the program of anuga's own test runs, and leaves
+there the result that several ranks must give as well.
 """
 
 import importlib
@@ -107,9 +107,8 @@ def of_ipie():
         return by_mpishare(own.bcast(filename), own)  # each rank writes a file of its own
 
     tests = original("ipie") / "ipie" / "systems" / "tests" / "test_generic.py"
-    yield passed(tests)
     with replaced(utils, "get_generic_integrals", integrals):
-        yield passed(tests)
+        return passed(tests)
 
 
 def of_redrock():
@@ -122,10 +121,9 @@ def of_redrock():
             redrock_templates.write(folder / f"rrtemplate-{number}.fits", np.ones((3, 8000)))
     comm.Barrier()
     tests = original("redrock") / "redrock" / "test" / "test_templates.py"
-    yield passed(tests)
     read = templates.Template
     with replaced(templates, "Template", lambda *args, **options: ms.share(call=lambda: read(*args, **options))):
-        yield passed(tests)
+        return passed(tests)
 
 
 def of_pyuvsim():
@@ -136,18 +134,16 @@ def of_pyuvsim():
     pytest.pyuvsim_can_parallel = True  # type: ignore[attr-defined]  # as its conftest.py says
     mpi.start_mpi(block_nonroot_stdout=False)
     tests = original("pyuvsim") / "tests" / "test_mpi.py"
-    yield passed(tests, "-k", "shared")
     with replaced(mpi, "shared_mem_bcast", by_mpishare):
-        yield passed(tests, "-k", "shared")
+        return passed(tests, "-k", "shared")
 
 
 def of_litebird_sim():
     from litebird_sim.shared_memory import SharedMemoryManager
 
     tests = original("litebird_sim") / "test" / "test_shared_memory_pointings.py"
-    yield passed(tests)
     with replaced(SharedMemoryManager, "alloc_shared_comm", alloc_shared_comm, autospec=True):
-        yield passed(tests)
+        return passed(tests)
 
 
 class Window:
@@ -187,17 +183,14 @@ def of_anuga():
     from jobs.ports.anuga_shared_bcast import by_mpishare
 
     compared = "test_that_sequential_and_parallel_outputs_are_identical"
-    for function in (api._shared_bcast_ndarray, lambda array, comm, node_comm: (by_mpishare(array), None)):
-        with replaced(api, "_shared_bcast_ndarray", function):
-            run_anuga()
-        outcome = TestResult()
-        if comm.rank == 0:
-            # setUp would start both programs, and tearDown remove what they have written.
-            with patch.multiple(Compared, setUp=MagicMock(), tearDown=MagicMock()):
-                Compared(compared).run(outcome)
-            Path("collaborative_domain_parallel.txt").unlink()
-        comm.Barrier()
-        yield [compared] if outcome.wasSuccessful() else []
+    with replaced(api, "_shared_bcast_ndarray", lambda array, comm, node_comm: (by_mpishare(array), None)):
+        run_anuga()
+    outcome = TestResult()
+    if comm.rank == 0:
+        # setUp would start both programs, and tearDown remove what they have written.
+        with patch.multiple(Compared, setUp=MagicMock(), tearDown=MagicMock()):
+            Compared(compared).run(outcome)
+    return [compared] if outcome.wasSuccessful() else []
 
 
 if comm.size == 1:
@@ -206,6 +199,6 @@ else:
     for port, options in PORTS.items():
         assert importlib.import_module(f"jobs.ports.{port}").main([*options, "--rounds", "1", "--json"]) == 0
     suites = [of_anuga, of_ipie, of_litebird_sim, of_pyuvsim, of_redrock]
-    outcomes = {suite.__name__.removeprefix("of_"): list(suite()) for suite in suites}
+    outcomes = {suite.__name__.removeprefix("of_"): suite() for suite in suites}
     if comm.rank == 0:
         print(json.dumps(outcomes))

@@ -1,6 +1,5 @@
 """Faults within calls, and too little room: runs the function argv[1], with argv[2:], on each rank."""
 
-import ctypes
 import gc
 import os
 import random
@@ -74,14 +73,13 @@ def differ():
                 print("right", ms.share(np.full(3, turn) if rank == 0 else None).tolist() == [turn] * 3)
 
 
-def come_late(late, calls, is_first=""):
-    """One rank comes to all its calls when the others have given up; on a new communicator if `is_first`."""
-    own = comm.Dup() if is_first else comm
+def come_late(late, calls):
+    """One rank comes to all its calls when the others have given up."""
     if rank == int(late):
         wait_for_the_others()
     for _ in range(int(calls)):
         with printed():
-            ms.zeros(3, comm=own)
+            ms.zeros(3)
     release(int(late))
 
 
@@ -286,39 +284,6 @@ def fail_to_copy():
             with suppress(MemoryError, ms.PeerError):
                 result = ms.share(obj if rank == root else None, root=root)
                 print(all(map(np.array_equal, result, obj)) if obj is objects[2] else np.array_equal(result, obj))
-
-
-def fork():
-    """A child reads, drops, and calls a collective."""
-    table, grid = ms.share(np.arange(1000)), ms.zeros(1000)
-    child = os.fork()
-    if child == 0:
-        try:
-            assert table.sum() == 499500
-            del table, grid
-            gc.collect()
-            ms.zeros(3)
-        except ms.ArgumentError as error:
-            os._exit(7 if "was forked from rank" in str(error) else 1)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    assert table.sum() == 499500
-    grid[rank] = 1
-    ms.fence()
-    assert grid.sum() == 3 == ms.zeros(3).size
-
-
-def store_from_c():
-    """A child of each rank stores into a shared array, past NumPy."""
-    table = ms.share(np.arange(100_000))
-    child = os.fork()
-    if child == 0:
-        ctypes.memset(table.ctypes.data, 255, table.nbytes)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGSEGV
-    comm.Barrier()
-    assert table.tolist() == list(range(100_000))
 
 
 def run_threads():

@@ -279,6 +279,10 @@ def test_a_call_of_a_handler_within_the_first_call_is_refused(duplicate, monkeyp
 @pytest.mark.two_launches
 @pytest.mark.ranks(2)
 def test_a_communicator_whose_first_call_stalled_stays_refused(duplicate, comm, monkeypatch):
+    """The first call on a communicator, to which a rank does not come.
+
+    Outcome: StallError: which call, its file and line.
+    """
     monkeypatch.setenv("MPISHARE_TIMEOUT", "0.5")
     late = comm.size - 1
     for is_first in (True, False):

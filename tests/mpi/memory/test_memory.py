@@ -87,6 +87,10 @@ def test_dropped_memory_is_used_again_writable_or_not_as_needed(kind, configured
 @pytest.mark.filterwarnings("ignore:private")
 @pytest.mark.parametrize("count", ROUNDS)
 def test_memory_that_a_child_or_a_private_view_shows_is_not_used_again(keeping, count):
+    """A fork after MPI_Init.
+
+    Outcome: the child reads the arrays as they were, as long as it lives.
+    """
     array = shared(keeping, -1, count)
     reader, writer = os.pipe()
     child = os.fork()
