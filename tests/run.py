@@ -55,7 +55,7 @@ ALONE = {"OMPI_MCA_osc": "^ucx", "OMPI_MCA_btl": "^ofi,sm,vader"}
 """One rank without a launcher, two of them at a time: no files of Open MPI, which nobody would remove."""
 FOLDER = {"MPISHARE_DIR": gettempdir(), "MPISHARE_RECYCLE": "0", "OMPI_MCA_osc": "^ucx,sm"}
 """An MPI that refuses windows, files in a folder, and no memory that is used again."""
-OF_BACKENDS = ["test_sharing.py", "test_creation.py", "test_into.py", "test_property.py", "memory"]
+OF_BACKENDS = ["test_sharing.py", "test_creation.py", "test_into.py", "memory"]
 
 PYTEST = ["-m", "pytest", "-q", "--color=no"]
 FAILURE = r"^(?:FAILED |ERROR |\[rank \d+\] tests/).*"

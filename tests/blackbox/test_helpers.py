@@ -5,12 +5,6 @@ import pytest
 from tests.blackbox.launch import PROGRAMS, run_ranks
 from tests.processes import living_in_session, wait_until
 
-
-def test_pools_of_processes():
-    ended = run_ranks(2, ["-m", f"{PROGRAMS}.helpers"])
-    assert ended.stdout == "all are right\n" * 2
-
-
 KILLED = [("rank", "waits"), ("rank", "reads"), ("child", "starts"), ("child", "reads"), ("both", "starts")]
 
 

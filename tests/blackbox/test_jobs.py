@@ -1,20 +1,15 @@
 """Jobs give the answers of NumPy and scikit-learn on any ranks and nodes, and heat resumes."""
 
-import csv
 import math
 import os
 import re
 import signal
 import sys
 
-import h5py
 import numpy as np
 import pytest
-import xarray as xr
-from matplotlib.image import imread
-from sklearn.cluster import KMeans
 
-from tests.blackbox.launch import PLAIN, ROOT, environment, run_code, run_ranks, started
+from tests.blackbox.launch import PLAIN, QUICK, ROOT, environment, run_code, run_ranks, started
 from tests.processes import children_of
 
 JOBS = {file.stem: file for file in (ROOT / "jobs").glob("*.py")}
@@ -29,82 +24,50 @@ def data(tmp_path_factory):
     np.save(folder / "points.npy", rng.standard_normal((4000, 5)) + centers[rng.integers(0, 6, 4000)])
     np.save(folder / "table.npy", np.asfortranarray(rng.standard_normal((300, 70))))
     np.save(folder / "images.npy", rng.random((500, 28, 28), np.float32))
-    np.save(folder / "twice.npy", np.repeat([[0.0], [5.0]], 4, axis=0))
     energy, scatter, capture = np.array([1.0, 1e7]), np.zeros((2, 1)), np.full((2, 1), 0.5)
     np.savez(folder / "absorber.npz", energy=energy, mass=np.array([12.0]), scatter=scatter, capture=capture)
     redshift = np.linspace(0.1, 1, 20)
     np.savez(folder / "supernovae.npz", redshift=redshift, modulus=5 * np.log10(redshift), inverse=100 * np.eye(20))
-    lines = "delay,carrier,time_hour\n1.5,UA,2013-01-01 05:00:00\n2.5,,2013-01-01 06:00:00\n"
-    (folder / "table.csv").write_text(lines)
-    (folder / "empty.npy").touch()
     return folder
 
 
 def run_jobs(calls):
     """Calls `main` of each job on the same three ranks, which must return None or 0; what they print."""
     lines = [f"import jobs.{job}\nassert not jobs.{job}.main({[*map(str, args)]})" for job, args in calls]
-    return run_code(3, "\n".join(lines), {"MPISHARE_NODES": "cyclic:2", "OMP_NUM_THREADS": "1"}).stdout
+    return run_code(3, "\n".join(lines), {"MPISHARE_NODES": "cyclic:2", **QUICK}).stdout
 
 
-def test_the_answers_of_others(data, tmp_path):
-    """Each job, with its check against one rank; and what they write, against other libraries."""
-
-    def plot(job):
-        return "--plot", tmp_path / f"{job}.png"
-
+def test_each_job_agrees_with_one_rank(data, tmp_path):
+    """By its own check, or by known answers."""
     points, supernovae = ["--data", data / "points.npy"], ["--data", data / "supernovae.npz"]
     clusters, chain = ["--output", tmp_path / "clusters.npz"], ["--output", tmp_path / "chain"]
     calls = [
-        ("kmeans", [*points, "--clusters", 7, *clusters, *plot("kmeans"), "--check"]),
-        ("kmeans", ["--data", data / "twice.npy", "--clusters", 8, "--output", tmp_path / "twice.npz"]),
+        ("kmeans", [*points, "--clusters", 7, *clusters, "--plot", tmp_path / "kmeans.png", "--check"]),
         ("regression", ["--samples", 3000, "--check"]),
-        ("regression", ["--data", data / "points.npy", "--batch", 100]),
-        ("histogram", ["--data", data / "table.npy", "--columns", 5, 0, "--bins", 50, *plot("histogram"), "--check"]),
+        ("regression", [*points, "--batch", 100]),
+        ("histogram", ["--data", data / "table.npy", "--columns", 5, 0, "--bins", 50, "--check"]),
         ("transport", ["--neutrons", 500, "--check"]),
         ("transport", ["--data", data / "absorber.npz", "--neutrons", 10_000, "--thickness", 2]),
-        ("likelihood", [*supernovae, "--steps", 20, *chain, *plot("likelihood"), "--check"]),
-        ("ensemble", ["--make", tmp_path, "--output", tmp_path / "statistics.nc", *plot("ensemble"), "--check"]),
+        ("likelihood", [*supernovae, "--steps", 20, *chain, "--check"]),
+        ("ensemble", ["--make", tmp_path, "--output", tmp_path / "statistics.nc", "--check"]),
         ("task_map", ["--items", 20_000, "--bits", 12, "--check"]),
         ("table_stats", ["--output", tmp_path / "stats.csv", "--check"]),
-        ("heat", [tmp_path / "heat", "--size", 61, 50, "--steps", 600, *plot("heat"), "--check"]),
+        ("heat", [tmp_path / "heat", "--size", 61, 50, "--steps", 600, "--check"]),
         ("broadcast", ["--data", data / "table.npy"]),
         ("round_trip", ["--data", data / "images.npy", "--repeats", 2]),
     ]
+    from sklearn.cluster import KMeans  # whose import takes a second of each process that collects this file
+
     output = run_jobs(calls)
     assert output.count("on one rank") == 9
-    for file in ("ensemble", "heat", "histogram", "kmeans", "likelihood"):
-        picture = imread(tmp_path / f"{file}.png")
-        height, width, colours = picture.shape
-        middle = picture[height * 2 // 5 : height * 3 // 5, width * 2 // 5 : width * 3 // 5]  # without axes and scale
-        assert len(np.unique(middle.reshape(-1, colours), axis=0)) > 1, file
-    assert output.count(" per node instead of ") == 10
-    assert re.findall(r"node (\d), .*: ([\d,]+) of 4,000 samples, 50% of 160,000 bytes", output) == [
-        ("0", "2,000"),
-        ("1", "2,000"),
-    ]
     ours = np.load(tmp_path / "clusters.npz")
     theirs = KMeans(7, init=ours["start"], n_init=1, max_iter=300, tol=0, algorithm="lloyd")
-    theirs.fit(np.load(data / "points.npy"))
-    assert ours["labels"].tolist() == theirs.labels_.tolist()
-    assert np.allclose(ours["centers"], theirs.cluster_centers_, rtol=1e-9, atol=1e-12)
-    twice = np.load(tmp_path / "twice.npz")  # most clusters have no point, and keep the center that they had
-    assert twice["centers"].tolist() == twice["start"].tolist()
+    assert ours["labels"].tolist() == theirs.fit(np.load(data / "points.npy")).labels_.tolist()
     [passed] = re.findall(r"10,000 neutrons .*: 0 come back, ([\d,]+) pass", output)
     assert int(passed.replace(",", "")) == pytest.approx(10_000 / math.e, abs=300)  # six standard deviations
     assert np.load(tmp_path / "chain.npy").shape == (20, 32, 2)
-    members = xr.concat([xr.load_dataset(file) for file in tmp_path.glob("member-*.nc")], "member")
-    with xr.open_dataset(tmp_path / "statistics.nc") as statistics:
-        np.testing.assert_allclose(statistics["median"], members["temperature"].median("member"))
-        np.testing.assert_allclose(statistics["deviation"], members["temperature"].std("member"))
-    rows = {row["column"]: row for row in csv.DictReader((tmp_path / "stats.csv").read_text().splitlines())}
-    assert (rows["carrier"]["distinct"], rows["tailnum"]["missing"]) == ("16", "2512")
-    assert float(rows["dep_delay"]["mean"]) == pytest.approx(12.63907)
     assert "all 3 ranks agree bit for bit" in output
-    norm = float(output.partition("2-norm ")[2].partition(":")[0])
-    assert norm == pytest.approx(np.linalg.norm(np.load(data / "table.npy")), rel=1e-12)
     assert output.count("all bits are the same") == 2
-    with h5py.File(max((tmp_path / "heat").glob("*.h5"))) as checkpoint:
-        assert checkpoint["arrays/grid"][:].std() > 0.001
 
 
 RESUMED = """

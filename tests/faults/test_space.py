@@ -54,11 +54,6 @@ def test_small_shared_memory():
         assert len(re.findall(rf"not window: .* bytes do not fit in /dev/shm.* {required} must be free", output)) == 2
 
 
-def test_small_shared_memory_leaves_what_is_cached():
-    output = run_with(SHM.format("64m"), "make_again")
-    assert output.count("used again: 40") == 2
-
-
 def test_shared_memory_that_fills_up():
     """/dev/shm filling up while arrays are being made.
 
@@ -88,15 +83,6 @@ def test_folder_in_memory(limited, system, tmp_path):
     environ = {"MPISHARE_DIR": str(tmp_path), "MPISHARE_BACKEND": "memmap"}
     output = run_with(f"{limited}\n{mount}", "make", str(900 << 20), **environ)
     assert output.count("CapacityError 943,718,400 bytes do not fit in memory of host") == 2
-
-
-def test_save_into_memory(limited, tmp_path):
-    """A save into a folder on tmpfs, in a control group with less memory than the file.
-
-    Outcome: CapacityError on all ranks, with the memory that is free in the group.
-    """
-    output = run_with(f"{limited}\nmount -t tmpfs none {tmp_path}", "save_large", str(tmp_path))
-    assert output.count("471,859,200 bytes do not fit in memory of host") == 2
 
 
 def test_two_jobs_in_one_group(limited, tmp_path):

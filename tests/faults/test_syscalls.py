@@ -1,10 +1,7 @@
 """The n-th system call that makes a segment or saves a file fails, for n = 1, 2, 3, … until there is none."""
 
 import json
-import os
 import re
-import signal
-import sys
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -14,11 +11,10 @@ import pytest
 
 import mpishare as ms
 from mpishare.host.filesystems import IN_MEMORY, type_of
-from tests.blackbox.launch import age, clean, environment, nothing_left, run, run_ranks, started
+from tests.blackbox.launch import age, clean, nothing_left, run_ranks
 from tests.faults.situations import WITHOUT_ADVICE
 from tests.faults.test_calls import run as run_calls
 from tests.faults.test_space import SHM, run_with
-from tests.processes import children_of, wait_until
 
 PROGRAM = ["-m", "tests.faults.programs.injected"]
 
@@ -88,9 +84,6 @@ def test_a_kernel_that_cannot_populate_pages():
     assert output.count("CapacityError 20,971,520 bytes do not fit in /dev/shm") == 2
 
 
-CLEAN = [sys.executable, "-m", "mpishare", "clean", "--yes", "--dir"]
-
-
 def test_kill_inside_mpi():
     """SIGKILL inside MPI_Win_allocate_shared.
 
@@ -106,21 +99,6 @@ def test_kill_inside_mpi():
         listed = run_ranks(2, ["-m", "mpishare", "info", "--verbose"], settings).stdout
         assert all(f"left by a killed job: {file}" in listed for file in left)
         clean(left[0].parent)
-
-
-def test_a_window_that_another_job_is_making_stays(tmp_path):
-    command = [sys.executable, "-m", "mpishare", "run", "-n", "2", *PROGRAM, "0", "ftruncate", "SIGSTOP", "1"]
-    with nothing_left() as settings:
-        environ = environment({**WINDOW, **settings, "TMPDIR": str(tmp_path)})
-        with started(command, environ, "shared") as job:
-            wait_until(lambda: any("stopped by" in log.read_text() for log in tmp_path.glob("tmp*")), 60)
-            files = files_of_mpi(settings)
-            assert [file.name.partition(".")[0] for file in files] == ["osc_sm", "sm_segment", "sm_segment"]
-            assert run([*CLEAN, str(files[0].parent)]).stdout.count("a process uses it") == 3
-            assert files_of_mpi(settings) == files
-            for rank in children_of(job.pid):
-                os.kill(rank, signal.SIGCONT)
-            assert json.loads(job.stdout.read()) == {"ftruncate SIGSTOP": []}  # none failed, and the bits are right
 
 
 def files_of_mpi(settings):

@@ -7,9 +7,6 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare.collectives import allreduce
-from mpishare.errors import CapacityError
-from mpishare.transfer import reduce
 from tests.mpi.test_errors import assert_refused_alike
 
 FUNCTIONS = {
@@ -117,22 +114,6 @@ def test_an_operation_by_its_name_and_by_the_function_of_numpy(name, comm):
         assert ms.allreduce(local, op).tobytes() == wanted
 
 
-def test_no_memory_on_one_rank(configured, raised, monkeypatch):
-    """In the middle of the reduction, and for what a rank receives."""
-    duplicate = configured(backend="private")
-
-    def refuse(*_, **__):
-        raise CapacityError("a host", "nothing", 1, 0, "")
-
-    for owner, name in [(allreduce, "Reduction"), (reduce.Operation, "fold")] if duplicate.size > 1 else []:
-        if duplicate.rank == duplicate.size - 1:
-            monkeypatch.setattr(owner, name, refuse)
-        errors = {error for error, _ in raised(lambda: ms.allreduce(np.ones(5000), comm=duplicate))}
-        assert errors == {"CapacityError", "PeerCapacityError"}
-        monkeypatch.undo()
-        assert ms.allreduce(np.ones(1), comm=duplicate).tolist() == [duplicate.size]
-
-
 def test_strides_and_orders(comm):
     def layouts(array):
         column, item = np.broadcast_to(array[:, :1], array.shape), array[0, 3:4].reshape(())
@@ -147,25 +128,12 @@ def test_strides_and_orders(comm):
         assert result.flags.fnc == (local.flags.fnc and local is not mixed)
 
 
-def test_overflow_and_nan_are_values(comm):
-    assert ms.allreduce(np.full(2, 200, "u1"))[0] == 200 * comm.size % 256
-    assert ms.allreduce(np.full(2, 1e308)).tolist() == [1e308 if comm.size == 1 else np.inf] * 2
-    local = np.array([np.nan if comm.rank == 0 else 1.0, 2.0])
-    assert np.isnan(ms.allreduce(local, MPI.MIN)).tolist() == [True, False]
-    assert ms.allreduce(np.array([comm.rank, 2], "i2"), MPI.LAND).tolist() == [0, 1 if comm.size > 1 else 2]
-
-
 @pytest.mark.parametrize("count", [7, 5000, 200_000])
 def test_nans_have_the_same_bits_on_all_ranks(comm, count):
     local = np.full(count, 0x7FF8_0000_0000_0001 + comm.rank, "u8").view("f8")  # a sum has the bits of its first one
     assert_reduced(ms.allreduce(local), np.full(count, np.nan), comm)
     local.flags.writeable = False
     assert len(set(comm.allgather(ms.allreduce(local, MPI.MAX).tobytes()))) == 1
-
-
-def test_one_nan_has_the_same_bits_on_all_ranks(comm):
-    local = np.array([(np.inf, -np.inf, np.nan, 1.0)[comm.rank % 4]])
-    assert len(set(comm.allgather(ms.allreduce(local).tobytes()))) == 1
 
 
 @pytest.mark.two_launches

@@ -81,16 +81,6 @@ def test_other_columns_keep_their_bytes(comm):
     assert bits(ours[1]) == bits(ROWS[1])
 
 
-def test_other_columns_of_a_column_keep_their_bytes(comm):
-    every = filled(np.dtype([("point", [("x", "i4"), ("y", "i4"), ("z", "i4")])]), (5,))
-    ends = np.dtype({"names": ["x", "z"], "formats": ["i4", "i4"], "offsets": [0, 8], "itemsize": 12})
-    ours, data = shared_copy(every), np.zeros(2, [("point", ends)])
-    data["point"]["x"] = 7
-    ms.put(ours.view([("point", ends)]), np.s_[1:3], data if comm.rank == 0 else None)
-    assert ours["point"]["x"].tolist() == [every["point"]["x"][0], 7, 7, *every["point"]["x"][3:]]
-    assert bits(ours["point"]["y"]) == bits(every["point"]["y"])
-
-
 def test_it_waits_for_all_ranks_before_it_writes(comm):
     ours = ms.zeros((3, 1000))
     for late in range(comm.size):

@@ -9,7 +9,6 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare.arrays.slices import balanced_slice
 from mpishare.memory.backends import BACKENDS
 from mpishare.memory.pages import huge_areas, huge_bytes
 from tests.arrays import DTYPES, REPRESENTATIVES
@@ -80,13 +79,6 @@ def test_no_rank_leaves_a_fence_before_the_last_has_come(comm, scope):
         assert min(ranks.allgather(left)) >= max(ranks.allgather(came))
         assert array[late] == (scope == "node" or nodes.node_of(late) == nodes.node)
     comm.Barrier()
-
-
-@pytest.mark.parametrize("count", [7, np.int8(100), np.uint8(200), np.int32(2**31 - 1)])
-def test_partition_is_a_balanced_slice(count):
-    nodes = ms.topology()
-    assert ms.partition(count) == balanced_slice(int(count), nodes.size, nodes.rank)
-    assert ms.partition(count, scope="node") == balanced_slice(int(count), nodes.node_size, nodes.node_rank)
 
 
 def test_info_is_the_same_on_all_ranks(comm):

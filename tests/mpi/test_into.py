@@ -16,16 +16,6 @@ def own_rows(comm, dtype="f8", columns=3):
     return local, np.concatenate(comm.allgather(local)).astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", ["f8", ">i4", "S3"])
-def test_rows_into_a_grid(comm, dtype):
-    local, expected = own_rows(comm, dtype)
-    grid = ms.empty(expected.shape, dtype)
-    before = ms.report().bytes_shared
-    assert ms.allgather(local, out=grid) is grid
-    assert bits(grid) == bits(expected)
-    assert ms.report().bytes_shared == before
-
-
 @pytest.mark.parametrize("columns", [3, 30_000])
 def test_each_rank_computes_its_rows_of_the_grid_in_each_iteration(comm, columns):
     """The rows may be those of the grid, where they lie."""
@@ -86,18 +76,6 @@ def test_a_sum_into_an_array(comm, n, order):
     assert ms.allreduce(local, MPI.MAX, out=total).max() == local.max() // (comm.rank + 1) * comm.size
 
 
-def test_sums_that_cannot_go_into_an_array(comm, raised):
-    total = ms.zeros(4)
-    cases = {
-        "out is float64 of shape (4,), but local is int64": np.ones(4, "i8"),
-        "out is float64 of shape (4,), but local is float64 of shape (5,)": np.ones(5),
-        "local and out overlap": total,
-    }
-    for text, local in cases.items():
-        errors = raised(lambda local=local: ms.allreduce(local, out=total))
-        assert all(error == "SpecError" and text in message for error, message in errors), errors
-
-
 @pytest.mark.parametrize("n", [5, 200_000])
 def test_a_tally_of_each_node_counts_once(comm, n, raised):
     nodes = ms.topology()
@@ -113,15 +91,6 @@ def test_a_tally_of_each_node_counts_once(comm, n, raised):
         assert "would count twice" in errors[0][1]
     assert ms.allreduce(tally, scope="nodes", out=tally) is tally
     assert (tally == expected).all()
-
-
-def test_parts_of_a_node_shared_array_may_be_added_up(comm):
-    """Each rank's part counts, be it rows or columns."""
-    table = ms.zeros((comm.size, comm.size))
-    table[comm.rank] = comm.rank + 1
-    ms.fence()
-    assert (ms.allreduce(table[comm.rank]) == sum(range(1, comm.size + 1))).all()
-    ms.allreduce(table[:, comm.rank])
 
 
 def test_gathered_and_scattered_rows_into_own_arrays(comm, raised):
@@ -149,13 +118,6 @@ def test_items_are_cut_as_numpy_cuts_them(comm, n):
             a.tolist() for a in np.array_split(np.arange(n), size)
         ]
     assert ms.partition(n) == ms.partition(n, rank=comm.rank)
-
-
-def test_parts_that_do_not_fit(comm):
-    for arguments in ({"counts": [1] * comm.size}, {"counts": [5]}, {"rank": comm.size}, {"rank": -1}):
-        if arguments != {"counts": [5]} or comm.size > 1:
-            with pytest.raises(ms.ArgumentError, match=r"counts has|rank is"):
-                ms.partition(comm.size + 1, **arguments)
 
 
 @pytest.mark.parametrize("n", [3, 300_000])
@@ -216,23 +178,6 @@ def test_each_node_computes_its_own(comm, raised):
     if nodes.node == 0:
         assert ms.share(nodes.node_rank, root=nodes.node_size - 1, scope="node") == nodes.node_size - 1
     assert all(error == "ArgumentError" for error, _ in raised(lambda: ms.share(1, scope="nodes")))
-
-
-def test_a_call_that_shares_calls_no_collective_itself(comm, raised):
-    """The other ranks would not come to it, whatever the communicator."""
-    nodes = ms.topology()
-    sharers = len(nodes.ranks_of(nodes.node_of(0)))
-    for share, n_joined in (
-        (lambda: ms.share(call=lambda: ms.share(np.ones(3)), scope="node"), comm.size),
-        (lambda: ms.share(call=lambda: ms.zeros(3, comm=nodes.node_comm)), sharers),
-    ):
-        errors = raised(share)
-        assert n_joined == 1 or "within the function of share" in errors[0][1]
-    errors = raised(lambda: ms.share(np.ones(2), scope="nodes" if comm.rank == 0 else "all"))
-    assert errors[0][0] == "ArgumentError"
-    assert {error for error, _ in errors[1:]} <= {"PeerError"}
-    errors = raised(lambda: ms.scatter(np.ones(2), counts=[2.5] * comm.size))  # type: ignore[list-item]
-    assert all(error == "ArgumentError" and "expected an integer" in text for error, text in errors)
 
 
 def test_parts_that_go_where_those_of_other_ranks_are(comm, raised):

@@ -31,21 +31,6 @@ def test_arrays_keep_their_bits(comm, name, count):
             assert result.flags.fnc == sent.flags.fnc if out is None else result is out
 
 
-def test_blocking_sends_of_any_layout(comm):
-    """Small ones, which are in the head of their message, and larger ones; on from rank to rank, from rank 0 on."""
-    for length in (6, 96):
-        cube = np.arange(length**3, dtype="f8").reshape(length, length, length)
-        part = cube[: length // 2, ::2, 1:-1]
-        for sent in (cube, cube.T, cube[::-1], part, part.T, cube[1], cube.T[..., 1], cube[0, 0, 0:1], cube[:0]):
-            if comm.rank == 0:
-                ms.send(sent, RIGHT)
-            result = ms.recv(LEFT)
-            if comm.rank != 0:
-                ms.send(sent, RIGHT)
-            assert (result.dtype, result.shape, bits(result)) == (sent.dtype, sent.shape, bits(sent))
-            assert result.flags.fnc == sent.flags.fnc
-
-
 @pytest.mark.parametrize("nbytes", SIZES)
 def test_sizes_around_the_limits(comm, nbytes):
     sent, expected = pattern(nbytes, comm.rank), pattern(nbytes, LEFT)
@@ -120,34 +105,6 @@ def test_what_is_received_where_it_is_sent_from(comm, n, raised):
     assert grid[3].tolist() == [grid[1, 0] if comm.size == 1 else (comm.rank - 2) % comm.size, *[LEFT] * (n - 1)]
 
 
-def test_status_and_numbers_of_numpy(comm):
-    status = MPI.Status()
-    rank, tag, any_source, any_tag = np.array([comm.rank, 4, MPI.ANY_SOURCE, MPI.ANY_TAG])
-    ms.send(np.arange(3), rank, tag=tag)
-    request = ms.irecv(any_source, tag=any_tag, status=status)
-    assert request.wait().tolist() == [0, 1, 2]
-    assert (status.source, status.tag, status.Get_count(MPI.BYTE)) == (comm.rank, 4, 24)
-
-
-def test_objects_arrive_as_they_are(comm):
-    """An array that is in one twice, too."""
-    large = np.arange(300_000) + comm.rank
-    sent = {"large": large, "part": large[::3], "same": large, "text": "x" * 1_000_000}
-    result = ms.sendrecv(sent, RIGHT, source=LEFT)
-    assert (result["large"] == large - comm.rank + LEFT).all()
-    assert (result["part"] == result["large"][::3]).all()
-    assert result["same"] is result["large"]
-    assert result["large"].flags.writeable
-    assert result["text"] == sent["text"]
-
-
-def test_an_array_alone_is_not_pickled(monkeypatch):
-    monkeypatch.setattr("pickle.loads", None)
-    for count in (10, 1_000_000):
-        for array in (np.arange(count), np.arange(2 * count)[::2]):
-            assert ms.sendrecv(array, RIGHT, source=LEFT).size == count
-
-
 def test_a_sendrecv_that_fails_has_sent(comm):
     sent = np.ones(1_000_000)
     request = ms.irecv(LEFT, tag=1)
@@ -161,30 +118,23 @@ def test_a_sendrecv_that_fails_has_sent(comm):
 ARRAY = np.ones(3)
 BAD = {
     "ArgumentError: dest is 99": lambda comm: ms.send(ARRAY, 99),
-    "ArgumentError: dest is -7": lambda comm: ms.send(ARRAY, -7),
     "ArgumentError: source is 99": lambda comm: ms.recv(99),
     "ArgumentError: source is '0'": lambda comm: ms.irecv(cast("int", "0")),
-    "ArgumentError: source is 98": lambda comm: ms.sendrecv(ARRAY, comm.rank, source=98),
     "ArgumentError: tag is -5": lambda comm: ms.send(ARRAY, 0, tag=-5),
     "ArgumentError: tag is 1099511627776": lambda comm: ms.recv(0, tag=1 << 40),
-    "ArgumentError: tag is 'a'": lambda comm: ms.isend(ARRAY, 0, tag=cast("int", "a")),
     "SpecError: dtype object cannot be shared": lambda comm: ms.send(np.array([None]), 0),
     "SpecError: dict cannot be pickled": lambda comm: ms.send({"rows": np.nditer(ARRAY)}, 0),
     "SpecError: out is a read-only array": lambda comm: ms.recv(0, out=np.broadcast_to(0.0, 3)),
-    "SpecError: out is an object of type recarray": lambda comm: ms.recv(0, out=np.zeros(1).view(np.recarray)),
     "SpecError: out is an object of type list": lambda comm: ms.irecv(0, out=cast("Any", [1])),
-    "ArgumentError: status is an object of type list; expected an mpi4py": lambda comm: ms.recv(
-        0, status=cast("Any", [])
-    ),
     "ArgumentError: compress 'zip' is unknown": lambda comm: ms.send(ARRAY, 0, compress="zip"),
 }
 
 
 @pytest.mark.two_launches
-@pytest.mark.parametrize("message", BAD)
-def test_bad_arguments(comm, message):
+def test_bad_arguments(comm):
     """They are refused on this rank alone, before anything is sent."""
-    with pytest.raises(ms.MpishareError) as caught:
-        BAD[message](comm)
-    assert f"{type(caught.value).__name__}: {caught.value}".startswith(message)
+    for message, call in BAD.items():
+        with pytest.raises(ms.MpishareError) as caught:
+            call(comm)
+        assert f"{type(caught.value).__name__}: {caught.value}".startswith(message)
     assert ms.sendrecv(np.arange(2), RIGHT, source=LEFT).tolist() == [0, 1]

@@ -89,14 +89,6 @@ def test_representatives_keep_their_bits(comm, name):
         assert_scattered(comm, REPRESENTATIVES[name], root)
 
 
-def test_any_number_of_messages(comm, monkeypatch):
-    monkeypatch.setattr(rows, "LARGEST_MESSAGE_BYTES", 100_000)  # as if it were 2**31
-    table = np.arange(300_000).reshape(-1, 3)
-    for array in (table, np.asfortranarray(table), table[::-1, :2], table[:1]):
-        assert_scattered(comm, array, comm.size - 1)
-        assert_gathered(comm, array[comm.rank :], 0)
-
-
 def test_no_memory_on_one_rank(comm, raised, monkeypatch):
     last = comm.size - 1
 

@@ -151,16 +151,6 @@ def test_ranks_sleep_while_the_function_runs_and_do_not_take_it_for_a_stall(comm
     ms.fence(comm=watched)
 
 
-def test_the_source_may_change_afterwards(comm, tmp_path):
-    np.save(tmp_path / "table.npy", np.arange(1000))
-    source = np.load(tmp_path / "table.npy", mmap_mode="r+")
-    shared = ms.share(source if comm.rank == 0 else None)
-    source[:] = -1
-    comm.Barrier()
-    assert shared.tolist() == list(range(1000))
-    assert type(shared) is np.ndarray
-
-
 def test_writing_is_refused_and_cannot_be_switched_on():
     shared = ms.share(np.arange(3.0))
     with pytest.raises(ValueError, match="read-only"):
@@ -222,13 +212,3 @@ def test_a_private_view_takes_memory_for_changed_pages_only(comm):
     assert (view[: 1 << 20] == 2).all()
     assert (view[1 << 20 :: 4096] == 1).all()
     assert (shared[::4096] == 1).all()
-
-
-def test_an_array_of_this_rank_alone_has_no_private_view():
-    view, is_copy_on_write = private(ms.zeros(3))
-    with pytest.raises(ms.SpecError, match="private to this rank already" if is_copy_on_write else "cannot be traced"):
-        ms.private(view)
-    with pytest.raises(ms.SpecError, match="cannot be traced to node-shared memory"):
-        ms.private(np.arange(3))
-    with pytest.raises(ms.SpecError, match="array is an object of type int, which cannot be traced"):
-        ms.private(3)

@@ -89,21 +89,6 @@ def test_files_stay_where_their_use_cannot_be_known(case, folder, clean, monkeyp
     assert names_in(folder) == {*FOREIGN, *STALE}
 
 
-@pytest.mark.parametrize("options", [["--yes"], ["--dry-run"]])
-def test_files_may_vanish(folder, options, monkeypatch):
-    class Output(io.StringIO):
-        """As soon as the first file is named, the jobs of the others end."""
-
-        def write(self, text):
-            for name in STALE:
-                (folder / name).unlink(missing_ok=True)
-            return super().write(text)
-
-    monkeypatch.setattr(sys, "stdout", output := Output())
-    assert main(["--dir", str(folder), *options]) == 0
-    assert output.getvalue().count(str(folder)) == 1
-
-
 def test_links_and_folders_and_files_of_others_stay(folder, clean, monkeypatch):
     (folder / "osc_sm.vm.1.0.1").mkdir()
     (folder / "osc_sm.vm.1.0.2").symlink_to(folder / "notes.txt")

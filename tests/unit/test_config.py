@@ -40,12 +40,6 @@ def test_each_variable_sets_one_attribute(variable, text, attribute, value):
     assert asdict(Config.read({variable: text})) == {**asdict(Config()), attribute: value}
 
 
-def test_one_variable_goes_before_another():
-    assert Config.read({"OMPI_COMM_WORLD_SIZE": "1", "SLURM_STEP_NUM_TASKS": "3"}).launched == 1
-    assert Config.read({"TMPDIR": "/local"}).folder == "/local"
-    assert Config.read({"TMPDIR": "/local", "MPISHARE_DIR": "/scratch"}).folder == "/scratch"
-
-
 def test_memory_kept_for_arrays_to_come():
     for text, nbytes in {"": 50, "0": 0, "100": 100, "2k": 2048, "10%": 100, "90%": 900, "1T": 1 << 40}.items():
         assert Config.read({"MPISHARE_RECYCLE": text}).recycle_bytes(1000) == nbytes

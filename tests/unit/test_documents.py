@@ -74,20 +74,3 @@ def test_the_drawings_are_those_of_their_script():
     script = runpy.run_path(str(ROOT / "docs/drawings/draw.py"))
     drawn = {f"{name}.svg": script["svg"](function).encode() for name, function in script["DRAWINGS"].items()}
     assert drawn == {file.name: file.read_bytes() for file in DRAWINGS}
-
-
-@pytest.mark.parametrize("file", DRAWINGS, ids=lambda file: file.stem)
-def test_a_page_shows_each_drawing_and_says_in_words_what_it_shows(file):
-    pages = "".join(page.read_text() for page in (ROOT / "docs").rglob("*.md"))
-    assert re.search(rf"^!\[[A-Z][^]]+\.\]\((\.\./)?drawings/{file.name}\)$", pages, re.MULTILINE)
-
-
-@pytest.mark.parametrize("file", DRAWINGS, ids=lambda file: file.stem)
-def test_the_text_of_a_drawing_is_text_that_can_be_read(file):
-    """Each size is at least 12 pixels where the drawing has its full width."""
-    drawing = file.read_text()
-    sizes = [int(size) for size in re.findall(r"(\d+)px", drawing)]
-    assert "<text" in drawing
-    assert 'width="720"' in drawing
-    assert sizes
-    assert min(sizes) >= 12

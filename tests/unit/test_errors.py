@@ -47,16 +47,3 @@ BUILTIN = {"Spec": TypeError, "Capacity": MemoryError, "Argument": ValueError, "
 
 def test_they_are_also_what_python_programs_expect():
     assert all(issubclass(getattr(ms, f"{name}Error"), expected) for name, expected in BUILTIN.items())
-
-
-def test_a_file_error_of_another_rank_has_its_facts():
-    error = ms.PeerFileError(3, "n1", 2, "/a.h5", "delay", "no such file", 1)
-    assert isinstance(error, ms.FileError)
-    assert (error.rank, error.host, error.errno, error.path, error.dataset) == (3, "n1", 2, "/a.h5", "delay")
-
-
-def test_a_capacity_error_of_another_rank_has_its_numbers():
-    error = ms.PeerCapacityError(3, CAPACITY, 1)
-    assert isinstance(error, ms.CapacityError)
-    assert isinstance(error, ms.PeerError)
-    assert (error.rank, error.host, error.where, error.wanted, error.free) == (3, "n1", "/dev/shm", 2000, 1000)

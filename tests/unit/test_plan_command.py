@@ -47,17 +47,6 @@ def test_a_whole_file_that_does_not_fit(file, capsys):
     assert table_of(plan_of(capsys, str(file), "-n", "4", "-N", "1", memory="1M")[1])[0][2].endswith("with any rank")
 
 
-def test_the_lines_for_slurm_ask_for_no_more_than_a_node_has(file, capsys):
-    output = plan_of(capsys, f"{file}:grid", "-n", "1", "-N", "1", memory="270M")[1]
-    assert "ms.share(np.load(file)) does not fit:\n" in output
-    assert output.endswith("#SBATCH --mem=270M\n")
-
-
-def test_this_host(file, capsys):
-    assert main([str(file), "-n", "2", "-N", "2", "--each", "1M"]) == 0
-    assert "#SBATCH --ntasks-per-node=1\n" in capsys.readouterr().out
-
-
 def test_json_for_a_node_with_little_shared_memory(file, capsys):
     arguments = [f"{file}:deep", "-n", "4", "-N", "2", "--shm", "20K"]
     assert "/dev/shm of 20 KiB: MPI's windows may not all fit" in plan_of(capsys, *arguments)[1]
@@ -65,14 +54,6 @@ def test_json_for_a_node_with_little_shared_memory(file, capsys):
     assert (plan["data"], plan["shm"], plan["memory"], plan["fits"]) == (12_000, 20 << 10, 1 << 30, True)
     assert plan["arrays"][0]["names"] == ["/deep/packed"]
     assert plan["arrays"][0]["chunks"] == [100, 3]
-
-
-def test_a_colon_in_a_name(tmp_path, capsys):
-    np.save(tmp_path / "a:b.npy", np.zeros(3))
-    with h5py.File(tmp_path / "a:b.h5", "w") as new:
-        new["x:y"] = np.zeros(3)
-    for name in ("a:b.npy", "a:b.h5:x:y"):
-        assert plan_of(capsys, str(tmp_path / name), "-n", "1", "-N", "1")[0] == 0
 
 
 def test_names_of_one_dataset_links_and_what_cannot_be_loaded(tmp_path, capsys):
@@ -95,9 +76,3 @@ def test_names_of_one_dataset_links_and_what_cannot_be_loaded(tmp_path, capsys):
 def test_missing_files_and_datasets(file, name, capsys):
     assert command(["plan", str(file.parent / name), "-n", "1", "-N", "1", "--memory", "1G"]) == 2
     assert capsys.readouterr().err.startswith("mpishare plan: ")
-
-
-def test_impossible_jobs(file):
-    for options in ("-n 1 -N 2", "-n 0 -N 0", "-n 2 -N 1 --each 0", "-n 1 -N 1 --memory 1P"):
-        with pytest.raises(SystemExit):
-            main([str(file), *options.split()])

@@ -4,7 +4,6 @@ import io
 import sys
 
 import pytest
-from tqdm import std
 
 from mpishare import progress_bar
 from mpishare.progress_bar import Bar
@@ -61,10 +60,3 @@ def test_a_log_gets_a_line_now_and_then_and_a_last_one(monkeypatch):
     lines = written(monkeypatch, Stream(is_terminal=False)).splitlines()
     done = [line.partition("/3.00M")[0].rpartition(" ")[2] for line in lines if line]
     assert done[:4] == ["0.00", "1.00M", "2.00M", "3.00M"]
-
-
-def test_it_makes_no_lock_between_processes(monkeypatch):
-    """For that Python 3.14 starts a process."""
-    monkeypatch.delattr(std.tqdm, "_lock", raising=False)
-    assert "3.00M/3.00M" in written(monkeypatch, Stream())
-    assert not hasattr(std.tqdm, "_lock")

@@ -50,12 +50,6 @@ def test_no_program(args):
         split(args.split())
 
 
-@pytest.mark.parametrize("number", ["x", "²", "0", "a.py"])
-def test_no_number(number):
-    with pytest.raises(ValueError, match=f"-n takes a number of ranks, 1 or more, not '{number}'"):
-        split(["-n", number, "b.py"])
-
-
 @pytest.mark.parametrize(("folder", "is_own"), [("/usr/bin", False), ("venv/bin", True)])
 def test_mpiexec(folder, is_own, tmp_path, monkeypatch):
     """That of a loaded module, and not the system's; but that beside a Python which is not the system's."""

@@ -47,8 +47,3 @@ def test_the_warning_follows_the_configuration(scontrol, kind, params, is_warned
 def test_an_scontrol_that_does_not_answer_is_no_warning(scontrol, script):
     scontrol(script)
     assert accounting_warning(JOB, limit_s=0.2) is None
-
-
-def test_no_scontrol_is_no_warning(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert accounting_warning(JOB) is None

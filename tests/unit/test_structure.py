@@ -24,7 +24,6 @@ FACE = {"collectives", "files", "checkpoints", "tasks", "kernels"}
 """Folders of the public face."""
 LONGEST_CHAIN = 12
 """Modules, without those that only stand for others: mpishare itself, and comm.mpi for mpi4py.MPI."""
-MAX_ROOT_MODULES = 6
 
 
 def source_of(file):
@@ -86,12 +85,6 @@ def test_imports_point_down():
     pure = [name for name in FILES if layer_of(name) <= layer_of("mpishare.arrays")]
     assert [name for name in pure if any(imported.startswith("mpi4py") for imported in IMPORTS[name])] == []
     assert max(len(chain_of(name)) for name in FILES.keys() - {"mpishare"}) <= LONGEST_CHAIN
-
-
-def test_the_root_has_what_all_folders_use_only():
-    assert len(list(PACKAGE.glob("*.py"))) <= MAX_ROOT_MODULES, "add it to a folder"
-    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
-    assert folders - {"__pycache__"} == set.union(*FOLDERS) | FACE | {"cli", "compat"}
 
 
 def test_programs_use_the_public_face_only():

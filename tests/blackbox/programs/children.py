@@ -53,12 +53,8 @@ def main():
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    for way in (
-        by_fork,
-        by_subprocess,
-        ms.topology,
-        *WAYS,
-    ):  # before the first call of mpishare in a rank, and after it
+    # Before the first call of mpishare in a rank, and after it.
+    for way in (by_fork, by_subprocess, None, *WAYS):
         if way is None:
             ms.topology()
         else:

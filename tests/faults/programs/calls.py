@@ -336,18 +336,6 @@ def share_while_it_fills_up():
     print(sorted({segment.backend for segment in ms.report().segments}))
 
 
-def make_again():
-    """Makes, drops and makes an array, between which another one takes new memory."""
-    for nbytes in (40 << 20, 60 << 20, 40 << 20):
-        array = ms.empty(nbytes, "u1")
-        content = int(array[0])
-        ms.fence()
-        array[0] = nbytes >> 20
-        ms.fence()
-        del array
-    print("used again:", content)
-
-
 def fill_before_use():
     """Makes an array, fills /dev/shm, uses the array, and makes another one."""
     grid = ms.empty(20 << 20, "u1")
@@ -381,13 +369,6 @@ def make_in_step(folder, nbytes):
         if moment == "start":
             with printed():
                 kept.append(ms.zeros(int(nbytes), "u1"))
-
-
-def save_large(folder):
-    """Saves 450 MiB, of which the ranks have one copy in memory."""
-    table = ms.zeros(450 << 20, "u1")
-    with printed():
-        ms.save(f"{folder}/table.npy", table)
 
 
 def save_over(folder):

@@ -24,12 +24,6 @@ def count(rounds, counts):
         kernels.atomic_add(counts, number % counts.size, 1)
 
 
-@numba.njit
-def add_one(counts, place):
-    """One addition, whose index may be wrong."""
-    kernels.atomic_add(counts, place, 1)
-
-
 def test_views_go_in_as_they_are(comm):
     table = ms.share(np.arange(10.0) if comm.rank == 0 else None)
     assert (total(table), total(ms.full(10, 9.0))) == (45.0, 90.0)
@@ -53,8 +47,3 @@ def test_each_rank_takes_its_own_numbers():
     assert own == sorted(own)
     taken = nodes.node_comm.allgather(own)
     assert sorted(number for numbers in taken for number in numbers) == list(range(1000 * nodes.node_size))
-
-
-def test_a_wrong_index_in_compiled_code_keeps_no_array():
-    with pytest.raises(IndexError, match="outside"):
-        add_one(ms.zeros(3), 5)

@@ -8,7 +8,6 @@ from multiprocessing import Pipe, get_context
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import mpishare as ms
@@ -21,10 +20,6 @@ LARGE = 3 << 17
 """Float64 items of an array that is too large for a slot: 3 MiB."""
 
 METHODS = ("spawn", "forkserver", "fork")
-MEMMAP, PRIVATE, FORKSERVER = (
-    pytest.param(name, marks=pytest.mark.two_launches) for name in ("memmap", "private", "forkserver")
-)
-"""They do not depend on the MPI library."""
 
 pytestmark = pytest.mark.filterwarnings("ignore:handle.* bytes were copied into a nameless file")
 
@@ -56,8 +51,7 @@ def n_descriptors():
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-@pytest.mark.parametrize("backend", [None, MEMMAP, PRIVATE])
-@pytest.mark.parametrize("method", ["spawn", FORKSERVER, "fork"])
+@pytest.mark.parametrize(("method", "backend"), [("spawn", None), ("forkserver", "memmap"), ("fork", "private")])
 def test_a_child_reads_the_array_without_mpi_and_is_no_rank(comm, method, backend):
     for count in (1000, LARGE):
         array = shared(comm, count, backend=backend)
@@ -89,13 +83,6 @@ def test_an_object_comes_with_all_its_arrays(comm, backend):
     assert forked(has_all)
 
 
-def test_a_frame_is_a_frame_around_views(comm):
-    frame = ms.share(pd.DataFrame({"x": np.arange(LARGE), "y": np.arange(LARGE) / 2}) if comm.rank == 0 else None)
-    handle = ms.handle(frame)
-    assert len(pickle.dumps(handle)) < 4096
-    assert forked(lambda: handle.get().equals(frame) and not np.asarray(handle.get()["x"]).flags.owndata)
-
-
 def test_a_pickle_has_no_array_bytes_and_comes_back_as_the_same_object(comm):
     for array in (shared(comm, 10), shared(comm, LARGE, backend="memmap"), np.arange(100_000)):
         handle = ms.handle(array)
@@ -112,8 +99,7 @@ def test_a_child_passes_a_handle_on_and_makes_private_views(comm):
     assert handle.get()[0] == 0.0
 
 
-@pytest.mark.parametrize("count", [100, LARGE])
-@pytest.mark.parametrize("backend", [None, MEMMAP])
+@pytest.mark.parametrize(("count", "backend"), [(100, None), (LARGE, None), (LARGE, "memmap")])
 def test_a_child_keeps_the_memory_that_its_rank_has_dropped(configured, backend, count):
     comm = configured(recycle="64M")
     array = shared(comm, count, -1.0, backend=backend)
@@ -147,12 +133,6 @@ def test_a_task_gets_a_handle_from_another_rank_and_gives_it_to_its_children(com
     with ms.Pool(comm) as pool:
         if pool is not None:
             assert pool.submit(children.total, handle).result() == total
-
-
-def test_a_process_that_is_being_started_keeps_what_its_rank_has_not(comm):
-    """Process drops its arguments as soon as it has started the child."""
-    assert ask("spawn", children.total, ms.handle(shared(comm, LARGE, backend="memmap"))) > 0
-    assert ask("forkserver", children.total, ms.handle(np.ones(7))) == 7.0
 
 
 def test_what_ranks_write_is_seen_or_refused(comm):

@@ -108,39 +108,17 @@ def test_a_frame_is_as_it_was_and_its_columns_are_views(comm):
     assert ms.report().bytes_copied < 5000
 
 
-def fitted(inputs, outputs):
-    """A model of scikit-learn, whose import takes a second: tests that need it run in two launches."""
-    from sklearn.linear_model import LinearRegression
-
-    return LinearRegression().fit(inputs, outputs)
-
-
-@pytest.mark.two_launches
 def test_kinds_of_objects(comm):
     import scipy.sparse
 
     table = np.arange(10.0)
-    fit = fitted(table.reshape(5, 2), table[:5])
-    objects = [scipy.sparse.eye(50, format="csr"), fit, functools.partial(model().score, item=7), lambda: table[4] + 1]
-    sparse, model_of_sklearn, score, add = shared(comm, lambda: objects)
+    objects = [scipy.sparse.eye(50, format="csr"), functools.partial(model().score, item=7), lambda: table[4] + 1]
+    sparse, score, add = shared(comm, lambda: objects)
     assert (sparse @ np.ones(50)).sum() == 50
-    assert model_of_sklearn.predict(np.ones((1, 2))).shape == (1,)
     assert (score(), add()) == (11.0, 5.0)
-    assert all(map(segment_of, (sparse.data, model_of_sklearn.coef_, score.func.__self__.weights)))
+    assert all(map(segment_of, (sparse.data, score.func.__self__.weights)))
     assert shared(comm, lambda: "text" * 100_000) == "text" * 100_000
     assert shared(comm, list) == []
-
-
-def test_columns_of_python_objects_are_copied_with_a_warning(comm):
-    names = pd.Series([f"flight {number}" for number in range(100)], dtype=object)
-    frame = pd.DataFrame({"tail": names, "delay": np.arange(100.0)})
-    expected = r"column 'tail' of a DataFrame holds Python objects, .* Use"
-    with pytest.warns(RuntimeWarning, match=expected) if comm.rank == 0 else nullcontext() as caught:
-        result = ms.share(frame)
-    assert caught is None or [warning.filename for warning in caught] == [__file__]
-    pd.testing.assert_frame_equal(result, frame)
-    assert ms.report().bytes_copied > 100 * 50
-    assert segment_of(result["delay"].to_numpy()) is not None
 
 
 class Copying:
@@ -166,10 +144,6 @@ class Copying:
             8000,
         ),
         (lambda: [np.ones(1000), [n / 3 for n in range(200_000)]], "what list pickles besides arrays", 1 << 20, 8000),
-        pytest.param(
-            *(lambda: [frame(1 << 17), fitted(np.ones((1 << 18, 1)), np.ones(1 << 18))], None, 0, 1 << 21),
-            marks=pytest.mark.two_launches,
-        ),
     ],
 )
 def test_whole_copies_are_told_and_not_counted_as_saved(comm, make, text, copied, saved):
@@ -266,12 +240,6 @@ def test_what_one_rank_cannot_pickle_or_unpickle_fails_on_all(comm, raised, n):
     assert_refused(errors, comm.size - 1, "SpecError", "unpickled on this rank: ZeroDivisionError")
     errors = raised(lambda: shared(comm, Raising, 0))
     assert_refused(errors, 0, "SpecError", "Raising cannot be pickled: ZeroDivisionError")
-
-
-def test_an_object_that_makes_an_array_when_it_is_unpickled(comm):
-    for _ in range(2):
-        assert shared(comm, lambda: Hooked(3, functools.partial(ms.zeros, 4))).result.tolist() == [0, 0, 0, 0]
-    assert shared(comm, lambda: [1]) == [1]
 
 
 @pytest.mark.parametrize("n", [10, 3_000_000])

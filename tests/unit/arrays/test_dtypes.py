@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from mpishare.arrays.dtypes import check_dtype, is_native_number, rebuild
+from mpishare.arrays.dtypes import check_dtype, rebuild
 from mpishare.arrays.spec import Spec
 from mpishare.errors import SpecError
 from tests.arrays import DTYPES
@@ -60,10 +60,6 @@ def test_a_dtype_that_its_name_does_not_describe_is_refused():
     for module, name in (("os", "path"), ("builtins", "dict")):
         with pytest.raises(ValueError, match="is not a type of items"):
             rebuild({"module": module, "name": name})
-
-
-def test_native_numbers():
-    assert [name for name in ("f8", "?", ">f8", "S0", "O") if is_native_number(np.dtype(name))] == ["f8", "?"]
 
 
 @pytest.mark.parametrize("description", ["O", "f8,f8", "(2,)f8", "T", "f12345678901", "", "|V8[s"])

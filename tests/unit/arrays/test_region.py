@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mpishare.arrays.region import checked_region, parse_region, text_of_region
+from mpishare.arrays.region import parse_region
 from mpishare.errors import ArgumentError
 from tests.arrays import assert_same
 from tests.unit.files.reading import regions
@@ -58,10 +58,3 @@ def test_regions_are_numpys_indices(data):
     result = view(read)
     assert_same(result, np.asarray(array[region]))
     assert not result.size or np.shares_memory(result, read)
-
-
-def test_what_names_a_region_differs_where_regions_differ():
-    indices = np.arange(10_000)
-    others = [np.s_[0], indices, indices[::-1], indices.reshape(2, -1), indices > 5, np.s_[None, 0], np.s_[0, :]]
-    assert len({text_of_region(checked_region(region)) for region in others}) == len(others)
-    assert text_of_region(checked_region([1, 2])) == text_of_region(checked_region(np.array([1, 2])))

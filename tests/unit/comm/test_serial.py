@@ -75,18 +75,6 @@ def test_a_receive_that_begins_first(mpi, comm):
     assert status.Is_cancelled()
 
 
-def test_no_rank_and_too_little_memory(mpi, comm):
-    received = np.full(1, 4, np.int8)
-    comm.Send(received, mpi.PROC_NULL, 1)
-    comm.Recv(received, mpi.PROC_NULL, 1)
-    comm.Irecv(received, mpi.PROC_NULL, 1).Wait()
-    assert received[0] == 4
-    requests = [comm.Isend(np.zeros(2, np.int8), 0, 1)]
-    with pytest.raises(mpi.Exception, match="MPI_ERR_TRUNCATE"):
-        comm.Recv(received, 0, 1)
-    requests[0].Wait()
-
-
 def test_what_would_wait_for_ever():
     comm, received = serial.COMM_SELF.Dup(), np.zeros(1)
     for call in (comm.Probe, comm.Irecv(received).Wait, lambda: comm.Recv(received)):
@@ -103,29 +91,6 @@ def test_calls_of_objects_by_the_names_of_their_arguments(comm):
     duplicate = comm.Split(color=1, key=0)
     assert duplicate.size == 1
     duplicate.Free()
-
-
-def test_attributes_end_with_their_communicator(mpi):
-    freed = []
-    keyval = mpi.Comm.Create_keyval(delete_fn=lambda _comm, _keyval, value: freed.append(value))
-    comm, other = mpi.COMM_SELF.Dup(), mpi.COMM_SELF.Dup()
-    comm.Set_attr(keyval, "kept")
-    assert (comm.Get_attr(keyval), other.Get_attr(keyval)) == ("kept", None)
-    other.Free()
-    assert freed == []
-    comm.Free()
-    assert freed == ["kept"]
-
-
-def test_collectives_copy_or_do_nothing(mpi, comm):
-    received = np.zeros(3, int)
-    comm.Allgather(np.arange(3), received)
-    comm.Allreduce(mpi.IN_PLACE, received)
-    comm.Bcast(received, 0)
-    comm.Iallgather(np.arange(3), other := np.zeros(3, int)).Wait()
-    comm.Ibarrier().Wait()
-    assert (received.tolist(), other.tolist()) == ([0, 1, 2], [0, 1, 2])
-    assert (comm.allgather("x"), comm.gather("x", 0), comm.bcast("x", 0)) == (["x"], ["x"], "x")
 
 
 WITHOUT_LINUX = """

@@ -1,20 +1,15 @@
 """The facts about a host: of this one, and of files that the tests write."""
 
-import ctypes
-import errno
 import fcntl
 import os
 import platform
 import resource
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from mpishare.errors import CapacityError
-from mpishare.host import filesystems
-from mpishare.host.filesystems import is_node_local, memfd_create, room, type_of
-from mpishare.host.memory import Machine, check_memory, memory_bytes, memory_left, memory_limit, memory_room
+from mpishare.host.filesystems import is_node_local, memfd_create, type_of
+from mpishare.host.memory import Machine, memory_bytes, memory_left, memory_limit, memory_room
 
 
 def test_the_facts_are_those_of_this_host():
@@ -25,12 +20,6 @@ def test_the_facts_are_those_of_this_host():
     policies = {"always", "advise", "within_size", "madvise", "never", "deny", "force", "unknown"}
     assert {machine.huge_pages, machine.shm_huge_pages} <= policies
     assert 0 < memory_room().free <= memory_bytes() <= machine.memory_bytes
-
-
-def test_memory_that_is_not_there_is_an_error():
-    assert check_memory("node7", 1 << 20) == 1
-    with pytest.raises(CapacityError, match="bytes do not fit in memory of host node7"):
-        check_memory("node7", 1 << 60)
 
 
 V1, V2 = "5:cpu,cpuacct:/x\n4:memory:/a/b\n", "0::/a/b/c\n"
@@ -87,12 +76,6 @@ def test_the_type_of_the_file_system_decides(tmp_path):
     assert not is_node_local("/", tmp_path / "none")
 
 
-def test_room_of_a_directory(tmp_path):
-    space = room(str(tmp_path))
-    assert 0 <= space.free <= space.total
-    assert room(str(tmp_path / "missing")) is None
-
-
 KERNEL = tuple(int(number) for number in os.uname().release.split(".")[:2])
 
 
@@ -114,18 +97,3 @@ def test_a_file_without_a_name():
             memfd_create()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
-def test_a_kernel_that_knows_fewer_flags_and_a_c_library_without_the_function(monkeypatch):
-    asked = []
-
-    def create(_, flags):
-        asked.append(flags)
-        ctypes.set_errno(errno.EINVAL)
-        return 7 if flags == 1 else -1
-
-    monkeypatch.setattr(filesystems, "_libc", SimpleNamespace(memfd_create=create))
-    assert (memfd_create(), asked) == (7, [9, 1])
-    monkeypatch.setattr(filesystems, "_libc", SimpleNamespace())
-    with pytest.raises(OSError, match="Function not implemented"):
-        memfd_create()

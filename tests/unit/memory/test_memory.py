@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from mpishare.arrays.raw import address_of
-from mpishare.memory import pages
 from mpishare.memory.mapping import Mapping, Origin
-from mpishare.memory.pages import fill_slice, huge_areas, huge_bytes
+from mpishare.memory.pages import huge_areas, huge_bytes
 from mpishare.memory.pool import LARGEST_SLOT_BYTES, Slot, SlotPool, slot_bytes
 from mpishare.memory.segment import Segment
 from mpishare.memory.shared_file import memory_file
@@ -34,12 +33,6 @@ def large_file():
     os.ftruncate(descriptor, 5 * HUGE + 100)
     yield descriptor
     os.close(descriptor)
-
-
-def test_private_memory_has_no_second_map():
-    private = mmap.mmap(-1, PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with pytest.raises(OSError, match="Invalid argument"):
-        Mapping.of_pages(address_of(np.frombuffer(private, np.uint8)), 100)
 
 
 def test_a_part_of_a_file_that_begins_within_a_page(large_file):
@@ -102,18 +95,6 @@ def test_a_second_map_has_the_same_pages_in_huge_ones_and_outlives_the_first(lar
     mapping.reserve(slice(0, block.size))
     assert any(mapping.address + HUGE in area for area in huge_areas()) == MERGES
     assert (block[0], block[2 * HUGE]) == (9, 8)
-
-
-@pytest.mark.parametrize(("page", "huge"), [(4096, 2 << 20), (16_384, 32 << 20), (65_536, 512 << 20)])
-def test_ranks_fill_whole_huge_pages_where_their_parts_have_some(page, huge, monkeypatch):
-    """The page sizes of x86 and of arm64."""
-    monkeypatch.setattr(mmap, "PAGESIZE", page)
-    monkeypatch.setattr(pages, "huge_bytes", lambda: huge)
-    for nbytes, grain in ((3 * huge - 1, page), (3 * huge, huge), (1000 * huge + 100, huge), (0, page)):
-        parts = [fill_slice(nbytes, 3, part) for part in range(3)]
-        assert [parts[0].start, parts[0].stop, parts[1].stop] == [0, parts[1].start, parts[2].start]
-        assert (parts[1].start % grain, parts[2].start % grain, parts[2].stop) == (0, 0, nbytes)
-        assert min(part.stop - part.start for part in parts[:2]) >= nbytes // 3 - grain
 
 
 def open_files():
@@ -182,24 +163,6 @@ def add_slab(pool):
     nbytes = pool.wanted_bytes()
     pool.add_slab(pool.cut(Mapping.anonymous(nbytes), Origin("test", node_size=1), nbytes))
     return nbytes // KIB
-
-
-def test_slabs_double_the_slots_up_to_a_limit_when_less_than_a_quarter_is_free():
-    pool, sizes = SlotPool(4 * KIB, 1 << 30), list[int]()
-    for _ in range(8):
-        sizes.append(add_slab(pool))
-        pool.free = pool.free[: sum(sizes) // 4 // 4]
-        assert not pool.is_short
-        pool.free.pop()
-    assert sizes == [64, 64, 128, 256, 512, 1024, 2048, 2048]
-    assert SlotPool(LARGEST_SLOT_BYTES, 1 << 30).wanted_bytes() == LARGEST_SLOT_BYTES
-
-
-def test_large_slots_are_added_until_some_are_free_although_each_array_is_dropped_before_the_next():
-    pool, sizes = SlotPool(1024 * KIB, 1 << 30), list[int]()
-    while pool.is_short:
-        sizes.append(add_slab(pool))
-    assert sizes == [1024, 1024, 2048]
 
 
 def test_slots_do_not_overlap_and_show_what_was_written_before():

@@ -11,13 +11,11 @@ import pytest
 import xarray
 from astropy import units
 from astropy.coordinates import SkyCoord
-from astropy.io import fits
 from astropy.table import MaskedColumn, QTable, Table
 from astropy.time import Time
 from astropy.utils.masked import Masked
 from polars.testing import assert_frame_equal
 
-from mpishare.errors import SpecError
 from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
 from mpishare.objects.unshared import UnsharedParts, describe
 
@@ -99,34 +97,6 @@ def test_masks_of_astropy_are_views_too():
         assert str(result) == str(other)
 
 
-@pytest.mark.parametrize("is_read", [True, False])
-def test_columns_of_variable_length_of_a_fits_file(tmp_path, is_read):
-    rows = np.array([np.arange(number % 4) for number in range(100)], dtype=object)
-    columns = [fits.Column("E", "D", array=np.arange(100.0)), fits.Column("R", "PJ()", array=rows)]
-    columns += [fits.Column("Q", "QD()", array=rows), fits.Column("L", "L", array=[True, False] * 50)]
-    fits.BinTableHDU.from_columns(columns).writeto(tmp_path / "r.fits")
-    records = fits.getdata(tmp_path / "r.fits", 1)
-    if is_read:
-        records["R"].max = 17
-    result = unpickle_object(pickle_object(records))
-    assert np.shares_memory(np.asarray(result), np.asarray(records))
-    for name in records.names:
-        assert [np.asarray(row).tolist() for row in result[name]] == [np.asarray(row).tolist() for row in records[name]]
-    assert (result["R"].max, result["R"].element_dtype) == (records["R"].max, records["R"].element_dtype)
-
-
-class Own(Table):  # type: ignore[misc]
-    """A table that says itself how it is pickled."""
-
-    def __setstate__(self, state):
-        super().__setstate__(state)
-        self.meta["seen"] = True
-
-
-def test_a_table_that_pickles_itself():
-    assert unpickle_object(pickle_object(Own({"a": NUMBERS}))).meta == {"seen": True}
-
-
 def frame():
     return pl.DataFrame(
         {
@@ -153,13 +123,6 @@ def test_frames_of_polars():
     series = unpickle_object(PickledObject(pickle_object(numbers).skeleton, [shared]))
     series[3] = -1.0  # polars copies what is not its own
     assert (series[3], shared[3]) == (-1, 3)
-
-
-def test_a_polars_that_stores_into_memory_of_others_shares_none(monkeypatch):
-    monkeypatch.setattr(pl, "__version__", "1.37.1")
-    series, nbytes = through_read_only_views(frame()["number"])
-    series[3] = -1.0
-    assert (series[3], nbytes) == (-1, 0)
 
 
 def indexed_table():
@@ -198,13 +161,6 @@ def test_a_data_set_of_xarray_that_is_not_loaded(tmp_path):
         assert parts.parts[0].nbytes == 400 * 400 * 8
         pickle_object(data.load(), parts)
         assert parts.parts == []
-
-
-def test_strings_of_polars_without_pyarrow_are_reported(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    parts = UnsharedParts()
-    assert unpickle_object(pickle_object(frame()["text"], parts)).to_list() == frame()["text"].to_list()
-    assert "Use it with PyArrow" in describe(parts.parts)
 
 
 class UntypedStorage:
@@ -307,12 +263,6 @@ def test_tensors_of_newer_dtypes():
     assert tensors[0].untyped_storage() is tensors[1].untyped_storage()
 
 
-@pytest.mark.usefixtures("_torch")
-def test_memory_of_a_gpu_is_pickled_by_its_library():
-    result = unpickle_object(pickle_object(UntypedStorage(b"abc", "cuda")))
-    assert (bytes(result.buffer), result.device.type) == (b"abc", "cuda")
-
-
 class JaxArray:
     """An array of JAX: in memory of its own, or around an array that is not copied."""
 
@@ -354,14 +304,3 @@ def test_arrays_of_jax_are_made_around_views():
     assert [array.nbytes for array in pickled.arrays] == [24]
     assert np.shares_memory(of_cpu.items, pickled.arrays[0])
     assert (of_gpu.items.tolist(), weak.items.tolist(), weak.weak_type) == ([0.0, 1.0, 2.0, 3.0], [1.0], True)
-
-
-@pytest.mark.usefixtures("_jax")
-@pytest.mark.parametrize("array", [JaxArray(np.arange(3.0)), JaxArray(np.arange(4.0), "gpu")])
-def test_arrays_of_jax_of_a_dtype_that_another_rank_lacks(array, monkeypatch):
-    """JAX makes float32 of float64 where jax_enable_x64 is not set."""
-    pickled = pickle_object(array)
-    init = JaxArray.__init__
-    monkeypatch.setattr(JaxArray, "__init__", lambda self, items, **by: init(self, items.astype("f4"), **by))
-    with pytest.raises(SpecError, match="JAX makes an array of dtype float32 of one of float64 on this rank"):
-        unpickle_object(pickled)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from mpishare.arrays.spec import Spec
 from mpishare.errors import SpecError
 from mpishare.objects import pickling
-from mpishare.objects.packing import PackedHeader, PackedObject, _unpack_inside, is_packed_header, lay_out
-from mpishare.objects.pickling import PickledObject, pack_specs, pickle_object, unpack_specs, unpickle_object
-from mpishare.objects.unshared import UnsharedParts, describe
+from mpishare.objects.packing import PackedObject, _unpack_inside, lay_out
+from mpishare.objects.pickling import pack_specs, pickle_object, unpack_specs, unpickle_object
+from mpishare.objects.unshared import UnsharedParts
 from mpishare.transfer.node_fill import THREADED_BYTES as LARGE
 
 
@@ -55,49 +55,6 @@ def test_arrays_with_attributes_that_refer_back():
     assert result.mesh["fields"][0] is result
 
 
-class Labelled(np.ndarray):
-    """An array with an attribute in a slot, and another slot that is empty."""
-
-    __slots__ = ("empty", "unit")
-
-
-@pytest.mark.parametrize("kind", [Labelled, type("WithDict", (Labelled,), {}), type("Both", (Labelled, Field), {})])
-def test_arrays_with_attributes_in_slots(kind, monkeypatch):
-    monkeypatch.setattr(sys.modules[__name__], kind.__name__, kind, raising=False)
-    array = np.ones(3).view(kind)
-    array.unit = [array]
-    result = unpickle_object(pickle_object(array))
-    assert (type(result), result.tolist(), hasattr(result, "empty")) == (kind, [1, 1, 1], False)
-    assert result.unit[0] is result
-
-
-Own = type("Own", (np.ndarray,), {"__reduce__": lambda self: "own"})
-
-
-@pytest.mark.filterwarnings("ignore:the matrix subclass")
-def test_masked_arrays_and_records():
-    hard = np.ma.array([1, 2], mask=[True, False], fill_value=7).harden_mask()
-    records = np.rec.array([(1, 2.0), (3, 4.0)], dtype=[("a", "i4"), ("b", "f8")])
-    result, bare, other = unpickle_object(pickle_object([hard, np.ma.array([1, 2]), records]))
-    assert (type(other), other.b.tolist()) == (np.recarray, [2.0, 4.0])
-    assert (result.tolist(), result.fill_value, result.hardmask) == ([None, 2], 7, True)
-    assert (bare.mask is np.ma.nomask, bare.hardmask) == (True, False)
-    row = np.ma.array(np.matrix([1, 2]), mask=[[True, False]])
-    result, other = unpickle_object(pickle_object([row, np.ma.array(np.ones(3).view(Own))]))
-    assert (type(result.data), result.data.tolist(), result.mask.tolist()) == (np.matrix, [[1, 2]], [[True, False]])
-    assert other.tolist() == [1, 1, 1]
-
-
-def test_what_cannot_be_pickled():
-    with pytest.raises(SpecError, match="list cannot be pickled: cannot pickle 'generator' object"):
-        pickle_object([1, (number for number in range(3))])
-    deep: tuple = ()
-    for _ in range(100_000):
-        deep = (deep,)
-    with pytest.raises(SpecError, match="tuple cannot be pickled"):
-        pickle_object(deep)
-
-
 class Refusing:
     """Raises an error when it is pickled, or when it is unpickled."""
 
@@ -125,15 +82,6 @@ def test_whatever_a_class_raises_is_the_cause_of_an_error_of_mpishare(error):
     assert type(raised.value.__cause__) is type(error)
     with pytest.raises(SpecError, match="ours"):
         pickle_object([Refusing(SpecError("ours"))])
-
-
-def test_the_cure_for_what_cannot_be_unpickled():
-    pickled = pickle_object(Refusing(None, "__setstate__"))
-    pickled.arrays[0].flags.writeable = False
-    with pytest.raises(SpecError, match=r"read-only.*have it copy that array"):
-        unpickle_object(pickled)
-    with pytest.raises(SpecError, match=r"ModuleNotFoundError: .*'nowhere'.*Install the module"):
-        unpickle_object(PickledObject(b"cnowhere\nname\n.", []))
 
 
 class Locked:
@@ -202,41 +150,6 @@ UNSHARED = [
 def test_columns_are_reported_once_and_by_name(obj, names):
     parts = unshared(obj)
     assert [part.description[: len(name)] for part, name in zip(parts, names, strict=True)] == names
-
-
-def test_the_cost_counts_each_object_once():
-    text = "a long text" * 100
-    text_bytes = sys.getsizeof(text)
-    columns = np.array([(1, text)] * 10, [("id", "i4"), ("name", "O")])
-    for items, nbytes in ((np.array([text] * 1000, object), 8 * 1000), (columns, 12 * 10), (columns[:5], 12 * 5)):
-        (part,) = unshared({"names": items})
-        assert part.nbytes == nbytes + text_bytes
-
-
-def test_only_the_most_expensive_are_named():
-    parts = unshared(pd.DataFrame({number: pd.Series(["x" * 99 * number], dtype=object) for number in range(9)}))
-    text = describe(parts)
-    assert len(parts) == 9
-    assert [text.count(f"column {number} ") for number in range(9)] == [0] * 4 + [1] * 5
-    cost = sum(part.nbytes for part in parts[:4])
-    assert f"And 4 more, {cost:,} bytes" in text
-    assert "more" not in describe(parts[:5])
-
-
-def test_a_cost_that_is_unknown_does_not_keep_an_object_from_being_shared():
-    class Broken(UnsharedParts):
-        def note(self, obj):
-            raise ValueError
-
-    assert unpickle_object(pickle_object(np.array([None] * 3), Broken())).tolist() == [None] * 3
-
-
-def test_headers():
-    header = PackedHeader(1 << 40, 4096, 100, 50, 7)
-    note = header.packed[0]
-    assert (len(note), is_packed_header(note)) == (64, True)  # as an agreement wants it
-    assert PackedHeader.unpack(note) == header
-    assert not is_packed_header(Spec.of(np.zeros(3)).packed[0])
 
 
 def test_contents_that_are_cut_are_refused():

@@ -1,7 +1,6 @@
 """Arrays of subclasses of ndarray keep their class, and its attributes, in the calls that move or reduce items."""
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pytest
@@ -43,30 +42,6 @@ def test_sums_keep_their_unit(comm):
     assert is_length(ms.allreduce(local[0, 1]), np.array(float(factor)))
 
 
-def test_the_same_into_arrays_that_are_there(comm):
-    local = lengths(comm)
-    total = ms.share(local if comm.rank == 0 else None, writable=True)
-    assert ms.allreduce(local, out=total) is total
-    assert is_length(total, ms.allreduce(local.value))
-    grid = ms.share(np.zeros((3 * comm.size, 2)) * units.m if comm.rank == 0 else None, writable=True)
-    assert ms.allgather(local, out=grid) is grid
-    assert is_length(grid, ms.allgather(local.value))
-    part = np.empty((3, 2)) * units.m
-    assert ms.scatter(grid, out=part) is part
-    assert is_length(part, local.value)
-
-
-def test_values_of_one_rank_for_all_nodes(comm):
-    model = ms.share(np.zeros((4, 2)) * units.m if comm.rank == 0 else None, writable=True)
-    if comm.rank == comm.size - 1:
-        model[:] = 3 * units.km
-    assert ms.bcast(model, root=comm.size - 1) is model
-    assert is_length(model, np.full((4, 2), 3000.0))
-    ms.put(model, np.s_[1:3], [5.0, 6.0] * units.km if comm.rank == 0 else None)
-    ms.put(model, [3, 0], 1 * units.cm if comm.rank == 0 else None)
-    assert is_length(model, np.array([[0.01, 0.01], [5000.0, 6000.0], [5000.0, 6000.0], [0.01, 0.01]]))
-
-
 def test_what_would_lose_the_class_or_its_attributes(comm, raised):
     local = lengths(comm)
     total, plain = ms.share(local if comm.rank == 0 else None, writable=True), ms.zeros((3, 2))
@@ -90,50 +65,6 @@ def test_what_would_lose_the_class_or_its_attributes(comm, raised):
         assert all(error == "MismatchError" and "unit=km" in message for error, message in errors), errors
 
 
-def test_what_a_unit_has_cached_on_one_rank(comm):
-    """It is no part of the unit."""
-    jansky, speed = units.def_unit("jansky_of_a_test", units.Jy), units.km / units.h
-    if comm.rank == 0:
-        assert (2 * jansky).si.unit.decompose() == (2 * speed * jansky / speed).decompose().unit
-        assert (3 * speed).decompose().to_value(speed) == pytest.approx(3)
-    for unit in (jansky, speed):
-        assert is_length(ms.allreduce(np.ones(2) * unit), np.full(2, float(comm.size)), unit)
-
-
-def test_a_column_of_a_table_and_what_one_rank_has_touched(comm):
-    """The `info` of astropy's arrays is made when it is first read."""
-    column = table.QTable({"speed": [1.0, 2.0] * units.m})["speed"]
-    touched = np.ones(2) * units.m
-    if comm.rank == 0:
-        assert touched.info.name is None
-    for local in (column, touched):
-        assert is_length(ms.allreduce(local), np.asarray(local.value) * comm.size)
-        assert is_length(ms.allgather(local), np.tile(local.value, comm.size))
-        gathered = ms.gather(local)
-        assert gathered is None or is_length(gathered, np.tile(local.value, comm.size))
-    every: Any = ms.allgather(column)
-    assert every.info.name == "speed"
-
-
-def test_long_doubles_with_a_unit(comm):
-    """Ten bytes of sixteen are the number."""
-    for n in range(1, 200):
-        local = np.linspace(0.1, 1, n, dtype="g") * units.m
-        largest: Any = ms.allreduce(local, MPI.MAX)
-        total: Any = ms.allreduce(local)
-        assert largest.unit == total.unit == units.m
-
-
-def test_values_that_would_lose_their_class(comm, raised):
-    model = ms.share(labelled("mass") if comm.rank == 0 else None, writable=True)
-    ms.put(model, 0, labelled("mass")[:1])
-    ms.put(model, 1, 3.0)
-    for value in (labelled("age")[:1], np.ones(1) * units.m, [np.ones(1) * units.m]):
-        errors = raised(lambda: ms.put(model, slice(0, 1), value))  # noqa: B023
-        assert errors[0][0] == "SpecError", errors
-    assert np.asarray(model).tolist() == [1.0, 3.0]
-
-
 def test_a_mask_that_would_be_lost(comm, raised):
     """The class assigns the items behind it, too."""
     masked = np.ma.array(np.ones(2), mask=[False, True])
@@ -149,29 +80,6 @@ def test_a_mask_that_would_be_lost(comm, raised):
         assert "data has a mask" in errors[0][1]
         ms.put(grid, ..., [1 * unit, 2 * unit])
         assert grid.value.tolist() == [1, 2]
-
-
-def labelled(label):
-    array = np.ones(2).view(Labelled)
-    array.label = label
-    return array
-
-
-class Labelled(np.ndarray):
-    """An array with attributes of its own."""
-
-    label = None
-
-    def __array_finalize__(self, other):
-        self.label = getattr(other, "label", None)
-
-
-def test_attributes_of_a_class_of_the_user(comm):
-    local = np.ones((2, 1)).view(Labelled)
-    local.label = {"name": "mass"}
-    for result in (ms.allgather(local), ms.allreduce(local), ms.bcast(ms.share(local, writable=True))):
-        assert isinstance(result, Labelled)
-        assert result.label == {"name": "mass"}
 
 
 class Modular(np.ndarray):
@@ -195,13 +103,3 @@ def test_items_that_a_class_computes_in_its_own_way(comm, raised):
     text = f"MPI.SUM of {__name__}.Modular differs from that of plain items. Pass numpy.asarray"
     for error, message in raised(lambda: ms.allreduce(residues)) if comm.size > 1 else []:
         assert (error, text in message) == ("SpecError", True), message
-
-
-def test_a_class_that_only_the_root_has(comm, raised, monkeypatch):
-    """No rank goes on while another has an error."""
-    array = np.ones((5, 2)).view(Labelled) if comm.rank == 0 else None
-    if comm.rank:
-        monkeypatch.delattr(f"{__name__}.Labelled")
-    errors = raised(lambda: ms.scatter(array)) if comm.size > 1 else []
-    expected = ["PeerError", *["SpecError"] * (comm.size - 1)] if comm.size > 1 else []
-    assert [error for error, _ in errors] == expected

@@ -1,9 +1,5 @@
 """Whatever code of a user raises within a call: its rank raises it, the others raise PeerError, and nobody waits."""
 
-import io
-import sys
-import tempfile
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -12,7 +8,6 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare.memory import backends
 
 pytestmark = [pytest.mark.ranks(2), pytest.mark.two_launches]
 
@@ -111,61 +106,10 @@ class Reader:
     def __getitem__(self, index):
         if self._name == "__getitem__":
             self._code()
-        return Slice(self._code, self._rows[index]) if self._name == "__array__" else self._rows[index]
+        return self._rows[index]
 
     def close(self):
         pass
-
-
-class Slice:
-    """A slice of a `Reader`."""
-
-    def __init__(self, code, rows):
-        self.code, self.rows = code, rows
-
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        self.code()
-        return self.rows
-
-
-class Finalized(np.ndarray):
-    """An array whose class runs code of a user for each view, on the ranks that have set it."""
-
-    code: Any = None
-
-    def __array_finalize__(self, obj):
-        if Finalized.code is not None:
-            Finalized.code()
-
-
-class Stream(io.StringIO):
-    """A stream of a user, for progress."""
-
-    def __init__(self, code, method):
-        super().__init__()
-        self.code, self.method = code, method
-
-    def write(self, text):
-        return self.code() if self.method == "write" else 0
-
-    def isatty(self):
-        return bool(self.code()) if self.method == "isatty" else True
-
-
-class Unprintable(Exception):
-    """An error whose text is code of a user."""
-
-    def __str__(self):
-        raise self.args[0]
-
-
-def finalized(call, comm, code):
-    array = np.zeros(12).view(Finalized)
-    Finalized.code = code
-    try:
-        return call(array, comm=comm)
-    finally:
-        Finalized.code = None
 
 
 def made(code, method, _):
@@ -175,23 +119,6 @@ def made(code, method, _):
 def items(code):
     yield from range(100)
     code()
-
-
-def raise_unprintable(code):
-    try:
-        code()
-    except BaseException as error:
-        raise Unprintable(error) from None
-
-
-@contextmanager
-def stream(code, method):
-    """Standard error is a stream of a user."""
-    stderr, sys.stderr = sys.stderr, Stream(code, method)
-    try:
-        yield
-    finally:
-        sys.stderr = stderr
 
 
 def calls(bad, call, names):
@@ -223,39 +150,6 @@ def map_with_item(method, comm, code):
     ms.map(id, [Object(code, method)] * 9, comm=comm)
 
 
-def map_with_bar(method, comm, code):
-    with stream(code, method):
-        ms.map(abs, range(99), comm=comm, progress=True)
-
-
-def load_with_bar(method, comm, code):
-    with stream(code, method):
-        load("", comm, code, progress=True)
-
-
-def save_with_bar(method, comm, code):
-    with tempfile.TemporaryDirectory() as folder, stream(code, method):
-        ms.save(f"{WORLD.bcast(folder)}/rows.npy", np.zeros(9), comm=comm, progress=True)
-
-
-def finalize(call, comm, code):
-    array, Finalized.code = np.zeros(12).view(Finalized), code
-    try:
-        call(array, comm=comm)
-    finally:
-        Finalized.code = None
-
-
-def report_of_copies(comm, code):
-    with pytest.MonkeyPatch.context() as patch, stream(code, "write"):
-        patch.setattr(backends, "BACKENDS", (backends.PRIVATE,))
-        patch.setattr(backends, "_has_reported_copies", False)
-        ms.share(np.zeros(9), comm=comm)
-
-
-DROPPED = {"isatty of map_with_bar", "write of map_with_bar", "write of load_with_bar", "write of save_with_bar"}
-"""Where an Exception does not end the call."""
-
 # The rank that raises, None for each rank that comes to the place, and the call.
 PLACES: dict[str, tuple[int | None, Any]] = {
     "function of share": (0, lambda comm, code: ms.share(call=code, comm=comm)),
@@ -263,13 +157,9 @@ PLACES: dict[str, tuple[int | None, Any]] = {
     **calls(LAST, share, ("__setstate__",)),
     "__setstate__ of share, private": (LAST, partial(share, "__setstate__", writable="private")),
     "__index__ of a root": (LAST, lambda comm, code: ANY.share(0, root=Object(code, "__index__"), comm=comm)),
-    **{
-        f"__array_finalize__ of {call.__name__}": (0, partial(finalize, call))
-        for call in (ms.share, ms.allreduce, ms.allgather, ms.gather)
-    },
     "function of load": (0, lambda comm, code: ms.load(call=code, comm=comm)),
     **calls(0, load, ("shape", "dtype", "close")),
-    **calls(None, load, ("__getitem__", "__array__")),
+    **calls(None, load, ("__getitem__",)),
     "__getitem__ of load by the last node": (LAST, partial(load, "__getitem__", read="node")),
     "__getitem__ of load by rows": (LAST, partial(load, "__getitem__", split=True)),
     "__fspath__ of load": (0, lambda comm, code: ms.load(Object(code, "__fspath__"), comm=comm)),
@@ -285,14 +175,6 @@ PLACES: dict[str, tuple[int | None, Any]] = {
     **calls(0, map_with_item, ("__getstate__",)),
     **calls(None, map_with_item, ("__setstate__",)),
     **calls(None, map_with_result, ("__getstate__", "__setstate__")),
-    **calls(0, map_with_bar, ("isatty", "write")),
-    **calls(0, load_with_bar, ("write",)),
-    **calls(0, save_with_bar, ("write",)),
-    **({"write of the report of copies": (0, report_of_copies)} if len(ms.topology().ranks_of(0)) > 1 else {}),
-    "text of an error": (
-        LAST,
-        lambda comm, code: ms.map(abs, (), initializer=partial(raise_unprintable, code), comm=comm),
-    ),
 }
 
 
@@ -305,22 +187,18 @@ def test_what_code_of_a_user_raises_is_every_ranks_error(comm, configured, place
     bad, call = PLACES[place]
     own = configured(timeout=str(LIMIT_S))  # where ranks wait for each other for ever, they raise StallError
     for kind in KINDS:
-        if call is report_of_copies and kind is StopIteration:
-            continue  # which Python makes a RuntimeError there, in a generator
         error: BaseException | None = None
         try:
             call(own, Code(kind, bad))
         except BaseException as raised:
             error = raised
         errors = comm.allgather(next((group.__name__ for group in GROUPS if isinstance(error, group)), "its own"))
-        if place in DROPPED and issubclass(kind, Exception):
-            assert set(errors) == {"NoneType"}, kind
-        elif bad is None:
+        if bad is None:
             assert set(errors) <= {"its own", "TaskError", "PeerError"} != {"PeerError"}, kind
         else:
             assert errors.pop(bad) == "its own", kind
             assert set(errors) == {"PeerError"}, kind
-            assert issubclass(kind, Exception) or isinstance(error, kind | Unprintable | ms.PeerError)
+            assert issubclass(kind, Exception) or isinstance(error, kind | ms.PeerError)
         del error
         assert ms.share(np.arange(3), comm=own).tolist() == [0, 1, 2]
 
