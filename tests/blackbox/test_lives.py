@@ -25,17 +25,6 @@ def test_one_copy_per_node_in_proportional_memory():
     assert all(0.9 < float(each) / 2 <= 1.05 for each in held)  # MPI's own pages come and go
 
 
-@pytest.mark.parametrize(("backend", "recycle", "most_descriptors"), [("", "", 0), ("memmap", "0", 64)])
-def test_thousands_of_live_shares(backend, recycle, most_descriptors):
-    """A limit on open files.
-
-    Outcome: nothing: windows hold none, and nameless and mapped files at most 64 or a sixteenth of the limit.
-    """
-    environ = {"MPISHARE_BACKEND": backend, "MPISHARE_RECYCLE": recycle}
-    ended = run_ranks(2, ["-m", f"{PROGRAMS}.many", "3000"], environ, limit_s=500)
-    assert int(ended.stdout) <= most_descriptors
-
-
 KIND = """
 import numpy as np, mpishare as ms
 keeps = [ms.share(np.ones(1 << 20)) for _ in range(3)]

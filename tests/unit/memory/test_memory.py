@@ -104,7 +104,10 @@ def open_files():
 
 @pytest.mark.parametrize(("limit", "kept"), [(1 << 10, 64), (320, 20)])
 def test_the_files_of_the_newest_maps_stay_open_for_copy_on_write(limit, kept):
-    """Within a sixteenth of the descriptors that the process may have."""
+    """A limit on open files.
+
+    Outcome: nothing: windows hold none, and nameless and mapped files at most 64 or a sixteenth of the limit.
+    """
     before, limits = open_files(), resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limits[1]))
     mappings = []

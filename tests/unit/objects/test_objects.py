@@ -55,6 +55,22 @@ def test_arrays_with_attributes_that_refer_back():
     assert result.mesh["fields"][0] is result
 
 
+class Labelled(np.ndarray):
+    """An array with an attribute in a slot, and another slot that is empty."""
+
+    __slots__ = ("empty", "unit")
+
+
+@pytest.mark.parametrize("kind", [Labelled, type("WithDict", (Labelled,), {}), type("Both", (Labelled, Field), {})])
+def test_arrays_with_attributes_in_slots(kind, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], kind.__name__, kind, raising=False)
+    array = np.ones(3).view(kind)
+    array.unit = [array]
+    result = unpickle_object(pickle_object(array))
+    assert (type(result), result.tolist(), hasattr(result, "empty")) == (kind, [1, 1, 1], False)
+    assert result.unit[0] is result
+
+
 class Refusing:
     """Raises an error when it is pickled, or when it is unpickled."""
 

@@ -25,23 +25,6 @@ class Unit(np.ndarray):
         self.unit, self.notes = state[-2:]
 
 
-class Slotted(np.ndarray):
-    """Has its attribute in a slot."""
-
-    __slots__ = ("unit",)
-
-    def __array_finalize__(self, parent):
-        self.unit = getattr(parent, "unit", None)
-
-    def __reduce__(self):
-        function, args, state = tuple(super().__reduce__())
-        return function, args, (*state, self.unit)
-
-    def __setstate__(self, state):
-        super().__setstate__(state[:-1])
-        self.unit = state[-1]
-
-
 class Rebuilt(np.ndarray):
     """Has a function of its own that makes it of its items, which it copies."""
 
@@ -86,7 +69,7 @@ ITEMS = {
 
 
 @pytest.mark.parametrize("items", ITEMS.values(), ids=ITEMS)
-@pytest.mark.parametrize("kind", [Unit, Slotted, Rebuilt, Bytes])
+@pytest.mark.parametrize("kind", [Unit, Rebuilt, Bytes])
 def test_the_class_and_views_of_the_same_items(kind, items):
     array = items.view(kind)
     array.unit = {"name": "K"}
