@@ -132,6 +132,8 @@ def test_masks_are_views_too():
 class Writing(np.ndarray):
     """Stores into its items, and does not define how it is pickled."""
 
+    unit: str
+
     def __array_finalize__(self, parent):
         if self.size:
             self[0] = self[0]
