@@ -25,8 +25,8 @@ ABOVE = ["objects", "messages", "files", "checkpoints", "tasks", "kernels", "com
 """Folders of tests/mpi that stand on the others and know little of placement: they run once for a number of ranks."""
 EVERYWHERE, WHOLE = "not large and not two_launches", "not large"
 """Which tests of tests/mpi a launch runs, by their marks. `mpi-3-block:2` leaves none out."""
-SHARING, ON_TOP = ["test_sharing.py", "memory", "transfer"], ["messages", "tasks"]
-"""The core of tests/mpi: what depends most on the MPI library, and what stands on it."""
+SHARING = ["test_sharing.py", "memory", "transfer"]
+"""The core of tests/mpi, which depends most on the MPI library."""
 WATCHED = {"MPISHARE_CHECK": "1", "MPISHARE_TIMEOUT": "30"}
 LAYOUTS = [
     (3, {"MPISHARE_NODES": ""}, ["memory", *ABOVE]),
@@ -42,14 +42,14 @@ OFI = {**NO_LOCAL, "MPIR_CVAR_CH4_NETMOD": "ofi"}
 OTHER_MPIS: dict[str, list[tuple[int, dict[str, str], dict[str, list[str]]]]] = {
     "mpich": [
         (3, {"MPISHARE_NODES": "block:2"}, {"only": [*SHARING, "comm", "test_rows.py", "test_allreduce.py"]}),
-        (2, OFI, {"only": [*ON_TOP, "files"]}),
+        (2, OFI, {"only": ["messages", "tasks", "files"]}),
     ],
-    "intel": [(3, {"MPISHARE_NODES": "block:2"}, {"only": SHARING}), (2, {}, {"only": ON_TOP})],
-    "system-openmpi": [(2, WATCHED, {"without": ["objects", "checkpoints", "kernels", "compat", "cli"]})],
-    "system-mpich": [(2, NO_LOCAL, {"only": ["test_sharing.py", "transfer", *ON_TOP]})],
+    "intel": [(3, {"MPISHARE_NODES": "block:2"}, {"only": [*SHARING, "messages"]})],
+    "system-openmpi": [(2, WATCHED, {"without": ["objects", "files", "checkpoints", "kernels", "compat", "cli"]})],
+    "system-mpich": [(2, NO_LOCAL, {"only": ["test_sharing.py", "transfer", "messages"]})],
 }
 """Launches on other MPIs, which make sets up: the number of ranks, settings, and folders of tests/mpi. A rank of
-MPICH that waits leaves its core to no other, so that the folders above the others run on 2 ranks."""
+MPICH that waits leaves its core to no other, so that most folders above the others run on 2 ranks."""
 
 ALONE = {"OMPI_MCA_osc": "^ucx", "OMPI_MCA_btl": "^ofi,sm,vader"}
 """One rank without a launcher, two of them at a time: no files of Open MPI, which nobody would remove."""
