@@ -23,7 +23,7 @@ FIRST = ["unit", "docstrings", "mpi-1", "mpi-3-block:2", "mpi-4-cyclic:2", "mpic
 
 ABOVE = ["objects", "messages", "files", "checkpoints", "tasks", "kernels", "compat", "cli"]
 """Folders of tests/mpi that stand on the others and know little of placement: they run once for a number of ranks."""
-EVERYWHERE, WHOLE = "not large and not two_launches", "not large"
+EVERYWHERE, WHOLE = "not large and not once", "not large"
 """Which tests of tests/mpi a launch runs, by their marks. `mpi-3-block:2` leaves none out."""
 SHARING = ["test_sharing.py", "memory", "transfer"]
 """The core of tests/mpi, which depends most on the MPI library."""

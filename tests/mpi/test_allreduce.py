@@ -136,7 +136,7 @@ def test_nans_have_the_same_bits_on_all_ranks(comm, count):
     assert len(set(comm.allgather(ms.allreduce(local, MPI.MAX).tobytes()))) == 1
 
 
-@pytest.mark.two_launches
+@pytest.mark.once
 def test_users_operations_take_types_of_mpi(raised, operations):
     for array in (np.ones(2, ">f8"), np.ones(2, "S3")):
         errors = raised(functools.partial(ms.allreduce, array, operations[1]))

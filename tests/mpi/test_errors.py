@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import mpishare as ms
 
-pytestmark = pytest.mark.two_launches
+pytestmark = pytest.mark.once
 
 LAST = MPI.COMM_WORLD.size - 1
 

@@ -10,7 +10,7 @@ import mpishare as ms
 from tests.arrays import REPRESENTATIVES, bits
 from tests.mpi.messages.exchange import LEFT, RIGHT, pattern, wait_all
 
-LARGE = pytest.param((64 << 20) + 1, marks=pytest.mark.two_launches)
+LARGE = pytest.param((64 << 20) + 1, marks=pytest.mark.once)
 SIZES = [0, 1, 5, 3967, 3968, 3969, 4096, 65_536, 1_000_003, LARGE]
 """Bytes around the limits of mpishare's messages and of MPI's own protocols."""
 
@@ -130,7 +130,7 @@ BAD = {
 }
 
 
-@pytest.mark.two_launches
+@pytest.mark.once
 def test_bad_arguments(comm):
     """They are refused on this rank alone, before anything is sent."""
     for message, call in BAD.items():

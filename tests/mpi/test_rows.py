@@ -55,7 +55,7 @@ def test_one_copy_per_node(call):
     assert (largest.nbytes, largest.made_by, largest.copies) == (result.nbytes, call.__name__, 1)
 
 
-@pytest.mark.two_launches
+@pytest.mark.once
 @pytest.mark.ranks(2)
 def test_more_rows_than_an_array_can_have(comm, raised):
     empty, many = np.empty((2**62, 0), "u1"), np.broadcast_to(np.uint8(1), (2**62,))

@@ -115,7 +115,7 @@ def slept(seconds):
     return seconds
 
 
-@pytest.mark.two_launches
+@pytest.mark.once
 @pytest.mark.ranks(2)
 def test_a_handler_that_raises_on_a_rank_that_waits_for_the_function(comm, monkeypatch):
     last, sleep = comm.size - 1, time.sleep
@@ -140,7 +140,7 @@ def test_a_handler_that_raises_on_a_rank_that_waits_for_the_function(comm, monke
     assert ms.share(call=lambda: 7) == 7
 
 
-@pytest.mark.two_launches
+@pytest.mark.once
 @pytest.mark.ranks(2)
 def test_ranks_sleep_while_the_function_runs_and_do_not_take_it_for_a_stall(comm, configured):
     watched = configured(timeout="2")

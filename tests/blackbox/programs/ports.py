@@ -1,18 +1,21 @@
 """Runs the ports of jobs/ports, then the originals' own tests of what is ported, with the port.
 
 Rank 0 prints the lines of the ports, and last, as JSON, the names of the tests that pass on all ranks: by package.
-argv[1] is the folder for files, and what HOME names.
+argv[1] is the folder for files, and what HOME names. On one rank only the program of anuga's own test runs, and leaves
+there the result that several ranks must give as well.
 """
 
 import importlib
 import json
 import os
+import runpy
 import sys
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from unittest import TestResult
 from unittest.mock import MagicMock, patch
 
 import numpy as np
@@ -163,8 +166,39 @@ def alloc_shared_comm(manager, size, dtype, comm, comm_root=0):
     return ms.zeros(size, dtype, comm=comm), window
 
 
-for port, options in PORTS.items():
-    assert importlib.import_module(f"jobs.ports.{port}").main([*options, "--rounds", "1", "--json"]) == 0
-outcomes = {suite.__name__.removeprefix("of_"): suite() for suite in (of_ipie, of_litebird_sim, of_pyuvsim, of_redrock)}
-if comm.rank == 0:
-    print(json.dumps(outcomes))
+def run_anuga():
+    """Runs the program of anuga's test in the folder."""
+    import anuga.parallel
+
+    os.chdir(folder)
+    with patch.object(anuga.parallel, "finalize", lambda: None):
+        runpy.run_path(str(original("anuga") / "anuga" / "parallel" / "tests" / "run_parallel_collaborative_domain.py"))
+    comm.Barrier()
+
+
+def of_anuga():
+    import anuga.parallel.parallel_api as api
+    from anuga.parallel.tests.test_parallel_collaborative_domain import Test_parallel_collaborative_domain as Compared
+
+    from jobs.ports.anuga_shared_bcast import by_mpishare
+
+    compared = "test_that_sequential_and_parallel_outputs_are_identical"
+    with replaced(api, "_shared_bcast_ndarray", lambda array, comm, node_comm: (by_mpishare(array), None)):
+        run_anuga()
+    outcome = TestResult()
+    if comm.rank == 0:
+        # setUp would start both programs, and tearDown remove what they have written.
+        with patch.multiple(Compared, setUp=MagicMock(), tearDown=MagicMock()):
+            Compared(compared).run(outcome)
+    return [compared] if outcome.wasSuccessful() else []
+
+
+if comm.size == 1:
+    run_anuga()
+else:
+    for port, options in PORTS.items():
+        assert importlib.import_module(f"jobs.ports.{port}").main([*options, "--rounds", "1", "--json"]) == 0
+    suites = [of_anuga, of_ipie, of_litebird_sim, of_pyuvsim, of_redrock]
+    outcomes = {suite.__name__.removeprefix("of_"): suite() for suite in suites}
+    if comm.rank == 0:
+        print(json.dumps(outcomes))

@@ -9,7 +9,7 @@ import pytest
 
 import mpishare as ms
 
-pytestmark = pytest.mark.two_launches
+pytestmark = pytest.mark.once
 
 X = {"x": np.ones(3)}
 

@@ -5,7 +5,7 @@ import pytest
 import mpishare as ms
 from mpishare.cli import bench
 
-pytestmark = pytest.mark.two_launches
+pytestmark = pytest.mark.once
 
 
 def test_one_rank_prints_a_table_and_a_verdict(comm, capsys):

@@ -255,7 +255,7 @@ def test_a_call_of_a_handler_within_the_first_call_is_refused(duplicate, monkeyp
     assert ms.zeros(1, comm=duplicate)[0] == 0
 
 
-@pytest.mark.two_launches
+@pytest.mark.once
 @pytest.mark.ranks(2)
 def test_a_communicator_whose_first_call_stalled_stays_refused(duplicate, comm, monkeypatch):
     """The first call on a communicator, to which a rank does not come.
@@ -271,7 +271,7 @@ def test_a_communicator_whose_first_call_stalled_stays_refused(duplicate, comm, 
         comm.Barrier()
 
 
-@pytest.mark.two_launches
+@pytest.mark.once
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("named", [file_errors("rows.npy"), kernel_errors("memmap", "host", 9)], ids=["file", "kernel"])
 def test_an_exception_from_outside_keeps_its_class(configured, comm, named):
@@ -284,7 +284,7 @@ def test_an_exception_from_outside_keeps_its_class(configured, comm, named):
     assert type(caught.value) in (TimeoutError, ms.StallError)
 
 
-@pytest.mark.two_launches
+@pytest.mark.once
 @pytest.mark.ranks(2)
 def test_an_exception_from_outside_before_a_collective_is_no_error_of_the_block(configured, comm):
     """The other ranks may be in the collective that this one has not begun yet."""

@@ -101,7 +101,7 @@ OPENED: dict[str, Callable[[Any], Any]] = {
 }
 ON_EVERY_MPI = "class", "numpy", "h5py", "zarr"
 """What is opened in every launch; the others in two."""
-NAMES = [name if name in ON_EVERY_MPI else pytest.param(name, marks=pytest.mark.two_launches) for name in OPENED]
+NAMES = [name if name in ON_EVERY_MPI else pytest.param(name, marks=pytest.mark.once) for name in OPENED]
 IMPORTED = {"xarray": "xarray", "dask": "dask.array", "tensorstore": "tensorstore"}
 """What only the launches import that run these: it takes a second on each rank."""
 
@@ -197,7 +197,7 @@ def test_each_chunk_of_uneven_ones_is_read_once(region, read):
     assert all(len(calls) == 1 for calls in readers.values()), readers
 
 
-@pytest.mark.two_launches
+@pytest.mark.once
 @pytest.mark.parametrize("index", [np.s_[:], np.s_[3:600:7, 5], [5, 3, 699]], ids=str)
 def test_a_view_of_tensorstore(index):
     """Its indices do not begin at 0."""
@@ -281,7 +281,7 @@ BAD: dict[str, tuple[Any, str, str]] = {
 }
 
 
-@pytest.mark.two_launches
+@pytest.mark.once
 @pytest.mark.parametrize("name", BAD)
 def test_bad_arrays(raised, name):
     call, error, message = BAD[name]
@@ -292,7 +292,7 @@ def test_bad_arrays(raised, name):
         assert re.search(message, text), text
 
 
-@pytest.mark.two_launches
+@pytest.mark.once
 @pytest.mark.parametrize("victim", [0, -1])
 @pytest.mark.parametrize("kind", ["opening", "closing"])
 def test_a_call_that_raises_on_one_rank(victim, kind):
@@ -310,7 +310,7 @@ def test_a_call_that_raises_on_one_rank(victim, kind):
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.two_launches
+@pytest.mark.once
 def test_arrays_that_differ(raised):
     last = ms.topology().ranks_of(0)[-1]
     errors = raised(lambda: ms.load(call=lambda: LARGE[: 500 if COMM.rank == last else 700]))
@@ -334,7 +334,7 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.two_launches
+@pytest.mark.once
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_bad_arguments(raised, name):
     options, message = ARGUMENTS[name]
@@ -343,7 +343,7 @@ def test_bad_arguments(raised, name):
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.two_launches
+@pytest.mark.once
 def test_a_rank_without_call(raised, folder):
     errors = raised(lambda: ms.load(folder / "call.h5") if COMM.rank else ms.load(call=Own))
     assert {kind for kind, _ in errors} == {"MismatchError"}

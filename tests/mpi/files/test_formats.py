@@ -18,9 +18,7 @@ LARGE = np.random.default_rng(3).integers(0, 2**40, (700, 1100))
 SMALL = np.arange(100.0)
 ON_EVERY_MPI = "npy", "hdf5, chunked", "zarr 3"
 """Formats that run in every launch; the others in two. Only how a part is read differs between formats."""
-FORMATS = [
-    pytest.param(name, marks=[] if name in ON_EVERY_MPI else [pytest.mark.two_launches], id=name) for name in WRITTEN
-]
+FORMATS = [pytest.param(name, marks=[] if name in ON_EVERY_MPI else [pytest.mark.once], id=name) for name in WRITTEN]
 
 
 @pytest.fixture(scope="module", params=FORMATS)
@@ -102,7 +100,7 @@ def test_a_name_that_is_not_there(written, raised):
     assert all(str(path) in text for _, text in errors)
 
 
-@pytest.mark.two_launches
+@pytest.mark.once
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", EVERY_DTYPE)
 def test_every_dtype_of_a_library(shared_folder, name):

@@ -238,7 +238,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
 }
 
 
-@pytest.mark.two_launches
+@pytest.mark.once
 @pytest.mark.parametrize("name", BAD)
 def test_bad_arguments(raised, folder, monkeypatch, name):
     options, error, message, ranks = BAD[name]
@@ -252,7 +252,7 @@ def test_bad_arguments(raised, folder, monkeypatch, name):
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.two_launches
+@pytest.mark.once
 @pytest.mark.parametrize("options", [{"region": 1}, {"read": "node"}, {"map": True}, {"attributes": True}])
 def test_arguments_that_differ(raised, folder, options):
     errors = raised(lambda: ms.load(folder / "small.npy", **(options if COMM.rank == COMM.size - 1 else {})))

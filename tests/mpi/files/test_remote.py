@@ -106,7 +106,7 @@ def test_each_byte_is_sent_once(served):
         assert server.sent_bytes < 1.02 * sum(file.stat().st_size for file in files)
 
 
-@pytest.mark.two_launches
+@pytest.mark.once
 def test_a_chunk_that_is_not_sent(served, raised, monkeypatch):
     """The server answers that it has an error: all ranks raise one that names the tile."""
     server, _, url = served

@@ -258,7 +258,7 @@ REFUSED: list[tuple[Any, Any, str | None, str, str]] = [
 ]
 
 
-@pytest.mark.two_launches
+@pytest.mark.once
 @pytest.mark.parametrize("distributed", [False, True])
 def test_what_cannot_be_saved(shared_folder, raised, distributed):
     if COMM.rank == 0:
@@ -286,7 +286,7 @@ def test_what_cannot_be_saved(shared_folder, raised, distributed):
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.two_launches
+@pytest.mark.once
 def test_calls_that_differ(shared_folder, raised):
     last = COMM.rank == COMM.size - 1
     for call in (

@@ -201,7 +201,7 @@ def test_a_hostile_head_is_an_error(comm, head):
     assert ms.sendrecv(np.arange(2), RIGHT, source=LEFT).tolist() == [0, 1]
 
 
-@pytest.mark.two_launches
+@pytest.mark.once
 def test_what_never_comes_is_given_up(comm, configured):
     """The communicator is not: what comes later is for the next receive."""
     duplicate = configured(timeout="4")

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import mpishare as ms
 
-pytestmark = [pytest.mark.ranks(2), pytest.mark.two_launches]
+pytestmark = [pytest.mark.ranks(2), pytest.mark.once]
 
 ANY: Any = ms
 WORLD: Any = MPI.COMM_WORLD

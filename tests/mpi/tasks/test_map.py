@@ -247,7 +247,7 @@ REFUSED: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.two_launches
+@pytest.mark.once
 def test_functions_and_items_that_are_refused(comm, raised):
     root = comm.size - 1
     for message, arguments in REFUSED.items():
@@ -263,7 +263,7 @@ BAD: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.two_launches
+@pytest.mark.once
 def test_wrong_arguments_and_those_that_differ(comm, raised):
     for message, arguments in BAD.items():
         assert_refused_alike(raised(partial(ms.map, abs, [1], **arguments)), "ArgumentError", message)
@@ -285,7 +285,7 @@ def test_an_initializer_that_fails_on_one_rank(comm):
         ms.map(abs, [1], initializer=lambda: fail_at(MPI.COMM_WORLD.rank, last))
 
 
-@pytest.mark.two_launches
+@pytest.mark.once
 def test_no_bar_where_there_is_no_terminal_or_no_tqdm(raised, monkeypatch, capfd):
     for items in (range(100), iter(range(100))):
         assert ms.map(abs, items, progress=True, gather="all") == list(range(100))
