@@ -11,6 +11,7 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
+from mpishare.comm import mpi
 from mpishare.comm.agreement import Deferred, agree, is_known
 from mpishare.comm.collective import collective
 from mpishare.comm.context import context_of
