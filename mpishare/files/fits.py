@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -18,14 +19,10 @@ from mpishare.errors import FileError, SpecError
 from mpishare.files.errors import imported, library_errors
 from mpishare.files.input_file import InputFile, OpenFormat
 from mpishare.files.sliced import described_or_reason, read_tile
-from mpishare.files.stored import NO_DTYPE, Listing, Stored, listed
+from mpishare.files.stored import NO_DTYPE, Listing, Stored, left_out, listed
 
 _OPTIONS = {"uint": True, "character_as_bytes": True}
 """How astropy reads: unsigned integers as such, which is its default, and strings as bytes."""
-
-_OF_DATA = re.compile("SIMPLE|XTENSION|BITPIX|NAXIS[0-9]*|[PG]COUNT|GROUPS|BSCALE|BZERO|BLANK|TFIELDS|[PT][A-Z]+[0-9]+")
-"""The keywords that say how data are stored, of which astropy makes an HDU of some items. A header can have thousands
-of others."""
 
 _BLOCK_BYTES = 2880
 _VARIABLE_LENGTH = "column {!r}: its items are arrays of variable length. Store them in columns of a fixed length."
@@ -39,8 +36,7 @@ class FitsFile(OpenFormat):
 
     def __init__(self, file: InputFile) -> None:
         super().__init__(file)
-        self._arrays: dict[str, _Items | _Compressed] = {}
-        self._kinds: dict[Any, _Kind] = {}  # by the cards of their headers
+        self._arrays: dict[str, _Image | _Table] = {}
         self._unread: list[str] = []
 
     @contextmanager
@@ -54,12 +50,9 @@ class FitsFile(OpenFormat):
             raise FileError(self.file.path, name, str(error)) from error
 
     @cached_property
-    def _fits(self) -> Any:
-        return imported("astropy.io.fits", "FITS files")
-
-    @cached_property
     def _hdus(self) -> Any:
-        opened = self._fits.open(open(self.file.descriptor, "rb", closefd=False), **_OPTIONS)  # noqa: SIM115
+        fits = imported("astropy.io.fits", "FITS files")
+        opened = fits.open(open(self.file.descriptor, "rb", closefd=False), memmap=False, **_OPTIONS)  # noqa: SIM115
         self.file.callback(opened.close)
         return opened
 
@@ -106,15 +99,11 @@ class FitsFile(OpenFormat):
         """The arrays of the HDUs. See `FormatReader`."""
         chosen = None if name is None else self._name_of(name)
         arrays: list[Stored] = []
-        errors: list[FileError] = []
         for inner in [chosen] if chosen in self._numbers else self._numbers:
             try:
                 arrays += self._described(inner)
             except FileError as error:
-                errors.append(error)
-                arrays.append(Stored(inner, Spec(NO_DTYPE, ()), 0, "sliced", reason=error.reason))
-        if errors and all(array.reason for array in arrays):
-            raise errors[0]
+                arrays.append(left_out(self.file.path, inner, "unknown", error))
         headers = {inner: self._header(inner) for inner in self._numbers} if attributes else {}
         listing = Listing.of_names(self.file.absolute_path, arrays, chosen, headers)
         return listing._replace(unread=self._unread)
@@ -147,21 +136,18 @@ class FitsFile(OpenFormat):
             try:
                 with self._errors(name):
                     value = header[keyword]
-                    is_plain = isinstance(value, (str, bool, int, float, complex))
-                    values[keyword] = (
-                        value if is_plain else None if isinstance(value, self._fits.Undefined) else str(value)
-                    )
+                    is_plain = isinstance(value, str | bool | int | float | complex | None)
+                    values[keyword] = value if is_plain else str(value)
             except FileError as error:
                 self._unread.append(f"attribute {keyword!r} of {name!r}: {error.reason}")
         return values
 
-    def _array(self, name: str) -> _Items | _Compressed:
+    def _array(self, name: str) -> _Image | _Table:
         if name not in self._arrays:
             hdu = self._hdus[self._numbers[name]]
-            if hasattr(hdu, "compression_type"):
-                self._arrays[name] = _Compressed(self.file, name, hdu)
-            else:
-                self._arrays[name] = _Items(self.file, name, hdu, self._kinds)
+            is_image = hasattr(hdu, "compression_type") or not hasattr(hdu, "columns")
+            make = _Image if is_image else _Table
+            self._arrays[name] = make(self.file, name, hdu)
         return self._arrays[name]
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
@@ -170,101 +156,32 @@ class FitsFile(OpenFormat):
             read_tile(self.file.path, stored, self._array(str(stored.name)), ranges, out)
 
 
-class _Kind:
-    """HDUs whose headers differ in the number of items alone: astropy converts any items of one as if it had no others.
-
-    Attributes:
-        dtype: The dtype that astropy gives an item.
-        is_as_stored: Whether the items lie in the file as in memory.
-        left_out: The columns that cannot be loaded, each with the reason.
-    """
-
-    def __init__(self, place: tuple[str, str], hdu: Any, cards: Sequence[str], keys: list[str], itemsize: int) -> None:
-        """See `_lengths_of` and `_cards_of`; `place` is the file, and the name of the first such HDU."""
-        self._make, self._card, self._cards, self._keys = type(hdu).fromstring, type(hdu.header.cards[0]), cards, keys
-        zero = b"0" if hdu.header.get("XTENSION") == "TABLE" else b"\0"
-        content, data = self._data(np.frombuffer(zero * itemsize, f"V{itemsize}").reshape((1,) * len(keys)))
-        columns: dict[str, NDArray[Any]] = {}
-        reasons: list[str] = []
-        for column in data.dtype.names or [""]:
-            try:
-                with library_errors(*place, f"column {column!r}"):
-                    columns[column] = _field(data, column)
-            except FileError as error:
-                reasons.append(error.reason)
-            if column in columns and columns[column].dtype.hasobject:
-                reasons.append(_VARIABLE_LENGTH.format(column))
-                del columns[column]
-        self.left_out = tuple(reasons)
-        kept = [(name, array.dtype, array.shape[1:]) for name, array in columns.items()]
-        self.dtype = columns[""].dtype if [*columns] == [""] else np.dtype(kept)
-        self.is_as_stored = self.dtype.itemsize == itemsize and _is_view(content, self.dtype, columns)
-
-    def _data(self, raw: NDArray[np.void]) -> tuple[memoryview, Any]:
-        """The bytes of these items, as in an HDU of its own, and what astropy makes of them."""
-        lengths = dict(zip(self._keys, raw.shape, strict=True))
-        cards = [str(self._card(card, lengths[card])) if card in lengths else card for card in self._cards]
-        header = "".join([*cards, "END".ljust(80)])
-        header = header.ljust(len(header) + -len(header) % _BLOCK_BYTES)
-        content = header.encode("ascii") + raw.tobytes() + bytes(-raw.nbytes % _BLOCK_BYTES)
-        data = self._make(content, **_OPTIONS).data
-        if data.dtype.names is not None and data.dtype.itemsize != raw.itemsize:
-            raise ValueError(f"a row has {raw.itemsize} bytes, and its columns have {data.dtype.itemsize}")
-        return memoryview(content)[len(header) :], data
-
-    def converted(self, raw: NDArray[np.void]) -> NDArray[Any]:
-        """The items as astropy converts them."""
-        _, data = self._data(raw)
-        if self.dtype.names is None:
-            return _field(data, "")
-        items = np.empty(raw.shape, self.dtype)
-        for name in self.dtype.names:
-            items[name] = _field(data, name)
-        return items
-
-
-class _Items:
-    """An image or a table, of which astropy converts some items at a time.
+class _Image:
+    """An image, of which astropy reads, decompresses and scales a section at a time.
 
     Attributes:
         shape: The lengths of its axes.
         dtype: The dtype that astropy gives its items.
-        in_place: Where they begin in the file, if they lie there as in memory; else None.
+        chunks: The lengths of a tile that is compressed as one.
+        filters: How the tiles are compressed.
+        in_place: Where the items begin in the file, if they lie there as in memory; else None.
         left_out: The columns that cannot be loaded, each with the reason.
     """
 
-    chunks, filters = (), ()
-
-    def __init__(self, file: InputFile, name: str, hdu: Any, kinds: dict[Any, _Kind]) -> None:
-        keys, itemsize = _lengths_of(hdu)
-        start, self.shape = hdu.fileinfo()["datLoc"], tuple(hdu.header[key] for key in keys)
-        self._file = file
-        self._stored = Stored(name, Spec.make(self.shape, f"V{itemsize}"), len(self.shape), "contiguous", start)
-        file.check_end(start + self._stored.nbytes, name)
-        cards = tuple(_cards_of(hdu, keys))
-        if cards not in kinds:
-            kinds[cards] = _Kind((file.path, name), hdu, cards, keys, itemsize)
-        self._kind = kinds[cards]
-        self.dtype, self.left_out = self._kind.dtype, self._kind.left_out
-        self.in_place = start if self._kind.is_as_stored else None
-
-    def __getitem__(self, index: tuple[slice, ...]) -> NDArray[Any]:
-        ranges = [range(axis.start, axis.stop, axis.step) for axis in index]
-        raw = np.empty([*map(len, ranges)], self._stored.dtype)
-        self._file.read(self._stored, ranges, raw)
-        return self._kind.converted(raw)
-
-
-class _Compressed:
-    """An image that astropy decompresses. See `_Items`."""
-
-    in_place, left_out = None, ()
+    left_out = ()
 
     def __init__(self, file: InputFile, name: str, hdu: Any) -> None:
-        file.check_end(hdu.fileinfo()["datLoc"] + hdu.fileinfo()["datSpan"] - _BLOCK_BYTES, name)
-        self._section, self.shape, self.chunks = hdu.section, hdu.shape, hdu.tile_shape
-        self.dtype = hdu.section[(slice(0, 1),) * len(hdu.shape)].dtype
-        self.filters = (hdu.compression_type,)
+        self._section, self.shape, header, place = hdu.section, hdu.shape, hdu.header, hdu.fileinfo()
+        is_compressed = hasattr(hdu, "compression_type")
+        self.chunks = hdu.tile_shape if is_compressed else ()
+        self.filters = (hdu.compression_type,) if is_compressed else ()
+        nbytes = (
+            place["datSpan"] - _BLOCK_BYTES if is_compressed else math.prod(self.shape) * abs(header["BITPIX"]) // 8
+        )
+        file.check_end(place["datLoc"] + nbytes, name)
+        is_scaled = (header.get("BSCALE", 1), header.get("BZERO", 0), "BLANK" in header) != (1, 0, False)
+        self.in_place = None if is_compressed or is_scaled else place["datLoc"]
+        self.dtype = self._section[... if 0 in self.shape else (slice(0, 1),) * len(self.shape)].dtype
 
     def __getitem__(self, index: tuple[slice, ...]) -> NDArray[Any]:
         spans = tuple(slice(axis.start, axis.stop) for axis in index)  # with a step, astropy makes another dtype
@@ -272,45 +189,63 @@ class _Compressed:
         return items
 
 
-def _lengths_of(hdu: Any) -> tuple[list[str], int]:
-    """The keywords that have the lengths of the axes, the slowest first, and the bytes of an item."""
-    header = hdu.header
-    if not hasattr(hdu, "columns"):
-        return [f"NAXIS{axis}" for axis in range(header["NAXIS"], 0, -1)], abs(header["BITPIX"]) // 8
-    if hasattr(hdu, "parnames"):  # of random groups
-        return ["GCOUNT"], hdu.size // header["GCOUNT"]
-    return ["NAXIS2"], header["NAXIS1"]
+class _Table:
+    """A table, or random groups. Some rows at a time become a table in memory, which astropy converts. See `_Image`.
 
-
-def _cards_of(hdu: Any, keys: Sequence[str]) -> Iterator[str]:
-    """The cards that say how data are stored, in the order of the header: the keyword alone of each of `keys`.
-
-    A table has no heap, which has the items of variable length.
+    So no rank holds the whole table, as `hdu.data` would, and a file that is cut meanwhile is an error.
     """
-    for card in hdu.header.cards:
-        if card.keyword in keys:
-            yield card.keyword
-        elif card.keyword == "PCOUNT" and "NAXIS2" in keys[:1]:
-            yield str(type(card)("PCOUNT", 0))
-        elif _OF_DATA.fullmatch(card.keyword):
-            yield str(card)
 
+    chunks, filters = (), ()
 
-def _field(data: Any, name: str) -> NDArray[Any]:
-    """A column of astropy's data of a table, or "", the data of an image."""
-    return np.asarray(data.field(name) if name else data)
+    def __init__(self, file: InputFile, name: str, hdu: Any) -> None:
+        self._file, self._make, is_groups = file, type(hdu).fromstring, hasattr(hdu, "parnames")
+        self._key = "GCOUNT" if is_groups else "NAXIS2"
+        without = (f"{self._key:8}=",) if is_groups else (f"{self._key:8}=", "PCOUNT  =")
+        cards = re.findall("(?s).{80}", hdu.header.tostring())
+        self._cards = [card for card in cards if not card.startswith(without)]
+        if not is_groups:  # no heap, which has the items of variable length
+            self._cards.insert(1, "PCOUNT  =                    0".ljust(80))
+        rows = hdu.header[self._key]
+        row_bytes = hdu.size // (rows or 1) if is_groups else hdu.header["NAXIS1"]
+        start, self.shape = hdu.fileinfo()["datLoc"], (rows,)
+        self._rows = Stored(name, Spec.make(self.shape, f"V{row_bytes}"), 1, "contiguous", start)
+        file.check_end(start + self._rows.nbytes, name)
+        zero = b"0" if hdu.header.get("XTENSION") == "TABLE" else b"\0"
+        row = np.frombuffer(zero * row_bytes, self._rows.dtype)
+        content, data = self._data(row)
+        columns: dict[str, NDArray[Any]] = {}
+        reasons: list[str] = []
+        for column in data.dtype.names:
+            try:
+                with library_errors(file.path, name, f"column {column!r}"):
+                    columns[column] = np.asarray(data.field(column))
+            except FileError as error:
+                reasons.append(error.reason)
+            if column in columns and columns[column].dtype.hasobject:
+                reasons.append(_VARIABLE_LENGTH.format(column))
+                del columns[column]
+        self.left_out = tuple(reasons)
+        self.dtype = np.dtype([(key, values.dtype, values.shape[1:]) for key, values in columns.items()])
+        # astropy returns a view of the file's bytes where it converts nothing, so no rule of the format is needed here.
+        is_view = all(np.may_share_memory(values, content) for values in columns.values())
+        self.in_place = start if is_view and self.dtype.itemsize == row_bytes else None
 
+    def _data(self, rows: NDArray[np.void]) -> tuple[NDArray[np.uint8], Any]:
+        """The bytes of a table of these rows, and what astropy makes of them."""
+        cards = [self._cards[0], f"{self._key:8}= {len(rows):20}".ljust(80), *self._cards[1:]]
+        header = "".join(cards).encode("ascii")
+        header += b" " * (-len(header) % _BLOCK_BYTES)
+        content = header + rows.tobytes() + bytes(-rows.nbytes % _BLOCK_BYTES)
+        data = self._make(content, **_OPTIONS).data
+        if data.dtype.itemsize != rows.itemsize:
+            raise ValueError(f"a row has {rows.itemsize} bytes, and its columns have {data.dtype.itemsize}")
+        return np.frombuffer(content, np.uint8), data
 
-def _is_view(content: memoryview, dtype: np.dtype[Any], columns: dict[str, NDArray[Any]]) -> bool:
-    """Whether the columns of an item are views of its bytes, at the start of `content`, each behind the other.
-
-    astropy returns a view of the file's bytes where it converts nothing, so no rule of the format is needed here.
-    """
-    item = np.frombuffer(content, dtype, 1)
-    return all(_address(columns[name]) == _address(item[name] if name else item) for name in columns)
-
-
-def _address(array: NDArray[Any]) -> int:
-    """Where an array begins in memory."""
-    address: int = array.__array_interface__["data"][0]
-    return address
+    def __getitem__(self, index: tuple[slice, ...]) -> NDArray[Any]:
+        ranges = [range(axis.start, axis.stop, axis.step) for axis in index]
+        rows = np.empty([*map(len, ranges)], self._rows.dtype)
+        self._file.read(self._rows, ranges, rows)
+        data, items = self._data(rows)[1], np.empty(rows.shape, self.dtype)
+        for column in self.dtype.names or ():
+            items[column] = data.field(column)
+        return items

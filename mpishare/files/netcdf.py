@@ -16,7 +16,7 @@ from mpishare.errors import FileError
 from mpishare.files.errors import FOREIGN_ERRORS, imported, library_errors
 from mpishare.files.hdf5_read import Hdf5File, path_of
 from mpishare.files.hdf5_types import ObjectNames, attributes_of, h5py
-from mpishare.files.input_file import InputFile, OpenFormat
+from mpishare.files.input_file import OpenFormat
 from mpishare.files.sliced import described_or_reason, read_tile
 from mpishare.files.stored import Listing, Stored, shown_names
 
@@ -37,26 +37,25 @@ _OF_DIMENSIONS = "_Netcdf4Dimid"
 class NetcdfFile(Hdf5File):
     """A netCDF-4 file. It satisfies `FormatReader` and `TextReader`."""
 
-    def __init__(self, file: InputFile) -> None:
-        super().__init__(file)
-        self._lengths: dict[tuple[str, str], int] = {}  # by the group and the name of a dimension
-
     @cached_property
     def _netcdf(self) -> Any:
         opened = imported("h5netcdf", "netCDF-4 files").File(self.handle)
         self.file.callback(opened.close)
         return opened
 
-    def _groups(self, path: str) -> list[Any]:
-        """h5netcdf's groups on the way to the group of that path, which is the last of them."""
-        groups = [self._netcdf]
-        for name in path.split("/"):
-            groups += [groups[-1].groups[name]] if name else []
-        return groups
+    def _group(self, path: str) -> Any:
+        """h5netcdf's group of that path."""
+        return self._netcdf[path] if path.strip("/") else self._netcdf
 
-    def _length(self, path: str, dimension: str) -> int:
-        """The length of a dimension that the group of that path sees. h5netcdf asks all its variables, so once."""
-        group = next(group for group in reversed(self._groups(path)) if dimension in group.dimensions)
+    @cached_property
+    def _lengths(self) -> dict[tuple[str, str], int]:
+        """The lengths of dimensions, by group and name. h5netcdf asks all variables for one, so each once."""
+        return {}
+
+    def _length(self, group: Any, dimension: str) -> int:
+        """The length of a dimension that a group sees."""
+        while dimension not in group.dimensions:
+            group = group.parent
         key = group.name, dimension
         if key not in self._lengths:
             self._lengths[key] = group.dimensions[dimension].size
@@ -70,23 +69,20 @@ class NetcdfFile(Hdf5File):
 
     def member(self, name: str) -> Any:
         """See `Hdf5File`."""
-        path, _, last = path_of(name).rpartition("/")
         with library_errors(self.file.path, name, "it"):
-            try:
-                group = self._groups(path)[-1]
-            except KeyError as error:
-                reason = f"there is no such variable or group; the file has {shown_names(self._netcdf.groups)}."
-                raise FileError(self.file.path, name, reason) from error
-            names = [*group.variables, *group.groups]
-        if last and last not in names:
-            place = f"the group {path!r}" if path else "the file"
-            reason = f"there is no such variable or group; {place} has {shown_names(names)}."
-            raise FileError(self.file.path, name, reason)
+            group = self._netcdf
+            for part in path_of(name).strip("/").split("/") if path_of(name) != "/" else ():
+                names = [*group.variables, *group.groups] if hasattr(group, "groups") else []
+                if part not in names:
+                    place = "the file" if group is self._netcdf else repr(group.name)
+                    reason = f"there is no such variable or group; {place} has {shown_names(names)}."
+                    raise FileError(self.file.path, name, reason)
+                group = group[part]
         return self.object(name)
 
     def links(self, group: Any, path: str) -> list[tuple[str, bytes]]:
         """See `Hdf5File`: the variables and the groups."""
-        netcdf = self._groups(path)[-1]
+        netcdf = self._group(path)
         hidden = {name: f"{_NAMED_LIKE_A_DIMENSION}{name}".encode() for name in netcdf.variables}
         links = {name: key if key in group else name.encode() for name, key in hidden.items()}
         return [*links.items(), *((name, name.encode()) for name in netcdf.groups)]
@@ -96,20 +92,17 @@ class NetcdfFile(Hdf5File):
         stored = super().stored(path, dataset, target)
         if stored.reason or h5py.h5s.UNLIMITED not in dataset.get_space().get_simple_extent_dims(True):
             return stored
-        group, _, name = path.rpartition("/")
         try:
-            dimensions = self._groups(group)[-1].variables[name].dimensions
-            shape = tuple(self._length(group, dimension) for dimension in dimensions)
-        except (*FOREIGN_ERRORS, StopIteration):  # a dataset of another program has no dimensions of netCDF
+            group, _, name = path.rpartition("/")
+            owner = self._group(group)
+            shape = tuple(self._length(owner, dimension) for dimension in owner.variables[name].dimensions)
+        except (*FOREIGN_ERRORS, AttributeError):  # a dataset of another program has no dimensions of netCDF
             return stored
         return replace(stored, spec=Spec.checked((*shape, *stored.shape[stored.ndim :]), stored.dtype))
 
     def attributes(self, path: str, member: Any, names: ObjectNames, unread: list[str]) -> dict[str, Any]:
         """See `Hdf5File`: without those that only the netCDF library uses."""
-        group, _, name = path.rpartition("/")
-        is_variable = isinstance(member, h5py.Dataset)
-        owner = self._groups(group)[-1].variables[name] if is_variable else self._groups(path)[-1]
-        values = attributes_of(member, owner.attrs, names, unread)
+        values = attributes_of(member, self._group(path).attrs, names, unread)
         return {key: _plain(key, value) for key, value in values.items()}
 
     def read_items(self, stored: Stored, ranges: Sequence[range], items: NDArray[Any]) -> None:
@@ -125,27 +118,21 @@ class NetcdfFile(Hdf5File):
 
 def _fill_value(dataset: Any, dtype: np.dtype[Any]) -> Any:
     """The fill value of h5py's low-level dataset, as an item of a dtype."""
+    value = h5py.Dataset(dataset).fillvalue
     if dtype.hasobject:
-        return h5py.Dataset(dataset).fillvalue
-    plist = dataset.get_create_plist()
-    value = np.zeros((), dataset.dtype)
-    if plist.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED:
-        plist.get_fill_value(value)
-    else:
+        return value
+    if dataset.get_create_plist().fill_value_defined() != h5py.h5d.FILL_VALUE_USER_DEFINED:
         defaults = imported("h5netcdf.legacyapi", "netCDF-4 files").default_fillvals
-        value[...] = defaults.get(value.dtype.str[1:], 0)
-    return np.frombuffer(value.tobytes(), dtype)[0]
+        value = defaults.get(dataset.dtype.str[1:], value)
+    return np.asarray(value, dataset.dtype).view(dtype)
 
 
 def is_netcdf(handle: Any) -> bool:
     """Whether h5py's file was written by the netCDF library or h5netcdf.
 
-    Files of versions before 4.4.1 do not say so. But they have dimensions, which are marked; or whose names are those
-    of the coordinates, in a file that remembers in which order they were made. Dimension scales that h5py makes have
-    none of this.
+    Files of versions before 4.4.1 do not say so, but most mark a dimension. Dimension scales of h5py have no such mark.
     """
     root = handle.id
-    is_ordered = root.get_create_plist().get_link_creation_order() & h5py.h5p.CRT_ORDER_TRACKED
 
     def is_marked(path: bytes, info: Any) -> bool | None:  # a result other than None ends the visit
         if info.type != h5py.h5o.TYPE_DATASET or not info.num_attrs:
@@ -153,11 +140,8 @@ def is_netcdf(handle: Any) -> bool:
         if not h5py.h5a.exists(root, b"CLASS", obj_name=path):  # no dimension, as most datasets
             return None
         attributes = h5py.Dataset(h5py.h5o.open(root, path)).attrs
-        title, name = attributes.get("NAME"), path.rpartition(b"/")[2]
-        if _OF_DIMENSIONS in attributes:
-            return True
-        is_netcdf = isinstance(title, bytes) and (title.startswith(_NO_VARIABLE) or (is_ordered and title == name))
-        return True if is_netcdf else None
+        title = attributes.get("NAME")
+        return _OF_DIMENSIONS in attributes or (isinstance(title, bytes) and title.startswith(_NO_VARIABLE)) or None
 
     try:
         return any(h5py.h5a.exists(root, name) for name in _OF_FILES) or bool(

@@ -172,9 +172,7 @@ def read_by_astropy(path):
 
 
 def plain(value):
-    if isinstance(value, fits.Undefined):
-        return None
-    return value if isinstance(value, (str, bool, int, float, complex)) else str(value)
+    return value if isinstance(value, str | bool | int | float | complex | None) else str(value)
 
 
 def plain_array(data):
