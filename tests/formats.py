@@ -101,6 +101,13 @@ def write_compressed(path, arrays):
     fits.HDUList([fits.PrimaryHDU(), *hdus]).writeto(path)
 
 
+def write_netcdf3(path, arrays):
+    with netCDF4.Dataset(path, "w", format="NETCDF3_CLASSIC") as file:
+        for name, array in arrays.items():
+            axes = [file.createDimension(f"{name} {axis}", length).name for axis, length in enumerate(array.shape)]
+            file.createVariable(name, array.dtype.newbyteorder("="), axes)[...] = array
+
+
 ZARR_VERSIONS = [2, 3] if zarr.__version__ >= "3" else [2]
 zarr.zeros(1)[:]  # starts its thread, before descriptors are counted
 
@@ -145,6 +152,7 @@ WRITTEN = {
     "npz, deflated": Format(write_deflated, ARRAYS, "NpzFile"),
     "FITS": Format(write_fits, IMAGES, "FitsFile"),
     "FITS, compressed": Format(write_compressed, {"SMALL": ARRAYS["small"]}, "FitsFile"),
+    "netCDF 3": Format(write_netcdf3, {name: IMAGES[name] for name in ("PIXELS", "HEAT")}, "Netcdf3File"),
     "safetensors": Format(write_safetensors, {**TENSORS, **ML_TENSORS}, "SafetensorsFile"),
     "safetensors, index": Format(write_index, TENSORS, "SafetensorsIndex"),
 }
@@ -163,30 +171,12 @@ def arrays_of(dtypes):
     return {dtype.replace(">", "big "): values.astype(dtype) for dtype in dtypes.split()}
 
 
-def write_netcdf4(path, arrays):
-    """Chunks of one type and contiguous variables of the next."""
-    with netCDF4.Dataset(path, "w") as file:
-        file.createDimension("y", 5)
-        file.createDimension("x", 8)
-        for number, (name, array) in enumerate(arrays.items()):
-            dtype: Any = file.createCompoundType(array.dtype, f"type{number}") if array.dtype.names else array.dtype
-            options: dict[str, Any] = {"zlib": True, "chunksizes": (2, 3)} if number % 2 else {}
-            options["endian"] = "big" if name.startswith("big") else "native"
-            file.createVariable(name, dtype, ("y", "x"), **options)[:] = array
-
-
 def write_h5netcdf(path, arrays):
     with h5netcdf.File(path, "w", invalid_netcdf=True) as file:
         file.dimensions = {"y": 5, "x": 8}
         for number, (name, array) in enumerate(arrays.items()):
             options = {"compression": "gzip", "chunks": (2, 3)} if number % 2 else {}
             file.create_variable(name, ("y", "x"), data=array, **options)
-
-
-def read_netcdf4(path):
-    with netCDF4.Dataset(path) as file:
-        file.set_auto_maskandscale(False)
-        return {name: variable[...] for name, variable in file.variables.items()}
 
 
 def read_h5netcdf(path):
@@ -199,22 +189,9 @@ def read_npz(path):
         return {**file}
 
 
-def read_fits(path):
-    with fits.open(path) as file:
-        return {hdu.name: np.array(hdu.data) for hdu in file[1:]}
-
-
 def read_zarr(path):
     group = zarr.open(str(path), mode="r")
     return {name: group[name][...] for name in group}
-
-
-COLUMNS = [
-    (f"c{number}", dtype, (2,) * (number % 3))
-    for number, dtype in enumerate(["u1", ">i2", ">i4", ">i8", ">f4", ">f8", ">c8", ">c16", "S3"])
-]
-IMAGE_TYPES = {name.upper(): array for name, array in arrays_of("u1 >i2 >i4 >i8 >f4 >f8 i1 u2 u4 u8").items()}
-RECORDS = {"records": np.zeros((5, 8), [("id", "i4"), ("mass", "f8")])}
 
 
 class Written(NamedTuple):
@@ -235,8 +212,6 @@ EVERY_DTYPE = {
     "npz": Written(write_npz, read_npz, arrays_of(f"? {NUMBERS} f2 g c8 c16 S5 U3 M8[ns] m8[s] {BIG} >c16 >U3")),
     "npz, deflated": Written(write_deflated, read_npz, arrays_of(f"? {NUMBERS} f2 c8 S5 U3 M8[ns] >f8")),
     "safetensors": Written(write_safetensors, load_file, arrays_of(f"? {NUMBERS} f2 c8")),
-    "FITS": Written(write_fits, read_fits, {**IMAGE_TYPES, "TABLE": np.zeros(9, COLUMNS)}),
-    "netCDF4": Written(write_netcdf4, read_netcdf4, {**arrays_of(f"{NUMBERS} S1 {BIG}"), **RECORDS}),
     "h5netcdf": Written(write_h5netcdf, read_h5netcdf, arrays_of(f"? {NUMBERS} f2 c8 c16 S5 {BIG}")),
     "zarr 2": Written(
         partial(write_zarr, version=2), read_zarr, arrays_of(f"? {NUMBERS} f2 c8 c16 S5 U3 M8[ns] m8[s] {BIG}")

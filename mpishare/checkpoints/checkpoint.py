@@ -21,12 +21,10 @@ from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.errors import ArgumentError, FileError, checked_integer, checked_path
-from mpishare.files.errors import file_errors, stall_errors
-from mpishare.files.hdf5_types import check_h5py
+from mpishare.files.errors import check_h5py, file_errors, stall_errors
 from mpishare.files.input_file import InputFile
 from mpishare.files.parallel_read import read_parts
-from mpishare.files.replace_file import Replacement
-from mpishare.files.row_blocks import ROOT
+from mpishare.files.replace_file import ROOT, Replacement
 from mpishare.files.save import names_in, specs_of
 from mpishare.memory.backends import check_backend
 from mpishare.progress_bar import check_tqdm

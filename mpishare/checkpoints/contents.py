@@ -34,8 +34,7 @@ from mpishare.files.atomic_file import AtomicFile, write_exactly
 from mpishare.files.errors import file_errors
 from mpishare.files.hdf5_write import lay_out
 from mpishare.files.input_file import InputFile, Stamp, read_bytes, read_exactly
-from mpishare.files.replace_file import Blocks, Checksums
-from mpishare.files.row_blocks import RowBlocks
+from mpishare.files.replace_file import Blocks, Checksums, RowBlocks
 from mpishare.files.tiles import Tile
 
 HEADER = struct.Struct("<8sIIQQ")

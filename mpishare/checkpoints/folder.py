@@ -20,7 +20,7 @@ from mpishare.errors import ArgumentError, FileError, text_of_error
 from mpishare.files.atomic_file import check_access, sync_folder
 from mpishare.files.errors import file_errors
 from mpishare.files.input_file import InputFile, Stamp
-from mpishare.files.row_blocks import ROOT
+from mpishare.files.replace_file import ROOT
 
 _FILES = r"\d{12,}\.h5"
 """A pattern for the names of the files."""

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from mpishare.comm.agreement import is_from_outside
@@ -101,3 +102,25 @@ def reason_of(error: BaseException) -> str:
         message = error.args[0]  # str() would give its repr
     reason = (str(message).splitlines() or [type(error).__name__])[0]
     return f"{reason}. {_CURE_OF_LOCKED}" if _LOCKED in reason else reason
+
+
+class _H5py:
+    """The module h5py, which is imported when the first of its attributes is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = vars(self)[name] = getattr(imported("h5py", "HDF5 files"), name)
+        return value
+
+
+h5py: Any = _H5py()
+"""h5py for all that read or write HDF5 files. Its use raises BackendError if it is not installed."""
+
+
+def check_h5py() -> None:
+    """Checks that h5py is installed, without importing it.
+
+    Raises:
+        BackendError: It is not.
+    """
+    if find_spec("h5py") is None:
+        raise BackendError("HDF5 files need h5py, which is not installed: pip install h5py")

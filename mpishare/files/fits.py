@@ -49,12 +49,20 @@ class FitsFile(OpenFormat):
         except SpecError as error:  # of a length that no array has
             raise FileError(self.file.path, name, str(error)) from error
 
-    @cached_property
-    def _hdus(self) -> Any:
+    def _open(self, *, memmap: bool) -> Any:
         fits = imported("astropy.io.fits", "FITS files")
-        opened = fits.open(open(self.file.descriptor, "rb", closefd=False), memmap=False, **_OPTIONS)  # noqa: SIM115
+        opened = fits.open(open(self.file.descriptor, "rb", closefd=False), memmap=memmap, **_OPTIONS)  # noqa: SIM115
         self.file.callback(opened.close)
         return opened
+
+    @cached_property
+    def _hdus(self) -> Any:
+        return self._open(memmap=False)
+
+    @cached_property
+    def _mapped(self) -> Any:
+        """The HDUs for compressed images, of which astropy reads all tiles at once where it does not map them."""
+        return self._open(memmap=True)
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
@@ -145,9 +153,11 @@ class FitsFile(OpenFormat):
     def _array(self, name: str) -> _Image | _Table:
         if name not in self._arrays:
             hdu = self._hdus[self._numbers[name]]
-            is_image = hasattr(hdu, "compression_type") or not hasattr(hdu, "columns")
-            make = _Image if is_image else _Table
-            self._arrays[name] = make(self.file, name, hdu)
+            if hasattr(hdu, "compression_type"):
+                self._arrays[name] = _Image(self.file, name, self._mapped[self._numbers[name]])
+            else:
+                make = _Table if hasattr(hdu, "columns") else _Image
+                self._arrays[name] = make(self.file, name, hdu)
         return self._arrays[name]
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:

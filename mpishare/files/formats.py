@@ -12,8 +12,7 @@ from mpishare.files.fits import FitsFile
 from mpishare.files.hdf5_read import Hdf5File
 from mpishare.files.input_file import InputFile
 from mpishare.files.netcdf import Netcdf3File, NetcdfFile, is_netcdf
-from mpishare.files.npy import NpyFile
-from mpishare.files.npz import NpzFile
+from mpishare.files.npy import NpyFile, NpzFile
 from mpishare.files.safetensors import SafetensorsFile, SafetensorsIndex
 from mpishare.files.stored import Listing, shown_names
 from mpishare.files.tiles import Reader
@@ -74,13 +73,8 @@ def _reader_of_hdf5(file: InputFile) -> FormatReader:
     return netcdf
 
 
-def _compressed(by: str, command: str) -> Callable[[InputFile], FormatReader]:
-    """What refuses a compressed file."""
-
-    def refuse(file: InputFile) -> FormatReader:
-        raise FileError(file.path, None, f"is compressed by {by}. Decompress it before, such as by {command}.")
-
-    return refuse
+def _refuse_compressed(file: InputFile) -> FormatReader:
+    raise FileError(file.path, None, "is compressed. Decompress it before, such as by gunzip, bunzip2, unxz or unzstd.")
 
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
@@ -91,12 +85,7 @@ FORMATS: tuple[tuple[bytes, Callable[[InputFile], FormatReader]], ...] = (
     (rb"SIMPLE  =", FitsFile),
     (rb"CDF[\x01\x02\x05]", Netcdf3File),
     (re.escape(_HDF5), _reader_of_hdf5),
-    (rb"\x1f\x8b", _compressed("gzip", "gunzip")),
-    (rb"BZh[1-9]", _compressed("bzip2", "bunzip2")),
-    (rb"\xfd7zXZ\0", _compressed("xz", "unxz")),
-    (rb"\x28\xb5\x2f\xfd", _compressed("zstd", "unzstd")),
-    (rb"\x04\x22\x4d\x18", _compressed("lz4", "unlz4")),
-    (rb"\x1f\x9d", _compressed("compress", "uncompress")),
+    (rb"\x1f[\x8b\x9d]|BZh[1-9]|\xfd7zXZ\0|\x28\xb5\x2f\xfd|\x04\x22\x4d\x18", _refuse_compressed),
     (rb".{4}\0{4}\{", SafetensorsFile),
     (rb"\s*\{", SafetensorsIndex),
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from itertools import pairwise, repeat
 from typing import Any
@@ -12,14 +13,12 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from mpishare.arrays.dtypes import check_dtype
+from mpishare.arrays.dtypes import check_dtype, describe, rebuild
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError, place_in
-from mpishare.files.errors import FOREIGN_ERRORS, file_errors, reason_of
-from mpishare.files.hdf5_types import ObjectNames, attributes_of, h5py, readable
+from mpishare.files.errors import FOREIGN_ERRORS, file_errors, h5py, reason_of
 from mpishare.files.input_file import InputFile, OpenFormat
-from mpishare.files.stored import NO_DTYPE, Listing, Stored, Tree, names_in, shown_names, stored_or_reason
-from mpishare.files.text import read_text, with_widths
+from mpishare.files.stored import NO_DTYPE, Listing, Stored, Tree, names_in, shown_names, stored_or_reason, with_widths
 
 _LAYOUTS = ("compact", "contiguous", "chunked", "virtual")
 """Layouts of datasets; the index of each is its number in HDF5's H5D_layout_t."""
@@ -83,7 +82,9 @@ class Hdf5File(OpenFormat):
         try:
             member = self.object(name)
         except FOREIGN_ERRORS as error:
-            reason = f"there is no such dataset or group; {_as_far_as(self.handle, name).rstrip('.')}."
+            reason = (
+                f"there is no such dataset or group; {_nearest_group(self.handle, name)}. HDF5: {reason_of(error)}."
+            )
             raise FileError(self.file.path, name, reason) from error
         if isinstance(member, h5py.h5t.TypeID):
             raise FileError(self.file.path, name, "is a Datatype, neither a dataset nor a group.")
@@ -112,22 +113,13 @@ class Hdf5File(OpenFormat):
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
         """See `Reader`."""
-        if stored.is_text:
-            read_text(self, stored, ranges, out)
-        else:
-            # The rows of the selection, of which `out` is a part: HDF5 writes there, and leaves the rest alone.
-            rows = as_strided(out, (*out.shape[:1], *(row // step for row, step in pairwise(out.strides))))
-            self.read_items(stored, ranges, rows)
-
-    def text_dtype(self, stored: Stored) -> np.dtype[Any]:
-        """See `TextReader`."""
-        dtype, _ = readable(self.object(stored.name).dtype)
-        assert dtype is not None
-        return dtype
+        # The rows of the selection, of which `out` is a part: HDF5 writes there, and leaves the rest alone.
+        rows = as_strided(out, (*out.shape[:1], *(row // step for row, step in pairwise(out.strides))))
+        self.read_items(stored, ranges, rows)
 
     def strings(self, stored: Stored, ranges: Sequence[range]) -> NDArray[Any]:
         """See `TextReader`."""
-        items = np.zeros([*map(len, ranges)], self.text_dtype(stored))
+        items = np.zeros([*map(len, ranges)], readable(self.object(stored.name).dtype)[0])
         self.read_items(stored, ranges, items)
         return items
 
@@ -166,7 +158,7 @@ class _Walk:
         self.attributes: dict[int, dict[str, Any]] = {}
         self.unread: list[str] = []
         self._has_attributes = attributes
-        self._object_names = ObjectNames()
+        self._object_names: ObjectNames = {}
         self._trees: dict[tuple[int, int], Tree] = {}  # by the file and the address of the object
         self._file = file
         self._files = {h5py.h5o.get_info(file.handle.id).fileno: file.handle}  # open, so that each keeps its number
@@ -238,20 +230,15 @@ def _why_dangling(group: Any, key: bytes, error: BaseException) -> str:
     return f"it leads to {place_in(path, name)}: {reason_of(error)}"
 
 
-def _as_far_as(member: Any, name: str) -> str:
-    """What a file has along a name: the members of the last group, or the dataset or link at which it ends."""
-    path = ""
-    for part in path_of(name).split("/")[1:]:
-        if not isinstance(member, h5py.Group) or part.encode() not in list(member.id):
-            break
-        path = f"{path}/{part}"
-        try:
-            member = member[part]
-        except FOREIGN_ERRORS as error:
-            return f"{path!r} is a link: {_why_dangling(member.id, part.encode(), error)}"
-    if not isinstance(member, h5py.Group):
-        return f"{path!r} is a {type(member).__name__.lower()}"
-    return f"{f'the group {path!r}' if path else 'the file'} has {shown_names(member)}"
+def _nearest_group(file: Any, name: str) -> str:
+    """What h5py's file has along a name: the members of the last group, or what is there in the place of a group."""
+    path, member = path_of(name), None
+    while member is None:
+        path = path.rpartition("/")[0]
+        with suppress(*FOREIGN_ERRORS):
+            member = file[path or "/"]
+    place = f"the {type(member).__name__.lower()} {path!r}" if path else "the file"
+    return f"{place} has {shown_names(member) if isinstance(member, h5py.Group) else 'no members'}"
 
 
 def path_of(name: str) -> str:
@@ -333,3 +320,81 @@ def _check_chunks(dataset: Any, number: int) -> None:
     if short is not None:
         reason = f"its chunk at {short.chunk_offset} has {short.size} bytes, fewer than its checksum."
         raise ValueError(f"is damaged: {reason}")
+
+
+def readable(dtype: np.dtype[Any], column: str = "") -> tuple[np.dtype[Any] | None, list[str]]:
+    """What h5py reads of a dtype into items of fixed size or strings; and why not the rest, by column.
+
+    Args:
+        dtype: That of h5py.
+        column: The column that has it.
+    """
+    if not dtype.hasobject:
+        return dtype, []
+    if dtype.subdtype is not None:
+        base, reasons = readable(dtype.base, column)
+        return None if base is None else np.dtype((base, dtype.shape)), reasons
+    if dtype.names is not None:
+        columns = {name: readable(dtype[name], f"{column}.{name}" if column else name) for name in dtype.names}
+        kept = [(name, inner) for name, (inner, _) in columns.items() if inner is not None]
+        reasons = [reason for _, inner in columns.values() for reason in inner]
+        return (np.dtype(kept) if reasons else dtype) if kept else None, reasons
+    string = h5py.check_string_dtype(dtype)
+    if string is not None and string.length is None:
+        return dtype, []
+    if h5py.check_ref_dtype(dtype) is not None:
+        reason = "its items are references into the file, which mean nothing without it."
+    else:
+        reason = "its items are arrays of variable length. Store them in one array, and in another where each begins."
+    return None, [f"column {column!r}: {reason}" if column else reason]
+
+
+ObjectNames = dict[int, dict[int, str]]
+"""The names of the objects of a file by their addresses, by the number of the file."""
+
+
+def _name_of(reference: Any, member: Any, names: ObjectNames) -> str | None:
+    """The name of the object that `reference`, in an attribute of `member`, leads to; None if it leads nowhere.
+
+    HDF5 (H5Iget_name) would search the whole file for each name. This visits each file once, and keeps what it found.
+    """
+    try:
+        target = h5py.h5r.dereference(reference, member.id)
+    except (LookupError, ValueError, RuntimeError):  # which of them depends on what lies where the object was
+        return None
+    info = h5py.h5o.get_info(target)
+    if info.fileno not in names:
+        file = h5py.h5i.get_file_id(target)
+        found = names[info.fileno] = {h5py.h5o.get_info(file).addr: "/"}
+        h5py.h5o.visit(
+            file, lambda name, at: found.update({at.addr: f"/{name.decode(errors='surrogateescape')}"}), info=True
+        )
+    return names[info.fileno].get(info.addr)
+
+
+def attributes_of(
+    member: Any, attributes: Mapping[str, Any], names: ObjectNames, left_out: list[str]
+) -> dict[str, Any]:
+    """The attributes of a dataset or a group, h5py's object. Those that cannot be read join `left_out`."""
+    result = {}
+    for name in attributes:
+        try:
+            result[name] = _plain(attributes[name], member, names)
+        except FOREIGN_ERRORS as error:
+            left_out.append(f"attribute {name!r} of {member.name!r}: {reason_of(error)}")
+    return result
+
+
+def _plain(value: Any, member: Any, names: ObjectNames) -> Any:
+    """`value` without h5py's classes: the name for a reference, None for an empty attribute."""
+    if isinstance(value, h5py.Empty):
+        return None
+    if isinstance(value, h5py.Reference):
+        return _name_of(value, member, names) if value else None
+    if isinstance(value, np.void) and value.dtype.hasobject:
+        return tuple(_plain(value[name], member, names) for name in value.dtype.names or ())
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        return [_plain(item, member, names) for item in value]
+    if isinstance(value, np.ndarray):
+        return np.array(value, rebuild(describe(value.dtype)))
+    return value

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from mpishare.arrays.spec import Spec
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.files.atomic_file import write_exactly
-from mpishare.files.errors import FOREIGN_ERRORS, file_errors
-from mpishare.files.hdf5_types import h5py
+from mpishare.files.errors import FOREIGN_ERRORS, file_errors, h5py
 
 
 def lay_out(

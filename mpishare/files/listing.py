@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any
 
 import numpy as np
 
 from mpishare.arrays.region import Axis, View, parse_region
-from mpishare.errors import ArgumentError, FileError, checked_path
+from mpishare.arrays.spec import Spec
+from mpishare.errors import ArgumentError, FileError, checked_path, place_in
 from mpishare.files.formats import FormatReader, reader_of
 from mpishare.files.hdf5_read import path_of
 from mpishare.files.input_file import InputFile
-from mpishare.files.stored import Listing, Stored, check_loadable, left_out, listed, names_in
-from mpishare.files.text import TextReader, strings_in, with_widths
-from mpishare.files.tiles import Selection, wanted
+from mpishare.files.stored import Listing, Stored, check_loadable, left_out, listed, names_in, strings_in, with_widths
+from mpishare.files.tiles import Selection, TextReader, wanted
+
+_NATIVE = "native"
+"""What `load` takes for the dtype that an array has, in the byte order of this machine."""
 
 _SHOWN_REASONS = 8
 _STRINGS_AT_A_TIME = 1 << 16
@@ -79,7 +83,7 @@ def inspect_file(reader: FormatReader, name: str | None, region: Any, *, attribu
         SpecError: The dataset cannot be loaded. Of a group it is left out, unless it has nothing else.
     """
     listing = reader.listing(name, attributes=attributes)
-    if isinstance(reader, TextReader) and any(array.is_text and not array.reason for array in listing.arrays):
+    if any(array.is_text and not array.reason for array in listing.arrays):
         with suppress(ArgumentError):  # which every rank finds by itself
             listing = _with_widths(reader, listing, region)
     if not listing.is_group or len(listing.arrays) == 1:
@@ -90,15 +94,19 @@ def inspect_file(reader: FormatReader, name: str | None, region: Any, *, attribu
     return listing
 
 
-def selections(listing: Listing, region: Any) -> tuple[dict[int, Selection], View]:
+def selections(
+    listing: Listing, region: Any, dtype: np.dtype[Any] | str | None = None
+) -> tuple[dict[int, Selection], View]:
     """What to read of each array, by its number; and what makes the result of the one array.
 
     Args:
         listing: The arrays.
         region: An index into one array; None for all of it.
+        dtype: What `checked_dtype` returned; None converts nothing.
 
     Raises:
-        ArgumentError: The region is not within the array, or is of a group.
+        ArgumentError: The region is not within the array, or is of a group; or an array cannot be converted without
+            losing more than precision.
     """
     if listing.is_group and region is not None:
         raise ArgumentError(f"region is for one array, but a group of {listing.path} was given. Give a dataset in it.")
@@ -108,7 +116,7 @@ def selections(listing: Listing, region: Any) -> tuple[dict[int, Selection], Vie
         if not array.reason:
             shape = array.shape[: array.ndim]
             axes, view = _whole(shape) if region is None else parse_region(region, shape)
-            made[number] = Selection(array, tuple(axes))
+            made[number] = Selection(array, tuple(axes), _other_dtype(listing.path, array, dtype))
     return made, view
 
 
@@ -118,7 +126,7 @@ def _whole(shape: tuple[int, ...]) -> tuple[list[Axis], View]:
     return parse_region((), shape)
 
 
-def _with_widths(reader: TextReader, listing: Listing, region: Any) -> Listing:
+def _with_widths(reader: Any, listing: Listing, region: Any) -> Listing:
     """The listing, with strings as wide as a load needs them."""
     arrays = list(listing.arrays)
     for number, selection in selections(listing, region)[0].items():
@@ -137,13 +145,42 @@ def _dtype_of_longest(reader: TextReader, selection: Selection) -> np.dtype[Any]
     Raises:
         FileError: They cannot be read.
     """
-    dtype = reader.text_dtype(selection.stored)
-    widths = [1] * len(list(strings_in(np.empty(0, dtype))))
+    dtype = selection.stored.dtype
+    widths: Iterable[int] = repeat(1)
     for strips in selection.cuts(_STRINGS_AT_A_TIME):
         items = wanted(reader.strings(selection.stored, [strip.indices for strip in strips]), strips)
-        longest = [max(map(len, strings.flat), default=0) for strings in strings_in(items)]
-        widths = list(map(max, widths, longest))
+        longest = (max(map(len, strings.flat), default=0) for strings in strings_in(items))
+        dtype, widths = items.dtype, list(map(max, widths, longest))
     return with_widths(dtype, iter(widths)).base
+
+
+def checked_dtype(dtype: Any) -> np.dtype[Any] | str | None:
+    """`dtype` as one of NumPy, or as "native", or None.
+
+    Raises:
+        SpecError: It is none of these, or has Python objects.
+        ArgumentError: It is one of subarrays.
+    """
+    if dtype is None or (isinstance(dtype, str) and dtype == _NATIVE):
+        return dtype
+    spec = Spec.make((), dtype)
+    if spec.shape:
+        raise ArgumentError(f"dtype {dtype!r} is one of subarrays. Give the dtype of their items, {spec.dtype}.")
+    checked: np.dtype[Any] = np.dtype(dtype)
+    return checked
+
+
+def _other_dtype(path: str, stored: Stored, dtype: np.dtype[Any] | str | None) -> np.dtype[Any] | None:
+    """The dtype to which an array is converted; None if it has that already, or is left as it is."""
+    wanted = stored.dtype.newbyteorder("=") if isinstance(dtype, str) else dtype
+    if wanted is None or wanted == stored.dtype:
+        return None
+    try:  # strings without a width, and times without a unit, get that which NumPy gives them
+        return np.empty(0, stored.dtype).astype(wanted, casting="same_kind").dtype
+    except TypeError as error:
+        place = place_in(path, stored.name)
+        reason = f"{place} has dtype {stored.dtype}, which NumPy does not cast to {wanted} as same_kind."
+        raise ArgumentError(reason) from error
 
 
 def checked(path: Any, dataset: Any) -> tuple[str, str | None]:

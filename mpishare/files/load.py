@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,26 +14,26 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from mpishare.arrays.region import View, checked_region, text_of_region
+from mpishare.arrays.spec import Spec
 from mpishare.comm import callsite, mpi
-from mpishare.comm.agreement import PAYLOAD_BYTES, agree
+from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
-from mpishare.errors import ArgumentError, FileError
-from mpishare.files.converted import checked_dtype, converted
-from mpishare.files.errors import file_errors
+from mpishare.errors import ArgumentError, FileError, checked_integers
 from mpishare.files.formats import FormatReader, reader_of
 from mpishare.files.input_file import InputFile, Stamp
-from mpishare.files.listing import checked, inspect_file, selections
-from mpishare.files.parallel_read import ROOT, read_parts
+from mpishare.files.listing import checked, checked_dtype, inspect_file, selections
+from mpishare.files.parallel_read import ROOT, map_parts, read_parts
 from mpishare.files.sliced import CallFile, name_of_call
-from mpishare.files.split import Split, check_rows, checked_split, load_split
 from mpishare.files.stored import Listing, listed
 from mpishare.files.tiles import Selection
 from mpishare.memory.backends import check_backend
-from mpishare.memory.mapping import Mapping, Origin
-from mpishare.memory.pool import Slot
-from mpishare.memory.segment import Segment
+from mpishare.memory.per_node import node_counts, on_each_node
+from mpishare.objects.distributed import Distributed
 from mpishare.progress_bar import check_tqdm
+
+Split = bool | Sequence[int]
+"""What `load` takes for `split`: whether to, or how many rows each node takes."""
 
 Found = tuple[Callable[[InputFile], FormatReader], dict[str, Stamp], Listing]
 """What a rank has found: what reads the format of the file, its stamps, and what it stores."""
@@ -144,7 +145,7 @@ def load(
             make, file, name = _source(path, dataset, call)
             items = None if region is None else checked_region(region)
             shown = "None" if items is None else text_of_region(items)
-            split = checked_split(split, items, is_mapped=map)
+            split = _checked_split(split, items, is_mapped=map)
             switches = f"map={bool(map)}, attributes={bool(attributes)}, progress={bool(progress)}, backend={names}"
             switches += f", {split=}, dtype={checked_dtype(dtype)!s}"
             source = repr(file) if call is None else "call=…"
@@ -158,35 +159,30 @@ def load(
             if context.topology.rank == ROOT or (per_node and context.topology.is_leader):
                 reader = make(stack.enter_context(InputFile(file)))
                 pickled = _inspected(context, reader, name, items, attributes=attributes)
-                if context.topology.rank == ROOT:
-                    agreement.payload = len(pickled).to_bytes(PAYLOAD_BYTES, "little")
         is_split = split is not False
         is_reading = per_node or is_split or context.topology.node == context.topology.node_of(ROOT)
-        of_root, own = _shared_listing(context, pickled, agreement.payload, per_node=per_node)
+        of_root = own = context.collective_comm.bcast_obj(pickled, ROOT)
+        if per_node and context.topology.n_nodes > 1:
+            own = context.node_collective_comm.bcast_obj(pickled, 0)
         with agree(context.collective_comm):
             format_class, stamps, listing = _understood(context, of_root, own)
             if reader is None:
                 reader = (make if call else format_class)(stack.enter_context(InputFile(listing.path, stamps)))
             if isinstance(reader, CallFile) and is_reading:
                 reader.check_same(listing.arrays[0])
-            reader, listing = converted(reader, listing, checked_dtype(dtype))
-            chosen, view = selections(listing, items)
-            check_rows(listing, chosen, is_split)
+            chosen, view = selections(listing, items, checked_dtype(dtype))
+            _check_rows(listing, chosen, is_split)
         if is_split:
-            data: Any = load_split(context, reader, chosen[0], view, split, backend=names, progress=progress)
+            data: Any = _load_split(context, reader, chosen[0], view, split, backend=names, progress=progress)
         else:
             parts = list(chosen.values())
             options: Any = {"backend": names, "once_per": read, "progress": progress}
-            arrays = _mapped(context, reader, parts) if map else read_parts(context, reader, parts, **options)
-            data = _result(listing, view, dict(zip(chosen, arrays, strict=True)))
+            arrays = map_parts(context, reader, parts) if map else read_parts(context, reader, parts, **options)
+            numbered = dict(zip(chosen, arrays, strict=True))
+            data = nested(listing.tree, numbered, {}) if listing.is_group else view(arrays[0])
     if not attributes:
         return data
     return data, listing.attributes if listing.is_group else listing.attributes.get("", {})
-
-
-def _result(listing: Listing, view: View, arrays: dict[int, NDArray[Any]]) -> Any:
-    """The arrays of a group in dicts, or the one array."""
-    return nested(listing.tree, arrays, {}) if listing.is_group else view(arrays[0])
 
 
 def _source(
@@ -212,80 +208,91 @@ def _inspected(context: Context, reader: FormatReader, name: str | None, region:
     return pickle.dumps((type(reader), reader.file.stamps, listing))
 
 
-def _shared_listing(context: Context, pickled: bytes, length: bytes, *, per_node: bool) -> tuple[bytes, bytes]:
-    """What the root found, and what the leader of this node found in the file of the node, pickled.
-
-    Args:
-        context: That of the communicator.
-        pickled: What this rank found, if it looked.
-        length: The number of bytes that the root has.
-        per_node: Whether each node has its own file.
-    """
-    is_root = context.topology.rank == ROOT
-    block = np.frombuffer(pickled, np.uint8) if is_root else np.empty(int.from_bytes(length, "little"), np.uint8)
-    context.collective_comm.bcast(block, ROOT)
-    if not per_node or context.topology.n_nodes == 1:
-        return block.tobytes(), b""
-    return block.tobytes(), context.node_collective_comm.bcast_obj(pickled, 0)
-
-
 def _understood(context: Context, of_root: bytes, own: bytes) -> Found:
-    """What the leader of this node found, or else the root.
+    """What the leader of this node found, or the root.
 
     Raises:
         FileError: This node's file has other arrays than the root's.
         ImportError: A dtype needs a package that this rank does not have.
     """
-    found: Found = pickle.loads(of_root)  # noqa: S301 - of this job
-    if not own:
-        return found
-    own_found: Found = pickle.loads(own)  # noqa: S301
-    there, here = found[2].description, own_found[2].description
+    found: Found = pickle.loads(own)  # noqa: S301 - of this job
+    there, here = pickle.loads(of_root)[2].description, found[2].description  # noqa: S301
     if here != there:
         host, root_host = context.topology.host, context.topology.hosts[ROOT]
-        raise FileError(own_found[2].path, None, f"has {here} on host {host}, but on host {root_host} {there}.")
-    return own_found
+        raise FileError(found[2].path, None, f"has {here} on host {host}, but on host {root_host} {there}.")
+    return found
 
 
-def _mapped(context: Context, reader: FormatReader, chosen: list[Selection]) -> list[NDArray[Any]]:
-    """The arrays, as read-only views of the kernel's own pages of the file."""
-    with agree(context.collective_comm):
-        first_key = context.new_keys(len(chosen))  # before anything fails: all ranks count alike
-        origin = Origin("mapped file", context.topology.node_size)
-        return [map_file(reader, selection, origin, key) for key, selection in enumerate(chosen, first_key)]
-
-
-def map_file(reader: FormatReader, selection: Selection, origin: Origin, key: int) -> NDArray[Any]:
-    """Some items of an array as a read-only view of the kernel's own pages of the file. Local.
-
-    Args:
-        reader: What reads the file.
-        selection: The items.
-        origin: What `report` says of the memory.
-        key: The number of the segment; see `Segment`.
+def _checked_split(split: Any, region: tuple[Any, ...] | None, *, is_mapped: bool) -> list[int] | bool:
+    """The argument `split` as a bool, or as a list of how many rows each node takes.
 
     Raises:
-        ArgumentError: A list or a mask selects the items.
-        FileError: The bytes are not in the file as in memory; or it cannot be opened or mapped, or has changed.
+        ArgumentError: It is neither, or what `load` shall split has no rows in the order of the file.
     """
-    stored, spec, file = selection.stored, selection.spec, reader.file
-    if stored.offset is None:
-        reason = "cannot be mapped: it is converted, or not contiguous in this file. Load it without map=True."
-        raise FileError(file.path, stored.name, reason)
-    ranges = [axis.indices for axis in selection.axes if isinstance(axis.indices, range)]
-    if len(ranges) < len(selection.axes):
-        raise ArgumentError("map=True cannot pick items by a list or a mask. Use slices, or leave map=True out.")
-    if not stored.nbytes:
-        empty = spec.view(np.empty(0, np.uint8))
-        empty.flags.writeable = False
-        return empty
-    with file_errors(file.path, stored.name):
-        memory = Mapping.read_only(file.file_of(stored).descriptor, slice(stored.offset, stored.offset + stored.nbytes))
-    segment = Segment(Slot(memory, origin, stored.nbytes), stored.nbytes, key, "load")
-    segment.seal()
-    selected: Any = (*(slice(indices.start, indices.stop, indices.step) for indices in ranges), ...)
-    array: NDArray[Any] = segment.view(stored.spec)[selected]
-    return array
+    is_flag = isinstance(split, bool | np.bool_ | None)
+    counts = bool(split) if is_flag else checked_integers("split", split, "True, False, or ")
+    if counts is False:
+        return False
+    if is_mapped:
+        raise ArgumentError("map=True reads what is needed from the file. Leave it or split out.")
+    items = region or (slice(None),)
+    are_taken = (isinstance(item, int) or (isinstance(item, slice) and (item.step or 1) > 0) for item in items)
+    if not isinstance(items[0], slice) or not all(are_taken):
+        cure = "Give slices without negative steps, and integers behind the first of them"
+        raise ArgumentError(f"region {text_of_region(items)} selects no rows that can be split. {cure}.")
+    return counts
+
+
+def _check_rows(listing: Listing, chosen: Mapping[int, Selection], is_split: bool) -> None:
+    """Checks that what is chosen of a file has rows, if they are to be split.
+
+    Raises:
+        ArgumentError: The file has several arrays, or the array has no dimension.
+    """
+    if is_split and listing.is_group:
+        raise ArgumentError(f"split is for one array, but a group of {listing.path} was given. Give a dataset in it.")
+    if is_split and not chosen[0].shape:
+        raise ArgumentError(f"split is for rows, but the array of {listing.path} has no dimension.")
+
+
+def _load_split(
+    context: Context,
+    reader: FormatReader,
+    selection: Selection,
+    view: View,
+    split: Sequence[int] | bool,
+    *,
+    backend: str | None,
+    progress: bool,
+) -> Distributed:
+    """The items of an array in a file, whose rows are split over the nodes.
+
+    Args:
+        context: The context of the communicator.
+        reader: What reads the file, on all ranks.
+        selection: The items.
+        view: What makes the result of the items, but for the number of rows.
+        split: How many rows each node takes; True for about equally many.
+        backend: What `check_backend` returned.
+        progress: Whether the root shows how much its node has read.
+
+    Raises:
+        See `load`.
+
+    Collective:
+        Over the communicator.
+    """
+    topology, (rows, *others) = context.topology, selection.axes
+    assert isinstance(rows.indices, range)
+    numbers = node_counts(context, selection.spec, None if isinstance(split, bool) else split)
+    start = sum(numbers[: topology.node])
+    own_rows = rows._replace(indices=rows.indices[start : start + numbers[topology.node]])
+    own = replace(selection, axes=(own_rows, *others), is_in_c_order=True)
+    with on_each_node(context, selection.spec) as node_context:
+        is_shown = progress and topology.rank == ROOT
+        [array] = read_parts(node_context, reader, [own], backend=backend, progress=is_shown)
+    local = view(array)
+    return Distributed(context, Spec(local.dtype, (sum(numbers), *local.shape[1:])), numbers, local)
 
 
 def nested(tree: Any, arrays: dict[int, NDArray[Any]], made: dict[int, dict[str, Any]]) -> dict[str, Any]:

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError
-from mpishare.files.errors import FOREIGN_ERRORS, imported, library_errors
-from mpishare.files.hdf5_read import Hdf5File, path_of
-from mpishare.files.hdf5_types import ObjectNames, attributes_of, h5py
+from mpishare.files.errors import FOREIGN_ERRORS, h5py, imported, library_errors
+from mpishare.files.hdf5_read import Hdf5File, ObjectNames, attributes_of, path_of
 from mpishare.files.input_file import OpenFormat
 from mpishare.files.sliced import described_or_reason, read_tile
 from mpishare.files.stored import Listing, Stored, shown_names

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from itertools import accumulate, groupby
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Block
 from mpishare.arrays.slices import LINE_BYTES, round_up
-from mpishare.arrays.spec import Spec
-from mpishare.comm.agreement import Deferred
+from mpishare.comm.agreement import Deferred, agree
 from mpishare.comm.context import Context
 from mpishare.comm.in_flight import InFlight, Tag
-from mpishare.files.tiles import Tile, tile_bytes
+from mpishare.errors import ArgumentError, FileError
+from mpishare.files.errors import file_errors
+from mpishare.files.tiles import Selection, tile_bytes
 from mpishare.memory.allocation import node_memory
+from mpishare.memory.mapping import Mapping, Origin
+from mpishare.memory.pool import Slot
+from mpishare.memory.segment import Segment
 from mpishare.progress_bar import Bar
 from mpishare.transfer.between_nodes import broadcast
 from mpishare.transfer.node_fill import broadcast_in_node
@@ -27,15 +31,9 @@ ROOT = 0
 """The rank that inspects the file. Its node reads a file that is read once per job."""
 
 
-class Part(Protocol):
-    """An array in a file, or a part of one, that is read tile by tile, by any rank in any order."""
-
-    @property
-    def spec(self) -> Spec:
-        """What a load of it returns."""
-
-    def tiles(self, reader: Any, largest_bytes: int) -> Iterator[Tile]:
-        """Its tiles, none larger than `largest_bytes` if that can be, by `reader`, in the order of the file."""
+Part = Any
+"""An array in a file, or a part of one: `spec` is what a load of it returns; `tiles(reader, largest_bytes)` are its
+tiles in the order of the file, none larger if that can be, which any rank may read in any order."""
 
 
 def read_parts(
@@ -100,6 +98,51 @@ def read_parts(
             reader.check()
         work.raise_first()
     return [segment.view(part.spec, offset) for part, offset in zip(parts, offsets, strict=True)]
+
+
+def map_parts(context: Context, reader: Any, chosen: Sequence[Selection]) -> list[NDArray[Any]]:
+    """Maps arrays of a file on each node, as read-only views of the kernel's own pages. See `map_part`.
+
+    Collective:
+        Over the communicator.
+    """
+    with agree(context.collective_comm):
+        first_key = context.new_keys(len(chosen))  # before anything fails: all ranks count alike
+        origin = Origin("mapped file", context.topology.node_size)
+        return [map_part(reader, selection, origin, key) for key, selection in enumerate(chosen, first_key)]
+
+
+def map_part(reader: Any, selection: Selection, origin: Origin, key: int) -> NDArray[Any]:
+    """Some items of an array as a read-only view of the kernel's own pages of the file. Local.
+
+    Args:
+        reader: What reads the file.
+        selection: The items.
+        origin: What `report` says of the memory.
+        key: The number of the segment; see `Segment`.
+
+    Raises:
+        ArgumentError: A list or a mask selects the items.
+        FileError: The bytes are not in the file as in memory; or it cannot be opened or mapped, or has changed.
+    """
+    stored, spec, file = selection.stored, selection.spec, reader.file
+    if stored.offset is None or selection.dtype is not None:
+        reason = "cannot be mapped: it is converted, or not contiguous in this file. Load it without map=True."
+        raise FileError(file.path, stored.name, reason)
+    ranges = [axis.indices for axis in selection.axes if isinstance(axis.indices, range)]
+    if len(ranges) < len(selection.axes):
+        raise ArgumentError("map=True cannot pick items by a list or a mask. Use slices, or leave map=True out.")
+    if not stored.nbytes:
+        empty = spec.view(np.empty(0, np.uint8))
+        empty.flags.writeable = False
+        return empty
+    with file_errors(file.path, stored.name):
+        memory = Mapping.read_only(file.file_of(stored).descriptor, slice(stored.offset, stored.offset + stored.nbytes))
+    segment = Segment(Slot(memory, origin, stored.nbytes), stored.nbytes, key, "load")
+    segment.seal()
+    selected: Any = (*(slice(indices.start, indices.stop, indices.step) for indices in ranges), ...)
+    array: NDArray[Any] = segment.view(stored.spec)[selected]
+    return array
 
 
 def layout_of(parts: Sequence[Part]) -> tuple[list[int], int]:

@@ -19,8 +19,7 @@ from mpishare.files.atomic_file import AtomicFile, write_exactly
 from mpishare.files.errors import file_errors
 from mpishare.files.hdf5_write import lay_out, stored_type
 from mpishare.files.npy import header_of
-from mpishare.files.replace_file import Blocks, Replacement
-from mpishare.files.row_blocks import ROOT
+from mpishare.files.replace_file import ROOT, Blocks, Replacement
 from mpishare.progress_bar import check_tqdm
 from mpishare.transfer.rows import describe_rows, rows_of
 

@@ -10,7 +10,9 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from mpishare.arrays.dtypes import describe, is_native_number, rebuild
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError, place_in
 from mpishare.files.errors import library_errors
@@ -221,3 +223,24 @@ def strides_of(shape: Sequence[int], itemsize: int, order: str) -> tuple[int, ..
     """The bytes from one item to the next along each axis of a contiguous array."""
     inner = (shape[axis + 1 :] if order == "C" else shape[:axis] for axis in range(len(shape)))
     return tuple(itemsize * math.prod(lengths) for lengths in inner)
+
+
+def with_widths(dtype: np.dtype[Any], widths: Iterator[int]) -> np.dtype[Any]:
+    """A dtype without its metadata, and with bytes of the next of `widths` for each string."""
+    if is_native_number(dtype):
+        return np.dtype(dtype.str)
+    if not dtype.hasobject:
+        return rebuild(describe(dtype))
+    if dtype.subdtype is not None:
+        return np.dtype((with_widths(dtype.base, widths), dtype.shape))
+    if dtype.names is None:
+        return np.dtype(f"S{next(widths)}")
+    return np.dtype([(name, with_widths(dtype[name], widths)) for name in dtype.names])
+
+
+def strings_in(items: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """The strings of an array, or of each of its columns that has some."""
+    if items.dtype.kind == "O":
+        yield items
+    for name in items.dtype.names or ():
+        yield from strings_in(items[name])

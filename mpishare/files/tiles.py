@@ -65,6 +65,17 @@ class Reader(Protocol):
         """
 
 
+class TextReader(Protocol):
+    """A reader of a format that has strings of any length."""
+
+    def strings(self, stored: Stored, ranges: Sequence[range]) -> NDArray[Any]:
+        """The stored items of these indices along each axis, with strings as bytes of Python.
+
+        Raises:
+            FileError: They cannot be read, or are damaged.
+        """
+
+
 class Strip(NamedTuple):
     """What is read along one axis by one call.
 
@@ -86,11 +97,13 @@ class Selection:
     Attributes:
         stored: The array.
         axes: What is selected along each axis.
+        dtype: The dtype to which they are converted; None to leave them as they are.
         is_in_c_order: Whether the items lie in C order in memory, also where they do not in the file.
     """
 
     stored: Stored
     axes: tuple[Axis, ...]
+    dtype: np.dtype[Any] | None = None
     is_in_c_order: bool = False
 
     @cached_property
@@ -105,10 +118,10 @@ class Selection:
 
     @cached_property
     def is_whole(self) -> bool:
-        """Whether these are all items of the array, in the order of the file."""
+        """Whether these are all items of the array, as they are in the file."""
         lengths = zip(self.axes, self.stored.shape, strict=False)  # the axes of a subarray dtype follow
         is_all = all(isinstance(axis.indices, range) and axis.indices == range(length) for axis, length in lengths)
-        return is_all and self.order == self.stored.spec.order
+        return is_all and self.order == self.stored.spec.order and self.dtype is None
 
     @cached_property
     def spec(self) -> Spec:
@@ -116,7 +129,12 @@ class Selection:
         stored = self.stored
         if self.is_whole:
             return stored.spec
-        return Spec.checked((*self.shape, *stored.shape[stored.ndim :]), stored.dtype, self.order)
+        return Spec.checked((*self.shape, *stored.shape[stored.ndim :]), self.dtype or stored.dtype, self.order)
+
+    @property
+    def _item(self) -> np.dtype[Any]:
+        """An item in memory, with all of a subarray."""
+        return np.dtype((self.spec.dtype, self.stored.shape[self.stored.ndim :]))
 
     def cuts(self, largest_bytes: int) -> Iterator[tuple[Strip, ...]]:
         """Cuts it into parts of at most `largest_bytes`, but never within a chunk, which would be read twice.
@@ -135,12 +153,11 @@ class Selection:
         if self.is_whole and stored.offset is not None and 0 < stored.nbytes <= largest_bytes:
             yield Tile(0, stored.nbytes, partial(reader.file.read_whole, stored))  # a third of the time of the rest
             return
-        itemsize = stored.itemsize
-        strides = strides_of(self.shape, itemsize, self.order)
+        strides = strides_of(self.shape, self._item.itemsize, self.order)
         for strips in self.cuts(largest_bytes):
             starts = (strip.place.start if isinstance(strip.place, slice) else strip.place.min() for strip in strips)
             first = sum(int(start) * stride for start, stride in zip(starts, strides, strict=True))
-            nbytes = itemsize * math.prod(len(strip.indices) for strip in strips)
+            nbytes = stored.itemsize * math.prod(len(strip.indices) for strip in strips)
             yield Tile(first, nbytes, partial(self._read, reader, strips))
 
     def _chunks(self) -> list[Sequence[int]]:
@@ -155,18 +172,25 @@ class Selection:
             for chunk, length in zip(lengths, stored.shape, strict=False)
         ]
 
-    def _read(self, reader: Reader, strips: Sequence[Strip], block: Block) -> None:
+    def _read(self, reader: Any, strips: Sequence[Strip], block: Block) -> None:
         """Reads a tile to its place in `block`, which is the block of the whole selection."""
-        item = np.dtype((np.void, self.stored.itemsize))
+        stored, item = self.stored, np.dtype((np.void, self._item.itemsize))
         array = block.view(item).reshape(self.shape, order=self.order)
-        read = reader.read if self.stored.offset is None else reader.file.read
+        read = reader.read if stored.offset is None else reader.file.read
         ranges, place = [strip.indices for strip in strips], tuple(strip.place for strip in strips)
-        if all(strip.taken is None for strip in strips):
-            read(self.stored, ranges, array[(*place, ...)])  # with the Ellipsis one item is a view, too
+        if stored.is_text:
+            items = reader.strings(stored, ranges).astype(stored.dtype)
+        elif self.dtype is None and all(strip.taken is None for strip in strips):
+            read(stored, ranges, array[(*place, ...)])  # with the Ellipsis one item is a view, too
+            return
         else:
-            near = np.empty([*map(len, ranges)], item, order=self.stored.spec.order)
-            read(self.stored, ranges, near)
-            array[place] = wanted(near, strips)
+            items = np.empty([*map(len, ranges)], f"V{stored.itemsize}", order=stored.spec.order)
+            read(stored, ranges, items)
+            if self.dtype is not None:
+                items = items.view(np.dtype((stored.dtype, stored.shape[stored.ndim :])))
+        if self.dtype is not None or stored.is_text:
+            array = array.view(self._item)
+        array[place] = wanted(items, strips)  # items as bytes keep what is between columns
 
 
 def wanted(items: NDArray[Any], strips: Sequence[Strip]) -> NDArray[Any]:

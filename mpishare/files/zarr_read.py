@@ -18,7 +18,6 @@ from mpishare.files.errors import file_errors, imported, library_errors
 from mpishare.files.input_file import InputFile, OpenFormat, Stamp, check_stamp
 from mpishare.files.sliced import described_or_reason, index_of, shown_tile
 from mpishare.files.stored import Listing, Stored, Tree, left_out, shown_names
-from mpishare.files.text import read_text
 
 METADATA_FILES = {"zarr.json", ".zarray", ".zgroup", ".zmetadata"}
 """Files that say what a zarr folder is, in versions 3 and 2."""
@@ -116,16 +115,9 @@ class ZarrFile(OpenFormat):
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
         """See `Reader`. zarr writes into node memory; else a rank would hold each chunk twice."""
-        if stored.is_text:
-            read_text(self, stored, ranges, out)
-            return
         array, index = self._member(str(stored.name).strip("/")), index_of(ranges)
         with library_errors(self.file.path, stored.name, shown_tile(index)):
             array.get_basic_selection(index, out=_buffer_of(out.view(stored.dtype)))
-
-    def text_dtype(self, stored: Stored) -> np.dtype[Any]:
-        """See `TextReader`."""
-        return np.dtype(object)
 
     def strings(self, stored: Stored, ranges: Sequence[range]) -> NDArray[Any]:
         """See `TextReader`."""

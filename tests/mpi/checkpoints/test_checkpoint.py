@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.arrays.spec import MAX_DIMS
-from mpishare.files import row_blocks
+from mpishare.files import replace_file
 from tests.arrays import DTYPES, assert_same, filled
 
 COMM = MPI.COMM_WORLD
@@ -48,7 +48,7 @@ def offset_of_x(file):
 @pytest.fixture
 def checkpoint(shared_folder, monkeypatch):
     """A folder with steps 1 and 2, of whose array "x" each rank verifies one run."""
-    monkeypatch.setattr(row_blocks, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(replace_file, "BLOCK_BYTES", 64)
     checkpoint = ms.Checkpoint(shared_folder / "run")
     for step in (1, 2):
         checkpoint.save(step, {"x": np.full((1, 8), step)}, distributed=["x"])
@@ -122,18 +122,9 @@ def test_a_file_imports_no_module(shared_folder, raised, monkeypatch):
     assert checkpoint.latest().step == 3
 
 
-def test_random_generators_go_on(shared_folder):
-    """Those of all ranks, which rank 0 gathers."""
-    generator = np.random.Generator(np.random.Philox(COMM.rank))
-    checkpoint = ms.Checkpoint(shared_folder)
-    checkpoint.save(1, {}, values={"generators": COMM.gather(generator)})
-    restored = checkpoint.latest().values["generators"][COMM.rank]
-    assert restored.random(5).tolist() == generator.random(5).tolist()
-
-
 @pytest.mark.parametrize("block_bytes", [1, 64, 1000, 1 << 20])
 def test_rows_for_another_number_of_ranks(shared_folder, block_bytes, monkeypatch):
-    monkeypatch.setattr(row_blocks, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(replace_file, "BLOCK_BYTES", block_bytes)
     grid = filled(np.dtype(">f4"), (47, 3))
     ms.Checkpoint(shared_folder).save(0, {"grid": grid[ms.partition(47)]}, distributed=["grid"])
     for ranks in range(1, COMM.size + 1):
@@ -151,7 +142,7 @@ def test_rows_for_another_number_of_ranks(shared_folder, block_bytes, monkeypatc
 
 def test_each_byte_is_read_once_a_job(shared_folder, monkeypatch):
     """By all ranks for `latest`, by the first node's for `load`."""
-    monkeypatch.setattr(row_blocks, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(replace_file, "BLOCK_BYTES", 1000)
     grid = filled(np.dtype("f8"), (997, 5))
     checkpoint = ms.Checkpoint(shared_folder)
     checkpoint.save(1, {"grid": grid[ms.partition(997)]}, distributed=["grid"])

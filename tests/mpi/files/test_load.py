@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.memory.segment import segment_of
-from tests.arrays import assert_same
+from tests.mpi.files.test_formats import assert_loaded, read_bytes
 
 COMM = MPI.COMM_WORLD
 LARGE = np.random.default_rng(3).integers(0, 2**40, (700, 1100))
@@ -56,13 +56,6 @@ def folder(build_folder):
     return build_folder
 
 
-def assert_loaded(result, expected):
-    """The bits are those expected, read-only, in node memory."""
-    assert_same(result, expected)
-    assert (type(result), result.flags.writeable) == (np.ndarray, False)
-    assert segment_of(result) is not None
-
-
 @pytest.mark.parametrize("backend", [None, "private"])
 @pytest.mark.parametrize(("read", "chunk"), [("job", "1M"), ("job", "100K"), ("node", "1M")])
 @pytest.mark.parametrize("name", FILES)
@@ -73,34 +66,6 @@ def test_every_file_in_every_way(folder, configured, name, read, chunk, backend)
         result = ms.load(folder / file, dataset, region=index, read=read, backend=backend, comm=comm)
         assert_loaded(result, LARGE if index is None else LARGE[index])
         assert index is not None or result.flags.fnc == (name == "fortran")
-
-
-def read_bytes():
-    """What this process has read by system calls."""
-    fields = Path("/proc/self/io").read_text().split()
-    return int(fields[fields.index("rchar:") + 1])
-
-
-@pytest.mark.parametrize("read", ["job", "node"])
-@pytest.mark.parametrize("name", FILES)
-def test_each_byte_is_read_once(folder, name, read):
-    topology = ms.topology()
-    file, dataset = FILES[name]
-    with h5py.File(folder / "a.h5") as opened:
-        stored_bytes = opened["chunked"].id.get_storage_size() if name == "chunked" else LARGE.nbytes
-    ms.share(LARGE if COMM.rank == 0 else None)  # before which the link between nodes is measured
-    before = read_bytes()
-    ms.load(folder / file, dataset, read=read)
-    counts = COMM.allgather(read_bytes() - before)
-    on_one_host = len(set(COMM.allgather(MPI.Get_processor_name()))) == 1
-    for node, ranks in enumerate(topology.placement.nodes):
-        total, expected = sum(counts[rank] for rank in ranks), stored_bytes if read == "node" or node == 0 else 0
-        assert total >= expected
-        if on_one_host or node == 0:  # elsewhere messages by sockets count as read; tests/cluster takes that off
-            assert total < expected + len(ranks) * 250_000  # headers, and what /proc and maps say
-            streams = read == "job" and topology.n_nodes > 1 and len(ranks) > 1
-            readers = list(ranks[1:] if streams else ranks) if expected else []  # the leader sends
-            assert [rank for rank in ranks if counts[rank] > 250_000] == readers
 
 
 def test_a_group_is_a_dict_of_arrays_in_one_segment(folder):
@@ -187,18 +152,6 @@ def test_the_bar(folder, shared_folder, monkeypatch, read, is_terminal):
 
 
 # Mapped files.
-
-
-def test_a_map_shows_the_file(folder):
-    for name in ("npy", "fortran", "contiguous"):
-        file, dataset = FILES[name]
-        assert_loaded(ms.load(folder / file, dataset, map=True), LARGE)
-        assert_loaded(ms.load(folder / file, dataset, map=True, region=np.s_[::-2, 3]), LARGE[::-2, 3])
-    nothing = ms.load(folder / "large.npy", map=True, region=np.s_[:0])
-    assert (nothing.shape, nothing.flags.writeable) == ((0, 1100), False)
-    group = ms.load(folder / "a.h5", "plain", map=True)
-    assert_loaded(group["a"], np.arange(5))
-    assert_loaded(group["b"], np.arange(7.0))
 
 
 def test_a_map_reads_nothing_and_holds_one_descriptor(folder):

@@ -13,7 +13,7 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from mpishare.files import row_blocks
+from mpishare.files import replace_file
 from mpishare.files.atomic_file import AtomicFile
 from tests.arrays import DTYPES, REPRESENTATIVES, assert_same, filled
 
@@ -74,7 +74,7 @@ def test_dtypes_in_hdf5(shared_folder):
 @FORMATS
 @pytest.mark.parametrize("block_bytes", [1000, 4 << 20])
 def test_rows_of_each_rank(shared_folder, name, dataset, block_bytes, monkeypatch):
-    monkeypatch.setattr(row_blocks, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(replace_file, "BLOCK_BYTES", block_bytes)
     for count in (0, 1, 2, 7, 997):
         for empty in (-1, 0, COMM.size - 1):
             whole = filled(np.dtype("f8"), (count, 5))
@@ -306,7 +306,7 @@ def no_space(*_):
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("victim", [0, 1])
 def test_one_rank_that_cannot_write(shared_folder, raised, victim, monkeypatch):
-    monkeypatch.setattr(row_blocks, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(replace_file, "BLOCK_BYTES", 1000)
     ms.save(shared_folder / "a.npy", np.arange(5))
     if COMM.rank == victim:
         monkeypatch.setattr(os, "pwrite", no_space)

@@ -13,10 +13,10 @@ from mpishare.arrays.spec import Spec
 from mpishare.checkpoints import contents
 from mpishare.checkpoints.contents import DAMAGE, FORMAT, HEADER, CheckpointFile, CheckpointWriter
 from mpishare.errors import SpecError
-from mpishare.files import row_blocks
+from mpishare.files import replace_file
 from mpishare.files.atomic_file import AtomicFile, write_exactly
 from mpishare.files.input_file import InputFile
-from mpishare.files.row_blocks import RowBlocks
+from mpishare.files.replace_file import RowBlocks
 from tests.arrays import filled
 
 ARRAYS = {"grid": filled(np.dtype("f8"), (9, 4)), "more": filled(np.dtype("i2"), (3,)), "none": np.ones((0, 2))}
@@ -44,7 +44,7 @@ def written(path, by_name):
 @pytest.fixture
 def path(tmp_path, monkeypatch):
     """A checkpoint of four ranks, whose longest run has 64 bytes."""
-    monkeypatch.setattr(row_blocks, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(replace_file, "BLOCK_BYTES", 64)
     blocks = {name: RowBlocks.of_rows(Spec.of(array), LENGTHS[name]) for name, array in ARRAYS.items()}
     return written(tmp_path / "2.h5", blocks)
 
@@ -114,7 +114,7 @@ def test_any_range_and_any_run_is_read(path, name):
 @pytest.mark.parametrize("count", [0, 1, 10, 100])
 def test_sizes_that_files_depend_on(tmp_path, count):
     """The user block is a power of two from 512 on, as HDF5 demands; another block size is another version."""
-    assert row_blocks.BLOCK_BYTES == 4 << 20
+    assert replace_file.BLOCK_BYTES == 4 << 20
     blocks = {f"grid {number}": RowBlocks.of_root(Spec.of(ARRAYS["grid"]), 2) for number in range(count)}
     path = written(tmp_path / "2.h5", blocks)
     assert verified(path).arrays.keys() == blocks.keys()

@@ -7,7 +7,6 @@ import stat
 import struct
 import time
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
@@ -63,14 +62,6 @@ def ended_process():
         os._exit(0)
     os.waitpid(child, 0)
     return child
-
-
-def test_a_folder_is_listed_once(tmp_path):
-    """It may have a million files."""
-    commit(tmp_path / "a.npy")
-    with mock.patch.object(Path, "iterdir", side_effect=AssertionError):
-        commit(tmp_path / "a.npy")
-        commit(tmp_path / "b.npy")
 
 
 def test_what_a_process_left_goes_when_it_has_ended(tmp_path):
@@ -173,23 +164,6 @@ def test_what_is_no_file_is_refused(tmp_path):
             AtomicFile(tmp_path / name)
         assert raised.value.errno == number
     assert {file.name for file in tmp_path.iterdir()} == {"pipe", "circle"}
-
-
-def test_room(tmp_path):
-    with AtomicFile(tmp_path / "a.npy") as new:
-        new.check_room(0)
-        with pytest.raises(OSError, match=r"No space left on device: [\d,]+ of") as raised:
-            new.check_room(1 << 60)
-    assert raised.value.errno == errno.ENOSPC
-
-
-def test_it_begins_with_the_old_bytes(old):
-    with AtomicFile(old) as new:
-        new.copy_old()
-        assert new.temporary.read_bytes() == OLD
-        new.sync()
-        new.commit()
-    assert old.read_bytes() == OLD
 
 
 @pytest.mark.parametrize("change", [lambda old: old.write_bytes(b"other"), lambda old: commit(old, OLD), Path.unlink])

@@ -1,9 +1,7 @@
 """One part of a file that cannot be read costs no other part, in any format; and a file that is none is an error."""
 
-import bz2
 import gzip
 import json
-import lzma
 import struct
 import zipfile
 
@@ -41,6 +39,12 @@ def hdf5_references(path):
     with h5py.File(path, "w") as file:
         file["good"] = GOOD
         file["bad"] = np.array([file.ref], h5py.ref_dtype)
+
+
+def hdf5_of_variable_length(path):
+    with h5py.File(path, "w") as file:
+        file["good"] = GOOD
+        file.create_dataset("bad", (2,), h5py.vlen_dtype("i4"))
 
 
 def hdf5_damaged_header(path, name="bad"):
@@ -122,14 +126,6 @@ def npz_damaged_header(path):
     npz_with(path, npy_bytes().replace(b"'descr'", b"'escr' "))
 
 
-def npz_truncated(path):
-    npz_with(path, npy_bytes()[:-1])
-
-
-def npz_absurd_shape(path):
-    npz_with(path, npy_bytes().replace(b"(2,)", b"(9999999999999999999999,)"))
-
-
 def npz_in_central_directory(path, at, value):
     """An archive whose member "bad" has another 16-bit number in both of its headers."""
     npz_with(path, npy_bytes())
@@ -176,10 +172,6 @@ def index_damaged_shard(path):
     index_of_shards(path, b"no shard at all")
 
 
-def index_empty_shard(path):
-    index_of_shards(path, b"")
-
-
 def zarr_with(path, version, edit):
     """A group whose array "bad" has other metadata."""
     write_zarr(path, {"good": GOOD, "bad": np.arange(3)}, version)
@@ -217,6 +209,7 @@ BAD = [
     hdf5_time_column,
     hdf5_time,
     hdf5_references,
+    hdf5_of_variable_length,
     hdf5_damaged_header,
     hdf5_damaged_group,
     hdf5_unknown_filter,
@@ -227,15 +220,12 @@ BAD = [
     npz_of_objects,
     npz_text,
     npz_damaged_header,
-    npz_truncated,
-    npz_absurd_shape,
     npz_encrypted,
     npz_unknown_compression,
     npz_damaged_deflate,
     safetensors_f4,
     index_missing_shard,
     index_damaged_shard,
-    index_empty_shard,
     *[
         pytest.param(
             lambda path, version=version, edit=edit: zarr_with(path, version, edit), id=f"zarr {version} {name}"
@@ -288,11 +278,8 @@ def zip_of(path, *names):
 
 
 OTHERS = {
-    "gzip": (lambda path: path.write_bytes(gzip.compress(npy_bytes())), "is compressed by gzip. .* gunzip"),
-    "bzip2": (lambda path: path.write_bytes(bz2.compress(npy_bytes())), "is compressed by bzip2. .* bunzip2"),
-    "xz": (lambda path: path.write_bytes(lzma.compress(npy_bytes())), "is compressed by xz. .* unxz"),
-    "zstd": (lambda path: path.write_bytes(numcodecs.Zstd().encode(npy_bytes())), "is compressed by zstd. .* unzstd"),
-    "compress": (lambda path: path.write_bytes(b"\x1f\x9d\x90" + bytes(9)), "is compressed by compress. .* uncompress"),
+    "gzip": (lambda path: path.write_bytes(gzip.compress(npy_bytes())), "is compressed. Decompress it"),
+    "zstd": (lambda path: path.write_bytes(numcodecs.Zstd().encode(npy_bytes())), "is compressed. Decompress it"),
     "PyTorch": (
         lambda path: zip_of(path, "model/data.pkl", "model/data/0"),
         "neither .npy .*: it has 'model/data.pkl'",

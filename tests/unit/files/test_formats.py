@@ -11,7 +11,7 @@ from mpishare.files.formats import reader_of
 from mpishare.files.input_file import InputFile
 from mpishare.files.listing import stored
 from tests.arrays import assert_same
-from tests.formats import WRITTEN
+from tests.formats import EVERY_DTYPE, WRITTEN
 from tests.unit.files.reading import loaded
 
 
@@ -54,6 +54,20 @@ def test_arrays_are_read(written):
     everything = loaded(path)
     for name, array in by_name(form):
         assert_same(everything if name is None else everything[name], array)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", EVERY_DTYPE)
+def test_every_dtype_of_a_library(tmp_path, name):
+    """As this library wrote it, and reads it, but for the order of the bytes of a number."""
+    written = EVERY_DTYPE[name]
+    written.write(tmp_path / "data", written.arrays)
+    expected, everything = written.read(tmp_path / "data"), loaded(tmp_path / "data", tile_bytes=4096)
+    for inner, array in written.arrays.items():
+        result = everything[inner]
+        assert result.dtype.newbyteorder("=") == expected[inner].dtype.newbyteorder("="), inner
+        assert (result == expected[inner]).all(), inner
+        assert (result == array).all(), inner
 
 
 @pytest.mark.filterwarnings("ignore::astropy.utils.exceptions.AstropyUserWarning")

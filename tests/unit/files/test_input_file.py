@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mpishare.errors import ArgumentError, CapacityError, FileError, SpecError
+from mpishare.errors import ArgumentError, FileError
 from mpishare.files.errors import file_errors
 from mpishare.files.formats import reader_of
 from mpishare.files.input_file import InputFile, read_exactly
 from mpishare.files.listing import selections
-from mpishare.files.load import map_file
+from mpishare.files.parallel_read import map_part
 from mpishare.memory.mapping import Origin
 from tests.arrays import DTYPES, assert_same, filled
 from tests.unit.files.reading import failing, inspected, loaded, regions
@@ -108,7 +108,7 @@ def test_any_region_is_read_and_mapped(data, kind, tmp_path_factory):
         )
         refused = pytest.raises(ArgumentError, match="map=True cannot pick items")
         with InputFile(str(path)) as file, refused if is_listed else nullcontext():
-            mapped = view(map_file(reader_of(file), selection, Origin("mapped file", 1), 0))
+            mapped = view(map_part(reader_of(file), selection, Origin("mapped file", 1), 0))
             assert_same(mapped, result)
             assert not mapped.flags.writeable
 
@@ -161,12 +161,3 @@ def test_foreign_errors(error, reason, number):
     with pytest.raises(FileError) as caught, file_errors("/a.npy"):
         raise error
     assert str(caught.value) == f"/a.npy: {reason}"
-
-
-def test_own_errors():
-    with pytest.raises(SpecError, match=r"^dataset 'x' of /a\.h5: dtype object$"), file_errors("/a.h5", "x", "lost"):
-        raise SpecError("dtype object")
-    for error in (FileError("/b", None, "is gone"), ArgumentError("n is -1"), CapacityError("h", "/tmp", 2, 1, "")):
-        with pytest.raises(type(error)) as caught, file_errors("/a.h5"):
-            raise error
-        assert caught.value is error

@@ -120,16 +120,6 @@ def test_shards(tmp_path):
         assert_same(loaded(tmp_path / "a", None, np.s_[90:1000:3, -7:], tile_bytes=4 << 20), numbers[90:1000:3, -7:])
 
 
-def test_a_damaged_chunk(path):
-    if path.is_file():
-        return  # whose checksums zipfile compares
-    for chunk in path.rglob("*"):
-        if chunk.is_file() and not chunk.name.startswith(("zarr", ".z")):
-            chunk.write_bytes(chunk.read_bytes()[:9])
-    with pytest.raises(FileError, match=r"'/x' of .*: tile \[.*\] cannot be read"):
-        loaded(path, "x")
-
-
 def test_metadata_that_have_changed(path):
     """While they are read, or between the inspection on one rank and the reading on another one."""
     with InputFile(str(path)) as file:
