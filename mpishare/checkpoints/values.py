@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta, timezone
 from functools import partial
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -27,8 +28,6 @@ _LARGEST_ARRAY_BYTES = 1 << 20
 """Each rank reads the values; of a larger array one copy per node is enough."""
 
 _CURE = "Give numbers, strings, bytes, dates, zones of zoneinfo, arrays, NumPy's random generators, or lists or dicts."
-
-_SHOWN_CHARACTERS = 40
 
 
 def dtype_of(description: Any) -> np.dtype[Any]:
@@ -137,7 +136,7 @@ def dump(values: Mapping[str, Any] | None) -> str:
         SpecError: One of them cannot be saved. It is named as the caller would write it.
     """
     if not isinstance(values, Mapping | None) or not all(isinstance(name, str) for name in values or ()):
-        raise SpecError(f"values cannot be saved: expected a dict of values by name, not {_short(values)}.")
+        raise SpecError(f"values cannot be saved: expected a dict of values by name, not {short(values)}.")
     try:
         return json.dumps({name: _plain(value, f"values[{name!r}]") for name, value in (values or {}).items()})
     except RecursionError as error:
@@ -153,7 +152,7 @@ def _plain(value: Any, name: str) -> Any:
     if isinstance(value, list):
         return [_plain(item, f"{name}[{number}]") for number, item in enumerate(value)]
     if isinstance(value, dict):
-        items = {key: _plain(item, f"{name}[{_short(key)}]") for key, item in value.items()}
+        items = {key: _plain(item, f"{name}[{short(key)}]") for key, item in value.items()}
         if _TAG not in items and all(isinstance(key, str) for key in items):
             return items
         return {_TAG: ["dict", [[_plain(key, f"a key of {name}"), item] for key, item in items.items()]]}
@@ -166,11 +165,6 @@ def _plain(value: Any, name: str) -> Any:
     except SpecError as error:
         raise SpecError(f"{name}: {error}") from error
     return {_TAG: [tag, _plain(parts, name)]}
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
 def load(text: str) -> dict[str, Any]:

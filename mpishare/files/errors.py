@@ -1,4 +1,4 @@
-"""How an error of the operating system, NumPy or h5py becomes one that names the file and what it means for it."""
+"""How an error of the system or a library becomes one that names the file; and packages imported where they are used."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ from mpishare.files.tiles import Reader
 from mpishare.files.zarr_read import METADATA_FILES, ZarrFile, folder_in_zip
 
 _MAGIC_BYTES = 16
-_FIRST_USER_BLOCK_BYTES = 512
 
 
 class FormatReader(Reader, Protocol):
@@ -115,7 +114,5 @@ def reader_of(file: InputFile) -> FormatReader:
 
 def _has_user_block(file: InputFile) -> bool:
     """Whether the signature of HDF5 is behind other bytes, at 512 times a power of 2."""
-    offset, end = _FIRST_USER_BLOCK_BYTES, file.stamp.nbytes - len(_HDF5)
-    while offset <= end and file.read_bytes(offset, len(_HDF5)) != _HDF5:
-        offset *= 2
-    return offset <= end
+    longest = (file.stamp.nbytes - len(_HDF5)).bit_length()
+    return any(file.read_bytes(1 << power, len(_HDF5)) == _HDF5 for power in range(9, longest))

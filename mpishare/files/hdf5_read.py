@@ -30,7 +30,7 @@ _MISSING_FILTER = "needs the filter {!r}, which HDF5 does not find here. Import 
 
 
 class Hdf5File(OpenFormat):
-    """An HDF5 file. It satisfies `TextReader`."""
+    """An HDF5 file. It satisfies `FormatReader`."""
 
     @cached_property
     def handle(self) -> Any:
@@ -118,7 +118,7 @@ class Hdf5File(OpenFormat):
         self.read_items(stored, ranges, rows)
 
     def strings(self, stored: Stored, ranges: Sequence[range]) -> NDArray[Any]:
-        """See `TextReader`."""
+        """See `tiles.Reader`."""
         items = np.zeros([*map(len, ranges)], readable(self.object(stored.name).dtype)[0])
         self.read_items(stored, ranges, items)
         return items

@@ -209,28 +209,18 @@ class OpenFormat:
 
 def read_items(read_at: ReadAt, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
     """Fills `out` with items of an array whose bytes lie as in memory, from its `offset` on; see `tiles.Reader`."""
-    offset, strides = _lie_of(stored, ranges)
+    assert stored.offset is not None
+    along = list(zip(ranges, stored.strides, strict=True))
+    offset = stored.offset + sum(indices.start * stride for indices, stride in along)
+    strides = tuple(indices.step * stride for indices, stride in along)
     if stored.spec.order == "F":
         strides, out = strides[::-1], out.T
     _read_rows(read_at, offset, strides, out)
 
 
-def _lie_of(stored: Stored, ranges: Sequence[range]) -> tuple[int, tuple[int, ...]]:
-    """Where the first of some items lies in the file, and the bytes from one to the next along each axis."""
-    assert stored.offset is not None
-    starts = (indices.start * stride for indices, stride in zip(ranges, stored.strides, strict=True))
-    steps = (indices.step * stride for indices, stride in zip(ranges, stored.strides, strict=True))
-    return stored.offset + sum(starts), tuple(steps)
-
-
-def _span_of(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
-    """The bytes from the first to the last of items that lie `strides` apart."""
-    return itemsize + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
-
-
 def _read_rows(read_at: ReadAt, offset: int, strides: tuple[int, ...], out: NDArray[np.void]) -> None:
     """Fills `out` with items that lie `strides` bytes apart in a file, from `offset` on, the slowest axis first."""
-    nbytes = _span_of(out.shape, strides, out.itemsize)
+    nbytes = out.itemsize + sum((length - 1) * stride for length, stride in zip(out.shape, strides, strict=True))
     if out.flags.c_contiguous and nbytes == out.nbytes:
         read_at(offset, out.reshape(-1).view(np.uint8).data)
     elif nbytes <= _STAGED_BYTES:

@@ -19,7 +19,7 @@ from mpishare.files.formats import FormatReader, reader_of
 from mpishare.files.hdf5_read import path_of
 from mpishare.files.input_file import InputFile
 from mpishare.files.stored import Listing, Stored, check_loadable, left_out, listed, names_in, strings_in, with_widths
-from mpishare.files.tiles import Selection, TextReader, wanted
+from mpishare.files.tiles import Selection, wanted
 
 _NATIVE = "native"
 """What `load` takes for the dtype that an array has, in the byte order of this machine."""
@@ -139,7 +139,7 @@ def _with_widths(reader: Any, listing: Listing, region: Any) -> Listing:
     return listing._replace(arrays=arrays)
 
 
-def _dtype_of_longest(reader: TextReader, selection: Selection) -> np.dtype[Any]:
+def _dtype_of_longest(reader: Any, selection: Selection) -> np.dtype[Any]:
     """The dtype of the selected items with strings as wide as the longest of them, which are read to find it.
 
     Raises:

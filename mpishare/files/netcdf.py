@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ _OF_DIMENSIONS = "_Netcdf4Dimid"
 
 
 class NetcdfFile(Hdf5File):
-    """A netCDF-4 file. It satisfies `FormatReader` and `TextReader`."""
+    """A netCDF-4 file. It satisfies `FormatReader`."""
 
     @cached_property
     def _netcdf(self) -> Any:
@@ -151,17 +150,17 @@ def is_netcdf(handle: Any) -> bool:
 
 
 class Netcdf3File(OpenFormat):
-    """A netCDF file of version 3, read by scipy or netCDF4. It satisfies `FormatReader`."""
+    """A netCDF file of version 3, read by scipy, or netCDF4 if it is of the kind CDF-5. It satisfies `FormatReader`."""
 
     @cached_property
     def _opened(self) -> Any:
         is_cdf5 = self.file.read_bytes(3, 1) == b"\5"
         with library_errors(self.file.path, None, "netCDF 3"):
-            if find_spec("scipy") is not None and not is_cdf5:
+            if not is_cdf5:
                 file = open(self.file.descriptor, "rb", closefd=False)  # noqa: SIM115 - of the file
                 opened = imported("scipy.io", "netCDF 3 files").netcdf_file(file, mmap=True)
             else:
-                netcdf4 = imported("netCDF4", f"netCDF 3 files{' of the kind CDF-5' if is_cdf5 else ''}")
+                netcdf4 = imported("netCDF4", "netCDF 3 files of the kind CDF-5")
                 opened = netcdf4.Dataset(f"/proc/self/fd/{self.file.descriptor}")
                 opened.set_auto_maskandscale(False)
         self.file.callback(opened.close)

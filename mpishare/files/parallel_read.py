@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from itertools import accumulate, groupby
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,16 +154,10 @@ def layout_of(parts: Sequence[Part]) -> tuple[list[int], int]:
     return offsets, end
 
 
-class _Batch(NamedTuple):
-    """Tiles that one rank reads before it notifies the leader: a large one, or those of many small arrays.
-
-    Attributes:
-        reads: For each tile the first byte of its array in the block, the bytes of the array, and what reads the tile.
-        ready: With this batch and those before it, all bytes of the block before this one have been read.
-    """
-
-    reads: list[tuple[slice, Callable[[Block], None]]]
-    ready: int
+_Batch = tuple[list[tuple[slice, Callable[[Block], None]]], int]
+"""Tiles that one rank reads before it notifies the leader: a large one, or those of many small arrays. For each tile
+the bytes of its array in the block, and what reads it. Then a number: with this batch and those before it, all bytes of
+the block before that one have been read."""
 
 
 def _batches(
@@ -179,7 +173,7 @@ def _batches(
     firsts = [min(at + tile.first for at, _, tile in group) for group in groups]
     ready = [*accumulate([nbytes, *firsts[:0:-1]], min)][::-1]
     return [
-        _Batch([(slice(at, at + part.spec.nbytes), tile.read) for at, part, tile in group], end)
+        ([(slice(at, at + part.spec.nbytes), tile.read) for at, part, tile in group], end)
         for group, end in zip(groups, ready, strict=False)
     ]
 
@@ -206,13 +200,13 @@ def _read(
         InFlight(comm, Tag.TILE_READY, buffers=others if rank == leader else ()) as receiving,
     ):
         notices = receiving.receive_all()
-        for batch, reader in zip(batches, dealt, strict=True):
+        for (reads, ready), reader in zip(batches, dealt, strict=True):
             if reader == rank and work.error is None:
                 with work:
-                    for place, read in batch.reads:
+                    for place, read in reads:
                         read(block[place])
             if reader == rank != leader:
                 sent.send(b"\0", leader)  # a byte, as only a message with data orders memory
             elif reader != rank == leader:
                 next(notices)
-            yield batch.ready
+            yield ready

@@ -91,25 +91,6 @@ class RowBlocks:
             yield from self.runs(rank)
 
 
-def choose_way(placement: Placement, filesystem: str, *, distributed: bool) -> str:
-    """How the bytes are written.
-
-    Args:
-        placement: The ranks of each node.
-        filesystem: The type of the file system.
-        distributed: Whether each rank has a part of its own.
-
-    Returns:
-        "root": the root writes all. "node": all ranks write; they are on one node. "hosts": all ranks write; the file
-        system allows it. "streams": the ranks of the root's node write, and receive the bytes of the others.
-    """
-    if not distributed:
-        return "root"
-    if len(placement.nodes) == 1:
-        return "node"
-    return "hosts" if filesystem in _SHARED_BY_HOSTS else "streams"
-
-
 def writers(placement: Placement, way: str) -> tuple[int, ...]:
     """The rank that writes the bytes of each rank: for a rank of another node, one of the root's node."""
     size = len(placement.node_of)
@@ -128,12 +109,6 @@ Checksums = Sequence[NDArray[np.uint32]]
 
 Blocks = Mapping[str, RowBlocks]
 """Which rank has which bytes of each array, by name."""
-
-Received = tuple[int, NDArray[np.uint8], Run]
-"""What another rank sends: the rank, memory for it, and the place in the file."""
-
-Lists = dict[str, list[int]]
-"""By name, the checksums of this rank's runs of an array."""
 
 
 @dataclass
@@ -169,7 +144,7 @@ class Replacement:
         """Writes the file.
 
         Returns:
-            How it was written; see `choose_way`.
+            How it was written; see `_way`.
 
         Raises:
             FileError: The file cannot be written. The old one is still there, or the error says otherwise.
@@ -229,20 +204,27 @@ class Replacement:
         }
 
     def _way(self, new: AtomicFile) -> str:
-        """How the bytes are written; see `choose_way`. A file system must have room for them, also one in memory."""
+        """How the bytes are written. A file system must have room for them, also one in memory.
+
+        Returns:
+            "root": the root writes all. "node": all ranks write; they are on one node. "hosts": all ranks write; the
+            file system allows it. "streams": the ranks of the root's node write, and receive the bytes of the others.
+        """
         nbytes = sum(array.spec.nbytes for array in self.blocks.values())
         filesystem = type_of(str(new.path.parent))  # the file may be behind a symbolic link
         if filesystem in IN_MEMORY:
             check_memory(self.context.topology.host, nbytes)
         new.check_room(nbytes)
-        return choose_way(self.context.topology.placement, filesystem, distributed=bool(self.distributed))
+        if not self.distributed or self.context.topology.n_nodes == 1:
+            return "node" if self.distributed else "root"
+        return "hosts" if filesystem in _SHARED_BY_HOSTS else "streams"
 
     def _write(self, temporary: Path, way: str) -> Checksums:
         """Writes the bytes of all ranks. Returns their checksums, to the root, if the file is completed with them."""
         comm, ranks = self.context.collective_comm, writers(self.context.topology.placement, way)
         senders = [rank for rank, writer in enumerate(ranks) if writer == self._rank != rank]
         runs = [(rank, run) for rank in senders for array in self.blocks.values() for run in array.runs(rank)]
-        checksums: Lists = {name: [] for name in self.blocks}
+        checksums: dict[str, list[int]] = {name: [] for name in self.blocks}
         with ExitStack() as stack:
             with self._agree():
                 is_shown = self.progress and comm.rank == ROOT
@@ -258,7 +240,10 @@ class Replacement:
                     if file is not None:
                         self._write_runs(file.fileno(), received, checksums, work, bar)
                     else:
-                        self._send_runs(ranks[self._rank], checksums, work)
+                        with InFlight(comm, Tag.ROW_BLOCK) as sending:
+                            for _, data in self._own(checksums, work):
+                                sending.send(data, ranks[self._rank])
+                                sending.wait_until(MAX_IN_FLIGHT - 1)
                 with work, file or nullcontext():  # closing it may report that bytes could not be written
                     bar.check()
                     if file is not None and way == "hosts":
@@ -269,7 +254,14 @@ class Replacement:
         by_rank = comm.gather_obj([np.array(of_array, np.uint32) for of_array in checksums.values()], ROOT)
         return [np.concatenate(of_ranks) for of_ranks in zip(*by_rank, strict=True)]
 
-    def _write_runs(self, fd: int, received: Sequence[Received], checksums: Lists, work: Deferred, bar: Bar) -> None:
+    def _write_runs(
+        self,
+        fd: int,
+        received: Sequence[tuple[int, NDArray[np.uint8], Run]],
+        checksums: dict[str, list[int]],
+        work: Deferred,
+        bar: Bar,
+    ) -> None:
         """Writes this rank's bytes, and then the bytes of others. The others are about as far as this rank is."""
         nbytes, done = sum(array.spec.nbytes for array in self.blocks.values()), 0
         own = (array.starts[self._rank + 1] - array.starts[self._rank] for array in self.blocks.values())
@@ -283,14 +275,7 @@ class Replacement:
                 done += run.nbytes
                 bar.show(nbytes * done // mine)
 
-    def _send_runs(self, writer: int, checksums: Lists, work: Deferred) -> None:
-        """Sends this rank's bytes to the rank that writes them."""
-        with InFlight(self.context.collective_comm, Tag.ROW_BLOCK) as sending:
-            for _, data in self._own(checksums, work):
-                sending.send(data, writer)
-                sending.wait_until(MAX_IN_FLIGHT - 1)
-
-    def _own(self, checksums: Lists, work: Deferred) -> Iterator[tuple[Run, memoryview]]:
+    def _own(self, checksums: dict[str, list[int]], work: Deferred) -> Iterator[tuple[Run, memoryview]]:
         """This rank's runs with their bytes; after an error without them, as the writer waits for each run."""
         for name, blocks in self.blocks.items():
             start = blocks.offset + blocks.starts[self._rank]

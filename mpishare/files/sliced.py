@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,22 +28,12 @@ _WHERE_CHUNKS_ARE: tuple[Callable[[Any], Any], ...] = (
     lambda array: array.read_chunk_sizes,  # zarr, where these differ
     lambda array: array.chunking(),  # netCDF4
     lambda array: array.encoding["chunksizes"],  # xarray without dask
-    lambda array: _chunks_of_tensorstore(array),
+    lambda array: array.chunk_layout.read_chunk.shape,  # tensorstore
 )
 
 _CURE = "Return what has shape, dtype and basic slicing, such as a zarr.Array; for anything else use share(call=…)."
 _CURE_OF_MASK = "has masked items, which no plain array has. Of netCDF4, return a variable after set_auto_mask(False)."
 _CURE_OF_TILE = "Slices must be as the shape and dtype say. Of netCDF4, return a variable after set_auto_scale(False)."
-
-
-def _chunks_of_tensorstore(array: Any) -> list[tuple[int, ...]]:
-    """The lengths of the chunks along each axis. Those of a view of an array may begin before it."""
-    layout = array.chunk_layout
-    ends = (
-        [*range(start % length or length, extent, length), extent]
-        for start, length, extent in zip(layout.grid_origin, layout.read_chunk.shape, array.shape, strict=True)
-    )
-    return [tuple(stop - start for start, stop in pairwise([0, *of_axis])) for of_axis in ends]
 
 
 def described(place: str, array: Any) -> Stored:

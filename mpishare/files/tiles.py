@@ -51,6 +51,9 @@ class Tile(NamedTuple):
 class Reader(Protocol):
     """An open file of one format, which reads the arrays in it that do not lie there as in memory.
 
+    A format that has strings of any length (`Stored.is_text`) also has `strings(stored, ranges)`: the items as an array
+    with bytes of Python in the place of strings.
+
     Attributes:
         file: The file, which reads the others.
     """
@@ -59,17 +62,6 @@ class Reader(Protocol):
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
         """Fills `out` with the stored items of these indices along each axis, the slowest axis of the file first.
-
-        Raises:
-            FileError: They cannot be read, or are damaged.
-        """
-
-
-class TextReader(Protocol):
-    """A reader of a format that has strings of any length."""
-
-    def strings(self, stored: Stored, ranges: Sequence[range]) -> NDArray[Any]:
-        """The stored items of these indices along each axis, with strings as bytes of Python.
 
         Raises:
             FileError: They cannot be read, or are damaged.

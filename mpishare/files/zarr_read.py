@@ -27,7 +27,7 @@ _TEXT_CODECS = {"vlen-utf8", "vlen-bytes", "VLenUTF8Codec", "VLenBytesCodec"}
 
 
 class ZarrFile(OpenFormat):
-    """A zarr array or group. It satisfies `FormatReader` and `TextReader`.
+    """A zarr array or group. It satisfies `FormatReader`.
 
     The chunks of a folder are files of their own, which writers replace one by one. So a change of the metadata is
     noticed, and a change of a chunk is not. A zip is one file.
@@ -120,7 +120,7 @@ class ZarrFile(OpenFormat):
             array.get_basic_selection(index, out=_buffer_of(out.view(stored.dtype)))
 
     def strings(self, stored: Stored, ranges: Sequence[range]) -> NDArray[Any]:
-        """See `TextReader`."""
+        """See `tiles.Reader`."""
         array, index = self._member(str(stored.name).strip("/")), index_of(ranges)
         with library_errors(self.file.path, stored.name, shown_tile(index)):
             strings = np.asarray(array[index], object)

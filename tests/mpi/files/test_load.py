@@ -42,12 +42,11 @@ def make_hdf5(path):
 
 @pytest.fixture(scope="module")
 def folder(build_folder):
-    """Files that no test changes, but for "changed.npy"."""
+    """Files that no test changes."""
     if COMM.rank == 0:
         np.save(build_folder / "large.npy", LARGE)
         np.save(build_folder / "fortran.npy", np.asfortranarray(LARGE))
         np.save(build_folder / "small.npy", LARGE[:3, :4])
-        np.save(build_folder / "changed.npy", LARGE)
         np.lib.format.open_memmap(build_folder / "huge.npy", "w+", np.uint8, (1 << 42,))  # a sparse file
         make_hdf5(build_folder / "a.h5")
         with h5py.File(build_folder / "partly.h5", "w") as file:
@@ -226,23 +225,6 @@ def test_a_read_that_fails(raised, folder, monkeypatch):
     monkeypatch.undo()
     assert {rank for rank, (error, _) in enumerate(errors) if error == "FileError"} == {victim}
     assert all("large.npy: Input/output error" in text for _, text in errors)
-
-
-def test_a_file_that_is_changed_while_it_is_read(raised, folder, monkeypatch):
-    path, preadv = folder / "changed.npy", os.preadv
-
-    def changing(fd, buffers, offset):
-        """Once rank 0 has read the header, and before another rank opens the file."""
-        count = preadv(fd, buffers, offset)
-        if COMM.rank == 0 and offset + count == 128:
-            os.truncate(path, LARGE.nbytes + 129)
-        return count
-
-    monkeypatch.setattr(os, "preadv", changing)
-    errors = raised(lambda: ms.load(path))
-    monkeypatch.undo()
-    assert {error for error, _ in errors} <= {"FileError", "PeerFileError"}
-    assert all(str(path) in text for _, text in errors)
 
 
 def test_a_file_that_fits_on_no_node(raised, folder):

@@ -10,7 +10,6 @@ import netCDF4
 import numcodecs
 import numpy as np
 import pytest
-import tables
 import zarr
 from safetensors.numpy import save_file
 
@@ -20,13 +19,6 @@ from tests.formats import ZARR_VERSIONS, write_zarr
 from tests.unit.files.reading import inspected, loaded
 
 GOOD = np.arange(6.0)
-
-
-def hdf5_time_column(path):
-    """A type of PyTables that h5py does not have."""
-    with tables.open_file(path, "w") as file:
-        file.create_table("/", "bad", {"when": tables.Time64Col(), "value": tables.Float64Col()})
-        file.create_array("/", "good", GOOD)
 
 
 def hdf5_time(path):
@@ -206,7 +198,6 @@ def zarr_damaged_strings(path):
 
 
 BAD = [
-    hdf5_time_column,
     hdf5_time,
     hdf5_references,
     hdf5_of_variable_length,

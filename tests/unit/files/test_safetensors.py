@@ -1,10 +1,8 @@
 """Headers of safetensors files are read as their own library reads them; a damaged or hostile one is refused."""
 
 import json
-import os
 import struct
 import sys
-from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -12,9 +10,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from mpishare.errors import FileError, SpecError
-from mpishare.files.input_file import InputFile
-from mpishare.files.listing import stored
-from mpishare.files.safetensors import SafetensorsIndex
 from tests.unit.files.reading import inspected, loaded
 
 
@@ -90,26 +85,6 @@ def test_damaged_indices(tmp_path, name):
     (tmp_path / "index").write_text(json.dumps(content))
     with pytest.raises(FileError, match=message):
         inspected(tmp_path / "index")
-
-
-def test_shards_that_change(tmp_path):
-    """A rank that reads a shard compares it with the one that was inspected."""
-    save_file({"a": np.arange(3), "b": np.arange(4.0)}, tmp_path / "shard")
-    (tmp_path / "index").write_text(json.dumps({"weight_map": {"b": "shard"}}))
-    array = stored(tmp_path / "index")["b"]
-    assert array.target == (str(tmp_path / "shard"), "b")
-    with InputFile(str(tmp_path / "index")) as inspected_file:
-        SafetensorsIndex(inspected_file).listing(None, attributes=False)
-        stamps = inspected_file.stamps
-    for is_changed in (False, True):
-        with InputFile(str(tmp_path / "index"), stamps) as file, ExitStack() as stack:
-            if is_changed:
-                os.utime(tmp_path / "shard", ns=(1, 1))
-                stack.enter_context(pytest.raises(FileError, match="shard: was changed while it was read"))
-            out = np.zeros(4, "V8")
-            SafetensorsIndex(file).read(array, [range(4)], out)
-            assert out.view("f8").tolist() == [0, 1, 2, 3]
-            file.check()
 
 
 def test_attributes(tmp_path):

@@ -2,7 +2,6 @@
 
 import shutil
 import sys
-import warnings
 from typing import Any
 
 import numcodecs
@@ -11,10 +10,7 @@ import pytest
 import zarr
 
 from mpishare.errors import BackendError, FileError
-from mpishare.files.formats import reader_of
-from mpishare.files.input_file import InputFile
 from mpishare.files.listing import stored
-from mpishare.files.zarr_read import ZarrFile
 from tests.arrays import assert_same
 from tests.formats import ZARR_VERSIONS, write_zarr, write_zip
 from tests.unit.files.reading import inspected, loaded
@@ -86,15 +82,6 @@ def test_strings_of_variable_length(tmp_path, version):
     assert stored(tmp_path, "text")["/text"].chunks == (1, 1)
 
 
-@pytest.mark.skipif(len(ZARR_VERSIONS) == 1, reason="zarr-python 2 has no such dtype")
-def test_bytes_of_variable_length(tmp_path):
-    group = zarr.open_group(str(tmp_path), mode="w")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the dtype is not in the specification yet
-        group.create_array("x", shape=(3,), dtype="variable_length_bytes")[:2] = np.array([b"ab", b"\xff"], object)
-        assert_same(loaded(tmp_path, "x"), np.array([b"ab", b"\xff", b""]))
-
-
 def test_a_folder_in_a_zip(tmp_path):
     """As zip makes of a folder."""
     write_zarr(tmp_path / "a.zarr", {"x": ARRAY, "deep/y": ARRAY})
@@ -118,24 +105,6 @@ def test_shards(tmp_path):
         assert stored(tmp_path / "a")["/"].chunks == expected
         assert_same(loaded(tmp_path / "a", tile_bytes=4 << 20), numbers)
         assert_same(loaded(tmp_path / "a", None, np.s_[90:1000:3, -7:], tile_bytes=4 << 20), numbers[90:1000:3, -7:])
-
-
-def test_metadata_that_have_changed(path):
-    """While they are read, or between the inspection on one rank and the reading on another one."""
-    with InputFile(str(path)) as file:
-        reader_of(file).listing("x", attributes=False)
-        stamps = file.stamps
-    changed = path if path.is_file() else next(file for file in path.glob("x/*") if "arr" in file.name)
-    for is_open in (True, False):
-        with InputFile(str(path), stamps) as file:
-            reader = ZarrFile(file)
-            if is_open:
-                reader.listing("x", attributes=False)
-                reader.check()
-                changed.write_bytes(changed.read_bytes() + b" ")
-            with pytest.raises(FileError, match="was changed while it was read"):
-                reader.listing("x", attributes=False)
-                reader.check()
 
 
 def test_without_zarr(path, monkeypatch):
