@@ -1,4 +1,4 @@
-"""How an error of the system or a library becomes one that names the file; and packages imported where they are used."""
+"""How an error of the system or a library becomes one that names the file; and packages imported at their first use."""
 
 from __future__ import annotations
 
