@@ -51,7 +51,7 @@ class FitsFile(OpenFormat):
 
     def _open(self, *, memmap: bool) -> Any:
         fits = imported("astropy.io.fits", "FITS files")
-        opened = fits.open(open(self.file.descriptor, "rb", closefd=False), memmap=memmap, **_OPTIONS)  # noqa: SIM115
+        opened = fits.open(f"/proc/self/fd/{self.file.descriptor}", memmap=memmap, **_OPTIONS)
         self.file.callback(opened.close)
         return opened
 

@@ -99,13 +99,6 @@ def test_a_map_shows_the_file(written):
         assert_loaded(ms.load(path, name, map=True, region=np.s_[::-2]), array[::-2])
 
 
-def test_a_name_that_is_not_there(written, raised):
-    path, _ = written
-    errors = raised(lambda: ms.load(path, "none"))
-    assert {error for error, _ in errors} <= {"FileError", "PeerFileError"}
-    assert all(str(path) in text for _, text in errors)
-
-
 def test_a_file_that_changes(written, raised, monkeypatch):
     """Between its inspection and its reading."""
     path, _ = written

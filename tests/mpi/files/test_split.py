@@ -1,27 +1,14 @@
-"""load(split=True): each node reads and holds its rows of an array of any format, or all ranks raise."""
+"""load(split=True): each node reads and holds its rows of an array, or all ranks raise."""
 
 import h5py
 import numpy as np
 import pytest
 
 import mpishare as ms
-from tests.formats import WRITTEN
-from tests.mpi.files.test_formats import FORMATS
 from tests.mpi.test_distribute import assert_split
 from tests.mpi.test_errors import assert_refused_alike
 
 LARGE = np.random.default_rng(3).integers(0, 2**40, (700, 1100))
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_every_format(comm, shared_folder, name):
-    written, file = WRITTEN[name], shared_folder / "data"
-    if comm.rank == 0:
-        written.write(file, written.arrays)
-    comm.Barrier()
-    for dataset, array in written.arrays.items():
-        if array.ndim:
-            assert_split(comm, ms.load(file, dataset or None, split=True), array)
 
 
 @pytest.fixture

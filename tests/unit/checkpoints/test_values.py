@@ -157,7 +157,3 @@ REFUSED = [
 def test_what_cannot_be_saved_is_named(values, message):
     with pytest.raises(SpecError, match=message):
         dump(values)
-
-
-def test_nothing_is_a_dict_of_no_values():
-    assert load(dump(None)) == {}

@@ -11,15 +11,6 @@ from tests.arrays import assert_same
 from tests.unit.files.reading import inspected, loaded
 
 
-def test_a_part_of_a_deflated_member(tmp_path):
-    """It is inflated piece by piece, in the order of the file."""
-    array = np.random.default_rng(5).integers(0, 9, (3000, 1000))
-    np.savez_compressed(tmp_path / "a.npz", a=array, b=np.asfortranarray(array))
-    for name in ("a", "b"):
-        for region in (np.s_[::-7, 5:900], np.s_[[2999, 4, 4]], np.s_[:, 3], np.s_[2000:]):
-            assert_same(loaded(tmp_path / "a.npz", name, region), array[region])
-
-
 @pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_other_compressions(tmp_path, compression):
     np.save(tmp_path / "a.npy", np.arange(1000))

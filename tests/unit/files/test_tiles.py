@@ -4,7 +4,6 @@ from bisect import bisect_right
 from itertools import accumulate, starmap
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -12,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from mpishare.arrays.region import parse_region
 from mpishare.arrays.spec import Spec
 from mpishare.files.stored import Stored
-from mpishare.files.tiles import Selection, tile_bytes
+from mpishare.files.tiles import Selection
 from tests.unit.files.reading import regions
 
 
@@ -76,11 +75,3 @@ def test_tiles_are_near_the_largest_size():
     assert firsts((1000,), 24, chunks=(7,))[:3] == [0, 7, 14]
     assert len(firsts((1000,), 40, np.s_[::50], (7,))) == 2
     assert firsts((1000,), 400, chunks=((30, 500, 60, 10, 400),)) == [0, 30, 530, 600]
-
-
-TILE_BYTES = [(0, 1, 256 << 10), (40 << 20, 4, 2560 << 10), (1 << 40, 4, 4 << 20), (4 << 20, 2, 512 << 10)]
-
-
-@pytest.mark.parametrize(("nbytes", "readers", "expected"), TILE_BYTES)
-def test_tile_bytes(nbytes, readers, expected):
-    assert tile_bytes(nbytes, readers) == expected
