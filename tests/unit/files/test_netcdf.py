@@ -324,9 +324,11 @@ def test_without_h5netcdf(tmp_path, monkeypatch):
         inspected(tmp_path / "a")
 
 
-@pytest.mark.parametrize(("package", "kind"), [("scipy", CLASSIC[0]), ("netCDF4", CLASSIC[2])])
-def test_netcdf_3_without_its_library(tmp_path, monkeypatch, package, kind):
+@pytest.mark.parametrize(("module", "kind"), [("scipy.io", CLASSIC[0]), ("netCDF4", CLASSIC[2])])
+def test_netcdf_3_without_its_library(tmp_path, monkeypatch, module, kind):
     write(tmp_path / "a", write_names, kind)
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(BackendError, match=rf"netCDF 3 files.* need {package}, which is not installed"):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(
+        BackendError, match=rf"netCDF 3 files.* need {module.partition('.')[0]}, which is not installed"
+    ):
         inspected(tmp_path / "a")
