@@ -49,7 +49,7 @@ class FitsFile(OpenFormat):
         except SpecError as error:  # of a length that no array has
             raise FileError(self.file.path, name, str(error)) from error
 
-    def _open(self, *, memmap: bool) -> Any:
+    def _open(self, *, memmap: bool | None = None) -> Any:
         fits = imported("astropy.io.fits", "FITS files")
         opened = fits.open(f"/proc/self/fd/{self.file.descriptor}", memmap=memmap, **_OPTIONS)
         self.file.callback(opened.close)
@@ -62,7 +62,7 @@ class FitsFile(OpenFormat):
     @cached_property
     def _mapped(self) -> Any:
         """The HDUs for compressed images, of which astropy reads all tiles at once where it does not map them."""
-        return self._open(memmap=True)
+        return self._open()
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
