@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,9 @@ class FitsFile(OpenFormat):
 
     def _open(self, *, memmap: bool | None = None) -> Any:
         fits = imported("astropy.io.fits", "FITS files")
-        opened = fits.open(f"/proc/self/fd/{self.file.descriptor}", memmap=memmap, **_OPTIONS)
+        path = Path(f"/proc/self/fd/{self.file.descriptor}")  # opened, it has a position of its own
+        file = self.file.enter_context(path.open("rb"))
+        opened = fits.open(file, memmap=memmap, **_OPTIONS)
         self.file.callback(opened.close)
         return opened
 
