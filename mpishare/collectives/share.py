@@ -13,7 +13,7 @@ from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import PLAIN_CLASSES, Spec, describe
 from mpishare.collectives.arguments import check_scope
 from mpishare.comm import callsite, mpi
-from mpishare.comm.agreement import PAYLOAD_BYTES, Agreement, agree
+from mpishare.comm.agreement import PAYLOAD_BYTES, Agreement, Deferred, agree
 from mpishare.comm.alone import alone
 from mpishare.comm.collective import CollectiveCall, collective
 from mpishare.comm.context import Context, topology
@@ -249,19 +249,24 @@ def _called(
     """
     is_root, source, reserved = context.topology.rank == options.root, None, None
     with agree(context.collective_comm) as agreement:
-        try:
-            with alone(topology(of_all).comm, "within the function of share(call=…)"):
-                obj = function() if is_root and function is not None else None
-        finally:
-            _wait_for_all(context)
-        if is_root:
-            source, reserved = _prepared(context, obj, options)
+        called = Deferred()  # what this rank raises outside of its blocks, it raises alone: others may be asleep
+        with called, alone(topology(of_all).comm, "within the function of share(call=…)"):
+            obj = function() if is_root and function is not None else None
+        with called:
+            if is_root and called.error is None:
+                source, reserved = _prepared(context, obj, options)
+        _wait_for_all(context)
+        called.raise_first()
+        if source is not None:
             agreement.payload = source.header.packed[0]
     return agreement, source, reserved
 
 
 def _wait_for_all(context: Context) -> None:
-    """Waits, asleep, until all ranks have come. The wait has no limit and is not named, as the root works for all."""
+    """Waits, asleep, until all ranks have come. The wait has no limit and is not named, as the root works for all.
+
+    A rank that an exception from outside ends before it has come leaves the others asleep until the job ends.
+    """
     request = context.collective_comm.begin_barrier()
     while not request.Test():
         advance_all()

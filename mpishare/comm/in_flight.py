@@ -26,16 +26,14 @@ class Tag(IntEnum):
 
     CHUNK = 1  # transfer/between_nodes: a chunk of an array, from node to node
     ROW_REQUEST = 2  # transfer/exchange: which rows of the receiver's node a rank wants
-    BLOCK_REQUEST = 3  # tasks/scheduler: a node asks the root for a block of tasks
-    BLOCK = 4  # tasks/scheduler: the block
-    MAP_RESULT = 5  # tasks/results: what the tasks of one rank returned
-    POOL_COMMAND = 6  # tasks/pool: what a worker does next
-    POOL_CALL = 7  # tasks/dispatcher: one call for a worker
-    POOL_RESULT = 8  # tasks/dispatcher: what it returned
-    ROW_BLOCK = 9  # files/replace_file: rows on their way to the node that writes
-    TILE_READY = 10  # files/parallel_read: a reader tells its leader that a piece is in memory
-    ROWS = 11  # transfer/rows and transfer/exchange: rows
-    FIRST_OF_MESSAGES = 12  # messages/wire: this and all above, what follows the head of a user's message
+    TASKS = 3  # tasks/scheduler: a rank asks the root for tasks, and gets some
+    MAP_RESULT = 4  # tasks/results: what the tasks of one rank returned
+    POOL_COMMAND = 5  # tasks/dispatcher: what a worker does next
+    POOL_RESULT = 6  # tasks/dispatcher: what a call returned
+    ROW_BLOCK = 7  # files/replace_file: rows on their way to the node that writes
+    TILE_READY = 8  # files/parallel_read: a reader tells its leader that a piece is in memory
+    ROWS = 9  # transfer/rows and transfer/exchange: rows
+    FIRST_OF_MESSAGES = 10  # messages/wire: this and all above, what follows the head of a message
 
 
 class InFlight:

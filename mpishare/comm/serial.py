@@ -280,13 +280,6 @@ class Intracomm(Comm):
             raise _never()
         message.Recv(buffer, status)
 
-    def Sendrecv(
-        self, send: Any, dest: int, sendtag: int, receive: Any, source: int = ANY_SOURCE, recvtag: int = ANY_TAG
-    ) -> None:
-        """Sends, then receives."""
-        self.Send(send, dest, sendtag)
-        self.Recv(receive, source, recvtag)
-
     def Iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
         """Whether there is a message that fits."""
         message = self._first(tag)

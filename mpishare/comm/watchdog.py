@@ -32,10 +32,29 @@ SPIN_S = 0.01
 _SLEEP_S = 0.0001
 """A wait with a limit yields the core for `SPIN_S`; after that it sleeps `_SLEEP_S` between looks."""
 
-_LONGEST_S = 0.1
-
 _WAITING = tuple(f"{Path(__file__).parents[1] / folder}{os.sep}" for folder in ("comm", "messages"))
 """A thread whose innermost function lies in one of these folders waits for another rank."""
+
+
+class Stopwatch:
+    """Counts seconds from when it is made, for limits to waiting.
+
+    Between two looks it counts no more than `longest_s`: a batch system may suspend the whole job for hours, and no
+    rank waits for another in that time. For one thread at a time.
+    """
+
+    def __init__(self, longest_s: float = 0.1) -> None:
+        """Starts it; it is looked at more often than every `longest_s`."""
+        self._longest_s = longest_s
+        self._looked_s = time.monotonic()
+        self._counted_s = 0.0
+
+    def seconds(self) -> float:
+        """Looks at it."""
+        now_s = time.monotonic()
+        self._counted_s += min(now_s - self._looked_s, self._longest_s)
+        self._looked_s = now_s
+        return self._counted_s
 
 
 class WaitLimit:
@@ -94,15 +113,12 @@ def ends_within(
 ) -> bool:
     """Waits for `request`, asleep after `spin_s`; False after `limit_s`.
 
-    Pending operations but `excluded` are advanced meanwhile. Between two looks at the clock at most `_LONGEST_S` count:
-    a batch system may suspend the whole job for hours, and no rank waits for another in that time.
+    Pending operations but `excluded` are advanced meanwhile.
     """
-    waited_s, looked_s = 0.0, time.monotonic()
+    stopwatch = Stopwatch()
     while not request.Test(status):
         advance_all(excluded)
-        now_s = time.monotonic()
-        waited_s += min(now_s - looked_s, _LONGEST_S)
-        looked_s = now_s
+        waited_s = stopwatch.seconds()
         if waited_s < spin_s:
             os.sched_yield()
         elif waited_s > limit_s:

@@ -19,7 +19,7 @@ from mpishare.comm import mpi
 from mpishare.comm.context import Context
 from mpishare.comm.requests import Pending, advance_all, keep_alive, kept_alive_on_error, pending, wait_for, waits
 from mpishare.errors import MpishareError
-from mpishare.messages.wire import FRAME_BYTES, HEAD_BYTES, Decoding, Head, Message, compressed, decode
+from mpishare.messages.wire import FRAME_BYTES, HEAD_BYTES, Decoding, Head, Message, compressed, decode, encode
 from mpishare.objects.pickling import PickledObject, unpickle_object
 
 _FRAMES_AHEAD = 4
@@ -110,6 +110,7 @@ class SendRequest(Request):
         *,
         compresses: bool = False,
         is_blocking: bool = False,
+        head_comm: mpi.Intracomm | None = None,
     ) -> None:
         """Begins to send.
 
@@ -120,6 +121,7 @@ class SendRequest(Request):
             tag: The tag of the head.
             compresses: Whether the chunks are frames, which may be compressed.
             is_blocking: Whether to wait for earlier frames before the next is compressed.
+            head_comm: The communicator of the head; that of users' messages when None.
 
         Raises:
             MpishareError: Messages on the communicator are refused.
@@ -131,7 +133,7 @@ class SendRequest(Request):
         self._dest = dest
         _prepare(context)
         try:
-            self._requests.append(context.head_comm.Isend((head, mpi.BYTE), dest, tag))
+            self._requests.append((head_comm or context.head_comm).Isend((head, mpi.BYTE), dest, tag))
             for chunk in self._compressed(chunks, is_blocking) if compresses else chunks:
                 self._chunk = chunk  # kept until MPI's request has it
                 self._requests.append(context.data_comm.Isend((chunk, mpi.BYTE), dest, self._tag))
@@ -195,7 +197,13 @@ class ReceiveRequest(Request):
     """A message to this rank. It is a pending operation of the progress engine."""
 
     def __init__(
-        self, context: Context, source: int, tag: int, out: NDArray[Any] | None, status: mpi.Status | None
+        self,
+        context: Context,
+        source: int,
+        tag: int,
+        out: NDArray[Any] | None = None,
+        status: mpi.Status | None = None,
+        head_comm: mpi.Intracomm | None = None,
     ) -> None:
         """Begins to receive.
 
@@ -205,6 +213,7 @@ class ReceiveRequest(Request):
             tag: The tag of the message, or MPI.ANY_TAG.
             out: Where to receive; None for a fresh array.
             status: Is filled in by the `wait` or `test` that returns the result.
+            head_comm: The communicator of the head; that of users' messages when None.
 
         Raises:
             MpishareError: Messages on the communicator are refused.
@@ -224,7 +233,7 @@ class ReceiveRequest(Request):
         self._error: BaseException | None = None
         self._lock = threading.Lock()
         try:
-            self._request = context.head_comm.Irecv((self._buffer, mpi.BYTE), source, tag)
+            self._request = (head_comm or context.head_comm).Irecv((self._buffer, mpi.BYTE), source, tag)
             pending[self] = None
         except BaseException as error:
             keep_alive([self._buffer])
@@ -413,6 +422,16 @@ def _receive_chunks(context: Context, head: Head, out: NDArray[Any] | None) -> A
             buffer, tag = decoding.send(status.count)
     except StopIteration as end:
         return end.value
+
+
+def send_object(context: Context, pickled: PickledObject, dest: int, tag: int) -> None:
+    """Sends an object of the library's own to `receive_object` on rank `dest`, with a tag of `comm.in_flight`."""
+    SendRequest(context, encode(context, pickled), dest, tag, head_comm=context.data_comm).wait()
+
+
+def receive_object(context: Context, source: int, tag: int) -> Any:
+    """Receives what `send_object` sends, and unpickles it."""
+    return ReceiveRequest(context, source, tag, head_comm=context.data_comm).wait()
 
 
 def _prepare(context: Context) -> None:

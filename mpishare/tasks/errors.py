@@ -1,8 +1,7 @@
-"""Why tasks failed: the item and the error, as the other ranks hear of it.
+"""Why tasks failed: a task's own error as all ranks raise it, a `TaskError` of its class.
 
-A task's own error is taken apart to travel, and made again as a `TaskError` of its class. No `__init__` of its class is
-called, as nobody knows the arguments with which the task called it: many classes take others than they leave in `args`.
-So classes that pickle cannot make again travel, too.
+No `__init__` of that class is called, as nobody knows the arguments with which the task called it: many classes take
+others than they leave in `args`. So errors that pickle cannot make again travel, too.
 """
 
 from __future__ import annotations
@@ -10,12 +9,11 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from types import GetSetDescriptorType, MemberDescriptorType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 from mpishare.comm.context import Context
 from mpishare.errors import TaskError, text_of_error
-from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
+from mpishare.objects.pickling import pickle_object, unpickle_object
 
 IN_TASK = "within a task"
 """Where a call was made, in errors."""
@@ -46,104 +44,57 @@ def apply_to_items(func: Callable[[Any], Any], items: Iterable[Any], first: int 
     return results
 
 
-Facts: TypeAlias = tuple[int, int, str, str, str]
-"""The arguments of `TaskError`."""
+def task_error(context: Context, error: BaseException, first: int = 0) -> TaskError:
+    """The error for users where a task on this rank has raised `error`. It can be pickled.
 
-State: TypeAlias = tuple[type[BaseException], tuple[Any, ...], dict[str, Any]]
-"""An exception taken apart: its class, its `args`, and its attributes."""
+    It is a plain `TaskError` if the error ends a program or an iteration, or cannot be made again. As all ranks have to
+    raise an error of the same class, this rank tries that first.
 
-
-class Failure(NamedTuple):
-    """What other ranks hear of a task's error.
-
-    Attributes:
-        facts: The item, the rank, the host, the text of the error and its traceback.
-        state: The error taken apart; None if it cannot be made again on other ranks.
+    Args:
+        context: Of the communicator.
+        error: The task's own error, or an `ItemFailed`, whose item is counted from `first` on.
+        first: Number of the first item.
     """
-
-    facts: Facts
-    state: PickledObject | None
-
-    @classmethod
-    def of(cls, context: Context, error: BaseException, first: int = 0) -> Failure:
-        """The failure of a task on this rank. The item that an `ItemFailed` names is counted from item `first` on."""
-        item = first
-        if isinstance(error, ItemFailed):
-            item += error.args[0]
-            error = error.__cause__ or error
-        below = error.__traceback__ and error.__traceback__.tb_next  # the function that calls the tasks
-        text = "".join(traceback.format_exception(type(error), error, below)).rstrip()
-        return cls((item, context.topology.rank, context.topology.host, text_of_error(error), text), _state_of(error))
-
-    def task_error(self, own: BaseException | None = None) -> TaskError:
-        """The error for users. `own` is the task's own error, or its `ItemFailed`, where this rank ran the task."""
-        error, cause = TaskError(*self.facts), own.__cause__ if isinstance(own, ItemFailed) else own
-        if self.state is not None:
-            with suppress(BaseException):  # its class may raise anything, or cannot be imported on this rank
-                state = unpickle_object(self.state)
-                error, cause = _typed(state, self.facts), cause or _made(*state)
-        object.__setattr__(error, "__cause__", cause)  # as the class may refuse it
-        return error
+    item = first
+    if isinstance(error, ItemFailed):
+        item, error = first + error.args[0], error.__cause__ or error
+    below = error.__traceback__ and error.__traceback__.tb_next  # the function that calls the tasks
+    text = "".join(traceback.format_exception(type(error), error, below)).rstrip()
+    result = TaskError(item, context.topology.rank, context.topology.host, text_of_error(error), text)
+    own = error.__cause__ or error if isinstance(error, TaskError) else error  # of a task within a task
+    if isinstance(own, Exception) and not isinstance(own, StopIteration | StopAsyncIteration):
+        with suppress(BaseException):  # code of the user's class may raise anything, and the other ranks wait
+            _, args, *attributes = _builtin(type(own)).__reduce__(own)
+            slots = {name for kind in type(own).__mro__ for name in vars(kind).get("__slots__", ())}
+            fields = dict(*attributes) | {name: getattr(own, name) for name in slots if hasattr(own, name)}
+            pickled = pickle_object(_typed(type(own), args, fields, vars(result)))
+            result = unpickle_object(pickled)
+    result.__cause__ = error
+    return result
 
 
-class _TypedTaskError(TaskError):
-    """A `TaskError` whose last base is the class of the task's own error. `state` is that error, taken apart."""
-
-    state: State
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _typed, (self.state, (self.item, self.rank, self.host, self.reason, self.traceback))
-
-
-def _state_of(error: BaseException) -> PickledObject | None:
-    """The error taken apart. None if it cannot be made again, or ends a program or an iteration.
-
-    All ranks have to raise an error of the same class, so this rank tries it before they do.
-    """
-    if isinstance(error, TaskError) and error.__cause__ is not None:
-        error = error.__cause__  # of a task within a task
-    if not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration):
-        return None
-    names = {name for kind in type(error).__mro__ for name, member in vars(kind).items() if _is_field(name, member)}
-    fields = {name: getattr(error, name) for name in names if hasattr(error, name)}
-    try:
-        pickled = pickle_object((type(error), error.args, fields | vars(error)))
-        _typed(unpickle_object(pickled), (0, 0, "", "", ""))
-    except BaseException:  # user classes may raise anything, and the other ranks wait
-        return None
-    return pickled
-
-
-def _is_field(name: str, member: object) -> bool:
-    """Whether it is a slot, or a field of C such as `errno`. `AttributeError.obj`, of any size, stays behind."""
-    is_internal = name.startswith("__") or name in ("args", "obj")
-    return isinstance(member, GetSetDescriptorType | MemberDescriptorType) and not is_internal
-
-
-def _made(kind: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
-    """An exception of the class `kind`.
-
-    Raises:
-        Exception: The class cannot be made without its `__init__`.
-    """
-    builtin = kind
-    while builtin.__module__ != "builtins":
-        builtin = builtin.__base__  # type: ignore[assignment]
-    error: BaseException = builtin.__new__(kind, *args)
-    # By `object`, as a class may refuse it. OSError's `__new__` leaves the arguments to an `__init__` to come.
-    for name, value in {"args": args, **attributes}.items():
-        if getattr(error, name, error) is not value:
-            object.__setattr__(error, name, value)
-    return error
-
-
-def _typed(state: State, facts: Facts) -> Any:
-    """A `TaskError` of the exception's class.
+def _typed(kind: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any], facts: dict[str, Any]) -> Any:
+    """A `TaskError` that is of the class `kind` as well. Its cause is an error of that class alone.
 
     Raises:
         Exception: There can be no such class, as where a class can have no subclasses.
     """
-    kind, args, attributes = state
-    typed = type(f"TaskError[{kind.__name__}]", (_TypedTaskError, kind), {"__module__": "mpishare"})
-    names = ("item", "rank", "host", "reason", "traceback", "state")
-    return _made(typed, args, {**attributes, **dict(zip(names, (*facts, state), strict=True))})
+    parts = kind, args, attributes, facts
+    members = {"__module__": "mpishare", "__reduce__": lambda _: (_typed, parts)}
+    error = _made(type(f"TaskError[{kind.__name__}]", (TaskError, kind), members), args, attributes | facts)
+    error.__cause__ = _made(kind, args, attributes)
+    return error
+
+
+def _made(kind: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
+    """An exception of a class, without its `__init__`."""
+    builtin = _builtin(kind)
+    error: BaseException = builtin.__new__(kind, *args)
+    builtin.__init__(error, *args)
+    builtin.__setstate__(error, attributes)
+    return error
+
+
+def _builtin(kind: type[BaseException]) -> Any:
+    """The class of Python below a class of exceptions."""
+    return kind if kind.__module__ == "builtins" else _builtin(kind.__base__)  # type: ignore[arg-type]

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import starmap
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from mpishare.arrays.spec import describe
 from mpishare.collectives.share import share
 from mpishare.comm import mpi
-from mpishare.comm.agreement import PAYLOAD_BYTES, agree, mark_known
+from mpishare.comm.agreement import PAYLOAD_BYTES, agree, is_cut_off, mark_cut_off, mark_known
 from mpishare.comm.alone import alone
+from mpishare.comm.callsite import current_call
 from mpishare.comm.collective import CollectiveCall, collective
 from mpishare.comm.context import Context
-from mpishare.errors import ArgumentError, SpecError, TaskError, checked_integer
-from mpishare.objects.pickling import PickledObject
+from mpishare.comm.watchdog import Stopwatch, gave_up
+from mpishare.errors import ArgumentError, SpecError, StallError, TaskError, checked_integer
+from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
 from mpishare.progress_bar import Bar, check_tqdm
-from mpishare.tasks.errors import IN_TASK, Failure, ItemFailed, apply_to_items
+from mpishare.tasks.errors import IN_TASK, ItemFailed, apply_to_items, task_error
 from mpishare.tasks.items import Batches, Items, count_of, items_of
 from mpishare.tasks.results import RankResults, gather_results, stack
 from mpishare.tasks.scheduler import Scheduler, backoff
@@ -191,49 +196,60 @@ class _Run:
                         job.initializer(*job.initargs)
 
     def _run(self, job: Job, items: Items) -> RankResults:
-        """Runs tasks until none is left or one fails, and waits until all ranks have done so."""
-        results = RankResults()
+        """Runs tasks until none is left or one fails, and waits until all ranks have done so.
+
+        An exception cancels the tasks that no rank has begun. Where it comes while this rank waits for the others, such
+        as a signal handler's, the wait continues. What is raised here is of this rank alone; see `tasks.scheduler`.
+        """
+        results, barrier = RankResults(), list[mpi.Request]()
         try:
-            self._scheduler.start()
-            self._batches.read_ahead()
-            with alone(self._context.topology.comm, IN_TASK, for_all_threads=True):
-                for chunk in self._scheduler.chunks(job.chunk):
-                    values = apply_to_items(job.func, items_of(items, chunk), chunk.start)
-                    if self._gather != "none":
-                        results.add(chunk, values)
-                    self._bar.show(self._scheduler.n_taken)
+            try:
+                self._run_tasks(job, items, results)
+            except BaseException as error:
+                self._fail(error)
+            try:
+                self._wait(barrier)
+            except BaseException as error:
+                self._fail(error)
+                self._wait(barrier)
         except BaseException as error:
-            self._fail(error)
-        self._wait_for_all()
+            self._scheduler.stop()
+            mark_cut_off(error)
+            raise
         self._bar.end_round(count_of(items))
         return results
 
+    def _run_tasks(self, job: Job, items: Items, results: RankResults) -> None:
+        self._scheduler.start()
+        self._batches.read_ahead()
+        with alone(self._context.topology.comm, IN_TASK, for_all_threads=True):
+            for chunk in self._scheduler.chunks(job.chunk):
+                values = apply_to_items(job.func, items_of(items, chunk), chunk.start)
+                if self._gather != "none":
+                    results.add(chunk, values)
+                self._bar.show(self._scheduler.n_taken)
+
     def _fail(self, error: BaseException) -> None:
-        """Cancels the tasks that no rank has begun."""
+        """Cancels the tasks that no rank has begun, unless the other ranks cannot hear of it."""
+        if is_cut_off(error) or isinstance(error, StallError | mpi.Exception):
+            raise error
         self._error = self._error or error
         self._scheduler.cancel()
 
-    def _wait_for_all(self) -> None:
-        """Waits until no rank has a task left.
+    def _wait(self, barrier: list[mpi.Request]) -> None:
+        """Waits, asleep, until no rank has a task left. `barrier` has the request of the last wait, if there was one.
 
-        An exception from outside, such as a signal handler's, cancels the tasks; the wait continues. Where waits are
-        watched, the ranks meet in the next collective instead, which a stall ends.
+        Raises:
+            StallError: MPISHARE_TIMEOUT has passed.
         """
-        request = None
-        while True:
-            try:
-                pauses = backoff()
-                self._scheduler.finish()
-                if request is None and self._context.config.timeout_s is None:
-                    request = self._context.data_comm.Ibarrier()
-                while request is not None and not request.Test():
-                    self._bar.show(self._scheduler.n_taken)
-                    next(pauses)
-                return
-            except mpi.Exception:
-                raise
-            except BaseException as error:
-                self._fail(error)
+        limit_s, stopwatch, pauses = self._context.config.timeout_s or math.inf, Stopwatch(), backoff()
+        while not (barrier and barrier[0].Test()):
+            if not barrier and self._scheduler.has_ended():
+                barrier.extend(starmap(self._context.data_comm.Ibarrier, [()]))  # see `CollectiveComm.call_together`
+            self._bar.show(self._scheduler.n_taken)
+            if stopwatch.seconds() > limit_s:
+                raise gave_up(current_call(), limit_s)
+            next(pauses)
 
     def _gathered(self, count: int, results: RankResults) -> list[Any]:
         """The results of one batch, on the ranks that get them. Raises on all ranks if one failed."""
@@ -264,8 +280,10 @@ class _Run:
 
     def _task_error(self) -> TaskError:
         """The error of the first item that failed. Collective over the communicator."""
-        comm = self._context.collective_comm
-        own = None if self._error is None else Failure.of(self._context, self._error, self._first)
-        failures = [failure for failure in comm.allgather_obj(own) if failure is not None]
-        first: Failure = min(failures, key=lambda failure: failure.facts[:2])
-        return mark_known(comm, first.task_error(self._error if first.facts[1] == comm.rank else None))
+        comm, failure = self._context.collective_comm, None
+        if self._error is not None:
+            own = task_error(self._context, self._error, self._first)
+            failure = own.item, own.rank, pickle_object(own)
+        _, rank, pickled = min(filter(None, comm.allgather_obj(failure)), key=itemgetter(0, 1))
+        with agree(comm):
+            return mark_known(comm, own if rank == comm.rank else unpickle_object(pickled))

@@ -21,10 +21,13 @@ from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, MpishareError, SpecError, TaskError
 from mpishare.objects.pickling import pickle_object
-from mpishare.tasks.dispatcher import CALL, CLOSE, IN_CALLBACK, MAP, Dispatcher, next_command, send_command, serve_call
-from mpishare.tasks.errors import IN_TASK, Failure
+from mpishare.tasks.dispatcher import IN_CALLBACK, Dispatcher, next_command, send_command, serve_call
+from mpishare.tasks.errors import IN_TASK, task_error
 from mpishare.tasks.executor import TaskExecutor
 from mpishare.tasks.map import Job, run_map
+
+_MAP, _CLOSE = "map", "close"
+"""Commands to the workers. Any other is a call."""
 
 
 def _numbers_of_pools(_: Context) -> Iterator[int]:
@@ -153,10 +156,11 @@ class Pool(TaskExecutor):
         kept = None
         while self._is_open:
             command = next_command(self._context, self._root, self._number)
-            if command == CALL:
-                kept = serve_call(self._context, self._root, kept)
-            elif command == CLOSE:
+            if command == _CLOSE:
                 self._is_open = False
+            elif command != _MAP:
+                number, call = command
+                kept = serve_call(self._context, self._root, number, call, kept)
             else:
                 try:
                     self._run(Job())
@@ -209,7 +213,7 @@ class Pool(TaskExecutor):
         with self._turn:
             if not (self._has_ended or self._has_no_comm()):
                 self._has_ended = True
-                send_command(self._context, self._number, CLOSE)
+                send_command(self._context, self._number, _CLOSE, *self.workers)
                 atexit.unregister(self.shutdown)
 
     def join(self) -> None:
@@ -231,7 +235,7 @@ class Pool(TaskExecutor):
                     self.wait()
                     self._caller = threading.get_ident()
                     self._block.is_lifted = True
-                    send_command(self._context, self._number, MAP)
+                    send_command(self._context, self._number, _MAP, *self.workers)
                 return self._run(job) or []
             finally:
                 with self._lock:
@@ -273,13 +277,13 @@ class Pool(TaskExecutor):
                 if self.workers and mpi.Query_thread() == mpi.THREAD_MULTIPLE:
                     if self._dispatcher is None:
                         self.wait()
-                        self._dispatcher = Dispatcher(self._context, self._number)
+                        self._dispatcher = Dispatcher(self._context, self._number, self.workers)
                     return self._dispatcher.submit(number, func, args)
         with alone(self._context.topology.comm, IN_TASK):
             return super()._submit(number, func, args)
 
     def _error_of(self, number: int, error: BaseException) -> BaseException:
-        return Failure.of(self._context, error, number).task_error(error)
+        return task_error(self._context, error, number)
 
     def _is_alone(self) -> bool:
         """Whether this thread is in a task, in a callback, or in a call of all ranks: then the others do not come."""

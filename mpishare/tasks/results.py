@@ -1,104 +1,52 @@
-"""What travels between ranks: objects, and what tasks returned, which the root puts in the order of the items."""
+"""What tasks returned, which the root puts in the order of the items."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator
-from itertools import chain, starmap
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.spec import PLAIN_CLASSES
-from mpishare.comm import mpi
 from mpishare.comm.agreement import Deferred, agree
-from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.context import Context
-from mpishare.comm.in_flight import InFlight, Tag
-from mpishare.errors import MpishareError
-from mpishare.messages.wire import HEAD_BYTES, decode, encode
-from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
+from mpishare.comm.in_flight import Tag
+from mpishare.messages.requests import receive_object, send_object
+from mpishare.objects.pickling import PickledObject, pickle_object
 from mpishare.tasks.errors import apply_to_items
 
 Values: TypeAlias = "list[Any] | NDArray[Any]"
 """Results, one after the other: as the rows of an array if they are alike, else as a list."""
 
 
-def send_object(context: Context, comm: CollectiveComm, pickled: PickledObject, dest: int, tag: int) -> None:
-    """Sends an object to `receive_object` on rank `dest`. Returns when its arrays may be changed.
-
-    First comes the head of a message (`messages.wire`), then its chunks.
-    """
-    head, _, chunks = encode(context, pickled)
-    with InFlight(comm, tag) as in_flight:
-        for chunk in (head, *chunks):
-            in_flight.send(chunk, dest)
-
-
-def receive_object(context: Context, comm: CollectiveComm, source: int, tag: int) -> Any:
-    """Receives what `send_object` sends, to the end, also where it raises one of these.
-
-    After any other exception, such as a signal handler's, the communicator is refused: the rest of the message
-    would come to the next receive, and Open MPI 5.0 writes a message that is too long past the end of its buffer.
-
-    Returns:
-        The object, unpickled.
-
-    Raises:
-        CapacityError: There is no memory for it.
-        Exception: What the object's classes raise when they are unpickled.
-    """
-    head, status = np.empty(HEAD_BYTES, np.uint8), mpi.Status()
-    try:
-        with InFlight(comm, tag) as in_flight:
-            in_flight.receive(head, source)
-            in_flight.wait_oldest(status)
-            steps = decode(context, head[: status.count].tobytes(), None)
-            try:
-                block, _ = next(steps)
-                while True:
-                    in_flight.receive(block, source)
-                    in_flight.wait_oldest()
-                    block, _ = steps.send(block.nbytes)
-            except StopIteration as end:
-                pickled: PickledObject = end.value
-    except MpishareError:
-        raise
-    except BaseException:
-        context.is_out_of_step = True
-        raise
-    return unpickle_object(pickled)
-
-
 class RankResults:
     """What the tasks of this rank returned.
 
     Attributes:
-        bounds: Where each chunk of items begins and ends: an eighth of the memory of tuples.
+        chunks: The numbers of their items.
         values: The results.
     """
 
     def __init__(self) -> None:
-        self.bounds = array("q")
+        self.chunks: list[range] = []
         self.values: list[Any] = []
 
     def add(self, chunk: range, values: list[Any]) -> None:
         """Adds the results of the items with the numbers `chunk`."""
-        self.bounds.extend((chunk.start, chunk.stop))
+        self.chunks.append(chunk)
         self.values += values
 
     def pickled(self) -> PickledObject:
-        """The bounds and the results.
+        """The chunks and the results.
 
         Raises:
             ItemFailed: A result cannot be pickled.
         """
         try:
-            return pickle_object((self.bounds.tobytes(), stack(self.values)))
+            return pickle_object((self.chunks, stack(self.values)))
         except Exception:  # user classes may raise anything when they are pickled
-            items = chain.from_iterable(starmap(range, _pairs(self.bounds)))
-            for item, value in zip(items, self.values, strict=True):
+            for item, value in zip(chain(*self.chunks), self.values, strict=True):
                 apply_to_items(pickle_object, [value], item)
             raise
 
@@ -144,29 +92,21 @@ def gather_results(
     """
     comm = context.collective_comm
     with agree(comm):
+        errors = Deferred()
         if comm.rank != root:
-            send_object(context, comm, pickled, root, Tag.MAP_RESULT)
+            send_object(context, pickled, root, Tag.MAP_RESULT)
             return None
-        gathered, errors = [None] * count, Deferred()
-        _place(gathered, results.bounds, results.values)
+        gathered = [None] * count
+        _place(gathered, results.chunks, results.values)
         for rank in set(range(comm.size)) - {root}:
             with errors:  # also after an error, as each of them sends
-                bounds, values = receive_object(context, comm, rank, Tag.MAP_RESULT)
-                _place(gathered, memoryview(bounds).cast("q"), values)
+                _place(gathered, *receive_object(context, rank, Tag.MAP_RESULT))
         errors.raise_first()
     return gathered
 
 
-def _place(gathered: list[Any], bounds: memoryview | array[int], values: Values) -> None:
+def _place(gathered: list[Any], chunks: list[range], values: Values) -> None:
     """Puts the results of one rank at the places of their items."""
-    begin = 0
-    for start, stop in _pairs(bounds):
-        end = begin + stop - start
-        gathered[start:stop] = values[begin:end]
-        begin = end
-
-
-def _pairs(numbers: memoryview | array[int]) -> Iterator[tuple[int, int]]:
-    """Two of the numbers at a time."""
-    iterator = iter(numbers)
-    return zip(iterator, iterator, strict=True)
+    rest = iter(values)
+    for chunk in chunks:
+        gathered[chunk.start : chunk.stop] = islice(rest, len(chunk))

@@ -111,7 +111,17 @@ def test_an_exception_from_outside_at_any_instruction(nodes, backend):
 
     Outcome: that rank raises it, the others PeerError or, after MPISHARE_TIMEOUT, StallError; the job goes on.
     """
-    run("interrupt_anywhere", timeout_s="0.3", MPISHARE_NODES=nodes, MPISHARE_BACKEND=backend)
+    run("interrupt_anywhere", "share_and_gather", timeout_s="0.3", MPISHARE_NODES=nodes, MPISHARE_BACKEND=backend)
+
+
+@pytest.mark.parametrize("nodes", ["", "block:2"])
+def test_an_exception_from_outside_at_any_instruction_of_a_map(nodes):
+    """The same of a `map`, on one node and on several, also twice in a row.
+
+    Outcome: that rank raises it, or all ranks a TaskError of its class; the others PeerError or, after
+    MPISHARE_TIMEOUT, StallError; the job goes on.
+    """
+    run("interrupt_anywhere", "map_tasks", timeout_s="0.3", MPISHARE_NODES=nodes)
 
 
 def test_an_interrupted_transfer_ends_the_job():

@@ -199,14 +199,30 @@ class FromOutside(Exception):
     """What the handler of a signal raises."""
 
 
-def interrupt_anywhere():
-    """Each rank in turn gets an exception from outside at any instruction of its calls."""
+def share_and_gather(own):
+    """Calls that move arrays."""
+    for step in range(200):
+        ms.share(np.full(100 if step % 2 else 40_000 + step, step), comm=own)
+        ms.allgather(np.full(rank + 5, step), comm=own)
+
+
+def map_tasks(own):
+    """Maps whose tasks are few or many."""
+    for step in range(50):
+        ms.map(abs, range(8 if step % 2 else 2000), chunk=None if step % 3 else 1, comm=own)
+
+
+def interrupt_anywhere(calls):
+    """Each rank in turn gets an exception from outside at any instruction of its calls, or of maps two of them."""
 
     def handler(*_):
-        raise FromOutside
+        if signals:
+            signals.pop()
+            raise FromOutside
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
     signal.signal(signal.SIGALRM, handler)
-    delays, plain, outcomes = random.Random(rank), comm.Dup(), []
+    delays, plain, outcomes, signals = random.Random(rank), comm.Dup(), [], list[int]()
     for number in range(24):
         own, is_victim = comm.Dup(), rank == number % comm.size
         ms.share(np.zeros(3), comm=own)
@@ -214,11 +230,11 @@ def interrupt_anywhere():
         try:
             try:
                 if is_victim:
-                    signal.setitimer(signal.ITIMER_REAL, delays.uniform(0.0005, 0.01))
-                for step in range(200):
-                    ms.share(np.full(100 if step % 2 else 40_000 + step, step), comm=own)
-                    ms.allgather(np.full(rank + 5, step), comm=own)
+                    signals[:] = [0] * (1 + number % 2 * (calls == "map_tasks"))
+                    signal.setitimer(signal.ITIMER_REAL, delays.uniform(0.0005, 0.01), 0.0002)
+                globals()[calls](own)
             finally:
+                time.sleep(0.001)  # in which the second signal comes
                 signal.setitimer(signal.ITIMER_REAL, 0)
             outcome = "nothing"
         except (FromOutside, ms.MpishareError) as error:
@@ -226,8 +242,9 @@ def interrupt_anywhere():
         outcomes.append((is_victim, outcome))
         plain.Barrier()
     seen = {*chain(*plain.allgather(outcomes))}
-    assert {outcome for is_victim, outcome in seen if is_victim} <= {"FromOutside", "nothing"}, seen
-    assert {outcome for is_victim, outcome in seen if not is_victim} <= {"PeerError", "StallError", "nothing"}, seen
+    others = {"PeerError", "StallError", "TaskError[FromOutside]", "nothing"}
+    assert {outcome for is_victim, outcome in seen if is_victim} <= {"FromOutside", *others - {"PeerError"}}, seen
+    assert {outcome for is_victim, outcome in seen if not is_victim} <= others, seen
     assert (True, "FromOutside") in seen
 
 

@@ -7,43 +7,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpishare.tasks.scheduler import CHUNK_S, ChunkSizer, chunk_size
+from mpishare.tasks.scheduler import CHUNK_S, chunk_size, next_wanted
 
 
-@given(st.integers(0, 10**6), st.integers(1, 100), st.integers(1, 10**6), st.integers(1, 100))
-def test_a_chunk_is_of_what_is_left(left, n_ranks, n_tasks, n_takers):
-    size = chunk_size(left, n_ranks, n_tasks, min(n_takers, n_ranks))
+@given(st.integers(0, 10**6), st.integers(1, 100), st.integers(1, 10**6))
+def test_a_chunk_is_of_what_is_left(left, n_ranks, n_tasks):
+    size = chunk_size(left, n_ranks, n_tasks)
     assert min(left, 1) <= size <= min(left, n_tasks)
-    assert size <= max(1, left * n_takers / n_ranks)
+    assert size <= max(1, left / n_ranks)
+    assert chunk_size(left, n_ranks, 0) == 0
 
 
 def test_chunks_take_their_time():
-    sizer = ChunkSizer(None)
-    assert (sizer.n_tasks, sizer.n_block_tasks) == (1, 1)
+    wanted = 1
     for _ in range(20):
-        sizer.note_time(sizer.n_tasks, sizer.n_tasks * 1e-5)
-    assert sizer.n_tasks == pytest.approx(CHUNK_S / 1e-5, abs=1)
-    assert sizer.n_block_tasks == pytest.approx(25_000, abs=9)
-    sizer.note_time(sizer.n_tasks, 20.0)
-    assert sizer.n_tasks == 1
-    sizer.note_time(1, 0)
-    assert sizer.n_tasks == 8
-    assert ChunkSizer(7).n_tasks == 7
+        wanted = next_wanted(wanted, wanted * 1e-5)
+    assert wanted == pytest.approx(CHUNK_S / 1e-5, abs=1)
+    assert next_wanted(wanted, 20.0) == 1
+    assert next_wanted(1, 0) == 8
 
 
 def ends(task_s, ranks, take_s=1e-5):
     """When each rank ends, in a simulation of one queue."""
     free = [(0.0, rank) for rank in range(ranks)]
-    sizers, at, ended = [ChunkSizer(None) for _ in range(ranks)], 0, [0.0] * ranks
+    wanted, at, ended = [1] * ranks, 0, [0.0] * ranks
     while free:
         now, rank = heapq.heappop(free)
-        count = chunk_size(len(task_s) - at, ranks, sizers[rank].n_tasks)
+        count = chunk_size(len(task_s) - at, ranks, wanted[rank])
         if not count:
             ended[rank] = now
             continue
         seconds = sum(task_s[at : at + count])
         at += count
-        sizers[rank].note_time(count, seconds)
+        wanted[rank] = next_wanted(count, seconds)
         heapq.heappush(free, (now + seconds + take_s, rank))
     return ended
 
