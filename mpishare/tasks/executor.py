@@ -5,17 +5,21 @@ Where pools give one name several meanings, `Pool` says whose it has.
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import TimeoutError as FuturesTimeoutError
 from concurrent.futures import wait as wait_for_all
 from functools import partial
-from itertools import chain, count, islice
-from multiprocessing import TimeoutError as NotReadyError
+from itertools import count, islice
+from logging import getLogger
+from multiprocessing.pool import ApplyResult
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
-from mpishare.errors import ArgumentError, checked_integer
+from mpishare.errors import checked_integer
 from mpishare.tasks.errors import ItemFailed, apply_to_items
 from mpishare.tasks.map import Job
 
@@ -29,67 +33,62 @@ _CHUNKS = 4
 _Callback: TypeAlias = "Callable[[Any], object] | None"
 
 
-class AsyncResult:
+class AsyncResult(ApplyResult):  # type: ignore[type-arg]
     """The result of a running call, as multiprocessing has it. Its callbacks run in a thread of the pool."""
 
     def __init__(self, future: Future[Any], callback: _Callback, error_callback: _Callback) -> None:
         """The result of `future`, with which one of the two is called."""
-        self._future = future
+        super().__init__(SimpleNamespace(_cache={}), callback, error_callback)  # type: ignore[arg-type]
+        future.add_done_callback(self._end)
 
-        def call_back(_: Future[Any]) -> None:
-            if future.cancelled():
-                return
-            error = future.exception()
-            if error is None and callback is not None:
-                callback(future.result())
-            if error is not None and error_callback is not None:
-                error_callback(error)
+    def _end(self, future: Future[Any]) -> None:
+        try:
+            outcome = True, future.result()
+        except BaseException as error:
+            outcome = False, error
+        try:
+            self._set(0, outcome)  # type: ignore[attr-defined]
+        except BaseException:  # of a callback, such as SystemExit, which would end the thread
+            getLogger(__name__).exception("a callback of %r has raised", future)
+        self._event.set()  # type: ignore[attr-defined]
 
-        future.add_done_callback(call_back)
 
-    def get(self, timeout: float | None = None) -> Any:
-        """Returns the result, or raises what the call raised.
-
-        Raises:
-            multiprocessing.TimeoutError: It was not there within `timeout` seconds.
-            concurrent.futures.CancelledError: The pool was terminated before the call began.
-        """
-        self.wait(timeout)
-        if not self.ready():
-            raise NotReadyError
-        return self._future.result()
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Returns when the call has ended, or after `timeout` seconds."""
-        wait([self._future], timeout)
-
-    def ready(self) -> bool:
-        """Whether the call has ended."""
-        return self._future.done()
-
-    def successful(self) -> bool:
-        """Whether it has ended without an error.
-
-        Raises:
-            ArgumentError: It has not ended. A ValueError, as multiprocessing raises.
-        """
-        if not self.ready():
-            raise ArgumentError("the call has not ended. Call wait() first.")
-        return not self._future.cancelled() and self._future.exception() is None
+class NotReadyError(multiprocessing.TimeoutError, FuturesTimeoutError):
+    """A result was not there in time, as multiprocessing and concurrent.futures name it."""
 
 
 class ResultIterator(Iterator[Any]):
     """The results of calls that return lists, one after the other, as multiprocessing has them. An error ends it."""
 
-    def __init__(self, calls: Iterator[Future[list[Any]]], n_ahead: int, *, is_ordered: bool) -> None:
-        """Begins the first `n_ahead` of `calls`, and one more with each that has ended."""
+    def __init__(
+        self,
+        calls: Iterator[Future[list[Any]]],
+        n_ahead: int | None,
+        *,
+        is_ordered: bool = True,
+        end: float | None = None,
+        callback: _Callback = None,
+    ) -> None:
+        """Begins the first `n_ahead` of `calls`, and one more with each that has ended.
+
+        Until the time `end`, it waits for the next result, with which `callback` is called.
+        """
         self._calls = calls
         self._is_ordered = is_ordered
+        self._end = end
+        self._callback = callback
         self._values: Iterator[Any] = iter(())
-        self._pending = list(islice(calls, n_ahead))
+        self._pending = deque(islice(calls, n_ahead))
 
     def __next__(self) -> Any:
-        return self.next()
+        try:
+            value = self.next(None if self._end is None else self._end - time.monotonic())
+            if self._callback is not None:
+                self._callback(value)
+        except BaseException:
+            self.close()
+            raise
+        return value
 
     def next(self, timeout: float | None = None) -> Any:
         """The next result. After a TimeoutError it can still be asked for.
@@ -102,7 +101,7 @@ class ResultIterator(Iterator[Any]):
             return value
         if not self._pending:
             raise StopIteration
-        ended, _ = wait(self._pending[:1] if self._is_ordered else self._pending, timeout, FIRST_COMPLETED)
+        ended, _ = wait([self._pending[0]] if self._is_ordered else self._pending, timeout, FIRST_COMPLETED)
         if not ended:
             raise NotReadyError
         future = ended.pop()
@@ -110,11 +109,15 @@ class ResultIterator(Iterator[Any]):
         try:
             self._values = iter(future.result())
         except BaseException:
-            _cancel(self._pending)
-            self._pending = []
+            self.close()
             raise
         self._pending += islice(self._calls, 1)
         return next(self._values)
+
+    def close(self) -> None:
+        """Ends it, and cancels the calls that have not begun."""
+        _cancel(self._pending)
+        self._pending.clear()
 
 
 class TaskExecutor(Executor):
@@ -236,7 +239,7 @@ class TaskExecutor(Executor):
         n_ahead = None if buffersize is None else checked_integer("buffersize", buffersize, least=1)
         end = None if timeout is None else time.monotonic() + timeout
         calls = self._chunks(func, iterable, 1 if chunksize is None else chunksize)
-        results = _results(calls, deque(islice(calls, n_ahead)), end, callback)
+        results = ResultIterator(calls, n_ahead, end=end, callback=callback)
         return list(results) if buffersize is None else results
 
     def starmap(
@@ -262,7 +265,7 @@ class TaskExecutor(Executor):
         Items are read a few chunks ahead. A call costs a few hundred microseconds, so that chunks should take longer.
         The iterator has multiprocessing's `next(timeout)`.
         """
-        return ResultIterator(self._chunks(func, iterable, chunksize), _AHEAD * self._max_workers, is_ordered=True)
+        return ResultIterator(self._chunks(func, iterable, chunksize), _AHEAD * self._max_workers)
 
     def imap_unordered(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1) -> ResultIterator:
         """Like `imap`, but yields each result as soon as it is known."""
@@ -295,9 +298,8 @@ class TaskExecutor(Executor):
         items = iterable if isinstance(iterable, Sized) else list(iterable)
         if chunksize is None:
             chunksize = -(-len(items) // (_CHUNKS * self._max_workers)) or 1
-        futures = list(self._chunks(func, items, chunksize))
         with_thread = ThreadPoolExecutor(1)
-        whole = with_thread.submit(_joined, futures)
+        whole = with_thread.submit(list, ResultIterator(self._chunks(func, items, chunksize), None))
         with_thread.shutdown(wait=False)
         return AsyncResult(whole, callback, error_callback)
 
@@ -388,31 +390,6 @@ class LentPool(TaskExecutor):
             _cancel(futures)
         if wait:
             wait_for_all(futures)
-
-
-def _results(
-    calls: Iterator[Future[list[Any]]], begun: deque[Future[list[Any]]], end: float | None, callback: _Callback
-) -> Iterator[Any]:
-    """Yields the results of calls, in order, until the time `end`. Where one has ended, the next of `calls` begins."""
-    try:
-        while begun:
-            results = begun[0].result(None if end is None else end - time.monotonic())
-            begun.popleft()
-            begun.extend(islice(calls, 1))
-            for result in results:
-                if callback is not None:
-                    callback(result)
-                yield result
-    finally:
-        _cancel(begun)
-
-
-def _joined(futures: Sequence[Future[list[Any]]]) -> list[Any]:
-    """The lists of all of `futures` in one. One that fails cancels the futures that have not begun."""
-    try:
-        return list(chain.from_iterable(future.result() for future in futures))
-    finally:
-        _cancel(futures)
 
 
 def _cancel(futures: Iterable[Future[Any]]) -> None:

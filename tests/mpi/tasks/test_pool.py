@@ -409,7 +409,7 @@ def test_results_that_are_not_there_in_time(comm, shared_folder):
         with pytest.raises(multiprocessing.TimeoutError):
             result.get(0.01)
         assert not result.ready()
-        with pytest.raises(ValueError, match="not ended"):
+        with pytest.raises(ValueError, match="not ready"):
             result.successful()
         future = pool.submit(until, file, 1)
         pool.shutdown(wait=False)
