@@ -27,7 +27,7 @@ class Tag(IntEnum):
     CHUNK = 1  # transfer/between_nodes: a chunk of an array, from node to node
     ROW_REQUEST = 2  # transfer/exchange: which rows of the receiver's node a rank wants
     TASKS = 3  # tasks/scheduler: a rank asks the root for tasks, and gets some
-    MAP_RESULT = 4  # tasks/results: what the tasks of one rank returned
+    MAP_RESULT = 4  # tasks/items: what the tasks of one rank returned
     POOL_COMMAND = 5  # tasks/dispatcher: what a worker does next
     POOL_RESULT = 6  # tasks/dispatcher: what a call returned
     ROW_BLOCK = 7  # files/replace_file: rows on their way to the node that writes

@@ -22,8 +22,7 @@ from mpishare.errors import ArgumentError, SpecError, StallError, TaskError, che
 from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
 from mpishare.progress_bar import Bar, check_tqdm
 from mpishare.tasks.errors import IN_TASK, ItemFailed, apply_to_items, task_error
-from mpishare.tasks.items import Batches, Items, count_of, items_of
-from mpishare.tasks.results import RankResults, gather_results, stack
+from mpishare.tasks.items import Batches, Items, RankResults, count_of, gather_results, items_of, stack
 from mpishare.tasks.scheduler import Scheduler, backoff
 
 _FAILED = b"\1".ljust(PAYLOAD_BYTES, b"\0")

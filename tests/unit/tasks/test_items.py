@@ -10,8 +10,7 @@ import pytest
 
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.tasks.errors import ItemFailed
-from mpishare.tasks.items import Batches, count_of, items_of, pack
-from mpishare.tasks.results import RankResults, stack
+from mpishare.tasks.items import Batches, RankResults, count_of, items_of, pack, stack
 
 ARRAYS = [np.arange(5), {"a": np.ones((2, 3), order="F")}]
 ITEMS = [*range(70), "a" * 9999, (1, 2), (3, [4]), *ARRAYS, None, b"x", *((number, "a") for number in range(40))]
