@@ -14,8 +14,9 @@ from __future__ import annotations
 import pickle
 import sys
 import time
+from array import array
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import chain, islice, starmap
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -209,29 +210,30 @@ class RankResults:
     """What the tasks of this rank returned.
 
     Attributes:
-        chunks: The numbers of their items.
+        bounds: Where each chunk of their items begins and ends, which is pickled in a tenth of the time of ranges.
         values: The results.
     """
 
     def __init__(self) -> None:
-        self.chunks: list[range] = []
+        self.bounds = array("q")
         self.values: list[Any] = []
 
     def add(self, chunk: range, values: list[Any]) -> None:
         """Adds the results of the items with the numbers `chunk`."""
-        self.chunks.append(chunk)
+        self.bounds.extend((chunk.start, chunk.stop))
         self.values += values
 
     def pickled(self) -> PickledObject:
-        """The chunks and the results.
+        """The bounds and the results.
 
         Raises:
             ItemFailed: A result cannot be pickled.
         """
         try:
-            return pickle_object((self.chunks, stack(self.values)))
+            return pickle_object((self.bounds, stack(self.values)))
         except Exception:  # user classes may raise anything when they are pickled
-            for item, value in zip(chain(*self.chunks), self.values, strict=True):
+            items = chain.from_iterable(starmap(range, _pairs(self.bounds)))
+            for item, value in zip(items, self.values, strict=True):
                 apply_to_items(pickle_object, [value], item)
             raise
 
@@ -282,7 +284,7 @@ def gather_results(
             send_object(context, pickled, root, Tag.MAP_RESULT)
             return None
         gathered = [None] * count
-        _place(gathered, results.chunks, results.values)
+        _place(gathered, results.bounds, results.values)
         for rank in set(range(comm.size)) - {root}:
             with errors:  # also after an error, as each of them sends
                 _place(gathered, *receive_object(context, rank, Tag.MAP_RESULT))
@@ -290,8 +292,14 @@ def gather_results(
     return gathered
 
 
-def _place(gathered: list[Any], chunks: list[range], values: Values) -> None:
+def _place(gathered: list[Any], bounds: array[int], values: Values) -> None:
     """Puts the results of one rank at the places of their items."""
     rest = iter(values)
-    for chunk in chunks:
-        gathered[chunk.start : chunk.stop] = islice(rest, len(chunk))
+    for start, stop in _pairs(bounds):
+        gathered[start:stop] = islice(rest, stop - start)
+
+
+def _pairs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Two of the numbers at a time."""
+    iterator = iter(numbers)
+    return zip(iterator, iterator, strict=True)

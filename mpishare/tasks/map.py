@@ -242,9 +242,11 @@ class _Run:
             StallError: MPISHARE_TIMEOUT has passed.
         """
         limit_s, stopwatch, pauses = self._context.config.timeout_s or math.inf, Stopwatch(), backoff()
-        while not (barrier and barrier[0].Test()):
+        while True:
             if not barrier and self._scheduler.has_ended():
                 barrier.extend(starmap(self._context.data_comm.Ibarrier, [()]))  # see `CollectiveComm.call_together`
+            if barrier and barrier[0].Test():
+                return
             self._bar.show(self._scheduler.n_taken)
             if stopwatch.seconds() > limit_s:
                 raise gave_up(current_call(), limit_s)
