@@ -100,7 +100,7 @@ class InFlight:
         for number, (_, buffer) in enumerate(self._buffers):
             for source, next_buffer in self._buffers[len(self._requests) : number + MAX_IN_FLIGHT]:
                 self.receive(next_buffer, source)
-            self.wait_oldest(status)
+            self.wait_until(len(self._requests) - number - 1, status)
             yield buffer[: status.count]
 
     def advance(self) -> None:
@@ -108,12 +108,8 @@ class InFlight:
         if self._requests:
             self._requests[-1].Test()
 
-    def wait_oldest(self, status: mpi.Status | None = None) -> None:
-        """Waits for the oldest message."""
-        self._comm.wait(self._requests[self._ended], status)
-        self._ended += 1
-
-    def wait_until(self, count: int) -> None:
-        """Waits until no more than `count` messages are left."""
+    def wait_until(self, count: int, status: mpi.Status | None = None) -> None:
+        """Waits for the oldest, until no more than `count` messages are left. `status` is filled in for the last."""
         while len(self._requests) - self._ended > count:
-            self.wait_oldest()
+            self._comm.wait(self._requests[self._ended], status)
+            self._ended += 1

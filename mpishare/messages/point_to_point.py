@@ -20,7 +20,7 @@ from mpishare.messages.requests import (
     receive_now,
     send_now,
 )
-from mpishare.messages.wire import Message, encode, lz4
+from mpishare.messages.wire import encode, lz4
 from mpishare.objects.pickling import PickledObject, pickle_object
 
 
@@ -60,7 +60,7 @@ def send(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, c
     """
     context = context_of(comm)
     rank, tag, compresses = _checked_send(context, dest, tag, compress)
-    head, data_tag, chunks = message = _encoded(context, array, compresses)
+    head, data_tag, chunks = message = encode(context, _content(array), has_frames=compresses)
     if rank == context.topology.rank:  # MPI would wait for a receive that cannot come
         SendRequest(context, (head, data_tag, [chunk.copy("K") for chunk in chunks]), rank, tag)
     elif compresses or pending or not has_fast_messages(context):
@@ -104,7 +104,9 @@ def isend(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, 
     """
     context = context_of(comm)
     rank, tag, compresses = _checked_send(context, dest, tag, compress)
-    return SendRequest(context, _encoded(context, array, compresses), rank, tag, compresses=compresses)
+    return SendRequest(
+        context, encode(context, _content(array), has_frames=compresses), rank, tag, compresses=compresses
+    )
 
 
 def recv(
@@ -284,10 +286,6 @@ def _checked_send(context: Context, dest: int, tag: int, compress: str | None) -
         raise ArgumentError(f"compress {compress!r} is unknown. Use None or 'auto'.")
     lz4()
     return rank, tag, rank >= 0 and context.topology.node_of(rank) != context.topology.node
-
-
-def _encoded(context: Context, obj: Any, compresses: bool) -> Message:
-    return encode(context, _content(obj), has_frames=compresses)
 
 
 def _content(obj: Any) -> NDArray[Any] | PickledObject:

@@ -414,7 +414,7 @@ def _receive_chunks(context: Context, head: Head, out: NDArray[Any] | None) -> A
         array, tag = found
         context.data_comm.Recv((array, mpi.BYTE), source, tag)
         return array
-    decoding = decode(context, head.content(), out)
+    decoding = decode(context, bytes(head.buffer[: head.status.count]), out)
     try:
         buffer, tag = next(decoding)
         while True:

@@ -62,6 +62,9 @@ _OBJECT = struct.Struct("<4sI?xxxIQ")
 """What the head of an object begins with: magic number, tag, whether there are frames, bytes of specs and of pickle."""
 _OBJECT_MAGIC = b"MSP2"
 
+_LOST = "The message is lost; the next one is not. Send less at a time."
+"""What a receiver without memory for a message is told."""
+
 _MAX_VIEWS = 256
 
 _FIRST_TAG = int(Tag.FIRST_OF_MESSAGES)
@@ -190,10 +193,6 @@ class Head:
         self.status = mpi.Status()
         self._header = memoryview(self.buffer)[:HEADER_BYTES]
         self._views: dict[bytes, NDArray[Any]] = {}
-
-    def content(self) -> bytes:
-        """The bytes that were received."""
-        return bytes(self.buffer[: self.status.count])
 
     def small_array(self, out: NDArray[Any] | None) -> NDArray[Any] | None:
         """The array of numbers whose bytes are in this head, in fewer steps than by `decode`; None for any other.
@@ -326,7 +325,7 @@ class _Incoming:
         """The next part in memory of its own; no bytes if they are lost."""
         try:
             self.raise_error()
-            block = _memory_for(self._context, nbytes)
+            block = allocate_buffer(self._context.topology.host, nbytes, _LOST)
         except MpishareError as error:
             self.error, block = error, np.empty(0, np.uint8)
         if block.nbytes == nbytes:
@@ -368,17 +367,6 @@ def _misfit(spec: Spec, out: NDArray[Any] | None) -> SpecError | None:
     return SpecError(
         f"out has shape {out.shape} and dtype {out.dtype}, but the message has {spec.shape} and {spec.dtype}. It is "
         "lost; the next message is not. Receive without out where the sender may choose."
-    )
-
-
-def _memory_for(context: Context, nbytes: int) -> Block:
-    """Fresh memory for an array.
-
-    Raises:
-        CapacityError: There is none.
-    """
-    return allocate_buffer(
-        context.topology.host, nbytes, "The message is lost; the next one is not. Send less at a time."
     )
 
 

@@ -155,8 +155,8 @@ class Scheduler:
         self._root, self._thread = root, None
         others = {rank for rank, file in enumerate(self._files) if file != self._files[root]}
         self._asks = self._comm.rank in others
+        self._asking = others if self._comm.rank == root else set()
         if self._comm.rank == root:
-            self._asking = others
             self._numbers[_BEGIN], self._numbers[_END] = 0, count
 
     def start(self) -> None:
