@@ -3,6 +3,9 @@
 The head of each message travels over the head communicator with the caller's tag. Its chunks travel over the data
 communicator with a tag that the head names. So threads may send and receive at the same time, and whoever receives from
 any rank gets the chunks from the right one.
+
+Objects of the library's own, such as what tasks return, travel in the same way (`send_object`), except that their heads
+have a tag of `comm.in_flight` on the data communicator, where no receive of a user takes them.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from mpishare.comm.alone import alone
 from mpishare.comm.callsite import current_call
 from mpishare.comm.collective import CollectiveCall, collective
 from mpishare.comm.context import Context
+from mpishare.comm.requests import keep_alive
 from mpishare.comm.watchdog import Stopwatch, gave_up
 from mpishare.errors import ArgumentError, SpecError, StallError, TaskError, checked_integer
 from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
@@ -55,7 +56,8 @@ def map(  # noqa: A001 - like Python's own
             list is shared more evenly.
         root: The rank that has `func` and `items`.
         comm: The ranks that share the work; MPI_COMM_WORLD when None.
-        chunk: How many tasks a rank takes at a time; None for as many as take about 2 ms, and fewer near the end.
+        chunk: How many tasks a rank takes at a time; None for as many as take about 2 ms, or a quarter of a second on
+            other nodes than the root's, and fewer near the end.
         progress: Whether the root shows the rate and the time left on standard error: as a bar on a terminal, also on
             the one of `mpishare run`, and as a line every ten seconds elsewhere. Needs tqdm.
         gather: Who gets the results: "root", "all", or "none".
@@ -213,6 +215,7 @@ class _Run:
                 self._wait(barrier)
         except BaseException as error:
             self._scheduler.stop()
+            keep_alive(barrier)
             mark_cut_off(error)
             raise
         self._bar.end_round(count_of(items))
