@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -32,6 +32,24 @@ def address_of(array: NDArray[Any]) -> int:
     """The address of the first item in this process."""
     address: int = array.__array_interface__["data"][0]
     return address
+
+
+class Place(NamedTuple):
+    """Where the items of an array lie in a block of bytes."""
+
+    start: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, array: NDArray[Any], address: int) -> Place:
+        """The place of an array in the block that begins at `address`."""
+        return cls(address_of(array) - address, array.shape, array.dtype, array.strides)
+
+    def view(self, block: Block) -> NDArray[Any]:
+        """The array at this place of a block."""
+        return np.ndarray(self.shape, self.dtype, block, self.start, self.strides)
 
 
 def overlap(one: NDArray[Any], other: NDArray[Any]) -> bool:

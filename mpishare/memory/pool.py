@@ -101,12 +101,14 @@ class Slot:
         content: The bytes of a slot in a slab, writable; none of a slot with memory of its own.
         pool: A reference to its pool; None if no other array gets it.
         number: Its number in its pool.
+        lease: A reference to the segment that uses it, or has used it last.
+        key: Where all ranks know the array in it by a number, that number; see `segment_with`.
         age: A number that grows from use to use.
     """
 
     __slots__ = (
-        "age", "content", "has_own_pages", "memory", "nbytes", "number", "origin", "pool", "read_address",
-        "readable", "write_address",
+        "age", "content", "has_own_pages", "key", "lease", "memory", "nbytes", "number", "origin", "pool",
+        "read_address", "readable", "write_address",
     )  # fmt: skip
 
     def __init__(self, memory: Mapping, origin: Origin, nbytes: int) -> None:
@@ -118,7 +120,7 @@ class Slot:
         self.has_own_pages = True
         self.content = memoryview(b"")
         self.pool: ref[SlotPool] | None = None
-        self.number = self.age = 0
+        self.number = self.key = self.age = 0
 
     @classmethod
     def of_slab(cls, memory: Mapping, origin: Origin, readable: Mapping, content: memoryview, part: slice) -> Slot:
@@ -133,7 +135,13 @@ class Slot:
 
     def begin(self, segment: object) -> None:
         """Puts the slot to use, until `segment` is deleted."""
-        _leases[ref(segment, _end)] = self
+        self.lease = lease = ref(segment, _end)
+        _leases[lease] = self
+
+    def name(self, key: int) -> None:
+        """Lets `segment_with` find the segment that uses it, until it is deleted."""
+        self.key = key
+        _named[key] = self
 
     def fits(self, nbytes: int) -> bool:
         """Whether an array of `nbytes` may use it."""
@@ -152,6 +160,16 @@ class Slot:
 
 _leases: dict[ref[object], Slot] = {}
 """The slots that this process uses, by a reference to the segment. One dict operation each, as any thread ends one."""
+
+
+_named: dict[int, Slot] = {}
+"""Those of these slots whose segments have a name, by that. It is removed with the lease."""
+
+
+def segment_with(key: int) -> object:
+    """The segment that this process views by the name `key`; None if it has none."""
+    slot = _named.get(key)
+    return None if slot is None else slot.lease()
 
 
 def used_slots() -> list[tuple[object, Slot]]:
@@ -319,8 +337,11 @@ def free_idle() -> None:
 def _end(lease: ref[object], is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     """Keeps a slot for a later array, writable, so that its next use cannot fail; or gives its memory back."""
     slot = None if is_finalizing() else _leases.pop(lease, None)
-    pool = None if slot is None or slot.pool is None else slot.pool()
-    if slot is None or pool is None:
+    if slot is None:
+        return
+    _named.pop(slot.key, None)
+    pool = None if slot.pool is None else slot.pool()
+    if pool is None:
         return
     if not slot.has_own_pages:
         pool.idle[slot] = None

@@ -94,7 +94,7 @@ class FilePart:
         with kernel_errors(_ORIGIN.backend, platform.node(), nbytes):
             memory = Mapping.read_only(self._file.descriptor, self._part)
         segment = Segment(Slot(memory, _ORIGIN, nbytes), nbytes, key, "handle")
-        segment.seal()
+        segment.seal(is_final=False)  # ranks may write to the file
         return segment.block()
 
     def __reduce__(self) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Any, cast
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +48,7 @@ class Segment:
         self.made_by = made_by
         self.slot = slot
         slot.begin(self)
+        _table.clear()
 
     @property
     def origin(self) -> Origin:
@@ -78,8 +81,11 @@ class Segment:
         self.__array_interface__ = {"data": data, "shape": shape, "typestr": typestr, "version": 3}
         return np.asarray(self)
 
-    def seal(self) -> None:
+    def seal(self, *, is_final: bool = True) -> None:
         """Makes this rank's pages read-only, and every view made from now on.
+
+        Args:
+            is_final: Whether no rank writes to the bytes from now on, which all ranks that have the key see alike.
 
         Raises:
             BackendError: The kernel cannot protect the pages.
@@ -91,6 +97,8 @@ class Segment:
             except OSError as error:
                 raise BackendError(f"pages of {self.origin.backend} cannot be made read-only: {error}") from error
         self.writable = False
+        if is_final and self.key is not None:
+            slot.name(self.key)
 
     def private(self) -> Segment | None:
         """The same bytes as copy-on-write memory of this rank; None where the kernel has none."""
@@ -101,9 +109,11 @@ class Segment:
         segment._keeps = self  # keeps the shared segment alive: unchanged pages are its pages
         return segment
 
-    def same_view(self, view: NDArray[Any], segment: Segment) -> NDArray[Any]:
-        """The view of this segment at the place that `view` has in `segment`, which has as many bytes."""
-        return np.ndarray(view.shape, view.dtype, self.block(), address_of(view) - segment.address, view.strides)
+
+_SORTED, _BEGUN = range(2)
+
+_table: dict[int, Any] = {}
+"""The addresses of all segments in rising order, and references to the segments. A new segment empties it."""
 
 
 def segment_of(array: NDArray[Any]) -> Segment | None:
@@ -115,9 +125,27 @@ def segment_of(array: NDArray[Any]) -> Segment | None:
 
 
 def segment_at(array: NDArray[Any]) -> Segment | None:
-    """The segment at the address of an array that another library made, such as one of a tensor."""
+    """The segment that holds the bytes of `array`, also of one that another library made, such as one of a tensor."""
+    base: object = array
+    while isinstance(base, np.ndarray):
+        owner, base = base, base.base
+    if isinstance(base, Segment) or owner.flags.owndata:
+        return base if isinstance(base, Segment) else None
+    starts, segments = _table.get(_SORTED) or _sorted_table()
     address = address_of(array)
-    return next((one for one in live_segments() if 0 <= address - one.address < one.nbytes), None)
+    number = bisect_right(starts, address) - 1
+    found = cast("Segment | None", segments[number]()) if number >= 0 else None
+    return found if found is not None and address - starts[number] < found.nbytes else None
+
+
+def _sorted_table() -> tuple[list[int], list[ref[object]]]:
+    """Makes the table, and keeps it unless another thread makes a segment meanwhile."""
+    _table[_BEGUN] = begun = object()
+    rows = {address: slot.lease for _, slot in used_slots() for address in (slot.write_address, slot.read_address)}
+    table = sorted(rows), [rows[address] for address in sorted(rows)]
+    if _table.get(_BEGUN) is begun:
+        _table[_SORTED] = table
+    return table
 
 
 def live_segments() -> list[Segment]:

@@ -10,16 +10,15 @@ from threading import RLock
 from typing import Any, Generic, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
-import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays.raw import address_of, arrays_inside
+from mpishare.arrays.raw import Place, address_of, arrays_inside
 from mpishare.arrays.spec import Spec
 from mpishare.comm.context import warn_for_node
 from mpishare.errors import SpecError
 from mpishare.memory import processes
 from mpishare.memory.processes import FilePart
-from mpishare.memory.segment import Segment, segment_at, segment_of
+from mpishare.memory.segment import Segment, segment_at
 from mpishare.objects.packing import lay_out
 from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
 from mpishare.objects.private import reason_of_copy
@@ -31,9 +30,8 @@ _T = TypeVar("_T")
 _OWN = "they are not node-shared; share them before"
 """Why arrays of one rank are copied, and what to do."""
 
-
-_View: TypeAlias = "tuple[int, int, tuple[int, ...], np.dtype[Any], tuple[int, ...]]"
-"""An array: the number of the part of a file, where the first item is in it, and the shape, dtype and strides."""
+_View: TypeAlias = tuple[int, Place]
+"""An array: the number of the part of a file, and the place in it."""
 
 
 class Handle(Generic[_T]):
@@ -74,7 +72,7 @@ class Handle(Generic[_T]):
                 return self._obj
             token, skeleton, views, parts = self._state
             blocks = [part.map(token) for part in parts]
-            arrays = [np.ndarray(shape, dtype, blocks[n], start, strides) for n, start, shape, dtype, strides in views]
+            arrays = [place.view(blocks[number]) for number, place in views]
             self._obj = unpickle_object(PickledObject(skeleton, arrays))
             self._pid = os.getpid()
             return self._obj
@@ -176,7 +174,7 @@ class _Files:
 
     def _view_of(self, array: NDArray[Any]) -> _View | None:
         """The array in the file of its segment; None if it must be copied."""
-        segment = segment_of(array) or segment_at(array)
+        segment = segment_at(array)
         if segment is None or segment.key is None or not array.nbytes:
             self.copied[_OWN] += array.nbytes
             return None
@@ -194,7 +192,7 @@ class _Files:
             slot.retire()
             self._numbers[segment] = len(self.parts)
             self.parts.append(FilePart(file, slice(start, start + segment.nbytes)))
-        return _view(array, self._numbers[segment], segment.address)
+        return self._numbers[segment], Place.of(array, segment.address)
 
     def _copies(self, arrays: Sequence[NDArray[Any]]) -> list[_View]:
         """Copies of arrays in one new file."""
@@ -208,11 +206,6 @@ class _Files:
             part = block[start : start + spec.nbytes]
             if number not in inside:
                 fill(part.data, spec, array)
-            views.append(_view(spec.view(part), len(self.parts), address_of(block)))
+            views.append((len(self.parts), Place.of(spec.view(part), address_of(block))))
         self.parts.append(FilePart(file, slice(0, block.nbytes)))
         return views
-
-
-def _view(array: NDArray[Any], number: int, start: int) -> _View:
-    """The view that `array` is, where the part of this number begins at the address `start`."""
-    return number, address_of(array) - start, array.shape, array.dtype, array.strides

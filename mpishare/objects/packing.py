@@ -20,7 +20,7 @@ from mpishare.comm import callsite
 from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
 from mpishare.errors import SpecError
-from mpishare.memory.segment import Segment, segment_at, segment_of
+from mpishare.memory.segment import Segment, segment_at
 from mpishare.objects.pickling import PickledObject, pack_specs, pickle_object, unpack_specs, unpickle_object
 from mpishare.objects.unshared import LARGE_BYTES, UnsharedPart, UnsharedParts, describe, part_of_copies
 from mpishare.transfer.node_fill import THREADED_BYTES, ArraySource, fill, replicate
@@ -210,7 +210,7 @@ def _copied_bytes(obj: Any, header: PackedHeader, dropped_bytes: int) -> int:
         skeleton, arrays = pickle_object(obj)
     except SpecError:
         return dropped_bytes
-    own = [array.nbytes for array in arrays if segment_of(array) is None and segment_at(array) is None]
+    own = [array.nbytes for array in arrays if segment_at(array) is None]
     return min(sum(own) + max(0, len(skeleton) - header.skeleton_bytes), dropped_bytes)
 
 

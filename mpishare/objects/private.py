@@ -6,15 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays.raw import arrays_inside, bytes_of
+from mpishare.arrays.raw import Place, address_of, arrays_inside, bytes_of
 from mpishare.arrays.spec import PLAIN_CLASSES, describe
 from mpishare.comm.context import warn_for_node
 from mpishare.errors import SpecError
 from mpishare.memory.mapping import MAX_KEPT
-from mpishare.memory.segment import Segment, segment_at, segment_of
+from mpishare.memory.segment import Segment, segment_at
 from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
 
 
@@ -32,7 +31,7 @@ def make_private(obj: Any, *, needs_shared: bool = True) -> Any:
 
 def _private_views(obj: Any, arrays: Sequence[NDArray[Any]], needs_shared: bool) -> list[NDArray[Any]]:
     """Copy-on-write views of node-shared arrays, where the kernel has them; copies of other arrays."""
-    segments = [segment_of(array) or segment_at(array) for array in arrays]
+    segments = [segment_at(array) for array in arrays]
     shared = {id(segment): segment for segment in segments if segment is not None and segment.key is not None}
     if needs_shared and not shared:
         raise _not_shared(obj, segments)
@@ -41,15 +40,14 @@ def _private_views(obj: Any, arrays: Sequence[NDArray[Any]], needs_shared: bool)
     for number, (array, segment) in enumerate(zip(arrays, segments, strict=True)):
         twin = twins.get(id(segment))
         if segment is not None and twin is not None and array.nbytes:
-            views[number] = twin.same_view(array, segment)
+            views[number] = Place.of(array, segment.address).view(twin.block())
         elif number not in inside:
             views[number] = array.copy(order="K")
             if segment is not None and id(segment) in shared:
                 copied[segment.origin.backend] += array.nbytes
-    for number, (outer, start) in inside.items():  # bytes of an array that was copied whole
+    for number, (outer, _) in inside.items():  # bytes of an array that was copied whole
         if views[number] is arrays[number]:
-            array = arrays[number]
-            views[number] = np.ndarray(array.shape, array.dtype, bytes_of(views[outer]), start, array.strides)
+            views[number] = Place.of(arrays[number], address_of(arrays[outer])).view(bytes_of(views[outer]))
     for backend, nbytes in copied.items():
         if nbytes:
             warn_for_node(f"private(): {nbytes:,} bytes were copied: {reason_of_copy(backend)}")

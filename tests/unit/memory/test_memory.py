@@ -4,6 +4,7 @@ import gc
 import mmap
 import os
 import resource
+import timeit
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,8 @@ import pytest
 from mpishare.arrays.raw import address_of
 from mpishare.memory.mapping import Mapping, Origin
 from mpishare.memory.pages import huge_areas, huge_bytes
-from mpishare.memory.pool import LARGEST_SLOT_BYTES, Slot, SlotPool, slot_bytes
-from mpishare.memory.segment import Segment
+from mpishare.memory.pool import LARGEST_SLOT_BYTES, Slot, SlotPool, segment_with, slot_bytes
+from mpishare.memory.segment import Segment, segment_at, segment_of
 from mpishare.memory.shared_file import memory_file
 
 PAGE, HUGE = mmap.PAGESIZE, huge_bytes()
@@ -189,3 +190,34 @@ def test_memory_larger_than_the_limit_displaces_nothing():
         segment = Segment(slots[-1], nbytes, None, "test")
         del segment
     assert [*pool.idle] == slots[:1]
+
+
+def test_a_segment_is_found_by_an_address_in_it_and_by_its_key_until_its_last_view_is_gone():
+    """A key of what may change finds nothing."""
+    pool, views, first = SlotPool(4 * KIB, 1 << 30), [], 1 << 60
+    add_slab(pool)
+    for key in range(first, first + 16):
+        segment = Segment(pool.free.pop(), 4 * KIB - 1, key, "test")
+        assert segment_at(np.frombuffer(segment.block().data[9:], np.uint8)) is segment
+        segment.seal(is_final=bool(key % 2))
+        views.append(np.frombuffer(segment.block().data[5:], np.uint8))
+        assert segment_of(views[-1]) is None
+    del segment
+    keys = [found.key for found in map(segment_at, views) if found is not None and found.key is not None]
+    assert keys == list(range(first, first + 16))
+    assert [segment_with(key) is not None for key in keys] == [False, True] * 8
+    del views[3]
+    assert segment_with(first + 3) is None
+    assert segment_at(np.zeros(3)) is None
+
+
+def test_to_find_a_segment_takes_no_longer_beside_many_others():
+    other = np.zeros(1)
+
+    def seconds():
+        return min(timeit.repeat(lambda: segment_at(other), number=200, repeat=5))
+
+    kept = [bytes_at(Mapping.anonymous(PAGE), PAGE) for _ in range(10)]
+    few = seconds()
+    kept += [bytes_at(Mapping.anonymous(PAGE), PAGE) for _ in range(2000)]
+    assert seconds() < 8 * few
