@@ -22,9 +22,19 @@ from mpishare.errors import ArgumentError, SpecError, checked_integer
 from mpishare.memory.allocation import Reservation, node_memory, offered
 from mpishare.memory.backends import check_backend
 from mpishare.memory.segment import Segment
-from mpishare.objects import unshared
-from mpishare.objects.packing import PackedHeader, PackedObject, is_packed_header, replicate_object, unpack_object
+from mpishare.objects.packing import (
+    PackedHeader,
+    PackedObject,
+    is_packed_header,
+    note_bytes,
+    replicate_object,
+    unpack_object,
+)
+from mpishare.objects.pickling import pickle_object
 from mpishare.objects.private import make_private
+from mpishare.objects.references import Referring, named_by, note_shared, pickle_referring
+from mpishare.objects.unshared import UnsharedParts
+from mpishare.objects.unshared import describe as describe_unshared
 from mpishare.transfer.between_nodes import broadcast, broadcast_spec, is_chain
 from mpishare.transfer.node_fill import ArraySource, replicate
 
@@ -53,6 +63,12 @@ def share(
     pickled once, without its arrays. The arrays go into the memory of the node, and each rank unpickles an object of
     its own around views of them. An array that is in several places of the object stays one array, and
     a contiguous view of an array in it stays a view.
+
+    What all ranks have in node memory already is not stored again, unless `backend` or `writable` asks for memory. In
+    the new object, a read-only array of `share`, `load`, `allgather` or `allreduce`, or any view of one, is a view of
+    the same memory, with the same strides. An object of `share` within the new one is the one that each rank has. So
+    what is shared is not changed afterwards: a change on one rank is that rank's own, until the object itself is passed
+    to `share` again.
 
     Arrays of a subclass of ndarray, such as astropy's Quantity, keep their class. The class's extra attributes are
     pickled; the items are not. PyTorch has no read-only tensors: to change a shared one in place ends the process.
@@ -166,11 +182,15 @@ def private(array: _T) -> _T:
 
 
 class _Options(NamedTuple):
-    """What all ranks give alike; see `share`. `call` is the text by which they are compared."""
+    """What all ranks give alike; see `share`. `call` is the text by which they are compared.
+
+    An object `refers` to what is in node memory, unless it is asked for memory of a backend, or that can be written.
+    """
 
     root: int
     backend: str | None
     writable: bool
+    refers: bool
     call: str
 
 
@@ -179,13 +199,13 @@ _PRIVATE_BACKENDS = "memmap,window,private"
 
 
 @lru_cache(maxsize=256)
-def _options(root: int, backend: str | None, writable: bool | str) -> _Options:
+def _options(root: int, backend: str | None, writable: bool | str, is_choosing: bool) -> _Options:
     if writable not in (False, True, "private"):
         raise ArgumentError(f"writable is {writable!r}. Use True, False or 'private'.")
     call = f"share(…, root={root}, backend={backend}{f', {writable=}' if writable else ''})"
     if writable == "private":
-        return _Options(root, backend or _PRIVATE_BACKENDS, False, call)
-    return _Options(root, backend, bool(writable), call)
+        return _Options(root, backend or _PRIVATE_BACKENDS, False, False, call)
+    return _Options(root, backend, bool(writable), is_choosing and not writable, call)
 
 
 def _share(
@@ -203,7 +223,7 @@ def _share(
         root = checked_integer("root", root, largest=context.topology.size - 1)
         if scope != "all":
             check_scope(scope)
-        options = _options(root, check_backend(backend, context), writable)
+        options = _options(root, check_backend(backend, context), writable, backend is None)
         if function is not None:
             _check_call(obj, function)
         agreement.call = options.call
@@ -214,19 +234,37 @@ def _share(
             agreement.payload = _CALLED
     if agreement.payload == _CALLED:
         agreement, source, reserved = _called(context, function, options, of_all)
-    header = _header(context, agreement.payload, source, root)
+    while True:
+        header = _header(context, agreement.payload, source, root)
+        segment = _stored(context, header, source, reserved, options)
+        if isinstance(header, Spec):
+            return segment.view(header)
+        call.allow_nested_calls()  # all memory is allocated, so that classes may share arrays while they are unpickled
+        result, lacking = _unpacked(context, segment, header, options)
+        if not lacking:
+            return result
+        reserved = None
+        with agree(context.collective_comm) as agreement:
+            if isinstance(source, _Object):
+                source = _Object(source.obj, options, source.lacking | named_by(source.names, lacking))
+                reserved = _written(context, source, options)
+                agreement.payload = source.header.packed[0]
+
+
+def _stored(
+    context: Context,
+    header: Spec | PackedHeader,
+    source: ArraySource | _Object | None,
+    reserved: Reservation | None,
+    options: _Options,
+) -> Segment:
+    """Node memory with the bytes of `source`, in what the root has reserved and filled if there is such. Collective."""
     reserved = reserved or _reserved(context, header.nbytes, options)
     if reserved is None:
-        segment = _filled(context, header, source, options)
-    else:
-        if context.topology.n_nodes > 1:
-            _send_to_nodes(context, root, np.frombuffer(reserved.content, np.uint8))
-        segment = reserved.commit("share")
-    if isinstance(header, Spec):
-        return segment.view(header)
-    call.allow_nested_calls()  # all memory is allocated, so that classes may share arrays while they are unpickled
-    with agree(context.collective_comm):
-        return unpack_object(segment, header, warns=context.topology.rank == root)
+        return _filled(context, header, source, options)
+    if context.topology.n_nodes > 1:
+        _send_to_nodes(context, options.root, np.frombuffer(reserved.content, np.uint8))
+    return reserved.commit("share")
 
 
 def _check_call(obj: Any, call: Any) -> None:
@@ -239,7 +277,7 @@ def _check_call(obj: Any, call: Any) -> None:
 
 def _called(
     context: Context, function: Callable[[], Any] | None, options: _Options, of_all: mpi.Comm | None
-) -> tuple[Agreement, ArraySource | PackedObject | None, Reservation | None]:
+) -> tuple[Agreement, ArraySource | _Object | None, Reservation | None]:
     """Calls `function` on `root` within an agreement; the other ranks sleep until it has ended.
 
     It may call no collective with other ranks of `of_all`: ranks of other nodes make their calls at any time.
@@ -273,13 +311,18 @@ def _wait_for_all(context: Context) -> None:
         time.sleep(_SLEEP_S)
 
 
-def _prepared(context: Context, obj: Any, options: _Options) -> tuple[ArraySource | PackedObject, Reservation | None]:
+def _prepared(context: Context, obj: Any, options: _Options) -> tuple[ArraySource | _Object, Reservation | None]:
     """The bytes of `obj` on its root, which writes them to node memory at once if a slot is free."""
-    source = ArraySource(Spec.of(obj), obj) if type(obj) in PLAIN_CLASSES else _pack(obj, options.root)
+    source = ArraySource(Spec.of(obj), obj) if type(obj) in PLAIN_CLASSES else _pack(obj, options)
+    return source, _written(context, source, options)
+
+
+def _written(context: Context, source: ArraySource | _Object, options: _Options) -> Reservation | None:
+    """A free slot, with the bytes of the root; None if there is none."""
     reserved = _reserved(context, source.header.nbytes, options)
     if reserved is not None:
         source.write(reserved.content)
-    return source, reserved
+    return reserved
 
 
 def _reserved(context: Context, nbytes: int, options: _Options) -> Reservation | None:
@@ -296,9 +339,7 @@ def _send_to_nodes(context: Context, root: int, block: Block) -> None:
         context.node_collective_comm.barrier()
 
 
-def _header(
-    context: Context, payload: bytes, source: ArraySource | PackedObject | None, root: int
-) -> Spec | PackedHeader:
+def _header(context: Context, payload: bytes, source: ArraySource | _Object | None, root: int) -> Spec | PackedHeader:
     """What the root has agreed with the others to share."""
     if source is not None and not source.header.packed[1]:
         return source.header
@@ -319,12 +360,55 @@ def _filled(context: Context, header: Spec | PackedHeader, source: Any, options:
     return segment
 
 
-def _pack(obj: Any, root: int) -> PackedObject:
+class _Object(PackedObject):
+    """An object on its root, with references to what a rank does not lack.
+
+    Attributes:
+        obj: The object.
+        lacking: What it does not refer to.
+        names: What it refers to.
+    """
+
+    def __init__(self, obj: Any, options: _Options, lacking: frozenset[int] = frozenset()) -> None:
+        parts = UnsharedParts()
+        self.obj, self.lacking, self.names = obj, lacking, list[int]()
+        if options.refers:
+            pickled, self.names = pickle_referring(obj, parts, lacking)
+        else:
+            pickled = pickle_object(obj, parts)
+        super().__init__(pickled, parts.parts)
+
+
+def _unpacked(context: Context, segment: Segment, header: PackedHeader, options: _Options) -> tuple[Any, bytes]:
+    """The object in a segment that is filled; or None, and what a rank lacks of that to which the object refers.
+
+    Collective:
+        Over the communicator.
+    """
+    warns = context.topology.rank == options.root
+    with agree(context.collective_comm) as agreement:
+        obj, views = unpack_object(segment, header)
+        if isinstance(obj, Referring):
+            agreement.payload = obj.hold()
+        else:
+            note_bytes(segment, header, obj, views, warns=warns)
+    if isinstance(obj, Referring):
+        if any(agreement.payload):
+            return None, agreement.payload
+        with agree(context.collective_comm):
+            obj = obj.unpickle()
+            note_bytes(segment, header, obj, views, warns=warns)
+    if options.refers and segment.key is not None:
+        note_shared(obj, segment.key)
+    return obj, b""
+
+
+def _pack(obj: Any, options: _Options) -> _Object:
     """The object on its root, which is not an array."""
     if obj is None:
         cure = "Pass the object on that rank, or call a function that returns it."
-        raise SpecError(f"root {root} gave None, so there is nothing to share. {cure}")
-    packed = PackedObject(obj)
+        raise SpecError(f"root {options.root} gave None, so there is nothing to share. {cure}")
+    packed = _Object(obj, options)
     if packed.unshared:
-        callsite.warn(f"share(): {unshared.describe(packed.unshared)}")
+        callsite.warn(f"share(): {describe_unshared(packed.unshared)}")
     return packed

@@ -22,7 +22,7 @@ from mpishare.comm.context import Context
 from mpishare.errors import SpecError
 from mpishare.memory.segment import Segment, segment_at
 from mpishare.objects.pickling import PickledObject, pack_specs, pickle_object, unpack_specs, unpickle_object
-from mpishare.objects.unshared import LARGE_BYTES, UnsharedPart, UnsharedParts, describe, part_of_copies
+from mpishare.objects.unshared import LARGE_BYTES, UnsharedPart, describe, part_of_copies
 from mpishare.transfer.node_fill import THREADED_BYTES, ArraySource, fill, replicate
 
 _HEADER = struct.Struct("<4sxxxxQQQQQ16x")
@@ -34,6 +34,10 @@ Their number comes first in the contents, then they, then the specs."""
 
 Inside: TypeAlias = "dict[int, tuple[int, int]]"
 """For the number of such an array, the number of the other one and where it begins there."""
+
+
+Views: TypeAlias = "list[tuple[int, ref[np.ndarray[Any, Any]]]]"
+"""Of each array that is not inside of another one, the bytes and a reference."""
 
 
 class PackedHeader(NamedTuple):
@@ -81,15 +85,10 @@ class PackedObject:
 
     contiguous = None
 
-    def __init__(self, obj: object) -> None:
-        """Pickles `obj`.
-
-        Raises:
-            SpecError: A part of it cannot be pickled.
-        """
-        parts = UnsharedParts()
-        self._skeleton, self.arrays = pickle_object(obj, parts)
-        self.unshared: Sequence[UnsharedPart] = parts.parts
+    def __init__(self, pickled: PickledObject, unshared: Sequence[UnsharedPart] = ()) -> None:
+        """Lays out an object that has been pickled."""
+        self._skeleton, self.arrays = pickled
+        self.unshared = unshared
         self._specs = [Spec.of(array) for array in self.arrays]
         self._inside = arrays_inside(self.arrays)
         self._contents = _pack_inside(self._inside) + pack_specs(self._specs)
@@ -174,22 +173,23 @@ def replicate_object(
             replicate(context, root, block[start : start + spec.nbytes], is_shared, source)
 
 
-def unpack_object(segment: Segment, header: PackedHeader, *, warns: bool) -> Any:
-    """The object, whose arrays are views of `segment`. Local, once the segment is filled.
-
-    The segment then knows how many of its bytes are in views, and how many each rank has copied of the object. If this
-    rank `warns`, a warning names the classes that copy arrays.
-    """
+def unpack_object(segment: Segment, header: PackedHeader) -> tuple[Any, Views]:
+    """The object, whose arrays are views of `segment`, and references to these. Local, once the segment is filled."""
     block = segment.block()
     skeleton = block[header.contents_bytes : header.contents_bytes + header.skeleton_bytes].data
     places, inside = _places(block, header)
-    pickled = PickledObject(skeleton, [segment.view(spec, start) for spec, start in places])
-    views = list(map(ref, pickled.arrays))
-    own = [number for number in range(len(places)) if number not in inside]
-    obj = unpickle_object(pickled)
-    del pickled
-    viewed_bytes = sum([places[number][0].nbytes for number in own if views[number]() is not None])
-    dropped_bytes = sum([places[number][0].nbytes for number in own]) - viewed_bytes
+    arrays = [segment.view(spec, start) for spec, start in places]
+    views = [(spec.nbytes, ref(arrays[number])) for number, (spec, _) in enumerate(places) if number not in inside]
+    return unpickle_object(PickledObject(skeleton, arrays)), views
+
+
+def note_bytes(segment: Segment, header: PackedHeader, obj: Any, views: Views, *, warns: bool) -> None:
+    """Notes how many bytes of a segment are in views, and how many each rank has copied of the object from it.
+
+    If this rank `warns`, a warning names the classes that copy arrays.
+    """
+    viewed_bytes = sum([nbytes for nbytes, view in views if view() is not None])
+    dropped_bytes = sum([nbytes for nbytes, _ in views]) - viewed_bytes
     segment.unviewed_bytes = header.nbytes - viewed_bytes
     segment.copied_bytes = header.copied_bytes
     if dropped_bytes >= LARGE_BYTES:
@@ -197,7 +197,6 @@ def unpack_object(segment: Segment, header: PackedHeader, *, warns: bool) -> Any
         segment.copied_bytes += copied_bytes
         if warns and copied_bytes >= LARGE_BYTES:
             callsite.warn(f"share(): {describe([part_of_copies(obj, copied_bytes)])}")
-    return obj
 
 
 def _copied_bytes(obj: Any, header: PackedHeader, dropped_bytes: int) -> int:

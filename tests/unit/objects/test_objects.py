@@ -181,7 +181,9 @@ def test_contents_that_are_cut_are_refused():
 @given(st.lists(st.sampled_from([0, 1, 63, 64, 65, LARGE - 1, LARGE, LARGE + 1]), max_size=8))
 def test_arrays_lie_apart_and_aligned(lengths):
     """Small arrays lie in the prefix, which is written whole; large ones begin on pages behind it."""
-    packed = PackedObject([np.full(length, number + 1, np.uint8) for number, length in enumerate(lengths)])
+    packed = PackedObject(
+        pickle_object([np.full(length, number + 1, np.uint8) for number, length in enumerate(lengths)])
+    )
     header = packed.header
     memory = np.zeros(header.nbytes, np.uint8)
     packed.write(memory[: header.prefix_bytes].data)
