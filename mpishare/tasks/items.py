@@ -32,6 +32,7 @@ from mpishare.comm.in_flight import Tag
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.messages.requests import receive_object, send_object
 from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
+from mpishare.objects.references import segment_to_name
 from mpishare.tasks.errors import apply_to_items
 
 _GROUP = 32
@@ -194,8 +195,9 @@ class Batches:
                     yield item
                 else:
                     skeleton, arrays = _pickled(item, number)
-                    nbytes += len(skeleton) + sum(array.nbytes for array in arrays)
-                    yield PickledObject(skeleton, [array.copy(order="K") for array in arrays])
+                    kept = [array if segment_to_name(array) else array.copy(order="K") for array in arrays]
+                    nbytes += len(skeleton) + sum(copy.nbytes for copy in kept if copy.flags.owndata)
+                    yield PickledObject(skeleton, kept)
                 if nbytes >= _BATCH_BYTES or time.monotonic() > end:
                     break
         except Exception as error:

@@ -45,8 +45,9 @@ def map(  # noqa: A001 - like Python's own
 ) -> list[Any] | None:
     """Applies `func` to each of `items` on all ranks, the root among them, and returns the results in order.
 
-    Each call sends the function once, not with every task, and the arrays of its state lie once on each node. A rank
-    that has no tasks left takes some that no rank has taken, so that uneven tasks do not keep ranks waiting.
+    Each call sends the function once, not with every task, and the arrays of its state lie once on each node. What all
+    ranks have from `share` or `load` is neither sent nor stored again; see `share`. A rank that has no tasks left takes
+    some that no rank has taken, so that uneven tasks do not keep ranks waiting.
 
     Args:
         func: On `root`, what to call with each item: a function of a module, a bound method of any object that can be

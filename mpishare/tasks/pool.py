@@ -40,8 +40,8 @@ class Pool(TaskExecutor):
 
     On the root, `with` returns the pool, and the root runs tasks of `map` as well. On the other ranks, `with` returns
     None when the root leaves its block; until then they serve the root, and sleep while it computes. A task that raises
-    does not end this, whatever it raises. Each `map` sends its function, in the state that it has then; `initialize`
-    makes large state on each rank once.
+    does not end this, whatever it raises. Each `map` sends its function, in the state that it has then, but not what
+    all ranks have from `share`; `initialize` makes state on each rank once.
 
     Names that other pools have mean what they mean there. Where they differ:
 

@@ -1,0 +1,138 @@
+"""Tasks with state in node memory: it is neither sent nor stored again, and an object from share goes as a number."""
+
+import gc
+from functools import partial
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpishare as ms
+from tests.arrays import assert_same
+from tests.mpi.objects.test_references import SKELETON_BYTES, N, again, is_view, shared
+
+
+class Model:
+    """What a user maps with."""
+
+    scale = 2.0
+
+    def __init__(self, table):
+        self.table = table
+        self.words = {"a": 1}
+
+    def score(self, item):
+        return float(self.table[item] * self.scale)
+
+    def identity(self, _):
+        return comm_rank(), id(self), self.table.ctypes.data, self.words["a"]
+
+    def __call__(self, item):
+        return self.score(item)
+
+
+def comm_rank():
+    return MPI.COMM_WORLD.rank
+
+
+def mapped(comm, func, items):
+    """What `map` returns on all ranks."""
+    return comm.bcast(ms.map(func, items, chunk=1))
+
+
+@pytest.mark.parametrize("is_pool", [False, True])
+def test_a_table_in_the_function_is_not_sent(comm, is_pool):
+    table = shared(comm)
+    own = comm.allgather(table.ctypes.data)
+    before = ms.report().bytes_shared
+    function = partial(seen, Model(table))
+    if is_pool:
+        with ms.Pool() as pool:
+            found = on_all_ranks(pool.map(function, range(40)) if pool is not None else None)
+    else:
+        found = on_all_ranks(ms.map(function, range(40)))
+    assert all(own[rank] == address for rank, address, _ in found)
+    assert max(nbytes for _, _, nbytes in found) < before + 2 * SKELETON_BYTES
+
+
+def on_all_ranks(found):
+    return MPI.COMM_WORLD.bcast(found)
+
+
+def seen(model, _):
+    return comm_rank(), model.table.ctypes.data, ms.report().bytes_shared
+
+
+def seen_of(item):
+    model, number = item
+    return number, *seen(model, number)
+
+
+@pytest.mark.parametrize("is_list", [True, False])
+def test_a_table_in_each_item_is_not_sent(comm, is_list):
+    """512 bytes a task at most. From an iterator, too."""
+    table, n = shared(comm), 2000
+    own, before = comm.allgather(table.ctypes.data), ms.report().bytes_shared
+    items = [(Model(table), number) for number in range(n)]
+    found = on_all_ranks(ms.map(seen_of, items if is_list else iter(items)))
+    assert [number for number, *_ in found] == list(range(n))
+    assert all(own[rank] == address for _, rank, address, _ in found)
+    assert max(nbytes for *_, nbytes in found) < before + 512 * n
+
+
+def identities(comm, function):
+    """On all ranks, what the tasks of a map say of the object that they use."""
+    return dict.fromkeys(mapped(comm, function, range(60)))
+
+
+def test_an_object_from_share_goes_as_a_number(comm):
+    """Each rank uses its own: of a bound method, of a partial, of a callable."""
+    model = ms.share(Model(np.arange(float(N))) if comm.rank == 0 else None)
+    own = comm.allgather(id(model))
+    for function in (model.identity, partial(Model.identity, model)):
+        assert all(own[rank] == number for rank, number, *_ in identities(comm, function))
+    assert mapped(comm, model, [3, 4]) == [6.0, 8.0]
+    result, nbytes = again(comm, [model, model])
+    assert result[0] is result[1] is model
+    assert nbytes < SKELETON_BYTES
+
+
+def test_a_changed_object_travels_as_it_is(comm):
+    """A change within an attribute stays on its rank, until the object is shared again."""
+    model = ms.share(Model(np.arange(float(N))) if comm.rank == 0 else None)
+    own = comm.allgather(id(model))
+    if comm.rank == 0:
+        model.scale = 3.0
+    assert mapped(comm, model.score, [1, 2]) == [3.0, 6.0]
+    assert all(rank == 0 or own[rank] != number for rank, number, *_ in identities(comm, model.identity))
+    if comm.rank == 0:
+        del model.scale
+        model.words["a"] = 2
+    for rank, number, _, value in identities(comm, model.identity):
+        assert own[rank] == number
+        assert value == (2 if rank == 0 else 1)
+    newer, nbytes = again(comm, model, 0)
+    assert newer is not model
+    assert newer.words["a"] == 2
+    assert is_view(newer.table, model.table)
+    assert nbytes < SKELETON_BYTES
+    assert {value for *_, value in identities(comm, newer.identity)} == {2}
+
+
+@pytest.mark.ranks(2)
+def test_a_rank_that_dropped_the_object_gets_it_again(comm):
+    model = ms.share(Model(np.arange(float(N))) if comm.rank == 0 else None)
+    table = model.table
+    if comm.rank == 1:
+        del model
+        gc.collect()
+    result, nbytes = again(comm, [model] if comm.rank == 0 else None, 0)
+    assert result[0].words == {"a": 1}
+    assert is_view(result[0].table, table)
+    assert nbytes < SKELETON_BYTES
+    if comm.rank == 1:
+        del table, result
+        gc.collect()
+    result, nbytes = again(comm, [model] if comm.rank == 0 else None, 0)  # of which it has nothing any more
+    assert_same(result[0].table, np.arange(float(N)))
+    assert nbytes >= 8 * N
