@@ -105,6 +105,13 @@ class Referring:
         return unpickle_object(PickledObject(self.skeleton, arrays))
 
 
+def resolved(obj: Any) -> Any:
+    """An object of another rank, made if it came as a `Referring`; None if this rank lacks what that refers to."""
+    if not isinstance(obj, Referring):
+        return obj
+    return None if any(obj.hold()) else obj.unpickle()
+
+
 def named_by(names: list[int], lacking: bytes) -> frozenset[int]:
     """Those of `names` that some rank lacks; see `Referring`."""
     bits = int.from_bytes(lacking, "little")

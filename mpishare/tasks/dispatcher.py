@@ -13,6 +13,7 @@ from mpishare.comm.context import Context
 from mpishare.comm.in_flight import Tag
 from mpishare.messages.requests import receive_object, send_object
 from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
+from mpishare.objects.references import pickle_referring, resolved
 from mpishare.tasks.errors import IN_TASK, task_error
 from mpishare.tasks.scheduler import backoff
 
@@ -80,16 +81,12 @@ class Dispatcher:
 
     def _call(self, number: int, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """In a thread: makes a call, by a worker whose result no other thread waits for."""
-        context, rank = self._context, self._idle.get()
+        rank = self._idle.get()
         try:
             has_function = self._functions.pop(rank, None) is func  # noted again when the call has been made
-            call = pickle_object((None if has_function else func, args))
-            send_command(context, self._pool, (number, call), rank)
-            start = time.monotonic()
-            while not context.data_comm.Iprobe(rank, Tag.POOL_RESULT):
-                pause_s = _SLEEP_FRACTION * (time.monotonic() - start)
-                time.sleep(min(max(pause_s, _SLEEP_S), _LONGEST_SLEEP_S))
-            error, value = receive_object(context, rank, Tag.POOL_RESULT)
+            content = None if has_function else func, args
+            answer = self._answer(rank, number, pickle_referring(content)[0])
+            error, value = self._answer(rank, number, pickle_object(content)) if answer is None else answer
             if error is not None:
                 raise error
             if args:
@@ -97,6 +94,15 @@ class Dispatcher:
             return value
         finally:
             self._idle.put(rank)
+
+    def _answer(self, rank: int, number: int, call: PickledObject) -> Any:
+        """Has a worker make a call. None if it lacks what the call refers to, and has not made it."""
+        send_command(self._context, self._pool, (number, call), rank)
+        start = time.monotonic()
+        while not self._context.data_comm.Iprobe(rank, Tag.POOL_RESULT):
+            pause_s = _SLEEP_FRACTION * (time.monotonic() - start)
+            time.sleep(min(max(pause_s, _SLEEP_S), _LONGEST_SLEEP_S))
+        return receive_object(self._context, rank, Tag.POOL_RESULT)
 
 
 def send_command(context: Context, pool: int, command: Any, *workers: int) -> None:
@@ -134,11 +140,13 @@ def serve_call(context: Context, root: int, number: int, call: PickledObject, ke
         The function, to be kept.
     """
     try:
-        func, args = unpickle_object(call)
-        func = kept if func is None else func
-        with alone(context.topology.comm, IN_TASK):
-            answer = pickle_object((None, func(*args)))
-        kept = func if args else None
+        content, answer = resolved(unpickle_object(call)), pickle_object(None)
+        if content is not None:
+            func, args = content
+            func = kept if func is None else func
+            with alone(context.topology.comm, IN_TASK):
+                answer = pickle_object((None, func(*args)))
+            kept = func if args else None
     except BaseException as error:  # a task must not end the rank that serves
         kept, answer = None, pickle_object((task_error(context, error, number), None))
     send_object(context, answer, root, Tag.POOL_RESULT)

@@ -2,6 +2,7 @@
 
 import gc
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,6 +79,33 @@ def test_a_table_in_each_item_is_not_sent(comm, is_list):
     assert [number for number, *_ in found] == list(range(n))
     assert all(own[rank] == address for _, rank, address, _ in found)
     assert max(nbytes for *_, nbytes in found) < before + 512 * n
+
+
+TABLE: Any = None
+
+
+def drop(_):
+    global TABLE
+    TABLE = None
+    gc.collect()
+
+
+@pytest.mark.ranks(2)
+def test_single_calls_of_a_pool(comm):
+    """They refer, too. A worker that has dropped the array gets its bytes."""
+    global TABLE
+    TABLE = shared(comm)
+    own, table = comm.allgather(TABLE.ctypes.data), TABLE if comm.rank == 0 else None
+    with ms.Pool() as pool:
+        if pool is not None:
+            rank, address, _ = pool.submit(seen, Model(table), 0).result()
+            assert own[rank] == address
+            assert list(pool.imap(Model(table), range(5))) == [0.0, 2.0, 4.0, 6.0, 8.0]
+            list(pool.imap_unordered(drop, range(20)))
+            assert list(pool.imap(Model(table), range(50))) == [2.0 * item for item in range(50)]
+            assert pool.apply(Model(table), (7,)) == 14.0
+            assert pool.map(Model(table), range(50)) == [2.0 * item for item in range(50)]
+    TABLE = None
 
 
 def identities(comm, function):
