@@ -25,14 +25,14 @@ from numpy.typing import NDArray
 from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import PLAIN_CLASSES, describe
 from mpishare.comm import mpi
-from mpishare.comm.agreement import Deferred, agree
+from mpishare.comm.agreement import PAYLOAD_BYTES, Deferred, agree
 from mpishare.comm.alone import alone
 from mpishare.comm.context import Context
 from mpishare.comm.in_flight import Tag
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.messages.requests import receive_object, send_object
 from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
-from mpishare.objects.references import segment_to_name
+from mpishare.objects.references import pickle_referring, resolved, segment_to_name
 from mpishare.tasks.errors import apply_to_items
 
 _GROUP = 32
@@ -208,6 +208,10 @@ Values: TypeAlias = "list[Any] | NDArray[Any]"
 """Results, one after the other: as the rows of an array if they are alike, else as a list."""
 
 
+_LACKING = b"\1".ljust(PAYLOAD_BYTES, b"\0")
+"""The payload of a root that lacks what results refer to."""
+
+
 class RankResults:
     """What the tasks of this rank returned.
 
@@ -225,14 +229,15 @@ class RankResults:
         self.bounds.extend((chunk.start, chunk.stop))
         self.values += values
 
-    def pickled(self) -> PickledObject:
-        """The bounds and the results.
+    def pickled(self, *, refers: bool = True) -> PickledObject:
+        """The bounds and the results, with references to what is in node memory if it `refers`.
 
         Raises:
             ItemFailed: A result cannot be pickled.
         """
         try:
-            return pickle_object((self.bounds, stack(self.values)))
+            content = self.bounds, stack(self.values)
+            return pickle_referring(content)[0] if refers else pickle_object(content)
         except Exception:  # user classes may raise anything when they are pickled
             items = chain.from_iterable(starmap(range, _pairs(self.bounds)))
             for item, value in zip(items, self.values, strict=True):
@@ -243,14 +248,15 @@ class RankResults:
 def stack(values: list[Any]) -> Values:
     """One array with a row for each of `values`, if these are arrays or NumPy numbers of one dtype and one shape.
 
-    Else `values`. Only native classes and dtypes are stacked, so that the rows are of the same class as the values.
+    Else `values`, and also if the first is an array that can be referred to. Only native classes and dtypes are
+    stacked, so that the rows are of the same class as the values.
     """
     kind = type(values[0]) if len(set(map(type, values))) == 1 else None
     is_array = kind in PLAIN_CLASSES
     if kind is None or not (is_array or issubclass(kind, np.number | np.bool_)):  # the dtype may be another library's
         return values
     dtype, shape = values[0].dtype, values[0].shape
-    if (is_array and not shape) or dtype.kind in "OV" or not dtype.itemsize:
+    if (is_array and (not shape or segment_to_name(values[0]))) or dtype.kind in "OV" or not dtype.itemsize:
         return values
     is_alike = all(value.dtype == dtype and value.shape == shape for value in values)
     return np.array(values, dtype) if is_alike else values
@@ -279,19 +285,26 @@ def gather_results(
     Collective:
         Over the communicator.
     """
-    comm = context.collective_comm
-    with agree(comm):
+    comm, is_root, gathered = context.collective_comm, context.topology.rank == root, [None] * count
+    with agree(comm) as agreement:
         errors = Deferred()
-        if comm.rank != root:
+        if not is_root:
             send_object(context, pickled, root, Tag.MAP_RESULT)
-            return None
-        gathered = [None] * count
-        _place(gathered, results.bounds, results.values)
-        for rank in set(range(comm.size)) - {root}:
+        else:
+            _place(gathered, results.bounds, results.values)
+        for rank in set(range(comm.size)) - {root} if is_root else ():
             with errors:  # also after an error, as each of them sends
-                _place(gathered, *receive_object(context, rank, Tag.MAP_RESULT))
+                received = resolved(receive_object(context, rank, Tag.MAP_RESULT))
+                if received is None:
+                    agreement.payload = _LACKING
+                else:
+                    _place(gathered, *received)
         errors.raise_first()
-    return gathered
+    if agreement.payload == _LACKING:
+        with agree(comm):
+            pickled = results.pickled(refers=False)
+        return gather_results(context, root, count, results, pickled)
+    return gathered if is_root else None
 
 
 def _place(gathered: list[Any], bounds: array[int], values: Values) -> None:

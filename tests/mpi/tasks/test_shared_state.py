@@ -84,6 +84,37 @@ def test_a_table_in_each_item_is_not_sent(comm, is_list):
 TABLE: Any = None
 
 
+def view_from(table, item):
+    return table[item:]
+
+
+@pytest.mark.parametrize("gather", ["root", "all"])
+@pytest.mark.ranks(2)
+def test_results_that_are_views(comm, gather):
+    """The root gets views of its own; copies if it has dropped the array."""
+    table = shared(comm)
+    for count in (20, 1):
+        found = ms.map(partial(view_from, table), range(count), chunk=1, gather=gather)
+        if found is not None:
+            for number, array in enumerate(found):
+                assert_same(array, np.arange(float(N))[number:])
+                assert np.shares_memory(array, table)
+    global TABLE
+    TABLE = table
+    del table
+    if comm.rank == 0:
+        TABLE = None
+        gc.collect()
+    found = ms.map(view_of_global, range(20), chunk=1)
+    for number, array in enumerate(found or []):
+        assert_same(array, np.arange(float(N))[number:])
+    TABLE = None
+
+
+def view_of_global(item):
+    return np.arange(float(N))[item:] if TABLE is None else TABLE[item:]
+
+
 def drop(_):
     global TABLE
     TABLE = None
