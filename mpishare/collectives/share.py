@@ -66,9 +66,9 @@ def share(
 
     What all ranks have in node memory already is not stored again, unless `backend` or `writable` asks for memory. In
     the new object, a read-only array of `share`, `load`, `allgather` or `allreduce`, or any view of one, is a view of
-    the same memory, with the same strides. An object of `share` within the new one is the one that each rank has. So
-    what is shared is not changed afterwards: a change on one rank is that rank's own, until the object itself is passed
-    to `share` again.
+    the same memory, with the same strides. An object of `share` within the new one is the one that each rank has, if
+    its state is in its attributes alone. An array that is itself the argument is stored anew. So what is shared is not
+    changed afterwards: a change on one rank is that rank's own, until the object itself is passed to `share` again.
 
     Arrays of a subclass of ndarray, such as astropy's Quantity, keep their class. The class's extra attributes are
     pickled; the items are not. PyTorch has no read-only tensors: to change a shared one in place ends the process.

@@ -69,7 +69,7 @@ class FitsFile(OpenFormat):
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
-        """The number of each HDU by EXTNAME; by itself as a string, where that is missing or an earlier one has it.
+        """The number of each HDU by EXTNAME; by itself as a string, where that is none, a number, or an earlier one's.
 
         Raises:
             FileError: The first HDU cannot be read. What cannot be read behind it joins `_unread`.
@@ -85,7 +85,8 @@ class FitsFile(OpenFormat):
                     if end <= start:
                         raise ValueError(f"HDU {number} ends at byte {end:,}, before it begins")
                     name = hdu.name
-                    numbers[name if name and name not in numbers else str(number)] = number
+                    is_name = name and not name.isdecimal() and name not in numbers
+                    numbers[name if is_name else str(number)] = number
         except FileError as error:
             if not numbers:
                 raise

@@ -70,9 +70,9 @@ def read_parts(
     with node_memory(context, nbytes, backend=backend, made_by="load") as segment:
         topology, block, streams = context.topology, segment.block(), once_per == "job" and context.topology.n_nodes > 1
         readers = topology.ranks_of(topology.node)[: None if segment.origin.is_shared else 1]
-        work = Deferred()
         readers = (readers[1:] or readers) if streams else readers
         batches = _batches(reader, parts, offsets, nbytes, tile_bytes(nbytes, len(readers)))
+        work = Deferred()
         reading = _read(context, batches, block, readers, work)
         ready_bytes = 0
 

@@ -169,7 +169,8 @@ _named: dict[int, Slot] = {}
 def segment_with(key: int) -> object:
     """The segment that this process views by the name `key`; None if it has none."""
     slot = _named.get(key)
-    return None if slot is None else slot.lease()
+    segment = None if slot is None else slot.lease()
+    return segment if getattr(segment, "key", None) == key else None  # in between, another array may have got the slot
 
 
 def used_slots() -> list[tuple[object, Slot]]:

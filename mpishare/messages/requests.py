@@ -134,7 +134,7 @@ class SendRequest(Request):
         self._requests: list[mpi.Request] = []
         self._context = context
         self._dest = dest
-        _prepare(context)
+        _prepare(context, is_of_user=head_comm is None)
         try:
             self._requests.append((head_comm or context.head_comm).Isend((head, mpi.BYTE), dest, tag))
             for chunk in self._compressed(chunks, is_blocking) if compresses else chunks:
@@ -222,7 +222,7 @@ class ReceiveRequest(Request):
             MpishareError: Messages on the communicator are refused.
         """
         super().__init__()
-        _prepare(context)
+        _prepare(context, is_of_user=head_comm is None)
         self._context = context
         self._source = source
         self._out = out
@@ -437,13 +437,14 @@ def receive_object(context: Context, source: int, tag: int) -> Any:
     return ReceiveRequest(context, source, tag, head_comm=context.data_comm).wait()
 
 
-def _prepare(context: Context) -> None:
+def _prepare(context: Context, *, is_of_user: bool = True) -> None:
     """Releases the memory of dropped send requests that have ended, and advances all receives.
 
     Raises:
-        MpishareError: Messages on the communicator are refused.
+        MpishareError: Messages of users on the communicator are refused. Those of collectives and of pools go on, as
+            other ranks wait for them: they have tags of their own.
     """
-    if context.is_refused_for_messages:
+    if is_of_user and context.is_refused_for_messages:
         raise MpishareError(_REFUSED)
     if _dropped:
         with _releasing:

@@ -46,6 +46,7 @@ from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary, ref
 
+import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Place
@@ -119,7 +120,11 @@ def named_by(names: list[int], lacking: bytes) -> frozenset[int]:
 
 
 def pickle_referring(
-    obj: object, unshared: UnsharedParts | None = None, excluded: frozenset[int] = frozenset()
+    obj: object,
+    unshared: UnsharedParts | None = None,
+    excluded: frozenset[int] = frozenset(),
+    *,
+    names_objects: bool = True,
 ) -> tuple[PickledObject, list[int]]:
     """Pickles an object apart from its arrays, with references where this rank has names for its parts.
 
@@ -127,6 +132,7 @@ def pickle_referring(
         obj: Any object that can be pickled.
         unshared: See `pickle_object`.
         excluded: Names that are not to be used.
+        names_objects: Whether to refer to objects, too. Not in results, which are the state that a task has left.
 
     Returns:
         The pickle, which may be that of a `Referring`, and the names that it uses.
@@ -143,7 +149,7 @@ def pickle_referring(
         numbers[number] = None
         return _object_with, (number,)
 
-    pickled = pickle_object(obj, unshared, reduce)
+    pickled = pickle_object(obj, unshared, reduce if names_objects else None)
     parts = [_part_of(array, excluded) for array in pickled.arrays]
     if not numbers and tuple not in map(type, parts):
         return pickled, []
@@ -187,8 +193,11 @@ _objects: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 def note_shared(obj: Any, key: int) -> None:
     """Notes an object that `share` has returned with this key on all ranks, if its state is in its attributes."""
-    if _has_attributes_only(obj):
-        attributes = {name: _reference(value) for name, value in vars(obj).items()}
+    if not _has_attributes_only(obj):
+        return
+    attributes = {name: _reference(value) for name, value in vars(obj).items()}
+    # What allows no weak reference is kept itself. If that led to the object, both would stay for ever.
+    if all(type(kept) is ref or _is_closed(kept) for kept in attributes.values()):
         _shared[id(obj)] = _Shared(ref(obj, partial(_forget, id(obj))), key, attributes)
         _objects[key] = obj
 
@@ -205,6 +214,22 @@ def _has_attributes_only(obj: Any) -> bool:
     return is_plain and hasattr(obj, "__dict__") and hasattr(obj, "__weakref__") and not _slotnames(kind)
 
 
+_ATOMS = frozenset({bool, int, float, complex, str, bytes, type(None)})
+"""Classes of values that lead to no other object."""
+
+
+def _is_closed(value: Any, depth: int = 4) -> bool:
+    """Whether a value is made of numbers, texts and arrays alone, and so leads to no object that may have it."""
+    if type(value) in _ATOMS or isinstance(value, np.generic):
+        return True
+    if type(value) is np.ndarray:
+        return not value.dtype.hasobject
+    if type(value) not in (dict, list, tuple, set, frozenset):
+        return False
+    parts = [*value, *value.values()] if type(value) is dict else value
+    return {*map(type, parts)} <= _ATOMS or (depth > 0 and all(_is_closed(part, depth - 1) for part in parts))
+
+
 def _reference(value: Any) -> Any:
     """A reference to a value, so that it may be freed; the value itself where there can be none, such as a number."""
     try:
@@ -219,7 +244,10 @@ def _number_of(obj: Any) -> int | None:
     if shared is None or shared.obj() is not obj or vars(obj).keys() != shared.attributes.keys():
         return None
     pairs = zip(vars(obj).items(), map(shared.attributes.get, vars(obj)), strict=True)
-    return shared.key if all(value is (old() if type(old) is ref else old) for (_, value), old in pairs) else None
+    is_same = all(
+        value is old or (type(old) is ref and value is not None and old() is value) for (_, value), old in pairs
+    )
+    return shared.key if is_same else None
 
 
 def _object_with(key: int) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+from logging import getLogger
 from queue import LifoQueue
 from typing import Any
 
@@ -54,7 +56,8 @@ class Dispatcher:
                 next call, it is not sent again.
             args: Its arguments.
         """
-        future = self._threads.submit(self._call, number, func, args)
+        future: Future[Any] = Future()
+        self._threads.submit(self._run, future, number, func, args)
         self._unended.add(future)
         future.add_done_callback(self._unended.discard)
         return future
@@ -79,8 +82,21 @@ class Dispatcher:
         """Begins a block that lasts as long as the thread, as callbacks of futures run in the thread, too."""
         self._blocks.append(alone(self._context.topology.comm, IN_CALLBACK).__enter__())
 
+    def _run(self, future: Future[Any], number: int, func: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """In a thread: makes a call, and ends its future."""
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            end = partial(future.set_result, self._call(number, func, args))
+        except BaseException as error:
+            end = partial(future.set_exception, error)
+        try:
+            end()
+        except BaseException:  # of a callback, such as SystemExit, which would end the thread; others are logged there
+            getLogger(__name__).exception("a callback of %r has raised", future)
+
     def _call(self, number: int, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """In a thread: makes a call, by a worker whose result no other thread waits for."""
+        """Makes a call, by a worker whose result no other thread waits for."""
         rank = self._idle.get()
         try:
             has_function = self._functions.pop(rank, None) is func  # noted again when the call has been made

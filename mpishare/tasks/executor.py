@@ -84,7 +84,10 @@ class ResultIterator(Iterator[Any]):
         try:
             value = self.next(None if self._end is None else self._end - time.monotonic())
             if self._callback is not None:
-                self._callback(value)
+                try:
+                    self._callback(value)
+                except StopIteration as error:  # which would end the results
+                    raise RuntimeError("the callback raised StopIteration") from error
         except BaseException:
             self.close()
             raise

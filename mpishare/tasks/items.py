@@ -237,7 +237,7 @@ class RankResults:
         """
         try:
             content = self.bounds, stack(self.values)
-            return pickle_referring(content)[0] if refers else pickle_object(content)
+            return pickle_referring(content, names_objects=False)[0] if refers else pickle_object(content)
         except Exception:  # user classes may raise anything when they are pickled
             items = chain.from_iterable(starmap(range, _pairs(self.bounds)))
             for item, value in zip(items, self.values, strict=True):

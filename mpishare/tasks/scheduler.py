@@ -45,6 +45,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 
 import numpy as np
 
@@ -52,6 +53,7 @@ from mpishare.comm import mpi
 from mpishare.comm.agreement import Severity, agree, severity_of
 from mpishare.comm.context import Context
 from mpishare.comm.in_flight import InFlight, Tag
+from mpishare.comm.requests import advance_all
 from mpishare.errors import BackendError, MpishareError
 from mpishare.memory.mapping import OpenFile
 from mpishare.memory.shared_file import memory_file, open_shared
@@ -81,11 +83,12 @@ _BEGIN, _END, _COUNT = range(3)
 
 def backoff(sleep_s: float = _SLEEP_S) -> Iterator[None]:
     """Pauses with each `next`, between two looks at what another rank does: first yields the core, then sleeps."""
-    for _ in range(_YIELDS):
-        os.sched_yield()
-        yield
-    while True:
-        time.sleep(sleep_s)
+    for number in count():
+        advance_all()  # a task of another rank may send to this one
+        if number < _YIELDS:
+            os.sched_yield()
+        else:
+            time.sleep(sleep_s)
         yield
 
 

@@ -242,6 +242,7 @@ def test_a_request_that_is_interrupted_has_ended(patient):
     assert not request.cancel()
     assert_refused(patient)
     assert ms.share(np.arange(3), comm=patient).size == 3  # collectives go on
+    assert ms.map(abs, range(-9, 0), chunk=1, comm=patient, gather="all") == [*range(9, 0, -1)]
 
 
 @pytest.mark.ranks(2)

@@ -1,6 +1,7 @@
 """Tasks with state in node memory: it is neither sent nor stored again, and an object from share goes as a number."""
 
 import gc
+import weakref
 from functools import partial
 from typing import Any
 
@@ -195,3 +196,44 @@ def test_a_rank_that_dropped_the_object_gets_it_again(comm):
     result, nbytes = again(comm, [model] if comm.rank == 0 else None, 0)  # of which it has nothing any more
     assert_same(result[0].table, np.arange(float(N)))
     assert nbytes >= 8 * N
+
+
+class Fitted(Model):
+    """Tasks change it, and return it."""
+
+    def fit(self, _):
+        self.words["a"] = comm_rank()
+        return comm_rank(), self
+
+
+def test_results_that_are_the_shared_object_are_what_tasks_have_left(comm):
+    model = ms.share(Fitted(np.arange(9.0)) if comm.rank == 0 else None)
+    for rank, fitted in ms.map(model.fit, range(20), chunk=1) or []:
+        assert fitted.words["a"] == rank
+
+
+def test_an_attribute_that_is_none_now(comm):
+    """The array that it was is gone on the root alone."""
+    model = ms.share(Model(np.arange(9.0)) if comm.rank == 0 else None)
+    if comm.rank == 0:
+        model.table = None
+    assert {*mapped(comm, partial(has_table, model), range(20))} == {False}
+
+
+def has_table(model, _):
+    return model.table is not None
+
+
+def test_an_object_that_leads_to_itself_dies(comm):
+    for attributes in ({"parts": []}, {"handlers": {}}, {"pair": ([],)}):
+        model = Model(np.arange(1000.0))
+        vars(model).update(attributes)
+        for value in attributes.values():
+            inner = value if type(value) is not tuple else value[0]
+            inner.append(model) if type(inner) is list else inner.update(a=model)
+        model = ms.share(model if comm.rank == 0 else None)
+        shape = weakref.ref(model)
+        del model, inner, value
+        attributes.clear()
+        gc.collect()
+        assert shape() is None

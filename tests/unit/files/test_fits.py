@@ -247,6 +247,13 @@ def test_names(tmp_path):
             inspected(tmp_path / "a", name)
 
 
+def test_a_name_that_is_a_number(tmp_path):
+    """Numbers are those of HDUs."""
+    images = [fits.ImageHDU(np.full(3, number), name=name) for number, name in enumerate(["2", "", "1"], 1)]
+    fits.HDUList([fits.PrimaryHDU(), *images]).writeto(tmp_path / "a")
+    assert {name: array[0] for name, array in loaded(tmp_path / "a").items()} == {"1": 1, "2": 2, "3": 3}
+
+
 PLAIN = {"images": 6, "plain columns": 1}
 
 
