@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import starmap
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import PLAIN_CLASSES, Spec, describe
 from mpishare.collectives.arguments import check_scope
 from mpishare.comm import callsite, mpi
-from mpishare.comm.agreement import PAYLOAD_BYTES, Agreement, Deferred, agree
+from mpishare.comm.agreement import PAYLOAD_BYTES, Agreement, agree
 from mpishare.comm.alone import alone
 from mpishare.comm.collective import CollectiveCall, collective
 from mpishare.comm.context import Context, topology
@@ -286,29 +287,20 @@ def _called(
         The agreement, with the payload of the root, and what `_prepared` returns on `root`.
     """
     is_root, source, reserved = context.topology.rank == options.root, None, None
+    barrier: list[mpi.Request] = []
     with agree(context.collective_comm) as agreement:
-        called = Deferred()  # what this rank raises outside of its blocks, it raises alone: others may be asleep
-        with called, alone(topology(of_all).comm, "within the function of share(call=…)"):
-            obj = function() if is_root and function is not None else None
-        with called:
-            if is_root and called.error is None:
-                source, reserved = _prepared(context, obj, options)
-        _wait_for_all(context)
-        called.raise_first()
-        if source is not None:
+        try:
+            with alone(topology(of_all).comm, "within the function of share(call=…)"):
+                obj = function() if is_root and function is not None else None
+        finally:  # whatever this rank raises, as the others sleep until it has come; see `CollectiveComm.call_together`
+            barrier.extend(starmap(context.collective_comm.begin_barrier, [()]))
+        while not barrier[0].Test():  # without a limit or a name, as the root works for all
+            advance_all()
+            time.sleep(_SLEEP_S)
+        if is_root:
+            source, reserved = _prepared(context, obj, options)
             agreement.payload = source.header.packed[0]
     return agreement, source, reserved
-
-
-def _wait_for_all(context: Context) -> None:
-    """Waits, asleep, until all ranks have come. The wait has no limit and is not named, as the root works for all.
-
-    A rank that an exception from outside ends before it has come leaves the others asleep until the job ends.
-    """
-    request = context.collective_comm.begin_barrier()
-    while not request.Test():
-        advance_all()
-        time.sleep(_SLEEP_S)
 
 
 def _prepared(context: Context, obj: Any, options: _Options) -> tuple[ArraySource | _Object, Reservation | None]:
