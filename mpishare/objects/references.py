@@ -175,11 +175,13 @@ class _Shared(NamedTuple):
 
     Attributes:
         obj: A reference to it.
+        kind: Its class.
         key: That of the segment with its arrays, by which all ranks know it.
         attributes: What its attributes were: a reference, or the value itself where there can be none.
     """
 
     obj: ref[Any]
+    kind: type
     key: int
     attributes: dict[str, Any]
 
@@ -198,7 +200,7 @@ def note_shared(obj: Any, key: int) -> None:
     attributes = {name: _reference(value) for name, value in vars(obj).items()}
     # What allows no weak reference is kept itself. If that led to the object, both would stay for ever.
     if all(type(kept) is ref or _is_closed(kept) for kept in attributes.values()):
-        _shared[id(obj)] = _Shared(ref(obj, partial(_forget, id(obj))), key, attributes)
+        _shared[id(obj)] = _Shared(ref(obj, partial(_forget, id(obj))), type(obj), key, attributes)
         _objects[key] = obj
 
 
@@ -241,7 +243,9 @@ def _reference(value: Any) -> Any:
 def _number_of(obj: Any) -> int | None:
     """The key of an object that `share` returned, with the attributes that it had; None of any other."""
     shared = _shared.get(id(obj))
-    if shared is None or shared.obj() is not obj or vars(obj).keys() != shared.attributes.keys():
+    if shared is None or shared.obj() is not obj or type(obj) is not shared.kind:
+        return None
+    if vars(obj).keys() != shared.attributes.keys():
         return None
     pairs = zip(vars(obj).items(), map(shared.attributes.get, vars(obj)), strict=True)
     is_same = all(

@@ -220,6 +220,17 @@ def test_an_attribute_that_is_none_now(comm):
     assert {*mapped(comm, partial(has_table, model), range(20))} == {False}
 
 
+def test_an_object_of_another_class_now(comm):
+    model = ms.share(Model(np.arange(9.0)) if comm.rank == 0 else None)
+    if comm.rank == 0:
+        model.__class__ = Fitted
+    assert {*mapped(comm, partial(class_of, model), range(20))} == {"Fitted"}
+
+
+def class_of(model, _):
+    return type(model).__name__
+
+
 def has_table(model, _):
     return model.table is not None
 
