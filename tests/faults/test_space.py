@@ -40,7 +40,7 @@ def limited():
 
 
 SHM = "mount -t tmpfs -o size={} none /dev/shm; mkdir $OMPI_MCA_osc_sm_backing_directory"
-FOLDER = "mkdir -p {0}; mount -t tmpfs -o size=8m{1} none {0}"
+FOLDER = "mkdir -p '{0}'; mount -t tmpfs -o size=8m{1} none '{0}'"
 
 
 def test_small_shared_memory():
@@ -79,7 +79,7 @@ def test_folder_in_memory(limited, system, tmp_path):
 
     Outcome: CapacityError on all ranks, with the memory that is free in the group.
     """
-    mount = f"mount -t {system} -o size=0 none {tmp_path}"
+    mount = f"mount -t {system} -o size=0 none '{tmp_path}'"
     environ = {"MPISHARE_DIR": str(tmp_path), "MPISHARE_BACKEND": "memmap"}
     output = run_with(f"{limited}\n{mount}", "make", str(900 << 20), **environ)
     assert output.count("CapacityError 943,718,400 bytes do not fit in memory of host") == 2
