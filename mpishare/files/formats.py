@@ -72,8 +72,13 @@ def _reader_of_hdf5(file: InputFile) -> FormatReader:
     return netcdf
 
 
-def _refuse_compressed(file: InputFile) -> FormatReader:
-    raise FileError(file.path, None, "is compressed. Decompress it before, such as by gunzip, bunzip2, unxz or unzstd.")
+def _compressed(by: str, command: str) -> Callable[[InputFile], FormatReader]:
+    """What refuses a compressed file."""
+
+    def refuse(file: InputFile) -> FormatReader:
+        raise FileError(file.path, None, f"is compressed by {by}. Decompress it before, such as by {command}.")
+
+    return refuse
 
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
@@ -84,7 +89,12 @@ FORMATS: tuple[tuple[bytes, Callable[[InputFile], FormatReader]], ...] = (
     (rb"SIMPLE  =", FitsFile),
     (rb"CDF[\x01\x02\x05]", Netcdf3File),
     (re.escape(_HDF5), _reader_of_hdf5),
-    (rb"\x1f[\x8b\x9d]|BZh[1-9]|\xfd7zXZ\0|\x28\xb5\x2f\xfd|\x04\x22\x4d\x18", _refuse_compressed),
+    (rb"\x1f\x8b", _compressed("gzip", "gunzip")),
+    (rb"BZh[1-9]", _compressed("bzip2", "bunzip2")),
+    (rb"\xfd7zXZ\0", _compressed("xz", "unxz")),
+    (rb"\x28\xb5\x2f\xfd", _compressed("zstd", "unzstd")),
+    (rb"\x04\x22\x4d\x18", _compressed("lz4", "unlz4")),
+    (rb"\x1f\x9d", _compressed("compress", "uncompress")),
     (rb".{4}\0{4}\{", SafetensorsFile),
     (rb"\s*\{", SafetensorsIndex),
 )
