@@ -76,7 +76,7 @@ def _compressed(by: str, command: str) -> Callable[[InputFile], FormatReader]:
     """What refuses a compressed file."""
 
     def refuse(file: InputFile) -> FormatReader:
-        raise FileError(file.path, None, f"is compressed by {by}. Decompress it before, such as by {command}.")
+        raise FileError(file.path, None, f"is compressed by {by}. Decompress it first, for example with {command}.")
 
     return refuse
 

@@ -1,7 +1,9 @@
 """One part of a file that cannot be read costs no other part, in any format; and a file that is none is an error."""
 
+import bz2
 import gzip
 import json
+import lzma
 import struct
 import zipfile
 
@@ -269,8 +271,10 @@ def zip_of(path, *names):
 
 
 OTHERS = {
-    "gzip": (lambda path: path.write_bytes(gzip.compress(npy_bytes())), "is compressed. Decompress it"),
-    "zstd": (lambda path: path.write_bytes(numcodecs.Zstd().encode(npy_bytes())), "is compressed. Decompress it"),
+    "gzip": (lambda path: path.write_bytes(gzip.compress(npy_bytes())), "by gzip. .* with gunzip"),
+    "bzip2": (lambda path: path.write_bytes(bz2.compress(npy_bytes())), "by bzip2. .* with bunzip2"),
+    "xz": (lambda path: path.write_bytes(lzma.compress(npy_bytes())), "by xz. .* with unxz"),
+    "zstd": (lambda path: path.write_bytes(numcodecs.Zstd().encode(npy_bytes())), "by zstd. .* with unzstd"),
     "PyTorch": (
         lambda path: zip_of(path, "model/data.pkl", "model/data/0"),
         "neither .npy .*: it has 'model/data.pkl'",

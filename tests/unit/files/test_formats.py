@@ -1,13 +1,12 @@
 """Every format: what its own library has written is described, and read to the bit; and damaged files are refused."""
 
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mpishare.errors import FileError, MpishareError
+from mpishare.errors import MpishareError
 from mpishare.files.formats import reader_of
 from mpishare.files.input_file import InputFile
 from mpishare.files.listing import stored
@@ -28,14 +27,6 @@ def test_a_format_is_recognised_by_its_first_bytes(written):
     form, path = written
     with InputFile(str(path)) as file:
         assert type(reader_of(file)).__name__ == form.reader
-
-
-@pytest.mark.parametrize("by", ["gzip", "bz2", "lzma"])
-def test_a_compressed_file_is_refused_with_its_cure(by, tmp_path):
-    (tmp_path / "data").write_bytes(import_module(by).compress(b"SIMPLE  ="))
-    command = {"gzip": "gunzip", "bz2": "bunzip2", "lzma": "unxz"}[by]
-    with pytest.raises(FileError, match=f"is compressed by .*, such as by {command}"):
-        stored(tmp_path / "data")
 
 
 def by_name(form) -> Iterator[tuple[str | None, Any]]:
