@@ -125,15 +125,9 @@ class PeerCapacityError(PeerError, CapacityError):
     """
 
     def __init__(self, rank: int, lack: CapacityError, others: int = 0) -> None:
+        CapacityError.__init__(self, lack.host, lack.where, lack.wanted, lack.free, lack.cure)
         PeerError.__init__(self, rank, lack.host, f"CapacityError: {lack}", others)
         self.args = (rank, lack, others)
-        self.where = lack.where
-        self.wanted = lack.wanted
-        self.free = lack.free
-        self.cure = lack.cure
-
-    def __str__(self) -> str:
-        return PeerError.__str__(self)
 
 
 class PeerFileError(PeerError, FileError):
@@ -146,14 +140,10 @@ class PeerFileError(PeerError, FileError):
     def __init__(
         self, rank: int, host: str, errno: int | None, path: str, dataset: str | None, reason: str, others: int = 0
     ) -> None:
+        FileError.__init__(self, path, dataset, reason)
         PeerError.__init__(self, rank, host, f"FileError: {place_in(path, dataset)}: {reason}", others)
         self.args = (rank, host, errno, path, dataset, reason, others)
         self.errno = errno
-        self.path = path
-        self.dataset = dataset
-
-    def __str__(self) -> str:
-        return PeerError.__str__(self)
 
 
 class StallError(MpishareError, TimeoutError):
@@ -224,14 +214,12 @@ def checked_integer(name: str, value: object, *also: int, least: int = 0, larges
     Raises:
         ArgumentError: It is not an integer from `least` to `largest`, nor one of `also`.
     """
-    if type(value) is int and least <= value <= largest:
-        return value
     try:
-        number: int | None = operator.index(value)  # type: ignore[arg-type]
+        number = operator.index(value)  # type: ignore[arg-type]
+        if least <= number <= largest or number in also:
+            return number
     except TypeError:
-        number = None
-    if number is not None and (least <= number <= largest or number in also):
-        return number
+        pass
     end = "2**63 - 1" if largest == _LARGEST_INTEGER else largest
     raise ArgumentError(f"{name} is {value!r}; expected an integer from {least} to {end}.")
 
@@ -242,13 +230,10 @@ def checked_integers(name: str, values: object, also: str = "") -> list[int]:
     Raises:
         ArgumentError: It is not a sequence of integers >= 0.
     """
-    given: list[object] | None = None
-    if not isinstance(values, str | bytes):
-        with suppress(TypeError):
-            given = list(values)  # type: ignore[call-overload]
-    if given is None:
-        raise ArgumentError(f"{name} is {values!r}; expected {also}a list of integers >= 0.")
-    return [checked_integer(name, value) for value in given]
+    with suppress(TypeError):
+        if not isinstance(values, str | bytes):
+            return [checked_integer(name, value) for value in values]  # type: ignore[attr-defined]
+    raise ArgumentError(f"{name} is {values!r}; expected {also}a list of integers >= 0.")
 
 
 def checked_path(path: object) -> str:
@@ -257,14 +242,11 @@ def checked_path(path: object) -> str:
     Raises:
         ArgumentError: It is not a path, or has a null byte.
     """
-    name: str | None
-    try:
+    with suppress(TypeError):
         name = os.fsdecode(path)  # type: ignore[arg-type]
-    except TypeError:
-        name = None
-    if name is None or "\0" in name:
-        raise ArgumentError(f"path is {path!r}; expected a str or a pathlib.Path without null bytes.")
-    return name
+        if "\0" not in name:
+            return name
+    raise ArgumentError(f"path is {path!r}; expected a str or a pathlib.Path without null bytes.")
 
 
 def place_in(path: str, dataset: str | None) -> str:
