@@ -20,9 +20,7 @@ _LINE_S = 10
 
 
 class Bar:
-    """What shows the progress. Once it is made, only `check` raises: the other ranks would wait for its rank."""
-
-    _interruption: BaseException | None = None
+    """What shows the progress. Once it is made, no error of the stream ends the work: other ranks would wait for it."""
 
     def __init__(self, total: int | None, unit: str = " tasks", *, is_shown: bool = True) -> None:
         """`total` counts in `unit`, None if it is not known; "B" are bytes. `is_shown` is true on one rank only.
@@ -67,21 +65,14 @@ class Bar:
             if self._bar is not None:
                 self._bar.close()
 
-    def check(self) -> None:
-        """Raises what is no Exception, such as SystemExit, if the stream has raised it. For an agreement."""
-        error, self._interruption = self._interruption, None
-        if error is not None:
-            raise error
-
     @contextmanager
     def _ending_on_error(self) -> Iterator[None]:
         """An error, such as from a closed stream, ends the bar and nothing else."""
         try:
             yield
-        except BaseException as error:
-            self._interruption = None if isinstance(error, Exception) else error
+        except Exception:
             bar, self._bar = self._bar, None
-            with suppress(BaseException):
+            with suppress(Exception):
                 bar.close()  # else tqdm keeps its line free, until the exception is collected
 
 

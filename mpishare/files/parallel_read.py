@@ -94,7 +94,6 @@ def read_parts(
                 if not segment.origin.is_shared:
                     broadcast_in_node(context, ROOT, block)
         with work:
-            bar.check()
             reader.check()
         work.raise_first()
     return [segment.view(part.spec, offset) for part, offset in zip(parts, offsets, strict=True)]

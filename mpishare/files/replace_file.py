@@ -245,7 +245,6 @@ class Replacement:
                                 sending.send(data, ranks[self._rank])
                                 sending.wait_until(MAX_IN_FLIGHT - 1)
                 with work, file or nullcontext():  # closing it may report that bytes could not be written
-                    bar.check()
                     if file is not None and way == "hosts":
                         os.fsync(file.fileno())
                 work.raise_first()

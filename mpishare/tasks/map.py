@@ -274,7 +274,6 @@ class _Run:
             try:
                 if self._error is not None:
                     raise self._error
-                self._bar.check()
                 pickled = results.pickled()
             except ItemFailed as error:
                 self._error = error
