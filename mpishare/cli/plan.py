@@ -65,13 +65,11 @@ def _options(argv: list[str]) -> argparse.Namespace:
 
 
 def _path_and_dataset(file: str) -> tuple[str, str | None]:
-    """The parts of FILE:DATASET. Both may have colons: FILE is the longest part that is the name of a file."""
-    colons = [place for place, character in enumerate(file) if character == ":"]
-    for end in (len(file), *reversed(colons)):
-        if os.path.isfile(file[:end]):  # noqa: PTH113 - never an error
-            return file[:end], file[end + 1 :] or None
-    path, colon, dataset = file.rpartition(":")
-    return (path, dataset) if colon else (file, None)
+    """The parts of FILE:DATASET. Both may have colons: FILE is the longest part that is there."""
+    path = file
+    while ":" in path and not os.path.exists(path):  # noqa: PTH110 - never an error
+        path = path.rpartition(":")[0]
+    return path, file[len(path) + 1 :] or None
 
 
 def _room(memory: int | None, shm: int | None) -> tuple[int, int]:
