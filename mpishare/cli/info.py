@@ -12,11 +12,11 @@ from collections.abc import Mapping
 import mpishare as ms
 from mpishare.cli.parser import Parser
 
-_RESIDENT_SUM = "jobacct_gather/linux"
-"""The value of JobAcctGatherType with which Slurm adds the resident memory of all tasks on a node."""
+_RESIDENT_SUM = r"(?m)^JobAcctGatherType\s*= *jobacct_gather/linux *$"
+"""The setting with which Slurm adds the resident memory of all tasks on a node."""
 
-_COUNTED_ONCE = {"usepss", "noshared"}
-"""The values of JobAcctGatherParams, in lower case, with which it does not count an array once per rank."""
+_COUNTED_ONCE = r"(?mi)^JobAcctGatherParams\s*=.*\b(usepss|noshared)\b"
+"""The settings with which it does not count an array once per rank."""
 
 _WARNING = (
     "Slurm counts a shared array once per rank here, and may end the job by that sum: "
@@ -68,21 +68,13 @@ def accounting_warning(environ: Mapping[str, str] = os.environ, *, limit_s: floa
     Source:
         slurm.conf(5), JobAcctGatherType and JobAcctGatherParams.
     """
+    command, null = ["scontrol", "show", "config"], subprocess.DEVNULL
     if "SLURM_JOB_ID" not in environ:
         return None
-    config = _config(limit_s)
-    params = set(config.get("JobAcctGatherParams", "").lower().split(","))
-    is_counted_per_rank = config.get("JobAcctGatherType") == _RESIDENT_SUM and not params & _COUNTED_ONCE
-    return _WARNING if is_counted_per_rank else None
-
-
-def _config(limit_s: float) -> dict[str, str]:
-    """Slurm's configuration, which every user may read; empty where scontrol does not print it."""
-    command = ["scontrol", "show", "config"]
-    try:
-        output = subprocess.check_output(  # noqa: S603 - the Slurm that the user's PATH names
-            command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=limit_s
-        )
+    try:  # the Slurm that the user's PATH names
+        printed = subprocess.check_output(command, stdin=null, stderr=null, timeout=limit_s)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
-        return {}
-    return dict(re.findall(r"^(\w+)\s*= *(.*?) *$", output.decode(errors="replace"), re.MULTILINE))
+        return None
+    config = printed.decode(errors="replace")
+    is_counted_per_rank = re.search(_RESIDENT_SUM, config) and not re.search(_COUNTED_ONCE, config)
+    return _WARNING if is_counted_per_rank else None
