@@ -32,16 +32,13 @@ _YOUNG_S = 1.0
 
 def files_of_mpi(directory: str) -> list[Path]:
     """The regular files of this user with a name as MPI gives it, sorted."""
-    with os.scandir(directory) as entries:
-        return sorted(Path(entry) for entry in entries if _NAMES.fullmatch(entry.name) and _is_own(entry))
-
-
-def _is_own(entry: os.DirEntry[str]) -> bool:
-    try:
-        status = entry.stat(follow_symlinks=False)
-    except FileNotFoundError:  # its job has removed it meanwhile
-        return False
-    return S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+    found = []
+    for file in Path(directory).iterdir():
+        with suppress(FileNotFoundError):  # its job has removed it meanwhile
+            status = file.lstat()
+            if _NAMES.fullmatch(file.name) and S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+                found.append(file)
+    return sorted(found)
 
 
 def unused_files(directory: str) -> tuple[str, ...]:
