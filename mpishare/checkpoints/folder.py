@@ -164,15 +164,11 @@ class CheckpointFolder:
         """The steps that have a file.
 
         Raises:
-            OSError: The folder or a file cannot be looked at. Path.is_file of Python 3.14 would not say so.
+            OSError: The folder cannot be listed.
         """
-        steps = set()
         with suppress(FileNotFoundError):
-            for file in self.path.iterdir():
-                if re.fullmatch(_FILES, file.name):
-                    with suppress(FileNotFoundError):  # removed meanwhile
-                        steps |= {int(file.stem)} if stat.S_ISREG(file.stat().st_mode) else set()
-        return steps
+            return {int(file.stem) for file in self.path.iterdir() if re.fullmatch(_FILES, file.name)}
+        return set()
 
     def check_follows(self, step: int) -> None:
         """Checks that the folder has no later step, or that the computation continues from `step` or before. Local.
