@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from importlib import import_module
 from operator import attrgetter
 from typing import Any
@@ -105,8 +106,8 @@ def describe(dtype: np.dtype[Any]) -> Any:
     }
 
 
-def rebuild(description: Any) -> np.dtype[Any]:
-    """The dtype that `describe` described.
+def rebuild(description: Any, module_of: Callable[[str], Any] = import_module) -> np.dtype[Any]:
+    """The dtype that `describe` described. `module_of` gives the module of a type outside NumPy, by its name.
 
     Raises:
         SpecError: The module of its items cannot be imported on this rank.
@@ -118,19 +119,19 @@ def rebuild(description: Any) -> np.dtype[Any]:
         return np.dtype(description)
     if isinstance(description, list):
         base, shape = description
-        return np.dtype((rebuild(base), tuple(shape)))
+        return np.dtype((rebuild(base, module_of), tuple(shape)))
     if "module" in description:
-        return _foreign_dtype(description["module"], description["name"])
+        return _foreign_dtype(module_of, description["module"], description["name"])
     columns = {key: description[key] for key in ("names", "offsets", "titles", "itemsize")}
-    columns["formats"] = [rebuild(column) for column in description["formats"]]
+    columns["formats"] = [rebuild(column, module_of) for column in description["formats"]]
     dtype: np.dtype[Any] = np.dtype(columns, align=description["aligned"])  # type: ignore[call-overload]
     return np.dtype((np.record, dtype)) if description["record"] else dtype
 
 
-def _foreign_dtype(module: str, name: str) -> np.dtype[Any]:
-    """The dtype whose items have the type `name` of `module`, which is imported."""
+def _foreign_dtype(module_of: Callable[[str], Any], module: str, name: str) -> np.dtype[Any]:
+    """The dtype whose items have the type `name` of `module`."""
     try:
-        kind = attrgetter(name)(import_module(module))
+        kind = attrgetter(name)(module_of(module))
     except (ImportError, AttributeError) as error:
         raise SpecError(
             f"dtype {name} is of module {module}, which cannot be imported on this rank: {error}. "

@@ -25,10 +25,10 @@ from zlib import crc32
 import numpy as np
 
 from mpishare._version import VERSION
-from mpishare.arrays.dtypes import describe
+from mpishare.arrays.dtypes import describe, rebuild
 from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import Spec
-from mpishare.checkpoints.values import dtype_of
+from mpishare.checkpoints.values import imported
 from mpishare.errors import SpecError
 from mpishare.files.atomic_file import AtomicFile, write_exactly
 from mpishare.files.errors import file_errors
@@ -183,7 +183,7 @@ def _unpack(fd: int) -> tuple[Any, int]:
 
 def _part_of(source: InputFile, name: str, entry: Mapping[str, Any]) -> ChecksummedPart:
     """The array that an entry of the manifest describes; its checksums are there, or in format 1 at "checks_at"."""
-    spec = Spec(dtype_of(entry["dtype"]), tuple(entry["shape"]))
+    spec = Spec(rebuild(entry["dtype"], imported), tuple(entry["shape"]))
     runs = list(RowBlocks(spec, tuple(entry["starts"]), entry["at"]).all_runs())
     checksums = entry.get("checks")
     if checksums is None:

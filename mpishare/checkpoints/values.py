@@ -6,11 +6,12 @@ import errno
 import json
 import sys
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from reprlib import repr as short
+from types import ModuleType
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -30,27 +31,15 @@ _LARGEST_ARRAY_BYTES = 1 << 20
 _CURE = "Give numbers, strings, bytes, dates, zones of zoneinfo, arrays, NumPy's random generators, or lists or dicts."
 
 
-def dtype_of(description: Any) -> np.dtype[Any]:
-    """The dtype that a file describes. A file imports no module.
+def imported(module: str) -> ModuleType:
+    """A module of types of items, by its name. A file imports none.
 
     Raises:
-        OSError: It is of a module that this program has not imported (ENOTSUP).
-        ValueError, TypeError, KeyError: It is not a description.
+        OSError: This program has not imported it (ENOTSUP).
     """
-    for module in _modules_in(description):
-        if module not in sys.modules:
-            raise OSError(errno.ENOTSUP, f"it has items of module {module}. Import it on all ranks, and load again")
-    return rebuild(description)
-
-
-def _modules_in(description: Any) -> Iterator[str]:
-    """The modules of the types in a description by `dtypes.describe`."""
-    if isinstance(description, list):
-        yield from _modules_in(description[0])
-    elif isinstance(description, dict):
-        yield from [description["module"]] if "module" in description else []
-        for column in description.get("formats", ()):
-            yield from _modules_in(column)
+    if module not in sys.modules:
+        raise OSError(errno.ENOTSUP, f"it has items of module {module}. Import it on all ranks, and load again")
+    return sys.modules[module]
 
 
 def _parts_of_array(array: NDArray[Any] | np.generic) -> list[Any]:
@@ -62,7 +51,7 @@ def _parts_of_array(array: NDArray[Any] | np.generic) -> list[Any]:
 
 def _array(parts: tuple[Any, list[int], str]) -> NDArray[Any]:
     dtype, shape, data = parts
-    return Spec(dtype_of(dtype), tuple(shape)).view(bytearray(b64decode(data)))
+    return Spec(rebuild(dtype, imported), tuple(shape)).view(bytearray(b64decode(data)))
 
 
 def _bit_generator(parts: tuple[dict[str, Any], np.random.SeedSequence | None]) -> np.random.BitGenerator:
