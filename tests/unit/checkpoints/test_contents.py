@@ -1,7 +1,6 @@
 """The file of a checkpoint: any byte that is altered is noticed, and any range of an array is read."""
 
 import json
-from dataclasses import replace
 from functools import reduce
 from operator import getitem
 from zlib import crc32
@@ -9,44 +8,28 @@ from zlib import crc32
 import numpy as np
 import pytest
 
+import mpishare as ms
 from mpishare.arrays.spec import Spec
 from mpishare.checkpoints import contents
-from mpishare.checkpoints.contents import DAMAGE, FORMAT, HEADER, CheckpointFile, CheckpointWriter
-from mpishare.errors import SpecError
+from mpishare.checkpoints.contents import DAMAGE, FORMAT, HEADER, CheckpointFile
 from mpishare.files import replace_file
-from mpishare.files.atomic_file import AtomicFile, write_exactly
 from mpishare.files.input_file import InputFile
-from mpishare.files.replace_file import RowBlocks
 from tests.arrays import filled
 
 ARRAYS = {"grid": filled(np.dtype("f8"), (9, 4)), "more": filled(np.dtype("i2"), (3,)), "none": np.ones((0, 2))}
-LENGTHS = {"grid": [2, 0, 4, 3], "more": [1, 1, 1, 0], "none": [0, 0, 0, 0]}
-"""The rows of each of four ranks."""
 
 
-def written(path, by_name):
-    """A checkpoint of `ARRAYS`, written as the root does."""
-    writer = CheckpointWriter(2, json.dumps({"time": 0.5}))
-    with AtomicFile(path) as new:
-        offsets = writer.lay_out(new, by_name)
-        blocks = [replace(array, offset=offset) for array, offset in zip(by_name.values(), offsets, strict=True)]
-        checksums = []
-        for name, array in zip(by_name, blocks, strict=True):
-            data = ARRAYS[name.split()[0]].tobytes()
-            write_exactly(new.fd, array.offset, memoryview(data))
-            parts = [data[run.offset - array.offset :][: run.nbytes] for run in array.all_runs()]
-            checksums.append(np.array([crc32(part) for part in parts], np.uint32))
-        writer.complete(new, dict(zip(by_name, blocks, strict=True)), checksums)
-        new.commit()
-    return path
+def saved(folder, arrays, values=None):
+    """The file of a checkpoint of one rank."""
+    ms.Checkpoint(folder, comm=ms.SELF).save(2, arrays, values=values)
+    return folder / "000000000002.h5"
 
 
 @pytest.fixture
 def path(tmp_path, monkeypatch):
-    """A checkpoint of four ranks, whose longest run has 64 bytes."""
+    """A checkpoint whose longest run has 64 bytes."""
     monkeypatch.setattr(replace_file, "BLOCK_BYTES", 64)
-    blocks = {name: RowBlocks.of_rows(Spec.of(array), LENGTHS[name]) for name, array in ARRAYS.items()}
-    return written(tmp_path / "2.h5", blocks)
+    return saved(tmp_path, ARRAYS, {"time": 0.5})
 
 
 def verified(path):
@@ -115,9 +98,7 @@ def test_any_range_and_any_run_is_read(path, name):
 def test_sizes_that_files_depend_on(tmp_path, count):
     """The user block is a power of two from 512 on, as HDF5 demands; another block size is another version."""
     assert replace_file.BLOCK_BYTES == 4 << 20
-    blocks = {f"grid {number}": RowBlocks.of_root(Spec.of(ARRAYS["grid"]), 2) for number in range(count)}
-    path = written(tmp_path / "2.h5", blocks)
-    assert verified(path).arrays.keys() == blocks.keys()
+    path = saved(tmp_path, {f"grid {number}": ARRAYS["grid"] for number in range(count)})
     nbytes = HEADER.unpack_from(path.read_bytes())[-1]
     assert nbytes.bit_count() == 1
     assert 512 <= nbytes <= 1024 + 512 * count
@@ -125,5 +106,6 @@ def test_sizes_that_files_depend_on(tmp_path, count):
 
 def test_a_manifest_that_could_not_be_read_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr(contents, "_LARGEST_USER_BLOCK_BYTES", 1024)
-    with pytest.raises(SpecError, match="values and names take more than 512"), AtomicFile(tmp_path / "2.h5") as new:
-        CheckpointWriter(2, "1" * 1000).lay_out(new, {})
+    with pytest.raises(ms.SpecError, match="values and names take more than 512"):
+        saved(tmp_path, {}, {"long": "1" * 1000})
+    assert list(tmp_path.iterdir()) == []
