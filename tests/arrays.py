@@ -37,11 +37,11 @@ DTYPES = {
 }
 
 
-def filled(dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """An array of arbitrary but fixed bytes, its padding included."""
+def filled(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int = 7) -> NDArray[Any]:
+    """An array of arbitrary bytes, its padding included; the same ones for the same seed."""
     array = np.empty(shape, np.dtype([("item", dtype)]))["item"]  # NumPy makes arrays of 'S0' only as a column
     if array.nbytes:
-        values = np.random.default_rng(7).integers(0, 2 if dtype.kind == "b" else 256, array.nbytes, np.uint8)
+        values = np.random.default_rng(seed).integers(0, 2 if dtype.kind == "b" else 256, array.nbytes, np.uint8)
         array.reshape(-1).view(np.uint8)[:] = values
     return array
 

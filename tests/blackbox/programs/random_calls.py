@@ -41,7 +41,7 @@ def draw_array(rng, dtypes=DTYPES, most_items=1 << 21):
     """An array of any dtype, shape, order and strides; small ones most often."""
     size = int(min(most_items, 2 ** rng.uniform(0, 21)))
     shape = [(size,), (max(size // 7, 1), 7), (3, max(size // 12, 1), 4), (), (0, 3)][rng.integers(5)]
-    array = filled(dtypes[rng.integers(len(dtypes))], shape)
+    array = filled(dtypes[rng.integers(len(dtypes))], shape, int(rng.integers(1 << 32)))
     layout = rng.integers(4)
     return np.asfortranarray(array) if layout == 0 else array[::-2] if layout == 1 and array.ndim else array
 
@@ -198,24 +198,32 @@ def fork(rng, comm):
 CALLS = [share, fill, reduce, rows, messages, files, tasks, errors, fork]
 
 
-def main():
+def settle(rng):
+    """Compares what is alive now and then, and drops some of it."""
+    assert rng.random() > 0.1 or all(bits(array) == expected for array, expected in live), "it has changed"
+    while len(live) > MOST_LIVE or (live and rng.random() < 0.3):
+        live.pop(rng.integers(len(live)))
+
+
+def run(calls, settle):
     """Runs for a number of seconds; a rank with a difference prints the seed and the number of the call."""
     seed, deadline, number = int(sys.argv[1]), time.monotonic() + float(sys.argv[2]), 0
-    rng = np.random.default_rng(seed)
-    comms = [WORLD, WORLD.Dup(), WORLD.Split(WORLD.rank % 2, -WORLD.rank), MPI.COMM_SELF, WORLD.Split(0, -WORLD.rank)]
     while WORLD.bcast(time.monotonic() < deadline):
+        halves, turned = (WORLD.Split(color, -WORLD.rank) for color in (WORLD.rank % 2, 0))
+        comms = [WORLD, MPI.COMM_SELF, WORLD.Dup(), halves, turned]
         for _ in range(20):
             number += 1
-            call, comm = CALLS[rng.integers(len(CALLS))], comms[rng.integers(len(comms))]
+            # The ranks of a communicator draw alike, each from a generator of its own.
+            rng, plan = (np.random.default_rng([seed, number, of]) for of in range(2))
+            call, comm = calls[plan.integers(len(calls))], comms[plan.integers(len(comms))]
             try:
-                # The ranks of a communicator draw alike, each from a generator of its own.
-                call(np.random.default_rng([seed, number]), comm)
-                assert rng.random() > 0.1 or all(bits(array) == expected for array, expected in live), "it has changed"
+                call(rng, comm)
+                settle(plan)
             except Exception:
                 sys.stderr.write(f"rank {WORLD.rank}, seed {seed}, call {number}: {call.__name__}\n")
                 raise
-            while len(live) > MOST_LIVE or (live and rng.random() < 0.3):
-                live.pop(rng.integers(len(live)))
+        for comm in comms[2:]:
+            comm.Free()
     WORLD.Barrier()  # others may still use the files
     if WORLD.rank == 0:
         shutil.rmtree(FOLDER)
@@ -223,4 +231,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(CALLS, settle)

@@ -8,25 +8,21 @@ memory, unless it is not in the communicator, or has dropped it.
 
 import gc
 import os
-import sys
-import time
 from functools import partial
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 import mpishare as ms
 from tests.arrays import DTYPES, assert_same, bits
+from tests.blackbox.programs.random_calls import WORLD, draw_array, run
 
-WORLD = MPI.COMM_WORLD
 CHOSEN = [DTYPES[name] for name in ["f8", "i4", ">c16", "U3", "M8[ns]", "struct", "titles", "foreign", "?"]]
 MOST_ARRAYS, MOST_MODELS = 40, 6
 arrays: dict[int, tuple[Any, Any]] = {}
 """By number, the view of node memory or None, and what it must hold."""
 models: dict[int, tuple[Any, Any]] = {}
 """By number, the object from share or None, and what its table must hold."""
-calls = [0]
 
 
 class Model:
@@ -43,21 +39,9 @@ class Model:
         return bits(self.table[item:]), self.factor
 
 
-def same(found, expected):
-    """Checks that both are the same in all bits."""
-    calls[0] += 1
-    assert_same(found, expected)
-
-
-def filled(rng):
-    """An array of any dtype, shape and order."""
-    shape = [(int(2 ** rng.uniform(0, 12)),), (int(2 ** rng.uniform(0, 7)), 7), (3, 5, 4), (), (0, 3)][rng.integers(5)]
-    dtype = CHOSEN[rng.integers(len(CHOSEN))]
-    array = np.empty(shape, np.dtype([("item", dtype)]))["item"].copy()
-    flat = np.frombuffer(rng.integers(0, 2 if dtype == "?" else 100, array.nbytes, np.uint8).tobytes(), np.uint8)
-    if array.nbytes:
-        array.reshape(-1).view(np.uint8)[:] = flat
-    return np.asfortranarray(array) if rng.random() < 0.3 else array
+def draw_number(rng):
+    """A number that no other array or object has."""
+    return int(rng.integers(1 << 60))
 
 
 def view_of(rng, array, other):
@@ -82,9 +66,9 @@ def drop(rng, among):
         among.pop(list(among)[rng.integers(len(among))])
 
 
-def make(rng, comm, number):
+def make(rng, comm):
     """An array in node memory, in one of the ways that there are."""
-    expected, root, kind = filled(rng), int(rng.integers(1 << 20)) % comm.size, rng.integers(6)
+    expected, root, kind = draw_array(rng, CHOSEN, 1 << 12), int(rng.integers(1 << 20)) % comm.size, rng.integers(6)
     own = expected if comm.rank == root else None
     if kind < 2:
         array = ms.share(own, root=root, comm=comm, backend=[None, None, "memmap", "private"][rng.integers(4)])
@@ -98,8 +82,8 @@ def make(rng, comm, number):
     else:
         expected = np.arange(int(rng.integers(1, 3000))) * 3
         array = ms.allreduce(expected if comm.rank == 0 else expected * 0, comm=comm)
-    same(array, expected)
-    arrays[number] = array, expected
+    assert_same(array, expected)
+    arrays[draw_number(rng)] = array, expected
 
 
 def chosen(rng, n):
@@ -112,24 +96,26 @@ def chosen(rng, n):
     return pairs
 
 
-def refer(rng, comm, number):
+def refer(rng, comm):
     """An object of arrays that some ranks have."""
     pairs, root = chosen(rng, int(rng.integers(1, 6))), int(rng.integers(1 << 20)) % comm.size
+    number = draw_number(rng)
     given = {"list": [array for array, _ in pairs], "tuple": (pairs[0][0], number)}
     found = ms.share(given if comm.rank == root else None, root=root, comm=comm)
     for array, (_, expected) in zip(found["list"], pairs, strict=True):
-        same(array, expected)
+        assert_same(array, expected)
     assert found["tuple"][1] == number
     assert found["tuple"][0] is found["list"][0]
     if rng.random() < 0.5:
         arrays[number] = found["list"][-1], pairs[-1][1]
 
 
-def model(rng, comm, number):
+def model(rng, comm):
     """An object, shared; then changed on some ranks, or in an object of another call."""
     ((table, expected),), root = chosen(rng, 1), int(rng.integers(1 << 20)) % comm.size
+    number = draw_number(rng)
     found = ms.share(Model(table, number) if comm.rank == root else None, root=root, comm=comm)
-    same(found.table, expected)
+    assert_same(found.table, expected)
     models[number] = found, expected
 
 
@@ -146,7 +132,7 @@ def known_model(rng, comm):
     return *models[picked], picked
 
 
-def tasks(rng, comm, number):
+def tasks(rng, comm):
     """Tasks with state in node memory, results that are views, items that carry views."""
     root, n, kind = int(rng.integers(1 << 20)) % comm.size, int(rng.integers(1, 9)), rng.integers(4)
     function, expected, factor = known_model(rng, comm)
@@ -157,17 +143,16 @@ def tasks(rng, comm, number):
         found = ms.map(function, range(n), root=root, comm=comm, gather=gather, chunk=1)
         wanted = [(bits(expected[item:]), factor) for item in range(n)]
         assert found is None or list(found) == wanted, (found, wanted)
-        calls[0] += 1
     elif kind == 1:
         found = ms.map(partial(part_of, function), range(n), root=root, comm=comm, gather=gather, chunk=1)
         for item, array in enumerate(() if found is None else found):
-            same(array, expected[item:])
+            assert_same(array, expected[item:])
     else:
         pairs = chosen(rng, n)
         items = [(item, array) for item, (array, _) in enumerate(pairs)]
         found = ms.map(second_of, items if kind == 2 else iter(items), root=root, comm=comm, gather=gather)
         for array, (_, wanted) in zip([] if found is None else found, pairs, strict=False):
-            same(array, wanted)
+            assert_same(array, wanted)
 
 
 def part_of(function, item):
@@ -178,7 +163,7 @@ def second_of(item):
     return item[1]
 
 
-def pool(rng, comm, number):
+def pool(rng, comm):
     """Single calls and maps of a pool."""
     function, expected, factor = known_model(rng, comm)
     pairs = chosen(rng, 4)
@@ -186,12 +171,11 @@ def pool(rng, comm, number):
         if workers is not None and expected.ndim:
             for found in [workers.map(function, range(3)), list(workers.imap(function, range(3)))]:
                 assert found == [(bits(expected[item:]), factor) for item in range(3)]
-                calls[0] += 1
             for array, wanted in pairs:
-                same(workers.submit(second_of, (0, array)).result(), wanted)
+                assert_same(workers.submit(second_of, (0, array)).result(), wanted)
 
 
-def fork(rng, comm, number):
+def fork(rng, comm):
     """A child of some ranks sees what was there."""
     if rng.random() < 0.3 and rng.random(WORLD.size)[WORLD.rank] < 0.5:
         child = os.fork()
@@ -203,35 +187,16 @@ def fork(rng, comm, number):
 CALLS = [make, make, make, refer, refer, refer, refer, model, tasks, tasks, tasks, pool, fork]
 
 
-def main():
-    """Runs for a number of seconds; a rank with a difference prints the seed and the number of the call."""
-    seed, deadline, number = int(sys.argv[1]), time.monotonic() + float(sys.argv[2]), 0
-    while WORLD.bcast(time.monotonic() < deadline):
-        comms = [WORLD, WORLD.Dup(), WORLD.Split(WORLD.rank % 2, -WORLD.rank), WORLD.Split(0, -WORLD.rank), WORLD]
-        for _ in range(40):
-            number += 1
-            rng = np.random.default_rng([seed, number])
-            call, comm = CALLS[rng.integers(len(CALLS))], comms[rng.integers(len(comms))]
-            if not arrays:
-                call = make
-            try:
-                call(rng, comm, number)
-                plan = np.random.default_rng([seed, number, 1])
-                drop(plan, arrays)
-                drop(plan, models)
-                if plan.random() < 0.1:
-                    gc.collect()
-                for array, expected in arrays.values() if plan.random() < 0.1 else ():
-                    assert array is None or bits(array) == bits(expected), "it has changed"
-            except Exception:
-                sys.stderr.write(f"rank {WORLD.rank}, seed {seed}, call {number}: {call.__name__}\n")
-                raise
-        for comm in comms[1:4]:
-            comm.Free()
-    n_compared = WORLD.allreduce(calls[0])
-    if WORLD.rank == 0:
-        sys.stdout.write(f"{number} calls agree, {n_compared} results compared\n")
+def settle(rng):
+    """Some ranks drop some of what they have; what is left is compared now and then."""
+    drop(rng, arrays)
+    drop(rng, models)
+    if rng.random() < 0.1:
+        gc.collect()
+        for array, expected in arrays.values():
+            assert array is None or bits(array) == bits(expected), "it has changed"
 
 
 if __name__ == "__main__":
-    main()
+    make(np.random.default_rng(1), WORLD)
+    run(CALLS, settle)
