@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.blackbox.launch import PROGRAMS, run_code, run_ranks
+from tests.blackbox.launch import run_code, run_ranks
 
 ONE_COPY = """
 import numpy as np, mpishare as ms
@@ -38,10 +38,6 @@ def test_open_mpi_prints_no_error_for_each_window(components, kind):
     ended = run_code(2, KIND, {"OMPI_MCA_osc": components})
     assert ended.stdout == f"{kind}\n"
     assert ended.stderr == ""
-
-
-def test_latest_while_another_job_saves(tmp_path):
-    run_ranks(9, ["-m", f"{PROGRAMS}.latest", str(tmp_path), "3"])
 
 
 HOLD = "import mpishare as ms, numpy as np; from mpi4py import MPI; a = ms.share(np.arange(9)); z = ms.zeros(9); "
