@@ -18,6 +18,7 @@ from numba import from_dtype, types
 from numba.core import cgutils
 from numba.core.errors import TypingError
 from numba.extending import intrinsic, overload
+from numba.np.arrayobj import basic_indexing
 from numpy.typing import ArrayLike, NDArray
 
 from mpishare.errors import ArgumentError, SpecError
@@ -33,7 +34,6 @@ _NOT_ALIGNED = (
     "the items of this array do not lie at multiples of their size, as in a packed column, so that no "
     "addition can be atomic. Use an array of its own, or np.dtype(…, align=True)."
 )
-_OUTSIDE = "atomic_add: the index is outside of the array"
 
 
 def atomic_add(array: NDArray[Any], index: int | tuple[int, ...], value: float) -> Any:
@@ -143,7 +143,7 @@ def _checked_index(array: NDArray[Any], index: int | tuple[int, ...]) -> tuple[i
     if len(integers) != array.ndim or not all(isinstance(integer, int | np.integer) for integer in integers):
         raise ArgumentError(f"index is {index!r}; expected one integer for each of {array.ndim} dimensions.")
     if not all(-length <= integer < length for integer, length in zip(integers, array.shape, strict=True)):
-        raise IndexError(_OUTSIDE)
+        raise IndexError("atomic_add: the index is out of bounds")
     return tuple(map(int, integers))
 
 
@@ -192,26 +192,13 @@ def _generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     is_tuple = isinstance(index_type, types.BaseTuple)
     integers = cgutils.unpack_tuple(builder, args[1]) if is_tuple else [args[1]]
     integer_types = list(index_type) if is_tuple else [index_type]
-    axes = zip(integers, integer_types, cgutils.unpack_tuple(builder, array.shape), strict=True)
-    offsets = [_checked_offset(context, builder, *axis) for axis in axes]
-    pointer = cgutils.get_item_pointer(context, builder, array_type, array, offsets)
+    pointer, *_ = basic_indexing(context, builder, array_type, array, integer_types, integers, boundscheck=True)
     address = builder.ptrtoint(pointer, context.get_value_type(types.uintp))  # numba's types do not give alignment
     misaligned = builder.and_(address, address.type(context.get_abi_sizeof(pointer.type.pointee) - 1))
     with builder.if_then(cgutils.is_not_null(builder, misaligned), likely=False):
         context.call_conv.return_user_exc(builder, ValueError, (_NOT_ALIGNED,))
     operation = "fadd" if isinstance(array_type.dtype, types.Float) else "add"
     return builder.atomic_rmw(operation, pointer, args[2], "seq_cst")
-
-
-def _checked_offset(context: Any, builder: Any, integer: Any, integer_type: Any, length: Any) -> Any:
-    """The index of an axis, from 0 on. A comparison without sign takes a negative number for a very large one."""
-    offset = context.cast(builder, integer, integer_type, types.intp)
-    if integer_type.signed:
-        is_negative = builder.icmp_signed("<", offset, offset.type(0))
-        offset = builder.select(is_negative, builder.add(offset, length), offset)
-    with builder.if_then(builder.icmp_unsigned(">=", offset, length), likely=False):
-        context.call_conv.return_user_exc(builder, IndexError, (_OUTSIDE,))
-    return offset
 
 
 _fetch_add: Any = intrinsic(_typed_fetch_add)
