@@ -116,13 +116,7 @@ class Config:
         Raises:
             ArgumentError: A variable has a value that is not allowed.
         """
-        values = {}
-        for attribute, setting in _SETTINGS.items():
-            name, allowed = setting.metadata["name"], setting.metadata["allowed"]
-            try:
-                values[attribute] = _value_of(setting, environ)
-            except ValueError as error:
-                raise ArgumentError(f"{name}={environ[name]!r} is not understood. Use {allowed}.") from error
+        values = {attribute: _value_of(setting, environ) for attribute, setting in _SETTINGS.items()}
         return cls(**values, launched=_launched(environ))
 
     @staticmethod
@@ -130,7 +124,7 @@ class Config:
         """One setting alone; its default also where it cannot be understood, which `read` reports."""
         try:
             return _value_of(_SETTINGS[attribute], environ)
-        except ValueError:
+        except ArgumentError:
             return _SETTINGS[attribute].default
 
     def recycle_bytes(self, memory_bytes: int) -> int:
@@ -138,11 +132,6 @@ class Config:
         if self.recycle.endswith("%"):
             return int(float(self.recycle[:-1]) * memory_bytes / 100)
         return min(parse_bytes(self.recycle), sys.maxsize)
-
-    @property
-    def keeps_memory(self) -> bool:
-        """Whether nodes keep memory for arrays to come at all; the same on all ranks."""
-        return self.recycle_bytes(1 << 40) > 0
 
     @property
     def folder(self) -> str:
@@ -167,9 +156,13 @@ _SETTINGS = {setting.name: setting for setting in fields(Config) if setting.meta
 
 
 def _value_of(setting: Field[Any], environ: Mapping[str, str]) -> Any:
-    """What a variable says; the default where it is empty. Raises ValueError."""
-    text = environ.get(setting.metadata["name"])
-    return setting.metadata["parse"](text) if text else setting.default
+    """What a variable says; the default where it is empty. Raises an `ArgumentError` if its value is not allowed."""
+    name, allowed = setting.metadata["name"], setting.metadata["allowed"]
+    text = environ.get(name)
+    try:
+        return setting.metadata["parse"](text) if text else setting.default
+    except ValueError as error:
+        raise ArgumentError(f"{name}={text!r} is not understood. Use {allowed}.") from error
 
 
 def rank_variables() -> dict[str, str]:
@@ -221,8 +214,5 @@ def _launched(environ: Mapping[str, str]) -> int:
 
     srun's comes last: mpiexec in a batch job starts its daemons by srun, and then it counts daemons.
     """
-    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):
-        text = environ.get(name, "")
-        if text.isdigit():
-            return int(text)
-    return 1
+    names = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+    return next((int(environ[name]) for name in names if environ.get(name, "").isdigit()), 1)

@@ -148,18 +148,13 @@ def info(*, comm: mpi.Comm | None = None) -> Info:
             folder = context.config.window_dir or SHM_DIR
             # Two ranks that try one file at the same time each find it in use, so one rank of a node looks.
             leftovers = unused_files(folder) if topology.is_leader else ()
-        ranks = topology.ranks_of(topology.node)
-        fits = probe(context)
+        ranks, fits = topology.ranks_of(topology.node), probe(context)
         texts = {title: text for title, (text, _) in fits.items()}
         largest = {title: nbytes for title, (_, nbytes) in fits.items()}
         node = NodeInfo(topology.host, ranks, context.mpi_nodes, machine, texts, largest, leftovers)
-        nodes = context.collective_comm.allgather_obj(node if topology.is_leader else None)
-        known_nodes = tuple(node for node in nodes if node is not None)
-        return Info(_versions(), str(context.config), topology.size, known_nodes)
-
-
-def _versions() -> dict[str, str]:
-    return {"mpishare": VERSION, "Python": sys.version.split()[0], "NumPy": np.__version__, **mpi.versions()}
+        nodes = filter(None, context.collective_comm.allgather_obj(node if topology.is_leader else None))
+        versions = {"mpishare": VERSION, "Python": sys.version.split()[0], "NumPy": np.__version__, **mpi.versions()}
+        return Info(versions, str(context.config), topology.size, tuple(nodes))
 
 
 def _machine_lines(machine: Machine) -> list[str]:

@@ -98,7 +98,7 @@ class _Pools:
     def __init__(self, context: Context) -> None:
         self.pools: dict[tuple[str | None, int | None], SlotPool] = {}
         self._limit = context.config.recycle_bytes(host_memory.memory_bytes()) // 2
-        self._keeps = context.config.keeps_memory
+        self._keeps = context.config.recycle_bytes(1 << 40) > 0  # the same on all ranks, whatever memory they have
         self._count = 0  # of the arrays made
         self._refused_until: dict[str | None, int] = {}  # in arrays made
 
