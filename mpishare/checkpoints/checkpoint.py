@@ -131,10 +131,7 @@ class Checkpoint:
                 if is_root:
                     if progress:
                         check_tqdm()
-                    if not overwrite:
-                        self._folder.check_follows(number)
-                    self._folder.make()
-                    self._folder.set_aside_damaged()
+                    self._folder.prepare(number, overwrite=overwrite)
                 kinds = {name: f"{specs[name].shape[1:]} {specs[name].dtype}" for name in rows}
                 agreement.call = (
                     f"Checkpoint.save({self.path}, {number}, {list(arrays)}, {kinds}, {overwrite=}, {progress=})"

@@ -66,17 +66,6 @@ class CheckpointFolder:
             cure = "to read only, call load(file, 'arrays/NAME')"
             check_access(folder, os.W_OK | os.X_OK, f"{folder} cannot be written; {cure}")
 
-    def make(self) -> None:
-        """Makes the folder if there is none. Local.
-
-        Raises:
-            FileError: It cannot be made.
-        """
-        with file_errors(self.path, None, "it was not saved"):
-            if not self.path.is_dir():
-                self.path.mkdir(exist_ok=True)
-                sync_folder(self.path.parent)
-
     def file(self, step: int) -> Path:
         """The file of a step."""
         return self.path / f"{step:012}.h5"
@@ -170,32 +159,27 @@ class CheckpointFolder:
             return {int(file.stem) for file in self.path.iterdir() if re.fullmatch(_FILES, file.name)}
         return set()
 
-    def check_follows(self, step: int) -> None:
-        """Checks that the folder has no later step, or that the computation continues from `step` or before. Local.
-
-        Damaged ones do not count.
+    def prepare(self, step: int, *, overwrite: bool) -> None:
+        """Makes the folder if there is none; gives other names to the files that `newest` left out. Local.
 
         Raises:
-            ArgumentError: The computation has not looked for the later one, or is at a later one itself.
-            FileError: The folder cannot be read.
+            ArgumentError: Without `overwrite`: there is a later step, not damaged, and the computation has not looked
+                for it, or is at a later one itself.
+            FileError: The folder cannot be read or made, or a file cannot be renamed.
         """
         with file_errors(self.path, None, "it was not saved"):
             latest = max(self._steps() - self.damaged.keys(), default=step)
-        if latest > step and (self.last is None or self.last > step):
-            raise ArgumentError(
-                f"step is {step}, but {self.path} has a checkpoint of step {latest}, and latest() of this Checkpoint "
-                "has not returned an earlier one. Continue from latest(), use another folder, or give overwrite=True."
-            )
-
-    def set_aside_damaged(self) -> None:
-        """Gives the files that `newest` left out, where they are still the same, other names. Local.
-
-        Raises:
-            FileError: A file cannot be renamed.
-        """
-        with file_errors(self.path, None, "it was not saved"):
-            for step, stamp in self.damaged.items():
-                file = self.file(step)
+            if latest > step and (self.last is None or self.last > step) and not overwrite:
+                raise ArgumentError(
+                    f"step is {step}, but {self.path} has a checkpoint of step {latest}, and latest() of this "
+                    "Checkpoint has not returned an earlier one. Continue from latest(), use another folder, or give "
+                    "overwrite=True."
+                )
+            if not self.path.is_dir():
+                self.path.mkdir(exist_ok=True)
+                sync_folder(self.path.parent)
+            for damaged, stamp in self.damaged.items():
+                file = self.file(damaged)
                 with suppress(FileNotFoundError):
                     if Stamp.of(file) == stamp:
                         names = (file.with_name(f"{DAMAGED * number}{file.name}") for number in count(1))
