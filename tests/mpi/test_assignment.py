@@ -71,6 +71,7 @@ def test_other_columns_keep_their_bytes(comm):
     data["id"] = np.arange(6)
     ms.put(part, 2, data if comm.rank == 0 else None)
     assert ours["id"][2].tolist() == list(range(6))
+    ms.put(part, (2, 0), data[0] if comm.rank == 0 else None)
     assert bits(ours["mass"]) == bits(ROWS["mass"])
     ms.put(ours[["id", "name"]], [1, 3], data if comm.rank == 0 else None)
     assert ours["id"][[1, 3]].tolist() == [data["id"].tolist()] * 2
