@@ -169,19 +169,6 @@ def add_slab(pool):
     return nbytes // KIB
 
 
-def test_slots_do_not_overlap_and_show_what_was_written_before():
-    pool, segments = SlotPool(4 * KIB, 1 << 30), []
-    add_slab(pool)
-    for number in range(16):
-        slot = pool.free.pop()
-        slot.content[:] = bytes([number]) * (4 * KIB)
-        segments.append(Segment(slot, 4 * KIB, number, "test"))
-        segments[-1].seal()
-    assert not pool.free
-    blocks = [segment.block() for segment in segments]
-    assert all(np.all(block == number) and not block.flags.writeable for number, block in enumerate(blocks))
-
-
 def test_memory_larger_than_the_limit_displaces_nothing():
     pool, slots = SlotPool(None, 2 * PAGE), []
     for nbytes in (PAGE, 3 * PAGE):
