@@ -12,7 +12,7 @@ from mpishare.transfer.node_fill import THREADED_BYTES
 def test_arrays_reach_every_node(configured, chunk, backend):
     duplicate = configured(chunk=chunk.replace("_", ""), backend=backend)
     for count in (1, 5000, 200_000, THREADED_BYTES // 8 + 3):
-        table = np.arange(2 * count).reshape(2, count)
+        table = ~np.arange(2 * count).reshape(2, count)  # of whose bytes few are 0
         for root in range(duplicate.size):
             for array in (table[1], table[:, ::2], np.asfortranarray(table)):
                 shared = ms.share(array if duplicate.rank == root else None, root=root, comm=duplicate)

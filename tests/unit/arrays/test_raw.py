@@ -1,6 +1,5 @@
-"""The bytes of an array are viewed, and copied whole by any number of threads; one value becomes an item."""
+"""One value becomes an item; bytes are copied where no thread can be started."""
 
-import os
 import threading
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from mpishare.arrays.raw import copy_by_threads, scalar, zero
 from mpishare.errors import SpecError
 
-SIZES = [0, 1, 4 << 20, (12 << 20) + 5]
+NBYTES = (12 << 20) + 5
 
 
 def test_one_item():
@@ -33,20 +32,11 @@ def test_what_is_not_one_item_is_refused():
         assert str(caught.value).startswith(message)
 
 
-@pytest.mark.parametrize("count", [1, 2, 8])
-@pytest.mark.parametrize("nbytes", SIZES)
-def test_threads_copy_every_byte(nbytes, count):
-    source = np.arange(nbytes).astype(np.uint8)
-    target = np.full(nbytes, 255, np.uint8)
-    copy_by_threads(target, source, count, os.sched_getaffinity(0))
-    assert (target == source).all()
-
-
 def test_a_process_that_may_have_no_more_threads(monkeypatch):
     def start(thread):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    target = np.zeros(SIZES[-1], np.uint8)
-    copy_by_threads(target, np.ones(SIZES[-1], np.uint8), 4, {1 << 20})
+    target = np.zeros(NBYTES, np.uint8)
+    copy_by_threads(target, np.ones(NBYTES, np.uint8), 4, {1 << 20})
     assert target.all()
