@@ -15,7 +15,7 @@ import errno
 import json
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from mpishare.files.atomic_file import AtomicFile, write_exactly
 from mpishare.files.errors import file_errors
 from mpishare.files.hdf5_write import lay_out
 from mpishare.files.input_file import InputFile, Stamp, read_bytes, read_exactly
-from mpishare.files.replace_file import Blocks, Checksums, RowBlocks
+from mpishare.files.replace_file import Blocks, Checksums, RowBlocks, Run
 from mpishare.files.tiles import Tile
 
 HEADER = struct.Struct("<8sIIQQ")
@@ -222,10 +222,11 @@ class CheckpointWriter:
 
     def complete(self, new: AtomicFile, blocks: Blocks, checksums: Checksums) -> None:
         """Writes the user block at last. See `Replacement`."""
-        gaps = [
-            CheckedRun(start, stop - start, crc32(read_bytes(new.fd, start, stop - start)))
-            for start, stop in gaps_between(blocks.values(), self.user_block_bytes, os.fstat(new.fd).st_size)
-        ]
+        arrays = sorted(Run(array.offset, array.spec.nbytes) for array in blocks.values() if array.spec.nbytes)
+        starts = [self.user_block_bytes, *(array.offset + array.nbytes for array in arrays)]
+        stops = [*(array.offset for array in arrays), os.fstat(new.fd).st_size]
+        runs = [Run(start, stop - start) for start, stop in zip(starts, stops, strict=True) if start < stop]
+        gaps = [CheckedRun(*run, crc32(read_bytes(new.fd, *run))) for run in runs]
         write_exactly(new.fd, 0, memoryview(self._user_block(blocks, checksums, gaps)))
 
     def _user_block(self, blocks: Blocks, checksums: Checksums, gaps: Sequence[CheckedRun]) -> bytes:
@@ -243,12 +244,3 @@ class CheckpointWriter:
         manifest = {"step": self.step, "values": self.values, "arrays": entries, "gaps": gaps}
         text = json.dumps(manifest).encode()
         return HEADER.pack(_MAGIC, FORMAT, crc32(text, FORMAT - 1), len(text), self.user_block_bytes) + text
-
-
-def gaps_between(blocks: Iterable[RowBlocks], start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Where the bytes of a file from `start` to `stop` that belong to no array begin and end."""
-    arrays = sorted((array.offset, array.offset + array.spec.nbytes) for array in blocks if array.spec.nbytes)
-    for array_start, array_stop in [*arrays, (stop, stop)]:
-        if array_start > start:
-            yield start, array_start
-        start = array_stop
