@@ -46,14 +46,6 @@ def memory_limit(proc: Path = _PROC, root: Path = _ROOT) -> int | None:
     return min((limit for limit, _ in _limits(proc, root)), default=None)
 
 
-def memory_left(proc: Path = _PROC, root: Path = _ROOT) -> int | None:
-    """The bytes that this process can get before the first control group is full; None without a limit.
-
-    File pages that the kernel would drop to make room count as free, as in MemAvailable.
-    """
-    return min((max(limit - used, 0) for limit, used in _limits(proc, root)), default=None)
-
-
 def _limits(proc: Path, root: Path) -> Iterator[tuple[int, int]]:
     """The limit and the used bytes of each group with a limit, among this process's groups and their parents."""
     for line in text_of(proc).splitlines():
@@ -70,16 +62,17 @@ def _limits(proc: Path, root: Path) -> Iterator[tuple[int, int]]:
                 yield limit, (number_of(group_folder / used_file) or 0) - dropped
 
 
-def memory_room() -> Room:
-    """The memory that is available without swapping, within the limits of the control groups.
+def memory_room(proc: Path = _PROC, root: Path = _ROOT) -> Room:
+    """The memory that is available without swapping, and before the first control group is full.
+
+    File pages that the kernel would drop to make room count as free.
 
     Source:
         proc(5), /proc/meminfo, MemAvailable; sysconf(3) where the kernel does not report it.
     """
     kib, total = table_of("/proc/meminfo"), _physical_bytes()
     free = kib["MemAvailable"] << 10 if "MemAvailable" in kib else total
-    left = memory_left()
-    return Room("memory", total, free if left is None else min(free, left))
+    return Room("memory", total, min([free, *(max(limit - used, 0) for limit, used in _limits(proc, root))]))
 
 
 def _physical_bytes() -> int:
@@ -88,8 +81,7 @@ def _physical_bytes() -> int:
 
 def memory_bytes() -> int:
     """The memory of this host, within the limits of the control groups, in bytes."""
-    limit = memory_limit()
-    return _physical_bytes() if limit is None else min(_physical_bytes(), limit)
+    return min(_physical_bytes(), memory_limit() or _NO_LIMIT_BYTES)
 
 
 def check_memory(host: str, nbytes: int, allocated: int = 0) -> int:
