@@ -60,8 +60,11 @@ def _run(args: list[str]) -> int:
         print(f"mpishare {ms.__version__}")
         return 0
     try:
+        if not name:
+            raise ms.ArgumentError(f"no command\n{_usage()}")
         if name not in _COMMANDS:
-            raise ms.ArgumentError(_unknown(name))
+            hint = did_you_mean(name, _COMMANDS) or "; see mpishare --help"
+            raise ms.ArgumentError(f"unknown command{hint}")
         status: int = _COMMANDS[name].main(options)
     except ms.MpishareError as error:
         if is_first_rank():
@@ -70,12 +73,6 @@ def _run(args: list[str]) -> int:
             return 0  # see `Parser.error`
         return 2
     return status
-
-
-def _unknown(name: str) -> str:
-    if not name:
-        return f"no command\n{_usage()}"
-    return f"unknown command{did_you_mean(name, _COMMANDS) or '; see mpishare --help'}"
 
 
 def _usage() -> str:
