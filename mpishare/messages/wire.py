@@ -1,23 +1,21 @@
 """The format of a message: a head, which describes it and has the bytes of a small one; then chunks with the others.
 
 The head of an array of numbers is its header and then its bytes, or the tag of the chunks. Any other message is an
-object: a sequence of parts, which are the specs of its arrays, the pickle of the object around them, and the bytes of
-the arrays, of which small ones share a part. An array that is not of numbers has no pickle. The head of an object has
-the tag, the sizes of the first two parts, and all parts that fit up to the first that does not. No other message
-between the two ranks has the tag at the time.
+object. It begins with a prefix: the specs of its arrays, the pickle of the object around them, and its small arrays.
+The large arrays follow. An array that is not of numbers has no pickle. The head of an object has the tag, the number of
+chunks, the sizes, and the prefix if that fits. No other message between the two ranks has the tag at the time.
 
-What does not fit on the receiver is received all the same and lost, so that the next message is not disturbed. Only
-where memory is short for the specs of the arrays, the rest is not received: its length is unknown.
+What does not fit on the receiver is received all the same and lost, so that the next message is not disturbed.
 """
 
 from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from itertools import accumulate, count, repeat
+from itertools import count
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,19 +23,19 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.dtypes import is_native_number
 from mpishare.arrays.raw import Block, bytes_of, copy_bytes
-from mpishare.arrays.slices import LINE_BYTES, chunks, round_up
+from mpishare.arrays.slices import chunks
 from mpishare.arrays.spec import HEADER_BYTES, Spec, extension_bytes
 from mpishare.comm import mpi
 from mpishare.comm.context import Context
 from mpishare.comm.in_flight import Tag
 from mpishare.errors import ArgumentError, BackendError, MpishareError, SpecError
 from mpishare.host.memory import allocate_buffer
-from mpishare.objects.pickling import PickledObject, check_length, pack_specs, unpack_specs
+from mpishare.objects.pickling import PickledObject, check_length, lay_out, pack_specs, unpack_specs
 
 Message: TypeAlias = tuple[bytes, int, Sequence[NDArray[Any]]]
 """The head, the tag of the chunks, and the chunks."""
 
-Decoding: TypeAlias = Generator[tuple[Block, int], int, Any]
+Decoding: TypeAlias = Generator[tuple[NDArray[Any], int], int, Any]
 """Yields each buffer to receive into and its tag, is sent how many bytes came, returns the array or `PickledObject`."""
 
 HEAD_BYTES = 4096 - 64
@@ -58,20 +56,21 @@ INLINE_BYTES = HEAD_BYTES - HEADER_BYTES
 _TAG = struct.Struct("<I?")
 """The tag of the chunks, and whether they are frames."""
 
-_OBJECT = struct.Struct("<4sI?xxxIQ")
-"""What the head of an object begins with: magic number, tag, whether there are frames, bytes of specs and of pickle."""
+_OBJECT = struct.Struct("<4sI?xxxIQQQ")
+"""What the head of an object begins with: magic number, tag, whether there are frames, number of chunks, bytes of
+specs, of pickle and of prefix."""
 _OBJECT_MAGIC = b"MSP2"
+
+_LARGEST_PREFIX_IN_HEAD = HEAD_BYTES - _OBJECT.size
 
 _LOST = "The message is lost; the next one is not. Send less at a time."
 """What a receiver without memory for a message is told."""
 
-_MAX_VIEWS = 256
-
 _FIRST_TAG = int(Tag.FIRST_OF_MESSAGES)
 
-_JOINED_BYTES = 64 << 10
-"""Small arrays of an object share parts of up to this size. As 100,000 messages they take 27 s between two ranks of a
-node, as MPI looks through all that wait; together they take less than 2 s."""
+_LARGE_BYTES = 64 << 10
+"""Smaller arrays of an object travel in its prefix. As 100,000 messages they take 27 s between two ranks of a node, as
+MPI looks through all that wait; together they take less than 2 s."""
 
 _SAMPLES, _SAMPLE_BYTES = 5, 10_000
 _GAIN = 1.1
@@ -118,15 +117,21 @@ def _encode_object(
     context: Context, skeleton: bytes | memoryview, arrays: Sequence[NDArray[Any]], has_frames: bool
 ) -> Message:
     specs = [Spec.of(array) for array in arrays]
-    contents, blocks = pack_specs(specs), list(map(_contiguous_bytes, arrays, specs))
-    parts = [np.frombuffer(contents, np.uint8), np.frombuffer(skeleton, np.uint8)]
-    parts += [_joined(blocks[numbers], starts, nbytes) for numbers, starts, nbytes in _array_parts(specs)]
+    contents = pack_specs(specs)
+    text = np.frombuffer(b"".join((contents, skeleton)), np.uint8)
+    offsets, prefix_bytes, _ = lay_out(text.nbytes, specs, {}, _LARGE_BYTES)
+    prefix, parts = np.zeros(prefix_bytes, np.uint8), list[Block]()
+    prefix[: text.nbytes] = text
+    for array, spec, start in zip(arrays, specs, offsets, strict=True):
+        if spec.nbytes < _LARGE_BYTES:
+            prefix[start : start + spec.nbytes] = _contiguous_bytes(array, spec)
+        else:
+            parts.append(_contiguous_bytes(array, spec))
+    is_in_head = prefix_bytes <= _LARGEST_PREFIX_IN_HEAD
+    chunks = [chunk for part in (parts if is_in_head else [prefix, *parts]) for chunk in _chunks_of(part, has_frames)]
     tag = new_tag(context)
-    start = _OBJECT.pack(_OBJECT_MAGIC, tag, has_frames, len(contents), len(skeleton))
-    ends = accumulate((part.nbytes for part in parts), initial=len(start))
-    in_head = sum(end <= HEAD_BYTES for end in ends) - 1
-    head = b"".join((start, *(part.data for part in parts[:in_head])))
-    return head, tag, [chunk for part in parts[in_head:] for chunk in _chunks_of(part, has_frames)]
+    head = _OBJECT.pack(_OBJECT_MAGIC, tag, has_frames, len(chunks), len(contents), len(skeleton), prefix_bytes)
+    return head + prefix.tobytes() if is_in_head else head, tag, chunks
 
 
 def new_tag(context: Context) -> int:
@@ -136,11 +141,15 @@ def new_tag(context: Context) -> int:
 
 def _chunks_of(array: NDArray[Any], has_frames: bool) -> list[NDArray[Any]]:
     """The bytes of a contiguous array as chunks."""
-    largest = FRAME_BYTES if has_frames else CHUNK_BYTES
+    largest = _largest_chunk(has_frames)
     if 0 < array.nbytes <= largest:
         return [array]
     block = bytes_of(array)
     return [block[chunk] for chunk in chunks(block.nbytes, largest)]
+
+
+def _largest_chunk(has_frames: bool) -> int:
+    return FRAME_BYTES if has_frames else CHUNK_BYTES
 
 
 def _contiguous_bytes(array: NDArray[Any], spec: Spec) -> Block:
@@ -156,28 +165,13 @@ def _contiguous_bytes(array: NDArray[Any], spec: Spec) -> Block:
     return block
 
 
-def _array_parts(specs: Sequence[Spec]) -> Iterator[tuple[slice, list[int], int]]:
-    """For each part with arrays, which arrays it has, where each begins there, and the bytes of it."""
-    first, end, starts = 0, 0, list[int]()
-    for number, spec in enumerate(specs):
-        start = round_up(end, LINE_BYTES)
-        if starts and start + spec.nbytes > _JOINED_BYTES:
-            yield slice(first, number), starts, end
-            first, start, starts = number, 0, []
-        starts.append(start)
-        end = start + spec.nbytes
-    if starts:
-        yield slice(first, len(specs)), starts, end
-
-
-def _joined(blocks: Sequence[Block], starts: Sequence[int], nbytes: int) -> Block:
-    """The one block itself, or a copy of several in one."""
-    if len(blocks) == 1:
-        return blocks[0]
-    joined = np.zeros(nbytes, np.uint8)
-    for block, start in zip(blocks, starts, strict=True):
-        joined[start : start + block.nbytes] = block
-    return joined
+@lru_cache(256)
+def _numbers_in(header: bytes) -> Spec | None:
+    """The spec of the array of numbers whose head begins with `header`; None for any other message."""
+    with suppress(MpishareError):
+        spec = None if extension_bytes(header) else Spec.unpack(header)
+        return spec if spec is not None and is_native_number(spec.dtype) else None
+    return None
 
 
 class Head:
@@ -192,23 +186,15 @@ class Head:
         self.buffer = bytearray(HEAD_BYTES)
         self.status = mpi.Status()
         self._header = memoryview(self.buffer)[:HEADER_BYTES]
-        self._views: dict[bytes, NDArray[Any]] = {}
+        self._view_of = lru_cache(256)(self._new_view)
 
     def small_array(self, out: NDArray[Any] | None) -> NDArray[Any] | None:
         """The array of numbers whose bytes are in this head, in fewer steps than by `decode`; None for any other.
 
         A small message takes a microsecond; each call and each attribute takes a twentieth of it.
         """
-        header = self._header.tobytes()
-        view = self._views.get(header)
-        if view is None:
-            spec = _numbers_in(header)
-            if spec is None or spec.nbytes > INLINE_BYTES:
-                return None
-            if len(self._views) >= _MAX_VIEWS:
-                self._views.clear()
-            view = self._views[header] = np.ndarray(spec.shape, spec.dtype, self.buffer, HEADER_BYTES, order=spec.order)
-        if self.status.count != HEADER_BYTES + view.nbytes:
+        view = self._view_of(self._header.tobytes())
+        if view is None or self.status.count != HEADER_BYTES + view.nbytes:
             return None
         if out is None:
             return view.__copy__()  # which keeps the order
@@ -217,28 +203,11 @@ class Head:
         out[...] = view
         return out
 
-    def large_array(self, out: NDArray[Any] | None) -> tuple[NDArray[Any], int] | None:
-        """Where to receive the array of numbers that follows in one chunk, and its tag; None for any other message."""
-        spec = _numbers_in(self._header.tobytes())
-        if spec is None or spec.nbytes > CHUNK_BYTES or self.status.count != HEADER_BYTES + _TAG.size:
+    def _new_view(self, header: bytes) -> NDArray[Any] | None:
+        spec = _numbers_in(header)
+        if spec is None or spec.nbytes > INLINE_BYTES:
             return None
-        tag, has_frames = _TAG.unpack_from(self.buffer, HEADER_BYTES)
-        if has_frames or spec.nbytes <= INLINE_BYTES:
-            return None
-        if out is not None:
-            return (out, tag) if spec.fits(out) and spec.is_order_of(out) else None
-        with suppress(MemoryError):
-            return np.empty(spec.shape, spec.dtype, spec.order), tag
-        return None
-
-
-@lru_cache(256)
-def _numbers_in(header: bytes) -> Spec | None:
-    """The spec of the array of numbers whose head begins with `header`; None for any other message."""
-    with suppress(MpishareError):
-        spec = None if extension_bytes(header) else Spec.unpack(header)
-        return spec if spec is not None and is_native_number(spec.dtype) else None
-    return None
+        return np.ndarray(spec.shape, spec.dtype, self.buffer, HEADER_BYTES, order=spec.order)
 
 
 def decode(context: Context, head: bytes, out: NDArray[Any] | None) -> Decoding:
@@ -253,121 +222,106 @@ def decode(context: Context, head: bytes, out: NDArray[Any] | None) -> Decoding:
     spec = _numbers_in(head[:HEADER_BYTES])
     if spec is None:
         return (yield from _decode_object(context, head, out))
-    in_head = spec.nbytes if spec.nbytes <= INLINE_BYTES else _TAG.size
-    check_length(len(head), HEADER_BYTES + in_head)
-    if in_head == spec.nbytes:
-        return (yield from _receive_array(_Incoming(context, head, HEADER_BYTES), spec, out))
+    is_in_head = spec.nbytes <= INLINE_BYTES
+    check_length(len(head), HEADER_BYTES + (spec.nbytes if is_in_head else _TAG.size))
+    if is_in_head:
+        return _array_of(np.frombuffer(head, np.uint8)[HEADER_BYTES:].copy(), spec, out)
     tag, has_frames = _TAG.unpack_from(head, HEADER_BYTES)
-    return (yield from _receive_array(_Incoming(context, head, HEAD_BYTES, tag, has_frames), spec, out))
+    incoming = _Incoming(context, tag, has_frames, -(-spec.nbytes // _largest_chunk(has_frames)))
+    return (yield from incoming.lose_on_error(incoming.receive_array(spec, out)))
 
 
 def _decode_object(context: Context, head: bytes, out: NDArray[Any] | None) -> Decoding:
     check_length(min(len(head), _OBJECT.size), _OBJECT.size)
-    magic, tag, has_frames, contents_bytes, skeleton_bytes = _OBJECT.unpack_from(head)
+    magic, tag, has_frames, n_chunks, contents_bytes, skeleton_bytes, prefix_bytes = _OBJECT.unpack_from(head)
     if magic != _OBJECT_MAGIC:
         raise SpecError(f"a message from another rank cannot be read: it begins with {magic!r}")
-    incoming = _Incoming(context, head, _OBJECT.size, tag, has_frames)
-    contents = yield from incoming.receive_bytes(contents_bytes)
-    incoming.raise_error()
-    specs = unpack_specs(contents.tobytes())
-    if not skeleton_bytes and len(specs) == 1:
-        return (yield from _receive_array(incoming, specs[0], out))
-    if out is not None:
-        incoming.error = ArgumentError("out is for an array, but the message is an object with arrays in it. Omit out.")
-    skeleton = yield from incoming.receive_bytes(skeleton_bytes)
-    places: list[tuple[Spec, Block, int]] = []
-    for numbers, starts, nbytes in _array_parts(specs):
-        block = yield from incoming.receive_bytes(nbytes)
-        places += zip(specs[numbers], repeat(block), starts)
-    incoming.raise_error()
-    arrays = [spec.view(block[start : start + spec.nbytes]) for spec, block, start in places]
-    return PickledObject(skeleton.data, arrays)
-
-
-def _receive_array(incoming: _Incoming, spec: Spec, out: NDArray[Any] | None) -> Decoding:
-    """Receives the last part, an array, into `out` if that fits."""
-    incoming.error = _misfit(spec, out)
-    if out is None or incoming.error is not None or not spec.is_order_of(out):
-        block = yield from incoming.receive_bytes(spec.nbytes)
-        incoming.raise_error()
-        array = spec.view(block)
-        if out is None:
-            return array
-        copy_bytes(out, array)
-    else:
-        yield from incoming.receive(out)
-        incoming.raise_error()
-    return out
+    in_head = np.frombuffer(head, np.uint8)[_OBJECT.size :]
+    check_length(in_head.nbytes, prefix_bytes if prefix_bytes <= _LARGEST_PREFIX_IN_HEAD else 0)
+    incoming = _Incoming(context, tag, has_frames, n_chunks)
+    sizes = contents_bytes, skeleton_bytes, prefix_bytes
+    return (yield from incoming.lose_on_error(incoming.receive_object(in_head, sizes, out)))
 
 
 class _Incoming:
-    """The parts of one message, in their order. Those in its head come first.
+    """The chunks of one message, in their order."""
 
-    Attributes:
-        error: Why the parts from here on are lost; None if they are not.
-    """
-
-    def __init__(self, context: Context, head: bytes, end: int, tag: int = 0, has_frames: bool = False) -> None:
-        """The first part begins at `end` in `head`, if that is not past the largest head."""
-        self._context = context
-        self._head = head
-        self._end = end
+    def __init__(self, context: Context, tag: int, has_frames: bool, n_chunks: int) -> None:
+        if not _FIRST_TAG <= tag < context.max_tag:
+            raise SpecError(f"a message from another rank cannot be read: it names tag {tag}")
+        self._host = context.topology.host
         self._tag = tag
         self._has_frames = has_frames
-        self.error: MpishareError | None = None
+        self._n_left = n_chunks
 
-    def raise_error(self) -> None:
-        """Raises why parts were lost, if any were."""
-        if self.error is not None:
-            raise self.error
-
-    def receive_bytes(self, nbytes: int) -> Generator[tuple[NDArray[Any], int], int, Block]:
-        """The next part in memory of its own; no bytes if they are lost."""
+    def lose_on_error(self, decoding: Decoding) -> Decoding:
+        """What `decoding` returns. Where it raises, the chunks that are left are received and lost."""
         try:
-            self.raise_error()
-            block = allocate_buffer(self._context.topology.host, nbytes, _LOST)
-        except MpishareError as error:
-            self.error, block = error, np.empty(0, np.uint8)
-        if block.nbytes == nbytes:
-            yield from self.receive(block)
-        elif self._take(nbytes) is None:
-            for chunk in chunks(nbytes, FRAME_BYTES if self._has_frames else CHUNK_BYTES):
-                yield _SINK[: chunk.stop - chunk.start], self._tag
-        return block
+            return (yield from decoding)
+        except MpishareError:
+            for _ in range(self._n_left):
+                yield _SINK[: _largest_chunk(self._has_frames)], self._tag
+            raise
 
-    def receive(self, array: NDArray[Any]) -> Generator[tuple[NDArray[Any], int], int, None]:
-        """Fills a contiguous array with the next part."""
-        part = self._take(array.nbytes)
-        if part is not None:
-            bytes_of(array)[:] = np.frombuffer(part, np.uint8)
-            return
+    def receive_object(self, in_head: Block, sizes: tuple[int, int, int], out: NDArray[Any] | None) -> Decoding:
+        """Receives an object with parts of these `sizes`. The prefix is `in_head` unless that is empty."""
+        contents_bytes, skeleton_bytes, prefix_bytes = sizes
+        prefix = in_head.copy() if in_head.size else allocate_buffer(self._host, prefix_bytes, _LOST)
+        if not in_head.size:
+            yield from self._fill(prefix)
+        specs = unpack_specs(prefix[:contents_bytes].tobytes())
+        text_bytes = contents_bytes + skeleton_bytes
+        offsets, expected_bytes, _ = lay_out(text_bytes, specs, {}, _LARGE_BYTES)
+        check_length(prefix_bytes, expected_bytes)
+        is_array = not skeleton_bytes and len(specs) == 1
+        if out is not None and not is_array:
+            raise ArgumentError("out is for an array, but the message is an object with arrays in it. Omit out.")
+        arrays = []
+        for spec, start in zip(specs, offsets, strict=True):
+            if spec.nbytes < _LARGE_BYTES:
+                arrays.append(_array_of(prefix[start : start + spec.nbytes], spec, out))
+            else:
+                arrays.append((yield from self.receive_array(spec, out)))
+        return arrays[0] if is_array else PickledObject(prefix[contents_bytes:text_bytes].data, arrays)
+
+    def receive_array(self, spec: Spec, out: NDArray[Any] | None) -> Decoding:
+        """Receives an array, into `out` if it fits."""
+        spec.check()
+        if out is not None:
+            _check_fit(spec, out)
+            if spec.is_order_of(out):
+                yield from self._fill(out)
+                return out
+        block = allocate_buffer(self._host, spec.nbytes, _LOST)
+        yield from self._fill(block)
+        return _array_of(block, spec, out)
+
+    def _fill(self, array: NDArray[Any]) -> Generator[tuple[NDArray[Any], int], int, None]:
+        """Fills a contiguous array with the next chunks."""
         for chunk in _chunks_of(array, self._has_frames):
             length = yield chunk, self._tag
-            if length < chunk.nbytes and self.error is None:
-                try:
-                    _expand(bytes_of(chunk), length)
-                except MpishareError as error:
-                    self.error = error
-
-    def _take(self, nbytes: int) -> bytes | None:
-        """The next part if it is in the head; None if it follows in chunks."""
-        start, self._end = self._end, self._end + nbytes
-        if self._end <= HEAD_BYTES:
-            check_length(len(self._head[start : self._end]), nbytes)
-            return self._head[start : self._end]
-        if not _FIRST_TAG <= self._tag < self._context.max_tag:
-            raise SpecError(f"a message from another rank cannot be read: it names tag {self._tag}")
-        return None
+            self._n_left -= 1
+            if length < chunk.nbytes:
+                _expand(bytes_of(chunk), length)
 
 
-def _misfit(spec: Spec, out: NDArray[Any] | None) -> SpecError | None:
-    """Why an array of `spec` cannot be received into `out`; None if it can."""
-    if out is None or spec.fits(out):
-        return None
-    return SpecError(
-        f"out has shape {out.shape} and dtype {out.dtype}, but the message has {spec.shape} and {spec.dtype}. It is "
-        "lost; the next message is not. Receive without out where the sender may choose."
-    )
+def _array_of(block: Block, spec: Spec, out: NDArray[Any] | None) -> NDArray[Any]:
+    """The array whose bytes are `block`; `out`, if it is given, with these bytes."""
+    array = spec.view(block)
+    if out is None:
+        return array
+    _check_fit(spec, out)
+    copy_bytes(out, array)
+    return out
+
+
+def _check_fit(spec: Spec, out: NDArray[Any]) -> None:
+    """Raises a SpecError if an array of `spec` cannot be received into `out`."""
+    if not spec.fits(out):
+        raise SpecError(
+            f"out has shape {out.shape} and dtype {out.dtype}, but the message has {spec.shape} and {spec.dtype}. It "
+            "is lost; the next message is not. Receive without out where the sender may choose."
+        )
 
 
 def compressed(chunk: NDArray[Any], bytes_per_s: float) -> NDArray[Any] | bytes:

@@ -19,11 +19,10 @@ from mpishare.errors import SpecError
 from mpishare.memory import processes
 from mpishare.memory.processes import FilePart
 from mpishare.memory.segment import Segment, segment_at
-from mpishare.objects.packing import lay_out
-from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
+from mpishare.objects.pickling import PickledObject, lay_out, pickle_object, unpickle_object
 from mpishare.objects.private import reason_of_copy
 from mpishare.objects.unshared import LARGE_BYTES, UnsharedParts, describe
-from mpishare.transfer.node_fill import fill
+from mpishare.transfer.node_fill import THREADED_BYTES, fill
 
 _T = TypeVar("_T")
 
@@ -199,7 +198,7 @@ class _Files:
         if not arrays:
             return []
         specs, inside = [Spec.of(array) for array in arrays], arrays_inside(arrays)
-        offsets, _, nbytes = lay_out(0, specs, inside)
+        offsets, _, nbytes = lay_out(0, specs, inside, THREADED_BYTES)
         file = processes.new_file(nbytes or 1)  # no map can be empty
         block, views = processes.reserved_block(file, nbytes or 1), list[_View]()
         for number, (spec, start, array) in enumerate(zip(specs, offsets, arrays, strict=True)):

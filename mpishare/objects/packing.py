@@ -14,14 +14,21 @@ from weakref import ref
 import numpy as np
 
 from mpishare.arrays.raw import Block, arrays_inside
-from mpishare.arrays.slices import LINE_BYTES, PAGE_BYTES, round_up
 from mpishare.arrays.spec import Spec
 from mpishare.comm import callsite
 from mpishare.comm.agreement import agree
 from mpishare.comm.context import Context
 from mpishare.errors import SpecError
 from mpishare.memory.segment import Segment, segment_at
-from mpishare.objects.pickling import PickledObject, pack_specs, pickle_object, unpack_specs, unpickle_object
+from mpishare.objects.pickling import (
+    Inside,
+    PickledObject,
+    lay_out,
+    pack_specs,
+    pickle_object,
+    unpack_specs,
+    unpickle_object,
+)
 from mpishare.objects.unshared import LARGE_BYTES, UnsharedPart, describe, part_of_copies
 from mpishare.transfer.node_fill import THREADED_BYTES, ArraySource, fill, replicate
 
@@ -31,10 +38,6 @@ _MAGIC = b"MSO1"
 _INSIDE = np.dtype("<u8"), (3,)
 """An array whose bytes are bytes of another one: its number, the number of the other one, and where it begins there.
 Their number comes first in the contents, then they, then the specs."""
-
-Inside: TypeAlias = "dict[int, tuple[int, int]]"
-"""For the number of such an array, the number of the other one and where it begins there."""
-
 
 Views: TypeAlias = "list[tuple[int, ref[np.ndarray[Any, Any]]]]"
 """Of each array that is not inside of another one, the bytes and a reference."""
@@ -93,7 +96,7 @@ class PackedObject:
         self._inside = arrays_inside(self.arrays)
         self._contents = _pack_inside(self._inside) + pack_specs(self._specs)
         sizes = len(self._contents), len(self._skeleton)
-        self._offsets, prefix_bytes, nbytes = lay_out(sum(sizes), self._specs, self._inside)
+        self._offsets, prefix_bytes, nbytes = lay_out(sum(sizes), self._specs, self._inside, THREADED_BYTES)
         copied = max(sizes[1], sum(part.nbytes for part in self.unshared))
         self.header = PackedHeader(nbytes, prefix_bytes, *sizes, copied)
 
@@ -118,30 +121,6 @@ def _unpack_inside(contents: bytes) -> tuple[Inside, bytes]:
     end = 8 + int.from_bytes(contents[:8], "little") * 24
     rows = np.frombuffer(contents[8:end], _INSIDE[0]).reshape(-1, *_INSIDE[1]).tolist()
     return {number: (outer, start) for number, outer, start in rows}, contents[end:]
-
-
-def lay_out(text_bytes: int, specs: Sequence[Spec], inside: Inside) -> tuple[list[int], int, int]:
-    """Lays out the contents and the skeleton, `text_bytes` in all, then the small arrays, then the large ones.
-
-    Those inside of others take no bytes.
-
-    Returns:
-        Where each array begins in the segment, the bytes of the prefix, and the bytes of the segment.
-    """
-    offsets, end = [0] * len(specs), text_bytes
-    own = [(number, spec) for number, spec in enumerate(specs) if number not in inside]
-    for number, spec in own:
-        if spec.nbytes < THREADED_BYTES:
-            offsets[number] = round_up(end, LINE_BYTES)
-            end = offsets[number] + spec.nbytes
-    prefix_bytes = end = round_up(end, LINE_BYTES)
-    for number, spec in own:
-        if spec.nbytes >= THREADED_BYTES:
-            offsets[number] = round_up(end, PAGE_BYTES)
-            end = offsets[number] + spec.nbytes
-    for number, (outer, start) in inside.items():
-        offsets[number] = offsets[outer] + start
-    return offsets, prefix_bytes, end
 
 
 def replicate_object(
@@ -217,5 +196,5 @@ def _places(block: Block, header: PackedHeader) -> tuple[list[tuple[Spec, int]],
     """The spec of each array, and where it begins in a segment whose prefix is filled; and which are inside others."""
     inside, packed = _unpack_inside(block[: header.contents_bytes].tobytes())
     specs = unpack_specs(packed)
-    offsets, _, _ = lay_out(header.contents_bytes + header.skeleton_bytes, specs, inside)
+    offsets, _, _ = lay_out(header.contents_bytes + header.skeleton_bytes, specs, inside, THREADED_BYTES)
     return list(zip(specs, offsets, strict=True)), inside

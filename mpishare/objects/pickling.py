@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.dtypes import check_dtype
+from mpishare.arrays.slices import LINE_BYTES, PAGE_BYTES, round_up
 from mpishare.arrays.spec import HEADER_BYTES, PLAIN_CLASSES, Spec, extension_bytes
 from mpishare.errors import MpishareError, SpecError, text_of_error
 from mpishare.objects.libraries import reducers
@@ -33,6 +34,10 @@ _CURE_NAME = "Define it at the top level of the script or module, on all ranks."
 _CURE_READ_ONLY = (
     "Its class stores into an array when it is unpickled, and shared arrays are read-only: have it copy that array."
 )
+
+
+Inside: TypeAlias = "dict[int, tuple[int, int]]"
+"""For the number of an array whose bytes are bytes of another one, the number of that one and where it begins there."""
 
 
 class PickledObject(NamedTuple):
@@ -68,6 +73,30 @@ def unpack_specs(contents: bytes) -> list[Spec]:
         specs.append(Spec.unpack(header, contents[start:end]))
     check_length(len(contents), end)
     return specs
+
+
+def lay_out(text_bytes: int, specs: Sequence[Spec], inside: Inside, large_bytes: int) -> tuple[list[int], int, int]:
+    """Lays out the contents and the skeleton, `text_bytes` in all, then the small arrays, then those of `large_bytes`.
+
+    Those inside of others take no bytes.
+
+    Returns:
+        Where each array begins in the segment, the bytes of the prefix, and the bytes of the segment.
+    """
+    offsets, end = [0] * len(specs), text_bytes
+    own = [(number, spec) for number, spec in enumerate(specs) if number not in inside]
+    for number, spec in own:
+        if spec.nbytes < large_bytes:
+            offsets[number] = round_up(end, LINE_BYTES)
+            end = offsets[number] + spec.nbytes
+    prefix_bytes = end = round_up(end, LINE_BYTES)
+    for number, spec in own:
+        if spec.nbytes >= large_bytes:
+            offsets[number] = round_up(end, PAGE_BYTES)
+            end = offsets[number] + spec.nbytes
+    for number, (outer, start) in inside.items():
+        offsets[number] = offsets[outer] + start
+    return offsets, prefix_bytes, end
 
 
 def check_length(length: int, expected: int) -> None:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from mpishare.arrays.spec import Spec
 from mpishare.errors import SpecError
 from mpishare.objects import pickling
-from mpishare.objects.packing import PackedObject, _unpack_inside, lay_out
-from mpishare.objects.pickling import pack_specs, pickle_object, unpack_specs, unpickle_object
+from mpishare.objects.packing import PackedObject, _unpack_inside
+from mpishare.objects.pickling import lay_out, pack_specs, pickle_object, unpack_specs, unpickle_object
 from mpishare.objects.unshared import UnsharedParts
 from mpishare.transfer.node_fill import THREADED_BYTES as LARGE
 
@@ -193,7 +193,7 @@ def test_arrays_lie_apart_and_aligned(lengths):
     assert not inside
     assert [spec.nbytes for spec in specs] == lengths
     ranges = [(0, text_bytes)]
-    for number, (length, start) in enumerate(zip(lengths, lay_out(text_bytes, specs, inside)[0], strict=True)):
+    for number, (length, start) in enumerate(zip(lengths, lay_out(text_bytes, specs, inside, LARGE)[0], strict=True)):
         is_large = length >= LARGE
         assert start % (4096 if is_large else 64) == 0
         assert (start >= header.prefix_bytes) == is_large or not length
