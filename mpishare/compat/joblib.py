@@ -29,10 +29,7 @@ _arrays: dict[int, NDArray[Any]] = {}
 
 _keys = count()
 _ended: set[int] = set()
-"""On the root, keys of calls that have ended, whose arrays the other ranks may still have."""
-
-_lock = threading.Lock()
-"""On the root, of `_ended`. The thread in which results arrive never takes it."""
+"""On the root, keys of calls that have ended, whose arrays the ranks may still have."""
 
 
 def register(*arrays: NDArray[Any], comm: MPI.Intracomm | None = None) -> ms.Pool:
@@ -171,9 +168,7 @@ class RanksBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
         """Ends a call. Its arrays go now, or as later ones are shared where some of its tasks run still."""
         self._n_calls -= 1
         if self._n_calls == 0 and self._call_keys:
-            with _lock:
-                _keep({}, self._call_keys)
-                _ended.update(self._call_keys)
+            _ended.update(self._call_keys)
             self._call_keys.clear()
             if all(future.done() for future in list(self._futures)):
                 _keep_on_all({})
@@ -228,9 +223,9 @@ def _extent(array: NDArray[Any]) -> float:
 
 def _keep_on_all(new: Mapping[int, NDArray[Any]]) -> None:
     """On all ranks: adds arrays, and drops the arrays of calls that have ended."""
-    with _lock:
-        _pool.initialize(_keep, (new, tuple(_ended)))
-        _ended.clear()
+    ended = tuple(_ended)  # other threads may end a call meanwhile
+    _pool.initialize(_keep, (new, ended))
+    _ended.difference_update(ended)
 
 
 def _keep(new: Mapping[int, NDArray[Any]], ended: Iterable[int]) -> None:

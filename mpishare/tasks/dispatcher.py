@@ -44,8 +44,7 @@ class Dispatcher:
             self._idle.put(rank)
         self._functions: dict[int, Any] = {}  # that each worker keeps
         self._unended: set[Future[Any]] = set()
-        self._blocks: list[alone] = []
-        self._threads = ThreadPoolExecutor(self._idle.qsize(), initializer=self._begin_thread)
+        self._threads = ThreadPoolExecutor(self._idle.qsize())
 
     def submit(self, number: int, func: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
         """Begins a call.
@@ -75,12 +74,6 @@ class Dispatcher:
     def join(self) -> None:
         """Returns when the threads have ended."""
         self._threads.shutdown()
-        for block in self._blocks:
-            block.end()
-
-    def _begin_thread(self) -> None:
-        """Begins a block that lasts as long as the thread, as callbacks of futures run in the thread, too."""
-        self._blocks.append(alone(self._context.topology.comm, IN_CALLBACK).__enter__())
 
     def _run(self, future: Future[Any], number: int, func: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """In a thread: makes a call, and ends its future."""
@@ -91,7 +84,8 @@ class Dispatcher:
         except BaseException as error:
             end = partial(future.set_exception, error)
         try:
-            end()
+            with alone(self._context.topology.comm, IN_CALLBACK):
+                end()
         except BaseException:  # of a callback, such as SystemExit, which would end the thread; others are logged there
             getLogger(__name__).exception("a callback of %r has raised", future)
 

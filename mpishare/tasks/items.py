@@ -16,8 +16,9 @@ import sys
 import time
 from array import array
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice, starmap
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +54,8 @@ _GROWTH = 8
 """The first batch of an iterator has 4 items for each rank. Each next one is 8 times as large."""
 
 
-class PackedItems(NamedTuple):
+@dataclass(frozen=True)
+class PackedItems:
     """Pickled items.
 
     Attributes:
@@ -66,8 +68,12 @@ class PackedItems(NamedTuple):
     pickles: Block
     arrays: list[NDArray[Any]]
 
-    def items(self, begin: int, end: int) -> Iterator[Any]:
+    def __len__(self) -> int:
+        return int(self.starts[-1, 0])
+
+    def __getitem__(self, chunk: slice) -> Iterator[Any]:
         """Yields items, each made when it is asked for."""
+        begin, end = chunk.start, chunk.stop
         group = int(np.searchsorted(self.starts[:, 0], begin, "right")) - 1
         while begin < end:
             (first, byte, array), (stop, byte_end, array_end) = self.starts[group : group + 2].tolist()
@@ -77,19 +83,7 @@ class PackedItems(NamedTuple):
 
 
 Items: TypeAlias = "range | NDArray[Any] | PackedItems"
-"""A batch of items on one rank."""
-
-
-def count_of(items: Items) -> int:
-    """How many items there are."""
-    return int(items.starts[-1, 0]) if isinstance(items, PackedItems) else len(items)
-
-
-def items_of(items: Items, chunk: range) -> Iterable[Any]:
-    """The items of a chunk."""
-    if isinstance(items, PackedItems):
-        return items.items(chunk.start, chunk.stop)
-    return items[chunk.start : chunk.stop]
+"""A batch of items on one rank. A slice of it are the items of a chunk."""
 
 
 def pack(items: Iterable[Any]) -> PackedItems:
@@ -162,10 +156,10 @@ class Batches:
         """
         items = self._items
         if self.total is None:
-            batch, self._ready = self._ready or self._read(), None
-            if self._error is not None and not count_of(batch):
+            batch, self._ready = self._read() if self._ready is None else self._ready, None
+            if self._error is not None and not batch:
                 raise self._error
-            return not count_of(batch), batch
+            return not batch, batch
         is_array = type(items) in PLAIN_CLASSES and not items.dtype.hasobject
         with self._reading:
             return True, items if is_array or isinstance(items, range) else pack(items)
@@ -181,7 +175,7 @@ class Batches:
     def _read(self) -> PackedItems:
         with self._reading:
             batch = pack(self._some())
-        self._n_read += count_of(batch)
+        self._n_read += len(batch)
         self._most = min(self._most * _GROWTH, _BATCH_ITEMS)
         return batch
 
@@ -239,7 +233,7 @@ class RankResults:
             content = self.bounds, stack(self.values)
             return pickle_referring(content, names_objects=False)[0] if refers else pickle_object(content)
         except Exception:  # user classes may raise anything when they are pickled
-            items = chain.from_iterable(starmap(range, _pairs(self.bounds)))
+            items = chain.from_iterable(map(range, self.bounds[::2], self.bounds[1::2]))
             for item, value in zip(items, self.values, strict=True):
                 apply_to_items(pickle_object, [value], item)
             raise
@@ -310,11 +304,5 @@ def gather_results(
 def _place(gathered: list[Any], bounds: array[int], values: Values) -> None:
     """Puts the results of one rank at the places of their items."""
     rest = iter(values)
-    for start, stop in _pairs(bounds):
+    for start, stop in zip(bounds[::2], bounds[1::2], strict=True):
         gathered[start:stop] = islice(rest, stop - start)
-
-
-def _pairs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Two of the numbers at a time."""
-    iterator = iter(numbers)
-    return zip(iterator, iterator, strict=True)

@@ -23,7 +23,7 @@ from mpishare.errors import ArgumentError, SpecError, StallError, TaskError, che
 from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
 from mpishare.progress_bar import Bar, check_tqdm
 from mpishare.tasks.errors import IN_TASK, ItemFailed, apply_to_items, task_error
-from mpishare.tasks.items import Batches, Items, RankResults, count_of, gather_results, items_of, stack
+from mpishare.tasks.items import Batches, Items, RankResults, gather_results, stack
 from mpishare.tasks.scheduler import Scheduler, backoff
 
 _FAILED = b"\1".ljust(PAYLOAD_BYTES, b"\0")
@@ -122,7 +122,12 @@ def run_map(call: CollectiveCall, job: Job, root: int, gather: str = "root", com
     context, topology = call.context, call.context.topology
     with call.agree_on_arguments() as agreement:
         root = checked_integer("root", root, largest=topology.size - 1)
-        _check(job, gather)
+        if job.chunk is not None:
+            checked_integer("chunk", job.chunk, least=1, largest=2**62)
+        if gather not in ("root", "all", "none"):
+            raise ArgumentError(f"gather {gather!r} is unknown. Use 'root', 'all' or 'none'.")
+        if job.per not in ("rank", "node"):
+            raise ArgumentError(f"per {job.per!r} is unknown. Use 'rank' or 'node'.")
         agreement.call = compared
         call.allow_nested_calls()  # of the items; what follows shares arrays in calls of its own
         is_root = topology.rank == root
@@ -138,16 +143,6 @@ def run_map(call: CollectiveCall, job: Job, root: int, gather: str = "root", com
     with Bar(batches.total, is_shown=is_root and job.progress) as bar:
         results = _Run(context, root, gather, batches, bar, scheduler).results(job, batch)
     return results if gather == "all" or (gather == "root" and is_root) else None
-
-
-def _check(job: Job, gather: str) -> None:
-    """Raises an `ArgumentError` for an argument that `map` does not take."""
-    if job.chunk is not None:
-        checked_integer("chunk", job.chunk, least=1, largest=2**62)
-    if gather not in ("root", "all", "none"):
-        raise ArgumentError(f"gather {gather!r} is unknown. Use 'root', 'all' or 'none'.")
-    if job.per not in ("rank", "node"):
-        raise ArgumentError(f"per {job.per!r} is unknown. Use 'rank' or 'node'.")
 
 
 @dataclass
@@ -172,13 +167,13 @@ class _Run:
         topology, results, is_last = self._context.topology, list[Any](), False
         is_root = topology.rank == self._root
         while not is_last:
-            self._scheduler.reset(self._root, count_of(batch[1]))
+            self._scheduler.reset(self._root, len(batch[1]))
             given = (*batch, None if self._first else job._replace(items=None))
             is_last, items, sent = share(given if is_root else None, root=self._root, comm=topology.comm)
             if self._first == 0:
                 job = sent if sent is not None and not is_root else job
                 self._initialize(job)
-            if n_items := count_of(items):
+            if n_items := len(items):
                 results += self._gathered(n_items, self._run(job, items))
                 self._first += n_items
             if not is_last:
@@ -219,7 +214,7 @@ class _Run:
             keep_alive(barrier)
             mark_cut_off(error)
             raise
-        self._bar.end_round(count_of(items))
+        self._bar.end_round(len(items))
         return results
 
     def _run_tasks(self, job: Job, items: Items, results: RankResults) -> None:
@@ -227,7 +222,7 @@ class _Run:
         self._batches.read_ahead()
         with alone(self._context.topology.comm, IN_TASK, for_all_threads=True):
             for chunk in self._scheduler.chunks(job.chunk):
-                values = apply_to_items(job.func, items_of(items, chunk), chunk.start)
+                values = apply_to_items(job.func, items[chunk.start : chunk.stop], chunk.start)
                 if self._gather != "none":
                     results.add(chunk, values)
                 self._bar.show(self._scheduler.n_taken)

@@ -10,7 +10,7 @@ import pytest
 
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.tasks.errors import ItemFailed
-from mpishare.tasks.items import Batches, RankResults, count_of, items_of, pack, stack
+from mpishare.tasks.items import Batches, RankResults, pack, stack
 
 ARRAYS = [np.arange(5), {"a": np.ones((2, 3), order="F")}]
 ITEMS = [*range(70), "a" * 9999, (1, 2), (3, [4]), *ARRAYS, None, b"x", *((number, "a") for number in range(40))]
@@ -25,23 +25,23 @@ def sent(items):
     """The items as another rank has them."""
     is_last, batch = Batches(items, comm_of(1)).next()
     received = pickle.loads(pickle.dumps(batch))
-    assert (is_last, count_of(received)) == (True, len(items))
+    assert (is_last, len(received)) == (True, len(items))
     return received
 
 
 @pytest.mark.parametrize("step", [1, 3, 32, 100])
 def test_any_chunk(step):
     items, count = sent(ITEMS), len(ITEMS)
-    chunks = [items_of(items, range(start, min(start + step, count))) for start in range(0, count, step)]
+    chunks = [items[start : min(start + step, count)] for start in range(0, count, step)]
     for item, expected in zip(chain.from_iterable(chunks), ITEMS, strict=True):
         np.testing.assert_equal(item, expected)
         assert type(item) is type(expected)
-    assert list(items_of(items, range(5, 5))) == []
+    assert list(items[5:5]) == []
 
 
 @pytest.mark.parametrize("items", [range(10**12), range(2**70, 2**70 + 5), np.arange(10.0), np.ones((3, 2)), []])
 def test_ranges_and_rows(items):
-    np.testing.assert_equal(list(items_of(sent(items), range(1, min(len(items), 3)))), list(items[1:3]))
+    np.testing.assert_equal(list(sent(items)[1 : min(len(items), 3)]), list(items[1:3]))
 
 
 def test_plain_items_share_a_pickle_and_items_share_an_array():
@@ -62,7 +62,7 @@ def batches_of(source):
     batches, is_last = [], False
     while not is_last:
         is_last, items = source.next()
-        batches.append(list(items_of(items, range(count_of(items)))))
+        batches.append(list(items[0 : len(items)]))
         source.read_ahead()
     return batches if source.total is not None else batches[:-1]
 
@@ -91,7 +91,7 @@ def test_an_iterator_that_changes_its_array_is_read_to_a_number_of_bytes():
     source = Batches(rows(), comm_of(100))
     for first in (0, 4):
         _, items = source.next()
-        assert [row.max() for row in items_of(items, range(count_of(items)))] == list(range(first, first + 4))
+        assert [row.max() for row in items[0 : len(items)]] == list(range(first, first + 4))
     assert next(read) == 8
 
 
@@ -101,9 +101,9 @@ def test_an_error_of_the_iterator_comes_after_its_items():
         raise OSError("gone")
 
     source = Batches(broken(), comm_of(2))
-    assert count_of(source.next()[1]) == 8
+    assert len(source.next()[1]) == 8
     source.read_ahead()
-    assert count_of(source.next()[1]) == 1
+    assert len(source.next()[1]) == 1
     with pytest.raises(OSError, match="gone"):
         source.next()
 
