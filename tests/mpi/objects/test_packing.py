@@ -2,7 +2,6 @@
 
 import functools
 import sys
-import threading
 import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.memory.segment import segment_of
@@ -182,26 +180,6 @@ def test_a_private_object(comm):
             ms.private(other)
 
 
-class Hooked:
-    """Calls a function when it is unpickled."""
-
-    def __init__(self, n, hook):
-        self.weights, self.hook = np.arange(n), hook
-
-    def __setstate__(self, state):
-        self.result = state["hook"]()
-
-
-def refuse_on_last():
-    if MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1:
-        raise ms.ArgumentError("refused")
-
-
-def fail_on_last():
-    if MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1:
-        raise ZeroDivisionError
-
-
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("n", [3, LARGE])
 def test_a_dtype_whose_module_one_rank_lacks(comm, raised, monkeypatch, n):
@@ -220,26 +198,6 @@ def test_a_dtype_whose_module_one_rank_lacks(comm, raised, monkeypatch, n):
             with pytest.raises(ms.SpecError, match="Install it for all ranks"):
                 ms.recv(0)
         assert ms.recv(0).sum() == n
-
-
-class Raising:
-    """An object that raises when it is pickled."""
-
-    def __reduce__(self):
-        raise ZeroDivisionError
-
-
-@pytest.mark.parametrize("n", [3, LARGE])
-def test_what_one_rank_cannot_pickle_or_unpickle_fails_on_all(comm, raised, n):
-    errors = raised(lambda: shared(comm, lambda: Hooked(n, refuse_on_last)))
-    assert_refused(errors, comm.size - 1, "ArgumentError", "refused")
-    assert not ms.report().segments
-    errors = raised(lambda: shared(comm, lambda: {"lock": threading.Lock()}, 0))
-    assert_refused(errors, 0, "SpecError", "dict cannot be pickled: cannot pickle '_thread.lock' object")
-    errors = raised(lambda: shared(comm, lambda: Hooked(n, fail_on_last)))
-    assert_refused(errors, comm.size - 1, "SpecError", "unpickled on this rank: ZeroDivisionError")
-    errors = raised(lambda: shared(comm, Raising, 0))
-    assert_refused(errors, 0, "SpecError", "Raising cannot be pickled: ZeroDivisionError")
 
 
 @pytest.mark.parametrize("n", [10, 3_000_000])

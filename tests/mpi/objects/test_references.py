@@ -1,7 +1,6 @@
 """References: what all ranks hold in node memory is neither sent nor stored again."""
 
 import gc
-import os
 import pickle
 from typing import Any
 
@@ -13,7 +12,7 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.memory.segment import segment_at
-from tests.arrays import DTYPES, REPRESENTATIVES, assert_same, filled
+from tests.arrays import DTYPES, assert_same, filled
 
 N = 100_000
 """Float64 items of an array, 800 kB."""
@@ -227,17 +226,6 @@ def test_each_node_shares_its_own(comm):
     assert_same(result["rows"], np.arange(12.0)[: len(result["rows"])])
 
 
-def test_after_a_fork(comm):
-    array = shared(comm)
-    child = os.fork()
-    if not child:
-        os._exit(0 if array[3] == 3.0 else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    result, nbytes = again(comm, {"array": array})
-    assert everywhere(comm, is_view(result["array"], array))
-    assert nbytes < SKELETON_BYTES
-
-
 def test_classes_around_arrays(comm):
     """A subclass with a unit, a frame, a mask, and what another library made of the memory."""
     speeds = ms.share(np.arange(float(N)) * u.km if comm.rank == 0 else None)
@@ -252,13 +240,6 @@ def test_classes_around_arrays(comm):
     assert is_view(result["foreign"], foreign)
     assert is_view(result["masked"].data, masked.data)
     assert nbytes < 2 * SKELETON_BYTES
-
-
-def test_representatives(comm):
-    first = ms.share(REPRESENTATIVES if comm.rank == 0 else None)
-    result, _ = again(comm, first)
-    for name, array in REPRESENTATIVES.items():
-        assert_same(result[name], array)
 
 
 class Nested:

@@ -152,19 +152,6 @@ def test_an_item_that_cannot_be_unpickled_and_a_result_that_cannot_be_pickled(ma
         ms.map(result_of, make(range(100)), gather="all")
 
 
-@pytest.mark.ranks(2)
-def test_a_result_that_cannot_be_unpickled(raised):
-    errors = raised(lambda: ms.map(result_of, range(101, 300), chunk=1))
-    assert errors[0][0] == "SpecError"
-    assert "cannot be unpickled on this rank: ValueError" in errors[0][1]
-    assert {error for error, _ in errors[1:]} == {"PeerError"}
-
-
-def test_an_iterator_that_raises(comm):
-    with pytest.raises(ms.PeerError if comm.rank else ZeroDivisionError, match="of 50"):
-        ms.map(abs, (fail_at(number, 50) for number in range(99)))
-
-
 def nested(number):
     """Maps again, over all ranks or this one alone."""
     return ms.map(abs, range(number), comm=MPI.COMM_SELF if number < 50 else None)
@@ -277,12 +264,6 @@ def test_an_initializer(comm, per):
     results = ms.map(with_made, range(99), initializer=make, initargs=(2, 5), per=per, gather="all")
     assert made == ([7] if per == "rank" or ms.topology().is_leader else [])
     assert results == [7 + number for number in range(99)]
-
-
-def test_an_initializer_that_fails_on_one_rank(comm):
-    last = comm.size - 1
-    with pytest.raises(ZeroDivisionError if comm.rank == last else ms.PeerError, match=f"of {last}"):
-        ms.map(abs, [1], initializer=lambda: fail_at(MPI.COMM_WORLD.rank, last))
 
 
 @pytest.mark.once

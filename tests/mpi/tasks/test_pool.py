@@ -135,14 +135,6 @@ def test_an_executor_is_opened_with_its_arguments(name):
     with_pool(body)
 
 
-@on_the_root
-def test_an_initializer_that_cannot_be_sent_is_left_out_with_a_warning(pool):
-    """As the lock that tqdm's process_map gives to its executor."""
-    with pytest.warns(RuntimeWarning, match="the initializer is not called"):
-        executor = pool.lent(initializer=start, initargs=(threading.Lock(),))
-    assert executor.map(abs, [-1]) == [1]
-
-
 def test_process_map_of_tqdm(monkeypatch):
     def body(pool):
         monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", pool.lent)

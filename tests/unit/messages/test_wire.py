@@ -12,7 +12,7 @@ from mpishare.arrays.raw import bytes_of
 from mpishare.comm.in_flight import Tag
 from mpishare.errors import ArgumentError, BackendError, MpishareError, SpecError
 from mpishare.messages import wire
-from mpishare.messages.wire import CHUNK_BYTES, FRAME_BYTES, HEAD_BYTES, compressed, decode, encode
+from mpishare.messages.wire import FRAME_BYTES, HEAD_BYTES, compressed, decode, encode
 from mpishare.objects.pickling import pickle_object, unpickle_object
 from tests.arrays import DTYPES, REPRESENTATIVES, bits
 
@@ -51,18 +51,6 @@ def test_what_is_encoded_is_decoded(name, has_frames):
             result = received(encode(CONTEXT, array, has_frames=has_frames), out, SLOW if has_frames else None)
             assert (result.dtype, result.shape, bits(result)) == (array.dtype, array.shape, bits(array))
             assert result.flags.writeable if out is None else result is out
-
-
-@pytest.mark.parametrize("nbytes", [0, 4, 5, 3968, 3969, 4096, 2 * FRAME_BYTES + 1, CHUNK_BYTES + 1])
-def test_where_the_bytes_are(nbytes):
-    array = np.arange(nbytes).astype(np.uint8)
-    head, _, chunks = message = encode(CONTEXT, array)
-    assert len(head) <= HEAD_BYTES == 4032
-    assert [chunk.nbytes for chunk in chunks] == (
-        [*[CHUNK_BYTES] * (nbytes // CHUNK_BYTES), nbytes % CHUNK_BYTES] if nbytes > 3968 else []
-    )
-    assert all(np.shares_memory(chunk, array) for chunk in chunks)
-    assert (received(message) == array).all()
 
 
 def test_a_contiguous_array_is_not_copied():
