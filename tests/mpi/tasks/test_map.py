@@ -30,6 +30,9 @@ class Unlike:
         self.number = number
 
 
+ALIKE: list[Any] = [np.zeros((0, 3)), np.array(["ab", "c"]), np.ones(3, ">f8"), np.array(1.5), np.zeros(2, "O")]
+ALIKE += [np.zeros(2, [("a", "i4")]), np.ma.zeros(2), np.datetime64(1, "s")]
+"""Values of which several are one array, and values that stay a list."""
 ITEMS: dict[str, Any] = {
     "range": lambda: range(10, 1000, 7),
     "strided rows": lambda: np.arange(700.0).reshape(5, 140)[:, ::-2],
@@ -37,6 +40,8 @@ ITEMS: dict[str, Any] = {
     "arrays in dicts": lambda: [{"a": np.arange(number), "b": number} for number in range(50)],
     "mixed": lambda: [1, "b" * 9999, Unlike(2), 2.5, (4, 5), [1, None], 2**80, (6, Unlike(7)), True] * 9,
     "arrays alike": lambda: [np.arange(5.0) + number for number in range(70)],
+    **{f"alike, {number}": lambda value=value: [value] * 40 for number, value in enumerate(ALIKE)},
+    "tuples of numbers": lambda: [(number, "a") for number in range(40)],
     "arrays alike on some ranks only": lambda: [np.zeros(2), np.zeros(2, "i4"), np.zeros(3)] * 9,
     "NumPy scalars": lambda: [np.float32(number) for number in range(50)],
     "nothing": lambda: range(0),
@@ -139,9 +144,9 @@ def test_tasks_that_fail(comm, func, cause, reason):
 
 
 def result_of(number):
-    """A result that cannot be pickled for one item, and one that cannot be unpickled for many others."""
+    """A result that cannot be pickled for one item."""
     time.sleep(0.0005)  # so that other ranks than the root have some
-    return NotPicklable() if number == 70 else NotUnpicklable() if number > 100 else str(number)
+    return NotPicklable() if number == 70 else str(number)
 
 
 @pytest.mark.parametrize("make", [list, iter])
@@ -229,7 +234,8 @@ def test_an_interrupt_while_the_others_have_tasks(comm, configured, monkeypatch)
 REFUSED: dict[str, tuple[Any, Any]] = {
     "SpecError: passed None as func": (None, [1]),
     "SpecError: cannot pickle": (partial(pow, threading.Lock()), [1]),
-    "SpecError: item 0: ": (abs, (threading.Lock() for _ in range(2))),
+    "SpecError: item 1: ": (abs, iter([1, threading.Lock()])),
+    "SpecError: item 41: ": (abs, [*range(40), "a", threading.Lock(), 1]),
     "ArgumentError: items is None": (abs, None),
 }
 

@@ -4,21 +4,15 @@ import pickle
 import sys
 import threading
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from mpishare.arrays.spec import Spec
 from mpishare.errors import SpecError
 from mpishare.objects import pickling
-from mpishare.objects.packing import PackedObject, _unpack_inside
-from mpishare.objects.pickling import lay_out, pack_specs, pickle_object, unpack_specs, unpickle_object
+from mpishare.objects.pickling import pickle_object, unpickle_object
 from mpishare.objects.unshared import UnsharedParts
-from mpishare.transfer.node_fill import THREADED_BYTES as LARGE
 
 
 def test_an_array_whose_dtype_no_description_carries():
@@ -166,38 +160,3 @@ UNSHARED = [
 def test_columns_are_reported_once_and_by_name(obj, names):
     parts = unshared(obj)
     assert [part.description[: len(name)] for part, name in zip(parts, names, strict=True)] == names
-
-
-def test_contents_that_are_cut_are_refused():
-    specs = [Spec.of(array) for array in (np.zeros(3), np.zeros((1,) * 7), np.zeros(2, [("a", "i4")]))]
-    contents = pack_specs(specs)
-    assert unpack_specs(contents) == specs
-    for broken in (contents + b"more", *(contents[:end] for end in range(len(contents)))):
-        with pytest.raises(SpecError, match="cannot be read"):
-            unpack_specs(broken)
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.sampled_from([0, 1, 63, 64, 65, LARGE - 1, LARGE, LARGE + 1]), max_size=8))
-def test_arrays_lie_apart_and_aligned(lengths):
-    """Small arrays lie in the prefix, which is written whole; large ones begin on pages behind it."""
-    packed = PackedObject(
-        pickle_object([np.full(length, number + 1, np.uint8) for number, length in enumerate(lengths)])
-    )
-    header = packed.header
-    memory = np.zeros(header.nbytes, np.uint8)
-    packed.write(memory[: header.prefix_bytes].data)
-    text_bytes = header.contents_bytes + header.skeleton_bytes
-    inside, packed_specs = _unpack_inside(memory[: header.contents_bytes].tobytes())
-    specs = unpack_specs(packed_specs)
-    assert not inside
-    assert [spec.nbytes for spec in specs] == lengths
-    ranges = [(0, text_bytes)]
-    for number, (length, start) in enumerate(zip(lengths, lay_out(text_bytes, specs, inside, LARGE)[0], strict=True)):
-        is_large = length >= LARGE
-        assert start % (4096 if is_large else 64) == 0
-        assert (start >= header.prefix_bytes) == is_large or not length
-        assert (memory[start : start + length] == (0 if is_large else number + 1)).all()
-        ranges += [(start, start + length)] if length else []
-    assert all(first[1] <= second[0] for first, second in pairwise(sorted(ranges)))
-    assert max(ranges)[1] <= header.nbytes < sum(lengths) + text_bytes + 64 + 4096 * len(lengths) + 64

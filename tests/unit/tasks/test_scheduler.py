@@ -4,18 +4,8 @@ import heapq
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mpishare.tasks.scheduler import CHUNK_S, chunk_size, next_wanted
-
-
-@given(st.integers(0, 10**6), st.integers(1, 100), st.integers(1, 10**6))
-def test_a_chunk_is_of_what_is_left(left, n_ranks, n_tasks):
-    size = chunk_size(left, n_ranks, n_tasks)
-    assert min(left, 1) <= size <= min(left, n_tasks)
-    assert size <= max(1, left / n_ranks)
-    assert chunk_size(left, n_ranks, 0) == 0
 
 
 def test_chunks_take_their_time():
