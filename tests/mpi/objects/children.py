@@ -6,8 +6,6 @@ import sys
 from multiprocessing import get_context
 from threading import Barrier, Thread
 
-import numpy as np
-
 import mpishare as ms
 
 LIMIT_S = 120
@@ -97,22 +95,6 @@ def said_by(handle, *before):
     """What another process says that gets pickled bytes, started by the words `before`."""
     command = [*before, sys.executable, "-c", EXPLAIN]
     return subprocess.run(command, input=handle, capture_output=True, check=True, timeout=LIMIT_S).stdout.decode()
-
-
-def items():
-    """An object with arrays of many kinds, none of them shared."""
-    grid = np.arange(24.0).reshape(4, 6)
-    return {
-        "grid": grid,
-        "columns": grid.T,
-        "backwards": grid[::-2, ::-1],
-        "none": np.empty((0, 3), "f4"),
-        "point": np.array(7),
-        "records": np.array([(1, b"a"), (2, b"b")], [("number", "i4"), ("name", "S3")]),
-        "objects": np.array([{"x": 1}, None]),
-        "text": "text",
-        "masked": np.ma.masked_less(np.arange(5), 2),
-    }
 
 
 def dumped(obj):

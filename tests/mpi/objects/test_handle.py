@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mpishare as ms
-from tests.arrays import assert_same
+from tests.arrays import REPRESENTATIVES, assert_same
 from tests.mpi.memory.conftest import MAKES_WINDOWS
 from tests.mpi.objects import children
 from tests.mpi.objects.children import ask
@@ -66,7 +66,7 @@ def test_a_child_reads_the_array_without_mpi_and_is_no_rank(comm, method, backen
 
 @pytest.mark.parametrize("backend", [None, "memmap"])
 def test_an_object_comes_with_all_its_arrays(comm, backend):
-    obj = {**children.items(), "large": np.arange(LARGE)}
+    obj = {**REPRESENTATIVES, "large": np.arange(LARGE), "objects": np.array([{"x": 1}, None])}
     shared_obj = ms.share(obj if comm.rank == 0 else None, backend=backend)
     own = {**shared_obj, "own": np.arange(5), "of rank": comm.rank}
     handle = ms.handle(own)

@@ -112,9 +112,7 @@ def n_started(_):
 
 
 EXECUTORS: dict[str, tuple[tuple[Any, ...], dict[str, Any], int]] = {
-    "ThreadPoolExecutor": ((), {"max_workers": 2, "thread_name_prefix": "worker"}, 0),
     "ProcessPoolExecutor": ((), {"max_workers": 2, "mp_context": None, "max_tasks_per_child": 9}, 0),
-    "initializer": ((), {"initializer": start, "initargs": (1,)}, 1),
     "initializer by its place": ((2, None, start, (1,)), {}, 1),
 }
 

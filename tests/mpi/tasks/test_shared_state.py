@@ -42,44 +42,40 @@ def mapped(comm, func, items):
     return comm.bcast(ms.map(func, items, chunk=1))
 
 
-@pytest.mark.parametrize("is_pool", [False, True])
-def test_a_table_in_the_function_is_not_sent(comm, is_pool):
-    table = shared(comm)
-    own = comm.allgather(table.ctypes.data)
-    before = ms.report().bytes_shared
-    function = partial(seen, Model(table))
-    if is_pool:
-        with ms.Pool() as pool:
-            found = on_all_ranks(pool.map(function, range(40)) if pool is not None else None)
-    else:
-        found = on_all_ranks(ms.map(function, range(40)))
-    assert all(own[rank] == address for rank, address, _ in found)
-    assert max(nbytes for _, _, nbytes in found) < before + 2 * SKELETON_BYTES
-
-
 def on_all_ranks(found):
     return MPI.COMM_WORLD.bcast(found)
 
 
-def seen(model, _):
-    return comm_rank(), model.table.ctypes.data, ms.report().bytes_shared
+def seen(model, number):
+    return number, comm_rank(), model.table.ctypes.data, ms.report().bytes_shared
 
 
 def seen_of(item):
-    model, number = item
-    return number, *seen(model, number)
+    return seen(*item)
 
 
-@pytest.mark.parametrize("is_list", [True, False])
-def test_a_table_in_each_item_is_not_sent(comm, is_list):
-    """512 bytes a task at most. From an iterator, too."""
+def by_pool(model, n):
+    with ms.Pool() as pool:
+        return pool.map(partial(seen, model), range(n)) if pool is not None else None
+
+
+WAYS = {
+    "function": lambda model, n: ms.map(partial(seen, model), range(n)),
+    "function of a pool": by_pool,
+    "items": lambda model, n: ms.map(seen_of, [(Model(model.table), number) for number in range(n)]),
+    "iterator": lambda model, n: ms.map(seen_of, ((Model(model.table), number) for number in range(n))),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_table_is_not_sent(comm, way):
+    """In the function, or in each item, of which the rest takes 512 bytes at most."""
     table, n = shared(comm), 2000
     own, before = comm.allgather(table.ctypes.data), ms.report().bytes_shared
-    items = [(Model(table), number) for number in range(n)]
-    found = on_all_ranks(ms.map(seen_of, items if is_list else iter(items)))
+    found = on_all_ranks(WAYS[way](Model(table), n))
     assert [number for number, *_ in found] == list(range(n))
     assert all(own[rank] == address for _, rank, address, _ in found)
-    assert max(nbytes for *_, nbytes in found) < before + 512 * n
+    assert max(nbytes for *_, nbytes in found) < before + (2 * SKELETON_BYTES if "function" in way else 512 * n)
 
 
 TABLE: Any = None
@@ -130,7 +126,7 @@ def test_single_calls_of_a_pool(comm):
     own, table = comm.allgather(TABLE.ctypes.data), TABLE if comm.rank == 0 else None
     with ms.Pool() as pool:
         if pool is not None:
-            rank, address, _ = pool.submit(seen, Model(table), 0).result()
+            _, rank, address, _ = pool.submit(seen, Model(table), 0).result()
             assert own[rank] == address
             assert list(pool.imap(Model(table), range(5))) == [0.0, 2.0, 4.0, 6.0, 8.0]
             list(pool.imap_unordered(drop, range(20)))
