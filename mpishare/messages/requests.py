@@ -399,8 +399,7 @@ def receive_now(context: Context, source: int, tag: int, out: NDArray[Any] | Non
         context.head_comm.Recv((head.buffer, mpi.BYTE), source, tag, head.status)
         result = head.small_array(out)
         if result is None:
-            decoding = decode(context, bytes(head.buffer[: head.status.count]), out)
-            result = _receive_chunks(context, head.status.source, decoding)
+            result = _receive_chunks(context, head, out)
     except BaseException as error:
         refuse_if_interrupted(context, error)
         raise
@@ -410,8 +409,15 @@ def receive_now(context: Context, source: int, tag: int, out: NDArray[Any] | Non
     return result if status is None and type(result) is np.ndarray else finished(result, status)
 
 
-def _receive_chunks(context: Context, source: int, decoding: Decoding) -> Any:
-    status = mpi.Status()
+def _receive_chunks(context: Context, head: Head, out: NDArray[Any] | None) -> Any:
+    """Receives what follows a head."""
+    source, status = head.status.source, mpi.Status()
+    found = head.large_array(out)
+    if found is not None:
+        array, tag = found
+        context.data_comm.Recv((array, mpi.BYTE), source, tag)
+        return array
+    decoding = decode(context, bytes(head.buffer[: head.status.count]), out)
     try:
         buffer, tag = next(decoding)
         while True:

@@ -203,6 +203,23 @@ class Head:
         out[...] = view
         return out
 
+    def large_array(self, out: NDArray[Any] | None) -> tuple[NDArray[Any], int] | None:
+        """Where to receive the array of numbers that follows in one chunk, and its tag; None for any other message.
+
+        By `decode` an array of 8 KiB takes 8 us instead of 5.
+        """
+        spec = _numbers_in(self._header.tobytes())
+        if spec is None or spec.nbytes > CHUNK_BYTES or self.status.count != HEADER_BYTES + _TAG.size:
+            return None
+        tag, has_frames = _TAG.unpack_from(self.buffer, HEADER_BYTES)
+        if has_frames or spec.nbytes <= INLINE_BYTES:
+            return None
+        if out is not None:
+            return (out, tag) if spec.fits(out) and spec.is_order_of(out) else None
+        with suppress(MemoryError):
+            return np.empty(spec.shape, spec.dtype, spec.order), tag
+        return None
+
     def _new_view(self, header: bytes) -> NDArray[Any] | None:
         spec = _numbers_in(header)
         if spec is None or spec.nbytes > INLINE_BYTES:
