@@ -25,7 +25,9 @@ _CURE_OF_LOCKED = (
 
 
 @contextmanager
-def file_errors(path: str | os.PathLike[str], dataset: str | None = None, outcome: str = "") -> Iterator[None]:
+def file_errors(
+    path: str | os.PathLike[str], dataset: str | None = None, outcome: str = "", *, what: str = ""
+) -> Iterator[None]:
     """A block whose errors name the file and the dataset. mpishare's own errors pass, with one exception.
 
     An error from outside passes too: its rank must come to no agreement.
@@ -34,6 +36,8 @@ def file_errors(path: str | os.PathLike[str], dataset: str | None = None, outcom
         path: The file.
         dataset: The dataset, None for the file itself.
         outcome: What an error means for the file, such as "it was not saved"; part of the message if not empty.
+        what: What another library reads in the block; part of the message if not empty. Then an error of any class
+            counts, as the library may raise it.
 
     Raises:
         FileError: The operating system, NumPy or h5py refused something. It has the `errno`, if there is one.
@@ -46,29 +50,13 @@ def file_errors(path: str | os.PathLike[str], dataset: str | None = None, outcom
         raise SpecError(f"{place_in(os.fspath(path), dataset)}: {error}") from error
     except MpishareError:
         raise
-    except FOREIGN_ERRORS as error:
-        if is_from_outside(error, begun):
+    except Exception as error:
+        if is_from_outside(error, begun) or not (what or isinstance(error, FOREIGN_ERRORS)):
             raise
-        reason = reason_of(error)
+        reason = f"{what} cannot be read: {type(error).__name__}: {reason_of(error)}" if what else reason_of(error)
         failure = FileError(os.fspath(path), dataset, f"{reason.rstrip('.')}; {outcome}" if outcome else reason)
         failure.errno = error.errno if isinstance(error, OSError) else None
         raise failure from error
-
-
-@contextmanager
-def library_errors(path: str, dataset: str | None, what: str) -> Iterator[None]:
-    """A block in which another library reads `what`: its errors, of any class, name the file and the dataset.
-
-    Raises:
-        FileError: The library cannot read it.
-    """
-    try:
-        yield
-    except MpishareError:
-        raise
-    except Exception as error:
-        reason = f"{what} cannot be read: {type(error).__name__}: {reason_of(error)}"
-        raise FileError(path, dataset, reason) from error
 
 
 def imported(module: str, use: str) -> Any:

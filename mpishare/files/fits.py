@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError
-from mpishare.files.errors import imported, library_errors
+from mpishare.files.errors import file_errors, imported
 from mpishare.files.input_file import InputFile, OpenFormat
 from mpishare.files.sliced import described_or_reason, read_tile
 from mpishare.files.stored import NO_DTYPE, Listing, Stored, left_out, listed
@@ -43,12 +43,12 @@ class FitsFile(OpenFormat):
     @contextmanager
     def _errors(self, name: str | None) -> Iterator[None]:
         """A block whose errors name the file and the HDU. astropy warns of nothing: what is lost, the errors say."""
-        try:
-            with library_errors(self.file.path, name, "it"), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+        with file_errors(self.file.path, name, what="it"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
                 yield
-        except SpecError as error:  # of a length that no array has
-            raise FileError(self.file.path, name, str(error)) from error
+            except SpecError as error:  # of a length that no array has
+                raise FileError(self.file.path, name, str(error)) from error
 
     def _open(self, *, memmap: bool | None = None) -> Any:
         fits = imported("astropy.io.fits", "FITS files")
@@ -231,7 +231,7 @@ class _Table:
         reasons: list[str] = []
         for column in data.dtype.names:
             try:
-                with library_errors(file.path, name, f"column {column!r}"):
+                with file_errors(file.path, name, what=f"column {column!r}"):
                     columns[column] = np.asarray(data.field(column))
             except FileError as error:
                 reasons.append(error.reason)

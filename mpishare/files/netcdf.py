@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError
-from mpishare.files.errors import FOREIGN_ERRORS, h5py, imported, library_errors
+from mpishare.files.errors import FOREIGN_ERRORS, file_errors, h5py, imported
 from mpishare.files.hdf5_read import Hdf5File, ObjectNames, attributes_of, path_of
 from mpishare.files.input_file import OpenFormat
 from mpishare.files.sliced import described_or_reason, read_tile
@@ -67,7 +67,7 @@ class NetcdfFile(Hdf5File):
 
     def member(self, name: str) -> Any:
         """See `Hdf5File`."""
-        with library_errors(self.file.path, name, "it"):
+        with file_errors(self.file.path, name, what="it"):
             group = self._netcdf
             for part in path_of(name).strip("/").split("/") if path_of(name) != "/" else ():
                 names = [*group.variables, *group.groups] if hasattr(group, "groups") else []
@@ -105,7 +105,7 @@ class NetcdfFile(Hdf5File):
 
     def read_items(self, stored: Stored, ranges: Sequence[range], items: NDArray[Any]) -> None:
         """See `Hdf5File`. What the file lacks up to the length of a dimension are fill values."""
-        with library_errors(self.file.path, stored.name, "it"):
+        with file_errors(self.file.path, stored.name, what="it"):
             dataset = self.object(stored.name)
             inside = [range(r.start, min(r.stop, end), r.step) for r, end in zip(ranges, dataset.shape, strict=True)]
             if list(map(len, inside)) != list(map(len, ranges)):
@@ -155,7 +155,7 @@ class Netcdf3File(OpenFormat):
     @cached_property
     def _opened(self) -> Any:
         is_cdf5 = self.file.read_bytes(3, 1) == b"\5"
-        with library_errors(self.file.path, None, "netCDF 3"):
+        with file_errors(self.file.path, None, what="netCDF 3"):
             if not is_cdf5:
                 file = open(self.file.descriptor, "rb", closefd=False)  # noqa: SIM115 - of the file
                 opened = imported("scipy.io", "netCDF 3 files").netcdf_file(file, mmap=True)
@@ -169,7 +169,7 @@ class Netcdf3File(OpenFormat):
     def listing(self, name: str | None, *, attributes: bool) -> Listing:
         """The variables. See `FormatReader`."""
         opened, place = self._opened, self.file.path
-        with library_errors(place, None, "netCDF 3"):
+        with file_errors(place, None, what="netCDF 3"):
             arrays = [self._stored(inner, variable) for inner, variable in self._variables.items()]
             found = {"": _attributes_of(opened)} if attributes else {}
             if attributes:

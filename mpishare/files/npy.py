@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mpishare.arrays.dtypes import check_dtype, describe, rebuild
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError
-from mpishare.files.errors import file_errors, library_errors
+from mpishare.files.errors import file_errors
 from mpishare.files.input_file import OpenFormat, read_items
 from mpishare.files.stored import Listing, Stored, stored_or_reason
 
@@ -84,7 +84,7 @@ class NpzFile(OpenFormat):
 
     @cached_property
     def _archive(self) -> ZipFile:
-        with library_errors(self.file.path, None, "the archive"):
+        with file_errors(self.file.path, None, what="the archive"):
             return ZipFile(open(self.file.descriptor, "rb", closefd=False))
 
     def listing(self, name: str | None, *, attributes: bool) -> Listing:
@@ -125,7 +125,7 @@ class NpzFile(OpenFormat):
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
         """See `Reader`."""
         info = self.members[str(stored.name)]
-        with library_errors(self.file.path, stored.name, "it"), self._archive.open(info) as member:
+        with file_errors(self.file.path, stored.name, what="it"), self._archive.open(info) as member:
             _, start = read_header(partial(_read_bytes, member))
             read_items(partial(_read_exactly, member), replace(stored, offset=start), ranges, out)
 

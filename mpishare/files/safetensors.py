@@ -15,7 +15,7 @@ import numpy as np
 from mpishare.arrays.dtypes import rebuild
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError
-from mpishare.files.errors import library_errors, reason_of
+from mpishare.files.errors import file_errors, reason_of
 from mpishare.files.input_file import InputFile, OpenFormat
 from mpishare.files.stored import Listing, Stored, left_out
 
@@ -36,7 +36,7 @@ class SafetensorsFile(OpenFormat):
         Source:
             The safetensors documentation, "Format".
         """
-        with library_errors(self.file.path, None, "its header"):
+        with file_errors(self.file.path, None, what="its header"):
             arrays, metadata = self._contents(name)
         return Listing.of_names(self.file.absolute_path, arrays, name, {"": metadata} if attributes else {})
 
@@ -65,7 +65,7 @@ class SafetensorsIndex(SafetensorsFile):
         error = FileError(self.file.path, None, f"the file {shard!r} has no such tensor.")
         found: dict[str | None, Stored] = {}
         try:
-            with library_errors(path, None, "its header"):
+            with file_errors(path, None, what="its header"):
                 found = {array.name: array for array in _contents_of(self.file.other(path), path)[0]}
         except FileError as of_shard:
             error = of_shard

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mpishare.arrays.dtypes import describe, rebuild
 from mpishare.arrays.spec import Spec, plain
 from mpishare.errors import ArgumentError, FileError, SpecError
-from mpishare.files.errors import file_errors, library_errors
+from mpishare.files.errors import file_errors
 from mpishare.files.input_file import InputFile
 from mpishare.files.stored import Listing, Stored, stored_or_reason
 
@@ -112,7 +112,7 @@ def read_tile(place: str, stored: Stored, array: Any, ranges: Sequence[range], o
     """
     index = index_of(ranges)
     shown = shown_tile(index)
-    with library_errors(place, stored.name, shown):
+    with file_errors(place, stored.name, what=shown):
         tile = np.asanyarray(array[index])
     if np.ma.is_masked(tile):
         raise FileError(place, stored.name, f"{shown} {_CURE_OF_MASK}")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mpishare.arrays.dtypes import describe, is_native_number, rebuild
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError, place_in
-from mpishare.files.errors import library_errors
+from mpishare.files.errors import file_errors
 
 _MOST_NAMES = 1_000_000
 """Groups that link to each other can give a file of some KiB more names than any memory holds."""
@@ -165,7 +165,7 @@ def stored_or_reason(path: str, name: str, layout: str, describe: Callable[[], S
         describe: Asks the library of the format. It may raise any error.
     """
     try:
-        with library_errors(path, name, "it"):
+        with file_errors(path, name, what="it"):
             return describe()
     except (FileError, SpecError) as error:
         return left_out(path, name, layout, error)

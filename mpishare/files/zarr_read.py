@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.errors import FileError
-from mpishare.files.errors import file_errors, imported, library_errors
+from mpishare.files.errors import file_errors, imported
 from mpishare.files.input_file import InputFile, OpenFormat, Stamp, check_stamp
 from mpishare.files.sliced import described_or_reason, index_of, shown_tile
 from mpishare.files.stored import Listing, Stored, Tree, left_out, shown_names
@@ -63,7 +63,7 @@ class ZarrFile(OpenFormat):
     def _member(self, path: str) -> Any:
         """The array or the group of that path, "" for the root; its metadata are read once."""
         if path not in self._members:
-            with library_errors(self.file.path, f"/{path}" if path else None, "its metadata"):
+            with file_errors(self.file.path, f"/{path}" if path else None, what="its metadata"):
                 if path and not _has_metadata(self._top.joinpath(path)):
                     has = "one array and no groups. Leave dataset out"
                     if not hasattr(self._member(""), "shape"):
@@ -88,7 +88,7 @@ class ZarrFile(OpenFormat):
 
         def tree(path: str) -> Tree:
             member = self._member(path)
-            with library_errors(file.path, f"/{path}" if path else None, "its metadata"):
+            with file_errors(file.path, f"/{path}" if path else None, what="its metadata"):
                 if attributes:
                     found[path.removeprefix(root).strip("/")] = dict(member.attrs)
                 if hasattr(member, "shape"):
@@ -116,13 +116,13 @@ class ZarrFile(OpenFormat):
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
         """See `Reader`. zarr writes into node memory; else a rank would hold each chunk twice."""
         array, index = self._member(str(stored.name).strip("/")), index_of(ranges)
-        with library_errors(self.file.path, stored.name, shown_tile(index)):
+        with file_errors(self.file.path, stored.name, what=shown_tile(index)):
             array.get_basic_selection(index, out=_buffer_of(out.view(stored.dtype)))
 
     def strings(self, stored: Stored, ranges: Sequence[range]) -> NDArray[Any]:
         """See `tiles.Reader`."""
         array, index = self._member(str(stored.name).strip("/")), index_of(ranges)
-        with library_errors(self.file.path, stored.name, shown_tile(index)):
+        with file_errors(self.file.path, stored.name, what=shown_tile(index)):
             strings = np.asarray(array[index], object)
             encoded = np.empty(strings.size, object)
             # Where zarr-python 2 has no chunk, it gives None or 0.
