@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property, partial
 from itertools import pairwise, repeat
 from typing import Any
@@ -48,9 +47,7 @@ class Hdf5File(OpenFormat):
         """
         file = self.file
         with file_errors(file.path):
-            access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)  # as h5py.File does, which takes a third longer
-            access.set_file_locking(True, ignore_when_disabled=True)
-            handle = h5py.File(h5py.h5f.open(os.fsencode(file.path), h5py.h5f.ACC_RDONLY, access))
+            handle = h5py.File(file.path, "r", locking="best-effort")
         file.callback(handle.close)
         file.watch(handle.id.get_vfd_handle())
         return handle
@@ -81,10 +78,9 @@ class Hdf5File(OpenFormat):
         """
         try:
             member = self.object(name)
-        except FOREIGN_ERRORS as error:
-            reason = (
-                f"there is no such dataset or group; {_nearest_group(self.handle, name)}. HDF5: {reason_of(error)}."
-            )
+        except (*FOREIGN_ERRORS, AttributeError) as error:  # the last one of h5netcdf
+            names = shown_names(dict(self.links(self.handle.id, "/")))
+            reason = f"there is no such dataset or group; the file has {names}. HDF5: {reason_of(error)}."
             raise FileError(self.file.path, name, reason) from error
         if isinstance(member, h5py.h5t.TypeID):
             raise FileError(self.file.path, name, "is a Datatype, neither a dataset nor a group.")
@@ -107,9 +103,9 @@ class Hdf5File(OpenFormat):
         """
         return _stored_as(self.file, path, dataset, target)
 
-    def attributes(self, path: str, member: Any, names: ObjectNames, unread: list[str]) -> dict[str, Any]:
+    def attributes(self, path: str, member: Any, unread: list[str]) -> dict[str, Any]:
         """The attributes of h5py's dataset or group, which has that path. Those that cannot be read join `unread`."""
-        return attributes_of(member, member.attrs, names, unread)
+        return attributes_of(member, member.attrs, unread)
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
         """See `Reader`."""
@@ -158,7 +154,6 @@ class _Walk:
         self.attributes: dict[int, dict[str, Any]] = {}
         self.unread: list[str] = []
         self._has_attributes = attributes
-        self._object_names: ObjectNames = {}
         self._trees: dict[tuple[int, int], Tree] = {}  # by the file and the address of the object
         self._file = file
         self._files = {h5py.h5o.get_info(file.handle.id).fileno: file.handle}  # open, so that each keeps its number
@@ -173,20 +168,18 @@ class _Walk:
             return self._trees[place]
         is_dataset = isinstance(member, h5py.h5d.DatasetID)
         target = self._target(member, info.fileno)
-        tree: Tree = self._dataset(name, member, target) if is_dataset else {}
-        for inner, key in () if is_dataset else self._file.links(member, name):
-            made = self._inner(member, key, f"{name.rstrip('/')}/{inner}", {**parents, place: name})
-            if made is not None:
-                tree[inner] = made
+        if is_dataset:
+            describe = partial(self._file.stored, name, member, target)
+            tree: Tree = self._add(stored_or_reason(self._file.file.path, name, "unknown", describe))
+        else:
+            links, parents = self._file.links(member, name), {**parents, place: name}
+            found = {inner: self._inner(member, key, f"{name.rstrip('/')}/{inner}", parents) for inner, key in links}
+            tree = {inner: made for inner, made in found.items() if made is not None}
         self._trees[place] = tree
         if self._has_attributes and not (is_dataset and self.arrays[tree].reason):
             opened = h5py.Dataset(member) if is_dataset else h5py.Group(member)
-            self.attributes[_key(tree)] = self._file.attributes(name, opened, self._object_names, self.unread)
+            self.attributes[_key(tree)] = self._file.attributes(name, opened, self.unread)
         return tree
-
-    def _dataset(self, name: str, dataset: Any, target: tuple[str, str] | None) -> int:
-        describe = partial(self._file.stored, name, dataset, target)
-        return self._add(stored_or_reason(self._file.file.path, name, "unknown", describe))
 
     def _inner(self, group: Any, key: bytes, name: str, parents: dict[tuple[int, int], str]) -> Tree | None:
         """The tree of a member of a group; None for a named type."""
@@ -228,17 +221,6 @@ def _why_dangling(group: Any, key: bytes, error: BaseException) -> str:
         return f"it leads to {target.decode(errors='replace')!r}: {reason_of(error)}"
     path, name = os.fsdecode(target[0]), target[1].decode(errors="replace")
     return f"it leads to {place_in(path, name)}: {reason_of(error)}"
-
-
-def _nearest_group(file: Any, name: str) -> str:
-    """What h5py's file has along a name: the members of the last group, or what is there in the place of a group."""
-    path, member = path_of(name), None
-    while member is None:
-        path = path.rpartition("/")[0]
-        with suppress(*FOREIGN_ERRORS):
-            member = file[path or "/"]
-    place = f"the {type(member).__name__.lower()} {path!r}" if path else "the file"
-    return f"{place} has {shown_names(member) if isinstance(member, h5py.Group) else 'no members'}"
 
 
 def path_of(name: str) -> str:
@@ -349,52 +331,35 @@ def readable(dtype: np.dtype[Any], column: str = "") -> tuple[np.dtype[Any] | No
     return None, [f"column {column!r}: {reason}" if column else reason]
 
 
-ObjectNames = dict[int, dict[int, str]]
-"""The names of the objects of a file by their addresses, by the number of the file."""
-
-
-def _name_of(reference: Any, member: Any, names: ObjectNames) -> str | None:
-    """The name of the object that `reference`, in an attribute of `member`, leads to; None if it leads nowhere.
-
-    HDF5 (H5Iget_name) would search the whole file for each name. This visits each file once, and keeps what it found.
-    """
-    try:
-        target = h5py.h5r.dereference(reference, member.id)
-    except (LookupError, ValueError, RuntimeError):  # which of them depends on what lies where the object was
-        return None
-    info = h5py.h5o.get_info(target)
-    if info.fileno not in names:
-        file = h5py.h5i.get_file_id(target)
-        found = names[info.fileno] = {h5py.h5o.get_info(file).addr: "/"}
-        h5py.h5o.visit(
-            file, lambda name, at: found.update({at.addr: f"/{name.decode(errors='surrogateescape')}"}), info=True
-        )
-    return names[info.fileno].get(info.addr)
-
-
-def attributes_of(
-    member: Any, attributes: Mapping[str, Any], names: ObjectNames, left_out: list[str]
-) -> dict[str, Any]:
+def attributes_of(member: Any, attributes: Mapping[str, Any], left_out: list[str]) -> dict[str, Any]:
     """The attributes of a dataset or a group, h5py's object. Those that cannot be read join `left_out`."""
     result = {}
     for name in attributes:
         try:
-            result[name] = _plain(attributes[name], member, names)
+            result[name] = _plain(attributes[name], member)
         except FOREIGN_ERRORS as error:
             left_out.append(f"attribute {name!r} of {member.name!r}: {reason_of(error)}")
     return result
 
 
-def _plain(value: Any, member: Any, names: ObjectNames) -> Any:
+def _plain(value: Any, member: Any) -> Any:
     """`value` without h5py's classes: the name for a reference, None for an empty attribute."""
     if isinstance(value, h5py.Empty):
         return None
     if isinstance(value, h5py.Reference):
-        return _name_of(value, member, names) if value else None
+        return _name_of(value, member)
     if isinstance(value, np.void) and value.dtype.hasobject:
-        return tuple(_plain(value[name], member, names) for name in value.dtype.names or ())
+        return tuple(_plain(value[name], member) for name in value.dtype.names or ())
     if isinstance(value, np.ndarray) and value.dtype.hasobject:
-        return [_plain(item, member, names) for item in value]
+        return [_plain(item, member) for item in value]
     if isinstance(value, np.ndarray):
         return np.array(value, rebuild(describe(value.dtype)))
     return value
+
+
+def _name_of(reference: Any, member: Any) -> str | None:
+    """The name of the object that `reference`, in an attribute of `member`, leads to; None if it leads nowhere."""
+    try:
+        return os.fsdecode(h5py.h5r.get_name(reference, member.id))
+    except FOREIGN_ERRORS:  # which of them depends on what lies where the object was
+        return None

@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.spec import Spec
-from mpishare.errors import FileError
 from mpishare.files.errors import FOREIGN_ERRORS, file_errors, h5py, imported
-from mpishare.files.hdf5_read import Hdf5File, ObjectNames, attributes_of, path_of
+from mpishare.files.hdf5_read import Hdf5File, attributes_of, path_of
 from mpishare.files.input_file import OpenFormat
 from mpishare.files.sliced import described_or_reason, read_tile
-from mpishare.files.stored import Listing, Stored, shown_names
+from mpishare.files.stored import Listing, Stored
 
 # h5netcdf says which variables a file has, by which names, and how long their dimensions are. HDF5 reads the variables.
 # These names of the format, from the netCDF documentation, "File Format Specifications", tell where a variable lies:
@@ -62,21 +61,9 @@ class NetcdfFile(Hdf5File):
     def object(self, name: str | None) -> Any:
         """h5py's low-level dataset or group of that name in netCDF."""
         group, _, last = path_of(name or "").rpartition("/")
+        self._group(f"{group}/{last}")  # which raises an error where netCDF has no such variable or group
         hidden = f"{group}/{_NAMED_LIKE_A_DIMENSION}{last}"
         return super().object(hidden if self.handle.id.links.exists(hidden.encode()) else name)
-
-    def member(self, name: str) -> Any:
-        """See `Hdf5File`."""
-        with file_errors(self.file.path, name, what="it"):
-            group = self._netcdf
-            for part in path_of(name).strip("/").split("/") if path_of(name) != "/" else ():
-                names = [*group.variables, *group.groups] if hasattr(group, "groups") else []
-                if part not in names:
-                    place = "the file" if group is self._netcdf else repr(group.name)
-                    reason = f"there is no such variable or group; {place} has {shown_names(names)}."
-                    raise FileError(self.file.path, name, reason)
-                group = group[part]
-        return self.object(name)
 
     def links(self, group: Any, path: str) -> list[tuple[str, bytes]]:
         """See `Hdf5File`: the variables and the groups."""
@@ -98,9 +85,9 @@ class NetcdfFile(Hdf5File):
             return stored
         return replace(stored, spec=Spec.checked((*shape, *stored.shape[stored.ndim :]), stored.dtype))
 
-    def attributes(self, path: str, member: Any, names: ObjectNames, unread: list[str]) -> dict[str, Any]:
+    def attributes(self, path: str, member: Any, unread: list[str]) -> dict[str, Any]:
         """See `Hdf5File`: without those that only the netCDF library uses."""
-        values = attributes_of(member, self._group(path).attrs, names, unread)
+        values = attributes_of(member, self._group(path).attrs, unread)
         return {key: _plain(key, value) for key, value in values.items()}
 
     def read_items(self, stored: Stored, ranges: Sequence[range], items: NDArray[Any]) -> None:
