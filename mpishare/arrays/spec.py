@@ -129,7 +129,7 @@ class Spec:
         """dtype.str if it describes the dtype whole, as for NumPy's own numbers; else empty."""
         return self.dtype.str if is_native_number(self.dtype) else ""
 
-    def view(self, block: Block | bytearray) -> NDArray[Any]:
+    def view(self, block: Block | bytes | bytearray) -> NDArray[Any]:
         """The bytes of `block`, at least `nbytes` of them, as an array of this spec. No copy.
 
         Raises:

@@ -235,7 +235,7 @@ class Snapshot:
                 elif out is not None:
                     raise ArgumentError("out is for rows: give their region too, e.g. region=partition(n).")
             if region is None:
-                return read_parts(call.context, source, [part], backend=kind)[0]
+                return read_parts(call.context, source, [part], backend=kind, progress=False)[0]
             with agree(call.context.collective_comm):
                 part.read(source, bytes_of(array), start=start)
             return array

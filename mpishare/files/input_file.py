@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays.raw import Block
 from mpishare.arrays.slices import chunks
 from mpishare.errors import FileError
 from mpishare.files.errors import file_errors
@@ -171,16 +170,6 @@ class InputFile(ExitStack):
         """
         with file_errors(self.path):
             return read_bytes(self.descriptor, offset, nbytes)
-
-    def read_whole(self, stored: Stored, block: Block) -> None:
-        """Fills `block` with the bytes of an array that lie in the file as they would in memory.
-
-        Raises:
-            FileError: They cannot be read.
-        """
-        assert stored.offset is not None
-        with file_errors(self.path, stored.name):
-            read_exactly(self.file_of(stored).descriptor, stored.offset, block.data)
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
         """Reads items of an array whose bytes lie in the file as they would in memory. See `tiles.Reader`."""

@@ -6,13 +6,12 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
 from itertools import islice, repeat
 from typing import Any
 
 import numpy as np
 
-from mpishare.arrays.region import Axis, View, parse_region
+from mpishare.arrays.region import View, parse_region
 from mpishare.arrays.spec import Spec
 from mpishare.errors import ArgumentError, FileError, checked_path, place_in
 from mpishare.files.formats import FormatReader, reader_of
@@ -114,16 +113,10 @@ def selections(
     view: View = np.asarray
     for number, array in enumerate(listing.arrays):
         if not array.reason:
-            shape = array.shape[: array.ndim]
-            axes, view = _whole(shape) if region is None else parse_region(region, shape)
-            made[number] = Selection(array, tuple(axes), _other_dtype(listing.path, array, dtype))
+            axes, view = parse_region(() if region is None else region, array.shape[: array.ndim])
+            other_dtype = _other_dtype(listing.path, array, dtype)
+            made[number] = Selection(array, tuple(axes), other_dtype, array.spec.order)
     return made, view
-
-
-@lru_cache(maxsize=256)
-def _whole(shape: tuple[int, ...]) -> tuple[list[Axis], View]:
-    """See `parse_region`: all of an array. A file can have thousands of small arrays of few shapes."""
-    return parse_region((), shape)
 
 
 def _with_widths(reader: Any, listing: Listing, region: Any) -> Listing:

@@ -19,9 +19,9 @@ from mpishare.comm import callsite, mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
-from mpishare.errors import ArgumentError, FileError, checked_integers
+from mpishare.errors import ArgumentError, checked_integers
 from mpishare.files.formats import FormatReader, reader_of
-from mpishare.files.input_file import InputFile, Stamp
+from mpishare.files.input_file import InputFile
 from mpishare.files.listing import checked, checked_dtype, inspect_file, selections
 from mpishare.files.parallel_read import ROOT, map_parts, read_parts
 from mpishare.files.sliced import CallFile, name_of_call
@@ -34,9 +34,6 @@ from mpishare.progress_bar import check_tqdm
 
 Split = bool | Sequence[int]
 """What `load` takes for `split`: whether to, or how many rows each node takes."""
-
-Found = tuple[Callable[[InputFile], FormatReader], dict[str, Stamp], Listing]
-"""What a rank has found: what reads the format of the file, its stamps, and what it stores."""
 
 
 def load(
@@ -161,23 +158,23 @@ def load(
                 pickled = _inspected(context, reader, name, items, attributes=attributes)
         is_split = split is not False
         is_reading = per_node or is_split or context.topology.node == context.topology.node_of(ROOT)
-        of_root = own = context.collective_comm.bcast_obj(pickled, ROOT)
-        if per_node and context.topology.n_nodes > 1:
-            own = context.node_collective_comm.bcast_obj(pickled, 0)
-        with agree(context.collective_comm):
-            format_class, stamps, listing = _understood(context, of_root, own)
+        found = (context.node_collective_comm if per_node else context.collective_comm).bcast_obj(pickled, ROOT)
+        with agree(context.collective_comm) as agreement:
+            format_class, stamps, listing = pickle.loads(found)  # noqa: S301 - of this job
+            agreement.call = f"load({source}), which has {listing.description}"
             if reader is None:
                 reader = (make if call else format_class)(stack.enter_context(InputFile(listing.path, stamps)))
             if isinstance(reader, CallFile) and is_reading:
                 reader.check_same(listing.arrays[0])
             chosen, view = selections(listing, items, checked_dtype(dtype))
-            _check_rows(listing, chosen, is_split)
+            if is_split:
+                _check_rows(listing, chosen)
+        options: Any = {"backend": names, "progress": progress}
         if is_split:
-            data: Any = _load_split(context, reader, chosen[0], view, split, backend=names, progress=progress)
+            data: Any = _load_split(context, reader, chosen[0], view, split, **options)
         else:
             parts = list(chosen.values())
-            options: Any = {"backend": names, "once_per": read, "progress": progress}
-            arrays = map_parts(context, reader, parts) if map else read_parts(context, reader, parts, **options)
+            arrays = map_parts(context, reader, parts) if map else read_parts(context, reader, parts, read, **options)
             numbered = dict(zip(chosen, arrays, strict=True))
             data = nested(listing.tree, numbered, {}) if listing.is_group else view(arrays[0])
     if not attributes:
@@ -208,21 +205,6 @@ def _inspected(context: Context, reader: FormatReader, name: str | None, region:
     return pickle.dumps((type(reader), reader.file.stamps, listing))
 
 
-def _understood(context: Context, of_root: bytes, own: bytes) -> Found:
-    """What the leader of this node found, or the root.
-
-    Raises:
-        FileError: This node's file has other arrays than the root's.
-        ImportError: A dtype needs a package that this rank does not have.
-    """
-    found: Found = pickle.loads(own)  # noqa: S301 - of this job
-    there, here = pickle.loads(of_root)[2].description, found[2].description  # noqa: S301
-    if here != there:
-        host, root_host = context.topology.host, context.topology.hosts[ROOT]
-        raise FileError(found[2].path, None, f"has {here} on host {host}, but on host {root_host} {there}.")
-    return found
-
-
 def _checked_split(split: Any, region: tuple[Any, ...] | None, *, is_mapped: bool) -> list[int] | bool:
     """The argument `split` as a bool, or as a list of how many rows each node takes.
 
@@ -243,27 +225,20 @@ def _checked_split(split: Any, region: tuple[Any, ...] | None, *, is_mapped: boo
     return counts
 
 
-def _check_rows(listing: Listing, chosen: Mapping[int, Selection], is_split: bool) -> None:
-    """Checks that what is chosen of a file has rows, if they are to be split.
+def _check_rows(listing: Listing, chosen: Mapping[int, Selection]) -> None:
+    """Checks that what is chosen of a file has rows.
 
     Raises:
         ArgumentError: The file has several arrays, or the array has no dimension.
     """
-    if is_split and listing.is_group:
+    if listing.is_group:
         raise ArgumentError(f"split is for one array, but a group of {listing.path} was given. Give a dataset in it.")
-    if is_split and not chosen[0].shape:
+    if not chosen[0].shape:
         raise ArgumentError(f"split is for rows, but the array of {listing.path} has no dimension.")
 
 
 def _load_split(
-    context: Context,
-    reader: FormatReader,
-    selection: Selection,
-    view: View,
-    split: Sequence[int] | bool,
-    *,
-    backend: str | None,
-    progress: bool,
+    context: Context, reader: Any, selection: Selection, view: View, split: Any, *, progress: bool, **options: Any
 ) -> Distributed:
     """The items of an array in a file, whose rows are split over the nodes.
 
@@ -273,8 +248,8 @@ def _load_split(
         selection: The items.
         view: What makes the result of the items, but for the number of rows.
         split: How many rows each node takes; True for about equally many.
-        backend: What `check_backend` returned.
         progress: Whether the root shows how much its node has read.
+        options: See `read_parts`.
 
     Raises:
         See `load`.
@@ -287,10 +262,9 @@ def _load_split(
     numbers = node_counts(context, selection.spec, None if isinstance(split, bool) else split)
     start = sum(numbers[: topology.node])
     own_rows = rows._replace(indices=rows.indices[start : start + numbers[topology.node]])
-    own = replace(selection, axes=(own_rows, *others), is_in_c_order=True)
+    own = replace(selection, axes=(own_rows, *others), order="C")
     with on_each_node(context, selection.spec) as node_context:
-        is_shown = progress and topology.rank == ROOT
-        [array] = read_parts(node_context, reader, [own], backend=backend, progress=is_shown)
+        [array] = read_parts(node_context, reader, [own], progress=progress and topology.rank == ROOT, **options)
     local = view(array)
     return Distributed(context, Spec(local.dtype, (sum(numbers), *local.shape[1:])), numbers, local)
 

@@ -37,13 +37,7 @@ tiles in the order of the file, none larger if that can be, which any rank may r
 
 
 def read_parts(
-    context: Context,
-    reader: Any,
-    parts: Sequence[Part],
-    *,
-    backend: str | None = None,
-    once_per: str = "job",
-    progress: bool = False,
+    context: Context, reader: Any, parts: Sequence[Part], once_per: str = "job", *, backend: str | None, progress: bool
 ) -> list[NDArray[Any]]:
     """Reads arrays of a file into the memory of each node, all in one segment.
 
@@ -51,8 +45,8 @@ def read_parts(
         context: That of the communicator.
         reader: What reads the file, the same on all ranks; or, once per node, on all ranks of a node.
         parts: The arrays, the same on all ranks.
-        backend: What `check_backend` returned.
         once_per: "job": the root's node reads each byte, and sends it to the others. "node": every node reads.
+        backend: What `check_backend` returned.
         progress: Whether the root shows a bar.
 
     Returns:
@@ -132,9 +126,7 @@ def map_part(reader: Any, selection: Selection, origin: Origin, key: int) -> NDA
     if len(ranges) < len(selection.axes):
         raise ArgumentError("map=True cannot pick items by a list or a mask. Use slices, or leave map=True out.")
     if not stored.nbytes:
-        empty = spec.view(np.empty(0, np.uint8))
-        empty.flags.writeable = False
-        return empty
+        return spec.view(b"")
     with file_errors(file.path, stored.name):
         memory = Mapping.read_only(file.file_of(stored).descriptor, slice(stored.offset, stored.offset + stored.nbytes))
     segment = Segment(Slot(memory, origin, stored.nbytes), stored.nbytes, key, "load")

@@ -90,37 +90,23 @@ class Selection:
         stored: The array.
         axes: What is selected along each axis.
         dtype: The dtype to which they are converted; None to leave them as they are.
-        is_in_c_order: Whether the items lie in C order in memory, also where they do not in the file.
+        order: The order of the items in memory.
     """
 
     stored: Stored
     axes: tuple[Axis, ...]
     dtype: np.dtype[Any] | None = None
-    is_in_c_order: bool = False
+    order: Order = "C"
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
         """The number of items along each axis, without the axes of a subarray dtype."""
         return tuple(len(axis.indices) for axis in self.axes)
 
-    @property
-    def order(self) -> Order:
-        """The order of the items in memory."""
-        return "C" if self.is_in_c_order else self.stored.spec.order
-
-    @cached_property
-    def is_whole(self) -> bool:
-        """Whether these are all items of the array, as they are in the file."""
-        lengths = zip(self.axes, self.stored.shape, strict=False)  # the axes of a subarray dtype follow
-        is_all = all(isinstance(axis.indices, range) and axis.indices == range(length) for axis, length in lengths)
-        return is_all and self.order == self.stored.spec.order and self.dtype is None
-
     @cached_property
     def spec(self) -> Spec:
         """What a load of them returns."""
         stored = self.stored
-        if self.is_whole:
-            return stored.spec
         return Spec.checked((*self.shape, *stored.shape[stored.ndim :]), self.dtype or stored.dtype, self.order)
 
     @property
@@ -142,9 +128,6 @@ class Selection:
     def tiles(self, reader: Reader, largest_bytes: int) -> Iterator[Tile]:
         """Its tiles, of at most `largest_bytes` or one chunk, in the order of the file."""
         stored = self.stored
-        if self.is_whole and stored.offset is not None and 0 < stored.nbytes <= largest_bytes:
-            yield Tile(0, stored.nbytes, partial(reader.file.read_whole, stored))  # a third of the time of the rest
-            return
         strides = strides_of(self.shape, self._item.itemsize, self.order)
         for strips in self.cuts(largest_bytes):
             starts = (strip.place.start if isinstance(strip.place, slice) else strip.place.min() for strip in strips)
