@@ -114,9 +114,8 @@ class NpzFile(OpenFormat):
             raise FileError(self.file.path, name, reason)
         array = Stored(name, spec, len(spec.shape), "npy")
         if info.compress_type != ZIP_STORED:
-            return replace(
-                array, chunks=spec.shape, filters=(_COMPRESSIONS.get(info.compress_type, str(info.compress_type)),)
-            )
+            compression = _COMPRESSIONS.get(info.compress_type, str(info.compress_type))
+            return replace(array, chunks=spec.shape, filters=(compression,))
         name_bytes, extra_bytes = _LOCAL_HEADER.unpack(self.file.read_bytes(info.header_offset, _LOCAL_HEADER.size))
         offset = info.header_offset + _LOCAL_HEADER.size + name_bytes + extra_bytes + start
         self.file.check_end(offset + spec.nbytes, name)
@@ -147,20 +146,7 @@ def read_header(read_bytes: Callable[[int, int], bytes]) -> tuple[Spec, int]:
     start += _LENGTHS[version].size
     if nbytes > _LARGEST_HEADER_BYTES:
         raise ValueError(f"its header has {nbytes:,} bytes; {_LARGEST_HEADER_BYTES:,} are allowed.")
-    return spec_in(read_bytes(start, nbytes), version), start + nbytes
-
-
-def spec_in(content: bytes, version: int) -> Spec:
-    """The array that the header of a file describes.
-
-    Args:
-        content: What follows the header's length in the file.
-        version: The major version of the format.
-
-    Raises:
-        ValueError: It is not a header.
-        SpecError: The array holds Python objects.
-    """
+    content = read_bytes(start, nbytes)
     try:
         if version == 3:  # NumPy has no public reader of it. In Python's literals an escape is the same character.
             content = content.decode("utf-8").encode("ascii", "backslashreplace")
@@ -176,7 +162,7 @@ def spec_in(content: bytes, version: int) -> Spec:
     if dtype.hasobject:
         raise SpecError("it is a pickle of Python objects, which is not read. Save it with a dtype of fixed width.")
     check_dtype(dtype)
-    return Spec.checked(shape, dtype, "F" if is_fortran and len(shape) > 1 else "C")
+    return Spec.checked(shape, dtype, "F" if is_fortran and len(shape) > 1 else "C"), start + nbytes
 
 
 def header_of(spec: Spec) -> bytes:
@@ -196,16 +182,13 @@ def header_of(spec: Spec) -> bytes:
         content = text.encode("latin-1" if version == 1 else "utf-8")
         end = npy.MAGIC_LEN + _LENGTHS[version].size + len(content) + 1
         content += b" " * (-end % _ALIGNED_BYTES) + b"\n"
-        if len(content) > _LARGEST_HEADER_BYTES:
-            raise ValueError(
-                f"its header would have {len(content):,} bytes; load reads at most {_LARGEST_HEADER_BYTES:,}"
-            )
-        restored = spec_in(content, version).dtype
-        if restored != spec.dtype:
-            raise ValueError(f"it would come back as {restored}. Save its .view('V{spec.dtype.itemsize}')")
+        header = npy.magic(version, 0) + _LENGTHS[version].pack(len(content)) + content
+        restored, _ = read_header(lambda offset, nbytes: header[offset : offset + nbytes])
+        if restored.dtype != spec.dtype:
+            raise ValueError(f"it would come back as {restored.dtype}. Save its .view('V{spec.dtype.itemsize}')")
     except (ValueError, TypeError) as error:
         raise SpecError(f"dtype {spec.dtype} cannot be stored in a .npy file: {error}") from error
-    return npy.magic(version, 0) + _LENGTHS[version].pack(len(content)) + content
+    return header
 
 
 def _read_exactly(member: IO[bytes], offset: int, buffer: memoryview) -> None:

@@ -57,9 +57,7 @@ def test_a_header_that_load_would_refuse_is_not_written(tmp_path):
     dtype = np.dtype([("a" * longest, "f8")])
     (tmp_path / "a.npy").write_bytes(header_of(Spec(dtype, (2,))) + bytes(16))
     assert stored(tmp_path / "a.npy")[""].dtype == dtype
-    with pytest.raises(
-        SpecError, match=r"stored in a \.npy file: its header would have 131,124 bytes; .* at most 131,072"
-    ):
+    with pytest.raises(SpecError, match=r"stored in a \.npy file: its header has 131,124 bytes; 131,072 are allowed"):
         header_of(Spec(np.dtype([("a" * (longest + 1), "f8")]), (2,)))
 
 
