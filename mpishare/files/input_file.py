@@ -31,9 +31,6 @@ class Stamp(NamedTuple):
     nbytes: int
     written_ns: int
 
-    def __str__(self) -> str:
-        return f"inode {self.inode}, {self.nbytes:,} bytes and the time {np.datetime64(self.written_ns, 'ns')} (UTC)"
-
     @classmethod
     def of(cls, file: int | os.PathLike[str]) -> Stamp:
         """The stamp of an open file, by its descriptor, or of the file at a path."""
@@ -48,8 +45,7 @@ def check_stamp(path: str, before: Stamp, now: Stamp) -> None:
         FileError: The file was changed.
     """
     if now != before:
-        text = f"was changed while it was read: it had {before}, and now has {now}. Load it again."
-        raise FileError(path, None, text)
+        raise FileError(path, None, "was changed while it was read. Load it again.")
 
 
 def read_exactly(fd: int, offset: int, buffer: memoryview) -> None:

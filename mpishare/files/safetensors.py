@@ -20,8 +20,6 @@ from mpishare.files.input_file import InputFile, OpenFormat
 from mpishare.files.stored import Listing, Stored, left_out
 
 _LENGTH = struct.Struct("<Q")
-_LARGEST_HEADER_BYTES = 100_000_000
-"""As the library of the format allows."""
 
 _OF_ML_DTYPES = {"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E8M0": "float8_e8m0fnu"}
 """Dtypes that ml_dtypes has under another name than float8_…."""
@@ -79,8 +77,6 @@ def _contents_of(file: InputFile, shard: str | None) -> tuple[list[Stored], dict
         FileError: The header is damaged.
     """
     (nbytes,) = _LENGTH.unpack(file.read_bytes(0, _LENGTH.size))
-    if nbytes > _LARGEST_HEADER_BYTES:
-        raise FileError(file.path, None, f"its header has {nbytes:,} bytes; {_LARGEST_HEADER_BYTES:,} are allowed.")
     start = _LENGTH.size + nbytes
     file.check_end(start)
     header = dict(json.loads(file.read_bytes(_LENGTH.size, nbytes)))
@@ -96,7 +92,7 @@ def _contents_of(file: InputFile, shard: str | None) -> tuple[list[Stored], dict
             raise FileError(file.path, name, f"its entry in the header is damaged: {reason_of(error)}.") from error
         end = last
     file.check_end(start + end)
-    if start + end != file.stamp.nbytes:
+    if start + end < file.stamp.nbytes:
         reason = f"has {file.stamp.nbytes:,} bytes, but its last tensor ends at byte {start + end:,}."
         raise FileError(file.path, None, reason)
     return arrays, metadata

@@ -56,8 +56,7 @@ def test_a_file_that_has_changed(tmp_path, change):
         CHANGES[change](path)
         with nullcontext() if change == "replaced" else pytest.raises(FileError, match="was changed while"):
             source.check()
-    message = r"was changed while .* had inode \d+, \d+ bytes and the time \d{4}-.* \(UTC\), and now has inode \d+"
-    with InputFile(str(path), stamps) as source, pytest.raises(FileError, match=message):
+    with InputFile(str(path), stamps) as source, pytest.raises(FileError, match="was changed while"):
         source.read_bytes(0, 6)
 
 
