@@ -156,12 +156,10 @@ class FitsFile(OpenFormat):
 
     def _array(self, name: str) -> _Image | _Table:
         if name not in self._arrays:
-            hdu = self._hdus[self._numbers[name]]
-            if hasattr(hdu, "compression_type"):
-                self._arrays[name] = _Image(self.file, name, self._mapped[self._numbers[name]])
-            else:
-                make = _Table if hasattr(hdu, "columns") else _Image
-                self._arrays[name] = make(self.file, name, hdu)
+            number = self._numbers[name]
+            hdu = self._hdus[number]
+            make = _Table if hasattr(hdu, "columns") and not hasattr(hdu, "compression_type") else _Image
+            self._arrays[name] = make(self.file, name, self._mapped[number] if hasattr(hdu, "tile_shape") else hdu)
         return self._arrays[name]
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:

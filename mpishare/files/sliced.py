@@ -36,33 +36,23 @@ _CURE_OF_MASK = "has masked items, which no plain array has. Of netCDF4, return 
 _CURE_OF_TILE = "Slices must be as the shape and dtype say. Of netCDF4, return a variable after set_auto_scale(False)."
 
 
-def described(place: str, array: Any) -> Stored:
+def described(place: str, name: str | None, array: Any) -> Stored:
     """What is loaded of an array.
 
     Args:
         place: What error messages call the file.
+        name: The name of the array in it.
         array: The array.
 
     Raises:
         ArgumentError: It is no array.
         SpecError: Its dtype cannot be shared, its shape is not known, or it has units, or whatever else a class adds.
     """
-    with file_errors(place):
-        return _described(place, None, array)
-
-
-def described_or_reason(place: str, name: str, array: Any) -> Stored:
-    """What is loaded of an array in a file; or the reason why it cannot be."""
-    return stored_or_reason(place, name, "sliced", lambda: _described(place, name, array))
-
-
-def _described(place: str, name: str | None, array: Any) -> Stored:
     try:
         shape, dtype = array.shape, array.dtype
     except AttributeError as error:
-        raise ArgumentError(
-            f"{place}: an object of type {type(array).__name__} is no array: {error}. {_CURE}"
-        ) from error
+        kind = type(array).__name__
+        raise ArgumentError(f"{place}: an object of type {kind} is no array: {error}. {_CURE}") from error
     dtype = getattr(dtype, "numpy_dtype", dtype)  # tensorstore's
     if dtype is None:  # which NumPy takes for float64
         raise SpecError(f"its dtype is None. {_CURE}")
@@ -72,6 +62,11 @@ def _described(place: str, name: str | None, array: Any) -> Stored:
     spec = replace(spec, dtype=rebuild(describe(spec.dtype)))  # without the metadata of h5py
     chunks = chunks_of(array, len(spec.shape))
     return Stored(name, spec, len(spec.shape), "chunked" if chunks else "sliced", chunks=chunks)
+
+
+def described_or_reason(place: str, name: str, array: Any) -> Stored:
+    """What is loaded of an array in a file; or the reason why it cannot be."""
+    return stored_or_reason(place, name, "sliced", lambda: described(place, name, array))
 
 
 def chunks_of(array: Any, ndim: int) -> tuple[int | tuple[int, ...], ...] | None:
@@ -147,7 +142,13 @@ class CallFile:
 
     def listing(self, name: str | None, *, attributes: bool) -> Listing:
         """The one array. See `FormatReader`."""
-        return Listing(self.file.path, [described(self.file.path, self.array)], 0, {})
+        return Listing(self.file.path, [self._stored], 0, {})
+
+    @property
+    def _stored(self) -> Stored:
+        array = self.array  # whose function raises its own errors
+        with file_errors(self.file.path):
+            return described(self.file.path, None, array)
 
     def check_same(self, stored: Stored) -> None:
         """Calls the function on this rank, and compares its array with the one of the rank that inspected it.
@@ -155,9 +156,9 @@ class CallFile:
         Raises:
             FileError: It has another shape or dtype.
         """
-        own, there = described(self.file.path, self.array).spec, stored.spec
-        if own != there:
-            reason = f"returned an array of {own} on this rank, and of {there} on the rank that inspected it."
+        own = self._stored.spec
+        if own != stored.spec:
+            reason = f"returned an array of {own} on this rank, and of {stored.spec} on the rank that inspected it."
             raise FileError(self.file.path, None, f"{reason} Return the same array on all ranks.")
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:

@@ -87,22 +87,19 @@ class ZarrFile(OpenFormat):
         found: dict[str, dict[str, Any]] = {}
 
         def tree(path: str) -> Tree:
-            member = self._member(path)
-            with file_errors(file.path, f"/{path}" if path else None, what="its metadata"):
-                if attributes:
-                    found[path.removeprefix(root).strip("/")] = dict(member.attrs)
-                if hasattr(member, "shape"):
-                    arrays.append(self._stored(f"/{path}", member))
-                    return len(arrays) - 1
-                names = self._names(path)
-            return {inner: tree_or_reason(f"{path}/{inner}".strip("/")) for inner in names}
-
-        def tree_or_reason(path: str) -> Tree:
             try:
-                return tree(path)
+                member = self._member(path)
+                with file_errors(file.path, f"/{path}" if path else None, what="its metadata"):
+                    if attributes:
+                        found[path.removeprefix(root).strip("/")] = dict(member.attrs)
+                    if not hasattr(member, "shape"):
+                        return {inner: tree(f"{path}/{inner}".strip("/")) for inner in self._names(path)}
+                    arrays.append(self._stored(f"/{path}", member))
             except FileError as error:
+                if path == root:
+                    raise
                 arrays.append(left_out(file.path, f"/{path}", "unknown", error))
-                return len(arrays) - 1
+            return len(arrays) - 1
 
         made = tree(root)
         return Listing(file.absolute_path, arrays, made, found, root=f"/{root}")
