@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import h5netcdf
 import h5py
 import ml_dtypes
 import netCDF4
@@ -135,7 +134,7 @@ TENSORS = {name: array.copy(order="C") for name, array in ARRAYS.items()}
 FLOATS = ["bfloat16", "float8_e4m3fn", "float8_e5m2"]
 ML_TENSORS = {name: np.arange(-8, 8).astype(getattr(ml_dtypes, name)) for name in FLOATS}
 
-TABLE = np.zeros(50, [("id", ">i4"), ("mass", ">f8", (3,)), ("name", "S5"), ("flux", ">f4"), ("z", ">c8")])
+TABLE = np.zeros(50, [("id", ">i4"), ("mass", ">f8", (3,)), ("name", "S5"), ("flag", "?"), ("z", ">c8")])
 TABLE["id"], TABLE["mass"], TABLE["name"] = np.arange(50), np.arange(150.0).reshape(50, 3), b"ab"
 IMAGES = {
     "PIXELS": np.arange(24, dtype=">i4").reshape(2, 3, 4),
@@ -171,19 +170,6 @@ def arrays_of(dtypes):
     return {dtype.replace(">", "big "): values.astype(dtype) for dtype in dtypes.split()}
 
 
-def write_h5netcdf(path, arrays):
-    with h5netcdf.File(path, "w", invalid_netcdf=True) as file:
-        file.dimensions = {"y": 5, "x": 8}
-        for number, (name, array) in enumerate(arrays.items()):
-            options = {"compression": "gzip", "chunks": (2, 3)} if number % 2 else {}
-            file.create_variable(name, ("y", "x"), data=array, **options)
-
-
-def read_h5netcdf(path):
-    with h5netcdf.File(path) as file:
-        return {name: variable[...] for name, variable in file.variables.items()}
-
-
 def read_npz(path):
     with np.load(path) as file:
         return {**file}
@@ -210,9 +196,7 @@ class Written(NamedTuple):
 
 EVERY_DTYPE = {
     "npz": Written(write_npz, read_npz, arrays_of(f"? {NUMBERS} f2 g c8 c16 S5 U3 M8[ns] m8[s] {BIG} >c16 >U3")),
-    "npz, deflated": Written(write_deflated, read_npz, arrays_of(f"? {NUMBERS} f2 c8 S5 U3 M8[ns] >f8")),
     "safetensors": Written(write_safetensors, load_file, arrays_of(f"? {NUMBERS} f2 c8")),
-    "h5netcdf": Written(write_h5netcdf, read_h5netcdf, arrays_of(f"? {NUMBERS} f2 c8 c16 S5 {BIG}")),
     "zarr 2": Written(
         partial(write_zarr, version=2), read_zarr, arrays_of(f"? {NUMBERS} f2 c8 c16 S5 U3 M8[ns] m8[s] {BIG}")
     ),

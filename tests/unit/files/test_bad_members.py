@@ -2,10 +2,14 @@
 
 import bz2
 import gzip
+import itertools
 import json
 import lzma
 import struct
 import zipfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import h5py
 import netCDF4
@@ -23,22 +27,11 @@ from tests.unit.files.reading import inspected, loaded
 GOOD = np.arange(6.0)
 
 
-def hdf5_time(path):
+def hdf5_of(path, kind):
+    """A dataset of a type that no array has."""
     with h5py.File(path, "w") as file:
         file["good"] = GOOD
-        h5py.h5d.create(file.id, b"bad", h5py.h5t.UNIX_D32LE, h5py.h5s.create_simple((2,)))
-
-
-def hdf5_references(path):
-    with h5py.File(path, "w") as file:
-        file["good"] = GOOD
-        file["bad"] = np.array([file.ref], h5py.ref_dtype)
-
-
-def hdf5_of_variable_length(path):
-    with h5py.File(path, "w") as file:
-        file["good"] = GOOD
-        file.create_dataset("bad", (2,), h5py.vlen_dtype("i4"))
+        h5py.h5d.create(file.id, b"bad", kind, h5py.h5s.create_simple((2,)))
 
 
 def hdf5_damaged_header(path, name="bad"):
@@ -48,10 +41,6 @@ def hdf5_damaged_header(path, name="bad"):
     content = bytearray(path.read_bytes())
     content[at : at + 12] = bytes(12)
     path.write_bytes(content)
-
-
-def hdf5_damaged_group(path):
-    hdf5_damaged_header(path, "bad/x")
 
 
 def hdf5_unknown_filter(path):
@@ -70,11 +59,6 @@ def hdf5_damaged_strings(path):
         bad.id.write_direct_chunk((0,), b"no deflated bytes")
 
 
-def hdf5_dangling_link(path):
-    with h5py.File(path, "w") as file:
-        file["good"], file["bad"] = GOOD, h5py.ExternalLink("none.h5", "x")
-
-
 def netcdf_of_variable_length(path):
     with netCDF4.Dataset(path, "w") as file:
         file.createDimension("x", 6)
@@ -82,42 +66,17 @@ def netcdf_of_variable_length(path):
         file.createVariable("bad", file.createVLType("i4", "rows"), ("x",))[0] = np.arange(3, dtype="i4")
 
 
-def netcdf_damaged_header(path):
-    with netCDF4.Dataset(path, "w") as file:
-        file.createDimension("x", 6)
-        file.createVariable("good", "f8", ("x",))[:] = GOOD
-    with h5py.File(path, "r+") as file:
-        h5py.h5d.create(file.id, b"bad", h5py.h5t.UNIX_D32LE, h5py.h5s.create_simple((2,)))
-
-
-def npz_of_objects(path):
-    with path.open("wb") as file:
-        np.savez(file, good=GOOD, bad=np.array([None]))
-
-
-def npz_text(path):
-    npz_of_objects(path)
-    with zipfile.ZipFile(path, "w") as archive, archive.open("good.npy", "w") as member:
-        np.save(member, GOOD)
-        member.close()
-        archive.writestr("bad", "no array at all")
-
-
-def npz_with(path, member, **info):
-    """An archive whose member "bad" has these bytes, or says something else of itself."""
+def npz_with(path, member):
+    """An archive whose member "bad" has these bytes."""
     with path.open("wb") as file:
         np.savez(file, good=GOOD)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("bad.npy", member)
 
 
-def npy_bytes():
-    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (2,), }"
+def npy_bytes(dtype="<f8"):
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': (2,), }}".encode()
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(16)
-
-
-def npz_damaged_header(path):
-    npz_with(path, npy_bytes().replace(b"'descr'", b"'escr' "))
 
 
 def npz_in_central_directory(path, at, value):
@@ -128,18 +87,6 @@ def npz_in_central_directory(path, at, value):
         start = content.rfind(signature)
         content[start + offset : start + offset + 2] = struct.pack("<H", value)
     path.write_bytes(content)
-
-
-def npz_encrypted(path):
-    npz_in_central_directory(path, 6, 1)
-
-
-def npz_unknown_compression(path):
-    npz_in_central_directory(path, 8, 97)
-
-
-def npz_damaged_deflate(path):
-    npz_in_central_directory(path, 8, zipfile.ZIP_DEFLATED)
 
 
 def safetensors_f4(path):
@@ -153,17 +100,9 @@ def safetensors_f4(path):
 
 def index_of_shards(path, shard):
     save_file({"good": GOOD}, path.with_name("shard-1"))
-    path.with_name("shard-2").write_bytes(shard)
+    if shard:
+        path.with_name("shard-2").write_bytes(shard)
     path.write_text(json.dumps({"weight_map": {"good": "shard-1", "bad": "shard-2"}}))
-
-
-def index_missing_shard(path):
-    index_of_shards(path, b"")
-    path.with_name("shard-2").unlink()
-
-
-def index_damaged_shard(path):
-    index_of_shards(path, b"no shard at all")
 
 
 def zarr_with(path, version, edit):
@@ -199,43 +138,37 @@ def zarr_damaged_strings(path):
     chunk.write_bytes(b"no chunk")
 
 
-BAD = [
-    hdf5_time,
-    hdf5_references,
-    hdf5_of_variable_length,
-    hdf5_damaged_header,
-    hdf5_damaged_group,
-    hdf5_unknown_filter,
-    hdf5_damaged_strings,
-    hdf5_dangling_link,
-    netcdf_of_variable_length,
-    netcdf_damaged_header,
-    npz_of_objects,
-    npz_text,
-    npz_damaged_header,
-    npz_encrypted,
-    npz_unknown_compression,
-    npz_damaged_deflate,
-    safetensors_f4,
-    index_missing_shard,
-    index_damaged_shard,
-    *[
-        pytest.param(
-            lambda path, version=version, edit=edit: zarr_with(path, version, edit), id=f"zarr {version} {name}"
-        )
-        for version in ZARR_VERSIONS
-        for name, edit in ZARR.items()
-    ],
-    zarr_damaged_strings,
-    *([zarr_of_objects] if len(ZARR_VERSIONS) == 1 else []),
-]
+BAD: dict[str, Callable[[Path], None]] = {
+    "HDF5, a time": lambda path: hdf5_of(path, h5py.h5t.UNIX_D32LE),
+    "HDF5, references": lambda path: hdf5_of(path, h5py.h5t.STD_REF_OBJ),
+    "HDF5, variable length": lambda path: hdf5_of(path, h5py.h5t.vlen_create(h5py.h5t.NATIVE_INT32)),
+    "HDF5, damaged header": hdf5_damaged_header,
+    "HDF5, damaged group": lambda path: hdf5_damaged_header(path, "bad/x"),
+    "HDF5, unknown filter": hdf5_unknown_filter,
+    "HDF5, damaged strings": hdf5_damaged_strings,
+    "netCDF, variable length": netcdf_of_variable_length,
+    "npz, objects": lambda path: npz_with(path, npy_bytes("|O")),
+    "npz, text": lambda path: npz_with(path, b"no array at all"),
+    "npz, damaged header": lambda path: npz_with(path, npy_bytes().replace(b"'descr'", b"'escr' ")),
+    "npz, encrypted": lambda path: npz_in_central_directory(path, 6, 1),
+    "npz, unknown compression": lambda path: npz_in_central_directory(path, 8, 97),
+    "npz, damaged deflate": lambda path: npz_in_central_directory(path, 8, zipfile.ZIP_DEFLATED),
+    "safetensors, half bytes": safetensors_f4,
+    "index, missing shard": lambda path: index_of_shards(path, b""),
+    "index, damaged shard": lambda path: index_of_shards(path, b"no shard at all"),
+    "zarr, damaged strings": zarr_damaged_strings,
+}
+for version, name in itertools.product(ZARR_VERSIONS, ZARR):
+    BAD[f"zarr {version}, {name}"] = partial(zarr_with, version=version, edit=ZARR[name])
+if len(ZARR_VERSIONS) == 1:
+    BAD["zarr, objects"] = zarr_of_objects
 
 
 @pytest.fixture(params=BAD)
 def path(request, tmp_path):
     """A file of a good and a bad member."""
     path = tmp_path / "a"
-    request.param(path)
+    BAD[request.param](path)
     return path
 
 
@@ -270,28 +203,22 @@ def zip_of(path, *names):
             archive.writestr(name, bytes(16))
 
 
-OTHERS = {
-    "gzip": (lambda path: path.write_bytes(gzip.compress(npy_bytes())), "by gzip. .* with gunzip"),
-    "bzip2": (lambda path: path.write_bytes(bz2.compress(npy_bytes())), "by bzip2. .* with bunzip2"),
-    "xz": (lambda path: path.write_bytes(lzma.compress(npy_bytes())), "by xz. .* with unxz"),
-    "zstd": (lambda path: path.write_bytes(numcodecs.Zstd().encode(npy_bytes())), "by zstd. .* with unzstd"),
+def compressed(path, compress):
+    path.write_bytes(compress(npy_bytes()))
+
+
+OTHERS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "gzip": (partial(compressed, compress=gzip.compress), "by gzip. .* gunzip"),
+    "bzip2": (partial(compressed, compress=bz2.compress), "by bzip2. .* bunzip2"),
+    "xz": (partial(compressed, compress=lzma.compress), "by xz. .* unxz"),
+    "zstd": (partial(compressed, compress=numcodecs.Zstd().encode), "by zstd. .* unzstd"),
     "PyTorch": (
         lambda path: zip_of(path, "model/data.pkl", "model/data/0"),
-        "neither .npy .*: it has 'model/data.pkl'",
+        "neither .npy .*'model/data.pkl'",
     ),
-    "a spreadsheet": (
-        lambda path: zip_of(path, "[Content_Types].xml", "xl/workbook.xml"),
-        "neither .npy files nor a zarr",
-    ),
-    "parquet": (
-        lambda path: path.write_bytes(b"PAR1" + bytes(99)),
-        r"none of the formats that load reads: \.npy, .*PAR1",
-    ),
+    "parquet": (lambda path: path.write_bytes(b"PAR1" + bytes(99)), r"none of the formats .*: \.npy, .*PAR1"),
     "JSON": (lambda path: path.write_text("{}"), "is a JSON file, but no index of safetensors"),
-    "a damaged zip": (
-        lambda path: path.write_bytes(b"PK\x03\x04" + bytes(99)),
-        "the archive cannot be read: BadZipFile",
-    ),
+    "a damaged zip": (lambda path: path.write_bytes(b"PK\x03\x04" + bytes(99)), "archive cannot be read: BadZipFile"),
     "a damaged netCDF 3": (lambda path: path.write_bytes(b"CDF\x01" + bytes(2)), "netCDF 3 cannot be read"),
 }
 
@@ -301,16 +228,5 @@ def test_what_load_does_not_read(tmp_path, name):
     """The error says what it is, and how it is read."""
     write, message = OTHERS[name]
     write(tmp_path / "a.fits.gz")
-    for inspect in (inspected, stored):
-        with pytest.raises(FileError, match=message):
-            inspect(tmp_path / "a.fits.gz")
-
-
-@pytest.mark.parametrize("version", ZARR_VERSIONS)
-def test_a_damaged_group_of_zarr_is_an_error(tmp_path, version):
-    write_zarr(tmp_path, {"good": GOOD}, version)
-    for metadata in (tmp_path / "zarr.json", tmp_path / ".zgroup"):
-        if metadata.exists():
-            metadata.write_text('{"zarr')
-    with pytest.raises(FileError, match="its metadata cannot be read"):
-        inspected(tmp_path)
+    with pytest.raises(FileError, match=message):
+        inspected(tmp_path / "a.fits.gz")

@@ -5,8 +5,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from mpishare.errors import FileError, SpecError
-from mpishare.files.listing import stored
+from mpishare.errors import FileError
 from tests.arrays import assert_same
 from tests.unit.files.reading import inspected, loaded
 
@@ -17,22 +16,6 @@ def test_other_compressions(tmp_path, compression):
     with zipfile.ZipFile(tmp_path / "a.npz", "w", compression) as archive:
         archive.write(tmp_path / "a.npy", "a.npy")
     assert_same(loaded(tmp_path / "a.npz", "a"), np.arange(1000))
-
-
-def test_members_that_are_no_arrays_of_fixed_size(tmp_path):
-    """They are left out of the whole, and refused alone."""
-    np.savez(tmp_path / "a.npz", a=np.arange(3), b=np.array([None]))
-    contents = inspected(tmp_path / "a.npz")
-    assert [text.partition(":")[0] for text in contents.left_out] == ["dataset 'b'"]
-    assert loaded(tmp_path / "a.npz").keys() == {"a"}
-    with pytest.raises(SpecError, match=r"'b' of .*a.npz: it is a pickle of Python objects, which is not read"):
-        inspected(tmp_path / "a.npz", "b")
-    with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
-        archive.writestr("notes.txt", "no array at all")
-    assert "is not a .npy file" in stored(tmp_path / "a.npz")["notes.txt"].reason
-    assert loaded(tmp_path / "a.npz").keys() == {"a"}
-    with pytest.raises(FileError, match=r"there is no such array; the file has 'a', 'b', 'notes\.txt'"):
-        inspected(tmp_path / "a.npz", "c")
 
 
 def test_damaged_members(tmp_path):
