@@ -198,34 +198,23 @@ def _strips(axis: Axis, chunks: Sequence[int], most: int = sys.maxsize) -> Itera
 
     `chunks` are the first indices of the chunks; a range where these have one length.
 
-    A strip of a list has all indices between the first and the last. So a list is cut where indices that follow each
-    other are in different chunks, unless they are neighbours.
+    A strip of a list is within one chunk, and has all indices between the first and the last.
     """
-    indices, step = axis.indices, axis.indices.step if isinstance(axis.indices, range) else 1
-    edges = [0, len(indices)]
+    indices, first = axis.indices, 0
     if isinstance(indices, np.ndarray):
         numbers = indices // chunks.step if isinstance(chunks, range) else np.searchsorted(chunks, indices, "right")
-        is_cut = (np.diff(indices) > 1) & (np.diff(numbers) > 0)
-        edges[1:1] = (np.flatnonzero(is_cut) + 1).tolist()
-    for first, last in pairwise(edges):
-        while first < last:
-            limit = int(indices[first]) + min(most, len(indices)) * step
-            stop = min(bisect_left(indices, limit, first), last)
-            if stop < last:
-                following = bisect_right(chunks, int(indices[stop]))
-                if chunks[following - 1] <= indices[first]:  # the chunk of the first index has more than `most`
-                    following += 1
-                stop = bisect_left(indices, chunks[following - 1], first) if following <= len(chunks) else last
-            yield _strip(axis, first, stop)
-            first = stop
-
-
-def _strip(axis: Axis, first: int, stop: int) -> Strip:
-    """The strip of some of the indices of an axis."""
-    indices, order = axis.indices, axis.order
-    if isinstance(indices, range):
-        return Strip(indices[first:stop], slice(first, stop), None)
-    span = range(int(indices[first]), int(indices[stop - 1]) + 1)
-    if order is None and len(span) == stop - first:
-        return Strip(span, slice(first, stop), None)
-    return Strip(span, slice(first, stop) if order is None else order[first:stop], indices[first:stop] - span.start)
+        edges = [*np.flatnonzero(np.diff(numbers, prepend=-1)).tolist(), len(indices)]
+        for first, stop in pairwise(edges):
+            span = range(int(indices[first]), int(indices[stop - 1]) + 1)
+            place = slice(first, stop) if axis.order is None else axis.order[first:stop]
+            yield Strip(span, place, indices[first:stop] - span.start)
+        return
+    while first < len(indices):
+        stop = min(first + most, len(indices))
+        if stop < len(indices):
+            following = bisect_right(chunks, indices[stop])
+            if chunks[following - 1] <= indices[first]:  # the chunk of the first index has more than `most`
+                following += 1
+            stop = bisect_left(indices, chunks[following - 1], first) if following <= len(chunks) else len(indices)
+        yield Strip(indices[first:stop], slice(first, stop), None)
+        first = stop
