@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -211,12 +210,9 @@ class _Table:
 
     def __init__(self, file: InputFile, name: str, hdu: Any) -> None:
         self._file, self._make, is_groups = file, type(hdu).fromstring, hasattr(hdu, "parnames")
-        self._key = "GCOUNT" if is_groups else "NAXIS2"
-        without = (f"{self._key:8}=",) if is_groups else (f"{self._key:8}=", "PCOUNT  =")
-        cards = re.findall("(?s).{80}", hdu.header.tostring())
-        self._cards = [card for card in cards if not card.startswith(without)]
-        if not is_groups:  # no heap, which has the items of variable length
-            self._cards.insert(1, "PCOUNT  =                    0".ljust(80))
+        self._key, self._header = "GCOUNT" if is_groups else "NAXIS2", hdu.header.copy()
+        if not is_groups:
+            self._header["PCOUNT"] = 0  # no heap, which has the items of variable length
         rows = hdu.header[self._key]
         row_bytes = hdu.size // (rows or 1) if is_groups else hdu.header["NAXIS1"]
         start, self.shape = hdu.fileinfo()["datLoc"], (rows,)
@@ -244,9 +240,8 @@ class _Table:
 
     def _data(self, rows: NDArray[np.void]) -> tuple[NDArray[np.uint8], Any]:
         """The bytes of a table of these rows, and what astropy makes of them."""
-        cards = [self._cards[0], f"{self._key:8}= {len(rows):20}".ljust(80), *self._cards[1:]]
-        header = "".join(cards).encode("ascii")
-        header += b" " * (-len(header) % _BLOCK_BYTES)
+        self._header[self._key] = len(rows)
+        header = self._header.tostring().encode("ascii")
         content = header + rows.tobytes() + bytes(-rows.nbytes % _BLOCK_BYTES)
         data = self._make(content, **_OPTIONS).data
         if data.dtype.itemsize != rows.itemsize:
