@@ -171,17 +171,14 @@ def stored_type(spec: Spec) -> Any:
     """
     try:
         stored = h5py.h5t.py_create(_with_opaque_times(spec.dtype), logical=True)
+        if stored.get_size() != spec.dtype.itemsize or stored.dtype != spec.dtype:
+            raise TypeError(f"it is read as {stored.dtype}")
     except (TypeError, ValueError, RuntimeError) as error:
-        raise SpecError(f"dtype {spec.dtype} cannot be stored in HDF5: {error}. {_cure(spec)}") from error
-    if stored.get_size() != spec.dtype.itemsize or stored.dtype != spec.dtype:
-        raise SpecError(f"dtype {spec.dtype} cannot be stored in HDF5: it is read as {stored.dtype}. {_cure(spec)}")
+        cure = f"Use its bytes, e.g. .view('V{spec.dtype.itemsize}')."
+        if spec.dtype.kind == "U":
+            cure = "Use bytes, e.g. numpy.char.encode(…)."
+        raise SpecError(f"dtype {spec.dtype} cannot be stored in HDF5: {error}. {cure}") from error
     return stored
-
-
-def _cure(spec: Spec) -> str:
-    if spec.dtype.kind == "U":
-        return "Use bytes, e.g. numpy.char.encode(…)."
-    return f"Use its bytes, e.g. .view('V{spec.dtype.itemsize}')."
 
 
 def _with_opaque_times(dtype: np.dtype[Any]) -> np.dtype[Any]:

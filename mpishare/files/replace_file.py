@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays import slices
-from mpishare.arrays.raw import bytes_of
+from mpishare.arrays.raw import Block, bytes_of
 from mpishare.arrays.spec import Spec
 from mpishare.comm import callsite
 from mpishare.comm.agreement import Deferred, agree
@@ -60,11 +60,6 @@ class RowBlocks:
     spec: Spec
     starts: tuple[int, ...]
     offset: int = 0
-
-    @classmethod
-    def of_root(cls, spec: Spec, size: int) -> RowBlocks:
-        """An array that `ROOT`, one of `size` ranks, has alone."""
-        return cls(spec, (0, *(spec.nbytes,) * size))
 
     @classmethod
     def of_rows(cls, rows: Spec, lengths: Sequence[int]) -> RowBlocks:
@@ -199,7 +194,7 @@ class Replacement:
         return {
             name: RowBlocks.of_rows(spec, [count[name] for count in counts])
             if name in self.distributed
-            else RowBlocks.of_root(spec, comm.size)
+            else RowBlocks(spec, (0, *(spec.nbytes,) * comm.size))  # the root has all of it
             for name, spec in specs_of_root.items()
         }
 
@@ -236,12 +231,13 @@ class Replacement:
                 file = stack.enter_context(temporary.open("rb+", buffering=0)) if is_writer else None
             with self._agree():
                 work = Deferred()
+                own = self._own(checksums, work)
                 with bar:
                     if file is not None:
-                        self._write_runs(file.fileno(), received, checksums, work, bar)
+                        self._write_runs(file.fileno(), own, received, work, bar)
                     else:
                         with InFlight(comm, Tag.ROW_BLOCK) as sending:
-                            for _, data in self._own(checksums, work):
+                            for _, data in own:
                                 sending.send(data, ranks[self._rank])
                                 sending.wait_until(MAX_IN_FLIGHT - 1)
                 with work, file or nullcontext():  # closing it may report that bytes could not be written
@@ -254,21 +250,16 @@ class Replacement:
         return [np.concatenate(of_ranks) for of_ranks in zip(*by_rank, strict=True)]
 
     def _write_runs(
-        self,
-        fd: int,
-        received: Sequence[tuple[int, NDArray[np.uint8], Run]],
-        checksums: dict[str, list[int]],
-        work: Deferred,
-        bar: Bar,
+        self, fd: int, own: Iterator[Any], received: Sequence[tuple[int, Block, Run]], work: Deferred, bar: Bar
     ) -> None:
         """Writes this rank's bytes, and then the bytes of others. The others are about as far as this rank is."""
         nbytes, done = sum(array.spec.nbytes for array in self.blocks.values()), 0
-        own = (array.starts[self._rank + 1] - array.starts[self._rank] for array in self.blocks.values())
-        mine = sum(own) + sum(run.nbytes for _, _, run in received)
+        mine = sum(array.starts[self._rank + 1] - array.starts[self._rank] for array in self.blocks.values())
+        mine += sum(run.nbytes for _, _, run in received)
         places = [(sender, buffer) for sender, buffer, _ in received]
         with InFlight(self.context.collective_comm, Tag.ROW_BLOCK, buffers=places) as receiving:
             arriving = zip((run for _, _, run in received), receiving.receive_all(), strict=True)
-            for run, data in chain(self._own(checksums, work), arriving):
+            for run, data in chain(own, arriving):
                 with work:
                     write_exactly(fd, run.offset, memoryview(data))
                 done += run.nbytes

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -147,15 +146,13 @@ def _by_dataset(file: Path, array: Any, dataset: str | None) -> dict[str, Any]:
     is_several = isinstance(array, Mapping)
     if file.suffix == _NPY:
         if dataset is not None or is_several:
-            names = list(array) if is_several else dataset
-            raise ArgumentError(f"{file} is a .npy file, which holds one array without a name; dataset is {names!r}.")
+            raise ArgumentError(f"{file} is a .npy file, which holds one array without a name. Leave the name out.")
         return {_NPY_NAME: array}
     if file.suffix not in _HDF5:
         raise ArgumentError(f"{file} has suffix {file.suffix!r}. Use {_NPY}, or one of {', '.join(_HDF5)} for HDF5.")
-    if dataset is None and not is_several:
-        raise ArgumentError(f"{file} is an HDF5 file: name the dataset, as in save(path, array, 'grid').")
-    if dataset is not None and is_several:
-        raise ArgumentError(f"dataset is {dataset!r}, but a dict of arrays has the names of its datasets.")
+    if (dataset is None) != is_several:
+        forms = "save(path, array, 'grid') or save(path, {'grid': array})"
+        raise ArgumentError(f"{file} is an HDF5 file: name the dataset of each array once, as in {forms}.")
     arrays = {_checked_dataset(name): value for name, value in (array if is_several else {dataset: array}).items()}
     if is_several and len(arrays) < len(array):
         raise ArgumentError(f"{list(array)} has a name twice, as slashes at the ends of a name are left out.")
@@ -175,9 +172,7 @@ def names_in(names: object, arrays: Mapping[str, object]) -> list[str]:
     Raises:
         ArgumentError: It is not a collection of names of arrays.
     """
-    wanted: set[object] = {None}  # which is not a name
-    with suppress(TypeError):  # iterated once: it may be a generator
-        wanted = {None} if isinstance(names, str) else set(names)  # type: ignore[call-overload]
+    wanted = {None} if isinstance(names, str) or not isinstance(names, Iterable) else set(names)
     if not wanted <= arrays.keys():
         known = ", ".join(map(repr, arrays))
         raise ArgumentError(f"distributed is {names!r}; expected a collection of names from {known}.")

@@ -232,7 +232,7 @@ def test_several_datasets(shared_folder):
 
 REFUSED: list[tuple[Any, Any, str | None, str, str]] = [
     ("a.txt", ONES, None, "ArgumentError", "suffix '.txt'"),
-    ("a.h5", ONES, None, "ArgumentError", "name the dataset"),
+    ("a.h5", ONES, None, "ArgumentError", "name the dataset of each"),
     ("a.npy", ONES, "x", "ArgumentError", "one array without a name"),
     ("old.h5", ONES, "group", "ArgumentError", "'group' is a group"),
     ("old.h5", ONES, "type", "ArgumentError", "'type' is a datatype"),
@@ -243,7 +243,7 @@ REFUSED: list[tuple[Any, Any, str | None, str, str]] = [
     ("old.h5", {"y": ONES, "same/z": ONES}, None, "ArgumentError", "lead to one dataset"),
     ("a.npy", np.array([None]), None, "SpecError", "holds Python objects"),
     ("a.h5", np.array(["a"]), "x", "SpecError", "dataset 'x' of"),
-    ("a.h5", {"x": ONES}, "group", "ArgumentError", "has the names of its datasets"),
+    ("a.h5", {"x": ONES}, "group", "ArgumentError", "name the dataset of each"),
     ("a.h5", {"x": ONES, "/x": ONES}, None, "ArgumentError", "has a name twice"),
     ("old.h5", {"group/y": ONES, "same/y": ONES}, None, "ArgumentError", "lead to one dataset"),
     ("no/a.npy", ONES, None, "FileError", "No such file or directory; it was not saved"),

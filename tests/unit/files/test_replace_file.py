@@ -23,4 +23,3 @@ def test_the_runs_of_all_ranks_are_the_whole_array_once(itemsize, lengths, shape
     assert everything == [run for own in runs for run in own]
     assert all(run.offset + run.nbytes == after.offset for run, after in pairwise([Run(0, 0), *everything]))
     assert all(run.nbytes % itemsize == 0 < run.nbytes <= max(itemsize, BLOCK_BYTES) for run in everything)
-    assert RowBlocks.of_root(blocks.spec, 3).starts == (0, *(blocks.spec.nbytes,) * 3)
