@@ -101,7 +101,24 @@ class Hdf5File(OpenFormat):
         Raises:
             Exception: It is damaged, or h5py has no dtype for its items.
         """
-        return _stored_as(self.file, path, dataset, target)
+        shape, offset = dataset.shape, dataset.get_offset()
+        dtype, left_out = readable(dataset.dtype)
+        is_text = dtype is not None and dtype.hasobject
+        layout, chunks, filters = ("contiguous", None, []) if offset is not None else _layout_of(dataset)
+        facts = (chunks, tuple(name for _, name in filters), is_text)
+        try:
+            spec = _spec_of(shape, dtype, left_out)
+        except SpecError as error:
+            unknown = Spec(NO_DTYPE, shape or ())
+            return Stored(path, unknown, len(unknown.shape), layout, None, *facts, str(error), target=target)
+        codes = [code for code, _ in filters]
+        if h5py.h5z.FILTER_FLETCHER32 in codes:
+            _check_chunks(dataset, codes.index(h5py.h5z.FILTER_FLETCHER32))
+        missing = [name for code, name in filters if not h5py.h5z.filter_avail(code)]
+        reason = _MISSING_FILTER.format(missing[0]) if missing else ""
+        if is_text or left_out or target or not _is_as_in_memory(self.file, dataset, offset, spec):
+            offset = None
+        return Stored(path, spec, len(shape), layout, offset, *facts, reason, tuple(left_out), target)
 
     def attributes(self, path: str, member: Any, unread: list[str]) -> dict[str, Any]:
         """The attributes of h5py's dataset or group, which has that path. Those that cannot be read join `unread`."""
@@ -226,28 +243,6 @@ def _why_dangling(group: Any, key: bytes, error: BaseException) -> str:
 def path_of(name: str) -> str:
     """The canonical form of a name. The `name` of h5py's object is another one behind a link."""
     return "/" + "/".join(part for part in name.split("/") if part not in ("", "."))
-
-
-def _stored_as(file: InputFile, name: str, dataset: Any, target: tuple[str, str] | None) -> Stored:
-    """What the file says of a dataset, h5py's low-level object, with the reason if it cannot be loaded."""
-    shape, offset = dataset.shape, dataset.get_offset()
-    dtype, left_out = readable(dataset.dtype)
-    is_text = dtype is not None and dtype.hasobject
-    layout, chunks, filters = ("contiguous", None, []) if offset is not None else _layout_of(dataset)
-    facts = (chunks, tuple(name for _, name in filters), is_text)
-    try:
-        spec = _spec_of(shape, dtype, left_out)
-    except SpecError as error:
-        unknown = Spec(NO_DTYPE, shape or ())
-        return Stored(name, unknown, len(unknown.shape), layout, None, *facts, str(error), target=target)
-    codes = [code for code, _ in filters]
-    if h5py.h5z.FILTER_FLETCHER32 in codes:
-        _check_chunks(dataset, codes.index(h5py.h5z.FILTER_FLETCHER32))
-    missing = [name for code, name in filters if not h5py.h5z.filter_avail(code)]
-    reason = _MISSING_FILTER.format(missing[0]) if missing else ""
-    if is_text or left_out or target or not _is_as_in_memory(file, dataset, offset, spec):
-        offset = None
-    return Stored(name, spec, len(shape), layout, offset, *facts, reason, tuple(left_out), target)
 
 
 def _layout_of(dataset: Any) -> tuple[str, tuple[int, ...] | None, list[tuple[int, str]]]:

@@ -32,9 +32,6 @@ from mpishare.memory.per_node import node_counts, on_each_node
 from mpishare.objects.distributed import Distributed
 from mpishare.progress_bar import check_tqdm
 
-Split = bool | Sequence[int]
-"""What `load` takes for `split`: whether to, or how many rows each node takes."""
-
 
 def load(
     path: str | os.PathLike[str] | None = None,
@@ -44,7 +41,7 @@ def load(
     region: Any = None,
     read: str = "job",
     map: bool = False,  # noqa: A002 - what NumPy calls mmap_mode
-    split: Split = False,
+    split: bool | Sequence[int] = False,
     dtype: DTypeLike | None = None,
     attributes: bool = False,
     progress: bool = False,
