@@ -46,27 +46,15 @@ def write_npy(path, arrays):
         np.save(file, array)
 
 
-def write_hdf5(path, arrays):
+def write_hdf5(path, arrays, **options):
     with h5py.File(path, "w") as file:
         for name, array in arrays.items():
-            file[name] = array
+            file.create_dataset(name, data=array, **(options if array.ndim and array.size else {}))
 
 
-def write_chunks(path, arrays):
-    with h5py.File(path, "w") as file:
-        for name, array in arrays.items():
-            options = {"chunks": True, "compression": "gzip"} if array.ndim and array.size else {}
-            file.create_dataset(name, data=array, **options)
-
-
-def write_npz(path, arrays):
+def write_npz(path, arrays, save=np.savez):
     with path.open("wb") as file:
-        np.savez(file, **arrays)
-
-
-def write_deflated(path, arrays):
-    with path.open("wb") as file:
-        np.savez_compressed(file, **arrays)
+        save(file, **arrays)
 
 
 def write_safetensors(path, arrays):
@@ -146,9 +134,9 @@ IMAGES = {
 WRITTEN = {
     "npy": Format(write_npy, {"": ARRAYS["fortran"]}, "NpyFile"),
     "hdf5": Format(write_hdf5, ARRAYS, "Hdf5File"),
-    "hdf5, chunked": Format(write_chunks, ARRAYS, "Hdf5File"),
+    "hdf5, chunked": Format(partial(write_hdf5, chunks=True, compression="gzip"), ARRAYS, "Hdf5File"),
     "npz": Format(write_npz, ARRAYS, "NpzFile"),
-    "npz, deflated": Format(write_deflated, ARRAYS, "NpzFile"),
+    "npz, deflated": Format(partial(write_npz, save=np.savez_compressed), ARRAYS, "NpzFile"),
     "FITS": Format(write_fits, IMAGES, "FitsFile"),
     "FITS, compressed": Format(write_compressed, {"SMALL": ARRAYS["small"]}, "FitsFile"),
     "netCDF 3": Format(write_netcdf3, {name: IMAGES[name] for name in ("PIXELS", "HEAT")}, "Netcdf3File"),

@@ -4,7 +4,6 @@ import importlib
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 import h5netcdf
 import h5py
@@ -107,20 +106,6 @@ def write_user_types(file):
     file.createVariable("filled", str, ("time",), fill_value="nothing")[0] = "a"
 
 
-def write_filters(file):
-    file.createDimension("y", 30)
-    file.createDimension("x", 50)
-    options: dict[str, dict[str, Any]] = {
-        "zlib": {"zlib": True, "complevel": 9},
-        "shuffled": {"compression": "zlib", "shuffle": False, "fletcher32": True},
-        "contiguous": {"contiguous": True},
-        "big": {"endian": "big"},
-        "big and chunked": {"endian": "big", "zlib": True},
-    }
-    for name, chosen in options.items():
-        file.createVariable(name, "f4", ("y", "x"), **chosen)[:] = np.arange(1500).reshape(30, 50)
-
-
 def write_nothing(file):
     file.createDimension("x", 3)
     file.title = "nothing"
@@ -134,7 +119,6 @@ KINDS = {
     write_attributes: (*HDF5, *CLASSIC),
     write_groups: HDF5[:1],
     write_user_types: HDF5[:1],
-    write_filters: HDF5,
     write_nothing: (*HDF5, *CLASSIC),
 }
 TABLE = [(write, kind) for write, kinds in KINDS.items() for kind in kinds]
