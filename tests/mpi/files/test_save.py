@@ -72,7 +72,7 @@ def test_dtypes_in_hdf5(shared_folder):
 
 
 @FORMATS
-@pytest.mark.parametrize("block_bytes", [1000, 4 << 20])
+@pytest.mark.parametrize("block_bytes", [5, 1000, 4 << 20])
 def test_rows_of_each_rank(shared_folder, name, dataset, block_bytes, monkeypatch):
     monkeypatch.setattr(replace_file, "BLOCK_BYTES", block_bytes)
     for count in (0, 1, 2, 7, 997):
