@@ -25,7 +25,7 @@ FORMATS = [pytest.param(name, marks=[] if name in ON_EVERY_MPI else [pytest.mark
 def written(request, build_folder):
     """A file of each format, the names of its arrays, and what they are."""
     form, path = WRITTEN[request.param], build_folder / f"format of {request.param}"
-    arrays = {"": LARGE} if request.param == "npy" else {"LARGE": LARGE, "SMALL": SMALL}
+    arrays = {"": np.asfortranarray(LARGE)} if request.param == "npy" else {"LARGE": LARGE, "SMALL": SMALL}
     if request.param.startswith("FITS"):
         arrays = {name: array.astype(">i8") for name, array in arrays.items()}
     if request.param == "netCDF 3":
@@ -46,14 +46,19 @@ def assert_loaded(result, expected):
     assert segment_of(result) is not None
 
 
-@pytest.mark.parametrize(("read", "backend"), [("job", None), ("node", "private")])
-def test_every_format(written, read, backend):
+@pytest.mark.parametrize(
+    ("read", "backend", "chunk"), [("job", None, "100K"), ("job", "private", "1M"), ("node", "private", "1M")]
+)
+def test_every_format(written, configured, read, backend, chunk):
     path, arrays = written
+    comm, mask = configured(chunk=chunk), np.arange(1100) % 7 == 3
     for name, array in arrays.items():
-        for index in (None, np.s_[::-3], np.s_[5:90, None], [9, 3, -1, 3]):
-            result = ms.load(path, name, region=index, read=read, backend=backend)
+        indices = [None, np.s_[::-3], np.s_[5:90, None], [9, 3, -1, 3]]
+        for index in indices if array.ndim < 2 else [*indices, np.s_[:, 77], np.s_[5:, mask]]:
+            result = ms.load(path, name, region=index, read=read, backend=backend, comm=comm)
             assert_loaded(result, array if index is None else array[index])
-    everything = ms.load(path, read=read, backend=backend)
+            assert index is not None or result.flags.fnc == array.flags.fnc
+    everything = ms.load(path, read=read, backend=backend, comm=comm)
     for name, array in arrays.items():
         assert_loaded(everything if name is None else everything[name], array)
 

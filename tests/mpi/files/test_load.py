@@ -20,12 +20,6 @@ from tests.mpi.files.test_formats import assert_loaded, read_bytes
 
 COMM = MPI.COMM_WORLD
 LARGE = np.random.default_rng(3).integers(0, 2**40, (700, 1100))
-FILES = {
-    "npy": ("large.npy", None),
-    "fortran": ("fortran.npy", None),
-    "contiguous": ("a.h5", "flat"),
-    "chunked": ("a.h5", "chunked"),
-}
 
 
 def make_hdf5(path):
@@ -45,7 +39,6 @@ def folder(build_folder):
     """Files that no test changes."""
     if COMM.rank == 0:
         np.save(build_folder / "large.npy", LARGE)
-        np.save(build_folder / "fortran.npy", np.asfortranarray(LARGE))
         np.save(build_folder / "small.npy", LARGE[:3, :4])
         np.lib.format.open_memmap(build_folder / "huge.npy", "w+", np.uint8, (1 << 42,))  # a sparse file
         make_hdf5(build_folder / "a.h5")
@@ -53,18 +46,6 @@ def folder(build_folder):
             file["a"], file["empty"] = np.arange(5), h5py.Empty("f4")
     COMM.Barrier()
     return build_folder
-
-
-@pytest.mark.parametrize("backend", [None, "private"])
-@pytest.mark.parametrize(("read", "chunk"), [("job", "1M"), ("job", "100K"), ("node", "1M")])
-@pytest.mark.parametrize("name", FILES)
-def test_every_file_in_every_way(folder, configured, name, read, chunk, backend):
-    comm, (file, dataset) = configured(chunk=chunk), FILES[name]
-    rows, mask = [699, 3, -1, 3, *range(100, 400)], np.arange(1100) % 7 == 3
-    for index in (None, np.s_[::-3, 5:900:7], np.s_[:, 77], np.s_[100:600, None], rows, np.s_[5:, mask]):
-        result = ms.load(folder / file, dataset, region=index, read=read, backend=backend, comm=comm)
-        assert_loaded(result, LARGE if index is None else LARGE[index])
-        assert index is not None or result.flags.fnc == (name == "fortran")
 
 
 def test_a_group_is_a_dict_of_arrays_in_one_segment(folder):
