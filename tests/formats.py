@@ -32,12 +32,10 @@ class Format(NamedTuple):
     Attributes:
         write: Writes arrays by name to a path, by the library of the format.
         arrays: What it writes.
-        reader: The name of the class that reads it.
     """
 
     write: Callable[[Any, dict[str, Any]], Any]
     arrays: dict[str, Any]
-    reader: str
 
 
 def write_npy(path, arrays):
@@ -132,20 +130,20 @@ IMAGES = {
 }
 
 WRITTEN = {
-    "npy": Format(write_npy, {"": ARRAYS["fortran"]}, "NpyFile"),
-    "hdf5": Format(write_hdf5, ARRAYS, "Hdf5File"),
-    "hdf5, chunked": Format(partial(write_hdf5, chunks=True, compression="gzip"), ARRAYS, "Hdf5File"),
-    "npz": Format(write_npz, ARRAYS, "NpzFile"),
-    "npz, deflated": Format(partial(write_npz, save=np.savez_compressed), ARRAYS, "NpzFile"),
-    "FITS": Format(write_fits, IMAGES, "FitsFile"),
-    "FITS, compressed": Format(write_compressed, {"SMALL": ARRAYS["small"]}, "FitsFile"),
-    "netCDF 3": Format(write_netcdf3, {name: IMAGES[name] for name in ("PIXELS", "HEAT")}, "Netcdf3File"),
-    "safetensors": Format(write_safetensors, {**TENSORS, **ML_TENSORS}, "SafetensorsFile"),
-    "safetensors, index": Format(write_index, TENSORS, "SafetensorsIndex"),
+    "npy": Format(write_npy, {"": ARRAYS["fortran"]}),
+    "hdf5": Format(write_hdf5, ARRAYS),
+    "hdf5, chunked": Format(partial(write_hdf5, chunks=True, compression="gzip"), ARRAYS),
+    "npz": Format(write_npz, ARRAYS),
+    "npz, deflated": Format(partial(write_npz, save=np.savez_compressed), ARRAYS),
+    "FITS": Format(write_fits, IMAGES),
+    "FITS, compressed": Format(write_compressed, {"SMALL": ARRAYS["small"]}),
+    "netCDF 3": Format(write_netcdf3, {name: IMAGES[name] for name in ("PIXELS", "HEAT")}),
+    "safetensors": Format(write_safetensors, {**TENSORS, **ML_TENSORS}),
+    "safetensors, index": Format(write_index, TENSORS),
 }
 for number in ZARR_VERSIONS:
-    WRITTEN[f"zarr {number}"] = Format(partial(write_zarr, version=number), TENSORS, "ZarrFile")
-    WRITTEN[f"zarr {number}, zip"] = Format(partial(write_zip, version=number), TENSORS, "ZarrFile")
+    WRITTEN[f"zarr {number}"] = Format(partial(write_zarr, version=number), TENSORS)
+    WRITTEN[f"zarr {number}, zip"] = Format(partial(write_zip, version=number), TENSORS)
 
 INTEGERS = "i1 u1 i2 u2 i4 u4 i8 u8"
 NUMBERS = f"{INTEGERS} f4 f8"
