@@ -79,12 +79,25 @@ class Hdf5File(OpenFormat):
         try:
             member = self.object(name)
         except (*FOREIGN_ERRORS, AttributeError) as error:  # the last one of h5netcdf
-            names = shown_names(dict(self.links(self.handle.id, "/")))
-            reason = f"there is no such dataset or group; the file has {names}. HDF5: {reason_of(error)}."
+            reason = f"there is no such dataset or group; {self._members_near(name)}. HDF5: {reason_of(error)}."
             raise FileError(self.file.path, name, reason) from error
         if isinstance(member, h5py.h5t.TypeID):
             raise FileError(self.file.path, name, "is a Datatype, neither a dataset nor a group.")
         return member
+
+    def _members_near(self, name: str) -> str:
+        """What the last group along a name has."""
+        group, path = self.handle.id, ""
+        for part in path_of(name)[1:].split("/"):
+            try:
+                inner = self.object(f"{path}/{part}")
+            except (*FOREIGN_ERRORS, AttributeError):
+                break
+            if not isinstance(inner, h5py.h5g.GroupID):
+                return f"'{path}/{part}' is a dataset"
+            group, path = inner, f"{path}/{part}"
+        names = shown_names(dict(self.links(group, path or "/")))
+        return f"{f'the group {path!r}' if path else 'the file'} has {names}"
 
     def links(self, group: Any, path: str) -> list[tuple[str, bytes]]:
         """The members of h5py's low-level group, which has that path: the name of each, and of the link to it."""

@@ -299,11 +299,19 @@ def test_columns_that_are_left_out(path):
     assert_same(loaded(path)["b"], np.zeros(2, [("name", "S1")]))
 
 
-@pytest.mark.parametrize("name", ["nowhere", "/runs/first/speed", "runs/second/speed", "grid/x"])
-def test_a_name_that_is_not_there(path, name):
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("nowhere", "the file has 'grid', 'runs'"),
+        ("/runs/first/speed", "the group '/runs/first' has 'velocity'"),
+        ("runs/second/speed", "the group '/runs' has 'first'"),
+        ("grid/x", "'/grid' is a dataset"),
+    ],
+)
+def test_a_name_that_is_not_there(path, name, near):
     with h5py.File(path, "w") as file:
         file["grid"] = file["runs/first/velocity"] = np.arange(3)
-    with pytest.raises(FileError, match="there is no such dataset or group; the file has 'grid', 'runs'"):
+    with pytest.raises(FileError, match=f"there is no such dataset or group; {near}"):
         inspected(path, name)
 
 
