@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
-from mpishare.comm.agreement import PAYLOAD_BYTES, Severity, agree, severity_of
+from mpishare.comm.agreement import PAYLOAD_BYTES, Agreement, Severity, agree, severity_of
 from mpishare.comm.context import Context
 from mpishare.errors import MpishareError
 from mpishare.host import memory as host_memory
@@ -21,39 +20,62 @@ _NOT_SHARED = b"\1".ljust(PAYLOAD_BYTES, b"\0")
 """The payload of a rank whose node has a copy for each rank."""
 
 
-@contextmanager
-def node_memory(
-    context: Context, nbytes: int, *, backend: str | None, made_by: str, writable: bool = False, scope: str = "all"
-) -> Iterator[Segment]:
-    """Node memory for a new array, as a context manager whose block gets the segment and fills it.
+class node_memory(Agreement):  # noqa: N801 - used as `with node_memory(…) as segment:`
+    """Node memory for a new array, as an agreement whose block gets the segment and fills it.
 
-    Leaving the block agrees, and makes the pages read-only. It is one agreement: an error of one rank within it
-    is every rank's error.
-
-    Args:
-        context: The context of the communicator.
-        nbytes: Bytes on each node.
-        backend: What `check_backend` returned.
-        made_by: The public call, for reports.
-        writable: Whether the array stays writable, and the ranks of a node must see what the others write.
-        scope: "node" where nothing in the block can fail on one node alone. Then only the ranks of a node wait for
-            each other, unless pages must be made read-only, which can fail.
-
-    Raises:
-        CapacityError: No backend has room on this node, or, as a `PeerCapacityError`, on another; before the block.
-        BackendError: No backend works on this node, or the kernel cannot protect the pages.
-        PeerError: The same on another node.
-
-    Collective:
-        Over the communicator.
+    Leaving the block makes the array read-only, and agrees. So an error of one rank within it is every rank's error.
     """
-    slot = context.cached(_Pools).slot_for(context, nbytes or 1, backend, writable)  # no map can be empty
-    segment = Segment(slot, nbytes, context.new_keys(), made_by)
-    is_of_node = scope == "node" and (writable or not slot.has_own_pages)
-    with agree(context.node_collective_comm if is_of_node else context.collective_comm):
-        yield segment
-        if not writable:
-            segment.seal()
+
+    __slots__ = ("_is_final", "_segment")
+
+    def __init__(
+        self,
+        context: Context,
+        nbytes: int,
+        *,
+        backend: str | None,
+        made_by: str,
+        writable: bool = False,
+        scope: str = "all",
+    ) -> None:
+        """Obtains the memory. Collective over the communicator.
+
+        Args:
+            context: The context of the communicator.
+            nbytes: Bytes on each node.
+            backend: What `check_backend` returned.
+            made_by: The public call, for reports.
+            writable: Whether the array stays writable, and the ranks of a node must see what the others write.
+            scope: "node" where nothing in the block can fail on one node alone. Then only the ranks of a node wait for
+                each other, unless pages must be made read-only, which can fail.
+
+        Raises:
+            CapacityError: No backend has room on this node, or, as a `PeerCapacityError`, on another.
+            BackendError: No backend works on this node; or, at the end, the kernel cannot protect the pages.
+            PeerError: The same on another node.
+        """
+        slot = context.cached(_Pools).slot_for(context, nbytes or 1, backend, writable)  # no map can be empty
+        self._segment = Segment(slot, nbytes, context.new_keys(), made_by)
+        self._is_final = not writable
+        is_of_node = scope == "node" and (writable or not slot.owns_memory)
+        super().__init__(context.node_collective_comm if is_of_node else context.collective_comm)
+
+    def __enter__(self) -> Segment:  # type: ignore[override]
+        super().__enter__()
+        return self._segment
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        failure = error
+        if error is None and self._is_final:
+            try:
+                self._segment.seal()
+            except BaseException as raised:
+                failure = raised
+        super().__exit__(kind, failure, traceback)
+        if failure is not None and failure is not error:
+            raise failure
 
 
 class Reservation:
@@ -64,16 +86,19 @@ class Reservation:
 
     Attributes:
         nbytes: The bytes of the array.
-        content: These bytes, writable.
     """
 
-    __slots__ = ("_context", "_pool", "content", "nbytes")
+    __slots__ = ("_context", "_pool", "nbytes")
 
     def __init__(self, context: Context, pool: SlotPool, nbytes: int) -> None:
         self._context = context
         self._pool = pool
         self.nbytes = nbytes
-        self.content = pool.free[-1].content[:nbytes]
+
+    @property
+    def content(self) -> memoryview:
+        """The bytes of the array, writable."""
+        return self._pool.free[-1].content[: self.nbytes]
 
     def commit(self, made_by: str) -> Segment:
         """The memory of the array, filled and read-only. Local, but all ranks must call it."""

@@ -135,9 +135,23 @@ class Mapping:
         copy = _map_aligned(length, file_offset, lambda target: pages.mremap_copy(start, length, target))
         return cls(copy + address - start, copy, length)
 
-    def second_map(self) -> Mapping:
-        """Another map of the same pages. Raises OSError if there are too many maps."""
-        return self.of_pages(self.address, self._start + self._length - self.address)
+    def read_only_twin(self) -> Mapping:
+        """Another map of the same pages, which is read-only.
+
+        Raises:
+            OSError: There are too many maps, or the kernel makes no second map.
+        """
+        twin = self.of_pages(self.address, self._start + self._length - self.address)
+        twin.protect()
+        return twin
+
+    def protect(self) -> None:
+        """Makes the pages read-only: a stray write ends the process that does it and no other.
+
+        Raises:
+            OSError: The kernel cannot split the map.
+        """
+        pages.mprotect(self._start, self._length, mmap.PROT_READ)
 
     def keep_file(self, file: OpenFile, offset: int = 0) -> None:
         """Keeps the file, whose bytes from `offset` on these are, for `copy_on_write`."""
@@ -209,18 +223,6 @@ class Mapping:
         error = pages.populate((self.address + part.start) & -mmap.PAGESIZE, self.address + part.stop)
         if error:
             raise MemoryError(f"no pages for {part.stop - part.start:,} bytes: {os.strerror(error)}")
-
-    def protect(self) -> None:
-        """Makes the pages read-only: a stray write ends the process that does it and no other.
-
-        Raises:
-            OSError: The kernel cannot split the map.
-        """
-        pages.mprotect(self._start, self._length, mmap.PROT_READ)
-
-    def unprotect(self) -> None:
-        """Makes the pages writable again. Raises OSError like `protect`."""
-        pages.mprotect(self._start, self._length, pages.READ_WRITE)
 
 
 def _unmap(start: int, length: int) -> None:

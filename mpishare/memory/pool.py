@@ -32,6 +32,12 @@
 # the root's bytes visible on its node. The root need not tell whether it filled the slot: by rule 3 all ranks know
 # whether there was one.
 #
+# Why a slot has two maps of its pages, one to write and one that is read-only: so no page's protection changes when an
+# array begins or ends, and no page is faulted in a second time, which costs more than copying it. Views of a finished
+# array are of the read-only map, so that a stray write ends its process. The second map takes page tables, 8 bytes for
+# each page that is read, and one of the maps of the process (vm.max_map_count, 65,530 by default). Where the kernel
+# makes none, the only map becomes read-only for good, and no other array gets the slot.
+#
 # What would break it: to add to a free list outside of a collective call, as the ranks would take different slots; to
 # ask for free slots between the root's filling and the end of its call; a view whose base is not the segment; to use
 # again what a child of a rank may read, as no rank hears from the child; to count references, which a debugger, a
@@ -42,7 +48,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from itertools import count
 from weakref import WeakValueDictionary, ref
@@ -54,11 +60,10 @@ from mpishare.comm.agreement import any_rank
 from mpishare.comm.context import Context
 from mpishare.errors import BackendError
 from mpishare.host import memory as host_memory
-from mpishare.memory.mapping import Mapping, Origin
+from mpishare.memory.mapping import Mapping, OpenFile, Origin
 
 LARGEST_SLOT_BYTES = 2 << 20
-"""A larger array has memory of its own, whose pages become read-only and writable again each time it is used. Below
-this size, changing the protection costs more than copying: each small page that becomes writable takes a page fault."""
+"""A larger array has memory of its own, which a rank can give back without the others."""
 
 _FIRST_SLAB_BYTES = 64 << 10
 _LARGEST_SLAB_BYTES = 2 << 20
@@ -92,12 +97,12 @@ class Slot:
 
     Attributes:
         memory: The map that can be written.
-        readable: The map that is read-only once the slot is sealed: a second one for the slots of a slab.
+        readable: The read-only map of the same pages; None until the first array in memory of its own is sealed.
         origin: Where the memory comes from.
         nbytes: How large an array may be.
         write_address: Where the bytes begin in `memory`.
         read_address: Where they begin in `readable`.
-        has_own_pages: Whether no other array lies on its pages, so that their protection changes, which can fail.
+        owns_memory: Whether it is the whole of its memory, and no part of a slab.
         content: The bytes of a slot in a slab, writable; none of a slot with memory of its own.
         pool: A reference to its pool; None if no other array gets it.
         number: Its number in its pool.
@@ -107,17 +112,18 @@ class Slot:
     """
 
     __slots__ = (
-        "age", "content", "has_own_pages", "key", "lease", "memory", "nbytes", "number", "origin", "pool",
+        "age", "content", "key", "lease", "memory", "nbytes", "number", "origin", "owns_memory", "pool",
         "read_address", "readable", "write_address",
     )  # fmt: skip
 
     def __init__(self, memory: Mapping, origin: Origin, nbytes: int) -> None:
         """Memory of its own."""
-        self.memory = self.readable = memory
+        self.memory = memory
+        self.readable: Mapping | None = None
         self.origin = origin
         self.nbytes = nbytes
         self.write_address = self.read_address = memory.address
-        self.has_own_pages = True
+        self.owns_memory = True
         self.content = memoryview(b"")
         self.pool: ref[SlotPool] | None = None
         self.number = self.key = self.age = 0
@@ -127,21 +133,37 @@ class Slot:
         """The part of a slab with these maps and this content."""
         slot = cls(memory, origin, part.stop - part.start)
         slot.readable = readable
-        slot.has_own_pages = False
+        slot.owns_memory = False
         slot.write_address += part.start
         slot.read_address = readable.address + part.start
         slot.content = content[part]
         return slot
 
+    @classmethod
+    def read_only(cls, memory: Mapping, origin: Origin, nbytes: int) -> Slot:
+        """Memory of its own that nothing writes to."""
+        slot = cls(memory, origin, nbytes)
+        slot.readable = memory
+        return slot
+
+    def make_readable(self) -> None:
+        """Makes the read-only map, which stays as long as the slot. Without a second map, the first becomes read-only.
+
+        Raises:
+            OSError: The kernel cannot protect the pages.
+        """
+        try:
+            self.readable = self.memory.read_only_twin()
+        except OSError:
+            self.memory.protect()
+            self.readable = self.memory
+            self.retire()
+        self.read_address = self.readable.address
+
     def begin(self, segment: object) -> None:
         """Puts the slot to use, until `segment` is deleted."""
         self.lease = lease = ref(segment, _end)
         _leases[lease] = self
-
-    def name(self, key: int) -> None:
-        """Lets `segment_with` find the segment that uses it, until it is deleted."""
-        self.key = key
-        _named[key] = self
 
     def fits(self, nbytes: int) -> bool:
         """Whether an array of `nbytes` may use it."""
@@ -153,6 +175,12 @@ class Slot:
         if pool is not None:
             pool.give_up(self)
 
+    def move_to(self, file: OpenFile, nbytes: int) -> None:
+        """Puts the pages of a file in place of the read-only ones, and gives the others back; see `Mapping.move_to`."""
+        assert self.readable is not None
+        self.readable.move_to(file, nbytes)
+        self.memory, self.write_address = self.readable, self.read_address
+
     def copy_on_write(self) -> Mapping | None:
         """A private map of the memory, from the slot on; None where the kernel has none."""
         return self.memory.copy_on_write(self.write_address - self.memory.address)
@@ -162,13 +190,13 @@ _leases: dict[ref[object], Slot] = {}
 """The slots that this process uses, by a reference to the segment. One dict operation each, as any thread ends one."""
 
 
-_named: dict[int, Slot] = {}
-"""Those of these slots whose segments have a name, by that. It is removed with the lease."""
+named: dict[int, Slot] = {}
+"""Those of these slots whose segments `segment_with` finds, by the key. It is removed with the lease."""
 
 
 def segment_with(key: int) -> object:
     """The segment that this process views by the name `key`; None if it has none."""
-    slot = _named.get(key)
+    slot = named.get(key)
     segment = None if slot is None else slot.lease()
     return segment if getattr(segment, "key", None) == key else None  # in between, another array may have got the slot
 
@@ -219,8 +247,7 @@ class SlotPool:
             BackendError: The memory cannot be mapped a second time, to be read.
         """
         try:
-            readable = memory.second_map()
-            readable.protect()
+            readable = memory.read_only_twin()
         except OSError as error:
             raise BackendError(f"{origin.backend} has no second, read-only map for small arrays: {error}") from error
         buffer = (ctypes.c_uint8 * nbytes).from_address(memory.address)
@@ -269,24 +296,25 @@ class SlotPool:
         """
         idle, slots = self.idle, self._slots
         fitting = [slot for slot in list(idle) if slot.fits(nbytes)] if nbytes else list(idle)
-        held = [slot for slot in fitting if idle.pop(slot, slot) is None and slots.get(slot.number) is slot]
+        held = {
+            slot.number: slot for slot in fitting if idle.pop(slot, slot) is None and slots.get(slot.number) is slot
+        }
         is_used, is_gone = np.ones(self._count, np.bool_), np.zeros(self._count, np.bool_)
-        is_used[[slot.number for slot in held]] = False
+        is_used[list(held)] = False
         is_gone[list(self._gone)] = True
         total = sum(pool.slab_bytes for pool in pools())
         is_full = self.slot_bytes is not None and total + self.wanted_bytes() > self.limit
         try:
             told = any_rank(context.collective_comm, np.concatenate([[is_full], is_used, is_gone]))
         except BaseException:
-            self._make_idle(held)
+            self._make_idle(held.values())
             raise
         self.may_grow = not told[0]
-        is_used, is_gone = np.split(told[1:], 2)
-        free = dict.fromkeys(np.flatnonzero(~is_used).tolist())
-        self._make_idle([slot for slot in held if slot.number not in free])
-        for number in np.flatnonzero(is_gone).tolist():
+        free = [held.pop(number) for number in np.flatnonzero(~told[1 : 1 + self._count]).tolist()]
+        self._make_idle(held.values())
+        for number in np.flatnonzero(told[1 + self._count :]).tolist():
             self._drop(number)
-        return [slots[number] for number in free]
+        return free
 
     def reused(self, context: Context, nbytes: int) -> Slot | None:
         """The smallest slot with memory of its own that no rank uses; None if there is none.
@@ -309,7 +337,7 @@ class SlotPool:
             self._gone[slot.number] = None
             self._slots.pop(slot.number, None)
 
-    def _make_idle(self, slots: list[Slot]) -> None:
+    def _make_idle(self, slots: Iterable[Slot]) -> None:
         self.idle.update(dict.fromkeys(slots))
 
     def _drop(self, number: int) -> None:
@@ -336,25 +364,20 @@ def free_idle() -> None:
 
 
 def _end(lease: ref[object], is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-    """Keeps a slot for a later array, writable, so that its next use cannot fail; or gives its memory back."""
+    """Keeps a slot for a later array, or gives its memory back."""
     slot = None if is_finalizing() else _leases.pop(lease, None)
     if slot is None:
         return
-    _named.pop(slot.key, None)
+    named.pop(slot.key, None)
     pool = None if slot.pool is None else slot.pool()
     if pool is None:
         return
-    if not slot.has_own_pages:
+    if not slot.owns_memory:
         pool.idle[slot] = None
         return
     if slot.nbytes > pool.limit:  # which would displace all that is kept
         pool.give_up(slot)
     if not pool.has(slot):
-        return
-    try:
-        slot.memory.unprotect()
-    except OSError:
-        pool.give_up(slot)
         return
     slot.age = next(_ages)
     pool.idle[slot] = None

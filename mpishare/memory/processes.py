@@ -15,9 +15,9 @@
 #    descriptor of its own, and offers that. Memory lives as long as any process has a descriptor or a map.
 # 3. Memory that is offered is retired (see `memory.pool`): no later array gets it, as no rank hears of the last view
 #    in a process that is no rank. This holds for a slot of a slab as well.
-# 4. A read-only array without a file is moved into one. Its rank maps the file over the array's pages: the same bytes
-#    at the same addresses, so that all views stay as they are, and the old memory is freed with its last rank. An array
-#    that ranks may write to is never moved: the others would write to the old memory.
+# 4. A read-only array without a file is moved into one. Its rank maps the file over the array's read-only pages: the
+#    same bytes at the same addresses, so that all views stay as they are, and the old memory is freed with its last
+#    rank. An array that ranks may write to is never moved: the others would write to the old memory.
 # 5. The ranks of a node that move one array need not meet, and still make one file. A rank makes an empty file whose
 #    label in /proc names the array, locks it, and binds an abstract socket of that name. The kernel lets one rank bind
 #    it, which fills its file and unlocks it. The others connect to learn its process id (SO_PEERCRED), find its file by
@@ -93,7 +93,7 @@ class FilePart:
         nbytes = self._part.stop - self._part.start
         with kernel_errors(_ORIGIN.backend, platform.node(), nbytes):
             memory = Mapping.read_only(self._file.descriptor, self._part)
-        segment = Segment(Slot(memory, _ORIGIN, nbytes), nbytes, key, "handle")
+        segment = Segment(Slot.read_only(memory, _ORIGIN, nbytes), nbytes, key, "handle")
         segment.seal(is_final=False)  # ranks may write to the file
         return segment.block()
 
@@ -161,7 +161,7 @@ def reserved_block(file: OpenFile, nbytes: int) -> Block:
 
 
 def move_into_file(segment: Segment) -> tuple[OpenFile, int]:
-    """Moves a read-only array, which has pages of its own, into a nameless file; see the theory of operation.
+    """Moves a read-only array, which has memory of its own, into a nameless file; see the theory of operation.
 
     Returns:
         The file, and where the bytes begin in it.
@@ -178,7 +178,7 @@ def move_into_file(segment: Segment) -> tuple[OpenFile, int]:
             name = struct.pack("<qi", segment.key, origin.node) if origin.is_shared else b""
             file = _file_of_node(segment.block(), start, name)
             with kernel_errors(_ORIGIN.backend, platform.node(), segment.nbytes):
-                slot.memory.move_to(file, segment.nbytes)
+                slot.move_to(file, segment.nbytes)
             refusals = {**origin.refusals, origin.backend: _MOVED}
             slot.origin = origin._replace(backend="memmap in memory", refusals=refusals)
             found = file, start

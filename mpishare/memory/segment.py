@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from functools import lru_cache
 from typing import Any, cast
 from weakref import ref
 
@@ -13,7 +14,12 @@ from mpishare.arrays.raw import Block, address_of
 from mpishare.arrays.spec import Spec
 from mpishare.errors import BackendError
 from mpishare.memory.mapping import Origin
-from mpishare.memory.pool import Slot, used_slots
+from mpishare.memory.pool import Slot, named, used_slots
+
+
+@lru_cache
+def _of_bytes(nbytes: int) -> Spec:
+    return Spec(np.dtype(np.uint8), (nbytes,))
 
 
 class Segment:
@@ -48,7 +54,8 @@ class Segment:
         self.made_by = made_by
         self.slot = slot
         slot.begin(self)
-        _table.clear()
+        if _table:
+            _table.clear()
 
     @property
     def origin(self) -> Origin:
@@ -62,27 +69,23 @@ class Segment:
 
     def block(self) -> Block:
         """A view of the bytes, shape (nbytes,), writable until `seal`."""
-        return self._as_array((self.nbytes,), "|u1")
+        return self.view(_of_bytes(self.nbytes))
 
     def view(self, spec: Spec, at: int = 0) -> NDArray[Any]:
-        """The array that begins at byte `at`, writable until `seal`."""
-        if spec.typestr and spec.order == "C":
-            return self._as_array(spec.shape, spec.typestr, at)
-        return spec.view(self.block()[at:])
-
-    def _as_array(self, shape: tuple[int, ...], typestr: str, at: int = 0) -> NDArray[Any]:
-        """A new view, made by the array interface.
+        """The array that begins at byte `at`, writable until `seal`.
 
         Source:
             The NumPy reference, "The array interface protocol", version 3.
         """
+        if not spec.typestr or spec.order == "F":
+            return spec.view(self.block()[at:])
         slot = self.slot
         data = (slot.write_address + at, False) if self.writable else (slot.read_address + at, True)
-        self.__array_interface__ = {"data": data, "shape": shape, "typestr": typestr, "version": 3}
+        self.__array_interface__ = {"data": data, "shape": spec.shape, "typestr": spec.typestr, "version": 3}
         return np.asarray(self)
 
     def seal(self, *, is_final: bool = True) -> None:
-        """Makes this rank's pages read-only, and every view made from now on.
+        """Makes every view from now on one of read-only pages. Earlier ones stay writable.
 
         Args:
             is_final: Whether no rank writes to the bytes from now on, which all ranks that have the key see alike.
@@ -91,14 +94,15 @@ class Segment:
             BackendError: The kernel cannot protect the pages.
         """
         slot = self.slot
-        if slot.has_own_pages:
+        if slot.readable is None:
             try:
-                slot.memory.protect()
+                slot.make_readable()
             except OSError as error:
                 raise BackendError(f"pages of {self.origin.backend} cannot be made read-only: {error}") from error
         self.writable = False
         if is_final and self.key is not None:
-            slot.name(self.key)
+            slot.key = self.key
+            named[self.key] = slot
 
     def private(self) -> Segment | None:
         """The same bytes as copy-on-write memory of this rank; None where the kernel has none."""

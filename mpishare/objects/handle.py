@@ -19,10 +19,11 @@ from mpishare.errors import SpecError
 from mpishare.memory import processes
 from mpishare.memory.processes import FilePart
 from mpishare.memory.segment import Segment, segment_at
+from mpishare.objects.packing import OWN_PLACE_BYTES
 from mpishare.objects.pickling import PickledObject, lay_out, pickle_object, unpickle_object
 from mpishare.objects.private import reason_of_copy
 from mpishare.objects.unshared import LARGE_BYTES, UnsharedParts, describe
-from mpishare.transfer.node_fill import THREADED_BYTES, fill
+from mpishare.transfer.node_fill import fill
 
 _T = TypeVar("_T")
 
@@ -184,8 +185,8 @@ class _Files:
                 cure = f'{reason}. Make it with backend="memmap", or pass a copy.'
                 raise SpecError(f"array of {segment.made_by}: other processes would not see what ranks write: {cure}")
             if found is None:
-                self.copied[reason] += segment.nbytes if slot.has_own_pages else array.nbytes
-            if found is None and not slot.has_own_pages:
+                self.copied[reason] += segment.nbytes if slot.owns_memory else array.nbytes
+            if found is None and not slot.owns_memory:
                 return None
             file, start = found or processes.move_into_file(segment)
             slot.retire()
@@ -198,7 +199,7 @@ class _Files:
         if not arrays:
             return []
         specs, inside = [Spec.of(array) for array in arrays], arrays_inside(arrays)
-        offsets, _, nbytes = lay_out(0, specs, inside, THREADED_BYTES)
+        offsets, _, nbytes = lay_out(0, specs, inside, OWN_PLACE_BYTES)
         file = processes.new_file(nbytes or 1)  # no map can be empty
         block, views = processes.reserved_block(file, nbytes or 1), list[_View]()
         for number, (spec, start, array) in enumerate(zip(specs, offsets, arrays, strict=True)):

@@ -30,10 +30,13 @@ from mpishare.objects.pickling import (
     unpickle_object,
 )
 from mpishare.objects.unshared import LARGE_BYTES, UnsharedPart, describe, part_of_copies
-from mpishare.transfer.node_fill import THREADED_BYTES, ArraySource, fill, replicate
+from mpishare.transfer.node_fill import ArraySource, fill, replicate
 
 _HEADER = struct.Struct("<4sxxxxQQQQQ16x")
 _MAGIC = b"MSO1"
+
+OWN_PLACE_BYTES = 4 << 20
+"""An array of at least this size is no part of the prefix: between nodes it is sent while the root copies it."""
 
 _INSIDE = np.dtype("<u8"), (3,)
 """An array whose bytes are bytes of another one: its number, the number of the other one, and where it begins there.
@@ -96,7 +99,7 @@ class PackedObject:
         self._inside = arrays_inside(self.arrays)
         self._contents = _pack_inside(self._inside) + pack_specs(self._specs)
         sizes = len(self._contents), len(self._skeleton)
-        self._offsets, prefix_bytes, nbytes = lay_out(sum(sizes), self._specs, self._inside, THREADED_BYTES)
+        self._offsets, prefix_bytes, nbytes = lay_out(sum(sizes), self._specs, self._inside, OWN_PLACE_BYTES)
         copied = max(sizes[1], sum(part.nbytes for part in self.unshared))
         self.header = PackedHeader(nbytes, prefix_bytes, *sizes, copied)
 
@@ -106,7 +109,7 @@ class PackedObject:
         block[:start] = self._contents
         block[start:end] = self._skeleton
         for number, (spec, start) in enumerate(zip(self._specs, self._offsets, strict=True)):
-            if 0 < spec.nbytes < THREADED_BYTES and number not in self._inside:
+            if 0 < spec.nbytes < OWN_PLACE_BYTES and number not in self._inside:
                 fill(block[start : start + spec.nbytes], spec, self.arrays[number])
 
 
@@ -147,7 +150,7 @@ def replicate_object(
     with agree(context.collective_comm):  # all ranks read it once they know that it is there, and a rank may fail to
         places, inside = _places(block, header)
     for number, (spec, start) in enumerate(places):
-        if spec.nbytes >= THREADED_BYTES and number not in inside:
+        if spec.nbytes >= OWN_PLACE_BYTES and number not in inside:
             source = None if packed is None else ArraySource(spec, packed.arrays[number])
             replicate(context, root, block[start : start + spec.nbytes], is_shared, source)
 
@@ -196,5 +199,5 @@ def _places(block: Block, header: PackedHeader) -> tuple[list[tuple[Spec, int]],
     """The spec of each array, and where it begins in a segment whose prefix is filled; and which are inside others."""
     inside, packed = _unpack_inside(block[: header.contents_bytes].tobytes())
     specs = unpack_specs(packed)
-    offsets, _, _ = lay_out(header.contents_bytes + header.skeleton_bytes, specs, inside, THREADED_BYTES)
+    offsets, _, _ = lay_out(header.contents_bytes + header.skeleton_bytes, specs, inside, OWN_PLACE_BYTES)
     return list(zip(specs, offsets, strict=True)), inside

@@ -19,8 +19,7 @@ from mpishare.transfer.between_nodes import LARGEST_MESSAGE_BYTES, broadcast, is
 _SMALL_BYTES = 16 << 10
 """At most this size: a second copy takes less time than a view of the bytes, a twentieth of `share` for 1 KiB."""
 
-
-THREADED_BYTES = 4 << 20
+THREADED_BYTES = 32 << 20
 """A copy of at least this size is worth threads, and the sleep of the other ranks of the node."""
 
 _MAX_THREADS = 8

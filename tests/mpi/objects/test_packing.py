@@ -14,11 +14,11 @@ import pytest
 
 import mpishare as ms
 from mpishare.memory.segment import segment_of
-from mpishare.transfer.node_fill import THREADED_BYTES
+from mpishare.objects.packing import OWN_PLACE_BYTES
 from tests.arrays import DTYPES, REPRESENTATIVES, assert_same, filled
 from tests.mpi.test_errors import assert_refused
 
-LARGE = THREADED_BYTES // 8
+LARGE = OWN_PLACE_BYTES // 8
 """Float64 items of the smallest array that is not in the prefix."""
 
 
