@@ -66,7 +66,7 @@ class Checkpoint:
 
     def __init__(self, path: str | os.PathLike[str], *, keep: int = 2, comm: mpi.Comm | None = None) -> None:
         self._comm = comm
-        with collective("Checkpoint", comm) as call, call.agree_on_arguments() as agreement:
+        with collective("Checkpoint", comm) as call:
             is_root = call.context.topology.rank == ROOT
             self.path = Path(checked_path(path)).absolute()
             self._folder = CheckpointFolder(self.path)
@@ -74,7 +74,7 @@ class Checkpoint:
             check_h5py()
             if is_root:
                 self._folder.check_writable()
-            agreement.call = f"Checkpoint({self.path}, keep={self.keep})"
+            call.agree(f"Checkpoint({self.path}, keep={self.keep})")
 
     def save(
         self,
@@ -122,20 +122,17 @@ class Checkpoint:
         with collective("Checkpoint.save", self._comm) as call:
             context = call.context
             is_root = context.topology.rank == ROOT
-            with call.agree_on_arguments() as agreement:
-                number = checked_integer("step", step)
-                _check_names(arrays)
-                rows = names_in(distributed, arrays)
-                specs = specs_of(self.path, arrays, rows, is_root=is_root, any_dtype=True)
-                values_json = dump(values) if is_root else ""
-                if is_root:
-                    if progress:
-                        check_tqdm()
-                    self._folder.prepare(number, overwrite=overwrite)
-                kinds = {name: f"{specs[name].shape[1:]} {specs[name].dtype}" for name in rows}
-                agreement.call = (
-                    f"Checkpoint.save({self.path}, {number}, {list(arrays)}, {kinds}, {overwrite=}, {progress=})"
-                )
+            number = checked_integer("step", step)
+            _check_names(arrays)
+            rows = names_in(distributed, arrays)
+            specs = specs_of(self.path, arrays, rows, is_root=is_root, any_dtype=True)
+            values_json = dump(values) if is_root else ""
+            if is_root:
+                if progress:
+                    check_tqdm()
+                self._folder.prepare(number, overwrite=overwrite)
+            kinds = {name: f"{specs[name].shape[1:]} {specs[name].dtype}" for name in rows}
+            call.agree(f"Checkpoint.save({self.path}, {number}, {list(arrays)}, {kinds}, {overwrite=}, {progress=})")
             file, writer = self._folder.file(number), CheckpointWriter(number, values_json)
             Replacement(context, file, arrays, specs, rows, writer.lay_out, writer.complete, progress=progress).run()
             with stall_errors("the checkpoint was saved"), agree(context.collective_comm):
@@ -157,8 +154,7 @@ class Checkpoint:
             PeerError: Another rank raised one of these.
         """
         with collective("Checkpoint.latest", self._comm) as call:
-            with call.agree_on_arguments() as agreement:
-                agreement.call = f"Checkpoint.latest({self.path})"
+            call.agree(f"Checkpoint.latest({self.path})")
             file = self._folder.newest(call.context)
         return None if file is None else Snapshot(file, self._comm)
 
@@ -224,16 +220,15 @@ class Snapshot:
             Over the ranks of the `Checkpoint`.
         """
         with collective("Snapshot.load", self._comm) as call, InputFile(str(self.path)) as source:
-            with call.agree_on_arguments() as agreement:
-                part = self._part(name)
-                if region is not None or call.context.topology.node == call.context.topology.node_of(ROOT):
-                    self._open(source)
-                kind = check_backend(backend, call.context)
-                agreement.call = f"Snapshot.load({name!r}, region={region and '…'}, backend={kind})"
-                if region is not None:
-                    start, array = _target_rows(region, out, part.spec)
-                elif out is not None:
-                    raise ArgumentError("out is for rows: give their region too, e.g. region=partition(n).")
+            part = self._part(name)
+            if region is not None or call.context.topology.node == call.context.topology.node_of(ROOT):
+                self._open(source)
+            kind = check_backend(backend, call.context)
+            if region is not None:
+                start, array = _target_rows(region, out, part.spec)
+            elif out is not None:
+                raise ArgumentError("out is for rows: give their region too, e.g. region=partition(n).")
+            call.agree(f"Snapshot.load({name!r}, region={region and '…'}, backend={kind})")
             if region is None:
                 return read_parts(call.context, source, [part], backend=kind, progress=False)[0]
             with agree(call.context.collective_comm):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Block, address_of, bytes_of, copy_bytes
 from mpishare.arrays.spec import Spec
-from mpishare.collectives.arguments import is_in_shared_memory, name_of_out
+from mpishare.collectives.arguments import LastCall, facts_of, is_in_shared_memory, name_of_out
 from mpishare.comm import mpi
 from mpishare.comm.agreement import Deferred, agree, mark_known
 from mpishare.comm.collective import collective
@@ -17,9 +18,16 @@ from mpishare.comm.context import Context
 from mpishare.errors import SpecError
 from mpishare.memory.allocation import node_memory
 from mpishare.memory.backends import check_backend
-from mpishare.objects.array_class import items_of_out, take_apart
+from mpishare.objects.array_class import PLAIN, ArrayClass, items_of_out, take_apart
 from mpishare.transfer.node_fill import broadcast_in_node
-from mpishare.transfer.rows import describe_rows, gather_nodes, rows_of, stack_rows
+from mpishare.transfer.rows import (
+    describe_rows,
+    gather_nodes,
+    has_flag,
+    rows_of,
+    stack_rows,
+    told_rows,
+)
 
 
 def allgather(
@@ -71,25 +79,72 @@ def allgather(
         ([0, 0], False)
     """
     with collective("allgather", comm) as call:
-        context = call.context
-        with call.agree_on_arguments() as agreement:
-            local, kind = take_apart(local)
-            spec = rows_of(local)
-            backend = check_backend(backend, context)
-            items = items_of_out(out, kind)
-            place = -1 if items is None else _row_of(local, items)
-            described = f"{describe_rows(spec)}{kind.text}, backend={backend}{name_of_out(items)}"
-            agreement.call = f"allgather(rows of {described})"
-        starts, whole = stack_rows(context, spec)
-        if out is not None:
-            _check_out(context, whole, items, starts, place)
+        context, topology = call.context, call.context.topology
+        plan = context.cached(_Plans).plan(context, local, out, backend)
+        items, whole_out = (local, out) if plan.kind is PLAIN else (take_apart(local)[0], take_apart(out)[0])
+        place = -1 if whole_out is None else _row_of(items, whole_out)
+        n_rows = plan.spec.shape[0]
+        # The flag: these rows are in `out`, in a place of others if all ranks have as many.
+        told = told_rows(n_rows, place not in (-1, topology.rank * n_rows))
+        payload = call.agree(plan.call, told)
+        whole, starts = plan.whole, plan.starts
+        if payload != told or has_flag(told):
+            starts, whole = stack_rows(context, plan.spec, payload)
+            _check_out(context, whole, whole_out, starts, place)
+        elif not plan.fits:
+            raise mark_known(context.collective_comm, _misfit(whole, whole_out))
+        rows = items if place < 0 else None
+        if whole_out is not None:
             with agree(context.collective_comm):
-                is_shared = is_in_shared_memory(items)
-                _gather(context, local if place < 0 else None, bytes_of(items), is_shared, whole, starts)
-            return out
-        with node_memory(context, whole.nbytes, backend=backend, made_by="allgather") as segment:
-            _gather(context, local, segment.block(), segment.origin.is_shared, whole, starts)
-        return kind.around(segment.view(whole))
+                _gather(context, rows, whole_out, plan.is_shared, starts)
+            return out  # type: ignore[return-value]
+        with node_memory(context, whole.nbytes, backend=plan.backend, made_by="allgather") as segment:
+            _gather(context, rows, segment.view(whole), segment.origin.is_shared, starts)
+        return plan.kind.around(segment.view(whole))
+
+
+class _Plan(NamedTuple):
+    """What the arguments of a call mean.
+
+    Attributes:
+        call: The call as all ranks must give it.
+        spec: The spec of this rank's rows.
+        kind: Their class.
+        backend: What `check_backend` returned.
+        is_shared: Whether all ranks of the node see the same bytes of `out`.
+        whole: The spec of the rows of all ranks, if all have as many.
+        starts: Then the first row of each rank, and the number of all rows.
+        fits: Whether `out` has that spec; true without it.
+    """
+
+    call: str
+    spec: Spec
+    kind: ArrayClass
+    backend: str | None
+    is_shared: bool
+    whole: Spec
+    starts: list[int]
+    fits: bool
+
+
+class _Plans(LastCall[_Plan]):
+    """The plan of the last call on a communicator."""
+
+    def plan(self, context: Context, local: Any, out: Any, backend: str | None) -> _Plan:
+        """The plan for these arguments. Raises what `allgather` does for this rank's."""
+        facts = facts_of(local, out, backend)
+        return self.kept(facts, out) or self.keep(facts, out, _plan(context, local, out, backend))
+
+
+def _plan(context: Context, local: Any, out: Any, backend: str | None) -> _Plan:
+    rows, kind = take_apart(local)
+    spec, items, size = rows_of(rows), items_of_out(out, kind), context.topology.size
+    backend = check_backend(backend, context)
+    call = f"allgather(rows of {describe_rows(spec)}{kind.text}, backend={backend}{name_of_out(items)})"
+    whole = Spec.checked((size * spec.shape[0], *spec.shape[1:]), spec.dtype)
+    starts = [rank * spec.shape[0] for rank in range(size + 1)]
+    fits = items is None or (whole.fits(items) and items.flags.c_contiguous)
+    return _Plan(call, spec, kind, backend, is_in_shared_memory(items), whole, starts, fits)
 
 
 def _row_of(local: NDArray[Any], out: NDArray[Any]) -> int:
@@ -100,51 +155,63 @@ def _row_of(local: NDArray[Any], out: NDArray[Any]) -> int:
     return row if local.flags.c_contiguous and not rest and row >= 0 else -2
 
 
-def _check_out(context: Context, whole: Spec, out: NDArray[Any], starts: list[int], place: int) -> None:
+def _check_out(context: Context, whole: Spec, out: NDArray[Any] | None, starts: Sequence[int], place: int) -> None:
     """Raises a `SpecError` on all ranks if the rows do not fit `out`, or overlap it in a place of other rows.
 
     Collective:
         Over the communicator.
     """
     places = context.collective_comm.allgather_int(place)
-    if not (whole.fits(out) and out.flags.c_contiguous):
-        rows = f"the rows of all ranks are {whole.dtype} of shape {whole.shape}, in C order"
-        text = f"out is {out.dtype} of shape {out.shape}, but {rows}."
+    if out is not None and not (whole.fits(out) and out.flags.c_contiguous):
+        error = _misfit(whole, out)
     elif any(one not in (-1, start) for one, start in zip(places, starts, strict=False)):
-        text = "local overlaps out in a place where other rows go. Pass its own rows of out, or a copy."
+        error = SpecError("local overlaps out in a place where other rows go. Pass its own rows of out, or a copy.")
     else:
         return
-    raise mark_known(context.collective_comm, SpecError(text))
+    raise mark_known(context.collective_comm, error)
+
+
+def _misfit(whole: Spec, out: Any) -> SpecError:
+    rows = f"the rows of all ranks are {whole.dtype} of shape {whole.shape}, in C order"
+    return SpecError(f"out is {out.dtype} of shape {out.shape}, but {rows}.")
 
 
 def _gather(
-    context: Context, local: NDArray[Any] | None, block: Block, is_shared: bool, whole: Spec, starts: list[int]
+    context: Context, local: NDArray[Any] | None, out: NDArray[Any], is_shared: bool, starts: Sequence[int]
 ) -> None:
     """Fills the memory of each node with the rows of all ranks. An agreement of all ranks must follow.
 
     Args:
         context: The context of the communicator.
         local: This rank's rows; None if they are in their place.
-        block: The bytes of all rows on this node.
+        out: All rows on this node, in C order.
         is_shared: Whether all ranks of the node see the same bytes.
-        whole: The spec of all rows.
         starts: The first row of each rank, and the number of all rows.
 
     Collective:
         Over the communicator.
     """
     topology, deferred = context.topology, Deferred()
-    row_bytes = whole.nbytes // max(starts[-1], 1)
-    byte_starts = [start * row_bytes for start in starts]
     with deferred:
         if local is not None:
-            copy_bytes(whole.view(block)[starts[topology.rank] : starts[topology.rank + 1]], local)
+            copy_bytes(out[starts[topology.rank] : starts[topology.rank + 1]], local)
+    if topology.n_nodes > 1 or not is_shared:
+        _bring(context, bytes_of(out), is_shared, [start * (out.nbytes // max(len(out), 1)) for start in starts])
+    deferred.raise_first()
+
+
+def _bring(context: Context, block: Block, is_shared: bool, starts: Sequence[int]) -> None:
+    """Brings the bytes of each rank, from `starts[rank]` on, to the memory of all ranks.
+
+    Collective:
+        Over the communicator.
+    """
+    topology = context.topology
     if not is_shared:
         for other in topology.ranks_of(topology.node):
-            broadcast_in_node(context, other, block[byte_starts[other] : byte_starts[other + 1]])
-    if topology.n_nodes > 1 and whole.nbytes:
+            broadcast_in_node(context, other, block[starts[other] : starts[other + 1]])
+    if topology.n_nodes > 1 and block.nbytes:
         context.node_collective_comm.barrier()
-        gather_nodes(context, block, byte_starts)
+        gather_nodes(context, block, starts)
         if not is_shared:
             broadcast_in_node(context, 0, block)
-    deferred.raise_first()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays.raw import address_of, bytes_of, overlap
+from mpishare.arrays.raw import address_of, overlap
 from mpishare.arrays.spec import Spec
-from mpishare.collectives.arguments import check_scope, is_in_shared_memory, name_of_out, place_of
+from mpishare.collectives.arguments import LastCall, check_scope, facts_of, is_in_shared_memory, name_of_out, place_of
 from mpishare.comm import mpi
 from mpishare.comm.agreement import PAYLOAD_BYTES, agree
 from mpishare.comm.collective import collective
@@ -19,12 +19,15 @@ from mpishare.errors import SpecError
 from mpishare.memory.allocation import node_memory
 from mpishare.memory.backends import check_backend
 from mpishare.memory.segment import segment_of
-from mpishare.objects.array_class import items_of_out, take_apart
-from mpishare.transfer.reduce import Reduction, operation_of
+from mpishare.objects.array_class import PLAIN, ArrayClass, items_of_out, take_apart
+from mpishare.transfer.reduce import Operation, Reduction, is_few, operation_of
 
 _IS_C_ORDER, _IS_NODE_SHARED = 1, 2
 """What a rank says of its array: that it is not in Fortran order, so that the result is in C order; and that it is in
 node memory to which the ranks of a node write, so that several of them might have given the same items."""
+
+_PAYLOADS = [bytes([flags]).ljust(PAYLOAD_BYTES, b"\0") for flags in range(4)]
+"""The payloads by which a rank says so."""
 
 
 def allreduce(
@@ -92,50 +95,91 @@ def allreduce(
         (True, False)
     """
     with collective("allreduce", comm) as call:
-        context = call.context
-        with call.agree_on_arguments() as agreement:
-            operation = operation_of(mpi.SUM if op is None else op)
-            local, kind = take_apart(local)
-            spec = Spec.of(local)
-            operation.check(spec.dtype)
-            kind.check_result(operation.function, local, context.topology.size, operation.name)
-            backend = check_backend(backend, context)
-            shape = f"{spec.dtype.str}{list(spec.shape)}, {operation.name}, backend={backend}, scope={scope}"
-            items = items_of_out(out, kind)
-            agreement.call = f"allreduce({shape}{kind.text}{name_of_out(items)})"
-            check_scope(scope, ("all", "nodes"))
-            of_nodes = scope == "nodes"
-            if out is not None:
-                _check_out(spec, local, items, of_nodes)
-            reduction = Reduction(context, operation, local, of_nodes=of_nodes)
-            flags = _IS_C_ORDER if spec.order == "C" else 0
-            if not of_nodes and local.flags.writeable and is_in_shared_memory(local):
-                flags |= _IS_NODE_SHARED
-            agreement.payload = bytes([flags]).ljust(PAYLOAD_BYTES, b"\0")
-        flags = agreement.payload[0]
-        if flags & _IS_NODE_SHARED and context.topology.size > context.topology.n_nodes:
-            _check_distinct(context, local)
-        if flags & _IS_C_ORDER:
+        context, topology = call.context, call.context.topology
+        plan = context.cached(_Plans).plan(context, local, out, op, backend, scope)
+        items, target = (local, out) if plan.kind is PLAIN else (take_apart(local)[0], take_apart(out)[0])
+        if target is not None:
+            _check_overlap(items, target, plan.of_nodes)
+        reduction = plan.reduction or Reduction(context, plan.operation, items, of_nodes=plan.of_nodes)
+        flags = _IS_C_ORDER if plan.spec.order == "C" else 0
+        if not plan.of_nodes and items.flags.writeable and is_in_shared_memory(items):
+            flags |= _IS_NODE_SHARED
+        flags = call.agree(plan.call, _PAYLOADS[flags])[0]
+        if flags & _IS_NODE_SHARED and topology.size > topology.n_nodes:
+            _check_distinct(context, items)
+        if target is not None:
+            # Few bytes are reduced without any allocation, so that no node fails alone.
+            with agree(context.node_collective_comm if reduction.is_gathered else context.collective_comm):
+                reduction.run(items, target, plan.is_shared)
+            return out  # type: ignore[return-value]
+        spec, node_scope = plan.spec, "node" if reduction.is_gathered else "all"
+        if flags & _IS_C_ORDER and spec.order == "F":
             spec = replace(spec, order="C")
-        node_scope = "node" if reduction.is_gathered else "all"  # few bytes are reduced without any allocation
-        if out is not None:
-            with agree(context.node_collective_comm if node_scope == "node" else context.collective_comm):
-                if spec.nbytes:
-                    reduction.run(local, Spec.of(items), bytes_of(items), is_in_shared_memory(items))
-            return out
-        with node_memory(context, spec.nbytes, backend=backend, made_by="allreduce", scope=node_scope) as segment:
-            if spec.nbytes:
-                reduction.run(local, spec, segment.block(), segment.origin.is_shared)
-        return kind.around(segment.view(spec))
+        with node_memory(context, spec.nbytes, backend=plan.backend, made_by="allreduce", scope=node_scope) as segment:
+            reduction.run(items, segment.view(spec), segment.origin.is_shared)
+        return plan.kind.around(segment.view(spec))
 
 
-def _check_out(spec: Spec, local: NDArray[Any], out: NDArray[Any], of_nodes: bool) -> None:
-    """Raises a `SpecError` if the result of arrays such as `local` cannot be written into `out`. Local."""
-    if not spec.fits(out):
-        raise SpecError(f"out is {out.dtype} of shape {out.shape}, but local is {spec.dtype} of shape {spec.shape}.")
-    is_same = address_of(local) == address_of(out) and local.strides == out.strides
-    if not (of_nodes and is_same) and np.may_share_memory(local, out):
-        raise SpecError("local and out overlap: ranks would read items that others have replaced. Pass a copy.")
+class _Plan(NamedTuple):
+    """What the arguments of a call mean.
+
+    Attributes:
+        call: The call as all ranks must give it.
+        operation: The operation.
+        spec: The spec of this rank's array.
+        kind: Its class.
+        backend: What `check_backend` returned.
+        is_shared: Whether all ranks of the node see the same bytes of `out`.
+        of_nodes: Whether the array of a node counts once.
+        reduction: The reduction of few bytes, which keeps its memory; None for one that is made for each call.
+    """
+
+    call: str
+    operation: Operation
+    spec: Spec
+    kind: ArrayClass
+    backend: str | None
+    is_shared: bool
+    of_nodes: bool
+    reduction: Reduction | None
+
+
+class _Plans(LastCall[_Plan]):
+    """The plan of the last call on a communicator."""
+
+    def plan(self, context: Context, local: Any, out: Any, op: Any, backend: str | None, scope: str) -> _Plan:
+        """The plan for these arguments. Raises what `allreduce` does for this rank's."""
+        facts = (
+            facts_of(local, out, op, backend, scope) if op is None or isinstance(op, str | np.ufunc | mpi.Op) else None
+        )
+        return self.kept(facts, out) or self.keep(facts, out, _plan(context, local, out, op, backend, scope))
+
+
+def _plan(context: Context, local: Any, out: Any, op: Any, backend: str | None, scope: str) -> _Plan:
+    operation = operation_of(mpi.SUM if op is None else op)
+    items, kind = take_apart(local)
+    spec = Spec.of(items)
+    operation.check(spec.dtype)
+    kind.check_result(operation.function, items, context.topology.size, operation.name)
+    backend = check_backend(backend, context)
+    target = items_of_out(out, kind)
+    shape = f"{spec.dtype.str}{list(spec.shape)}, {operation.name}, backend={backend}, scope={scope}"
+    call = f"allreduce({shape}{kind.text}{name_of_out(target)})"
+    check_scope(scope, ("all", "nodes"))
+    if out is not None and not spec.fits(target):
+        given = f"local is {spec.dtype} of shape {spec.shape}"
+        raise SpecError(f"out is {target.dtype} of shape {target.shape}, but {given}.")
+    of_nodes = scope == "nodes"
+    reduction = Reduction(context, operation, items, of_nodes=of_nodes) if is_few(context, spec.nbytes) else None
+    return _Plan(call, operation, spec, kind, backend, is_in_shared_memory(target), of_nodes, reduction)
+
+
+def _check_overlap(local: NDArray[Any], out: NDArray[Any], of_nodes: bool) -> None:
+    """Raises a `SpecError` if ranks would read items of `local` that others have replaced. Local."""
+    if np.may_share_memory(local, out):
+        is_same = address_of(local) == address_of(out) and local.strides == out.strides
+        if not (of_nodes and is_same):
+            raise SpecError("local and out overlap: ranks would read items that others have replaced. Pass a copy.")
 
 
 def _check_distinct(context: Context, local: NDArray[Any]) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mpishare.arrays.dtypes import is_native_number
 from mpishare.arrays.raw import address_of
 from mpishare.arrays.spec import Spec, describe
+from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.memory.segment import segment_of
+
+_Plan = TypeVar("_Plan")
 
 SCOPES = ("node", "all")
 """Which ranks take part: the ranks of each node, or all ranks of the communicator."""
@@ -67,7 +72,48 @@ def place_of(array: NDArray[Any] | None) -> tuple[int | None, int, tuple[int, ..
     return segment.key, address_of(array) - segment.address, array.strides
 
 
-def is_in_shared_memory(array: NDArray[Any]) -> bool:
+def is_in_shared_memory(array: NDArray[Any] | None) -> bool:
     """Whether all ranks of this node see the same bytes of a node-shared array; else each has its own."""
-    segment = segment_of(array)
+    segment = None if array is None else segment_of(array)
     return segment is not None and segment.origin.is_shared
+
+
+def facts_of(array: Any, out: Any, *others: object) -> tuple[object, ...] | None:
+    """What the checks of a call depend on besides the identity of `out`; None where they must be made anew.
+
+    Only of plain arrays of numbers: dtypes with columns can be equal and yet differ, in titles for example.
+    """
+    if type(array) is not np.ndarray or not is_native_number(array.dtype):
+        return None
+    facts = (array.dtype, array.shape, array.flags.fnc, *others)
+    if out is None:
+        return facts
+    if type(out) is not np.ndarray:
+        return None
+    return (*facts, out.dtype, out.shape, out.strides, out.flags.writeable)
+
+
+class LastCall(Generic[_Plan]):
+    """What the last call of one kind on a communicator has checked, for the next one with the same arguments.
+
+    In a loop it mostly has them. The checks take several times as long as the messages of few bytes.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._facts: tuple[object, ...] | None = None
+        self._out: Callable[[], object] = _nothing
+        self._plan: _Plan | None = None
+
+    def kept(self, facts: tuple[object, ...] | None, out: object) -> _Plan | None:
+        """What was kept for these facts and this `out`."""
+        return self._plan if facts is not None and facts == self._facts and self._out() is out else None
+
+    def keep(self, facts: tuple[object, ...] | None, out: object, plan: _Plan) -> _Plan:
+        """Keeps a plan, which must not keep `out` alive, for `facts`."""
+        self._facts, self._plan = facts, plan
+        self._out = _nothing if out is None else ref(out)
+        return plan
+
+
+def _nothing() -> None:
+    return None

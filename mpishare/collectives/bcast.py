@@ -58,10 +58,9 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
     """
     with collective("bcast", comm) as call:
         context = call.context
-        with call.agree_on_arguments() as agreement:
-            rank = checked_integer("root", root, largest=context.topology.size - 1)
-            items, kind = take_apart(array)
-            agreement.call = f"bcast({shared_name(items, writes=True)}{kind.text}, root={rank})"
+        rank = checked_integer("root", root, largest=context.topology.size - 1)
+        items, kind = take_apart(array)
+        call.agree(f"bcast({shared_name(items, writes=True)}{kind.text}, root={rank})")
         if context.topology.n_nodes > 1:
             with agree(context.node_collective_comm):  # its other ranks wait for the one that receives
                 broadcast(context, rank, bytes_of(items))
@@ -95,10 +94,8 @@ def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:
         >>> ours.tolist()
         [1.0, 0.0]
     """
-    meant = "node" if isinstance(scope, str) and scope.startswith("n") else "all"
-    with (
-        collective(_FENCES[meant], comm) as call,
-        call.agree_on_arguments(meant, meets_other_scopes=True) as agreement,
-    ):
-        check_scope(scope)
-        agreement.call = _FENCES[meant]
+    meant = "node" if scope == "node" or str(scope).startswith("n") else "all"
+    with collective(_FENCES[meant], comm, meant, meets_other_scopes=True) as call:
+        if scope != meant:
+            check_scope(scope)
+        call.agree(_FENCES[meant])

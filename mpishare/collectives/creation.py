@@ -165,12 +165,11 @@ def _make(
     """The array of `empty`, `zeros` and `full`. `item_of` makes the value of every item, unless it is None."""
     with collective(name, comm) as call:
         context, topology = call.context, call.context.topology
-        with call.agree_on_arguments() as agreement:
-            item = None if item_of is None else item_of()
-            spec = Spec.make(shape, item.dtype if dtype is None and item is not None else dtype, order)
-            backend = check_backend(backend, context)
-            value = "" if item is None else f", value={item.tolist()!r}"
-            agreement.call = f"{name}({spec}{value}, backend={backend})"
+        item = None if item_of is None else item_of()
+        spec = Spec.make(shape, item.dtype if dtype is None and item is not None else dtype, order)
+        backend = check_backend(backend, context)
+        value = "" if item is None else f", value={item.tolist()!r}"
+        call.agree(f"{name}({spec}{value}, backend={backend})")
         with node_memory(context, spec.nbytes, backend=backend, made_by=name, writable=True, scope="node") as segment:
             array = segment.view(spec)
             if item is not None:

@@ -15,7 +15,7 @@ from mpishare.arrays import slices
 from mpishare.arrays.raw import Block, bytes_of, copy_bytes
 from mpishare.arrays.spec import Spec, describe
 from mpishare.comm import mpi
-from mpishare.comm.agreement import agree
+from mpishare.comm.agreement import NO_PAYLOAD, agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, checked_integer, checked_integers
@@ -96,26 +96,26 @@ def distribute(
     """
     with collective("distribute", comm) as call:
         context, extension, stage = call.context, b"", np.empty(0, np.uint8)
-        with call.agree_on_arguments() as agreement:
-            root = checked_integer("root", root, largest=context.topology.size - 1)
-            backend = check_backend(backend, context)
-            numbers = None if counts is None else checked_integers("counts", counts)
-            what = f"…, counts={numbers}, root={root}"
-            if local is not None:
-                if not (array is None and counts is None):
-                    given = f"local was given with {describe(array)} as array and counts={counts}"
-                    raise ArgumentError(f"{given}. Give it alone: each node keeps the rows of its ranks.")
-                spec = rows_of(local)
-                what = f"local=rows of {describe_rows(spec)}"
-            elif context.topology.rank == root:
-                spec = rows_of(array)
-                agreement.payload, extension = spec.packed
-                is_copied = array is not None and not array.flags.c_contiguous
-                stage = allocate(context, max(spec.nbytes // max(spec.shape[0], 1), _CHUNK_BYTES) if is_copied else 0)
-            agreement.call = f"distribute({what}, backend={backend})"
+        payload = NO_PAYLOAD
+        root = checked_integer("root", root, largest=context.topology.size - 1)
+        backend = check_backend(backend, context)
+        numbers = None if counts is None else checked_integers("counts", counts)
+        what = f"…, counts={numbers}, root={root}"
+        if local is not None:
+            if not (array is None and counts is None):
+                given = f"local was given with {describe(array)} as array and counts={counts}"
+                raise ArgumentError(f"{given}. Give it alone: each node keeps the rows of its ranks.")
+            spec = rows_of(local)
+            what = f"local=rows of {describe_rows(spec)}"
+        elif context.topology.rank == root:
+            spec = rows_of(array)
+            payload, extension = spec.packed
+            is_copied = array is not None and not array.flags.c_contiguous
+            stage = allocate(context, max(spec.nbytes // max(spec.shape[0], 1), _CHUNK_BYTES) if is_copied else 0)
+        payload = call.agree(f"distribute({what}, backend={backend})", payload)
         if local is not None:
             return _from_all(context, spec, local, backend)
-        spec = broadcast_spec(context, agreement.payload, extension, root)
+        spec = broadcast_spec(context, payload, extension, root)
         whole = Spec(spec.dtype, spec.shape)
         numbers = node_counts(context, whole, numbers)
         return _made(context, whole, numbers, partial(_fill_from_root, context, array, root, stage, numbers), backend)

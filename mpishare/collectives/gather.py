@@ -14,7 +14,7 @@ from mpishare.arrays.slices import parts_of
 from mpishare.arrays.spec import Spec
 from mpishare.collectives.arguments import is_in_shared_memory, place_of
 from mpishare.comm import mpi
-from mpishare.comm.agreement import agree
+from mpishare.comm.agreement import NO_PAYLOAD, agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import SpecError, checked_integer, checked_integers
@@ -25,11 +25,13 @@ from mpishare.transfer.rows import (
     allocate,
     bytes_in_c_order,
     describe_rows,
+    has_flag,
     memory_of,
     receive_blocks,
     rows_of,
     send_blocks,
     stack_rows,
+    told_rows,
 )
 
 
@@ -76,16 +78,17 @@ def gather(
     """
     with collective("gather", comm) as call:
         context, topology = call.context, call.context.topology
-        with call.agree_on_arguments() as agreement:
-            root = checked_integer("root", root, largest=topology.size - 1)
-            local, kind = take_apart(local)
-            spec = rows_of(local)
-            agreement.call = f"gather(rows of {describe_rows(spec)}{kind.text}, root={root})"
-            stage = allocate(context, 0 if topology.rank == root or local.flags.c_contiguous else spec.nbytes)
-        starts, whole = stack_rows(context, spec)
-        own, is_root = slice(*starts[topology.rank : topology.rank + 2]), topology.rank == root
-        fits = is_root and isinstance(out, np.ndarray) and whole.fits(out)
-        place = context.collective_comm.bcast_obj(place_of(out) if fits else None, root)
+        root = checked_integer("root", root, largest=topology.size - 1)
+        local, kind = take_apart(local)
+        spec, is_root = rows_of(local), topology.rank == root
+        stage = allocate(context, 0 if is_root or local.flags.c_contiguous else spec.nbytes)
+        told = told_rows(spec.shape[0], not is_root and is_in_shared_memory(local))
+        payload = call.agree(f"gather(rows of {describe_rows(spec)}{kind.text}, root={root})", told)
+        starts, whole = stack_rows(context, spec, payload)
+        own, place = slice(*starts[topology.rank : topology.rank + 2]), None
+        if has_flag(payload):  # rows may lie in `out`
+            fits = is_root and isinstance(out, np.ndarray) and whole.fits(out)
+            place = context.collective_comm.bcast_obj(place_of(out) if fits else None, root)
         with agree(context.collective_comm):
             block = memory_of(context, whole, items_of_out(out, kind)) if is_root else allocate(context, 0)
             if not is_root:
@@ -146,16 +149,16 @@ def scatter(
     with collective("scatter", comm) as call:
         context, topology = call.context, call.context.topology
         extension = b""
-        with call.agree_on_arguments() as agreement:
-            root = checked_integer("root", root, largest=topology.size - 1)
-            numbers = None if counts is None else checked_integers("counts", counts)
-            agreement.call = f"scatter(…, counts={numbers}, root={root})"
-            array, kind = take_apart(array if topology.rank == root else None)
-            if topology.rank == root:
-                of_root = rows_of(array)
-                agreement.payload, extension = of_root.packed
-                parts_of(of_root.shape[0], topology.size, numbers)
-        spec = broadcast_spec(context, agreement.payload, extension, root)
+        payload = NO_PAYLOAD
+        root = checked_integer("root", root, largest=topology.size - 1)
+        numbers = None if counts is None else checked_integers("counts", counts)
+        array, kind = take_apart(array if topology.rank == root else None)
+        if topology.rank == root:
+            of_root = rows_of(array)
+            payload, extension = of_root.packed
+            parts_of(of_root.shape[0], topology.size, numbers)
+        payload = call.agree(f"scatter(…, counts={numbers}, root={root})", payload)
+        spec = broadcast_spec(context, payload, extension, root)
         parts = parts_of(spec.shape[0], topology.size, numbers)
         own = parts[topology.rank]
         own_spec = Spec(spec.dtype, (own.stop - own.start, *spec.shape[1:]))

@@ -142,12 +142,11 @@ def info(*, comm: mpi.Comm | None = None) -> Info:
     """
     with collective("info", comm) as call:
         context, topology = call.context, call.context.topology
-        with call.agree_on_arguments() as agreement:
-            agreement.call = "info()"
-            machine = Machine.probe()
-            folder = context.config.window_dir or SHM_DIR
-            # Two ranks that try one file at the same time each find it in use, so one rank of a node looks.
-            leftovers = unused_files(folder) if topology.is_leader else ()
+        machine = Machine.probe()
+        folder = context.config.window_dir or SHM_DIR
+        # Two ranks that try one file at the same time each find it in use, so one rank of a node looks.
+        leftovers = unused_files(folder) if topology.is_leader else ()
+        call.agree("info()")
         ranks, fits = topology.ranks_of(topology.node), probe(context)
         texts = {title: text for title, (text, _) in fits.items()}
         largest = {title: nbytes for title, (_, nbytes) in fits.items()}

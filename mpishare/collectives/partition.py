@@ -85,9 +85,8 @@ def rows(n_own: int, *, comm: mpi.Comm | None = None) -> tuple[slice, int]:
         (slice(0, 3, None), 3)
     """
     with collective("rows", comm) as call:
-        with call.agree_on_arguments() as agreement:
-            count = checked_integer("n_own", n_own)
-            agreement.call = "rows()"
+        count = checked_integer("n_own", n_own)
+        call.agree("rows()")
         ends = list(accumulate(call.context.collective_comm.allgather_int(count)))
         end = ends[call.context.topology.rank]
         return slice(end - count, end), ends[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,17 +75,16 @@ def put(
     with collective("put", comm) as call:
         context, topology = call.context, call.context.topology
         source = None
-        with call.agree_on_arguments() as agreement:
-            root = checked_integer("root", root, largest=topology.size - 1)
-            array, kind = take_apart(array)
-            items, spec, part = _selected(array, region)
-            name = shared_name(array if part is None else part, writes=True, is_contiguous=False)
-            agreement.call = f"put({name}{kind.text}, {text_of_region(items) if part is None else ''}, root={root})"
-            if topology.rank == root:
-                source = ArraySource(spec, _as_part(_assigned(data, spec, kind), spec, array if part is None else part))
-            is_direct = part is not None and part.flags.forc and not has_gaps(spec.dtype)
-            travels = topology.is_leader and topology.n_nodes > 1 and not is_direct
-            buffer = allocate_buffer(topology.host, spec.nbytes if travels else 0, _CURE)
+        root = checked_integer("root", root, largest=topology.size - 1)
+        array, kind = take_apart(array)
+        items, spec, part = _selected(array, region)
+        name = shared_name(array if part is None else part, writes=True, is_contiguous=False)
+        if topology.rank == root:
+            source = ArraySource(spec, _as_part(_assigned(data, spec, kind), spec, array if part is None else part))
+        is_direct = part is not None and part.flags.forc and not has_gaps(spec.dtype)
+        travels = topology.is_leader and topology.n_nodes > 1 and not is_direct
+        buffer = allocate_buffer(topology.host, spec.nbytes if travels else 0, _CURE)
+        call.agree(f"put({name}{kind.text}, {text_of_region(items) if part is None else ''}, root={root})")
         if not spec.nbytes:
             return
         with agree(context.collective_comm):
@@ -142,16 +142,16 @@ def _replicate_items(
 
 def _selected(array: NDArray[Any], region: Any) -> tuple[tuple[Any, ...], Spec, NDArray[Any] | None]:
     """The parsed `region`, the spec of `array[region]`, and a view of these items; None for a list or a mask."""
-    shared_name(array, writes=True, is_contiguous=False)  # which refuses what is no array
+    if not isinstance(array, np.ndarray):
+        shared_name(array, writes=True)  # which refuses it
     items = checked_region(region)
+    if not any(isinstance(item, np.ndarray) for item in items):
+        with suppress(IndexError):
+            part = array[items if Ellipsis in items else (*items, ...)]
+            return items, Spec.of(part), part
     axes, view = parse_region(items, array.shape)
-    if any(isinstance(item, np.ndarray) for item in items):
-        like = np.broadcast_to(np.empty((), array.dtype), [len(axis.indices) for axis in axes])  # which takes no memory
-        return items, Spec.checked(view(like).shape, array.dtype), None
-    ranges = [axis.indices for axis in axes if isinstance(axis.indices, range)]
-    selected: Any = (*(slice(r.start, r.stop, r.step) for r in ranges), ...)
-    part = view(array[selected])
-    return items, Spec.of(part), part
+    like = np.broadcast_to(np.empty((), array.dtype), [len(axis.indices) for axis in axes])  # which takes no memory
+    return items, Spec.checked(view(like).shape, array.dtype), None
 
 
 def _assigned(data: ArrayLike | None, spec: Spec, kind: ArrayClass) -> ArrayLike | None:

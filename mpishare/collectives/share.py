@@ -14,9 +14,9 @@ from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import PLAIN_CLASSES, Spec, describe
 from mpishare.collectives.arguments import check_scope
 from mpishare.comm import callsite, mpi
-from mpishare.comm.agreement import PAYLOAD_BYTES, Agreement, agree
+from mpishare.comm.agreement import NO_PAYLOAD, PAYLOAD_BYTES, agree
 from mpishare.comm.alone import alone
-from mpishare.comm.collective import CollectiveCall, collective
+from mpishare.comm.collective import collective
 from mpishare.comm.context import Context, topology
 from mpishare.comm.requests import advance_all
 from mpishare.errors import ArgumentError, SpecError, checked_integer
@@ -199,8 +199,9 @@ _PRIVATE_BACKENDS = "memmap,window,private"
 """The backends of arrays that become private: only the first needs no copy for that."""
 
 
-@lru_cache(maxsize=256)
-def _options(root: int, backend: str | None, writable: bool | str, is_choosing: bool) -> _Options:
+@lru_cache(maxsize=256, typed=True)
+def _options(size: int, root: int, backend: str | None, writable: bool | str, is_choosing: bool) -> _Options:
+    root = checked_integer("root", root, largest=size - 1)
     if writable not in (False, True, "private"):
         raise ArgumentError(f"writable is {writable!r}. Use True, False or 'private'.")
     call = f"share(…, root={root}, backend={backend}{f', {writable=}' if writable else ''})"
@@ -210,7 +211,7 @@ def _options(root: int, backend: str | None, writable: bool | str, is_choosing: 
 
 
 def _share(
-    call: CollectiveCall,
+    call: collective,
     obj: Any,
     function: Callable[[], Any] | None,
     root: int,
@@ -219,24 +220,23 @@ def _share(
     scope: str,
     of_all: mpi.Comm | None,
 ) -> Any:
-    context, source, reserved = call.context, None, None
-    with call.agree_on_arguments() as agreement:
-        root = checked_integer("root", root, largest=context.topology.size - 1)
-        if scope != "all":
-            check_scope(scope)
-        options = _options(root, check_backend(backend, context), writable, backend is None)
-        if function is not None:
-            _check_call(obj, function)
-        agreement.call = options.call
-        if context.topology.rank == root and function is None:
-            source, reserved = _prepared(context, obj, options)
-            agreement.payload = source.header.packed[0]
-        elif context.topology.rank == root:
-            agreement.payload = _CALLED
-    if agreement.payload == _CALLED:
-        agreement, source, reserved = _called(context, function, options, of_all)
+    context, source, reserved, payload = call.context, None, None, NO_PAYLOAD
+    options = _options(context.topology.size, root, check_backend(backend, context), writable, backend is None)
+    if scope != "all":
+        check_scope(scope)
+    if function is not None:
+        _check_call(obj, function)
+    if context.topology.rank == options.root:
+        payload = _CALLED
+        if function is None:
+            source = _source_of(obj, options)
+            reserved = _written(context, source, options)
+            payload = source.header.packed[0]
+    payload = call.agree(options.call, payload)
+    if payload == _CALLED:
+        payload, source, reserved = _called(context, function, options, of_all)
     while True:
-        header = _header(context, agreement.payload, source, root)
+        header = _header(context, payload, source, options.root)
         segment = _stored(context, header, source, reserved, options)
         if isinstance(header, Spec):
             return segment.view(header)
@@ -250,6 +250,7 @@ def _share(
                 source = _Object(source.obj, options, source.lacking | named_by(source.names, lacking))
                 reserved = _written(context, source, options)
                 agreement.payload = source.header.packed[0]
+        payload = agreement.payload
 
 
 def _stored(
@@ -278,13 +279,13 @@ def _check_call(obj: Any, call: Any) -> None:
 
 def _called(
     context: Context, function: Callable[[], Any] | None, options: _Options, of_all: mpi.Comm | None
-) -> tuple[Agreement, ArraySource | _Object | None, Reservation | None]:
+) -> tuple[bytes, ArraySource | _Object | None, Reservation | None]:
     """Calls `function` on `root` within an agreement; the other ranks sleep until it has ended.
 
     It may call no collective with other ranks of `of_all`: ranks of other nodes make their calls at any time.
 
     Returns:
-        The agreement, with the payload of the root, and what `_prepared` returns on `root`.
+        The payload of the root, and on `root` its object and what `_written` returns.
     """
     is_root, source, reserved = context.topology.rank == options.root, None, None
     barrier: list[mpi.Request] = []
@@ -298,15 +299,15 @@ def _called(
             advance_all()
             time.sleep(_SLEEP_S)
         if is_root:
-            source, reserved = _prepared(context, obj, options)
+            source = _source_of(obj, options)
+            reserved = _written(context, source, options)
             agreement.payload = source.header.packed[0]
-    return agreement, source, reserved
+    return agreement.payload, source, reserved
 
 
-def _prepared(context: Context, obj: Any, options: _Options) -> tuple[ArraySource | _Object, Reservation | None]:
-    """The bytes of `obj` on its root, which writes them to node memory at once if a slot is free."""
-    source = ArraySource(Spec.of(obj), obj) if type(obj) in PLAIN_CLASSES else _pack(obj, options)
-    return source, _written(context, source, options)
+def _source_of(obj: Any, options: _Options) -> ArraySource | _Object:
+    """The bytes of `obj` on its root."""
+    return ArraySource(Spec.of(obj), obj) if type(obj) in PLAIN_CLASSES else _pack(obj, options)
 
 
 def _written(context: Context, source: ArraySource | _Object, options: _Options) -> Reservation | None:

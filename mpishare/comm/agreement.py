@@ -72,6 +72,8 @@ if TYPE_CHECKING:
 PAYLOAD_BYTES = 64
 """Size of the payload that ranks can exchange with an agreement."""
 
+NO_PAYLOAD = bytes(PAYLOAD_BYTES)
+
 _FLAGS = struct.Struct("<QII")
 """Whether this rank has failed; the checksum of its call; the same checksum with every bit inverted."""
 
@@ -112,11 +114,12 @@ class Agreement:
     Without an error it costs one MPI_Allreduce of 80 bytes.
     """
 
-    call = ""
-    payload = bytes(PAYLOAD_BYTES)
+    __slots__ = ("_begun", "_comm", "call", "payload")
 
     def __init__(self, comm: CollectiveComm) -> None:
         self._comm = comm
+        self.call = ""
+        self.payload = NO_PAYLOAD
 
     def __enter__(self) -> Agreement:
         this_thread.begun += 1
@@ -126,27 +129,28 @@ class Agreement:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
-            if error is None or not is_from_outside(error, self._begun):
-                self._agree(error)
-            else:
-                mark_cut_off(error)
-        except BaseException as raised:
-            if not is_known(raised, self._comm.size) and not isinstance(raised, StallError):  # which comes again
-                mark_cut_off(raised)
-            raise
+        if error is None or not is_from_outside(error, self._begun):
+            self.exchange(error)
+        else:
+            mark_cut_off(error)
 
-    def _agree(self, error: BaseException | None) -> None:
-        """Exchanges whether a rank has failed; returns where none has, or where this one raises its own error."""
-        flags = _flags(self.call) if error is None else _flags(self.call, has_failed=True)
-        result = self._comm.allreduce_or(flags + self.payload)
-        self.payload = result[_FLAGS_BYTES:]
-        if error is not None or not result.startswith(flags):
+    def exchange(self, error: BaseException | None = None) -> None:
+        """Exchanges whether a rank has failed; returns where none has, or where this one raises its own `error`."""
+        try:
+            flags = _flags(self.call) if error is None else _flags(self.call, has_failed=True)
+            result = self._comm.allreduce_or(flags + self.payload)
+            self.payload = result[_FLAGS_BYTES:]
+            if error is None and result.startswith(flags):
+                return
             if _FLAGS.unpack_from(result)[0]:
                 _exchange_failures(self._comm, error)
             else:
                 calls = self._comm.allgather_obj(f"{self.call} at {call_site()}")
                 raise mark_known(self._comm, MismatchError(dict(zip(self._comm.ranks, calls, strict=True))))
+        except BaseException as raised:
+            if not is_known(raised, self._comm.size) and not isinstance(raised, StallError):  # which comes again
+                mark_cut_off(raised)
+            raise
 
 
 def agree(comm: CollectiveComm) -> Agreement:

@@ -134,25 +134,24 @@ def load(
     with collective("load", comm) as entered, ExitStack() as stack:
         context, per_node = entered.context, map or read == "node"
         reader, pickled = None, b""
-        with entered.agree_on_arguments() as agreement:
-            names = check_backend(backend, context)
-            make, file, name = _source(path, dataset, call)
-            items = None if region is None else checked_region(region)
-            shown = "None" if items is None else text_of_region(items)
-            split = _checked_split(split, items, is_mapped=map)
-            switches = f"map={bool(map)}, attributes={bool(attributes)}, progress={bool(progress)}, backend={names}"
-            switches += f", {split=}, dtype={checked_dtype(dtype)!s}"
-            source = repr(file) if call is None else "call=…"
-            agreement.call = f"load({source}, {name!r}, region={shown}, {read=}, {switches})"
-            if not isinstance(read, str) or read not in ("job", "node"):
-                raise ArgumentError(f"read {read!r} is unknown. Use 'job' or 'node'.")
-            if call is not None and (map or attributes):
-                raise ArgumentError("map=True and attributes=True are for a file. Leave them out with call.")
-            if progress:
-                check_tqdm()
-            if context.topology.rank == ROOT or (per_node and context.topology.is_leader):
-                reader = make(stack.enter_context(InputFile(file)))
-                pickled = _inspected(context, reader, name, items, attributes=attributes)
+        names = check_backend(backend, context)
+        make, file, name = _source(path, dataset, call)
+        items = None if region is None else checked_region(region)
+        shown = "None" if items is None else text_of_region(items)
+        split = _checked_split(split, items, is_mapped=map)
+        switches = f"map={bool(map)}, attributes={bool(attributes)}, progress={bool(progress)}, backend={names}"
+        switches += f", {split=}, dtype={checked_dtype(dtype)!s}"
+        source = repr(file) if call is None else "call=…"
+        if not isinstance(read, str) or read not in ("job", "node"):
+            raise ArgumentError(f"read {read!r} is unknown. Use 'job' or 'node'.")
+        if call is not None and (map or attributes):
+            raise ArgumentError("map=True and attributes=True are for a file. Leave them out with call.")
+        if progress:
+            check_tqdm()
+        if context.topology.rank == ROOT or (per_node and context.topology.is_leader):
+            reader = make(stack.enter_context(InputFile(file)))
+            pickled = _inspected(context, reader, name, items, attributes=attributes)
+        entered.agree(f"load({source}, {name!r}, region={shown}, {read=}, {switches})")
         is_split = split is not False
         is_reading = per_node or is_split or context.topology.node == context.topology.node_of(ROOT)
         found = (context.node_collective_comm if per_node else context.collective_comm).bcast_obj(pickled, ROOT)

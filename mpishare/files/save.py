@@ -117,19 +117,18 @@ def save(
     with collective("save", comm) as call:
         context = call.context
         is_root = context.topology.rank == ROOT
-        with call.agree_on_arguments() as agreement:
-            file = Path(checked_path(path))
-            arrays = _by_dataset(file, array, dataset)
-            if isinstance(distributed, bool) or not isinstance(array, Mapping):
-                rows = list(arrays) if distributed else []
-            else:
-                rows = [_checked_dataset(name) for name in names_in(distributed, array)]
-            specs = specs_of(file, arrays, rows, is_root=is_root)
-            if progress and is_root:
-                check_tqdm()
-            names = [name for name in arrays if name != _NPY_NAME]
-            kinds = [f"{name}: {describe_rows(specs[name])}".removeprefix(": ") for name in rows]
-            agreement.call = f"save({file}, {names or '…'}, distributed={kinds}, {progress=})"
+        file = Path(checked_path(path))
+        arrays = _by_dataset(file, array, dataset)
+        if isinstance(distributed, bool) or not isinstance(array, Mapping):
+            rows = list(arrays) if distributed else []
+        else:
+            rows = [_checked_dataset(name) for name in names_in(distributed, array)]
+        specs = specs_of(file, arrays, rows, is_root=is_root)
+        if progress and is_root:
+            check_tqdm()
+        names = [name for name in arrays if name != _NPY_NAME]
+        kinds = [f"{name}: {describe_rows(specs[name])}".removeprefix(": ") for name in rows]
+        call.agree(f"save({file}, {names or '…'}, distributed={kinds}, {progress=})")
         dataset = names[0] if len(names) == 1 else None
         new = Replacement(context, file, arrays, specs, rows, _lay_out, dataset=dataset, progress=progress)
         way = new.run()

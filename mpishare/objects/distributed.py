@@ -140,13 +140,12 @@ class Distributed:
         """
         with collective("take", self._comm) as call:
             context = call.context
-            with call.agree_on_arguments() as agreement:
-                agreement.call = self._call
-                numbers = _checked_rows(indices, len(self))
-                spec = Spec.checked((*numbers.shape, *self.shape[1:]), self.dtype)
-                block = memory_of(context, spec, out)
-                wanted = Wanted.of(numbers.ravel())
-                self._exchange.allocate_stage()
+            numbers = _checked_rows(indices, len(self))
+            spec = Spec.checked((*numbers.shape, *self.shape[1:]), self.dtype)
+            block = memory_of(context, spec, out)
+            wanted = Wanted.of(numbers.ravel())
+            self._exchange.allocate_stage()
+            call.agree(self._call)
             if self.nbytes:
                 self._exchange.take(wanted, block)
             return spec.view(block) if out is None else out

@@ -15,7 +15,7 @@ from mpishare.comm import mpi
 from mpishare.comm.agreement import PAYLOAD_BYTES, agree, is_cut_off, mark_cut_off, mark_known
 from mpishare.comm.alone import alone
 from mpishare.comm.callsite import current_call
-from mpishare.comm.collective import CollectiveCall, collective
+from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.comm.requests import keep_alive
 from mpishare.comm.watchdog import Stopwatch, gave_up
@@ -109,7 +109,7 @@ class Job(NamedTuple):
     per: str = "rank"
 
 
-def run_map(call: CollectiveCall, job: Job, root: int, gather: str = "root", compared: str = "") -> list[Any] | None:
+def run_map(call: collective, job: Job, root: int, gather: str = "root", compared: str = "") -> list[Any] | None:
     """Does what `map` does; see there.
 
     Args:
@@ -120,24 +120,23 @@ def run_map(call: CollectiveCall, job: Job, root: int, gather: str = "root", com
         compared: The call, if the ranks' calls are to be compared.
     """
     context, topology = call.context, call.context.topology
-    with call.agree_on_arguments() as agreement:
-        root = checked_integer("root", root, largest=topology.size - 1)
-        if job.chunk is not None:
-            checked_integer("chunk", job.chunk, least=1, largest=2**62)
-        if gather not in ("root", "all", "none"):
-            raise ArgumentError(f"gather {gather!r} is unknown. Use 'root', 'all' or 'none'.")
-        if job.per not in ("rank", "node"):
-            raise ArgumentError(f"per {job.per!r} is unknown. Use 'rank' or 'node'.")
-        agreement.call = compared
-        call.allow_nested_calls()  # of the items; what follows shares arrays in calls of its own
-        is_root = topology.rank == root
-        if is_root and not callable(job.func):
-            text = f"root {root} passed {describe(job.func)} as func, which cannot be called."
-            raise SpecError(f"{text} Pass a function on that rank.")
-        if is_root and job.progress:
-            check_tqdm()
-        batches = Batches(job.items if is_root else (), topology.comm)
-        batch = batches.next()
+    root = checked_integer("root", root, largest=topology.size - 1)
+    if job.chunk is not None:
+        checked_integer("chunk", job.chunk, least=1, largest=2**62)
+    if gather not in ("root", "all", "none"):
+        raise ArgumentError(f"gather {gather!r} is unknown. Use 'root', 'all' or 'none'.")
+    if job.per not in ("rank", "node"):
+        raise ArgumentError(f"per {job.per!r} is unknown. Use 'rank' or 'node'.")
+    call.allow_nested_calls()  # of the items; what follows shares arrays in calls of its own
+    is_root = topology.rank == root
+    if is_root and not callable(job.func):
+        text = f"root {root} passed {describe(job.func)} as func, which cannot be called."
+        raise SpecError(f"{text} Pass a function on that rank.")
+    if is_root and job.progress:
+        check_tqdm()
+    batches = Batches(job.items if is_root else (), topology.comm)
+    batch = batches.next()
+    call.agree(compared)
     # A task of one rank may map on the same communicator, while tasks of the outer map are left.
     scheduler = Scheduler(context) if topology.size == 1 else context.cached(Scheduler)
     with Bar(batches.total, is_shown=is_root and job.progress) as bar:

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays import slices
 from mpishare.arrays.dtypes import is_native_number
-from mpishare.arrays.raw import Block
 from mpishare.arrays.slices import LINE_BYTES
-from mpishare.arrays.spec import Spec
 from mpishare.comm import mpi
 from mpishare.comm.agreement import Deferred
 from mpishare.comm.communicator import CollectiveComm
@@ -140,6 +138,11 @@ def _cure(dtype: np.dtype[Any]) -> str:
     return "Use another operation, or another dtype by .astype."
 
 
+def is_few(context: Context, nbytes: int) -> bool:
+    """Whether each rank gets the items of all ranks, of which each has `nbytes`."""
+    return context.topology.size * nbytes <= _MAX_GATHERED_BYTES
+
+
 class Reduction:
     """One reduction on one rank.
 
@@ -161,8 +164,7 @@ class Reduction:
         self._context, self._operation, self._dtype = context, operation, local.dtype
         is_consecutive = [rank for ranks in nodes for rank in ranks] == list(range(topology.size))
         self._groups = nodes if operation.commutes or is_consecutive else (tuple(range(topology.size)),)
-        is_small = topology.size * local.nbytes <= _MAX_GATHERED_BYTES
-        self.is_gathered = not of_nodes and (is_small or self._groups is not nodes)
+        self.is_gathered = not of_nodes and (is_few(context, local.nbytes) or self._groups is not nodes)
         self._of_nodes = of_nodes
         self._piece_bytes = _PIECE_BYTES
         if self.is_gathered:
@@ -178,22 +180,23 @@ class Reduction:
         self._sent = np.empty(0 if local.flags.forc else n_items, local.dtype)
         self._of_groups = np.empty((len(self._groups), n_items if self.is_gathered else 0), local.dtype)
 
-    def run(self, local: Array, spec: Spec, block: Block, is_shared: bool) -> None:
+    def run(self, local: Array, out: Array, is_shared: bool) -> None:
         """Reduces the arrays of all ranks into the memory of each node. An agreement of all ranks must follow.
 
         Args:
             local: This rank's array.
-            spec: The spec of the result.
-            block: The bytes of the result on this node.
+            out: The result on this node, a contiguous array.
             is_shared: Whether all ranks of the node see the same bytes.
 
         Collective:
             Over the communicator, but a rank may return before others have come.
         """
         self._deferred = Deferred()
-        topology, result = self._context.topology, block.view(self._dtype)
-        in_order = local.T if spec.order == "F" else local
-        items: Any = in_order.reshape(-1) if in_order.flags.c_contiguous else in_order.flat
+        topology = self._context.topology
+        if out.flags.fnc:
+            local, out = local.T, out.T
+        result = out.reshape(-1)
+        items: Any = local.reshape(-1) if local.flags.c_contiguous else local.flat
         for piece in slices.chunks(result.size, self._piece_bytes // result.itemsize):
             if self.is_gathered:
                 self._gather(self._contiguous(items, piece), result[piece], topology.is_leader or not is_shared)
@@ -204,7 +207,7 @@ class Reduction:
             else:
                 comm = self._context.node_collective_comm
                 self._exchange(comm, self._contiguous(items, piece), result[piece], gathers=not is_shared)
-        if topology.n_nodes > 1 and not self.is_gathered:
+        if topology.n_nodes > 1 and not self.is_gathered and result.size:
             self._reduce_nodes(result, is_shared)
         self._deferred.raise_first()
 
@@ -223,12 +226,15 @@ class Reduction:
         """Brings the items of all ranks to each rank, which may reduce them: first the items of each group."""
         received = self._received[: self._context.topology.size * sent.nbytes]
         self._context.collective_comm.allgather(sent.view(np.uint8), received)
-        rows, of_groups = received.view(self._dtype).reshape(-1, sent.size), self._of_groups[:, : sent.size]
         with self._deferred:
             if reduces:
-                for ranks, of_group in zip(self._groups, of_groups, strict=True):
-                    self._operation.fold([rows[rank] for rank in ranks], of_group)
-                self._operation.fold(of_groups, result)
+                rows = received.view(self._dtype).reshape(-1, sent.size)
+                if len(self._groups) > 1:
+                    of_groups = self._of_groups[:, : sent.size]
+                    for ranks, of_group in zip(self._groups, of_groups, strict=True):
+                        self._operation.fold([rows[rank] for rank in ranks], of_group)
+                    rows = of_groups
+                self._operation.fold(rows, result)
 
     def _exchange(self, comm: CollectiveComm, sent: Array, result: Array, *, gathers: bool) -> None:
         """Brings one part of the items of all ranks of `comm` to each of them, which reduces it into `result`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, zip_longest
 from typing import Any
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from mpishare.arrays import slices
 from mpishare.arrays.raw import Block, bytes_of, copy_bytes
 from mpishare.arrays.spec import Spec
-from mpishare.comm.agreement import mark_known
+from mpishare.comm.agreement import PAYLOAD_BYTES, mark_known
 from mpishare.comm.context import Context
 from mpishare.comm.in_flight import MAX_IN_FLIGHT, InFlight, Tag
 from mpishare.errors import SpecError
@@ -39,20 +40,42 @@ def describe_rows(spec: Spec) -> str:
     return f"shape {shape}, {dtype.str if dtype.names is None else dtype}{cure}"
 
 
-def stack_rows(context: Context, spec: Spec) -> tuple[list[int], Spec]:
+_TOLD = struct.Struct(f"<qq?{PAYLOAD_BYTES - 17}x")
+_FLAG = 16
+
+
+def told_rows(n_rows: int, flag: bool) -> bytes:
+    """The payload by which a rank tells how many rows it has, and a flag.
+
+    The number and its inverse are both combined by OR. So a rank finds its own numbers in the result only if they are
+    the same on all ranks.
+    """
+    return _TOLD.pack(n_rows, ~n_rows, flag)
+
+
+def has_flag(payload: bytes) -> bool:
+    """Whether a rank has told the flag."""
+    return bool(payload[_FLAG])
+
+
+def stack_rows(context: Context, spec: Spec, payload: bytes = b"") -> tuple[list[int], Spec]:
     """Where the rows of each rank begin in the array of all rows, with their total at the end; and its spec.
 
     Args:
         context: The context of the communicator.
         spec: The spec of this rank's rows.
+        payload: What the ranks have told, if they have; see `told_rows`.
 
     Raises:
         SpecError: An array cannot have as many rows. On all ranks.
 
     Collective:
-        Over the communicator.
+        Over the communicator, unless all ranks have as many rows.
     """
-    starts = [0, *accumulate(context.collective_comm.allgather_int(spec.shape[0]))]
+    n_rows, size = spec.shape[0], context.topology.size
+    are_equal = payload[:_FLAG] == told_rows(n_rows, False)[:_FLAG]
+    numbers = [n_rows] * size if are_equal else context.collective_comm.allgather_int(n_rows)
+    starts = [0, *accumulate(numbers)]
     try:
         return starts, Spec.checked((starts[-1], *spec.shape[1:]), spec.dtype)
     except SpecError as error:

@@ -199,8 +199,7 @@ def test_a_call_that_an_exception_ended_on_one_rank_is_the_last_on_its_communica
     array, last = ms.zeros(3, comm=duplicate), duplicate.size - 1
     ms.save(shared_folder / "a.npy", np.ones(2), comm=duplicate)
     with suppress(KeyboardInterrupt), collective("call", duplicate) as call:
-        with call.agree_on_arguments():
-            pass
+        call.agree("")
         if duplicate.rank == last:
             raise KeyboardInterrupt
     errors = raised(lambda: (OVER_ALL | OVER_A_NODE)[name](duplicate, array, shared_folder))
@@ -215,8 +214,7 @@ def test_a_call_that_an_exception_ended_on_one_rank_is_the_last_on_its_communica
 def test_an_error_that_one_node_knows_leaves_the_ranks_out_of_step(duplicate):
     nodes = ms.topology(duplicate)
     with pytest.raises((ValueError, ms.PeerError)), collective("call", duplicate) as call:
-        with call.agree_on_arguments():
-            pass
+        call.agree("")
         with agree(call.context.node_collective_comm):
             if nodes.is_leader:
                 raise ValueError
@@ -225,8 +223,7 @@ def test_an_error_that_one_node_knows_leaves_the_ranks_out_of_step(duplicate):
 
 def test_a_call_within_a_call_is_refused_and_leaves_the_outer_one_whole(duplicate):
     with collective("outer", duplicate) as call:
-        with call.agree_on_arguments():
-            pass
+        call.agree("")
         before = signal.signal(signal.SIGALRM, lambda *_: ms.zeros(1, comm=duplicate))
         with pytest.raises(ms.MpishareError, match=r"zeros was called while this rank is in outer .* signal handler"):
             signal.raise_signal(signal.SIGALRM)
