@@ -24,7 +24,8 @@ from benchmarks import harness
 from benchmarks.harness import Bytes, Place, Sources
 from benchmarks.share import bcast, filled, make_pshmem, make_window, set_pshmem
 
-OURS, BCAST, EXPERT = "mpishare.share", "MPI_Bcast, one rank per host", "window by hand, kept, MPI_Bcast of leaders"
+OURS, OURS_KEPT = "mpishare.share", "mpishare.zeros and bcast, kept"
+BCAST, EXPERT = "MPI_Bcast, one rank per host", "window by hand, kept, MPI_Bcast of leaders"
 PICKLED, TO_ALL = "comm.bcast, pickled", "comm.Bcast, kept"
 FORCED, PSHMEM, SOCKET = f"{BCAST}: ", "pshmem, kept", "limit: one raw socket"
 PRETEND = [Place("2 pretend nodes of 1", 2, "block:1"), Place("2 pretend nodes of 2", 4, "block:2")]
@@ -114,7 +115,7 @@ def measure(comm: Any, ways: dict[str, Way], nbytes: int, rounds: int) -> harnes
 
 def bound(way: Any, comm: Any, nbytes: int) -> Way:
     """The way itself, or, of one that makes memory for each size, what it makes."""
-    bound_way: Way = way(comm, nbytes) if way in (expert, pshmem) else way
+    bound_way: Way = way(comm, nbytes) if way in (expert, pshmem, refilled) else way
     return bound_way
 
 
@@ -126,6 +127,7 @@ def ways_of(comm: Any, rivals: list[str]) -> dict[str, Any]:
     ways: dict[str, Any] = {OURS: lambda source, room: ms.share(source), BCAST: to_leaders(nodes, nodes.leaders)}
     is_cluster = len(set(comm.allgather(socket.gethostname()))) == nodes.n_nodes > 1
     if "all" in rivals:
+        ways[OURS_KEPT] = refilled
         ways[PICKLED] = lambda source, room: comm.bcast(source)
         ways[TO_ALL] = lambda source, room: bcast(comm, room if source is None else source)
     if "expert" in rivals:
@@ -164,6 +166,14 @@ def expert(comm: Any, nbytes: int) -> Way:
         return window
 
     return way
+
+
+def refilled(comm: Any, nbytes: int) -> Way:
+    """An array of ours that is made once for a size, which the root fills and brings to the other nodes."""
+    import mpishare as ms
+
+    array = ms.zeros(nbytes, np.uint8, comm=comm)
+    return lambda source, room: ms.bcast(filled(array, source), comm=comm)
 
 
 def pshmem(comm: Any, nbytes: int) -> Way:

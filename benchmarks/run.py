@@ -100,6 +100,8 @@ README_ROWS = {
     "pshmem, kept and refilled": ["pshmem, kept"],
     "MPI window by hand, new; kept and refilled": ["window by hand, new", "window by hand, kept"],
     "MPI window by hand, kept and refilled, `Bcast` between hosts": ["window by hand, kept, MPI_Bcast of leaders"],
+    "**`ms.zeros`, `ms.fence`**, kept and refilled": ["mpishare.zeros and fence, kept"],
+    "**`ms.zeros`, `ms.bcast`**, kept and refilled": ["mpishare.zeros and bcast, kept"],
     "**`ms.share`**; in memory never used before": ["mpishare.share", "mpishare.share, new memory"],
     "**`ms.share`**": ["mpishare.share"],
 }
@@ -173,13 +175,13 @@ def short(way: str) -> str:
 
 
 def manual(share: Any, nodes: Any) -> str:
-    """A table for each question, of at most three sizes."""
+    """A table for each question; but for the first, of at most three sizes."""
     largest = {place: [*sizes.items()][-1] for place, sizes in nodes.items()}
     calls = kept("collectives")["2 pretend nodes of 2"]
     files = {name: rows for name, rows in kept("files").items() if isinstance(rows, dict) and LOAD in rows}
     peaks = {name: row["peak, MB"] for name, row in kept("table").items()}
     parts = [
-        *("### One node", markdown(f"{share['ranks']} ranks", few(share["times"]))),
+        *("### One node", markdown(f"{share['ranks']} ranks", share["times"])),
         *("### Several nodes", markdown("", {f"{size} to {place}": table for place, (size, table) in largest.items()})),
         *("### Messages", markdown("one node", few(kept("messages")["one node"]))),
         *("### Sums", markdown("4 ranks on 2 pretend nodes", few(calls["allreduce"]))),

@@ -1,6 +1,6 @@
 """One node: the time until every rank has the root's array, and the memory it then takes, beside what else is used.
 
-    python -m benchmarks.share [--rounds 9] [--ranks 2] [--powers 10,16,20,24,28] [--mib 256]
+    python -m benchmarks.share [--rounds 9] [--ranks 2] [--powers 10,16,20,22,24,26,28] [--mib 256]
 
 Each way brings another array in each call and ends with a barrier. "new" ways take memory that nobody used before,
 "kept" ways an array that was made before and that all ranks still see; MPISHARE_RECYCLE is as it is by default, but for
@@ -20,7 +20,7 @@ from benchmarks.harness import Bytes, Place, Sources
 
 MEMCPY = "limit: one warm memcpy"
 MEMORY_RANKS = (1, 2, 4, 8)
-OURS, OURS_NEW = "mpishare.share", "mpishare.share, new memory"
+OURS, OURS_NEW, OURS_KEPT = "mpishare.share", "mpishare.share, new memory", "mpishare.zeros and fence, kept"
 Way = Callable[[Bytes | None], Bytes]
 
 _new: list[Any] = []
@@ -29,7 +29,7 @@ _new: list[Any] = []
 
 def main() -> None:
     """Measures on the ranks of this machine, prints and keeps."""
-    options = harness.options(__doc__, ranks=2, powers="10,16,20,24,28", mib=256)
+    options = harness.options(__doc__, ranks=2, powers="10,16,20,22,24,26,28", mib=256)
     if options.inside:
         inside(options)
         return
@@ -90,6 +90,7 @@ def ways_of(comm: Any, nbytes: int) -> dict[str, Way]:
     import mpishare as ms
 
     kept, new = np.ones(nbytes, np.uint8), without_reuse(comm)
+    ours = ms.zeros(nbytes, np.uint8)
     window, shared = make_window(comm, nbytes)[1], make_pshmem(comm, nbytes)
 
     def by_window(source: Bytes | None) -> Bytes:
@@ -106,6 +107,7 @@ def ways_of(comm: Any, nbytes: int) -> dict[str, Way]:
         MEMCPY: lambda source: filled(kept, source),
         OURS: ms.share,
         OURS_NEW: lambda source: ms.share(source, comm=new),
+        OURS_KEPT: lambda source: fenced(filled(ours, source)),
         "comm.bcast, pickled": comm.bcast,
         "mpi4py.util.pkl5 bcast": Pkl5(comm).bcast,
         "comm.Bcast": lambda source: bcast(comm, np.empty(nbytes, np.uint8) if source is None else source),
@@ -140,6 +142,14 @@ def filled(array: Bytes, source: Bytes | None) -> Bytes:
     """The array, into which the root has copied."""
     if source is not None:
         np.copyto(array, source)
+    return array
+
+
+def fenced(array: Bytes) -> Bytes:
+    """The array, once all ranks see what the root has written."""
+    import mpishare as ms
+
+    ms.fence()
     return array
 
 
