@@ -55,7 +55,7 @@ class collective(Agreement):  # noqa: N801 - used as `with collective("share", c
         """
         self._is_for_all = scope != "node"
         if blocks:  # nearly never
-            refuse_alone(name, comm if self._is_for_all else topology(comm).node_comm)
+            refuse_alone(name, comm if self._is_for_all or meets_other_scopes else topology(comm).node_comm)
         self._begun = this_thread.begun
         self._name = name
         self._of_all = context = context_of(comm)
