@@ -108,7 +108,10 @@ def allreduce(
         if flags & _IS_NODE_SHARED and topology.size > topology.n_nodes:
             _check_distinct(context, items)
         if target is not None:
-            # Few bytes are reduced without any allocation, so that no node fails alone.
+            if plan.reduction is not None and reduction.is_gathered:  # without any allocation, so that no rank fails
+                reduction.run(items, target, plan.is_shared)
+                context.node_collective_comm.barrier()
+                return out  # type: ignore[return-value]
             with agree(context.node_collective_comm if reduction.is_gathered else context.collective_comm):
                 reduction.run(items, target, plan.is_shared)
             return out  # type: ignore[return-value]

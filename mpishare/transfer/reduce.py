@@ -179,9 +179,11 @@ class Reduction:
         # Not where the items are sent from their own memory: glibc gives back two such buffers with each call.
         self._sent = np.empty(0 if local.flags.forc else n_items, local.dtype)
         self._of_groups = np.empty((len(self._groups), n_items if self.is_gathered else 0), local.dtype)
+        is_whole = self.is_gathered and piece == local.nbytes
+        self._rows = [*self._received.view(local.dtype).reshape(topology.size, n_items)] if is_whole else []
 
     def run(self, local: Array, out: Array, is_shared: bool) -> None:
-        """Reduces the arrays of all ranks into the memory of each node. An agreement of all ranks must follow.
+        """Reduces the arrays of all ranks into the memory of each node. An agreement must follow, or a barrier for few bytes.
 
         Args:
             local: This rank's array.
@@ -191,11 +193,16 @@ class Reduction:
         Collective:
             Over the communicator, but a rank may return before others have come.
         """
-        self._deferred = Deferred()
         topology = self._context.topology
         if out.flags.fnc:
             local, out = local.T, out.T
         result = out.reshape(-1)
+        if self._rows:
+            self._context.collective_comm.allgather(np.ascontiguousarray(local), self._received)
+            if topology.is_leader or not is_shared:
+                self._fold_groups(self._rows, result)
+            return
+        self._deferred = Deferred()
         items: Any = local.reshape(-1) if local.flags.c_contiguous else local.flat
         for piece in slices.chunks(result.size, self._piece_bytes // result.itemsize):
             if self.is_gathered:
@@ -228,13 +235,16 @@ class Reduction:
         self._context.collective_comm.allgather(sent.view(np.uint8), received)
         with self._deferred:
             if reduces:
-                rows = received.view(self._dtype).reshape(-1, sent.size)
-                if len(self._groups) > 1:
-                    of_groups = self._of_groups[:, : sent.size]
-                    for ranks, of_group in zip(self._groups, of_groups, strict=True):
-                        self._operation.fold([rows[rank] for rank in ranks], of_group)
-                    rows = of_groups
-                self._operation.fold(rows, result)
+                self._fold_groups(received.view(self._dtype).reshape(-1, sent.size), result)
+
+    def _fold_groups(self, rows: Sequence[Array] | Array, result: Array) -> None:
+        """Reduces the items of all ranks: first those of each group."""
+        if len(self._groups) > 1:
+            of_groups = self._of_groups[:, : result.size]
+            for ranks, of_group in zip(self._groups, of_groups, strict=True):
+                self._operation.fold([rows[rank] for rank in ranks], of_group)
+            rows = of_groups
+        self._operation.fold(rows, result)
 
     def _exchange(self, comm: CollectiveComm, sent: Array, result: Array, *, gathers: bool) -> None:
         """Brings one part of the items of all ranks of `comm` to each of them, which reduces it into `result`.
