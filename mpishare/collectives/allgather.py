@@ -187,7 +187,7 @@ def _misfit(whole: Spec, out: Any) -> SpecError:
 def _gather(
     context: Context, local: NDArray[Any] | None, out: NDArray[Any], is_shared: bool, starts: Sequence[int]
 ) -> None:
-    """Fills the memory of each node with the rows of all ranks. An agreement must follow, or a barrier where none can fail.
+    """Fills the memory of each node with the rows of all ranks. An agreement or a barrier must follow.
 
     Args:
         context: The context of the communicator.

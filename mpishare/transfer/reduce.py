@@ -183,7 +183,7 @@ class Reduction:
         self._rows = [*self._received.view(local.dtype).reshape(topology.size, n_items)] if is_whole else []
 
     def run(self, local: Array, out: Array, is_shared: bool) -> None:
-        """Reduces the arrays of all ranks into the memory of each node. An agreement must follow, or a barrier for few bytes.
+        """Reduces the arrays of all ranks into the memory of each node. An agreement or a barrier must follow.
 
         Args:
             local: This rank's array.

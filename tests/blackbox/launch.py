@@ -64,9 +64,7 @@ def copy_project(folder):
         shutil.copy2(ROOT / name, copied)
 
 
-QUICK = {"OMP_NUM_THREADS": "1", "NUMBA_OPT": "0"}
-"""For programs whose answers count, not their speed: numba takes a third of the time to compile."""
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """NumPy's BLAS else starts a thread for each core on each rank, a tenth of the time of a small job."""
 
 

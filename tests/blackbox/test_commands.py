@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import mpishare as ms
-from tests.blackbox.launch import QUICK, ROOT, copy_project, environment, run, run_code, run_ranks
+from tests.blackbox.launch import ROOT, copy_project, environment, run, run_code, run_ranks
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
@@ -23,7 +23,7 @@ COMMANDS = [line[2:] for block in BLOCKS for line in block.splitlines() if line.
 @cache
 def result_of(command):
     """The result of a command, without the environment of make, which may run these tests."""
-    return run(shlex.split(command), {"MAKEFLAGS": "--no-print-directory", **QUICK}, limit_s=500, is_cleaned=True)
+    return run(shlex.split(command), {"MAKEFLAGS": "--no-print-directory"}, limit_s=500, is_cleaned=True)
 
 
 def shown_of(command):

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.blackbox.launch import PLAIN, QUICK, ROOT, environment, run_code, run_ranks, started
+from tests.blackbox.launch import PLAIN, ROOT, environment, run_code, run_ranks, started
 from tests.processes import children_of
 
 JOBS = {file.stem: file for file in (ROOT / "jobs").glob("*.py")}
@@ -34,7 +34,7 @@ def data(tmp_path_factory):
 def run_jobs(calls):
     """Calls `main` of each job on the same three ranks, which must return None or 0; what they print."""
     lines = [f"import jobs.{job}\nassert not jobs.{job}.main({[*map(str, args)]})" for job, args in calls]
-    return run_code(3, "\n".join(lines), {"MPISHARE_NODES": "cyclic:2", **QUICK}).stdout
+    return run_code(3, "\n".join(lines), {"MPISHARE_NODES": "cyclic:2"}).stdout
 
 
 def test_each_job_agrees_with_one_rank(data, tmp_path):

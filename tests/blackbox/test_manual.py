@@ -10,7 +10,7 @@ import re
 
 import pytest
 
-from tests.blackbox.launch import PROGRAMS, QUICK, ROOT, run_ranks
+from tests.blackbox.launch import PROGRAMS, ROOT, run_ranks
 from tests.blackbox.test_commands import result_of
 
 DOCS = ROOT / "docs"
@@ -52,7 +52,7 @@ def outcomes(request, tmp_path_factory):
     pages = [item.callspec.params["page"] for item in items]
     file = tmp_path_factory.mktemp("manual") / "blocks.json"
     file.write_text(json.dumps([[code for code, _ in BLOCKS[page]] for page in pages]))
-    settings = {"MPISHARE_NODES": NODES, "MPISHARE_TIMEOUT": "60", **QUICK}
+    settings = {"MPISHARE_NODES": NODES, "MPISHARE_TIMEOUT": "60"}
     ended = run_ranks(RANKS, ["-m", f"{PROGRAMS}.blocks", str(file)], settings)
     return dict(zip(pages, json.loads(ended.stdout.splitlines()[-1]), strict=True))
 
