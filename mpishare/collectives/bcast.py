@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import bytes_of
-from mpishare.collectives.arguments import SCOPES, check_scope, shared_name
+from mpishare.collectives.arguments import SCOPES, LastCall, check_scope, facts_of, shared_name
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
@@ -59,12 +59,25 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
     with collective("bcast", comm) as call:
         context = call.context
         rank = checked_integer("root", root, largest=context.topology.size - 1)
-        items, kind = take_apart(array)
-        call.agree(f"bcast({shared_name(items, writes=True)}{kind.text}, root={rank})")
+        call.agree(context.cached(_Texts).text(array, rank))
         if context.topology.n_nodes > 1:
             with agree(context.node_collective_comm):  # its other ranks wait for the one that receives
-                broadcast(context, rank, bytes_of(items))
+                broadcast(context, rank, bytes_of(take_apart(array)[0]))
     return array
+
+
+class _Texts(LastCall[str]):
+    """The text of the last call on a communicator."""
+
+    def text(self, array: Any, root: int) -> str:
+        """The call as all ranks must give it. Raises what `bcast` does for this rank's arguments."""
+        facts = facts_of(array, array, root)
+        return self.kept(facts, array) or self.keep(facts, array, _text(array, root))
+
+
+def _text(array: Any, root: int) -> str:
+    items, kind = take_apart(array)
+    return f"bcast({shared_name(items, writes=True)}{kind.text}, {root=})"
 
 
 def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:
