@@ -134,7 +134,7 @@ class _Plan(NamedTuple):
         backend: What `check_backend` returned.
         is_shared: Whether all ranks of the node see the same bytes of `out`.
         of_nodes: Whether the array of a node counts once.
-        reduction: The reduction of few bytes, which keeps its memory; None for one that is made for each call.
+        reduction: A reduction of few bytes that cannot fail, and keeps its memory; else None.
     """
 
     call: str
@@ -152,9 +152,9 @@ class _Plans(LastCall[_Plan]):
 
     def plan(self, context: Context, local: Any, out: Any, op: Any, backend: str | None, scope: str) -> _Plan:
         """The plan for these arguments. Raises what `allreduce` does for this rank's."""
-        facts = (
-            facts_of(local, out, op, backend, scope) if op is None or isinstance(op, str | np.ufunc | mpi.Op) else None
-        )
+        # An operation of the user's may have been freed, and its handle be another one's now.
+        can_compare = op is None or isinstance(op, str | np.ufunc) or (isinstance(op, mpi.Op) and op.is_predefined)
+        facts = facts_of(local, out, op, backend, scope) if can_compare else None
         return self.kept(facts, out) or self.keep(facts, out, _plan(context, local, out, op, backend, scope))
 
 
@@ -173,7 +173,8 @@ def _plan(context: Context, local: Any, out: Any, op: Any, backend: str | None, 
         given = f"local is {spec.dtype} of shape {spec.shape}"
         raise SpecError(f"out is {target.dtype} of shape {target.shape}, but {given}.")
     of_nodes = scope == "nodes"
-    reduction = Reduction(context, operation, items, of_nodes=of_nodes) if is_few(context, spec.nbytes) else None
+    cannot_fail = is_few(context, spec.nbytes) and operation.of_user is None
+    reduction = Reduction(context, operation, items, of_nodes=of_nodes) if cannot_fail else None
     return _Plan(call, operation, spec, kind, backend, is_in_shared_memory(target), of_nodes, reduction)
 
 

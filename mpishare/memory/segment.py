@@ -99,6 +99,7 @@ class Segment:
                 slot.make_readable()
             except OSError as error:
                 raise BackendError(f"pages of {self.origin.backend} cannot be made read-only: {error}") from error
+            _table.clear()
         self.writable = False
         if is_final and self.key is not None:
             slot.key = self.key

@@ -179,7 +179,7 @@ class Reduction:
         # Not where the items are sent from their own memory: glibc gives back two such buffers with each call.
         self._sent = np.empty(0 if local.flags.forc else n_items, local.dtype)
         self._of_groups = np.empty((len(self._groups), n_items if self.is_gathered else 0), local.dtype)
-        is_whole = self.is_gathered and piece == local.nbytes
+        is_whole = self.is_gathered and piece == local.nbytes and operation.of_user is None  # which may raise
         self._rows = [*self._received.view(local.dtype).reshape(topology.size, n_items)] if is_whole else []
 
     def run(self, local: Array, out: Array, is_shared: bool) -> None:

@@ -137,6 +137,19 @@ def test_nans_have_the_same_bits_on_all_ranks(comm, count):
 
 
 @pytest.mark.once
+def test_an_operation_that_one_rank_has_freed_since_the_last_call(comm, raised):
+    operation, out = MPI.Op.Create(_larger, commute=True), ms.zeros(3)
+    for target in (None, out):
+        ms.allreduce(np.ones(3), operation, out=target)
+        if comm.rank == 0 and target is not None:
+            operation.Free()
+    errors = raised(lambda: ms.allreduce(np.ones(3), operation, out=out))
+    assert [error for error, _ in errors] == ["ArgumentError", *["PeerError"] * (comm.size - 1)]
+    assert ms.allreduce(np.ones(3), out=out)[0] == comm.size
+    if comm.rank:
+        operation.Free()
+
+
 def test_users_operations_take_types_of_mpi(raised, operations):
     for array in (np.ones(2, ">f8"), np.ones(2, "S3")):
         errors = raised(functools.partial(ms.allreduce, array, operations[1]))

@@ -198,6 +198,13 @@ def test_a_segment_is_found_by_an_address_in_it_and_by_its_key_until_its_last_vi
     assert segment_at(np.zeros(3)) is None
 
 
+def test_a_segment_with_memory_of_its_own_is_found_before_and_after_it_is_sealed():
+    segment = Segment(Slot(Mapping.anonymous(PAGE), Origin("test", node_size=1), PAGE), PAGE, 1 << 61, "test")
+    assert segment_at(np.frombuffer(segment.block().data, np.uint8)) is segment
+    segment.seal()
+    assert segment_at(np.frombuffer(segment.block().data, np.uint8)) is segment
+
+
 def test_to_find_a_segment_takes_no_longer_beside_many_others():
     other = np.zeros(1)
 
