@@ -41,7 +41,7 @@ install = \
 help:
 	@echo "make demo   set up .venv, then share a real table with 4 ranks on 2 pretend nodes"
 	@echo "make test   set up .venv and MPICH, then run the tests that a change needs; ONLY='unit mpi-3' runs some"
-	@echo "make test-all   set up other MPIs as well, then run every test (twenty-five minutes)"
+	@echo "make test-all   set up other MPIs as well, then run every test (a quarter of an hour)"
 	@echo "make coverage   run some of the tests, and demand that they reach nearly all lines and branches"
 	@echo "make bench  set up .venv, then make every benchmark again, with its pictures (half an hour)"
 	@echo "make lint   check style, format and types"

@@ -150,6 +150,7 @@ def test_an_operation_that_one_rank_has_freed_since_the_last_call(comm, raised):
         operation.Free()
 
 
+@pytest.mark.once
 def test_users_operations_take_types_of_mpi(raised, operations):
     for array in (np.ones(2, ">f8"), np.ones(2, "S3")):
         errors = raised(functools.partial(ms.allreduce, array, operations[1]))
