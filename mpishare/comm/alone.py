@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from types import TracebackType
+from weakref import ref
 
 from mpishare.comm import mpi
 from mpishare.errors import ArgumentError
 
-blocks: list[alone] = []
-"""The blocks that this process is in, the innermost last."""
+blocks: list[ref[alone]] = []
+"""The blocks that this process is in, the innermost last. A signal's exception may take a thread out of a block without
+its end. Then nothing refers to the block, and it counts no more."""
 
 
 class alone:  # noqa: N801 - used as `with alone(comm, "within a task"):`
@@ -33,11 +36,12 @@ class alone:  # noqa: N801 - used as `with alone(comm, "within a task"):`
         self._comm = comm
         self._is_for_all = for_all_threads
         self._thread = 0
+        self._reference = ref(self)
 
     def __enter__(self) -> alone:
-        if self not in blocks:  # a pool may begin its block several times
+        if self._reference not in blocks:  # a pool may begin its block several times
             self._thread = threading.get_ident()
-            blocks.append(self)
+            blocks.append(self._reference)
         return self
 
     def __exit__(
@@ -47,8 +51,8 @@ class alone:  # noqa: N801 - used as `with alone(comm, "within a task"):`
 
     def end(self) -> None:
         """Ends the block, if it has not ended."""
-        if self in blocks:
-            blocks.remove(self)
+        if self._reference in blocks:
+            blocks.remove(self._reference)
 
     def separates(self, comm: mpi.Intracomm, *, of_this_thread: bool = False) -> bool:
         """Whether other ranks of `comm` do not come to a collective of this thread.
@@ -71,8 +75,11 @@ def where_alone(comm: mpi.Comm | None, *, of_this_thread: bool = False) -> str:
     comm = mpi.communicator(comm)
     if not isinstance(comm, mpi.Intracomm) or comm == mpi.COMM_NULL:
         return ""  # it is refused by `context_of`
-    wheres = (block.where for block in reversed(blocks) if block.separates(comm, of_this_thread=of_this_thread))
-    return next(wheres, "")
+    for reference in [reference for reference in blocks if reference() is None]:
+        with suppress(ValueError):  # another thread may have removed it
+            blocks.remove(reference)
+    begun = [block for reference in reversed(blocks) if (block := reference()) is not None]
+    return next((block.where for block in begun if block.separates(comm, of_this_thread=of_this_thread)), "")
 
 
 def refuse_alone(name: str, comm: mpi.Comm | None) -> None:

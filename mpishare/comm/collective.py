@@ -63,7 +63,8 @@ class collective(Agreement):  # noqa: N801 - used as `with collective("share", c
         if context.current_call:
             raise MpishareError(
                 f"{name} was called while this rank is in {context.current_call} on the same communicator, "
-                "as in a signal handler. Call it when that call has ended, or on another communicator."
+                "as in a signal handler. Call it when that call has ended, or on another communicator. If a handler's "
+                "exception has ended that call, end the job, or use a new communicator."
             )
         self._meets_node = False
         if context.topology.n_nodes > 1:

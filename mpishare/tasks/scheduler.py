@@ -44,7 +44,6 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 
 import numpy as np
@@ -141,18 +140,6 @@ class Scheduler:
         else:
             self._file, self._numbers = file, memoryview(content).cast("q")
 
-    @contextmanager
-    def _locked(self) -> Iterator[memoryview]:
-        """The queue, for this thread alone. If a signal's exception leaves the file locked, the next one unlocks it."""
-        with self._thread_lock:
-            if self._file is not None:
-                fcntl.flock(self._file.descriptor, fcntl.LOCK_EX)
-            try:
-                yield self._numbers
-            finally:
-                if self._file is not None:
-                    fcntl.flock(self._file.descriptor, fcntl.LOCK_UN)
-
     def reset(self, root: int, count: int) -> None:
         """Begins with `count` tasks, a number that only `root` needs to give."""
         self._root, self._thread = root, None
@@ -206,10 +193,22 @@ class Scheduler:
         return self._take(wanted)
 
     def _take(self, wanted: int) -> range:
-        with self._locked() as numbers:
-            begin, end = numbers
-            stop = begin + chunk_size(end - begin, self._comm.size, wanted)
-            numbers[_BEGIN] = stop if wanted else end
+        """Takes tasks from the queue, which is locked meanwhile.
+
+        Python runs the handler of a signal after a call of the system, so that its exception may come just after the
+        file was locked. So the block that unlocks it begins before, and no frame of a generator holds the lock, which
+        would live as long as the exception. To unlock what is not locked does nothing.
+        """
+        with self._thread_lock:
+            try:
+                if self._file is not None:
+                    fcntl.flock(self._file.descriptor, fcntl.LOCK_EX)
+                begin, end = self._numbers
+                stop = begin + chunk_size(end - begin, self._comm.size, wanted)
+                self._numbers[_BEGIN] = stop if wanted else end
+            finally:
+                if self._file is not None:
+                    fcntl.flock(self._file.descriptor, fcntl.LOCK_UN)
         return range(begin, stop)
 
     def _ask(self, wanted: int) -> range:

@@ -63,7 +63,12 @@ BAD_ARGUMENTS = {
     "full: two": (lambda: ms.full(3, [1, 2]), "SpecError", "fill value of shape (2,) is not one item"),
     **{
         f"root is {root!r} of {call.__name__}": (partial(call, array, root=root), "ArgumentError", f"root is {root!r}")
-        for root, call, array in ((-1, ANY.share, np.ones(3)), (99, ANY.bcast, None), ("0", ANY.gather, np.ones(3)))
+        for root, call, array in (
+            (-1, ANY.share, np.ones(3)),
+            (MPI.COMM_WORLD.size, ANY.share, np.ones(3)),
+            (99, ANY.bcast, None),
+            ("0", ANY.gather, np.ones(3)),
+        )
     },
     "fence": (lambda: ms.fence(scope="job"), "ArgumentError", "scope 'job' is unknown"),
     "partition": (lambda: ms.partition(3, scope="job"), "ArgumentError", "scope 'job' is unknown"),
@@ -91,6 +96,7 @@ DIFFERENCES = {
     "order": (lambda a, b: ms.empty((2, 3), order="F"), lambda a, b: ms.empty((2, 3))),
     "backend": (lambda a, b: ms.full(3, 1.0, backend="private"), lambda a, b: ms.full(3, 1.0)),
     "function": (lambda a, b: ms.empty(3), lambda a, b: ms.zeros(3)),
+    "info": (lambda a, b: ms.info(), lambda a, b: ms.zeros(3)),
     "root of share": (lambda a, b: ms.share(a, root=1), lambda a, b: ms.share(a)),
     "part of bcast": (lambda a, b: ms.bcast(a[1:3]), lambda a, b: ms.bcast(a[:2])),
     "array of put": (lambda a, b: ms.put(a, 0, 1), lambda a, b: ms.put(b, 0, 1)),
