@@ -121,7 +121,7 @@ def test_an_exception_from_outside_at_any_instruction_of_a_map(nodes):
     Outcome: that rank raises it, or all ranks a TaskError of its class; the others PeerError or, after
     MPISHARE_TIMEOUT, StallError; the job goes on.
     """
-    run("interrupt_anywhere", "map_tasks", timeout_s="1", MPISHARE_NODES=nodes)
+    run("interrupt_anywhere", "map_tasks", timeout_s="3", MPISHARE_NODES=nodes)
 
 
 def test_an_interrupted_transfer_ends_the_job():

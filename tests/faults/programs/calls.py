@@ -223,7 +223,7 @@ def interrupt_anywhere(calls):
 
     signal.signal(signal.SIGALRM, handler)
     delays, plain, outcomes, signals = random.Random(rank), comm.Dup(), [], list[int]()
-    for number in range(24):
+    for number in range(12):
         own, is_victim = comm.Dup(), rank == number % comm.size
         ms.share(np.zeros(3), comm=own)
         plain.Barrier()
