@@ -90,7 +90,8 @@ def allgather(
         whole, starts = plan.whole, plan.starts
         if payload != told or has_flag(told):
             starts, whole = stack_rows(context, plan.spec, payload)
-            _check_out(context, whole, whole_out, starts, place)
+            if whole_out is not None:
+                _check_out(context, whole, whole_out, starts, place)
         elif not plan.fits:
             raise mark_known(context.collective_comm, _misfit(whole, whole_out))
         rows = items if place < 0 else None
@@ -163,14 +164,14 @@ def _row_of(local: NDArray[Any], out: NDArray[Any]) -> int:
     return row if local.flags.c_contiguous and not rest and row >= 0 else -2
 
 
-def _check_out(context: Context, whole: Spec, out: NDArray[Any] | None, starts: Sequence[int], place: int) -> None:
+def _check_out(context: Context, whole: Spec, out: NDArray[Any], starts: Sequence[int], place: int) -> None:
     """Raises a `SpecError` on all ranks if the rows do not fit `out`, or overlap it in a place of other rows.
 
     Collective:
         Over the communicator.
     """
     places = context.collective_comm.allgather_int(place)
-    if out is not None and not (whole.fits(out) and out.flags.c_contiguous):
+    if not (whole.fits(out) and out.flags.c_contiguous):
         error = _misfit(whole, out)
     elif any(one not in (-1, start) for one, start in zip(places, starts, strict=False)):
         error = SpecError("local overlaps out in a place where other rows go. Pass its own rows of out, or a copy.")
