@@ -197,8 +197,8 @@ class Reduction:
         if out.flags.fnc:
             local, out = local.T, out.T
         result = out.reshape(-1)
-        if self._rows:
-            self._context.collective_comm.allgather(np.ascontiguousarray(local), self._received)
+        if self._rows and local.flags.c_contiguous:  # else a copy may fail, and the others wait for the message
+            self._context.collective_comm.allgather(local, self._received)
             if topology.is_leader or not is_shared:
                 self._fold_groups(self._rows, result)
             return
