@@ -67,7 +67,7 @@ def read_parts(
         readers = (readers[1:] or readers) if streams else readers
         batches = _batches(reader, parts, offsets, nbytes, tile_bytes(nbytes, len(readers)))
         work = Deferred()
-        reading = _read(context, batches, block, readers, work)
+        reading = _read(context, batches, block, readers, work, streams=streams)
         ready_bytes = 0
 
         def read_chunk(chunk: slice) -> Block:
@@ -170,21 +170,21 @@ def _batches(
 
 
 def _read(
-    context: Context, batches: Sequence[_Batch], block: Block, readers: Sequence[int], work: Deferred
+    context: Context, batches: Sequence[_Batch], block: Block, readers: Sequence[int], work: Deferred, *, streams: bool
 ) -> Generator[int, None, None]:
     """Reads arrays into the block of this node, each batch by one of `readers`, which notifies the leader.
 
-    Reader number i of n reads the batches i, i + n, i + 2n, …. While the leader sends to other nodes it reads none,
-    unless it is alone on its node. After an error, which `work` keeps, a rank reads no more, but still notifies, so
-    that no rank waits.
+    Where the leader streams to other nodes, the readers take turns, as it sends the first bytes first; it reads none
+    then, unless it is alone on its node. Else each reads one run of batches, which a disk reads ahead. After an error,
+    which `work` keeps, a rank reads no more, but still notifies, so that no rank waits.
 
     Yields:
         On the leader after each batch: the number of bytes from the beginning of the block that have been read.
     """
     comm, topology = context.collective_comm, context.topology
     rank, leader = topology.rank, topology.ranks_of(topology.node)[0]
-    readers = readers if len(batches) > 1 else [leader]  # which has the file open
-    dealt = [readers[number % len(readers)] for number in range(len(batches))]
+    readers, n_batches = readers if len(batches) > 1 else [leader], len(batches)  # the leader has the file open
+    dealt = [readers[n % len(readers) if streams else n * len(readers) // n_batches] for n in range(n_batches)]
     others = [(reader, np.empty(1, np.uint8)) for reader in dealt if reader != rank]
     with (
         InFlight(comm, Tag.TILE_READY) as sent,
