@@ -16,11 +16,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import MEDIAN, RESULTS, ROOT
+from benchmarks.nodes import EXPERT, TO_ALL
+from benchmarks.share import BY_HAND, OURS, OURS_KEPT
 
 LAUNCHES = {
     "share": ("share", "--powers 10,20 --rounds 1 --mib 32"),
@@ -77,7 +78,7 @@ def kept(name: str) -> Any:
 
 
 def write() -> None:
-    """The pictures, and the tables of README.md and of the manual, between the marks that they have there."""
+    """The pictures, and the figures of README.md and of the manual, between the marks that they have there."""
     share, nodes = kept("share"), kept("nodes")
     draw_share(share)
     draw_nodes(nodes)
@@ -91,82 +92,21 @@ def replace(page: Path, text: str) -> None:
     page.write_text(marks.sub(lambda _: f"\n{text}\n\n", page.read_text()))
 
 
-README_ROWS = {
-    "`comm.bcast`, pickled": ["comm.bcast, pickled"],
-    "`mpi4py.util.pkl5`, `bcast`": ["mpi4py.util.pkl5 bcast"],
-    "`comm.Bcast` into a new array; into one that is kept": ["comm.Bcast", "comm.Bcast, kept"],
-    "`comm.Bcast` into an array that is kept": ["comm.Bcast, kept"],
-    "pshmem, new; kept and refilled": ["pshmem, new", "pshmem, kept"],
-    "pshmem, kept and refilled": ["pshmem, kept"],
-    "MPI window by hand, new; kept and refilled": ["window by hand, new", "window by hand, kept"],
-    "MPI window by hand, kept and refilled, `Bcast` between hosts": ["window by hand, kept, MPI_Bcast of leaders"],
-    "**`ms.zeros`, `ms.fence`**, kept and refilled": ["mpishare.zeros and fence, kept"],
-    "**`ms.zeros`, `ms.bcast`**, kept and refilled": ["mpishare.zeros and bcast, kept"],
-    "**`ms.share`**; in memory never used before": ["mpishare.share", "mpishare.share, new memory"],
-    "**`ms.share`**": ["mpishare.share"],
-}
-"""Rows of README and the ways that each shows; where a table has all ways of a row, it has no row of fewer of them."""
-LIMITS = ["MPI_Bcast, one rank per host", "MPI_Bcast, one rank per host, best forced"]
-LIMIT_WORDS = "limit: to one rank of each host, MPI_Bcast by default or tuned by hand"
-README_LINKS = {"1gbit": "1 Gbit/s", "free": "not limited"}
-
-
 def readme(share: Any, nodes: Any) -> str:
-    """One node, several hosts, and what was measured on what."""
-    one = {size: share["times"][size] for size in ("1 KiB", "1 MiB", "16 MiB", "256 MiB")}
-    hosts = {
-        f"{size}, links {README_LINKS[link]}": nodes[f"4 hosts of 4, {link}"][size]
-        for link in README_LINKS
-        for size in ("1 MiB", "16 MiB")
-    }
-    title = f"one node, {share['ranks']} ranks"
-    return "\n\n".join(
-        [
-            whole_times(title, one),
-            whole_times("4 virtual hosts of 4 ranks", hosts),
-            elsewhere(one),
-            origin("share", "nodes", "files", "pool"),
-        ]
-    )
+    """What README says about time."""
 
+    def times(table: Mapping[str, Mapping[str, float]], *ways: str) -> list[str]:
+        return [duration(table[way][MEDIAN]) for way in ways]
 
-def elsewhere(one: Tables) -> str:
-    """When to use it, and where something else is faster."""
-    files, tasks = kept("files"), [*kept("pool").values()][-1]
-    call, loop = duration(one["1 KiB"]["mpishare.share"][MEDIAN]), duration(tasks["a loop"][MEDIAN])
-    load, mapped = (duration(files["contiguous"][way][MEDIAN]) for way in (LOAD, "every rank maps, numpy.load"))
-    bcast = duration(one["1 KiB"]["comm.Bcast"][MEDIAN])
+    small, large = share["times"]["1 MiB"], share["times"]["256 MiB"]
+    one = {way: " and ".join(times(small, way) + times(large, way)) for way in (OURS_KEPT, BY_HAND, TO_ALL, OURS)}
+    ours, by_hand, to_all = times(nodes["4 hosts of 4, 1gbit"]["16 MiB"], OURS, EXPERT, TO_ALL)
+    little, bcast = times(share["times"]["1 KiB"], OURS, TO_ALL)
     return f"""\
-Use it where memory is short, or for arrays of 256 MiB; up to 16 MiB, MPI fills an array that is kept faster. Use \
-something else for
-
-- small arrays in an inner loop: a `share` of 1 KiB takes {call}, and `comm.Bcast` {bcast}.
-- a `.npy` file on one node: {files["MiB"]["contiguous"]} MiB take {load} by `load`, and {mapped} by \
-`numpy.load(path, mmap_mode="r")`.
-- tasks of a microsecond: 20,000 take {duration(tasks["mpishare.map, by method"][MEDIAN])} by `map` on two ranks, and \
-{loop} in a loop on one."""
-
-
-def whole_times(title: str, tables: Tables) -> str:
-    """A table of README: the memory of each way, and its times, the fastest of each column in bold."""
-    named = [{short(way): row[MEDIAN] for way, row in rows.items()} for rows in tables.values()]
-    lines = [f"| {title} | memory on a node | {' | '.join(tables)} |", "|---|---|" + "---:|" * len(named)]
-    shown: set[str] = set()
-    for words, ways in README_ROWS.items():
-        if shown.isdisjoint(ways) and all(way in times for times in named for way in ways):
-            shown.update(ways)
-            memory = "a copy per rank" if ways[0].startswith(("comm.", "mpi4py")) else "one copy"
-            lines.append(f"| {words} | {memory} | {' | '.join('; '.join(cells(times, ways)) for times in named)} |")
-    if all(way in times for times in named for way in LIMITS):
-        limits = [f"*{duration(min(times[way] for way in LIMITS))}*" for times in named]
-        lines.append(f"| *{LIMIT_WORDS}* | *one copy* | {' | '.join(limits)} |")
-    return "\n".join(lines)
-
-
-def cells(times: Mapping[str, float], ways: list[str]) -> list[str]:
-    """The times of some ways, in bold where it is the shortest of all that README shows."""
-    shortest = min(times[way] for way in {*chain.from_iterable(README_ROWS.values())} & {*times})
-    return [f"**{duration(times[way])}**" if times[way] == shortest else duration(times[way]) for way in ways]
+On one node, 1 MiB and 256 MiB reach {share["ranks"]} ranks in {one[OURS_KEPT]} where the array is kept (`zeros`,
+`fence`), in {one[BY_HAND]} by a window by hand, {one[TO_ALL]} by `comm.Bcast`, {one[OURS]} by `share`.
+To 4 hosts at 1 Gbit/s, 16 MiB take {ours} by `share`, {by_hand} by windows and `Bcast`, {to_all} by `comm.Bcast`.
+`share` is slower for small arrays: 1 KiB takes {little}, and {bcast} by `comm.Bcast`."""
 
 
 def short(way: str) -> str:
@@ -176,13 +116,13 @@ def short(way: str) -> str:
 
 def manual(share: Any, nodes: Any) -> str:
     """A table for each question; but for the first, of at most three sizes."""
-    largest = {place: [*sizes.items()][-1] for place, sizes in nodes.items()}
+    hosts = {f"{size} to {place}": table for place, sizes in nodes.items() for size, table in [*sizes.items()][-2:]}
     calls = kept("collectives")["2 pretend nodes of 2"]
     files = {name: rows for name, rows in kept("files").items() if isinstance(rows, dict) and LOAD in rows}
     peaks = {name: row["peak, MB"] for name, row in kept("table").items()}
     parts = [
         *("### One node", markdown(f"{share['ranks']} ranks", share["times"])),
-        *("### Several nodes", markdown("", {f"{size} to {place}": table for place, (size, table) in largest.items()})),
+        *("### Several nodes", markdown("", hosts)),
         *("### Messages", markdown("one node", few(kept("messages")["one node"]))),
         *("### Sums", markdown("4 ranks on 2 pretend nodes", few(calls["allreduce"]))),
         *("### Gathers", markdown("4 ranks on 2 pretend nodes", few(calls["allgather"]))),

@@ -21,6 +21,7 @@ from benchmarks.harness import Bytes, Place, Sources
 MEMCPY = "limit: one warm memcpy"
 MEMORY_RANKS = (1, 2, 4, 8)
 OURS, OURS_NEW, OURS_KEPT = "mpishare.share", "mpishare.share, new memory", "mpishare.zeros and fence, kept"
+BY_HAND = "window by hand, kept"
 Way = Callable[[Bytes | None], Bytes]
 
 _new: list[Any] = []
@@ -113,7 +114,7 @@ def ways_of(comm: Any, nbytes: int) -> dict[str, Way]:
         "comm.Bcast": lambda source: bcast(comm, np.empty(nbytes, np.uint8) if source is None else source),
         "comm.Bcast, kept": lambda source: bcast(comm, kept if source is None else source),
         "window by hand, new": by_window,
-        "window by hand, kept": lambda source: filled(window, source),
+        BY_HAND: lambda source: filled(window, source),
         "pshmem, new": by_pshmem,
         "pshmem, kept": lambda source: set_pshmem(shared, source),
     }

@@ -34,7 +34,6 @@ SETTINGS = ("PIP_", "SSL_", "REQUESTS_", "UV_")
 NOT_TYPED = {
     "make test": "is typed once, after those of README.md",
     "python -m tests.run": "runs a part of it",
-    "mpishare plan": "needs a large file, which tests/blackbox/test_commands.py makes",
     ".venv/bin/python -m tests.cluster": "needs Slurm",
 }
 """Beginnings of commands that do not run as they stand, and why."""

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from functools import cache
 
-import numpy as np
 import pytest
 
 import mpishare as ms
@@ -17,7 +16,6 @@ from tests.blackbox.launch import ROOT, copy_project, environment, run, run_code
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
-COMMANDS = [line[2:] for block in BLOCKS for line in block.splitlines() if line.startswith("$ ")]
 
 
 @cache
@@ -39,13 +37,6 @@ def test_the_output_of_make_demo():
 
 def without_host(text):
     return re.sub(r"[\d.]+ ms$", "T ms", re.sub(r"\(\S+~(\d)\)", r"(host~\1)", text), flags=re.MULTILINE)
-
-
-def test_the_plan_of_a_file(tmp_path):
-    """The file has no bytes on the disk."""
-    np.lib.format.open_memmap(tmp_path / "catalogue.npy", "w+", np.float64, (1 << 27, 8))
-    command = next(command for command in COMMANDS if command.startswith("mpishare plan"))
-    assert run(["env", "-C", str(tmp_path), *shlex.split(command)]).stdout == shown_of("mpishare plan")
 
 
 @pytest.mark.first

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import mpishare as ms
+from benchmarks import run
 from mpishare import config, kernels
 from tests.faults import table
 
@@ -65,6 +66,13 @@ def test_the_manual_has_every_setting():
     objects = set(re.findall(r"^:::{envvar} (MPISHARE_\w+)$", page, re.MULTILINE))
     assert {name for name in names if name.startswith("MPISHARE_")} == objects
     assert names - objects - set(re.findall(r"`(\w+)`", page)) == set()
+
+
+@pytest.mark.parametrize(
+    ("page", "shown"), [("README.md", run.readme), ("docs/explanation/performance.md", run.manual)]
+)
+def test_the_figures_are_those_of_the_kept_results(page, shown):
+    assert shown(run.kept("share"), run.kept("nodes")) in (ROOT / page).read_text()
 
 
 DRAWINGS = sorted((ROOT / "docs/drawings").glob("*.svg"))
