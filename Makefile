@@ -139,7 +139,7 @@ $(READY): $(DEMO_READY)
 $(ORIGINALS): tests/originals.txt tests/originals-compiled.txt $(READY)
 	@$(begin); find $(@D) -mindepth 1 ! -path $@ -delete
 	@$(PY) -m pip download --quiet --disable-pip-version-check --no-deps --ignore-requires-python --no-build-isolation \
-	  --no-binary schwimmbad,pyuvsim,litebird_sim --require-hashes --dest $(@D) --requirement tests/originals.txt
+	  --no-binary schwimmbad,pyuvsim,litebird_sim,mpi4py --require-hashes --dest $(@D) --requirement tests/originals.txt
 	@$(PY) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --platform manylinux2014_x86_64 \
 	  --platform manylinux_2_28_x86_64 --require-hashes --dest $(@D) --requirement tests/originals-compiled.txt
 	@$(PY) -m tests.originals $(@D)

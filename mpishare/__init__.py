@@ -19,7 +19,7 @@ _NAMES = {
     "collectives.report": ("Report", "report"),
     "collectives.share": ("private", "share"),
     "comm.context": ("topology",),
-    "comm.mpi": ("SELF",),
+    "comm.mpi": ("HAS_MPI", "SELF"),
     "comm.topology": ("Topology",),
     "errors": (
         "ArgumentError",

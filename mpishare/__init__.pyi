@@ -22,6 +22,7 @@ from mpishare.collectives.report import report as report
 from mpishare.collectives.share import private as private
 from mpishare.collectives.share import share as share
 from mpishare.comm.context import topology as topology
+from mpishare.comm.mpi import HAS_MPI as HAS_MPI
 from mpishare.comm.mpi import SELF as SELF
 from mpishare.comm.topology import Topology as Topology
 from mpishare.errors import ArgumentError as ArgumentError

@@ -6,7 +6,9 @@ one rank.
 
 from __future__ import annotations
 
+from ctypes import CDLL
 from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from mpishare.config import rank_variables
@@ -15,6 +17,8 @@ from mpishare.host.procfs import rank_above
 
 if TYPE_CHECKING:
     from mpi4py.MPI import *  # noqa: F403
+
+    HAS_MPI: bool
 
 
 def handle_of(item: Comm | Op) -> int:  # noqa: F405
@@ -107,8 +111,17 @@ def _found() -> tuple[Any, str]:
     return MPI, ""
 
 
+def _has_mpi() -> bool:
+    """Whether mpi4py is there and loads an MPI library, as its import would. MPI does not start."""
+    try:
+        spec = find_spec("mpi4py.MPI")  # where mpi4py looks for its library at import, it does so here
+        return spec is not None and bool(CDLL(spec.origin))
+    except (ImportError, RuntimeError, OSError):
+        return False
+
+
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)  # Python's own probing of modules must not start MPI
-    value = globals()[name] = getattr(_module(), name)
+    value = globals()[name] = _has_mpi() if name == "HAS_MPI" else getattr(_module(), name)
     return value

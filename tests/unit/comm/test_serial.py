@@ -1,5 +1,7 @@
 """One rank without MPI: the same program prints the same with and without mpi4py."""
 
+import json
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -35,6 +37,59 @@ def test_processes_that_a_launcher_started_together(tmp_path, name):
     assert "LaunchError: 3 processes were started together, but there is no MPI here" in result.stderr
     assert "install mpi4py" in result.stderr
     assert run(tmp_path, "--without-mpi", **{name: "3", "MPISHARE_SINGLETONS": "1"}).returncode == 0
+
+
+HAS_MPI = "import sys; sys.modules.update({0}); import mpishare as ms; print(ms.HAS_MPI, 'mpi4py.MPI' in sys.modules)"
+
+
+@pytest.mark.parametrize(
+    ("modules", "library", "has_mpi"),
+    [("", None, True), ("", "/none", False), ("mpi4py=None", None, False)],
+    ids=["MPI", "mpi4py without a library", "no mpi4py"],
+)
+def test_whether_there_is_mpi_is_found_without_starting_it(modules, library, has_mpi):
+    settings = {} if library is None else {"MPI4PY_LIBMPI": library}
+    line = [sys.executable, "-c", HAS_MPI.format(modules)]
+    ended = subprocess.run(line, cwd=ROOT, env=environment(settings), capture_output=True, text=True, check=True)
+    assert ended.stdout == f"{has_mpi} False\n"
+
+
+MISSING = {
+    "addresses in the place of memory": [
+        *("test_cco_vec.testAlltoallwBottom", "test_cco_nb_vec.testAlltoallwBottom"),
+        *("test_cco_pr_vec.testAlltoallwBottom", "test_msgspec.testMessageBottom"),
+    ],
+    "Info": [
+        *("test_comm.testDupWithInfo", "test_comm.testGetSetInfo", "test_comm.testIDupWithInfo"),
+        *("test_comm.testPyProps", "test_comm.testSplitTypeHWGuided", "test_comm.testSplitTypeHWUnguided"),
+        "test_comm.testSplitTypeResourceGuided",
+    ],
+    "copies and pickles of handles": [
+        *("test_comm.testConstructor", "test_comm.testPickle", "test_p2p_buf.testConstructor"),
+        "test_p2p_obj.testCommLock",
+    ],
+    "other ways to get a communicator": ["test_comm.testCreateFromGroup", "test_comm.testGetParent"],
+    "memory of MPI, for sending or of GPUs": [
+        *("test_comm.testBuffering", "test_msgspec.testBuffer", "test_msgspec.testMessageCAIBuf"),
+    ],
+    "NumPy takes the code 0 for a bool": ["test_msgspec.testMessageBad"],
+}
+"""What mpi4py's tests of one rank need that the serial communicator has not."""
+
+
+def test_mpi4pys_own_tests_of_one_rank():
+    line = [sys.executable, "-m", f"{PROGRAMS}.mpi4py_tests"]
+    ended = subprocess.run(line, cwd=ROOT, env=environment({}), capture_output=True, text=True, check=True)
+    outcome = json.loads(ended.stdout)
+    failed = {re.sub(r"\.\w+\.", ".", name) for name in outcome["failed"]}
+    assert failed == {name for names in MISSING.values() for name in names}, ended.stderr
+    assert (outcome["run"], len(outcome["failed"])) == (404, 40), ended.stderr
+
+
+def test_the_manual_lists_all_calls():
+    page = (ROOT / "docs/reference/serial.md").read_text()
+    listed = re.findall(r"`(\w+)`", page.partition("| calls | names |")[2].partition("\n\n")[0])
+    assert sorted(listed) == sorted(name for name in dir(serial.COMM_SELF) if name[0] != "_" and name != "handle")
 
 
 @pytest.fixture(params=["mpishare.comm.serial", "mpi4py.MPI"])
@@ -74,6 +129,63 @@ def test_a_receive_that_begins_first(mpi, comm):
     status = mpi.Status()
     requests[0].Wait(status)
     assert status.Is_cancelled()
+
+
+def test_parts_of_arrays(mpi, comm):
+    table, double, status = np.arange(12.0).reshape(3, 4), mpi.DOUBLE, mpi.Status()
+    parts = [
+        (double.Create_contiguous(2), [0, 1]),
+        (double.Create_vector(3, 1, 4), [0, 4, 8]),
+        (double.Create_indexed([1, 2], [3, 7]), [3, 7, 8]),
+        (double.Create_subarray([3, 4], [2, 2], [1, 1]), [5, 6, 9, 10]),
+        (double.Create_subarray([4, 3], [2, 2], [1, 1], mpi.ORDER_FORTRAN), [5, 6, 9, 10]),
+    ]
+    for datatype, items in parts:
+        received, datatype = np.zeros(5), datatype.Commit()
+        comm.Sendrecv([table, 1, datatype], 0, 0, received, 0, 0, status)
+        assert received.tolist() == items + [0] * (5 - len(items))
+        assert status.Get_count(double) == len(items)
+        replaced = np.zeros((3, 4))
+        comm.Sendrecv(np.array(items, float), 0, 0, [replaced, 1, datatype], 0, 0)
+        assert np.flatnonzero(replaced).tolist() == [item for item in items if item]
+        datatype.Free()
+
+
+class Tensor:
+    """What torch's tensors are on the CPU: they have no buffer protocol."""
+
+    def __init__(self, array):
+        self.array = array
+        self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
+
+
+def test_tensors():
+    sent, received = Tensor(np.arange(3)), Tensor(np.zeros(3, int))
+    serial.COMM_SELF.Allreduce(sent, received)
+    assert received.array.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda comm: comm.Send(b"", dest=1), "ERR_RANK"),
+        (lambda comm: comm.recv(source=1), "ERR_RANK"),
+        (lambda comm: comm.Gather(b"", bytearray(0), root=1), "ERR_ROOT"),
+        (lambda comm: comm.send(1, dest=0, tag=-3), "ERR_TAG"),
+    ],
+)
+def test_errors_have_their_class(mpi, comm, call, name):
+    with pytest.raises(mpi.Exception) as raised:
+        call(comm)
+    assert raised.value.Get_error_class() == getattr(mpi, name)
+
+
+def test_a_message_that_is_too_long_is_an_error_of_its_receive():
+    request = serial.COMM_SELF.Irecv(bytearray(1))
+    serial.COMM_SELF.Send(b"ab", 0)
+    with pytest.raises(serial.Exception) as raised:
+        request.Wait()
+    assert raised.value.Get_error_class() == serial.ERR_TRUNCATE
 
 
 def test_what_would_wait_for_ever():
