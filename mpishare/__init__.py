@@ -10,6 +10,7 @@ _NAMES = {
     "collectives.allgather": ("allgather",),
     "collectives.allreduce": ("allreduce",),
     "collectives.bcast": ("bcast", "fence"),
+    "collectives.configure": ("configure",),
     "collectives.creation": ("empty", "full", "zeros"),
     "collectives.distribute": ("distribute",),
     "collectives.gather": ("gather", "scatter"),

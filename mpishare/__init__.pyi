@@ -6,6 +6,7 @@ from mpishare.collectives.allgather import allgather as allgather
 from mpishare.collectives.allreduce import allreduce as allreduce
 from mpishare.collectives.bcast import bcast as bcast
 from mpishare.collectives.bcast import fence as fence
+from mpishare.collectives.configure import configure as configure
 from mpishare.collectives.creation import empty as empty
 from mpishare.collectives.creation import full as full
 from mpishare.collectives.creation import zeros as zeros

@@ -1,10 +1,11 @@
-"""Every environment variable that mpishare reads. No other module reads the environment."""
+"""Every setting, by environment variable or by call. No other module reads the environment."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
@@ -15,6 +16,12 @@ _PREFIX = "MPISHARE_"
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _MAX_PERCENT = 90
+
+_by_call: dict[str, str] = {}
+"""Settings of `configure`, by the names of their variables."""
+
+_SOURCES: Mapping[str, str] = ChainMap(os.environ, _by_call)
+"""Where settings come from: the environment first, so that whoever starts a program has the last word."""
 
 
 def parse_bytes(text: str) -> int:
@@ -110,8 +117,8 @@ class Config:
     launched: int = 1
 
     @classmethod
-    def read(cls, environ: Mapping[str, str] = os.environ) -> Config:
-        """Reads the environment.
+    def read(cls, environ: Mapping[str, str] = _SOURCES) -> Config:
+        """Reads the environment, and what `configure` has set.
 
         Raises:
             ArgumentError: A variable has a value that is not allowed.
@@ -120,7 +127,7 @@ class Config:
         return cls(**values, launched=_launched(environ))
 
     @staticmethod
-    def read_one(attribute: str, environ: Mapping[str, str] = os.environ) -> Any:
+    def read_one(attribute: str, environ: Mapping[str, str] = _SOURCES) -> Any:
         """One setting alone; its default also where it cannot be understood, which `read` reports."""
         try:
             return _value_of(_SETTINGS[attribute], environ)
@@ -163,6 +170,30 @@ def _value_of(setting: Field[Any], environ: Mapping[str, str]) -> Any:
         return setting.metadata["parse"](text) if text else setting.default
     except ValueError as error:
         raise ArgumentError(f"{name}={text!r} is not understood. Use {allowed}.") from error
+
+
+def variables_of(settings: Mapping[str, object]) -> dict[str, str]:
+    """The variables of settings that are named in lower case without MPISHARE_.
+
+    Raises:
+        ArgumentError: There is no such setting, or its value is not allowed.
+    """
+    known = {setting.metadata["name"]: setting for setting in _SETTINGS.values()}
+    names = {name.removeprefix(_PREFIX).lower() for name in known if name.startswith(_PREFIX)}
+    if unknown := sorted(settings.keys() - names):
+        raise ArgumentError(f"{unknown[0]} is no setting{did_you_mean(unknown[0], names)}")
+    texts = {
+        f"{_PREFIX}{name.upper()}": "" if value is None else str(int(value) if isinstance(value, bool) else value)
+        for name, value in settings.items()
+    }
+    for variable in texts:
+        _value_of(known[variable], texts)
+    return texts
+
+
+def set_variables(texts: Mapping[str, str]) -> None:
+    """Sets variables in this process alone. The environment goes before them."""
+    _by_call.update(texts)
 
 
 def rank_variables() -> dict[str, str]:

@@ -14,6 +14,7 @@ from mpishare.comm import callsite, mpi
 from mpishare.comm.agreement import PAYLOAD_BYTES, agree
 from mpishare.comm.alone import refuse_alone
 from mpishare.comm.communicator import CollectiveComm
+from mpishare.comm.log import log
 from mpishare.comm.requests import this_thread
 from mpishare.comm.topology import Topology, find_nodes, pretend_node
 from mpishare.comm.unhandled import end_job_on_exception
@@ -266,6 +267,11 @@ _contexts: dict[int | None, Context] = {}
 Empty in a forked child, and after MPI_Finalize."""
 
 
+def is_in_use() -> bool:
+    """Whether a communicator has been used, and has not been freed."""
+    return bool(_contexts)
+
+
 def warn_for_node(message: str) -> None:
     """Warns of a local call: of the ranks of a node, which make it alike, the lowest warns."""
     context = _contexts.get(None) or next(iter(_contexts.values()), None)
@@ -325,7 +331,7 @@ def _find_context(comm: mpi.Comm | None) -> Context:
 def _warn_of_unknown_settings() -> None:
     """Names them on stderr, once in a job."""
     for text in unknown_settings() if mpi.COMM_WORLD.rank == 0 else ():
-        sys.stderr.write(f"mpishare: warning: {text}\n")
+        log(f"warning: {text}")
 
 
 def checked_comm(comm: mpi.Comm | None) -> mpi.Intracomm:

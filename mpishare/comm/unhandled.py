@@ -14,6 +14,7 @@ from types import TracebackType
 
 from mpishare.comm import mpi
 from mpishare.comm.agreement import is_cause
+from mpishare.comm.log import log
 
 _OTHERS_S = 1.0
 """How long a rank waits that has an error which another rank may print. That rank's MPI_Abort ends it meanwhile."""
@@ -42,8 +43,7 @@ def end_job_on_exception() -> None:
 
         def print_error() -> None:
             previous_hook(kind, error, traceback)
-            sys.stderr.write(f"mpishare: rank {rank} on host {host} ended by {kind.__name__}, so the job ends\n")
-            sys.stderr.flush()
+            log(f"rank {rank} on host {host} ended by {kind.__name__}, so the job ends")
 
         if is_cause(error, rank):
             print_error()

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from mpishare.comm import mpi
 from mpishare.comm.callsite import call_of, call_site, current_call
+from mpishare.comm.log import log
 from mpishare.comm.requests import Pending, advance_all, kept_alive_on_error, waits
 from mpishare.errors import StallError
 
@@ -131,7 +132,7 @@ def ends_within(
 def gave_up(call: str, seconds: float) -> StallError:
     """The error of a rank that waits no longer. It says so on stderr, as every rank that gives up does."""
     place = f"rank {mpi.COMM_WORLD.rank} on host {mpi.Get_processor_name()}"
-    _print(f"{place} gives up after {seconds:g} s (MPISHARE_TIMEOUT) in {call}")
+    log(f"{place} gives up after {seconds:g} s (MPISHARE_TIMEOUT) in {call}")
     return StallError(f"{call}, on {place},", seconds, {})
 
 
@@ -170,16 +171,11 @@ def _look(before: dict[int, tuple[object, int]], rank: str, cure: str) -> dict[i
             wait = number, waits[0]
             looks[thread] = wait, count + 1 if last == wait else 0
             if looks[thread][1] == REPORT_AFTER_S // REPORT_LOOK_S:
-                _print(f"{rank} has waited {REPORT_AFTER_S} s in {call} at {where}; {cure}")
+                log(f"{rank} has waited {REPORT_AFTER_S} s in {call} at {where}; {cure}")
     return looks
-
-
-def _print(line: str) -> None:
-    sys.stderr.write(f"mpishare: {line}\n")
-    sys.stderr.flush()
 
 
 def end_job(reason: str) -> None:
     """Ends all ranks of the job at once, with a message."""
-    _print(reason)
+    log(reason)
     mpi.COMM_WORLD.Abort(1)

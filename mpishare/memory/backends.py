@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -12,6 +11,7 @@ from typing import NamedTuple
 from mpishare.arrays.slices import PAGE_BYTES
 from mpishare.comm.agreement import PAYLOAD_BYTES, Deferred, Severity, agree, is_from_outside, severity_of
 from mpishare.comm.context import Context
+from mpishare.comm.log import log
 from mpishare.comm.requests import this_thread
 from mpishare.config import format_bytes
 from mpishare.errors import ArgumentError, BackendError, CapacityError, MpishareError
@@ -197,11 +197,10 @@ def _report_copies(context: Context, nbytes: int, refusals: dict[str, str]) -> N
         return
     _has_reported_copies = True
     reasons = "; ".join(f"{title}: {text}" for title, text in refusals.items())
-    sys.stderr.write(
-        f"mpishare: {topology.node_size} ranks on host {topology.host} hold {topology.node_size} copies of an array of "
-        f"{nbytes:,} bytes, as they can share no memory for it. {reasons}\n"
+    log(
+        f"{topology.node_size} ranks on host {topology.host} hold {topology.node_size} copies of an array of "
+        f"{nbytes:,} bytes, as they can share no memory for it. {reasons}"
     )
-    sys.stderr.flush()
 
 
 def _order(context: Context, names: str | None) -> tuple[Sequence[Backend], dict[str, str]]:

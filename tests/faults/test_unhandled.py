@@ -74,6 +74,16 @@ def test_a_switch(tmp_path):
     assert end_of(tmp_path, HEAD + code, size=1, environ={"MPISHARE_EXCEPTHOOK": "0"}) == ["True", "end"]
 
 
-def test_an_unknown_setting_is_one_warning():
-    ended = run_ranks(2, [*PLAIN, "-c", f"{HEAD}ms.topology(MPI.COMM_SELF)"], {"MPISHARE_TIMEUOT": "3"})
-    assert ended.stderr == "mpishare: warning: MPISHARE_TIMEUOT is no setting; did you mean MPISHARE_TIMEOUT?\n"
+LOGS = {
+    "": "mpishare: ",
+    "import logging; logging.basicConfig(format='%(name)s, %(levelname)s: %(message)s')\n": "mpishare, WARNING: ",
+    "import logging; logging.getLogger('mpishare').setLevel(logging.ERROR)\n": None,
+}
+
+
+@pytest.mark.parametrize("setup", LOGS, ids=["no logging", "basicConfig", "silenced"])
+def test_an_unknown_setting_is_one_warning_of_the_log(setup):
+    code = f"{setup}{HEAD}ms.topology(MPI.COMM_SELF)"
+    ended = run_ranks(2, [*PLAIN, "-c", code], {"MPISHARE_TIMEUOT": "3"})
+    text = "warning: MPISHARE_TIMEUOT is no setting; did you mean MPISHARE_TIMEOUT?\n"
+    assert ended.stderr == ("" if LOGS[setup] is None else f"{LOGS[setup]}{text}")

@@ -1,11 +1,15 @@
 """config: each variable sets one attribute, and values that are not allowed are refused."""
 
+import subprocess
+import sys
 from dataclasses import asdict
 
 import pytest
 
+import mpishare as ms
 from mpishare.config import Config, parse_bytes, unknown_settings
 from mpishare.errors import ArgumentError
+from tests.blackbox.launch import ROOT, environment
 
 
 def test_nothing_set():
@@ -63,6 +67,42 @@ def test_values_that_are_not_allowed(variable, text):
         Config.read({variable: text})
     for attribute in ("timeout_s", "columns"):
         assert Config.read_one(attribute, {variable: text}) is None
+
+
+CONFIGURE = """
+import sys, mpishare as ms
+ms.configure(recycle=0, excepthook=False, timeout=2.5, dir=None, backend="memmap")
+print(ms.info(comm=ms.SELF).settings, sys.excepthook is sys.__excepthook__)
+try: ms.configure(recycle=0)
+except ms.ArgumentError as error: print(error)
+"""
+
+
+def test_settings_by_call():
+    """They hold unless the environment sets them, and come before the first collective."""
+    line, environ = [sys.executable, "-c", CONFIGURE], environment({"MPISHARE_TIMEOUT": "9"})
+    ended = subprocess.run(line, cwd=ROOT, env=environ, capture_output=True, text=True, check=True)
+    settings, refusal = ended.stdout.splitlines()
+    assert {"MPISHARE_RECYCLE=0", "MPISHARE_TIMEOUT=9.0", "MPISHARE_BACKEND=memmap", "MPISHARE_DIR="} < {
+        *settings.split()
+    }
+    assert settings.endswith(" True")
+    assert refusal.startswith("configure() comes too late: a communicator has been used")
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"recycel": 0}, "recycel is no setting; did you mean recycle?"),
+        ({"tmpdir": "/tmp"}, "tmpdir is no setting"),
+        ({"recycle": "much"}, "MPISHARE_RECYCLE='much' is not understood. Use bytes with"),
+    ],
+)
+def test_calls_that_set_nothing(settings, text):
+    with pytest.raises(ArgumentError) as raised:
+        ms.configure(chunk="1M", **settings)
+    assert str(raised.value).startswith(text)
+    assert Config.read().chunk_bytes is None
 
 
 def test_unknown_settings():
