@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.blackbox.launch import run_code, run_ranks
+from tests.blackbox.launch import PLAIN, run_code, run_ranks
 
 ONE_COPY = """
 import numpy as np, mpishare as ms
@@ -23,6 +23,30 @@ def test_one_copy_per_node_in_proportional_memory():
     held = run_code(4, ONE_COPY, {"MPISHARE_NODES": "block:2"}).stdout.split()
     assert len(held) == 2
     assert all(0.9 < float(each) / 2 <= 1.05 for each in held)  # MPI's own pages come and go
+
+
+READER = """
+import mpishare as ms, numpy as np
+table = ms.share(np.arange(6.0))
+sums = ms.allgather(np.zeros(1))
+print("reader", sums.tolist())
+"""
+MODEL = """
+import mpishare as ms, numpy as np
+table = ms.share(None)
+ms.allgather(np.full(1, table.sum() * ms.topology().rank))
+"""
+
+
+def test_two_programs_in_one_job(tmp_path):
+    """MPMD: an array of one program is node memory of the other."""
+    for name, code in (("reader.py", READER), ("model.py", MODEL)):
+        (tmp_path / name).write_text(code)
+    python = PLAIN[1:]
+    line = [*PLAIN, str(tmp_path / "reader.py"), ":", "-n", "3", *python, str(tmp_path / "model.py")]
+    more_ranks_than_cores = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    ended = run_ranks(1, line, {"MPISHARE_NODES": "block:2", **more_ranks_than_cores})
+    assert ended.stdout == "reader [0.0, 15.0, 30.0, 45.0]\n"
 
 
 KIND = """
