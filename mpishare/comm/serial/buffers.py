@@ -176,7 +176,10 @@ def reduced(sendbuf: Any, recvbuf: Any) -> tuple[Buffer, Buffer]:
     """
     source, target = simple(sendbuf), simple(recvbuf)
     if source.count != target.count or source.datatype is not target.datatype:
-        raise ValueError(f"message: {source.count} items were given, and memory for {target.count} of their datatype")
+        raise ValueError(
+            f"message: sendbuf has {source.count} items of {source.datatype.size} bytes, and recvbuf {target.count} of "
+            f"{target.datatype.size}; expected the same number and datatype"
+        )
     return source, target
 
 
@@ -209,11 +212,11 @@ def _buffer(memory: Any, count: Any, displ: Any, code: Any, displ_bytes: int = 0
         ValueError: They do not fit into the object.
         BufferError: The object has another byte order, and there is no `code`.
     """
-    block, dtype = _bytes_of(memory)
-    if code is None and not dtype.isnative:
-        raise BufferError(f"message: dtype {dtype.str!r} has not the byte order of this machine")
-    datatype = code if isinstance(code, Datatype) else Datatype.fromcode(dtype if code is None else code)
-    extent = datatype.extent
+    array = _array_of(memory)
+    if code is None and not array.dtype.isnative:
+        raise BufferError(f"message: dtype {array.dtype.str!r} has not the byte order of this machine")
+    datatype = code if isinstance(code, Datatype) else Datatype.fromcode(array.dtype if code is None else code)
+    block, extent = bytes_of(array), datatype.extent
     if extent <= 0 and (displ or (count is None and block.size)):
         raise ValueError(f"message: a datatype of extent {extent} needs a count, and no displacement")
     start = operator.index(displ or 0) * (displ_bytes or extent)
@@ -230,17 +233,19 @@ def _buffer(memory: Any, count: Any, displ: Any, code: Any, displ_bytes: int = 0
     return buffer
 
 
-def _bytes_of(memory: Any) -> tuple[Block, np.dtype[Any]]:
-    """The bytes of an object, and its dtype. No copy.
+def _array_of(memory: Any) -> NDArray[Any]:
+    """The array whose items are the memory of an object. No copy.
 
     Raises:
         BufferError: Its items do not follow each other.
         TypeError: It is no memory.
     """
     if memory is None or memory is BOTTOM:
-        return np.empty(0, np.uint8), np.dtype(np.uint8)
-    if not isinstance(memory, np.ndarray):
-        memory = np.from_dlpack(memory) if hasattr(memory, "__dlpack__") else np.asarray(memoryview(memory))
-    if not memory.flags.forc:
+        return np.empty(0, np.uint8)
+    if isinstance(memory, np.ndarray):
+        array = memory
+    else:
+        array = np.from_dlpack(memory) if hasattr(memory, "__dlpack__") else np.asarray(memoryview(memory))
+    if not array.flags.forc:
         raise BufferError("message: the items of the array do not follow each other")
-    return bytes_of(memory), memory.dtype
+    return array

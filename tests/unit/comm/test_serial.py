@@ -160,9 +160,10 @@ class Tensor:
 
 
 def test_tensors():
-    sent, received = Tensor(np.arange(3)), Tensor(np.zeros(3, int))
-    serial.COMM_SELF.Allreduce(sent, received)
-    assert received.array.tolist() == [0, 1, 2]
+    """NumPy 1 can only read them."""
+    received = np.zeros(3, int)
+    serial.COMM_SELF.Allreduce(Tensor(np.arange(3)), received)
+    assert received.tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
