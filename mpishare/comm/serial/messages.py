@@ -50,11 +50,11 @@ class Message:
     __hash__ = object.__hash__
 
     def _receive(self, deliver: Callable[[Block], Any]) -> Request:
-        if self._send is None:
+        send, self._send = self._send, None
+        if send is None:
             raise ValueError("the message has been received")
-        operation, self._send = Operation(deliver), self._send
-        operation.receive(self._send)
-        self._send = None
+        operation = Operation(deliver)
+        operation.receive(send)
         return Request(operation)
 
     def Irecv(self, buf: Any) -> Request:
@@ -73,19 +73,15 @@ class Message:
         """Receives its object."""
         return self.irecv().wait(status)
 
-    @classmethod
-    def Probe(cls, comm: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message:
-        """The first message that fits."""
-        message: Message = comm.Mprobe(source, tag, status)
-        return message
+    @staticmethod
+    def Probe(comm: Messages, *args: Any, **kwargs: Any) -> Message:
+        """See `Messages.Mprobe`."""
+        return comm.Mprobe(*args, **kwargs)
 
-    @classmethod
-    def Iprobe(
-        cls, comm: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
-    ) -> Message | None:
-        """The first message that fits, if there is one."""
-        message: Message | None = comm.Improbe(source, tag, status)
-        return message
+    @staticmethod
+    def Iprobe(comm: Messages, *args: Any, **kwargs: Any) -> Message | None:
+        """See `Messages.Improbe`."""
+        return comm.Improbe(*args, **kwargs)
 
     probe, iprobe = Probe, Iprobe
 
