@@ -104,7 +104,10 @@ class PeerError(MpishareError):
         host: The host it runs on.
         reason: The class and the text of its error.
         others: Number of other ranks that failed as well.
+        other_errors: Their errors that differ from this one, with the ranks; "" if all have the same.
     """
+
+    other_errors = ""
 
     def __init__(self, rank: int, host: str, reason: str, others: int = 0) -> None:
         MpishareError.__init__(self, rank, host, reason, others)
@@ -114,7 +117,8 @@ class PeerError(MpishareError):
         self.others = others
 
     def __str__(self) -> str:
-        more = f" (and {self.others} more ranks failed)" if self.others else ""
+        texts = f"; {self.other_errors}" if self.other_errors else ""
+        more = f" (and {self.others} more ranks failed{texts})" if self.others else ""
         return f"rank {self.rank} on host {self.host} failed: {self.reason}{more}"
 
 

@@ -63,6 +63,7 @@ from mpishare.errors import (
     PeerError,
     PeerFileError,
     StallError,
+    name_ranks,
     text_of_error,
 )
 
@@ -78,6 +79,9 @@ _FLAGS = struct.Struct("<QII")
 """Whether this rank has failed; the checksum of its call; the same checksum with every bit inverted."""
 
 _FLAGS_BYTES = _FLAGS.size
+
+_MOST_TEXTS = 3
+"""How many different errors of other ranks an error names."""
 
 _Error = TypeVar("_Error", bound=BaseException)
 
@@ -210,22 +214,40 @@ def _exchange_failures(comm: CollectiveComm, error: BaseException | None) -> Non
     """Raises `PeerError` on ranks that did not fail; returns on the others, which raise their own error."""
     own = None if error is None else _failure_of(error, comm.ranks[comm.rank])
     failures = [failure for failure in comm.allgather_obj(own) if failure is not None]
-    severity = max(severity for severity, _, _ in failures)
-    if error is None or own is None:
-        _, error_class, args = failures[0]
-        raise mark_known(comm, error_class(*args, others=len(failures) - 1), severity, is_cause=False)
-    alike = (args for _, _, args in failures if args[2:] == own[2][2:])
-    mark_known(comm, error, severity, is_cause=next(alike)[0] == comm.ranks[comm.rank])
+    causes = [failure for failure in failures if not failure[1]] or failures
+    peers = [error_class(*args, others=len(causes) - 1) for _, _, error_class, args in causes]
+    raised = peers[0] if error is None else error
+    vars(raised)["other_errors"] = _other_errors(peers)
+    is_first = error is not None and peers[0].rank == comm.ranks[comm.rank]
+    mark_known(comm, raised, max(severity for severity, *_ in failures), is_cause=is_first)
+    if error is None:
+        raise raised
 
 
-def _failure_of(error: BaseException, rank: int) -> tuple[Severity, type[PeerError], tuple[Any, ...]]:
-    """What this rank, which failed, tells the others: the severity, and the class and the arguments of their error."""
+def _other_errors(peers: list[PeerError]) -> str:
+    """The errors that differ from the first one, each once with its ranks; "" if there are none."""
+    alike: dict[str, list[PeerError]] = {}
+    for peer in peers:  # the free bytes differ from rank to rank
+        alike.setdefault(peer.where if isinstance(peer, PeerCapacityError) else peer.reason, []).append(peer)
+    others = list(alike.values())[1:]
+    texts = [f"{name_ranks([peer.rank for peer in same])}: {same[0].reason.splitlines()[0]}" for same in others]
+    return "; ".join(texts[:_MOST_TEXTS] + [f"{len(texts) - _MOST_TEXTS} other errors"] * (len(texts) > _MOST_TEXTS))
+
+
+def _failure_of(error: BaseException, rank: int) -> tuple[Severity, bool, type[PeerError], tuple[Any, ...]]:
+    """What this rank, which failed, tells the others.
+
+    Returns:
+        The severity; whether another rank has the cause, as an inner agreement of fewer ranks has told; and the class
+        and the arguments of the others' error.
+    """
+    is_of_peer, host = isinstance(error, PeerError), mpi.Get_processor_name()
     if isinstance(error, CapacityError):
-        return Severity.NO_ROOM, PeerCapacityError, (rank, error.without_traceback())
-    severity, host = Severity.REFUSAL if isinstance(error, MpishareError) else Severity.FATAL, mpi.Get_processor_name()
+        return Severity.NO_ROOM, is_of_peer, PeerCapacityError, (rank, error.without_traceback())
+    severity, args = Severity.REFUSAL if isinstance(error, MpishareError) else Severity.FATAL, (rank, host)
     if isinstance(error, FileError):
-        return severity, PeerFileError, (rank, host, error.errno, error.path, error.dataset, error.reason)
-    return severity, PeerError, (rank, host, text_of_error(error))
+        return severity, is_of_peer, PeerFileError, (*args, error.errno, error.path, error.dataset, error.reason)
+    return severity, is_of_peer, PeerError, (*args, text_of_error(error))
 
 
 def mark_known(

@@ -75,10 +75,11 @@ def where_alone(comm: mpi.Comm | None, *, of_this_thread: bool = False) -> str:
     comm = mpi.communicator(comm)
     if not isinstance(comm, mpi.Intracomm) or comm == mpi.COMM_NULL:
         return ""  # it is refused by `context_of`
-    for reference in [reference for reference in blocks if reference() is None]:
-        with suppress(ValueError):  # another thread may have removed it
+    references = list(blocks)  # which other threads may change meanwhile
+    for reference in [reference for reference in references if reference() is None]:
+        with suppress(ValueError):
             blocks.remove(reference)
-    begun = [block for reference in reversed(blocks) if (block := reference()) is not None]
+    begun = [block for reference in reversed(references) if (block := reference()) is not None]
     return next((block.where for block in begun if block.separates(comm, of_this_thread=of_this_thread)), "")
 
 
@@ -99,9 +100,4 @@ def _n_common(one: mpi.Intracomm, other: mpi.Intracomm) -> int:
     """How many ranks two communicators have in common; 0 if the first has been freed."""
     if one == mpi.COMM_NULL:
         return 0
-    groups = [one.Get_group(), other.Get_group()]
-    groups.append(mpi.Group.Intersection(*groups))
-    size: int = groups[-1].size
-    for group in groups:
-        group.Free()
-    return size
+    return sum(rank != mpi.UNDEFINED for rank in mpi.ranks_in(one, other))

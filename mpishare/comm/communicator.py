@@ -36,6 +36,8 @@ from mpishare.errors import StallError
 
 _T = TypeVar("_T")
 
+_CALLS = frozenset({"_allreduce", "_barrier", "_bcast", "_allgather", "_allgatherv", "_alltoallv"})
+
 _BARRIER_ORDERS = platform.machine() in ("x86_64", "AMD64")
 """Whether MPI_Barrier orders memory here. It takes a third of the time of an MPI_Allreduce."""
 
@@ -67,32 +69,29 @@ class CollectiveComm:
         self.size: int = comm.size
         self.ranks = ranks or range(comm.size)
         self._messages, self._ends = (comm, range(comm.size)) if over_all is None else (over_all, self.ranks)
-        self._allreduce = self._blocking("allreduce")
-        self._barrier = self._blocking("barrier")
-        self._bcast = self._blocking("bcast")
-        self._allgather = self._blocking("allgather")
-        self._allgatherv = self._blocking("allgatherv")
-        self._alltoallv = self._blocking("alltoallv")
 
-    def _blocking(self, name: str) -> Callable[..., object]:
-        """A collective call of MPI that returns when it has ended, or raises after the limit.
+    def __getattr__(self, name: str) -> Any:
+        """For `_allreduce`, at its first use, a collective call of MPI that returns when it has ended.
 
-        An exception keeps the buffers alive: a request of mpi4py holds the buffers of a message, and copies of the
-        counts, not the buffers of a reduction. Within `extend` Python runs no handler of a signal, so that the request
-        is not lost.
+        It raises after the limit. An exception keeps the buffers alive: a request of mpi4py holds the buffers of a
+        message, and copies of the counts, not the buffers of a reduction. Within `extend` Python runs no handler of a
+        signal, so that the request is not lost.
         """
+        if name not in _CALLS:
+            raise AttributeError(name)
         if self._limit.seconds == math.inf:
-            blocking: Callable[..., object] = getattr(self.comm, name.capitalize())
-            return blocking
-        begin: Callable[..., mpi.Request] = getattr(self.comm, f"I{name}")
+            call = getattr(self.comm, name[1:].capitalize())
+        else:
+            begin: Callable[..., mpi.Request] = getattr(self.comm, f"I{name[1:]}")
 
-        def call_and_wait(*args: Any) -> None:
-            begun: list[mpi.Request] = []
-            with kept_alive_on_error([args, begun]):
-                begun.extend(starmap(begin, [args]))
-                self._limit.wait(begun[0])
+            def call(*args: Any) -> None:
+                begun: list[mpi.Request] = []
+                with kept_alive_on_error([args, begun]):
+                    begun.extend(starmap(begin, [args]))
+                    self._limit.wait(begun[0])
 
-        return call_and_wait
+        vars(self)[name] = call
+        return call
 
     def isend(self, block: Any, rank: int, tag: int) -> mpi.Request:
         """Begins to send, as in mpi4py."""

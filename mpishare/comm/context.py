@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from functools import cache
+from threading import RLock
 from typing import Any, TypeVar, cast
 
 from mpishare.comm import callsite, mpi
@@ -16,16 +17,14 @@ from mpishare.comm.alone import refuse_alone
 from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.log import log
 from mpishare.comm.requests import this_thread
-from mpishare.comm.topology import Topology, find_nodes, pretend_node
+from mpishare.comm.topology import Topology, ask_ranks, known_ranks, make_topology, pretend_node
 from mpishare.comm.unhandled import end_job_on_exception
-from mpishare.comm.watchdog import WaitLimit, report_long_waits
+from mpishare.comm.watchdog import FOR_EVER_S, WaitLimit, report_long_waits
 from mpishare.config import Config, unknown_settings
 from mpishare.errors import ArgumentError, BackendError, LaunchError, MpishareError, StallError
 from mpishare.host import filesystems
 
 _T = TypeVar("_T")
-
-_FOR_EVER_S = 1e9
 
 _KEY_BYTES, _NODE_BITS = 7, 16
 """Random bytes with which the keys of arrays begin, and the upper bits of them that differ between nodes."""
@@ -55,41 +54,43 @@ class Context:
     def __init__(self, comm: mpi.Intracomm) -> None:
         """Collective over `comm`."""
         timeout_s: float | None = Config.read_one("timeout_s")
-        limit = WaitLimit(timeout_s or _FOR_EVER_S)  # so that ranks meet which have different settings
+        first_limit = WaitLimit(timeout_s or FOR_EVER_S)  # so that ranks meet which have different settings
         self._made: list[mpi.Intracomm] = []  # communicators, which are freed if MPI has none left for the next
         with _from_those_left(self._made):
-            self.data_comm = duplicate = _duplicate(comm, limit)
+            self.data_comm = duplicate = _duplicate(comm, first_limit)
         duplicate.Set_errhandler(mpi.ERRORS_RETURN)
-        together = CollectiveComm(duplicate, limit)
         try:
-            with agree(together) as agreement:  # the others may have given up waiting by now
+            # The others may have given up waiting by now.
+            with agree(CollectiveComm(duplicate, first_limit)) as agreement:
                 self.config = Config.read()
                 agreement.call = self.config.common
-                if duplicate.rank == 0:
-                    agreement.payload = os.urandom(_KEY_BYTES).ljust(PAYLOAD_BYTES, b"\0")
                 _check_launch(self.config)
                 _check_folder(self.config)
                 # A pretend node follows MPI_COMM_WORLD, as a real node would.
                 world, rule = mpi.COMM_WORLD, self.config.nodes
                 pretend = None if rule is None else pretend_node(rule, world.rank, world.size)
+                known = known_ranks(comm, rule, pretend)
+                key = os.urandom(_KEY_BYTES) if duplicate.rank == 0 else bytes(_KEY_BYTES)
+                agreement.payload = (key + bytes([known is None])).ljust(PAYLOAD_BYTES, b"\0")
         except BaseException as error:
             if not isinstance(error, StallError):  # else to free it would wait for the others
                 duplicate.Free()
             raise
         self._made.append(duplicate)
+        self.limit = limit = WaitLimit(timeout_s)
+        self.collective_comm = CollectiveComm(duplicate, limit)
         with _from_those_left(self._made):
-            self.topology, self.mpi_nodes = find_nodes(comm, duplicate, limit, pretend)
+            if known is None or agreement.payload[_KEY_BYTES]:
+                known = ask_ranks(self.collective_comm, limit, rule, pretend)
+            self.topology, self.mpi_nodes = make_topology(comm, self.collective_comm, known)
             if self.topology.n_nodes > 1:
                 self._made += [self.topology.node_comm, self.topology.rail]
-            self.head_comm: mpi.Intracomm = together.call_together(duplicate.Dup)
+            self.head_comm: mpi.Intracomm = self.collective_comm.call_together(duplicate.Dup)
             self._made.append(self.head_comm)
-            spare = together.call_together(duplicate.Dup)
-            spare.Free()  # one must be left for windows: without, MPICH 5 ends the process
-        self.limit = limit = WaitLimit(timeout_s)
         facts = self.topology
-        self.collective_comm = CollectiveComm(duplicate, limit)
-        node_comm = duplicate if facts.n_nodes == 1 else facts.node_comm
-        self.node_collective_comm = CollectiveComm(node_comm, limit, facts.ranks_of(facts.node), duplicate)
+        self.node_collective_comm = self.collective_comm
+        if facts.n_nodes > 1:
+            self.node_collective_comm = CollectiveComm(facts.node_comm, limit, facts.ranks_of(facts.node), duplicate)
         self.leader_comm = CollectiveComm(facts.leaders, limit) if facts.is_leader else None
         self.max_tag = cast("int", mpi.COMM_WORLD.Get_attr(mpi.TAG_UB))
         self._last_key = int.from_bytes(agreement.payload[:_KEY_BYTES], "little")
@@ -262,6 +263,9 @@ def context_of(comm: mpi.Comm | None = None) -> Context:
 _NOT_MADE = object()
 """The attribute of a communicator whose context this rank makes, and after an exception from outside in that."""
 
+_first_call = RLock()
+"""Held while the first call makes what is made once, as two threads may make one at a time."""
+
 _contexts: dict[int | None, Context] = {}
 """Contexts by the handle of the communicator, a short cut to its attribute. MPI_COMM_WORLD is there under None too.
 Empty in a forked child, and after MPI_Finalize."""
@@ -274,7 +278,7 @@ def is_in_use() -> bool:
 
 def warn_for_node(message: str) -> None:
     """Warns of a local call: of the ranks of a node, which make it alike, the lowest warns."""
-    context = _contexts.get(None) or next(iter(_contexts.values()), None)
+    context = _contexts.get(None) or next(iter(list(_contexts.values())), None)
     if context is None or context.topology.is_leader:
         callsite.warn(message)
 
@@ -297,7 +301,9 @@ def _find_context(comm: mpi.Comm | None) -> Context:
     if _why_no_rank:
         raise ArgumentError(f"this process {_why_no_rank[0]}.")
     checked = checked_comm(comm)
-    context = checked.Get_attr(_keyval())
+    with _first_call:
+        keyval = _keyval()
+    context = checked.Get_attr(keyval)
     if isinstance(context, StallError):
         raise context.again()
     if context is _NOT_MADE:
@@ -307,31 +313,19 @@ def _find_context(comm: mpi.Comm | None) -> Context:
         )
     if not isinstance(context, Context):
         refuse_alone("the first call on a communicator", checked)
-        mpi.refuse_children_of_ranks()
-        if Config.read_one("excepthook"):
-            end_job_on_exception()
-        _warn_of_unknown_settings()
-        report_long_waits()
         begun = this_thread.begun
-        checked.Set_attr(_keyval(), _NOT_MADE)
+        checked.Set_attr(keyval, _NOT_MADE)
         try:
             context = Context(checked)
         except MpishareError as error:  # after a StallError the ranks do not agree on what comes next
-            checked.Set_attr(_keyval(), error.again() if isinstance(error, StallError) else None)
+            checked.Set_attr(keyval, error.again() if isinstance(error, StallError) else None)
             raise
-        checked.Set_attr(_keyval(), context)
+        checked.Set_attr(keyval, context)
         this_thread.begun = begun
         _contexts[mpi.handle_of(checked)] = context
         if checked == mpi.COMM_WORLD:
             _contexts[None] = context
     return context
-
-
-@cache
-def _warn_of_unknown_settings() -> None:
-    """Names them on stderr, once in a job."""
-    for text in unknown_settings() if mpi.COMM_WORLD.rank == 0 else ():
-        log(f"warning: {text}")
 
 
 def checked_comm(comm: mpi.Comm | None) -> mpi.Intracomm:
@@ -353,11 +347,19 @@ def checked_comm(comm: mpi.Comm | None) -> mpi.Intracomm:
 
 @cache
 def _keyval() -> int:
-    """The key of our attribute. It has no copy function, so that a duplicate of a communicator does not inherit it.
+    """The key of our attribute, made with all that begins with the first call of this process.
+
+    It has no copy function, so that a duplicate of a communicator does not inherit the attribute.
 
     Source:
         MPI 4.1, section 11.2.4: MPI_Finalize first deletes the attributes of MPI_COMM_SELF.
     """
+    mpi.refuse_children_of_ranks()
+    if Config.read_one("excepthook"):
+        end_job_on_exception()
+    for text in unknown_settings() if mpi.COMM_WORLD.rank == 0 else ():
+        log(f"warning: {text}")
+    report_long_waits()
 
     def free(comm: mpi.Comm, _keyval: int, context: object) -> None:
         _contexts.pop(mpi.handle_of(comm), None)

@@ -98,6 +98,15 @@ def communicator(comm: Comm | None) -> Comm:  # noqa: F405
     return comm
 
 
+def ranks_in(comm: Intracomm, other: Intracomm) -> list[int]:  # noqa: F405
+    """The ranks in `other` of the ranks of `comm`, by rank; MPI_UNDEFINED for those that it has not. Local."""
+    groups = comm.Get_group(), other.Get_group()
+    ranks = groups[0].Translate_ranks(range(comm.size), groups[1])
+    for group in groups:
+        group.Free()
+    return ranks
+
+
 @cache
 def _found() -> tuple[Any, str]:
     """The module that has the names, and why it is not mpi4py's."""

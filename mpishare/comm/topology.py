@@ -118,51 +118,89 @@ class Topology:
 
 
 class _Rank(NamedTuple):
-    """What all ranks know of one.
+    """What is known of one rank.
 
     Attributes:
-        leader: The lowest rank of the node on which MPI puts it.
+        mpi_node: The same for the ranks that MPI puts on one node.
+        kernel: The same for the ranks whose nodes of MPI have one kernel.
         host: The name of its host.
-        boot: What names the kernel's run; "" if that is not known.
         pretend: Its pretend node, if it has one.
     """
 
-    leader: int
+    mpi_node: int
+    kernel: Hashable
     host: str
-    boot: str
     pretend: int | None
 
 
-def find_nodes(
-    comm: mpi.Intracomm, duplicate: mpi.Intracomm, limit: WaitLimit, pretend: int | None
-) -> tuple[Topology, int]:
-    """Asks MPI which ranks can share memory, and makes the communicators within and across the nodes.
+_known: dict[str | None, dict[int, _Rank]] = {}
+"""What the largest communicator so far has shown of its ranks, by the rule of pretend nodes, and by the rank of
+MPI_COMM_WORLD. A communicator of some of these ranks need not ask again."""
+
+
+def known_ranks(comm: mpi.Intracomm, rule: str | None, pretend: int | None) -> list[_Rank] | None:
+    """What this process knows of the ranks of a communicator, by rank; None unless it knows all of them. Local.
+
+    Args:
+        comm: The communicator.
+        rule: The rule of pretend nodes.
+        pretend: The pretend node of this process, which never spans real ones; None for real nodes.
+    """
+    if comm.size == 1:
+        return [_Rank(0, 0, mpi.Get_processor_name(), pretend)]
+    known = _known.get(rule, {})
+    ranks = [known[rank] for rank in mpi.ranks_in(comm, mpi.COMM_WORLD) if rank in known]
+    return ranks if len(ranks) == comm.size else None
+
+
+def ask_ranks(together: CollectiveComm, limit: WaitLimit, rule: str | None, pretend: int | None) -> list[_Rank]:
+    """Asks MPI which ranks can share memory, and all ranks for their hosts; returns what is known of each, by rank.
 
     Nodes of MPI are one node if they have the same kernel. Some MPIs see several nodes there: MPICH 5 over UCX (mpich
-    #7705, #7814), any MPICH with MPIR_CVAR_NOLOCAL=1.
+    #7705, #7814), any MPICH with MPIR_CVAR_NOLOCAL=1. Equal host names are demanded besides equal boot ids: what has a
+    name of its own is a host to its users, such as a container with limits of its own.
+
+    Args:
+        together: mpishare's own duplicate of the communicator.
+        limit: The limit of its waits.
+        rule: See `known_ranks`.
+        pretend: See `known_ranks`.
+
+    Collective:
+        Over `together`.
+    """
+    rank = together.rank
+    split_type = cast("Callable[..., mpi.Intracomm]", together.comm.Split_type)
+    of_mpi = together.call_together(partial(split_type, mpi.COMM_TYPE_SHARED, rank))
+    leader = CollectiveComm(of_mpi, limit).allgather_int(rank)[0]
+    of_mpi.Free()
+    facts = together.allgather_obj((leader, mpi.Get_processor_name(), boot_id(), pretend))
+    kernels = [(facts[leader][1], facts[leader][2]) if facts[leader][2] else leader for leader, *_ in facts]
+    ranks = [_Rank(fact[0], kernel, fact[1], fact[3]) for fact, kernel in zip(facts, kernels, strict=True)]
+    by_world_rank = dict(zip(mpi.ranks_in(together.comm, mpi.COMM_WORLD), ranks, strict=True))
+    if mpi.UNDEFINED not in by_world_rank and len(ranks) > len(_known.get(rule, ())):
+        _known[rule] = by_world_rank
+    return ranks
+
+
+def make_topology(comm: mpi.Intracomm, together: CollectiveComm, ranks: Sequence[_Rank]) -> tuple[Topology, int]:
+    """Makes the communicators within and across the nodes.
 
     Args:
         comm: The caller's communicator.
-        duplicate: mpishare's own duplicate of it.
-        limit: The limit of waits on `duplicate`.
-        pretend: The pretend node of this process, which never spans real ones; None for real nodes.
+        together: mpishare's own duplicate of it.
+        ranks: What is known of each rank.
 
     Returns:
         The topology, and how many nodes MPI sees in the ranks of this node. If more than 1, MPI's windows are of no
         use.
 
     Collective:
-        Over `duplicate`.
+        Over `together`.
     """
-    rank, together = duplicate.rank, CollectiveComm(duplicate, limit)
-    split = cast("Callable[..., mpi.Intracomm]", duplicate.Split)
-    split_type = cast("Callable[..., mpi.Intracomm]", duplicate.Split_type)
-    of_mpi = together.call_together(partial(split_type, mpi.COMM_TYPE_SHARED, rank))
-    leader = CollectiveComm(of_mpi, limit).allgather_int(rank)[0]
-    of_mpi.Free()
-    facts = together.allgather_obj((leader, mpi.Get_processor_name(), boot_id(), pretend))
-    ranks = [_Rank(*fact) for fact in facts]
-    placement = Placement.from_labels([(_kernel_of(ranks[each.leader]), each.pretend) for each in ranks])
+    rank = together.rank
+    split = cast("Callable[..., mpi.Intracomm]", together.comm.Split)
+    placement = Placement.from_labels([(each.kernel, each.pretend) for each in ranks])
     node, n_nodes = placement.node_of[rank], len(placement.nodes)
     node_comm, rail = comm, mpi.COMM_SELF
     if n_nodes > 1:
@@ -174,7 +212,7 @@ def find_nodes(
     topology = Topology(
         comm=comm,
         rank=rank,
-        size=duplicate.size,
+        size=together.size,
         node=node,
         n_nodes=n_nodes,
         node_rank=node_comm.rank,
@@ -187,16 +225,7 @@ def find_nodes(
         rail=rail,
         placement=placement,
     )
-    return topology, len({ranks[other].leader for other in placement.nodes[node]})
-
-
-def _kernel_of(leader: _Rank) -> Hashable:
-    """What names the kernel under a node of MPI, by its leader; the leader where that is not known.
-
-    Equal host names are demanded besides equal boot ids: what has a name of its own is a host to its users, such as a
-    container with limits of its own.
-    """
-    return (leader.host, leader.boot) if leader.boot else leader.leader
+    return topology, len({ranks[other].mpi_node for other in placement.nodes[node]})
 
 
 _RULE = re.compile(r"(block|cyclic):([1-9]\d*)|sizes:([1-9]\d*(?:,[1-9]\d*)*)", re.ASCII)

@@ -14,13 +14,12 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 from mpishare.comm import mpi
 from mpishare.comm.callsite import call_of, call_site, current_call
 from mpishare.comm.log import log
-from mpishare.comm.requests import Pending, advance_all, kept_alive_on_error, waits
+from mpishare.comm.requests import Pending, advance_all, kept_alive_on_error, wait_for, waits
 from mpishare.errors import StallError
 
 REPORT_AFTER_S = 60
@@ -32,6 +31,9 @@ REPORT_LOOK_S = 2
 SPIN_S = 0.01
 _SLEEP_S = 0.0001
 """A wait with a limit yields the core for `SPIN_S`; after that it sleeps `_SLEEP_S` between looks."""
+
+FOR_EVER_S = 1e9
+"""A limit that no wait reaches, for ranks without one that meet ranks with one."""
 
 _WAITING = tuple(f"{Path(__file__).parents[1] / folder}{os.sep}" for folder in ("comm", "messages"))
 """A thread whose innermost function lies in one of these folders waits for another rank."""
@@ -116,6 +118,9 @@ def ends_within(
 
     Pending operations but `excluded` are advanced meanwhile.
     """
+    if limit_s == FOR_EVER_S:
+        wait_for(request, status)
+        return True
     stopwatch = Stopwatch()
     while not request.Test(status):
         advance_all(excluded)
@@ -136,7 +141,6 @@ def gave_up(call: str, seconds: float) -> StallError:
     return StallError(f"{call}, on {place},", seconds, {})
 
 
-@cache
 def report_long_waits() -> None:
     """From now on this rank says on stderr where it waits long, once for each wait."""
     rank = f"rank {mpi.COMM_WORLD.rank}"

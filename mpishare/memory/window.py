@@ -76,13 +76,15 @@ def _trial(context: Context) -> tuple[str, int]:
     """
     if context.mpi_nodes > 1:
         return f"MPI puts the ranks of host {context.topology.host} on {context.mpi_nodes} nodes", 0
+    comm = context.node_collective_comm
     try:
+        comm.call_together(comm.comm.Dup).Free()  # MPICH 5 ends the process if none is left for the window
         window = _make_shared(context, PAGE_BYTES)
     except mpi.Exception as error:
         return f"this MPI makes no shared-memory windows: {error}", 0
     offset = file_offset(_address_of(window))
     mapping = _map_again(context, window, PAGE_BYTES, offset)
-    context.node_collective_comm.call_together(window.Free)
+    comm.call_together(window.Free)
     return "" if mapping else "the pages of MPI's windows cannot be mapped a second time on every rank", offset
 
 

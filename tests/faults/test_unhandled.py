@@ -44,12 +44,21 @@ def test_a_mistake(mistake, tmp_path):
     assert sum(line.startswith("mpishare: ") for line in lines) == 1
 
 
-def test_errors_that_differ_are_printed_once_each(tmp_path):
-    """At least the first; its end may end the other ranks before they print theirs."""
-    text = "\n".join(end_of(tmp_path, f"{HEAD}ms.share(0, root=8 + rank % 2)", size=4))
-    printed = re.findall(r"rank (\d+) on host \S+ ended by ArgumentError", text)
-    assert {*map(int, printed)} <= {0, 1}
-    assert len({*printed}) == len(printed) > 0
+def test_errors_that_differ_are_told_by_the_first_rank(tmp_path):
+    lines = end_of(tmp_path, f"{HEAD}ms.share(0, root=8 + rank % 2)", size=4)
+    assert sum(line.startswith("Traceback") for line in lines) == 1
+    assert re.fullmatch(r"mpishare: other ranks failed by other errors; ranks 1, 3: ArgumentError: root .*", lines[-2])
+    assert re.fullmatch(r"mpishare: rank 0 on host \S+ ended by ArgumentError, so the job ends", lines[-1])
+
+
+@pytest.mark.parametrize("late", [0, 5])
+def test_ranks_that_give_up_at_one_line_print_one_traceback(tmp_path, late):
+    """They know nothing of each other, as one of them may have no error."""
+    code = f"{HEAD}import time\nif rank == {late}: time.sleep(60)\nms.zeros(3)"
+    lines = end_of(tmp_path, code, size=6, environ={"MPISHARE_TIMEOUT": "1"})
+    assert sum("gives up after 1 s" in line for line in lines) == 5
+    assert sum(line.startswith("Traceback") for line in lines) == 1
+    assert sum(line.endswith("ended by StallError, so the job ends") for line in lines) == 1
 
 
 def test_a_peer_error_whose_cause_is_caught(tmp_path):

@@ -16,15 +16,20 @@ from mpishare.comm.agreement import Deferred, agree, is_known
 from mpishare.comm.collective import collective
 from mpishare.comm.context import context_of
 from mpishare.comm.topology import Placement, pretend_node
+from mpishare.config import Config
+from mpishare.errors import name_ranks
 from mpishare.files.errors import file_errors
 from mpishare.memory.backends import kernel_errors
 
 
-@pytest.mark.parametrize("is_reversed", [False, True])
-def test_nodes_are_those_of_mpi_or_as_the_rule_of_pretend_nodes_says(is_reversed, comm):
+@pytest.mark.parametrize("part", ["all", "reversed", "every other rank", "one rank"])
+def test_nodes_are_those_of_mpi_or_as_the_rule_of_pretend_nodes_says(part, comm, monkeypatch):
+    """Of some ranks of MPI_COMM_WORLD, which know each other's nodes already, nothing is asked."""
     rule, world = context_of().config.nodes, comm
-    comm = world.Split(0, -world.rank) if is_reversed else world
+    colors = {"every other rank": world.rank % 2, "one rank": world.rank}
+    comm = world if part == "all" else world.Split(colors.get(part, 0), -world.rank)
     hosts = comm.allgather(MPI.Get_processor_name())
+    monkeypatch.setattr(mpi, "COMM_TYPE_SHARED", None)
     labels = hosts if rule is None else comm.allgather(pretend_node(rule, world.rank, world.size))
     placement, nodes = Placement.from_labels(labels), ms.topology(comm)
     assert (nodes.comm, nodes.rank, nodes.size, nodes.placement) == (comm, comm.rank, comm.size, placement)
@@ -43,7 +48,7 @@ def test_nodes_are_those_of_mpi_or_as_the_rule_of_pretend_nodes_says(is_reversed
     assert repr(nodes).startswith(f"<Topology of {comm.size} ranks on {len(names)} nodes ({names[0]}: 0")
     with pytest.raises(FrozenInstanceError):
         nodes.node = 1  # type: ignore[misc]
-    if is_reversed:
+    if part != "all":
         comm.Free()
 
 
@@ -80,7 +85,7 @@ def test_where_mpi_has_no_communicator_left_all_ranks_hear_how_to_get_one(comm, 
         assert all(error == "BackendError" and "Free the communicators" in text for error, text in errors)
         spare.pop().Free()
         refusals += 1
-    assert (refusals > 2) == has_limit
+    assert (refusals > 1) == has_limit
     assert ms.share(2, comm=user) == 2
     for each in [*spare, user]:
         each.Free()
@@ -244,9 +249,9 @@ def test_a_call_of_a_handler_within_the_first_call_is_refused(duplicate, monkeyp
     def interrupted():
         monkeypatch.undo()
         signal.raise_signal(signal.SIGALRM)
-        return mpi.Get_processor_name()
+        return Config.read()
 
-    monkeypatch.setattr(mpi, "Get_processor_name", interrupted)
+    monkeypatch.setattr(Config, "read", interrupted)
     ms.topology(duplicate)
     signal.signal(signal.SIGALRM, before)
     assert seen == [None]
@@ -331,3 +336,33 @@ def test_each_rank_and_its_followers_fail(ours, comm, kind):
             assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     with agree(ours):
         pass
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("n_texts", [2, 99])
+def test_errors_that_differ_are_told_with_their_ranks(ours, n_texts):
+    """In a few lines, on the rank with the first and on those without one."""
+    with pytest.raises((ValueError, ms.PeerError)) as caught, agree(ours):
+        if ours.rank:
+            raise ValueError(f"{ours.rank % n_texts}\nand more")
+    ranks_of = {}
+    for rank in range(1, ours.size):
+        ranks_of.setdefault(rank % n_texts, []).append(rank)
+    others = [f"{name_ranks(ranks)}: ValueError: {number}" for number, ranks in ranks_of.items()][1:]
+    expected = "; ".join([*others[:3], *([f"{len(others) - 3} other errors"] if len(others) > 3 else [])])
+    assert vars(caught.value)["other_errors"] == expected
+    if isinstance(caught.value, ms.PeerError):
+        assert caught.value.rank == 1
+        assert str(caught.value).endswith(f"(and {ours.size - 2} more ranks failed; {expected})")
+
+
+@pytest.mark.ranks(2)
+def test_an_error_of_one_node_is_told_by_its_own_rank(duplicate):
+    """Not by the ranks of the node, which have a PeerError."""
+    outer, inner = context_of(duplicate).collective_comm, context_of(duplicate).node_collective_comm
+    last = duplicate.size - 1
+    with pytest.raises((ValueError, ms.PeerError)) as caught, agree(outer), agree(inner):
+        if duplicate.rank == last:
+            raise ValueError("no room")
+    if isinstance(caught.value, ms.PeerError):
+        assert (caught.value.rank, caught.value.others) == (last, 0)
