@@ -56,6 +56,28 @@ ALONE = {"OMPI_MCA_osc": "^ucx", "OMPI_MCA_btl": "^ofi,sm,vader"}
 FOLDER = {"MPISHARE_DIR": gettempdir(), "MPISHARE_RECYCLE": "0", "OMPI_MCA_osc": "^ucx,sm"}
 """An MPI that refuses windows, files in a folder, and no memory that is used again."""
 OF_BACKENDS = ["test_sharing.py", "test_creation.py", "test_into.py", "memory"]
+OF_MANY_RANKS = [
+    "comm/test_comm.py::test_nodes_are_those_of_mpi_or_as_the_rule_of_pretend_nodes_says",
+    "comm/test_comm.py::test_errors_that_differ_are_told_with_their_ranks",
+    "test_sharing.py::test_again_and_again_from_arrays_that_change_afterwards",
+    "test_creation.py::test_bcast_refreshes_in_place_from_every_root",
+    "test_rows.py::test_one_copy_per_node",
+    "tasks/test_map.py::test_on_another_communicator",
+]
+OF_ONE_COPY = "one_copy or read_once or read_that_fails or outlives"
+NO_LINUX = {"PYTEST_ADDOPTS": f"-p tests.no_linux -k 'not ({OF_ONE_COPY})'", "MPISHARE_NODES": ""}
+"""Python as it is on another system. Arrays that ranks write to are refused there, and so are handles."""
+WITHOUT_LINUX = [
+    "test_sharing.py",
+    "test_rows.py",
+    "test_allreduce.py",
+    "test_point_to_point.py",
+    "messages",
+    "tasks/test_map.py",
+    "files",
+    "checkpoints",
+]
+"""Of tests/mpi what needs neither."""
 
 PYTEST = ["-m", "pytest", "-q", "--color=no"]
 FAILURE = r"^(?:FAILED |ERROR |\[rank \d+\] tests/).*"
@@ -118,6 +140,11 @@ def launches():
         name = f"mpi-{size}-{environ['MPISHARE_NODES']}".rstrip("-")
         chosen.append(mpi(name, size, environ, without=without))
     chosen.append(mpi("memory-folder", 2, FOLDER, only=OF_BACKENDS))
+    chosen.append(mpi("ranks-64", 64, {"MPISHARE_NODES": "block:32"}, only=OF_MANY_RANKS))
+    of_formats = [f"files/test_{name}.py" for name in ("atomic_file", "fits", "netcdf", "npy", "zarr")]
+    of_one = [f"tests/unit/{part}" for part in ("arrays", "comm", "objects", "tasks", *of_formats)]
+    chosen.append(pytest("no-linux-1", "--numprocesses=2", *of_one)._replace(environ=NO_LINUX))
+    chosen.append(mpi("no-linux-2", 2, NO_LINUX, only=WITHOUT_LINUX))
     for name in OTHER_MPIS:
         if python_of(name).exists():
             chosen += on_another_mpi(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 import textwrap
 from dataclasses import asdict, dataclass
@@ -160,7 +161,7 @@ def _machine_lines(machine: Machine) -> list[str]:
     shm, limit = machine.shm, machine.memory_limit
     huge = f"{machine.huge_pages}, in shared memory {machine.shm_huge_pages}"
     return [
-        f"{'kernel':18} Linux {machine.kernel}",
+        f"{'kernel':18} {platform.system()} {machine.kernel}",
         f"{'cores':18} {machine.host_cores}, of which a rank may use {machine.cores}",
         f"{'memory':18} {format_bytes(machine.memory_bytes)}, "
         + (f"limited to {format_bytes(limit)} by its control group" if limit is not None else "not limited"),

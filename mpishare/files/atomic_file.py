@@ -17,7 +17,7 @@ from pathlib import Path
 from mpishare.files.errors import file_errors
 from mpishare.files.input_file import Stamp
 from mpishare.host.filesystems import room
-from mpishare.host.procfs import has_ended, scope
+from mpishare.host.procfs import has_ended, reopening_path, scope
 
 _TEMPORARY = re.compile(
     r"(?s:.+)\.tmp\.[\w-]{0,63}\.(?P<pid>[1-9]\d{0,6})\.(?P<scope>[0-9a-f]{8})[0-9a-f]{8}", re.ASCII
@@ -84,7 +84,8 @@ class AtomicFile:
             except OSError:  # a file system without locks
                 pass
             self._copied = Stamp.of(old.fileno())
-            shutil.copyfile(f"/proc/self/fd/{old.fileno()}", f"/proc/self/fd/{self.fd}")  # within the kernel
+            copied, made = reopening_path(old.fileno(), self.path), reopening_path(self.fd, self.temporary)
+            shutil.copyfile(copied, made)  # within the kernel
 
     def sync(self) -> None:
         """Gives the new file the old one's group, permissions and attributes, and waits until it is on the disk.
@@ -93,7 +94,7 @@ class AtomicFile:
             OSError: The disk fails.
         """
         if self.old is not None:
-            _pass_on(self.path, self.old, self.fd)
+            _pass_on(self.path, self.old, self.fd, self.temporary)
         os.fsync(self.fd)
 
     def commit(self) -> None:
@@ -184,7 +185,7 @@ def _create(path: Path, mode: int) -> tuple[Path, int]:
     return file, os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
 
 
-def _pass_on(old: Path, status: os.stat_result, fd: int) -> None:
+def _pass_on(old: Path, status: os.stat_result, fd: int, path: Path) -> None:
     """Gives an open file the group, extended attributes, ACL and permissions of another, and as root its owner.
 
     What this process may not set stays as it is. If the group differs, it gets no more than all others have.
@@ -198,7 +199,7 @@ def _pass_on(old: Path, status: os.stat_result, fd: int) -> None:
     if os.fstat(fd).st_gid != status.st_gid:
         mode &= 0o707 | (mode & 0o007) << 3
     with suppress(OSError):
-        shutil.copystat(old, f"/proc/self/fd/{fd}")  # a stranger may put a link where the file has its name
+        shutil.copystat(old, reopening_path(fd, path))  # a stranger may put a link where the file has its name
     os.utime(fd)  # it is new, though it has the name of the old one
     os.fchmod(fd, mode)
 

@@ -20,6 +20,7 @@ from mpishare.files.errors import file_errors, imported
 from mpishare.files.input_file import InputFile, OpenFormat
 from mpishare.files.sliced import described_or_reason, read_tile
 from mpishare.files.stored import NO_DTYPE, Listing, Stored, left_out, listed
+from mpishare.host.procfs import reopening_path
 
 _OPTIONS = {"uint": True, "character_as_bytes": True}
 """How astropy reads: unsigned integers as such, which is its default, and strings as bytes."""
@@ -51,7 +52,7 @@ class FitsFile(OpenFormat):
 
     def _open(self, *, memmap: bool | None = None) -> Any:
         fits = imported("astropy.io.fits", "FITS files")
-        path = Path(f"/proc/self/fd/{self.file.descriptor}")  # opened, it has a position of its own
+        path = Path(reopening_path(self.file.descriptor, self.file.path))  # opened, it has a position of its own
         file = self.file.enter_context(path.open("rb"))
         opened = fits.open(file, memmap=memmap, **_OPTIONS)
         self.file.callback(opened.close)

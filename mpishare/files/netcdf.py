@@ -16,6 +16,7 @@ from mpishare.files.hdf5_read import Hdf5File, attributes_of, path_of
 from mpishare.files.input_file import OpenFormat
 from mpishare.files.sliced import described_or_reason, read_tile
 from mpishare.files.stored import Listing, Stored
+from mpishare.host.procfs import reopening_path
 
 # h5netcdf says which variables a file has, by which names, and how long their dimensions are. HDF5 reads the variables.
 # These names of the format, from the netCDF documentation, "File Format Specifications", tell where a variable lies:
@@ -148,7 +149,7 @@ class Netcdf3File(OpenFormat):
                 opened = imported("scipy.io", "netCDF 3 files").netcdf_file(file, mmap=True)
             else:
                 netcdf4 = imported("netCDF4", "netCDF 3 files of the kind CDF-5")
-                opened = netcdf4.Dataset(f"/proc/self/fd/{self.file.descriptor}")
+                opened = netcdf4.Dataset(reopening_path(self.file.descriptor, self.file.path))
                 opened.set_auto_maskandscale(False)
         self.file.callback(opened.close)
         return opened

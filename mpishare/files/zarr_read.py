@@ -18,6 +18,7 @@ from mpishare.files.errors import file_errors, imported
 from mpishare.files.input_file import InputFile, OpenFormat, Stamp, check_stamp
 from mpishare.files.sliced import described_or_reason, index_of, shown_tile
 from mpishare.files.stored import Listing, Stored, Tree, left_out, shown_names
+from mpishare.host.procfs import reopening_path
 
 METADATA_FILES = {"zarr.json", ".zarray", ".zgroup", ".zmetadata"}
 """Files that say what a zarr folder is, in versions 3 and 2."""
@@ -56,7 +57,7 @@ class ZarrFile(OpenFormat):
         options = {"use_consolidated": False} if zarr.__version__ >= "3" else {}
         if self._is_folder:
             return lambda path: zarr.open(str(self._top / path), mode="r", **options)
-        store = zarr.storage.ZipStore(f"/proc/self/fd/{self.file.descriptor}", mode="r")  # whatever its suffix is
+        store = zarr.storage.ZipStore(reopening_path(self.file.descriptor, self.file.path), mode="r")
         self.file.callback(store.close)
         return lambda path: zarr.open(store, mode="r", path=f"{self._top.at}{path}".rstrip("/"), **options)
 

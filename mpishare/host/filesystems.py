@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from errno import EINVAL, ENOSYS
 from pathlib import Path
 
-from mpishare.host.procfs import text_of
+from mpishare.host.procfs import IS_LINUX, text_of
 
 IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 """Types of file systems whose files take memory, and count in the control group of the process that writes them."""
@@ -84,9 +84,9 @@ def memfd_create(label: str = "") -> int:
         kernels before 6.3 do not know the flag against that (EINVAL).
 
     Raises:
-        OSError: The kernel refuses it, or the C library has no such function (ENOSYS: glibc before 2.27).
+        OSError: The kernel refuses it, is not Linux, or the C library has no such function (ENOSYS: glibc before 2.27).
     """
-    if not hasattr(_libc, "memfd_create"):
+    if not (IS_LINUX and hasattr(_libc, "memfd_create")):
         raise OSError(ENOSYS, os.strerror(ENOSYS))
     for flags in (_MFD_CLOEXEC | _MFD_NOEXEC_SEAL, _MFD_CLOEXEC):
         descriptor: int = _libc.memfd_create(f"mpishare{label}".encode(), flags)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from fcntl import F_SETLEASE, F_SETSIG, F_WRLCK, fcntl
 from pathlib import Path
 from stat import S_ISREG
 
 from mpishare.host.filesystems import is_node_local
+from mpishare.host.procfs import IS_LINUX
 
 _HOST, _HEX, _CID = r"[\w.-]+", "[0-9a-f]+", r"(\d+|0x[0-9a-f]+)"
 _NAMES = re.compile(
@@ -68,10 +69,12 @@ def unused(file: Path) -> Iterator[os.stat_result]:
         FileNotFoundError: It is gone.
         OSError: The file cannot be opened, or its file system has no leases, or none that other hosts respect.
     """
+    if not IS_LINUX:
+        raise OSError(errno.ENOSYS, "only Linux has leases")
     descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        fcntl(descriptor, F_SETSIG, signal.SIGURG)
-        fcntl(descriptor, F_SETLEASE, F_WRLCK)
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         if not is_node_local(str(file.parent)):
             raise OSError(errno.EREMOTE, "other hosts may use its file system")
         status = os.fstat(descriptor)

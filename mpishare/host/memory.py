@@ -136,7 +136,7 @@ def check_limits(host: str, nbytes: int, *, map_bytes: int, file_bytes: int = 0)
 
 
 def _mapped_bytes() -> int:
-    return int(text_of("/proc/self/statm").split()[0]) * resource.getpagesize()
+    return int((text_of("/proc/self/statm") or "0").split()[0]) * resource.getpagesize()
 
 
 @dataclass(frozen=True)

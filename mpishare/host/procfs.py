@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from zlib import crc32
+
+IS_LINUX = sys.platform == "linux"
+"""Elsewhere ranks share no memory, and what is here and in `host.memory` knows less."""
 
 
 def text_of(file: Path | str) -> str:
@@ -51,6 +55,11 @@ def scope() -> int:
     except OSError:  # no /proc, or another namespace's
         namespace = ""
     return crc32(os.fsencode(f"{os.uname().nodename} {boot_id()} {namespace}"))
+
+
+def reopening_path(descriptor: int, path: Path | str) -> str:
+    """A path that opens the file of a descriptor anew, whatever its own `path` names by now; that path off Linux."""
+    return f"/proc/self/fd/{descriptor}" if IS_LINUX else str(path)
 
 
 def rank_above(variables: Mapping[str, str]) -> int | None:

@@ -16,6 +16,7 @@ from mpishare.comm.requests import this_thread
 from mpishare.config import format_bytes
 from mpishare.errors import ArgumentError, BackendError, CapacityError, MpishareError
 from mpishare.host import memory as host_memory
+from mpishare.host.procfs import IS_LINUX
 from mpishare.memory import shared_file, window
 from mpishare.memory.mapping import Mapping, Origin
 from mpishare.memory.pages import aligned_bytes, fill_slice
@@ -250,6 +251,8 @@ def _allocate(backend: Backend, context: Context, nbytes: int, writable: bool) -
     """
     topology, comm = context.topology, context.node_collective_comm
     with agree(comm) as agreement:
+        if backend.is_shared and not IS_LINUX:
+            raise BackendError("only Linux has it")
         if writable and not backend.is_shared and topology.node_size > 1:
             raise BackendError("each rank would write to a copy of its own, and the others would not see it")
         agreement.payload = ((1 << backend.check(context, nbytes)) - 1).to_bytes(PAYLOAD_BYTES, "little")

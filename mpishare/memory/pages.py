@@ -15,13 +15,12 @@ from errno import EINVAL, ENOSYS
 from functools import cache
 
 from mpishare.arrays.slices import byte_slice, round_up
-from mpishare.host.procfs import number_of, text_of
+from mpishare.host.procfs import IS_LINUX, number_of, text_of
 
 # Numbers from the kernel's uapi/asm-generic/mman-common.h and uapi/linux/mman.h.
 _MADV_POPULATE_WRITE = 23  # since Linux 5.14
 _MADV_COLLAPSE = 25  # since Linux 6.1
 _MAP_FIXED = 0x10
-MAP_NORESERVE = 0x4000
 _MREMAP_MAYMOVE = 1
 _MREMAP_FIXED = 2
 _SYS_MREMAP = {"x86_64": 25, "aarch64": 216, "riscv64": 216, "ppc64le": 163, "s390x": 163}  # asm/unistd.h
@@ -88,7 +87,7 @@ def mremap_copy(start: int, length: int, target: int | None) -> int:
     """
     flags = _MREMAP_MAYMOVE | (_MREMAP_FIXED if target is not None else 0)
     number = _SYS_MREMAP.get(os.uname().machine)
-    if number is None:
+    if number is None or not IS_LINUX:
         raise OSError(ENOSYS, os.strerror(ENOSYS))
     return int(_libc.syscall(number, start, 0, length, flags, target))
 
@@ -157,7 +156,7 @@ def reserve_addresses(length: int, offset: int) -> int:
     Raises:
         OSError: There is no room for more maps.
     """
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     start = map_file(None, length + huge_bytes(), flags, -1, access=_NO_ACCESS)
     target = start + (offset - start) % huge_bytes()
     target_stop = target + round_up(length, mmap.PAGESIZE)

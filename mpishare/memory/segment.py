@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from functools import lru_cache
+from threading import RLock
 from typing import Any, cast
 from weakref import ref
 
@@ -54,8 +56,7 @@ class Segment:
         self.made_by = made_by
         self.slot = slot
         slot.begin(self)
-        if _table:
-            _table.clear()
+        _table[_NEWEST] = object()
 
     @property
     def origin(self) -> Origin:
@@ -81,8 +82,9 @@ class Segment:
             return spec.view(self.block()[at:])
         slot = self.slot
         data = (slot.write_address + at, False) if self.writable else (slot.read_address + at, True)
-        self.__array_interface__ = {"data": data, "shape": spec.shape, "typestr": spec.typestr, "version": 3}
-        return np.asarray(self)
+        with _viewing:
+            self.__array_interface__ = {"data": data, "shape": spec.shape, "typestr": spec.typestr, "version": 3}
+            return np.asarray(self)
 
     def seal(self, *, is_final: bool = True) -> None:
         """Makes every view from now on one of read-only pages. Earlier ones stay writable.
@@ -99,7 +101,7 @@ class Segment:
                 slot.make_readable()
             except OSError as error:
                 raise BackendError(f"pages of {self.origin.backend} cannot be made read-only: {error}") from error
-            _table.clear()
+            _table[_NEWEST] = object()
         self.writable = False
         if is_final and self.key is not None:
             slot.key = self.key
@@ -115,10 +117,15 @@ class Segment:
         return segment
 
 
-_SORTED, _BEGUN = range(2)
+_viewing = RLock()
+"""Held until NumPy has read what a segment says of a view, as another thread may make another view of it."""
+os.register_at_fork(after_in_child=_viewing._at_fork_reinit)  # type: ignore[attr-defined]
 
-_table: dict[int, Any] = {}
-"""The addresses of all segments in rising order, and references to the segments. A new segment empties it."""
+_SORTED, _NEWEST = range(2)
+
+_table: dict[int, Any] = {_SORTED: (None, [], []), _NEWEST: object()}
+"""The addresses of all segments in rising order, and references to the segments, with what `_NEWEST` was before. There
+is another object with each new segment or address. Nothing else is compared, as threads make segments at any time."""
 
 
 def segment_of(array: NDArray[Any]) -> Segment | None:
@@ -136,7 +143,9 @@ def segment_at(array: NDArray[Any]) -> Segment | None:
         owner, base = base, base.base
     if isinstance(base, Segment) or owner.flags.owndata:
         return base if isinstance(base, Segment) else None
-    starts, segments = _table.get(_SORTED) or _sorted_table()
+    newest, starts, segments = _table[_SORTED]
+    if newest is not _table[_NEWEST]:
+        starts, segments = _sorted_table()
     address = address_of(array)
     number = bisect_right(starts, address) - 1
     found = cast("Segment | None", segments[number]()) if number >= 0 else None
@@ -144,13 +153,13 @@ def segment_at(array: NDArray[Any]) -> Segment | None:
 
 
 def _sorted_table() -> tuple[list[int], list[ref[object]]]:
-    """Makes the table, and keeps it unless another thread makes a segment meanwhile."""
-    _table[_BEGUN] = begun = object()
+    """Makes the table, which is kept until there is another segment."""
+    newest = _table[_NEWEST]
     rows = {address: slot.lease for _, slot in used_slots() for address in (slot.write_address, slot.read_address)}
-    table = sorted(rows), [rows[address] for address in sorted(rows)]
-    if _table.get(_BEGUN) is begun:
-        _table[_SORTED] = table
-    return table
+    starts = sorted(rows)
+    segments = [rows[address] for address in starts]
+    _table[_SORTED] = newest, starts, segments
+    return starts, segments
 
 
 def live_segments() -> list[Segment]:

@@ -124,7 +124,7 @@ def handle(obj: _T) -> Handle[_T]:
     Raises:
         SpecError: `obj` cannot be pickled, or ranks may write to an array of it that is not in a file.
         CapacityError: There is no room for bytes that are moved or copied.
-        BackendError: The kernel refuses the file.
+        BackendError: The kernel refuses the file, or is not Linux.
 
     Collective:
         No, local.

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.blackbox.launch import run_code
 from tests.faults.situations import PLAIN, PLAIN_MPICH, SITUATIONS
 
 SMALL = "a /dev/shm of 64 MiB"
@@ -40,6 +41,36 @@ def test_one_copy(name):
     is_limited = re.search(r"as /dev/shm has [56]\d[.\d]* MiB free", node["segments"]["window"]) is not None
     assert is_limited == (name == SMALL)
     assert not is_limited or 25 << 20 < node["largest"]["window"] < 32 << 20
+
+
+ARRAYS = """
+import numpy as np, mpishare as ms
+rank = ms.topology().rank
+table = ms.share({"a": np.arange(1 << 17), "b": np.ones(3)} if rank == 0 else None)
+total = ms.allreduce(table["a"][rank : rank + 2])
+row = ms.scatter(ms.gather(np.full(2, rank)))
+doubled = ms.map(lambda number: 2 * number, range(9), gather="all")
+results = table["a"].sum(), total, row, doubled, table["a"].flags.writeable
+print(rank, *results)
+"""
+
+
+def test_without_linux():
+    """A system that is not Linux, as far as a Linux kernel can stand in for one.
+
+    Outcome: the same results, from a copy on each rank, as one line on stderr says; BackendError for `zeros`, `handle`.
+    """
+    refused = """
+for call in (lambda: ms.zeros(3), lambda: ms.handle(table["a"])):
+    try: call()
+    except ms.BackendError: pass
+    else: print("not refused")
+"""
+    expected, ended = run_code(3, ARRAYS), run_code(3, f"import tests.no_linux\n{ARRAYS}{refused}")
+    assert sorted(ended.stdout.splitlines()) == sorted(expected.stdout.splitlines())
+    assert re.fullmatch(
+        r"mpishare: 3 ranks on host .* hold 3 copies of an array of .* only Linux has it\n", ended.stderr
+    )
 
 
 KILLED = [PLAIN, "a PID namespace per rank", "an MPI that finds each rank alone"]
