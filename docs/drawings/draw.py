@@ -1,4 +1,7 @@
-"""Writes the drawings of the manual beside this file, one SVG for each function that `@drawing` marks."""
+"""Writes the drawings of the manual: an SVG beside this file, and one in `tall/`, for each `@drawing`.
+
+A narrow screen shows the tall form, which is half as wide, so that its text keeps its size.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Callable, Iterable
 from html import escape
 from pathlib import Path
 
-WIDTH = 720
+WIDTH, TALL_WIDTH = 720, 360
 LINE = 19  # from one line of text to the next
 
 # The drawing has a ground of its own: it can be read where the page does not follow the reader's setting.
@@ -35,12 +38,12 @@ text.on { fill: #14181c }
 }
 """
 
-Drawing = Callable[[], tuple[int, Iterable[str]]]
+Drawing = Callable[[bool], tuple[int, Iterable[str]]]
 DRAWINGS: dict[str, Drawing] = {}
 
 
 def drawing(function: Drawing) -> Drawing:
-    """Marks a function that returns the height of a drawing and its elements."""
+    """Marks a function that returns the height of a drawing, in its wide or tall form, and its elements."""
     DRAWINGS[function.__name__.replace("_", "-")] = function
     return function
 
@@ -74,6 +77,11 @@ def arrow(x: float, y: float, to_x: float, to_y: float, head: bool = True) -> st
     return f'<path d="M{x:g} {y:g}L{to_x:g} {to_y:g}" class="line"{end}/>'
 
 
+def moved(parts: Iterable[str], x: float, y: float) -> str:
+    """Elements in another place."""
+    return "\n".join([f'<g transform="translate({x:g} {y:g})">', *parts, "</g>"])
+
+
 def rank(x: float, y: float, number: int) -> str:
     """A rank, as a circle with its number."""
     return f'<circle cx="{x:g}" cy="{y:g}" r="13" class="others-pale"/>\n' + text(x, y, str(number))
@@ -84,42 +92,45 @@ def time(y: float, start: float = 90, stop: float = 706) -> str:
     return left(14, y, "time", "dim") + "\n" + arrow(start, y, stop, y)
 
 
-def svg(function: Drawing) -> str:
+def svg(function: Drawing, tall: bool) -> str:
     """The whole file of a drawing."""
-    height, elements = function()
+    height, elements = function(tall)
+    width = TALL_WIDTH if tall else WIDTH
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">\n'
         f"<style>\n{STYLE}</style>\n"
         '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
         'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z" class="head"/></marker></defs>\n'
-        f'<rect width="{WIDTH}" height="{height}" rx="6" class="ground"/>\n' + "\n".join(elements) + "\n</svg>\n"
+        f'<rect width="{width}" height="{height}" rx="6" class="ground"/>\n' + "\n".join(elements) + "\n</svg>\n"
     )
 
 
 @drawing
-def copies() -> tuple[int, Iterable[str]]:
+def copies(tall: bool) -> tuple[int, Iterable[str]]:
     """Two nodes of four ranks: a copy per rank, and one copy per node."""
-    parts = [
-        text(180, 22, "MPI: one copy per rank", "title"),
-        text(180, 46, "table = comm.bcast(table)", "code"),
-        text(540, 22, "mpishare: one copy per node", "title"),
-        text(540, 46, "table = ms.share(table)", "code"),
-        arrow(360, 14, 360, 226, head=False),
-    ]
-    for node in range(2):
-        without, with_us = 16 + 168 * node, 376 + 168 * node
-        for start, held in ((without, "4 copies"), (with_us, "1 copy")):
-            parts += [box(start, 66, 160, 132, "frame"), text(start + 80, 214, f"node {node}: {held}", "dim")]
-            parts += [rank(start + 23 + 38 * place, 88, 4 * node + place) for place in range(4)]
-        parts += [box(without + 7 + 38 * place, 112, 32, 80, "others") for place in range(4)]
-        parts += [arrow(with_us + 23 + 38 * place, 102, with_us + 59 + 14 * place, 134) for place in range(4)]
-        parts.append(box(with_us + 48, 136, 64, 40, "ours"))
-    return 230, parts
+    sides = []
+    for is_ours, (title, call, held) in enumerate(
+        [
+            ("MPI: one copy per rank", "table = comm.bcast(table)", "4 copies"),
+            ("mpishare: one copy per node", "table = ms.share(table)", "1 copy"),
+        ]
+    ):
+        parts = [text(180, 22, title, "title"), text(180, 46, call, "code")]
+        for node, x in enumerate((16, 184)):
+            parts += [box(x, 66, 160, 132, "frame"), text(x + 80, 214, f"node {node}: {held}", "dim")]
+            parts += [rank(x + 23 + 38 * place, 88, 4 * node + place) for place in range(4)]
+            if is_ours:
+                parts += [arrow(x + 23 + 38 * place, 102, x + 59 + 14 * place, 134) for place in range(4)]
+                parts.append(box(x + 48, 136, 64, 40, "ours"))
+            else:
+                parts += [box(x + 7 + 38 * place, 112, 32, 80, "others") for place in range(4)]
+        sides.append(moved(parts, 0, 230 * is_ours) if tall else moved(parts, 360 * is_ours, 0))
+    return (460, sides) if tall else (230, [*sides, arrow(360, 14, 360, 226, head=False)])
 
 
 @drawing
-def which_call() -> tuple[int, Iterable[str]]:
-    """Questions from top to bottom, and the calls to the right of each."""
+def which_call(tall: bool) -> tuple[int, Iterable[str]]:
+    """Questions from top to bottom, and the calls beside or below each."""
     rows = [
         (
             "Do the ranks only read\nthe array?",
@@ -127,7 +138,7 @@ def which_call() -> tuple[int, Iterable[str]]:
         ),
         (
             "Does each rank compute\na part of what its node reads?",
-            'zeros: one array per node\npartition: own rows, with scope="node"\nfence: before others read them',
+            'zeros: one array per node\npartition: own rows; scope="node"\nfence: before others read them',
         ),
         (
             "Does one rank change it\nat each step?",
@@ -145,101 +156,148 @@ def which_call() -> tuple[int, Iterable[str]]:
     for number, (question, calls) in enumerate(rows):
         lines = calls.split("\n")
         height = max(LINE * len(lines) + 18, 52)
-        parts += [box(12, y, 236, height, "others-pale", question), box(304, y, 404, height, "ours-pale")]
-        parts += [arrow(248, y + height / 2, 302, y + height / 2), text(273, y + height / 2 - 11, "yes", "dim")]
+        if tall:
+            calls_x, use_x, calls_y = 30, 162, y + 74
+            parts += [box(12, y, 336, 48, "others-pale", question), box(calls_x, calls_y, 318, height, "ours-pale")]
+            parts += [arrow(190, y + 48, 190, calls_y - 2), left(198, y + 61, "yes", "dim")]
+            no_x, no_y = 22, y + 48
+        else:
+            calls_x, use_x, calls_y = 304, 442, y
+            parts += [box(12, y, 236, height, "others-pale", question), box(calls_x, y, 404, height, "ours-pale")]
+            parts += [arrow(248, y + height / 2, 302, y + height / 2), text(273, y + height / 2 - 11, "yes", "dim")]
+            no_x, no_y = 130, y + height
         for line, one in enumerate(lines):
             name, _, use = one.partition(": ")
-            at = y + height / 2 + LINE * (line - (len(lines) - 1) / 2)
-            parts += [left(314, at, name, "code"), left(442, at, use)]
-        y += height + 26
+            at = calls_y + height / 2 + LINE * (line - (len(lines) - 1) / 2)
+            parts += [left(calls_x + 10, at, name, "code"), left(use_x, at, use)]
+        y = calls_y + height + 26
         if number < len(rows) - 1:
-            parts += [arrow(130, y - 26, 130, y - 2), left(138, y - 14, "no", "dim")]
+            parts += [arrow(no_x, no_y, no_x, y - 2), left(no_x + 8, y - 14, "no", "dim")]
     return y - 14, parts
 
 
 @drawing
-def fences() -> tuple[int, Iterable[str]]:
+def fences(tall: bool) -> tuple[int, Iterable[str]]:
     """Two ranks of a node between two fences."""
-    parts = [time(204), text(264, 20, "ms.fence()", "code"), text(498, 20, "ms.fence()", "code")]
+    start, unit = (62, 0.47) if tall else (90, 1.0)
+    writes, reads, ends = (start + unit * x for x in (0, 186, 420))
+    first, second = (start + unit * x for x in (162, 396))  # where the fences begin
+    thick = 24 * unit
+    parts = [text(x + thick / 2, 20, "ms.fence()", "code") for x in (first, second)]
     for number, writing, reading, again in ((0, 110, 198, 150), (1, 152, 140, 190)):
         y = 42 + 58 * number
         parts += [
             left(14, y + 20, f"rank {number}"),
-            box(90, y, writing, 40, "others", "write"),
-            box(276, y, reading, 40, "others-pale", "read"),
-            box(510, y, again, 40, "others", "write"),
+            box(writes, y, writing * unit, 40, "others", "write"),
+            box(reads, y, reading * unit, 40, "others-pale", "read"),
+            box(ends, y, again * unit, 40, "others", "write"),
         ]
-        for start, stop in ((90 + writing, 252), (276 + reading, 486)):
-            wide = stop - start > 40
-            parts.append(box(start, y, stop - start, 40, "none", "wait" if wide else "", "dim"))
-    parts += [box(x, 34, 24, 116, "ours") for x in (252, 486)]
-    parts += [
-        text(264, 174, "1. What others wrote can be read.", "dim"),
-        text(560, 174, "2. What others read can be overwritten.", "dim"),
-    ]
-    return 222, parts
+        for x, stop in ((writes + writing * unit, first), (reads + reading * unit, second)):
+            parts.append(box(x, y, stop - x, 40, "none", "wait" if stop - x > 30 else "", "dim"))
+    parts += [box(x, 34, thick, 116, "ours") for x in (first, second)]
+    rules = "1. What others wrote can be read.", "2. What others read can be overwritten."
+    if tall:
+        return 242, [
+            *parts,
+            *(left(62, 174 + LINE * n, rule, "dim") for n, rule in enumerate(rules)),
+            time(224, 62, 352),
+        ]
+    return 222, [*parts, text(264, 174, rules[0], "dim"), text(560, 174, rules[1], "dim"), time(204)]
 
 
 @drawing
-def halo() -> tuple[int, Iterable[str]]:
+def halo(tall: bool) -> tuple[int, Iterable[str]]:
     """The rows of a plate on two nodes; the height is the row of the plate."""
     y = {-1: 44, 0: 70, 15: 148, 29: 200, 30: 226, 31: 252, 45: 304, 60: 382}  # where a row of the plate begins
-    parts = [text(x, 22, f"node {node}: plate[0] to plate[31]", "title") for node, x in ((0, 220), (1, 550))]
-    parts += [left(14, at, f"row {row}", "dim") for row, at in ((0, 83), (29, 213), (30, 239), (59, 369))]
-    for x, row, stop, style, label in (
-        (120, -1, 0, "others-pale", "the edge: stays 0"),
-        (120, 0, 15, "ours-pale", "rank 0: rows 0 to 14"),
-        (120, 15, 29, "ours-pale", "rank 1: rows 15 to 29"),
-        (120, 29, 30, "ours-pale", "plate[-2]"),
-        (120, 30, 31, "others-pale", "plate[-1]"),
-        (450, 29, 30, "others-pale", "plate[0]"),
-        (450, 30, 31, "ours-pale", "plate[1]"),
-        (450, 31, 45, "ours-pale", "rank 2: rows 30 to 44"),
-        (450, 45, 60, "ours-pale", "rank 3: rows 45 to 59"),
-    ):
-        parts.append(box(x, y[row], 200, y[stop] - y[row], style, label, "code" if "[" in label else ""))
+    other_x, down = (120, 124) if tall else (450, 0)  # of the second node
+    parts = [text(200 if tall else 220, 22, "node 0: plate[0] to plate[31]", "title")]
+    parts.append(text(200 if tall else 550, 186 + down if tall else 22, "node 1: plate[0] to plate[31]", "title"))
+    parts += [left(14, at, f"row {row}", "dim") for row, at in ((0, 83), (29, 213), (30, 239))]
     parts += [
-        box(450, y[60], 200, 26, "others-pale", "the edge: stays 0"),
-        *(text(385, 188, "ms.sendrecv", "code"), arrow(320, 213, 448, 213), arrow(450, 239, 322, 239)),
-        *(box(120, 344, 20, 20, "ours-pale"), left(150, 354, "rows of the node itself")),
-        *(box(120, 376, 20, 20, "others-pale"), left(150, 386, "the rows next to them")),
+        left(14, at + down, f"row {row}", "dim") for row, at in ((29, 213), (30, 239), (59, 369)) if tall or row == 59
     ]
-    return 422, parts
+    for node, row, stop, style, label in (
+        (0, -1, 0, "others-pale", "the edge: stays 0"),
+        (0, 0, 15, "ours-pale", "rank 0: rows 0 to 14"),
+        (0, 15, 29, "ours-pale", "rank 1: rows 15 to 29"),
+        (0, 29, 30, "ours-pale", "plate[-2]"),
+        (0, 30, 31, "others-pale", "plate[-1]"),
+        (1, 29, 30, "others-pale", "plate[0]"),
+        (1, 30, 31, "ours-pale", "plate[1]"),
+        (1, 31, 45, "ours-pale", "rank 2: rows 30 to 44"),
+        (1, 45, 60, "ours-pale", "rank 3: rows 45 to 59"),
+    ):
+        x, top = (other_x, y[row] + down) if node else (120, y[row])
+        parts.append(box(x, top, 200, y[stop] - y[row], style, label, "code" if "[" in label else ""))
+    parts.append(box(other_x, y[60] + down, 200, 26, "others-pale", "the edge: stays 0"))
+    if tall:
+        parts.append(text(220, 272, "ms.sendrecv", "code"))
+        for x, begin, end in ((346, 213, 213 + down), (332, 239 + down, 239)):  # two arrows around the corner
+            parts += [
+                arrow(320, begin, x, begin, head=False),
+                arrow(x, begin, x, end, head=False),
+                arrow(x, end, 322, end),
+            ]
+    else:
+        parts += [text(385, 188, "ms.sendrecv", "code"), arrow(320, 213, 448, 213), arrow(450, 239, 322, 239)]
+    legend = y[60] + down + 42 if tall else 344
+    for at, style, words in (
+        (legend, "ours-pale", "rows of the node itself"),
+        (legend + 32, "others-pale", "the rows next to them"),
+    ):
+        parts += [box(120, at, 20, 20, style), left(150, at + 10, words)]
+    return legend + (66 if tall else 78), parts
 
 
 @drawing
-def peak() -> tuple[int, Iterable[str]]:
+def peak(tall: bool) -> tuple[int, Iterable[str]]:
     """The memory of the root's node while an array is shared."""
-    unit, start = 190, 250
+    unit, start, step, below = (150, 20, 82, 24) if tall else (190, 250, 58, 0)
+    stop = 42 + 3 * step
     parts = [text(start + unit * n, 20, ("0", "1 array", "2 arrays")[n], "dim") for n in range(3)]
-    parts += [arrow(start + unit * n, 32, start + unit * n, 216, head=False) for n in range(3)]
+    parts += [arrow(start + unit * n, 32, start + unit * n, stop, head=False) for n in range(3)]
     rows = [
         ("ms.share(np.load(file))", [("others", "the root's own copy"), ("ours", "the shared array")]),
         ("ms.load(file)", [("ours", "the shared array")]),
         ("ms.load(file, map=True)", [("ours-none", "page cache only")]),
     ]
     for number, (call, bars) in enumerate(rows):
-        y = 44 + 58 * number
-        parts.append(left(14, y + 22, call, "code"))
+        y = 44 + step * number + below
+        parts.append(left(26, y - 12, call, "code") if tall else left(14, y + 22, call, "code"))
         parts += [box(start + unit * at, y, unit, 44, style, label) for at, (style, label) in enumerate(bars)]
-    parts.append(left(start + unit + 10, 182, "The kernel drops it\nwhen memory is short.", "dim"))
-    return 228, parts
+    dropped = "The kernel drops it\nwhen memory\nis short." if tall else "The kernel drops it\nwhen memory is short."
+    parts.append(left(start + unit + 10, y + 22, dropped, "dim"))
+    return stop + 12, parts
 
 
 @drawing
-def segment() -> tuple[int, Iterable[str]]:
+def segment(tall: bool) -> tuple[int, Iterable[str]]:
     """From a view on a rank to the pages of the node, and the end of the last view."""
     columns = (("view", 80, 60, "base"), ("ndarray", 190, 76, "base"), ("segment", 320, 86, ""), ("map", 446, 96, ""))
-    parts = [box(592, 28, 112, 112, "ours", "pages\nof the node")]
+    parts = [
+        box(24, 284, 312, 44, "ours", "pages of the node")
+        if tall
+        else box(592, 28, 112, 112, "ours", "pages\nof the node")
+    ]
     for number in range(2):
+        if tall:
+            middle = 96 + 168 * number
+            parts.append(text(middle, 20, f"rank {number}"))
+            for place, (name, _, _, follows) in enumerate(columns):
+                y = 36 + 62 * place
+                parts += [box(middle - 54, y, 108, 34, "others-pale", name), arrow(middle, y + 34, middle, y + 60)]
+                parts.append(left(middle + 8, y + 47, follows, "dim"))
+            continue
         y = 30 + 64 * number
         parts.append(left(14, y + 22, f"rank {number}"))
         for (name, x, width, follows), to_x in zip(columns, (190, 320, 446, 592), strict=True):
             parts += [box(x, y, width, 44, "others-pale", name), arrow(x + width, y + 22, to_x - 2, y + 22)]
             parts.append(text((x + width + to_x) / 2 - 3, y + 11, follows, "dim"))
+    middle, below = (180, 190) if tall else (360, 0)
+    window = "Of an MPI window it is a second map,", "and the window is freed at once."
     parts += [
-        text(360, 168, "Of an MPI window it is a second map, and the window is freed at once.", "dim"),
-        text(360, 208, "What is left when views are deleted", "title"),
+        text(middle, 168 + below, ("\n" if tall else " ").join(window), "dim"),
+        text(middle, 208 + below, "What is left when views are deleted", "title"),
     ]
     panels = (
         ((True, True), "ours", "in use", "Both ranks have views."),
@@ -247,57 +305,109 @@ def segment() -> tuple[int, Iterable[str]]:
         ((False, False), "ours-none", "idle", "No rank has one: kept for\na later array, or unmapped."),
     )
     for number, (views, style, label, words) in enumerate(panels):
-        x = 14 + 236 * number
-        parts += [box(x, 228, 220, 138, "frame"), box(x + 124, 242, 80, 64, style, label), text(x + 110, 336, words)]
+        panel = [box(0, 0, 220, 138, "frame"), box(124, 14, 80, 64, style, label), text(110, 108, words)]
         for place, has_view in enumerate(views):
-            y = 242 + 36 * place
-            parts.append(box(x + 14, y, 70, 28, "others-pale" if has_view else "none", f"rank {place}"))
-            parts += [arrow(x + 84, y + 14, x + 122, y + 14)] if has_view else []
-    return 380, parts
+            y = 14 + 36 * place
+            panel.append(box(14, y, 70, 28, "others-pale" if has_view else "none", f"rank {place}"))
+            panel += [arrow(84, y + 14, 122, y + 14)] if has_view else []
+        parts.append(moved(panel, 70, 228 + below + 152 * number) if tall else moved(panel, 14 + 236 * number, 228))
+    return (872 if tall else 380), parts
 
 
 @drawing
-def transfer() -> tuple[int, Iterable[str]]:
+def transfer(tall: bool) -> tuple[int, Iterable[str]]:
     """A share on three nodes in time, along a chain."""
-    parts = [time(262), text(185, 30, "reserve\npages")]
+    return (514, transfer_down()) if tall else (280, transfer_right())
+
+
+def transfer_right() -> Iterable[str]:
+    """Time from left to right."""
+    yield from (time(262), text(185, 30, "reserve\npages"))
     for x, label in ((92, "agree on\nthe call"), (256, "is there\nroom?"), (592, "read-only,\nagree")):
-        parts += [box(x, 58, 22, 180, "ours"), text(x + 11, 30, label)]
-    parts.append(text(435, 30, "chunks: each node sends on\nwhat it receives"))
+        yield from (box(x, 58, 22, 180, "ours"), text(x + 11, 30, label))
+    yield text(435, 30, "chunks: each node sends on\nwhat it receives")
     for node in range(3):
         y = 70 + 58 * node
-        parts.append(left(14, y + 20, "node 0\n(root)" if node == 0 else f"node {node}"))
-        parts += [box(118, y + 11 * place, 134, 8, "ours-pale") for place in range(4)]
+        yield left(14, y + 20, "node 0\n(root)" if node == 0 else f"node {node}")
+        yield from (box(118, y + 11 * place, 134, 8, "ours-pale") for place in range(4))
         for chunk in range(6):
             x = 290 + 36 * (chunk + node)
-            parts.append(box(x, y + 4, 32, 32, "ours-pale", "…" if chunk == 5 else str(chunk + 1)))
-            parts += [arrow(x + 26, y + 38, x + 46, y + 60)] if node < 2 else []
-        parts.append(box(624, y + 4, 80, 32, "others-pale", "view"))
-    return 280, parts
+            yield box(x, y + 4, 32, 32, "ours-pale", "…" if chunk == 5 else str(chunk + 1))
+            yield from [arrow(x + 26, y + 38, x + 46, y + 60)] if node < 2 else []
+        yield box(624, y + 4, 80, 32, "others-pale", "view")
+
+
+def transfer_down() -> Iterable[str]:
+    """Time from top to bottom."""
+    yield from (arrow(350, 52, 350, 484), text(340, 500, "time", "dim"), left(14, 110, "reserve\npages"))
+    for y, label in ((52, "agree on\nthe call"), (152, "is there\nroom?"), (428, "read-only,\nagree")):
+        yield from (box(104, y, 232, 18, "ours"), left(14, y + 9, label))
+    yield left(14, 304, "chunks:\neach node\nsends on\nwhat it\nreceives")
+    for node in range(3):
+        middle = 140 + 80 * node
+        yield text(middle, 24, "node 0\n(root)" if node == 0 else f"node {node}")
+        yield from (box(middle - 27 + 15 * place, 80, 9, 60, "ours-pale") for place in range(4))
+        for chunk in range(6):
+            y = 180 + 30 * (chunk + node)
+            yield box(middle - 26, y, 52, 26, "ours-pale", "…" if chunk == 5 else str(chunk + 1))
+            yield from [arrow(middle + 26, y + 18, middle + 53, y + 38)] if node < 2 else []
+        yield box(middle - 34, 454, 68, 30, "others-pale", "view")
 
 
 @drawing
-def agreement() -> tuple[int, Iterable[str]]:
+def agreement(tall: bool) -> tuple[int, Iterable[str]]:
     """Three ranks of which one fails, without an agreement and with one."""
-    parts = [text(360, 22, "MPI alone", "title"), text(360, 232, "mpishare", "title"), time(430)]
-    parts += [text(345, 198, "collective", "dim"), box(331, 248, 28, 144, "ours"), text(345, 408, "agreement", "dim")]
+    local, width, meeting, thick, outcome, wide = (62, 120, 192, 18, 220, 132) if tall else (98, 214, 331, 28, 372, 330)
+    step, high = (56, 46) if tall else (48, 36)
+    middle, half = (180, 234) if tall else (360, 210)  # how far the second half is below the first
+    ends = [
+        "waits for rank 1, for ever",
+        "raises its error",
+        "raises its own error",
+        "raises PeerError, with the text of rank 1",
+    ]
+    if tall:
+        ends = [
+            "waits for rank 1,\nfor ever",
+            "raises its error",
+            "raises its own\nerror",
+            "raises PeerError,\nwith rank 1's text",
+        ]
+    waits, raises, own, peer = ends
+    center = meeting + thick / 2
+    parts = [text(middle, 22, "MPI alone", "title"), text(middle, 22 + half, "mpishare", "title")]
+    parts += [
+        box(meeting, 38 + half, thick, 3 * step, "ours"),
+        text(center, 54 + 3 * step, "collective", "dim"),
+        text(center, 54 + 3 * step + half, "agreement", "dim"),
+        time(76 + 3 * step + half, local, outcome + wide) if tall else time(430),
+    ]
     for number in range(3):
-        fails, y = number == 1, 44 + 48 * number
-        for top in (y, y + 210):
-            parts.append(left(14, top + 18, f"rank {number}"))
-            parts.append(box(98, top, 214, 36, "others-pale", "local work fails" if fails else "local work"))
+        fails, y = number == 1, 44 + step * number
+        for top in (y, y + half):
+            parts.append(left(14, top + high / 2, f"rank {number}"))
+            parts.append(box(local, top, width, high, "others-pale", "local work fails" if fails else "local work"))
         if fails:
-            parts.append(box(372, y, 330, 36, "others-pale", "raises its error"))
+            parts.append(box(outcome, y, wide, high, "others-pale", raises))
         else:
-            parts += [box(331, y - 6, 28, 48, "others"), box(372, y, 330, 36, "none", "waits for rank 1, for ever")]
-        raised = "raises its own error" if fails else "raises PeerError, with the text of rank 1"
-        parts.append(box(372, y + 210, 330, 36, "ours-pale", raised))
-    return 448, parts
+            parts.append(box(meeting, y - 6, thick, high + 12, "others"))
+            parts.append(box(outcome, y, wide, high, "none", waits))
+        parts.append(box(outcome, y + half, wide, high, "ours-pale", own if fails else peer))
+    return 94 + 3 * step + half, parts
+
+
+def files() -> dict[str, str]:
+    """The text of each file, by its path from here."""
+    both = {f"{name}.svg": svg(function, tall=False) for name, function in DRAWINGS.items()}
+    return both | {f"tall/{name}.svg": svg(function, tall=True) for name, function in DRAWINGS.items()}
 
 
 def main() -> None:
     """Writes all of them."""
-    for name, function in DRAWINGS.items():
-        Path(__file__).with_name(f"{name}.svg").write_text(svg(function), encoding="utf-8")
+    for path, content in files().items():
+        file = Path(__file__).parent / path
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(content, encoding="utf-8")
 
 
 if __name__ == "__main__":

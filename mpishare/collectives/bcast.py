@@ -81,7 +81,7 @@ def _text(array: Any, root: int) -> str:
 
 
 def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:
-    """Waits for the other ranks. Each rank then sees what they wrote to node-shared arrays before their call.
+    """Waits for other ranks, as a barrier does. Then each sees what the others wrote to node-shared arrays before.
 
     Args:
         comm: The ranks that share; MPI_COMM_WORLD when None.

@@ -58,7 +58,7 @@ def share(
     writable: bool | Literal["private"] = False,
     scope: str = "all",
 ) -> _T:
-    """Shares the array or the object of `root`: one copy of each array per node. Every rank gets a view.
+    """Brings the array or the object of `root` to all ranks, as a broadcast does, but as views of one copy per node.
 
     An object is anything that can be pickled, such as a DataFrame, a fitted model, a dict or a bound method. It is
     pickled once, without its arrays. The arrays go into the memory of the node, and each rank unpickles an object of

@@ -75,10 +75,7 @@ def test_the_figures_are_those_of_the_kept_results(page, shown):
     assert shown(run.kept("share"), run.kept("nodes")) in (ROOT / page).read_text()
 
 
-DRAWINGS = sorted((ROOT / "docs/drawings").glob("*.svg"))
-
-
 def test_the_drawings_are_those_of_their_script():
-    script = runpy.run_path(str(ROOT / "docs/drawings/draw.py"))
-    drawn = {f"{name}.svg": script["svg"](function).encode() for name, function in script["DRAWINGS"].items()}
-    assert drawn == {file.name: file.read_bytes() for file in DRAWINGS}
+    folder = ROOT / "docs/drawings"
+    drawn = runpy.run_path(str(folder / "draw.py"))["files"]()
+    assert drawn == {str(file.relative_to(folder)): file.read_text(encoding="utf-8") for file in folder.rglob("*.svg")}
