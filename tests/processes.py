@@ -1,7 +1,26 @@
 """What the kernel tells about a process, and waiting for one, for tests."""
 
+import os
 import time
 from pathlib import Path
+
+
+def error_as(user, call):
+    """The number of the OSError that `call` raises in a process of an unprivileged user; 0 for none."""
+    child = os.fork()
+    if not child:
+        number = 255
+        try:
+            os.setgroups([])
+            os.setresgid(user, user, user)
+            os.setresuid(user, user, user)
+            call()
+            number = 0
+        except OSError as error:
+            number = error.errno or number
+        finally:
+            os._exit(number)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def anonymous_bytes():

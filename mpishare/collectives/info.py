@@ -120,7 +120,7 @@ class Info:
                 lines.append(f"  MPI sees {node.mpi_nodes} nodes in these ranks, but they can share memory")
             lines += [f"  {line}" for line in _machine_lines(node.machine)]
             lines += [f"  {title:18} {fit}" for title, fit in node.segments.items()]
-            lines += [f"  left by a killed job: {file}" for file in node.leftovers]
+            lines += [f"  {'leftover files':18} {len(node.leftovers)}, of killed jobs"] if node.leftovers else []
         return "\n".join(lines)
 
 

@@ -81,7 +81,7 @@ KILLED += ["a kernel that refuses all advice on memory"]
 def test_kills_leave_nothing(name):
     """SIGKILL while the first memory of a node is made, in some of these situations, on Open MPI and on MPICH.
 
-    Outcome: `info` names what MPI left, and `mpishare clean` removes it.
+    Outcome: `info` counts what MPI left, and `mpishare clean` removes it.
     """
     situation = SITUATIONS.get(name, PLAIN_MPICH)
     *jobs, left = situation.kill()

@@ -97,7 +97,10 @@ def test_kill_inside_mpi():
         age(left[0].parent)
         assert "2 files left by killed jobs" in run_ranks(2, ["-m", "mpishare", "info"], settings).stdout
         listed = run_ranks(2, ["-m", "mpishare", "info", "--verbose"], settings).stdout
-        assert all(f"left by a killed job: {file}" in listed for file in left)
+        assert "\n  leftover files     2, of killed jobs\n" in listed
+        assert not [file for file in left if file.name in listed]
+        facts = json.loads(run_ranks(2, ["-m", "mpishare", "info", "--json"], settings).stdout)
+        assert facts["nodes"][0]["leftovers"] == [*map(str, left)]
         clean(left[0].parent)
 
 

@@ -6,11 +6,15 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from mpishare.cli.clean import main
 from mpishare.host import leftovers
+from tests.processes import error_as
 
 STALE = ["osc_sm.vm.ba3f0001.0.4", "osc_sm.n-1.example.org.4c.0.0x1f00000001"]
 STALE += ["osc_rdma.vm.4c.3.817", "osc_rdma.vm.4c.3", "osc_ucx.vm.4c.0.0x1f00000001"]
@@ -99,6 +103,25 @@ def test_links_and_folders_and_files_of_others_stay(folder, clean, monkeypatch):
         assert names_in(folder) == {*kept, *STALE}
     clean()
     assert names_in(folder) == kept
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of two users")
+def test_root_cleans_after_a_user_as_that_user():
+    """As in an epilog. Files of other users stay, and one that another job of the user has open."""
+    user, owners = 65_532, [65_532, 65_532, 65_533, 0]
+    with TemporaryDirectory(dir="/dev/shm") as name:
+        options = ["--yes", "--dir", name]
+        files = [Path(name, stale) for stale in STALE[:4]]
+        for file, owner in zip(files, owners, strict=True):
+            file.touch(mode=0o600)
+            os.utime(file, (1, 1))
+            os.chown(file, owner, owner)
+        Path(name).chmod(0o1777)
+        with files[0].open("rb"):
+            assert error_as(user, partial(main, options)) == 0
+        assert names_in(Path(name)) == {*STALE[:1], *STALE[2:4]}
+        assert main(options) == 0
+        assert names_in(Path(name)) == {STALE[0], STALE[2]}
 
 
 def test_a_young_file_stays_and_one_that_takes_the_name_of_another(tmp_path, monkeypatch, capsys):

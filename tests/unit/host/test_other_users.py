@@ -11,28 +11,11 @@ import pytest
 
 from mpishare.comm.descriptors import receive, send_to_all, unix_socket
 from mpishare.memory.shared_file import memory_file
+from tests.processes import error_as
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of two users")
 
 STRANGER = 65_532
-
-
-def error_as(user, call):
-    """The number of the OSError that `call` raises in a process of an unprivileged user; 0 for none."""
-    child = os.fork()
-    if not child:
-        number = 255
-        try:
-            os.setgroups([])
-            os.setresgid(user, user, user)
-            os.setresuid(user, user, user)
-            call()
-            number = 0
-        except OSError as error:
-            number = error.errno or number
-        finally:
-            os._exit(number)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @pytest.fixture
