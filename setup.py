@@ -1,12 +1,18 @@
 """The long description: README.md, without the pictures and the links to files that a package index does not have."""
 
 import re
-from pathlib import Path
 
-from setuptools import setup
+from setuptools import Distribution, setup
 
-text = Path("README.md").read_text(encoding="utf-8")
-text = re.sub(r"^!\[[^]]*\]\([^)]*\)\n+", "", text, flags=re.MULTILINE)
-text = re.sub(r"\[([^]]*)\]\((?!https?://|#)[^)]*\)", r"\1", text)
 
-setup(long_description=text, long_description_content_type="text/markdown")
+class OfIndex(Distribution):
+    """What pyproject.toml says, but for that; setuptools 61 takes no long description from `setup` beside it."""
+
+    def parse_config_files(self, *args, **kwargs):
+        """See setuptools."""
+        super().parse_config_files(*args, **kwargs)
+        text = re.sub(r"^!\[[^]]*\]\([^)]*\)\n+", "", self.metadata.long_description, flags=re.MULTILINE)
+        self.metadata.long_description = re.sub(r"\[([^]]*)\]\((?!https?://|#)[^)]*\)", r"\1", text)
+
+
+setup(distclass=OfIndex)

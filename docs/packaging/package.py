@@ -15,7 +15,7 @@ class PyMpishare(PythonPackage):
     variant("numba", default=False, description="Atomic additions from compiled functions")
 
     depends_on("python@3.10:", type=("build", "run"))
-    depends_on("py-setuptools@62:", type="build")
+    depends_on("py-setuptools@61:", type="build")
     depends_on("py-mpi4py@4.1:", type=("build", "run"))
     depends_on("py-numpy@1.26:", type=("build", "run"))
     depends_on("py-h5py@3.10:", type=("build", "run"), when="+hdf5")

@@ -15,6 +15,7 @@ import pytest
 
 from mpishare import __version__
 from tests.blackbox.launch import MADE_BY_BUILD, ROOT, copy_project, project_files, run
+from tests.originals import original
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +48,30 @@ def test_the_wheel_has_the_package_and_the_licence_alone(dist):
     assert any(name.endswith("/LICENSE") for name in names)
     assert metadata["License"] == "BSD-3-Clause"
     assert metadata.get_payload().startswith("# mpishare\n")
+
+
+def test_the_setuptools_of_old_toolchains_builds_the_same(dist, tmp_path):
+    """Without isolation. Before Python 3.12 it is the oldest that pyproject.toml allows."""
+    environ = {"PYTHONPATH": os.pathsep.join(str(original(name)) for name in ("setuptools", "wheel"))}
+    archive = dist[0].with_name(f"{dist[0].name}.tar.gz")
+    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
+    run([*pip, "--wheel-dir", str(tmp_path), str(archive)], environ)
+    [built] = tmp_path.glob("*.whl")
+    assert b"Generator: bdist_wheel (0.45.1)" in contents(built, "WHEEL")
+    assert contents(built) == contents(dist[1])
+    assert contents(built, "entry_points.txt") == contents(dist[1], "entry_points.txt")
+    always = re.compile(rb"^Requires-[^;\n]*$", re.MULTILINE)
+    needs = [always.findall(contents(wheel, "METADATA")) for wheel in (built, dist[1])]
+    assert len(needs[0]) == 3  # Python, mpi4py and NumPy, besides the extras, which come in any order
+    assert needs[0] == needs[1]
+
+
+def contents(wheel, name=None):
+    """The files of a wheel's package, or the file of its metadata that has this name."""
+    with zipfile.ZipFile(wheel) as files:
+        if name:
+            return files.read(f"mpishare-{__version__}.dist-info/{name}")
+        return {name: files.read(name) for name in files.namelist() if ".dist-info/" not in name}
 
 
 def test_the_wheel_runs_the_first_program_of_the_manual(dist, tmp_path):
