@@ -80,7 +80,7 @@ def test_it_asks_where_it_can(answer, are_removed, folder, monkeypatch):
 
 
 UNKNOWN = {
-    "a file system without leases": ("F_SETLEASE", -1, "Invalid argument"),
+    "a file system without leases": ("fcntl.F_SETLEASE", -1, "Invalid argument"),
     "one of several hosts": ("is_node_local", lambda directory: False, "other hosts may use its file system"),
 }
 
@@ -88,7 +88,7 @@ UNKNOWN = {
 @pytest.mark.parametrize("case", UNKNOWN)
 def test_files_stay_where_their_use_cannot_be_known(case, folder, clean, monkeypatch):
     name, value, reason = UNKNOWN[case]
-    monkeypatch.setattr(leftovers, name, value)
+    monkeypatch.setattr(f"{leftovers.__name__}.{name}", value)
     assert clean().count(f"cannot be known: {reason}") == len(STALE)
     assert names_in(folder) == {*FOREIGN, *STALE}
 
