@@ -24,7 +24,7 @@ from mpishare.messages.wire import encode, lz4
 from mpishare.objects.pickling import PickledObject, pickle_object
 
 
-def send(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, compress: str | None = None) -> None:
+def send(array: Any, dest: int, tag: int = 0, *, comm: mpi.Comm | None = None, compress: str | None = None) -> None:
     """Sends an array, or an object with arrays in it, to another rank, which need not know dtype or shape.
 
     Args:
@@ -53,9 +53,8 @@ def send(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, c
 
     Example:
         >>> import mpishare as ms, numpy as np
-        >>> from mpi4py import MPI
-        >>> ms.send(np.arange(3), MPI.COMM_WORLD.rank)
-        >>> ms.recv(MPI.COMM_WORLD.rank)
+        >>> ms.send(np.arange(3), ms.topology().rank)
+        >>> ms.recv(ms.topology().rank)
         array([0, 1, 2])
     """
     context = context_of(comm)
@@ -69,7 +68,7 @@ def send(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, c
         send_now(context, message, rank, tag)
 
 
-def isend(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, compress: str | None = None) -> Request:
+def isend(array: Any, dest: int, tag: int = 0, *, comm: mpi.Comm | None = None, compress: str | None = None) -> Request:
     """Like `send`, but returns at once. The array must not be changed until the request has ended.
 
     Args:
@@ -96,9 +95,8 @@ def isend(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, 
 
     Example:
         >>> import mpishare as ms, numpy as np
-        >>> from mpi4py import MPI
-        >>> request = ms.isend(np.zeros(1_000_000), MPI.COMM_WORLD.rank)
-        >>> ms.recv(MPI.COMM_WORLD.rank).nbytes
+        >>> request = ms.isend(np.zeros(1_000_000), ms.topology().rank)
+        >>> ms.recv(ms.topology().rank).nbytes
         8000000
         >>> request.wait()
     """
@@ -111,8 +109,8 @@ def isend(array: Any, dest: int, *, tag: int = 0, comm: mpi.Comm | None = None, 
 
 def recv(
     source: int | None = None,
-    *,
     tag: int | None = None,
+    *,
     out: NDArray[Any] | None = None,
     comm: mpi.Comm | None = None,
     status: mpi.Status | None = None,
@@ -150,8 +148,7 @@ def recv(
 
     Example:
         >>> import mpishare as ms, numpy as np
-        >>> from mpi4py import MPI
-        >>> ms.send({"rows": np.ones(2), "name": "ones"}, MPI.COMM_WORLD.rank, tag=7)
+        >>> ms.send({"rows": np.ones(2), "name": "ones"}, ms.topology().rank, tag=7)
         >>> ms.recv(tag=7)
         {'rows': array([1., 1.]), 'name': 'ones'}
     """
@@ -164,8 +161,8 @@ def recv(
 
 def irecv(
     source: int | None = None,
-    *,
     tag: int | None = None,
+    *,
     out: NDArray[Any] | None = None,
     comm: mpi.Comm | None = None,
     status: mpi.Status | None = None,
@@ -198,9 +195,8 @@ def irecv(
 
     Example:
         >>> import mpishare as ms, numpy as np
-        >>> from mpi4py import MPI
-        >>> request = ms.irecv(MPI.COMM_WORLD.rank)
-        >>> ms.send(np.arange(3), MPI.COMM_WORLD.rank)
+        >>> request = ms.irecv(ms.topology().rank)
+        >>> ms.send(np.arange(3), ms.topology().rank)
         >>> request.wait()
         array([0, 1, 2])
     """
@@ -212,9 +208,9 @@ def irecv(
 def sendrecv(
     array: Any,
     dest: int,
+    sendtag: int = 0,
     *,
     source: int | None = None,
-    sendtag: int = 0,
     recvtag: int | None = None,
     out: NDArray[Any] | None = None,
     comm: mpi.Comm | None = None,
@@ -225,8 +221,8 @@ def sendrecv(
     Args:
         array: What to send; see `send`.
         dest: The rank to send to; MPI.PROC_NULL for none.
-        source: The rank to receive from; None or MPI.ANY_SOURCE for any, MPI.PROC_NULL for none.
         sendtag: The tag of the message that is sent.
+        source: The rank to receive from; None or MPI.ANY_SOURCE for any, MPI.PROC_NULL for none.
         recvtag: The tag of the message that is received; None or MPI.ANY_TAG for any.
         out: Where to receive, other memory than `array`; None for a fresh array. See `recv`.
         comm: The ranks; MPI_COMM_WORLD when None.
@@ -248,10 +244,9 @@ def sendrecv(
 
     Example:
         >>> import mpishare as ms, numpy as np
-        >>> from mpi4py import MPI
-        >>> comm = MPI.COMM_WORLD
-        >>> left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
-        >>> int(ms.sendrecv(np.full(2, left), right, source=left)[0]) == (comm.rank - 2) % comm.size
+        >>> nodes = ms.topology()
+        >>> left, right = (nodes.rank - 1) % nodes.size, (nodes.rank + 1) % nodes.size
+        >>> int(ms.sendrecv(np.full(2, left), right, source=left)[0]) == (nodes.rank - 2) % nodes.size
         True
     """
     context = context_of(comm)

@@ -59,6 +59,17 @@ def test_from_any_rank_with_any_tag(comm, nbytes):
     wait_all(sending)
 
 
+def test_arguments_in_the_order_of_mpi4py(comm):
+    """In which a tag follows a rank."""
+    status = MPI.Status()
+    for sent, take in ((ms.send, ms.recv), (ms.isend, lambda *args, **status: ms.irecv(*args, **status).wait())):
+        sending = sent(np.arange(3), comm.rank, 7)
+        assert take(comm.rank, 7, status=status).tolist() == [0, 1, 2]
+        assert (status.source, status.tag, status.Get_count(MPI.BYTE)) == (comm.rank, 7, 24)
+        assert sending is None or sending.wait() is None
+    assert ms.sendrecv([comm.rank], RIGHT, 5, source=LEFT, recvtag=5) == [LEFT]
+
+
 def test_a_tag_chooses_and_messages_with_it_keep_their_order(comm):
     sizes = [10, 100_000, 3, 5000, 1, 2_000_000, 7]
     sending = [ms.isend(np.full(size, number), RIGHT, tag=number % 2) for number, size in enumerate(sizes)]
